@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// group makes a group with its own memory controller and removes it when the test ends.
+func group(t *testing.T) string {
+	t.Helper()
+	base := filepath.Join(mount, "memory")
+	if V2() {
+		base = mount
+	}
+	dir := filepath.Join(base, fmt.Sprintf("berth-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatalf("these tests need to make a cgroup as root: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = KillAll(ctx, dir)
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func join(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `echo $$ > "$0/cgroup.procs"; exec "$@"`, dir}, args...)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func TestGroupOfAProcess(t *testing.T) {
+	dir := group(t)
+	cmd := join(t, dir, "sleep", "1000")
+	for {
+		if d, err := Of(uint32(cmd.Process.Pid)); err == nil && d == dir {
+			break
+		}
+	}
+	if empty, err := Empty(dir); empty || err != nil {
+		t.Fatal(empty, err)
+	}
+	if err := KillAll(context.Background(), dir); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if empty, err := Empty(dir); !empty || err != nil {
+		t.Fatal(empty, err)
+	}
+}
+
+func TestKillAllEndsAForkingCrowd(t *testing.T) {
+	dir := group(t)
+	cmd := join(t, dir, "/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8; do (while :; do sleep 0.01; done) & done; wait")
+	for {
+		if p, _ := Procs(dir); len(p) > 8 {
+			break
+		}
+	}
+	if err := KillAll(context.Background(), dir); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+}
+
+func TestOOMKillsAreCounted(t *testing.T) {
+	dir := group(t)
+	limit := "memory.limit_in_bytes"
+	if V2() {
+		limit = "memory.max"
+	}
+	if err := os.WriteFile(filepath.Join(dir, limit), []byte(strconv.Itoa(8<<20)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := OOMKills(dir); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	cmd := join(t, dir, "/bin/sh", "-c", "x=$(tail /dev/zero)")
+	_ = cmd.Wait()
+	if n, err := OOMKills(dir); n == 0 || err != nil {
+		t.Fatalf("%d kills, %v", n, err)
+	}
+}
+
+func TestAbsentIsEmpty(t *testing.T) {
+	dir := filepath.Join(mount, "memory", "not-there")
+	n, err1 := OOMKills(dir)
+	empty, err2 := Empty(dir)
+	if err := errors.Join(err1, err2, KillAll(context.Background(), dir)); err != nil || n != 0 || !empty {
+		t.Fatal(n, empty, err)
+	}
+}

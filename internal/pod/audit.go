@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/exit"
+)
+
+// auditLoop is the witness that needs nobody to tell it anything: every AuditInterval it asks the kernel
+// about each process that should run, and containerd where the kernel does not know.
+func (c *Controller) auditLoop(ctx context.Context) {
+	t := time.NewTicker(c.cfg.AuditInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			c.Audit(ctx)
+		}
+	}
+}
+
+// Audit compares once. What it finds is offered like any other witness's fact.
+func (c *Controller) Audit(ctx context.Context) {
+	for _, u := range append(c.all(true), c.all(false)...) {
+		if u.now().Phase != u.alive() {
+			continue
+		}
+		alive, watched := c.kernel.Look(u.id)
+		switch {
+		case watched && alive:
+		case watched:
+			if known, _ := u.heard(); known.Zero() {
+				c.obs.Event(u.id, "audit: ended, and nobody told", nil)
+				c.Exited(exit.Fact{ID: u.id, At: time.Now(), Origin: exit.Audit})
+			}
+		default:
+			c.auditTask(ctx, u)
+		}
+	}
+}
+
+func (c *Controller) auditTask(ctx context.Context, u *unit) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	st, err := c.runtime.TaskState(ctx, u.id)
+	switch {
+	case errdefs.IsNotFound(err):
+		c.Exited(exit.Fact{ID: u.id, At: time.Now(), Origin: exit.Audit, Message: "its task was gone when berth looked"})
+	case err == nil && st.Stopped:
+		c.Exited(exit.Fact{ID: u.id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task})
+	}
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/network"
+	"berth/internal/state"
+)
+
+// due is what a unit that ended has to give back now. An exit frees the process's own things; what
+// a person may still want to look at, or the pod's other containers use, goes when the stop or
+// the removal was asked for.
+func due(u *unit, st *state.Status) state.Hold {
+	if !st.Phase.Ended() && (st.Phase != state.Created || !st.Removing) { // CREATED: it never ran
+		return 0
+	}
+	d := state.HoldTask | state.HoldIO
+	if u.isSandbox() && st.Stopping {
+		d |= state.HoldNetwork | state.HoldNetNS
+	}
+	if st.Removing {
+		d = ^state.Hold(0)
+	}
+	return st.Holds & d
+}
+
+// release gives back what is due, in order, and records what is gone. Each part is idempotent; what
+// fails does not keep later, independent parts from being tried. The error says what remains.
+func (c *Controller) release(ctx context.Context, u *unit) error {
+	st := u.now()
+	want := due(u, st)
+	var gone state.Hold
+	var errs []error
+	give := func(h state.Hold, after state.Hold, f func(context.Context) error) {
+		if !want.Has(h) {
+			return
+		}
+		if rest := want & after &^ gone; rest != 0 {
+			return // what it rests on is not gone yet
+		}
+		if err := f(ctx); err != nil && !errdefs.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("release %s of %s: %w", h, u.id, err))
+			return
+		}
+		gone |= h
+	}
+	give(state.HoldTask, 0, func(ctx context.Context) error { return c.releaseTask(ctx, u) })
+	give(state.HoldIO, state.HoldTask, func(ctx context.Context) error { return c.releaseIO(ctx, u) })
+	give(state.HoldNetwork, 0, func(ctx context.Context) error { return c.releaseNetwork(ctx, u) })
+	give(state.HoldNetNS, state.HoldNetwork, func(ctx context.Context) error { return c.network.RemoveNS(ctx, u.sandbox.NetNS) })
+	give(state.HoldContainer, state.HoldTask, func(ctx context.Context) error { return c.runtime.DeleteContainer(ctx, u.id) })
+	give(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func(ctx context.Context) error {
+		return c.runtime.DeleteSnapshot(ctx, u.container.Snapshotter, u.id)
+	})
+	give(state.HoldSandbox, state.HoldTask, func(ctx context.Context) error { return c.runtime.DeleteSandbox(ctx, u.id) })
+	give(state.HoldFiles, state.HoldTask, func(context.Context) error { return c.removeFiles(u) })
+
+	err := errors.Join(errs...)
+	u.mu.Lock()
+	u.mu.lastErr = err
+	u.mu.Unlock()
+
+	if st.Removing && st.Holds&^gone == 0 && err == nil {
+		return c.forget(u)
+	}
+	if gone != 0 {
+		if cerr := u.change(func(st *state.Status) bool {
+			st.Holds &^= gone
+			return true
+		}); cerr != nil {
+			return errors.Join(err, cerr)
+		}
+		c.obs.Event(u.id, "released", nil, "what", gone.String(), "holds", u.now().Holds.String())
+	}
+	return err
+}
+
+// releaseTask ends what may still run and deletes the task.
+func (c *Controller) releaseTask(ctx context.Context, u *unit) error {
+	// A start in flight still works on the task, even when its process has ended by now.
+	if err := u.starting.lock(ctx); err != nil {
+		return fmt.Errorf("wait for the start in flight: %w", err)
+	}
+	defer u.starting.unlock()
+	if alive, _ := c.kernel.Look(u.id); alive {
+		u.mu.Lock()
+		u.mu.killed = true
+		u.mu.Unlock()
+		if err := c.signal(ctx, u, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	if err := c.runtime.DeleteTask(ctx, u.id); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	c.kernel.Forget(u.id)
+	return nil
+}
+
+// releaseIO lets go of stdio. The task is gone, so that nobody writes any more: what is still in
+// the pipes is drained first, within the attempt's time.
+func (c *Controller) releaseIO(ctx context.Context, u *unit) error {
+	s := u.stdio()
+	if s == nil {
+		return os.RemoveAll(c.ioDir(u.id))
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.DrainTimeout)
+	defer cancel()
+	select {
+	case <-s.Drained():
+	case <-ctx.Done():
+		if err := s.Flush(ctx); err != nil {
+			c.obs.Event(u.id, "log not drained to its end", err)
+		}
+	}
+	if err := s.Remove(); err != nil {
+		return err
+	}
+	u.setStdio(nil)
+	return nil
+}
+
+func (c *Controller) releaseNetwork(ctx context.Context, u *unit) error {
+	var r network.Result
+	if n := u.now().Network; n != nil {
+		r = network.Result{IPs: n.IPs, Raw: n.Result, Conf: n.Conf}
+	}
+	return c.network.Teardown(ctx, c.netPod(u.sandbox), r)
+}
+
+// removeFiles unmounts and removes the unit's own directories.
+func (c *Controller) removeFiles(u *unit) error {
+	var errs []error
+	for _, dir := range c.ownDirs(u) {
+		for _, m := range c.ownMounts(u) {
+			if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
+			}
+		}
+		if len(errs) == 0 {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget deletes the record: nothing is held any more.
+func (c *Controller) forget(u *unit) error {
+	ch := state.DeleteContainer(u.id)
+	if u.isSandbox() {
+		if n := len(u.containers()); n > 0 {
+			return fmt.Errorf("remove sandbox %s: %d containers are still being removed", u.id, n)
+		}
+		ch = state.DeleteSandbox(u.id)
+	}
+	if err := u.store.Commit(ch); err != nil {
+		return fmt.Errorf("delete record of %s %s: %w", u.kind(), u.id, err)
+	}
+	c.drop(u)
+	c.kernel.Forget(u.id)
+	c.tell(u, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	if u.isSandbox() {
+		c.feed.Forget(u.id)
+	}
+	c.obs.Event(u.id, "removed", nil)
+	close(u.removed)
+	return nil
+}
+
+// waitReleased waits until u holds nothing of what. It says what it waited for when ctx ends first.
+func (c *Controller) waitRemoved(ctx context.Context, u *unit) error {
+	select {
+	case <-u.removed:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-u.removed:
+		return nil
+	default:
+	}
+	u.mu.Lock()
+	last := u.mu.lastErr
+	u.mu.Unlock()
+	what := strings.Join(u.now().Holds.Names(), ", ")
+	err := fmt.Errorf("remove %s %s: still releasing %s; it goes on by itself, ask again: %w", u.kind(), u.id, what, ctxError(ctx))
+	if last != nil {
+		err = fmt.Errorf("%w (last attempt: %w)", err, last)
+	}
+	return err
+}
+
+func (c *Controller) ioDir(id string) string { return filepath.Join(c.cfg.State, "io", id) }
+
+// ownDirs are the unit's directories: volatile and persistent.
+func (c *Controller) ownDirs(u *unit) []string {
+	if u.isSandbox() {
+		return []string{c.sandboxDir(u.id)}
+	}
+	return []string{c.volumeDir(u.id)}
+}
+
+func (c *Controller) ownMounts(u *unit) []string {
+	if u.isSandbox() {
+		return []string{filepath.Join(c.sandboxDir(u.id), "shm")}
+	}
+	return nil
+}
+
+func (c *Controller) sandboxDir(id string) string {
+	return filepath.Join(c.cfg.State, "sandboxes", id)
+}
+func (c *Controller) volumeDir(id string) string { return filepath.Join(c.cfg.Root, "volumes", id) }

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package witness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/exit"
+	"berth/internal/state"
+)
+
+// kernel runs a witness and collects what it tells.
+type heard struct {
+	*Kernel
+	mu    sync.Mutex
+	facts map[string][]exit.Fact
+	more  chan struct{}
+}
+
+func listen(t *testing.T) *heard {
+	t.Helper()
+	h := &heard{facts: map[string][]exit.Fact{}, more: make(chan struct{}, 1)}
+	k, err := NewKernel(func(f exit.Fact) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.facts[f.ID] = append(h.facts[f.ID], f)
+		select {
+		case h.more <- struct{}{}:
+		default:
+		}
+	}, slog.New(slog.DiscardHandler), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Kernel = k
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := k.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		goleak.VerifyNone(t)
+	})
+	return h
+}
+
+func (h *heard) until(ok func(map[string][]exit.Fact) bool) {
+	for {
+		h.mu.Lock()
+		done := ok(h.facts)
+		h.mu.Unlock()
+		if done {
+			return
+		}
+		<-h.more
+	}
+}
+
+// last waits until the kernel has said all it will say of id.
+func (h *heard) last(id string) exit.Fact {
+	var f exit.Fact
+	h.until(func(m map[string][]exit.Fact) bool {
+		l := m[id]
+		if len(l) == 0 {
+			return false
+		}
+		f = l[len(l)-1]
+		return f.Measured || !h.Exact()
+	})
+	return f
+}
+
+// process starts a shell that ends as script says once its stdin is closed.
+func process(t *testing.T, script string) (*exec.Cmd, func()) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "read x; "+script)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, func() { _ = in.Close() }
+}
+
+func TestExitCodesAreTheKernels(t *testing.T) {
+	tests := []struct {
+		script string
+		code   uint32
+	}{{"exit 0", 0}, {"exit 42", 42}, {"exit 255", 255}, {"kill -9 $$", 137}, {"kill -15 $$", 143}, {"kill -6 $$", 134}}
+	for _, tt := range tests {
+		t.Run(tt.script, func(t *testing.T) {
+			h := listen(t)
+			cmd, end := process(t, tt.script)
+			p, err := h.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.StartTicks == 0 || p.BootID == "" {
+				t.Fatalf("identity not complete: %+v", p)
+			}
+			if alive, watched := h.Look("c1"); !alive || !watched {
+				t.Fatalf("alive %v watched %v before the end", alive, watched)
+			}
+			end()
+			_ = cmd.Wait()
+			f := h.last("c1")
+			if f.Code != tt.code || f.Measured != h.Exact() && f.Measured || f.At.IsZero() || f.Origin != exit.Kernel {
+				t.Fatalf("got %+v, want code %d", f, tt.code)
+			}
+			if alive, _ := h.Look("c1"); alive {
+				t.Fatal("said to live after its end")
+			}
+		})
+	}
+}
+
+// The parent does not reap: the zombie itself tells its status, on every kernel.
+func TestAZombieTellsItsCode(t *testing.T) {
+	h := listen(t)
+	cmd, end := process(t, "exit 42")
+	defer func() { _ = cmd.Wait() }()
+	if _, err := h.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	h.until(func(m map[string][]exit.Fact) bool { return len(m["c1"]) > 0 })
+	if f := h.last("c1"); !f.Measured || f.Code != 42 {
+		t.Fatalf("got %+v", f)
+	}
+}
+
+func TestAReusedPidIsNotTakenForTheRecordedProcess(t *testing.T) {
+	h := listen(t)
+	me := uint32(os.Getpid())
+	st, err := readStat(me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]state.Process{
+		"other start time": {Pid: me, StartTicks: st.startTicks + 1, BootID: BootID()},
+		"other boot":       {Pid: me, StartTicks: st.startTicks, BootID: "00000000-0000-0000-0000-000000000000"},
+		"no pid":           {},
+	} {
+		if _, err := h.Watch(name, p); !errors.Is(err, ErrGone) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if _, err := h.Watch("same", state.Process{Pid: me, StartTicks: st.startTicks, BootID: BootID()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSignalsReachTheProcessAndNoOther(t *testing.T) {
+	h := listen(t)
+	cmd, end := process(t, "exit 1")
+	defer end()
+	if _, err := h.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Signal("c1", unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if f := h.last("c1"); h.Exact() && f.Code != 137 {
+		t.Fatalf("got %+v", f)
+	}
+	if err := h.Signal("c1", unix.SIGKILL); !errors.Is(err, ErrGone) {
+		t.Fatalf("got %v", err)
+	}
+	h.Forget("c1")
+	h.Forget("c1")
+	if err := h.Signal("c1", unix.SIGKILL); err == nil {
+		t.Fatal("signalled what is not watched")
+	}
+}
+
+func TestManyAtOnceAndNoDescriptorIsLeft(t *testing.T) {
+	before := openFDs(t)
+	t.Run("crowd", func(t *testing.T) {
+		h := listen(t)
+		const n = 200
+		var cmds []*exec.Cmd
+		var ends []func()
+		for i := range n {
+			cmd, end := process(t, fmt.Sprintf("exit %d", i))
+			cmds, ends = append(cmds, cmd), append(ends, end)
+			if _, err := h.Watch(fmt.Sprint(i), state.Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, end := range ends {
+			end()
+		}
+		for _, c := range cmds {
+			_ = c.Wait()
+		}
+		for i := range n {
+			f := h.last(fmt.Sprint(i))
+			if h.Exact() && (f.Code != uint32(i) || !f.Measured) {
+				t.Errorf("%d: %+v", i, f)
+			}
+			if i%2 == 0 {
+				h.Forget(fmt.Sprint(i))
+			}
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for id, l := range h.facts {
+			measured := 0
+			for _, f := range l {
+				if f.Measured {
+					measured++
+				}
+			}
+			if measured > 1 || len(l) > 2 {
+				t.Errorf("%s told %d times: %v", id, len(l), l)
+			}
+		}
+	})
+	if after := openFDs(t); after > before {
+		t.Fatalf("%d descriptors before, %d after", before, after)
+	}
+}
+
+// A pidfd that outlived berth (handed to systemd's store) still tells the code, though the
+// process was reaped while nobody watched.
+func TestAnInheritedPidfdTellsOfAnExitThatNobodySaw(t *testing.T) {
+	cmd, end := process(t, "exit 42")
+	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end()
+	_ = cmd.Wait()
+	got := make(chan exit.Fact, 2)
+	k, err := NewKernel(func(f exit.Fact) { got <- f }, slog.New(slog.DiscardHandler), nil, map[string]int{"c1": fd})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = k.Run(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	if _, err := k.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid), StartTicks: 1, BootID: BootID()}); err != nil {
+		t.Fatal(err)
+	}
+	if f := <-got; f.Measured != k.Exact() || k.Exact() && f.Code != 42 {
+		t.Fatalf("got %+v", f)
+	}
+}
+
+func openFDs(t *testing.T) int {
+	t.Helper()
+	e, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(e)
+}
+
