@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// prefix marks the pins that are berth's, so that List finds no others.
+const prefix = "berth-"
+
+// PathFor is where the namespace of a pod is pinned.
+func (n *Network) PathFor(podID string) string {
+	return filepath.Join(n.cfg.NetNSDir, prefix+podID)
+}
+
+// List finds the pins of berth's under its directory.
+func (n *Network) List(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(n.cfg.NetNSDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	var pins []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			pins = append(pins, filepath.Join(n.cfg.NetNSDir, e.Name()))
+		}
+	}
+	return pins, nil
+}
+
+// isPinned reports whether path holds a namespace, not only the file that it would be mounted on.
+func isPinned(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// CreateNS makes a network namespace with its loopback up, pinned at path. One that is pinned there
+// already is kept.
+func (n *Network) CreateNS(_ context.Context, path string) error {
+	if !filepath.IsAbs(path) || filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
+		return fmt.Errorf("make network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)
+	}
+	if isPinned(path) {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o444)
+	if err != nil {
+		return fmt.Errorf("make network namespace: %w", err)
+	}
+	_ = f.Close()
+	made := make(chan error, 1)
+	go func() {
+		// The thread is in the new namespace from here on. It is not unlocked, so that the Go runtime
+		// ends it instead of lending it to others.
+		runtime.LockOSThread()
+		made <- pin(path)
+	}()
+	if err := <-made; err != nil {
+		_ = os.Remove(path)
+		return fmt.Errorf("make network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+func pin(path string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find loopback: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set loopback up: %w", err)
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("pin: %w", err)
+	}
+	return nil
+}
+
+// RemoveNS removes the pin; the namespace ends with the last process in it. An absent one is fine.
+func (n *Network) RemoveNS(_ context.Context, path string) error {
+	if filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
+		return fmt.Errorf("remove network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)
+	}
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break // nothing is mounted there any more
+		}
+		if err != nil {
+			return fmt.Errorf("remove network namespace %s: %w", path, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	return nil
+}
