@@ -97,7 +97,7 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
 
 func stopSignal(config *runtimeapi.ContainerConfig, img Image) string {
-	if s := config.GetStopSignal(); s != runtimeapi.Signal_RUNTIME_DEFAULT {
+	if s := config.GetStopSignal(); s != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
 		return s.String()
 	}
 	if s := img.Config.StopSignal; s != "" {

@@ -180,14 +180,14 @@ func (c *Controller) containerStatus(u *unit) *runtimeapi.ContainerStatus {
 func criSignal(s string) runtimeapi.Signal {
 	n, err := parseSignal(s)
 	if err != nil {
-		return runtimeapi.Signal_RUNTIME_DEFAULT
+		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
 	}
 	for name, v := range runtimeapi.Signal_value {
 		if m, err := parseSignal(name); err == nil && m == n {
 			return runtimeapi.Signal(v)
 		}
 	}
-	return runtimeapi.Signal_RUNTIME_DEFAULT
+	return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
 }
 
 // containerInfo is the document that crictl inspect shows. What containerd has to say is left out,

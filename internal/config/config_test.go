@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTheWrittenDefaultsAreTheDefaults(t *testing.T) {
+	var b bytes.Buffer
+	if err := WriteDefault(&b); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Parse(b.Bytes())
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, b.String())
+	}
+	if !reflect.DeepEqual(got, Default()) {
+		t.Fatalf("got %+v", got)
+	}
+	if err := got.Check(); err != nil {
+		t.Fatal(err)
+	}
+	d := Default()
+	for _, k := range d.keys() {
+		leaf := k[strings.LastIndex(k, ".")+1:]
+		if !strings.Contains(b.String(), leaf) {
+			t.Errorf("%s is not written", k)
+		}
+	}
+}
+
+func TestAnUnknownKeyIsNamedWithTheNearest(t *testing.T) {
+	for in, want := range map[string][]string{
+		"roott = '/x'":                   {"line 1", "roott", `"root"`},
+		"\n[network]\ncnf_dir = '/x'":    {"line 3", "network.cnf_dir", `"network.conf_dir"`},
+		"[runtimes.runc]\ntipe = 'x'":    {"tipe", `"runtimes.runc.type"`},
+		"[lanes]\nbackof_min = '1s'\n#x": {"line 2", `"lanes.backoff_min"`},
+	} {
+		_, err := Parse([]byte(in))
+		if err == nil {
+			t.Errorf("%q was taken", in)
+			continue
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%q: %q does not say %s", in, err, w)
+			}
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	c := Default()
+	for k, v := range map[string]string{
+		"root": "/x", "lanes.backoff_min": "3s", "network.use_default": "false", "network.bin_dirs": `["/a", "/b"]`, "logs.max_line": "1024", "runtimes.runc.binary": "/runc",
+	} {
+		if err := c.Set(k, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.Root != "/x" || c.Lanes.BackoffMin != Duration(3*time.Second) || c.Network.UseDefault || len(c.Network.BinDirs) != 2 || c.Logs.MaxLine != 1024 ||
+		c.Runtimes["runc"].Binary != "/runc" || c.Runtimes["runc"].Type == "" || !c.Runtimes["runc"].HostProcess {
+		t.Fatalf("%+v", c)
+	}
+	for _, k := range []string{"roott", "lanes.x", ""} {
+		if err := c.Set(k, "1"); err == nil {
+			t.Errorf("%q was set", k)
+		}
+	}
+	if err := c.Set("logs.max_line", "many"); err == nil {
+		t.Error("a word is no number")
+	}
+}
+
+func TestCheckFindsWhatCannotWork(t *testing.T) {
+	for key, edit := range map[string]func(*Config){
+		"root":                   func(c *Config) { c.Root = "x" },
+		"state":                  func(c *Config) { c.State = c.Root },
+		"address":                func(c *Config) { c.Address = "/" + strings.Repeat("a", 107) },
+		"log.level":              func(c *Config) { c.Log.Level = "loud" },
+		"network.default_subnet": func(c *Config) { c.Network.DefaultSubnet = "10.0.0.0" },
+		"network.default_bridge": func(c *Config) { c.Network.DefaultBridge = "a-much-too-long-name" },
+		"lanes.backoff_max":      func(c *Config) { c.Lanes.BackoffMax = 1 },
+		"default_runtime":        func(c *Config) { c.DefaultRuntime = "kata" },
+		"runtimes.runc.type":     func(c *Config) { c.Runtimes["runc"] = Runtime{} },
+		"logs.max_line":          func(c *Config) { c.Logs.MaxLine = 1 },
+	} {
+		c := Default()
+		edit(&c)
+		if err := c.Check(); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s: got %v", key, err)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// WriteDefault writes the documented defaults as TOML.
+func WriteDefault(w io.Writer) error { return Default().Write(w) }
+
+// Write writes c as documented TOML.
+func (c Config) Write(w io.Writer) error {
+	fmt.Fprintln(w, "# Configuration of berth. Every setting with its meaning; `berth config default` writes the defaults.")
+	return writeTable(w, "", reflect.ValueOf(c))
+}
+
+func writeTable(w io.Writer, name string, v reflect.Value) error {
+	if name != "" {
+		fmt.Fprintf(w, "\n[%s]\n", name)
+	}
+	t := v.Type()
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("doc") == "" {
+			continue
+		}
+		b, err := toml.Marshal(map[string]any{t.Field(i).Tag.Get("toml"): v.Field(i).Interface()})
+		if err != nil {
+			return fmt.Errorf("write %s: %w", t.Field(i).Name, err)
+		}
+		fmt.Fprintf(w, "\n# %s\n%s", t.Field(i).Tag.Get("doc"), b)
+	}
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("doc") != "" {
+			continue
+		}
+		key := t.Field(i).Tag.Get("toml")
+		if v.Field(i).Kind() == reflect.Map {
+			keys := v.Field(i).MapKeys()
+			slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+			for _, k := range keys {
+				if err := writeTable(w, key+"."+k.String(), v.Field(i).MapIndex(k)); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if err := writeTable(w, key, v.Field(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keys are the dotted names of all settings.
+func (c *Config) keys() []string {
+	var keys []string
+	var walk func(prefix string, t reflect.Type)
+	walk = func(prefix string, t reflect.Type) {
+		for i := range t.NumField() {
+			key := prefix + t.Field(i).Tag.Get("toml")
+			switch {
+			case t.Field(i).Tag.Get("doc") != "":
+				keys = append(keys, key)
+			case t.Field(i).Type.Kind() == reflect.Map:
+				for name := range c.Runtimes {
+					walk(key+"."+name+".", t.Field(i).Type.Elem())
+				}
+			default:
+				keys = append(keys, key)
+				walk(key+".", t.Field(i).Type)
+			}
+		}
+	}
+	walk("", reflect.TypeFor[Config]())
+	return keys
+}
+
+func unknown(key, where string) error {
+	d := Default()
+	best, least := "", len(key)+1
+	for _, k := range d.keys() {
+		if n := distance(key, k); n < least || n == least && k < best {
+			best, least = k, n
+		}
+	}
+	return fmt.Errorf("%s%q is not a setting; did you mean %q?: %w", where, key, best, errdefs.ErrInvalidArgument)
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := prev
+			if a[i] != b[j] {
+				cost++
+			}
+			prev = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	eventtypes "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/typeurl/v2"
+
+	"berth/internal/exit"
+)
+
+const (
+	reconnectMin = 100 * time.Millisecond
+	reconnectMax = 30 * time.Second
+)
+
+// Listener takes what the event stream tells. Its functions must not block.
+type Listener struct {
+	// Exited takes exits of init processes; those of exec processes are none.
+	Exited func(exit.Fact)
+	// OOM is told that the kernel killed in a container for want of memory.
+	OOM func(id string)
+	// Image is told that an image was made, changed or removed.
+	Image func(name string)
+	// Connected is called after each new subscription: what happened before it is to be looked up. An error means
+	// that it could not be, and the subscription is made anew.
+	Connected func(ctx context.Context) error
+	// Lost is told of each broken subscription.
+	Lost func(err error)
+}
+
+// Follow keeps a subscription to containerd's events until ctx ends.
+func (c *Containerd) Follow(ctx context.Context, l Listener) error {
+	wait := reconnectMin
+	for {
+		err := c.follow(ctx, l, func() { wait = reconnectMin })
+		if ctx.Err() != nil {
+			return nil
+		}
+		l.Lost(err)
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+		wait = min(2*wait, reconnectMax)
+	}
+}
+
+// follow lives for one subscription.
+func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error {
+	ctx, cancel := context.WithCancel(ns(ctx))
+	defer cancel()
+	in := fmt.Sprintf("namespace==%s,", Namespace)
+	ch, errs := c.client.EventService().Subscribe(ctx,
+		in+`topic==/tasks/exit`, in+`topic==/tasks/oom`, in+`topic~="^/images/"`)
+	// Subscribe returns before a remote containerd has taken the subscription: this answer comes after it did.
+	if _, err := c.client.Version(ctx); err != nil {
+		return fmt.Errorf("containerd does not answer: %w", native(err))
+	}
+	// The relist runs beside the reading of events: the queue between is containerd's, and bounded.
+	listed := make(chan error, 1)
+	go func() { listed <- l.Connected(ctx) }()
+	defer func() {
+		cancel()
+		if listed != nil {
+			<-listed
+		}
+	}()
+	for {
+		select {
+		case err := <-listed:
+			listed = nil
+			if err != nil {
+				return err
+			}
+			works()
+		case e := <-ch:
+			if e != nil {
+				c.dispatch(e, l)
+			}
+		case err := <-errs:
+			if err == nil {
+				err = errors.New("the stream ended")
+			}
+			return fmt.Errorf("containerd's events: %w", native(err))
+		}
+	}
+}
+
+func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
+	v, err := typeurl.UnmarshalAny(e.Event)
+	if err != nil {
+		c.log.Warn("event cannot be read", "topic", e.Topic, "err", err)
+		return
+	}
+	switch ev := v.(type) {
+	case *eventtypes.TaskExit:
+		if ev.ID != ev.ContainerID {
+			return // an exec process
+		}
+		l.Exited(exit.Fact{ID: ev.ContainerID, Code: ev.ExitStatus, Measured: true, At: ev.ExitedAt.AsTime(), Origin: exit.Stream})
+	case *eventtypes.TaskOOM:
+		l.OOM(ev.ContainerID)
+	case *eventtypes.ImageCreate:
+		l.Image(ev.Name)
+	case *eventtypes.ImageUpdate:
+		l.Image(ev.Name)
+	case *eventtypes.ImageDelete:
+		l.Image(ev.Name)
+	}
+}
