@@ -12,8 +12,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // Namespace is the containerd namespace of everything that berth makes.
@@ -22,6 +20,9 @@ const Namespace = "k8s.io"
 // LabelOwner marks what this berth made: its value is the berth's own ID, so that several can share one
 // containerd.
 const LabelOwner = "io.berth.owner"
+
+// Client is containerd's, so that who plugs it in need not import it.
+type Client = containerd.Client
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
@@ -61,8 +62,10 @@ func native(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	if st, ok := status.FromError(err); ok && st.Code() == codes.Unknown && !errdefs.IsUnknown(err) {
-		return err // not from gRPC
+	for _, known := range []error{errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrInvalidArgument, errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable} {
+		if errors.Is(err, known) {
+			return err // a service in memory
+		}
 	}
 	return errgrpc.ToNative(err)
 }

@@ -331,4 +331,3 @@ func runtimeConf(p Pod) (*libcni.RuntimeConf, error) {
 	}
 	return rt, nil
 }
-

@@ -57,3 +57,24 @@ func (c *Controller) auditTask(ctx context.Context, u *unit) {
 		c.Exited(exit.Fact{ID: u.id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task})
 	}
 }
+
+// Oldest is the age of the oldest exit that waits for a step: heard and not settled, or settled and not
+// released. 0: none does.
+func (c *Controller) Oldest(step string) time.Duration {
+	var oldest time.Duration
+	for _, u := range append(c.all(true), c.all(false)...) {
+		st := u.now()
+		var since time.Time
+		switch {
+		case Step(step) == StepSettle && !st.Phase.Ended():
+			known, _ := u.heard()
+			since = known.At
+		case Step(step) == StepRelease && due(u, st) != 0:
+			since = st.Exit.At
+		}
+		if !since.IsZero() {
+			oldest = max(oldest, time.Since(since))
+		}
+	}
+	return oldest
+}

@@ -3,6 +3,8 @@
 package state
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +34,7 @@ var (
 	bucketSandboxes  = []byte("sandboxes")
 	bucketContainers = []byte("containers")
 	keyVersion       = []byte("version")
+	keyOwner         = []byte("owner")
 )
 
 const (
@@ -83,8 +86,9 @@ func DeleteSandbox(id string) Change {
 
 // Store is the database. Its methods may be called from any goroutine.
 type Store struct {
-	db   *bbolt.DB
-	path string
+	db    *bbolt.DB
+	path  string
+	owner string
 
 	mu struct {
 		sync.Mutex
@@ -146,9 +150,21 @@ func (s *Store) prepare() error {
 				return err
 			}
 		}
+		if meta.Get(keyOwner) == nil {
+			var id [8]byte
+			_, _ = rand.Read(id[:]) // never fails
+			if err := meta.Put(keyOwner, []byte(hex.EncodeToString(id[:]))); err != nil {
+				return err
+			}
+		}
+		s.owner = string(meta.Get(keyOwner))
 		return meta.Put(keyVersion, []byte(strconv.Itoa(Version)))
 	})
 }
+
+// Owner is the ID of the berth that this state belongs to, made with the database: what berth makes outside
+// carries it.
+func (s *Store) Owner() string { return s.owner }
 
 // Close closes the database. Commits in flight are finished first.
 func (s *Store) Close() error { return s.db.Close() }

@@ -274,4 +274,3 @@ func openFDs(t *testing.T) int {
 	}
 	return len(e)
 }
-

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"encoding/json"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/image"
+)
+
+// Images is what the image service needs.
+type Images interface {
+	List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error)
+	Status(ref string) (*runtimeapi.Image, *image.Image, error)
+	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig) (string, error)
+	Remove(ctx context.Context, ref string) error
+	FsInfo() *runtimeapi.ImageFsInfoResponse
+}
+
+// Image serves CRI's image service.
+type Image struct {
+	runtimeapi.UnimplementedImageServiceServer
+	Images Images
+}
+
+// ListImages lists images.
+func (s *Image) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	list, err := s.Images.List(req.GetFilter())
+	return &runtimeapi.ListImagesResponse{Images: list}, err
+}
+
+// ImageStatus is one image's status; an absent image is an empty answer.
+func (s *Image) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return nil, invalid("image status: no image is named")
+	}
+	m, i, err := s.Images.Status(ref)
+	if err != nil || m == nil {
+		return &runtimeapi.ImageStatusResponse{}, err
+	}
+	resp := &runtimeapi.ImageStatusResponse{Image: m}
+	if req.GetVerbose() {
+		b, err := json.Marshal(map[string]any{"chainID": i.ChainID, "imageSpec": map[string]any{"config": i.Config}})
+		if err != nil {
+			return nil, err
+		}
+		resp.Info = map[string]string{"info": string(b)}
+	}
+	return resp, nil
+}
+
+// PullImage pulls an image.
+func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return nil, invalid("pull image: no image is named")
+	}
+	id, err := s.Images.Pull(ctx, ref, req.GetAuth())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
+}
+
+// RemoveImage removes an image.
+func (s *Image) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return nil, invalid("remove image: no image is named")
+	}
+	return &runtimeapi.RemoveImageResponse{}, s.Images.Remove(ctx, ref)
+}
+
+// ImageFsInfo is what images use.
+func (s *Image) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	return s.Images.FsInfo(), nil
+}

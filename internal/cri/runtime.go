@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/version"
+)
+
+// Pods is what the runtime service needs of the controller.
+type Pods interface {
+	RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error)
+	StopPodSandbox(ctx context.Context, id string) error
+	RemovePodSandbox(ctx context.Context, id string) error
+	PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error)
+	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
+	CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error)
+	StartContainer(ctx context.Context, id string) error
+	StopContainer(ctx context.Context, id string, timeout time.Duration) error
+	RemoveContainer(ctx context.Context, id string) error
+	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
+	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container
+	ReopenContainerLog(ctx context.Context, id string) error
+}
+
+// Health is the answer to Status.
+type Health interface {
+	// Runtime and Network are nil when they are ready, else why not.
+	Runtime() error
+	Network() error
+	// Info is for Status with verbose: JSON documents by name.
+	Info() map[string]any
+	Handlers() []*runtimeapi.RuntimeHandler
+	SystemdCgroup() bool
+}
+
+// Events is a subscription to container events.
+type Events interface {
+	Next(ctx context.Context) (*runtimeapi.ContainerEventResponse, error)
+	Close()
+}
+
+// Runtime serves CRI's runtime service.
+type Runtime struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	Pods      Pods
+	Health    Health
+	Subscribe func() Events
+}
+
+// APIVersion is CRI's.
+const APIVersion = "v1"
+
+// Version answers who this is.
+func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: version.Version, RuntimeApiVersion: APIVersion}, nil
+}
+
+// Status says whether pods can be run and networked.
+func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	cond := func(kind, reason string, err error) *runtimeapi.RuntimeCondition {
+		c := &runtimeapi.RuntimeCondition{Type: kind, Status: err == nil}
+		if err != nil {
+			c.Reason, c.Message = reason, err.Error()
+		}
+		return c
+	}
+	resp := &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			cond(runtimeapi.RuntimeReady, "ContainerdNotReady", r.Health.Runtime()),
+			cond(runtimeapi.NetworkReady, "NetworkPluginNotReady", r.Health.Network()),
+		}},
+		RuntimeHandlers: r.Health.Handlers(),
+		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+	}
+	if req.GetVerbose() {
+		resp.Info = map[string]string{}
+		for k, v := range r.Health.Info() {
+			b, err := json.Marshal(v)
+			if err != nil {
+				return nil, err
+			}
+			resp.Info[k] = string(b)
+		}
+	}
+	return resp, nil
+}
+
+// RuntimeConfig tells the kubelet the cgroup driver.
+func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	d := runtimeapi.CgroupDriver_CGROUPFS
+	if r.Health.SystemdCgroup() {
+		d = runtimeapi.CgroupDriver_SYSTEMD
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: d}}, nil
+}
+
+// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR. berth's networks come from CNI, which needs none of it.
+func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+}
+
+// RunPodSandbox makes a sandbox.
+func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	if err := checkSandbox(req.GetConfig()); err != nil {
+		return nil, err
+	}
+	id, err := r.Pods.RunPodSandbox(ctx, req.GetConfig(), req.GetRuntimeHandler())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+func checkSandbox(c *runtimeapi.PodSandboxConfig) error {
+	m := c.GetMetadata()
+	switch {
+	case c == nil:
+		return invalid("run sandbox: config is missing")
+	case m == nil:
+		return invalid("run sandbox: config.metadata is missing")
+	case m.GetName() == "":
+		return invalid("run sandbox: config.metadata.name is empty")
+	}
+	for field, v := range map[string]string{"name": m.GetName(), "namespace": m.GetNamespace(), "uid": m.GetUid()} {
+		if strings.ContainsAny(v, "/\x00\n") || v == ".." || len(v) > 253 {
+			return invalid("run sandbox: config.metadata.%s %q is not one", field, v)
+		}
+	}
+	for _, p := range c.GetPortMappings() {
+		if p.GetHostPort() < 0 || p.GetHostPort() > 65535 || p.GetContainerPort() < 0 || p.GetContainerPort() > 65535 {
+			return invalid("run sandbox: port mapping %d:%d is out of range", p.GetHostPort(), p.GetContainerPort())
+		}
+	}
+	return nil
+}
+
+// StopPodSandbox stops a sandbox.
+func (r *Runtime) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	if err := r.Pods.StopPodSandbox(ctx, req.GetPodSandboxId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// RemovePodSandbox removes a sandbox.
+func (r *Runtime) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	if err := r.Pods.RemovePodSandbox(ctx, req.GetPodSandboxId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// PodSandboxStatus is a sandbox's status.
+func (r *Runtime) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	return r.Pods.PodSandboxStatus(ctx, req.GetPodSandboxId(), req.GetVerbose())
+}
+
+// ListPodSandbox lists sandboxes.
+func (r *Runtime) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: r.Pods.ListPodSandbox(req.GetFilter())}, nil
+}
+
+// CreateContainer makes a container.
+func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	c := req.GetConfig()
+	switch {
+	case c == nil:
+		return nil, invalid("create container: config is missing")
+	case c.GetMetadata().GetName() == "":
+		return nil, invalid("create container: config.metadata.name is empty")
+	case strings.ContainsAny(c.GetMetadata().GetName(), "/\x00\n"):
+		return nil, invalid("create container: config.metadata.name %q is not one", c.GetMetadata().GetName())
+	case c.GetImage().GetImage() == "":
+		return nil, invalid("create container %s: config.image is empty", c.GetMetadata().GetName())
+	}
+	id, err := r.Pods.CreateContainer(ctx, req.GetPodSandboxId(), c)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// StartContainer starts a container.
+func (r *Runtime) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	if err := r.Pods.StartContainer(ctx, req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+// StopContainer stops a container.
+func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	timeout := time.Duration(min(max(req.GetTimeout(), 0), 1<<32)) * time.Second
+	if err := r.Pods.StopContainer(ctx, req.GetContainerId(), timeout); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// RemoveContainer removes a container.
+func (r *Runtime) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	if err := r.Pods.RemoveContainer(ctx, req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+// ContainerStatus is a container's status.
+func (r *Runtime) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	return r.Pods.ContainerStatus(ctx, req.GetContainerId(), req.GetVerbose())
+}
+
+// ListContainers lists containers.
+func (r *Runtime) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: r.Pods.ListContainers(req.GetFilter())}, nil
+}
+
+// ReopenContainerLog starts a new log file.
+func (r *Runtime) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	if err := r.Pods.ReopenContainerLog(ctx, req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, nil
+}
+
+// GetContainerEvents streams events until the client goes.
+func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	sub := r.Subscribe()
+	defer sub.Close()
+	for {
+		ev, err := sub.Next(stream.Context())
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(ev); err != nil {
+			return err
+		}
+	}
+}

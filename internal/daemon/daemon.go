@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/containerd/v2/pkg/cap"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"berth/internal/config"
+	"berth/internal/cri"
+	"berth/internal/ctrd"
+	"berth/internal/embed"
+	"berth/internal/exit"
+	"berth/internal/feed"
+	"berth/internal/image"
+	"berth/internal/network"
+	"berth/internal/pod"
+	"berth/internal/spec"
+	"berth/internal/state"
+	"berth/internal/timeline"
+	"berth/internal/witness"
+)
+
+// stopTimeout is how long calls in flight may take when berth stops.
+const stopTimeout = 5 * time.Second
+
+// Serve runs berth until ctx ends. ready is called once it serves. The error says why it could not start, or what
+// broke.
+func Serve(ctx context.Context, cfg config.Config, ready func(), log *slog.Logger) error {
+	d := &daemon{cfg: cfg, log: log}
+	defer d.close()
+	if err := d.open(ctx); err != nil {
+		return err
+	}
+	return d.run(ctx, ready)
+}
+
+// daemon is everything that was opened, in order; close undoes it in reverse.
+type daemon struct {
+	cfg     config.Config
+	log     *slog.Logger
+	libexec string
+	undo    []func() error
+
+	store    *state.Store
+	client   *ctrd.Client
+	embedded *embed.Server
+	ctrd     *ctrd.Containerd
+	images   *image.Service
+	network  *network.Network
+	kernel   *witness.Kernel
+	feed     *feed.Feed
+	timeline *timeline.Timeline
+	pods     *pod.Controller
+	obs      *observer
+	handlers map[string]pod.Handler
+	link     link
+}
+
+func (d *daemon) close() {
+	for i := len(d.undo) - 1; i >= 0; i-- {
+		if err := d.undo[i](); err != nil {
+			d.log.Warn("stop", "err", err)
+		}
+	}
+}
+
+func (d *daemon) open(ctx context.Context) error {
+	cfg := d.cfg
+	var err error
+	if d.libexec, err = findLibexec(cfg.Libexec); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
+		return fmt.Errorf("make root directory: %w", err)
+	}
+	if err := os.MkdirAll(cfg.State, 0o711); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	if d.store, err = state.Open(cfg.Root); err != nil {
+		return err
+	}
+	d.undo = append(d.undo, d.store.Close)
+	if err := d.openContainerd(ctx); err != nil {
+		return err
+	}
+	d.ctrd = ctrd.New(d.client, d.store.Owner(), d.log)
+	d.images = image.New(ctrd.NewImages(d.client, ctrd.ImagesConfig{
+		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads, Logger: d.log,
+	}), image.Config{PullTimeout: time.Duration(cfg.Image.PullTimeout), Logger: d.log})
+	if err := d.openNetwork(); err != nil {
+		return err
+	}
+	d.feed = feed.New(feed.Config{})
+	d.undo = append(d.undo, func() error { d.feed.Close(); return nil })
+	d.timeline = timeline.New()
+	d.obs = newObserver(d.log, d.timeline)
+	// The controller is made after the kernel witness, which reports to it from Run on.
+	if d.kernel, err = witness.NewKernel(func(f exit.Fact) { d.pods.Exited(f) }, d.log, nil, nil); err != nil {
+		return err
+	}
+	return d.openPods()
+}
+
+// openContainerd starts containerd in this process, or waits for the one that is configured.
+func (d *daemon) openContainerd(ctx context.Context) error {
+	if address := d.cfg.Containerd.Address; address != "" {
+		embed.BridgeLog(d.log, false)
+		return d.dial(ctx, address)
+	}
+	s, err := embed.Start(ctx, embed.Config{
+		Root: filepath.Join(d.cfg.Root, "containerd"), State: filepath.Join(d.cfg.State, "containerd"), SocketDir: filepath.Join(d.cfg.State, "s"),
+		Snapshotter: d.cfg.Containerd.Snapshotter, Libexec: d.libexec, Debug: d.cfg.Log.Level == "debug", Logger: d.log.With("from", "containerd"),
+	})
+	if err != nil {
+		return err
+	}
+	d.embedded, d.client = s, s.Client()
+	d.undo = append(d.undo, s.Stop)
+	return nil
+}
+
+func (d *daemon) dial(ctx context.Context, address string) error {
+	if len(address) > 7 && address[:7] == "unix://" {
+		address = address[7:]
+	}
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
+		c, err := ctrd.Dial(address)
+		if err == nil {
+			_, err = c.Version(ctx)
+			if err == nil {
+				d.client = c
+				d.undo = append(d.undo, c.Close)
+				return nil
+			}
+			_ = c.Close()
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("wait for containerd at %s: %w", address, err)
+		}
+		d.log.Warn("containerd does not answer yet", "address", address, "err", err, "again", wait)
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+		case <-t.C:
+		}
+	}
+}
+
+func (d *daemon) openNetwork() error {
+	n := d.cfg.Network
+	var def *network.Bridge
+	if n.UseDefault {
+		def = &network.Bridge{Name: n.DefaultBridge, Subnet: n.DefaultSubnet, DataDir: filepath.Join(d.cfg.Root, "ipam")}
+	}
+	var err error
+	d.network, err = network.New(network.Config{
+		ConfDir: n.ConfDir, BinDirs: append(append([]string(nil), n.BinDirs...), cniDirs(d.libexec)...), NetNSDir: n.NetNSDir,
+		CacheDir: filepath.Join(d.cfg.Root, "cni"), Default: def, Logger: d.log,
+	})
+	return err
+}
+
+func (d *daemon) openPods() error {
+	caps, err := cap.Current()
+	if err != nil {
+		return fmt.Errorf("look at own capabilities: %w", err)
+	}
+	d.handlers = d.makeHandlers()
+	host, err := spec.ReadHost(d.handlers[d.cfg.DefaultRuntime].SystemdCgroup, caps, loadAppArmor(d.log))
+	if err != nil {
+		return err
+	}
+	if host.MinOOMScoreAdj > -1000 {
+		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
+	}
+	pause, err := installPause(d.libexec, filepath.Join(d.cfg.State, "pause"))
+	if err != nil {
+		return err
+	}
+	d.pods = pod.New(pod.Config{
+		Root: d.cfg.Root, State: d.cfg.State, Handlers: d.handlers, DefaultHandler: d.cfg.DefaultRuntime, Host: host, PauseRootfs: pause,
+		MaxLogLine: d.cfg.Logs.MaxLine, ResolvConf: "/etc/resolv.conf",
+		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout), BackoffMin: time.Duration(d.cfg.Lanes.BackoffMin), BackoffMax: time.Duration(d.cfg.Lanes.BackoffMax),
+	}, pod.Outside{
+		Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{d.log}, Images: images{d.images},
+		Store: d.store, Feed: d.feed, Observer: d.obs, LaneObserver: d.obs,
+	})
+	return nil
+}
+
+// run serves until ctx ends or something breaks.
+func (d *daemon) run(ctx context.Context, ready func()) error {
+	if err := d.images.Refresh(ctx); err != nil {
+		return err
+	}
+	lis, err := listen(d.cfg.Address)
+	if err != nil {
+		return err
+	}
+	// The socket's file goes when the listener is closed, which Stop of the server does.
+	server := cri.NewServer(
+		&cri.Runtime{Pods: d.pods, Health: health{d}, Subscribe: func() cri.Events { return d.feed.Subscribe() }},
+		&cri.Image{Images: d.images}, admin{d}, d.log, d.obs.call)
+
+	// The witnesses run before the records are compared: what ends meanwhile is heard.
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.kernel.Run(ctx) })
+	g.Go(func() error { return d.network.Run(ctx) })
+	g.Go(func() error { return d.images.Run(ctx) })
+	g.Go(func() error { return d.pods.Run(ctx) })
+	recovered := make(chan struct{})
+	g.Go(func() error { return d.ctrd.Follow(ctx, d.listener(recovered)) })
+	g.Go(func() error { return d.metrics(ctx) })
+	if d.embedded != nil {
+		g.Go(func() error {
+			select {
+			case <-ctx.Done():
+				return nil
+			case err := <-d.embedded.Failed():
+				return fmt.Errorf("embedded containerd: %w", err)
+			}
+		})
+	}
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return lis.Close()
+		case <-recovered:
+		}
+		return d.serve(ctx, server, lis, ready)
+	})
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// listener connects containerd's events with those that want them. The first connection recovers, each later one
+// compares again.
+func (d *daemon) listener(recovered chan<- struct{}) ctrd.Listener {
+	first := true
+	return ctrd.Listener{
+		Exited: d.pods.Exited,
+		OOM:    func(id string) { d.obs.Event(id, "containerd reports an OOM kill", nil) },
+		Image:  d.images.Changed,
+		Lost: func(err error) {
+			d.link.set(err)
+			d.obs.lost(err)
+		},
+		Connected: func(ctx context.Context) error {
+			if first {
+				loaded, err := d.store.Load()
+				if err != nil {
+					return err
+				}
+				if err := d.pods.Recover(ctx, loaded); err != nil {
+					return err
+				}
+				first = false
+				close(recovered)
+			} else if err := errors.Join(d.pods.Relist(ctx), d.images.Refresh(ctx)); err != nil {
+				return err
+			}
+			d.link.set(nil)
+			return nil
+		},
+	}
+}
+
+func (d *daemon) serve(ctx context.Context, server *grpc.Server, lis net.Listener, ready func()) error {
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		d.feed.Close() // ends the streams, which otherwise never do
+		t := time.AfterFunc(stopTimeout, server.Stop)
+		server.GracefulStop()
+		t.Stop()
+	})
+	defer func() {
+		if !stop() {
+			<-stopped
+		}
+	}()
+	d.log.Info("berth is ready", "address", d.cfg.Address)
+	ready()
+	if err := server.Serve(lis); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve %s: %w", d.cfg.Address, err)
+	}
+	return nil
+}
+
+// listen opens the CRI socket for root alone. A file that nobody listens on is taken away.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make directory of socket: %w", err)
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("listen on %s: somebody serves there already; stop it, or give this berth an --address of its own", path)
+	}
+	if st, err := os.Lstat(path); err == nil {
+		if st.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("listen on %s: there is a file that is no socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", path, err)
+		}
+	}
+	// Bound under a name that nobody dials, so that it is never open to others, not even for a moment.
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer os.RemoveAll(dir)
+	tmp := filepath.Join(dir, "s")
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	lis.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(tmp, 0o600), os.Rename(tmp, path)); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), lis.Close())
+	}
+	return unlinking{lis, path}, nil
+}
+
+type unlinking struct {
+	net.Listener
+	path string
+}
+
+// Close removes the socket's file, too.
+func (u unlinking) Close() error {
+	_ = os.Remove(u.path)
+	return u.Listener.Close()
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/codes"
+
+	"berth/internal/lane"
+	"berth/internal/timeline"
+)
+
+var goVersion = runtime.Version()
+
+// observer turns what happens into log lines, the timeline and metrics.
+type observer struct {
+	log      *slog.Logger
+	timeline *timeline.Timeline
+	reg      *prometheus.Registry
+
+	lag        *prometheus.HistogramVec
+	attempts   *prometheus.CounterVec
+	reconnects prometheus.Counter
+	calls      *prometheus.HistogramVec
+}
+
+func newObserver(log *slog.Logger, t *timeline.Timeline) *observer {
+	o := &observer{
+		log: log, timeline: t, reg: prometheus.NewRegistry(),
+		lag: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_exit_lag_seconds", Help: "From a process's end to its exit being durable and visible, by the witness whose code stands.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
+		}, []string{"witness"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_lane_attempts_total", Help: "Attempts to settle or release, by result."}, []string{"result"}),
+		reconnects: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_containerd_disconnects_total", Help: "Times that the event stream from containerd broke.",
+		}),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_cri_call_seconds", Help: "CRI calls by method and code.", Buckets: prometheus.ExponentialBuckets(0.0001, 3, 12),
+		}, []string{"method", "code"}),
+	}
+	o.reg.MustRegister(o.lag, o.attempts, o.reconnects, o.calls, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return o
+}
+
+// Event implements pod.Observer.
+func (o *observer) Event(id, what string, err error, fields ...any) {
+	o.timeline.Add(id, time.Now(), what, err, fields...)
+	args := append([]any{"id", short(id)}, fields...)
+	if err != nil {
+		o.log.Warn(what, append(args, "err", err)...)
+		return
+	}
+	o.log.Info(what, args...)
+}
+
+// Settled implements pod.Observer.
+func (o *observer) Settled(_, origin string, lag time.Duration) {
+	o.lag.WithLabelValues(origin).Observe(max(lag, 0).Seconds())
+}
+
+// Began implements lane.Observer.
+func (o *observer) Began(string, int) {}
+
+// Ended implements lane.Observer.
+func (o *observer) Ended(_ string, _ int, _ time.Duration, r lane.Result) {
+	o.attempts.WithLabelValues(r.String()).Inc()
+}
+
+func (o *observer) lost(err error) {
+	o.reconnects.Inc()
+	o.log.Warn("connection to containerd lost, connecting again", "err", err)
+}
+
+func (o *observer) call(method string, took time.Duration, code codes.Code) {
+	o.calls.WithLabelValues(method, code.String()).Observe(took.Seconds())
+}
+
+func short(id string) string {
+	if len(id) > 13 {
+		return id[:13]
+	}
+	return id
+}
+
+// metrics serves /metrics if it is configured.
+func (d *daemon) metrics(ctx context.Context) error {
+	d.obs.reg.MustRegister(gauges(d)...)
+	if d.cfg.Metrics.Address == "" {
+		return nil
+	}
+	lis, err := net.Listen("tcp", d.cfg.Metrics.Address)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(d.obs.reg, promhttp.HandlerOpts{}))
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { defer close(stopped); _ = s.Close() })
+	defer func() {
+		if !stop() {
+			<-stopped
+		}
+	}()
+	d.log.Info("metrics are served", "address", lis.Addr().String())
+	if err := s.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}
+
+// gauges are read when they are asked for.
+func gauges(d *daemon) []prometheus.Collector {
+	gauge := func(name, help string, read func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+	}
+	oldest := func(step string) func() float64 {
+		return func() float64 { return d.pods.Oldest(step).Seconds() }
+	}
+	return []prometheus.Collector{
+		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.pods.Lanes())) }),
+		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest("settle")),
+		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest("release")),
+		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.feed.Stats().Queued) }),
+		gauge("berth_feed_folded", "Events folded away because a subscriber did not read.", func() float64 { return float64(d.feed.Stats().Folded) }),
+		gauge("berth_feed_subscribers", "Subscribers of container events.", func() float64 { return float64(d.feed.Stats().Subscribers) }),
+	}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/containerd/containerd/v2/contrib/apparmor"
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cgroup"
+	"berth/internal/image"
+	"berth/internal/logs"
+	"berth/internal/pod"
+	"berth/internal/version"
+)
+
+// cgroups plugs package cgroup into the controller.
+type cgroups struct{}
+
+func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }
+func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
+func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
+
+// stdios plugs package logs into the controller.
+type stdios struct{ log *slog.Logger }
+
+func (s stdios) Create(o logs.Options) (pod.Stdio, error) {
+	o.Logger = s.log
+	l, err := logs.Create(o)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (s stdios) Open(o logs.Options) (pod.Stdio, error) {
+	o.Logger = s.log
+	l, err := logs.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// images plugs package image into the controller.
+type images struct{ s *image.Service }
+
+func (i images) Resolve(ref string) (pod.Image, error) {
+	img, err := i.s.Resolve(ref)
+	if err != nil {
+		return pod.Image{}, err
+	}
+	return pod.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Snapshotter: i.s.Snapshotter(), Config: img.Config}, nil
+}
+
+func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
+	return i.s.Files(ctx, img.ChainID)
+}
+
+func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
+	return i.s.CopyOut(ctx, img.ChainID, path, dir)
+}
+
+// link is the state of the connection to containerd.
+type link struct {
+	sync.Mutex
+	err error
+}
+
+func (l *link) set(err error) {
+	l.Lock()
+	defer l.Unlock()
+	l.err = err
+}
+
+func (l *link) get() error {
+	l.Lock()
+	defer l.Unlock()
+	return l.err
+}
+
+// health answers CRI's Status.
+type health struct{ d *daemon }
+
+func (h health) Runtime() error { return h.d.link.get() }
+func (h health) Network() error { return h.d.network.Status() }
+
+func (h health) Info() map[string]any {
+	name, source, conf := h.d.network.Active()
+	mode := "embedded"
+	if h.d.embedded == nil {
+		mode = h.d.cfg.Containerd.Address
+	}
+	return map[string]any{
+		"config": h.d.cfg, "containerd": mode, "version": version.String(), "golang": goVersion,
+		"cni": map[string]any{"name": name, "source": source, "conf": conf}, "kernelWitnessExact": h.d.kernel.Exact(),
+	}
+}
+
+func (h health) Handlers() []*runtimeapi.RuntimeHandler {
+	names := []string{""} // the default, under no name
+	for n := range h.d.handlers {
+		names = append(names, n)
+	}
+	var out []*runtimeapi.RuntimeHandler
+	for _, n := range names {
+		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: &runtimeapi.RuntimeHandlerFeatures{}})
+	}
+	return out
+}
+
+func (h health) SystemdCgroup() bool { return h.d.handlers[h.d.cfg.DefaultRuntime].SystemdCgroup }
+
+// admin serves berth.v1.Admin.
+type admin struct{ d *daemon }
+
+func (a admin) Import(ctx context.Context, path, ref string) ([]string, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("import %q: give an absolute path: %w", path, errdefs.ErrInvalidArgument)
+	}
+	return a.d.images.Import(ctx, path, ref)
+}
+
+func (a admin) Timeline(_ context.Context, id string) (any, error) {
+	full, entries, err := a.d.timeline.Of(id)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{"id": full, "entries": entries}
+	for _, l := range a.d.pods.Lanes() {
+		if l.ID == full {
+			out["lane"] = l
+		}
+	}
+	return out, nil
+}
+
+func (a admin) Lanes(context.Context) (any, error) { return a.d.pods.Lanes(), nil }
+
+// makeHandlers completes the configured runtimes with what berth brings along.
+func (d *daemon) makeHandlers() map[string]pod.Handler {
+	out := map[string]pod.Handler{}
+	for name, r := range d.cfg.Runtimes {
+		h := pod.Handler{
+			Name: name, Type: r.Type, Binary: r.Binary, Root: r.Root, SystemdCgroup: r.SystemdCgroup, HostProcess: r.HostProcess,
+			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices, PodAnnotations: r.PodAnnotations, ContainerAnnotations: r.ContainerAnnotations,
+		}
+		if d.embedded != nil && r.Type == "io.containerd.runc.v2" {
+			if h.Binary == "" {
+				h.Binary = filepath.Join(d.libexec, "runc")
+			}
+			if h.Root == "" {
+				h.Root = filepath.Join(d.cfg.State, "runc")
+			}
+		}
+		out[name] = h
+	}
+	return out
+}
+
+// findLibexec finds the directory of the shim and the pause program.
+func findLibexec(configured string) (string, error) {
+	tried := []string{configured}
+	if configured == "" {
+		tried = []string{os.Getenv("BERTH_LIBEXEC")}
+		if exe, err := os.Executable(); err == nil {
+			bin := filepath.Dir(exe)
+			tried = append(tried, filepath.Join(bin, "../libexec/berth"), filepath.Join(bin, "../libexec"))
+		}
+		tried = append(tried, "/usr/local/libexec/berth")
+	}
+	for _, d := range tried {
+		if d == "" {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(d, "pause")); err == nil {
+			return filepath.Abs(d)
+		}
+	}
+	return "", fmt.Errorf("the pause program is in none of %q: install berth with `make install`, or give its --libexec", tried)
+}
+
+func cniDirs(libexec string) []string {
+	dirs := []string{filepath.Join(libexec, "cni"), filepath.Join(libexec, "../cni")}
+	if d := os.Getenv("BERTH_CNI_BIN"); d != "" {
+		dirs = append(dirs, d)
+	}
+	return dirs
+}
+
+// installPause makes the root filesystem of all pause processes: the program and nothing else, read-only to them.
+func installPause(libexec, dir string) (string, error) {
+	root := filepath.Join(dir, "rootfs")
+	for _, d := range []string{"dev", "proc", "sys"} { // mount points
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return "", fmt.Errorf("install pause: %w", err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(libexec, "pause"))
+	if err != nil {
+		return "", fmt.Errorf("install pause: %w", err)
+	}
+	path := filepath.Join(root, "pause")
+	if have, err := os.ReadFile(path); err == nil && string(have) == string(b) {
+		return root, nil
+	}
+	tmp := path + ".new"                                                                   // the old one may be running
+	if err := errors.Join(os.WriteFile(tmp, b, 0o755), os.Rename(tmp, path)); err != nil { //nolint:gosec // a program
+		return "", fmt.Errorf("install pause: %w", err)
+	}
+	return root, nil
+}
+
+// loadAppArmor loads the default profile and returns its name, or "" where AppArmor is off.
+func loadAppArmor(log *slog.Logger) string {
+	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	if err != nil || len(b) == 0 || b[0] != 'Y' {
+		return ""
+	}
+	const name = "cri-containerd.apparmor.d"
+	if err := apparmor.LoadDefaultProfile(name); err != nil {
+		log.Warn("AppArmor's default profile cannot be loaded; pods run without one", "err", err)
+		return ""
+	}
+	return name
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package timeline
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+func TestWhatHappenedIsToldInOrder(t *testing.T) {
+	tl := New()
+	at := time.Unix(1, 0)
+	tl.Add("abc1", at, "made", nil, "took", time.Second)
+	tl.Add("abc1", at.Add(1), "ended", errors.New("oops"))
+	id, es, err := tl.Of("abc")
+	if err != nil || id != "abc1" || len(es) != 2 || es[0].Detail != "took=1s" || es[1].Err != "oops" {
+		t.Fatalf("%s %+v %v", id, es, err)
+	}
+	tl.Add("abc2", at, "made", nil)
+	if _, _, err := tl.Of("abc"); !errdefs.IsInvalidArgument(err) {
+		t.Fatal(err)
+	}
+	if _, _, err := tl.Of("x"); !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+}
+
+func TestItIsBounded(t *testing.T) {
+	tl := New()
+	for i := range 3 * maxIDs {
+		tl.Add(fmt.Sprint("id", i), time.Unix(int64(i), 0), "x", nil)
+	}
+	for i := range 3 * maxEntries {
+		tl.Add("busy", time.Unix(int64(i), 0), fmt.Sprint(i), nil)
+	}
+	if len(tl.mu.byID) != maxIDs || tl.mu.used.Len() != maxIDs {
+		t.Fatal(len(tl.mu.byID))
+	}
+	_, es, _ := tl.Of("busy")
+	if len(es) != maxEntries+1 || es[0].What != "0" || es[len(es)-1].What != fmt.Sprint(3*maxEntries-1) {
+		t.Fatalf("%d entries, %v ... %v", len(es), es[0], es[len(es)-1])
+	}
+}
