@@ -37,7 +37,7 @@ spec:
   containers:
   - {name: ends-well, image: IMAGE, command: [sh, -c, "cat /shared/note; sleep 1"], volumeMounts: [{name: shared, mountPath: /shared}]}
   - {name: ends-with-42, image: IMAGE, command: [sh, -c, "echo about to fail >&2; sleep 1; exit 42"]}
-  - {name: eats-memory, image: IMAGE, command: [sh, -c, "echo eating; sleep 1; x=$(cat /dev/zero | tail -c 200000000); echo $x"], resources: {limits: {memory: 24Mi}}}
+  - {name: eats-memory, image: IMAGE, command: [sh, -c, "echo eating; sleep 1; exec tail /dev/zero"], resources: {limits: {memory: 24Mi}}}
   - {name: is-stopped, image: IMAGE, command: [sh, -c, "trap 'echo stopping; exit 0' TERM; echo serving; while :; do sleep 0.05; done"]}
 `
 
@@ -133,6 +133,7 @@ func demoPodLife(ctx context.Context, c *cri.Client, dir string, out io.Writer) 
 		return err
 	}
 	began := time.Now()
+	defer removeAll(c)
 	played, err := Play(ctx, c, plan, out)
 	if err != nil {
 		return err
@@ -166,6 +167,19 @@ func demoPodLife(ctx context.Context, c *cri.Client, dir string, out io.Writer) 
 	_, err = c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: demoImage}})
 	fmt.Fprintln(out, "\npod and image removed")
 	return err
+}
+
+// removeAll leaves nothing behind, whatever went wrong.
+func removeAll(c *cri.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return
+	}
+	for _, p := range pods.GetItems() {
+		_, _ = c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()})
+	}
 }
 
 // exits remembers when the STOPPED event of each container arrived.

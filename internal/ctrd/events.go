@@ -61,7 +61,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error
 	defer cancel()
 	in := fmt.Sprintf("namespace==%s,", Namespace)
 	ch, errs := c.client.EventService().Subscribe(ctx,
-		in+`topic==/tasks/exit`, in+`topic==/tasks/oom`, in+`topic~="^/images/"`)
+		in+`topic=="/tasks/exit"`, in+`topic=="/tasks/oom"`, in+`topic~="^/images/"`)
 	// Subscribe returns before a remote containerd has taken the subscription: this answer comes after it did.
 	if _, err := c.client.Version(ctx); err != nil {
 		return fmt.Errorf("containerd does not answer: %w", native(err))

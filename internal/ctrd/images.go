@@ -84,6 +84,9 @@ func (i *Images) List(ctx context.Context) ([]image.Stored, error) {
 	var out []image.Stored
 	for _, img := range all {
 		st, err := i.read(ctx, img)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("list images: %w", ctx.Err())
+		}
 		if err != nil {
 			i.cfg.Logger.Warn("image is not complete and left out", "name", img.Name, "err", err)
 			continue

@@ -134,7 +134,7 @@ func gauges(d *daemon) []prometheus.Collector {
 		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest("settle")),
 		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest("release")),
 		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.feed.Stats().Queued) }),
-		gauge("berth_feed_folded", "Events folded away because a subscriber did not read.", func() float64 { return float64(d.feed.Stats().Folded) }),
+		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.feed.Stats().Coalesced) }),
 		gauge("berth_feed_subscribers", "Subscribers of container events.", func() float64 { return float64(d.feed.Stats().Subscribers) }),
 	}
 }

@@ -3,215 +3,202 @@
 package feed
 
 import (
-	"context"
-	"errors"
+	"cmp"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ErrClosed is returned by Next after Close.
-var ErrClosed = errors.New("event feed is closed")
+// ErrClosed is what Next returns when the feed or the subscription is closed and nothing is left to take.
+var ErrClosed = fmt.Errorf("the feed of container events is closed, subscribe again once berth is back: %w", errdefs.ErrUnavailable)
 
-// Config is the feed's bounds; zero values take the defaults given.
+// Config bounds a feed. Zero values take the defaults given.
 type Config struct {
-	Queue int           // events waiting per subscriber before they are folded; 1024
-	Keep  time.Duration // how far back the end of a subscription is told again; 10 s
+	// Queue is how many events wait for one subscriber before they are coalesced; 1024.
+	Queue int
+	// Backlog is how many containers' newest events are remembered for subscribers to come; 4096.
+	Backlog int
+	// Keep is for how long an event is remembered after it was handed out; 5 min, which is
+	// also how often a kubelet with evented PLEG relists. Negative: not at all.
+	Keep time.Duration
 }
 
-// Stats is for metrics.
+func (c *Config) defaults() {
+	c.Queue = max(1, cmp.Or(c.Queue, 1024))
+	c.Backlog = max(1, cmp.Or(c.Backlog, 4096))
+	c.Keep = max(0, cmp.Or(c.Keep, 5*time.Minute))
+}
+
+// Stats is a feed at one instant. Totals count since New.
 type Stats struct {
-	Subscribers, Queued int
-	Published, Folded   uint64
-	Dropped             uint64 // DELETED events beyond the bound: the relist finds those
+	Subscribers int // now
+	Queued      int // events waiting in all queues
+	Longest     int // events waiting in the longest queue
+	Backlog     int // containers whose newest event is remembered
+	// Published counts events, once each, however many subscribers there are.
+	Published uint64
+	// Coalesced counts events that a subscriber did not get because a newer one of the same
+	// container took their place in its queue.
+	Coalesced uint64
+	// Dropped counts events that a subscriber, or the backlog while nobody listened, had to give up
+	// with nothing in their place.
+	Dropped uint64
+	// Restamped counts events whose stamp did not rise within their pod: a publisher that does not keep
+	// Stamp, snapshot and Publish together.
+	Restamped uint64
 }
 
-// Feed is the fan-out. Its methods may be called from any goroutine.
+// Feed fans events out. It is safe for concurrent use.
 type Feed struct {
 	cfg Config
-	mu  struct {
-		sync.Mutex
-		stamps map[string]int64 // last stamp by pod
-		subs   map[*Subscription]struct{}
-		// backlog collects while nobody is subscribed.
-		backlog *queue
-		stats   Stats
-		closed  bool
-	}
+
+	mu        sync.Mutex // guards all below, and every Subscription
+	closed    bool
+	clock     int64            // the highest stamp ever issued or published, ns since the epoch
+	pods      map[string]int64 // the last stamp published of each pod that is not forgotten
+	seq       uint64           // of the last event published
+	memory    *latest
+	subs      map[*Subscription]struct{}
+	debts     []debt    // oldest first; at most grain+2
+	idleSince time.Time // when the last subscriber left
+	published uint64
+	coalesced uint64
+	dropped   uint64
+	restamped uint64
 }
 
-// New makes a feed without subscribers.
+// debt is what may have to be sent again: all that was handed out from Keep before level on. It is
+// owed to subscribers that left at, or shortly after, an instant, and lapses Keep later.
+type debt struct {
+	at    time.Time // moved on by the time in which nobody listens
+	level time.Time // the earliest of theirs
+}
+
+// grain is the part of Keep (one in so many) to which times are kept, so that there are few debts.
+const grain = 16
+
+// New makes a feed that nobody listens to: it remembers from the start.
 func New(cfg Config) *Feed {
-	if cfg.Queue <= 0 {
-		cfg.Queue = 1024
+	cfg.defaults()
+	return &Feed{
+		cfg:    cfg,
+		pods:   map[string]int64{},
+		memory: newLatest(),
+		subs:   map[*Subscription]struct{}{},
 	}
-	if cfg.Keep <= 0 {
-		cfg.Keep = 10 * time.Second
-	}
-	f := &Feed{cfg: cfg}
-	f.mu.stamps = map[string]int64{}
-	f.mu.subs = map[*Subscription]struct{}{}
-	f.mu.backlog = newQueue(cfg.Queue)
-	return f
 }
 
-// Stamp is the next stamp for an event of a pod: now in nanoseconds, or just above the pod's last one.
-// Take it before the snapshot that goes with the event, and publish in the order of the stamps.
-func (f *Feed) Stamp(podID string, now time.Time) int64 {
+// Stamp issues the created_at, in nanoseconds since the epoch, of the next event of a pod: now, or
+// just above the last stamp where the clock did not move on. Call it before taking the snapshot that
+// the event carries, so that the stamp is not later. No two calls get the same, for whichever
+// pods: see "Stamps" in the package's documentation.
+func (f *Feed) Stamp(_ string, now time.Time) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := max(now.UnixNano(), f.mu.stamps[podID]+1)
-	f.mu.stamps[podID] = s
-	return s
+	f.clock = max(f.clock+1, now.UnixNano())
+	return f.clock
 }
 
-// Forget frees what is kept of a pod that is gone.
-func (f *Feed) Forget(podID string) {
+// Instant is the timestamp, in nanoseconds since the epoch, for a PodSandboxStatusResponse
+// whose snapshot is taken after the call: not below any stamp issued so far, so that the response is not taken
+// for older than an event it has already seen. It uses no stamp up.
+func (f *Feed) Instant(now time.Time) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.mu.stamps, podID)
+	f.clock = max(f.clock, now.UnixNano())
+	return f.clock
 }
 
-// Publish hands an event to every subscriber, or keeps it for the next one. The event must not
-// be changed afterwards. It never blocks.
+// Publish hands ev to every subscriber and remembers it. It never blocks. ev belongs to the feed
+// from here on and is shared: nobody may change it. Events of one pod go out in the order of the calls. A
+// created_at that is not above the pod's last is raised to just above it, and counted: order comes
+// first, and a publisher that uses Stamp as told never sees it. A closed feed ignores events.
 func (f *Feed) Publish(ev *runtimeapi.ContainerEventResponse) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.stats.Published++
-	if len(f.mu.subs) == 0 {
-		f.count(f.mu.backlog.put(ev))
+	if f.closed {
 		return
 	}
-	for s := range f.mu.subs {
-		f.count(s.queue.put(ev))
-		s.wake()
+	f.orderLocked(ev)
+	now := time.Now()
+	f.seq++
+	f.published++
+	it := item{ev: ev, seq: f.seq}
+
+	f.memory.put(it)
+	if f.memory.len() > f.cfg.Backlog {
+		lost := f.memory.evict()
+		if len(f.subs) == 0 && lost.heard.IsZero() {
+			f.dropped++ // with subscribers, each counts its own
+		}
 	}
+	for s := range f.subs {
+		coalesced, dropped := s.queue.push(it)
+		f.coalesced += uint64(coalesced)
+		f.dropped += uint64(dropped)
+		s.stopWaitingLocked(now)
+		s.wakeUp()
+	}
+	f.ageLocked(now, false)
 }
 
-func (f *Feed) count(folded, dropped int) {
-	f.mu.stats.Folded += uint64(folded)   //nolint:gosec // never negative
-	f.mu.stats.Dropped += uint64(dropped) //nolint:gosec // never negative
+// orderLocked makes ev's stamp rise within its pod.
+func (f *Feed) orderLocked(ev *runtimeapi.ContainerEventResponse) {
+	pod := podOf(ev)
+	if last := f.pods[pod]; ev.CreatedAt <= last { // no stamp at all does not rise either
+		ev.CreatedAt = last + 1
+		f.restamped++
+	}
+	f.pods[pod] = ev.CreatedAt
+	f.clock = max(f.clock, ev.CreatedAt)
 }
 
-// Subscribe begins a subscription, with what nobody heard yet.
-func (f *Feed) Subscribe() *Subscription {
+// podOf is the sandbox that ev is about. An event of the sandbox itself names it twice.
+func podOf(ev *runtimeapi.ContainerEventResponse) string {
+	return cmp.Or(ev.GetPodSandboxStatus().GetId(), ev.GetContainerId())
+}
+
+// Forget lets go of what is known of a pod's stamps; it is called after the pod's last Publish. Events
+// of the pod that still wait are delivered. Unknown pods are no matter.
+func (f *Feed) Forget(podID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := &Subscription{feed: f, queue: f.mu.backlog, more: make(chan struct{}, 1)}
-	f.mu.backlog = newQueue(f.cfg.Queue)
-	if f.mu.closed {
-		s.closed = true
-	} else {
-		f.mu.subs[s] = struct{}{}
-	}
-	s.wake()
-	return s
+	delete(f.pods, podID)
 }
 
-// Close ends all subscriptions.
+// Close ends the feed: subscribers take what is left in their queues and then get ErrClosed.
+// It may be called more than once.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.closed = true
-	for s := range f.mu.subs {
-		s.closed = true
-		s.wake()
+	f.closed = true
+	f.memory = newLatest()
+	f.debts = nil
+	clear(f.pods)
+	for s := range f.subs {
+		s.wakeUp()
 	}
-	clear(f.mu.subs)
 }
 
-// Stats is the feed's state now.
+// Stats looks at the feed. It costs a step per subscriber.
 func (f *Feed) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st := f.mu.stats
-	st.Subscribers, st.Queued = len(f.mu.subs), f.mu.backlog.len()
-	for s := range f.mu.subs {
-		st.Queued += s.queue.len()
+	st := Stats{
+		Subscribers: len(f.subs),
+		Backlog:     f.memory.len(),
+		Published:   f.published,
+		Coalesced:   f.coalesced,
+		Dropped:     f.dropped,
+		Restamped:   f.restamped,
+	}
+	for s := range f.subs {
+		n := s.queue.len()
+		st.Queued += n
+		st.Longest = max(st.Longest, n)
 	}
 	return st
-}
-
-// Subscription is one subscriber's view. One goroutine at a time may call Next.
-type Subscription struct {
-	feed *Feed
-	more chan struct{} // one slot
-
-	// guarded by feed.mu
-	queue  *queue
-	sent   []sent // handed out lately
-	closed bool
-}
-
-type sent struct {
-	ev *runtimeapi.ContainerEventResponse
-	at time.Time
-}
-
-func (s *Subscription) wake() {
-	select {
-	case s.more <- struct{}{}:
-	default:
-	}
-}
-
-// Next returns the next event. It blocks until there is one, ctx ends (its error) or the
-// subscription is closed ([ErrClosed]).
-func (s *Subscription) Next(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
-	for {
-		ev, closed := s.take(time.Now())
-		if ev != nil {
-			return ev, nil
-		}
-		if closed {
-			return nil, ErrClosed
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-s.more:
-		}
-	}
-}
-
-func (s *Subscription) take(now time.Time) (*runtimeapi.ContainerEventResponse, bool) {
-	s.feed.mu.Lock()
-	defer s.feed.mu.Unlock()
-	ev := s.queue.pop()
-	if ev == nil {
-		return nil, s.closed
-	}
-	old := 0
-	for old < len(s.sent) && (now.Sub(s.sent[old].at) > s.feed.cfg.Keep || len(s.sent)-old >= s.feed.cfg.Queue) {
-		old++
-	}
-	s.sent = append(s.sent[old:], sent{ev, now})
-	return ev, false
-}
-
-// Close ends the subscription. What it did not take, and what it took lately, is kept for the next
-// subscriber unless another one is there and has it.
-func (s *Subscription) Close() {
-	f := s.feed
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, ok := f.mu.subs[s]; !ok {
-		return
-	}
-	delete(f.mu.subs, s)
-	s.closed = true
-	s.wake()
-	if len(f.mu.subs) > 0 {
-		return
-	}
-	now := time.Now()
-	for _, old := range s.sent {
-		if now.Sub(old.at) <= f.cfg.Keep {
-			f.count(f.mu.backlog.put(old.ev))
-		}
-	}
-	for ev := s.queue.pop(); ev != nil; ev = s.queue.pop() {
-		f.count(f.mu.backlog.put(ev))
-	}
 }

@@ -2,105 +2,93 @@
 
 package feed
 
-import (
-	"container/list"
+import runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-)
+// item is an event and its place in the order of all events.
+type item struct {
+	ev  *runtimeapi.ContainerEventResponse
+	seq uint64
+}
 
-// queue is a bounded FIFO of events. Below its limit it keeps every event. Above, it keeps of each
-// container only the latest, which is enough to know where it stands; events keep their order. Events
-// of containers that exist are never dropped: their number is the bound. Of those that are gone
-// (DELETED) at most limit are kept, the latest ones.
+// queue is what waits for one subscriber, in order.
+//
+//	          one more than limit
+//	complete ─────────────────────▶ collapsed
+//	   ▲                               │
+//	   └───────────────────────────────┘
+//	              emptied
+//
+// Complete, it holds every event; collapsed, the newest of each container, at most of most containers.
+// It stays collapsed until it is empty, rather than until it is shorter than limit: collapsing
+// walks the queue, and a subscriber about as fast as the events come must not cause that walk every time.
 type queue struct {
-	limit   int
-	events  list.List                             // of *runtimeapi.ContainerEventResponse
-	byID    map[string]map[*list.Element]struct{} // all elements of one container
-	deleted int                                   // DELETED events in the list
+	limit, most int
+	complete    []item
+	head        int     // of complete; what is before it was taken
+	collapsed   *latest // nil while complete
 }
 
-func newQueue(limit int) *queue {
-	return &queue{limit: limit, byID: map[string]map[*list.Element]struct{}{}}
+func (q *queue) len() int {
+	if q.collapsed != nil {
+		return q.collapsed.len()
+	}
+	return len(q.complete) - q.head
 }
 
-func (q *queue) len() int { return q.events.Len() }
+// push appends it. It says how many waiting events were coalesced into newer ones, and how many were dropped.
+func (q *queue) push(it item) (coalesced, dropped int) {
+	if q.collapsed == nil {
+		if q.len() < q.limit {
+			q.complete = append(q.complete, it)
+			return 0, 0
+		}
+		coalesced = q.collapse()
+	}
+	if q.collapsed.put(it) {
+		coalesced++
+	}
+	if q.collapsed.len() > q.most {
+		q.collapsed.evict()
+		dropped++
+	}
+	return coalesced, dropped
+}
 
-// put appends ev and says how many events were folded away and how many final ones dropped.
-func (q *queue) put(ev *runtimeapi.ContainerEventResponse) (folded, dropped int) {
-	if q.events.Len() >= q.limit {
-		folded = q.drop(ev.ContainerId)
-		if folded == 0 && q.events.Len() > len(q.byID) { // otherwise there is one of each already
-			folded = q.fold()
+// collapse keeps the newest event of each container and says how many others there were.
+func (q *queue) collapse() (coalesced int) {
+	q.collapsed = newLatest()
+	for _, it := range q.complete[q.head:] {
+		if q.collapsed.put(it) {
+			coalesced++
 		}
 	}
-	e := q.events.PushBack(ev)
-	if q.byID[ev.ContainerId] == nil {
-		q.byID[ev.ContainerId] = map[*list.Element]struct{}{}
-	}
-	q.byID[ev.ContainerId][e] = struct{}{}
-	if isDeleted(ev) {
-		q.deleted++
-	}
-	if q.deleted > q.limit {
-		for e := q.events.Front(); e != nil; e = e.Next() {
-			if isDeleted(e.Value.(*runtimeapi.ContainerEventResponse)) {
-				q.remove(e)
-				return folded, 1
-			}
+	q.complete, q.head = nil, 0
+	return coalesced
+}
+
+func (q *queue) pop() (item, bool) {
+	if q.collapsed != nil {
+		e := q.collapsed.oldest()
+		q.collapsed.remove(e)
+		if q.collapsed.len() == 0 {
+			q.collapsed = nil
 		}
+		return e.item, true
 	}
-	return folded, 0
-}
-
-func isDeleted(ev *runtimeapi.ContainerEventResponse) bool {
-	return ev.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
-}
-
-// drop removes all events of one container.
-func (q *queue) drop(id string) int {
-	n := len(q.byID[id])
-	for e := range q.byID[id] {
-		q.remove(e)
+	if q.len() == 0 {
+		return item{}, false
 	}
-	return n
-}
-
-// fold keeps the latest event of each container.
-func (q *queue) fold() int {
-	n := 0
-	seen := map[string]bool{}
-	for e := q.events.Back(); e != nil; {
-		before := e.Prev()
-		id := e.Value.(*runtimeapi.ContainerEventResponse).ContainerId
-		if seen[id] {
-			q.remove(e)
-			n++
-		}
-		seen[id] = true
-		e = before
+	it := q.complete[q.head]
+	q.complete[q.head] = item{} // the event may be large: do not hold on to it
+	q.head++
+	switch {
+	case q.head == len(q.complete):
+		q.complete, q.head = q.complete[:0], 0
+	case q.head > len(q.complete)/2:
+		// A subscriber that is never quite level must not make the slice grow for ever.
+		n := copy(q.complete, q.complete[q.head:])
+		clear(q.complete[n:])
+		q.complete, q.head = q.complete[:n], 0
 	}
-	return n
-}
-
-func (q *queue) remove(e *list.Element) {
-	ev := q.events.Remove(e).(*runtimeapi.ContainerEventResponse)
-	if isDeleted(ev) {
-		q.deleted--
-	}
-	elements := q.byID[ev.ContainerId]
-	delete(elements, e)
-	if len(elements) == 0 {
-		delete(q.byID, ev.ContainerId)
-	}
-}
-
-// pop takes the oldest event, or nil.
-func (q *queue) pop() *runtimeapi.ContainerEventResponse {
-	e := q.events.Front()
-	if e == nil {
-		return nil
-	}
-	ev := e.Value.(*runtimeapi.ContainerEventResponse)
-	q.remove(e)
-	return ev
+	return it, true
 }

@@ -101,6 +101,10 @@ func (c *Controller) releaseTask(ctx context.Context, u *unit) error {
 			return err
 		}
 	}
+	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
+	if _, err := c.runtime.WaitTask(ctx, u.id); err != nil && ctx.Err() != nil {
+		return fmt.Errorf("the shim has not seen its end: %w", err)
+	}
 	if err := c.runtime.DeleteTask(ctx, u.id); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
