@@ -30,7 +30,9 @@ func options(h pod.Handler) (typeurl.Any, error) {
 	return a, nil
 }
 
-// CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its shim.
+// CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its shim. A container has one
+// under its own ID, too: when containerd starts and finds a task whose process has ended, it deletes that
+// task, and with it the exit code, unless there is a sandbox object of the task's ID.
 func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler) error {
 	o, err := options(h)
 	if err != nil {
@@ -115,6 +117,7 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 	ctx = ns(ctx)
 	inv := pod.Inventory{
 		Containers: map[string]map[string]string{}, Tasks: map[string]pod.TaskState{}, Sandboxes: map[string]bool{}, Snapshots: map[string]string{},
+		Unknown: map[string]bool{},
 	}
 	filter := fmt.Sprintf("labels.%q==%q", LabelOwner, c.owner)
 	cs, err := c.client.ContainerService().List(ctx, filter)
@@ -128,10 +131,12 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 			snapshotters[o.Snapshotter] = true
 		}
 		st, err := c.TaskState(ctx, o.ID)
-		if err == nil {
+		switch {
+		case err == nil:
 			inv.Tasks[o.ID] = st
-		} else if !errdefs.IsNotFound(err) {
+		case !errdefs.IsNotFound(err):
 			c.log.Warn("task cannot be asked", "id", o.ID, "err", err)
+			inv.Unknown[o.ID] = true
 		}
 	}
 	sbs, err := c.client.SandboxStore().List(ctx, filter)

@@ -4,6 +4,7 @@ package ctrd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -75,7 +76,7 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	}
 	resp, gerr := c.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if gerr = native(gerr); errdefs.IsNotFound(gerr) {
-		return err
+		return errors.Join(err, endStrayShim(id))
 	}
 	if gerr != nil {
 		return fmt.Errorf("delete task %s: is it gone? %w", id, gerr)

@@ -58,7 +58,7 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 		ID: id, PodID: p.id, Handler: p.handler.Name, ImageID: img.ID, ImageRef: img.Ref, Snapshotter: img.Snapshotter,
 		LogPath: logPath, CreatedAt: now, Config: config, StopSignal: stopSignal(config, img),
 	}
-	holds := state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldFiles
+	holds := state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles
 	u := newContainer(ct, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, p, c.store)
 	if err := c.store.Commit(state.NewContainer(ct, *u.now())); err != nil {
 		return fmt.Errorf("create container %s: %w", name, err)
@@ -82,6 +82,9 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 		return err
 	}
 	if err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID); err != nil {
+		return err
+	}
+	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}
 	if err := c.runtime.CreateContainer(ctx, Object{

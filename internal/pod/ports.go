@@ -64,6 +64,8 @@ type TaskState struct {
 // is absent, ErrUnavailable when containerd cannot be reached. Every Delete of what is absent
 // is ErrNotFound and harmless.
 type Runtime interface {
+	// CreateSandbox makes a sandbox object: a pod's, or a container's of the same ID, which keeps an ended task
+	// from being cleaned away by a containerd that starts.
 	CreateSandbox(ctx context.Context, id string, h Handler) error
 	DeleteSandbox(ctx context.Context, id string) error
 	CreateContainer(ctx context.Context, o Object) error
@@ -101,6 +103,7 @@ type TaskRequest struct {
 type Inventory struct {
 	Containers map[string]map[string]string // labels by container ID
 	Tasks      map[string]TaskState
+	Unknown    map[string]bool // there may be a task, its shim does not say
 	Sandboxes  map[string]bool
 	Snapshots  map[string]string // snapshotter by key, of those that berth made
 }

@@ -34,6 +34,7 @@ const (
 	taskMade    taskSight = "made"    // its process was made and not started
 	taskAlive   taskSight = "alive"   // containerd says that it runs
 	taskStopped taskSight = "stopped" // containerd has its exit code
+	taskMute    taskSight = "mute"    // there may be one, its shim does not answer
 )
 
 type processSight string
@@ -81,7 +82,7 @@ func decide(s sight) course {
 			return courseAdopt
 		case taskStopped:
 			return courseTask
-		default:
+		default: // a mute one is asked again by the audit, and deleted with the container
 			return courseNone
 		}
 	}
@@ -93,14 +94,14 @@ func decide(s sight) course {
 		switch s.Task {
 		case taskStopped:
 			return courseTask
-		case taskAlive, taskMade:
+		case taskAlive, taskMade, taskMute:
 			return courseAsk // the shim is about to learn it
 		default:
 			return courseLost
 		}
 	}
 	switch s.Task {
-	case taskAlive, taskMade:
+	case taskAlive, taskMade, taskMute:
 		return courseWatch
 	case taskStopped:
 		return courseTask
@@ -204,7 +205,7 @@ func (c *Controller) compare(ctx context.Context, inv Inventory) {
 func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 	st := u.now()
 	task, has := inv.Tasks[u.id]
-	s := sight{Phase: st.Phase, Removing: st.Removing, Task: seenTask(task, has), Process: c.seeProcess(u)}
+	s := sight{Phase: st.Phase, Removing: st.Removing, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
 	do := decide(s)
 	if do != courseNone {
 		c.obs.Event(u.id, "compared with containerd", nil, "phase", string(s.Phase), "task", string(s.Task), "process", string(s.Process), "course", string(do))
@@ -231,8 +232,10 @@ func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 	}
 }
 
-func seenTask(t TaskState, has bool) taskSight {
+func seenTask(t TaskState, has, mute bool) taskSight {
 	switch {
+	case mute:
+		return taskMute
 	case !has:
 		return taskNone
 	case t.Stopped:

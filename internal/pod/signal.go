@@ -19,9 +19,9 @@ const (
 )
 
 // parseSignal reads a stop signal as images and CRI write it: SIGTERM, TERM, 15, SIGRTMIN+3,
-// and CRI's own spelling SIGRTMINPLUS3.
+// and CRI's own spelling SIGNAL_SIGRTMINPLUS3.
 func parseSignal(s string) (unix.Signal, error) {
-	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
+	name := strings.TrimPrefix(strings.TrimPrefix(strings.ToUpper(s), "SIGNAL_"), "SIG")
 	if n, err := strconv.Atoi(name); err == nil && n > 0 && n <= sigRTMax {
 		return unix.Signal(n), nil
 	}
