@@ -62,7 +62,8 @@ func wrap(v any) (*structpb.Struct, error) {
 		return nil, fmt.Errorf("encode answer: %w", err)
 	}
 	s := &structpb.Struct{}
-	return s, s.UnmarshalJSON(b)
+	err = s.UnmarshalJSON(b)
+	return s, err
 }
 
 func (c *Client) admin(ctx context.Context, name string, in map[string]any, out any) error {
@@ -83,15 +84,18 @@ func (c *Client) admin(ctx context.Context, name string, in map[string]any, out 
 
 // Import has berth read an image archive at a path of its host and returns the images' names.
 func (c *Client) Import(ctx context.Context, path, ref string) (names []string, err error) {
-	return names, c.admin(ctx, "Import", map[string]any{"path": path, "ref": ref}, &names)
+	err = c.admin(ctx, "Import", map[string]any{"path": path, "ref": ref}, &names)
+	return names, err
 }
 
 // Timeline is what happened to a sandbox or container.
 func (c *Client) Timeline(ctx context.Context, id string) (v json.RawMessage, err error) {
-	return v, c.admin(ctx, "Timeline", map[string]any{"id": id}, &v)
+	err = c.admin(ctx, "Timeline", map[string]any{"id": id}, &v)
+	return v, err
 }
 
 // Lanes are the lanes that are not idle.
 func (c *Client) Lanes(ctx context.Context) (v json.RawMessage, err error) {
-	return v, c.admin(ctx, "Lanes", nil, &v)
+	err = c.admin(ctx, "Lanes", nil, &v)
+	return v, err
 }

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	reconnectMin = 100 * time.Millisecond
-	reconnectMax = 30 * time.Second
+	firstReconnect = 100 * time.Millisecond
+	slowestReconnect = 30 * time.Second
 )
 
 // Listener takes what the event stream tells. Its functions must not block.
@@ -37,9 +37,9 @@ type Listener struct {
 
 // Follow keeps a subscription to containerd's events until ctx ends.
 func (c *Containerd) Follow(ctx context.Context, l Listener) error {
-	wait := reconnectMin
+	wait := firstReconnect
 	for {
-		err := c.follow(ctx, l, func() { wait = reconnectMin })
+		err := c.follow(ctx, l, func() { wait = firstReconnect })
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -51,7 +51,7 @@ func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 			return nil
 		case <-t.C:
 		}
-		wait = min(2*wait, reconnectMax)
+		wait = min(2*wait, slowestReconnect)
 	}
 }
 
@@ -72,7 +72,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error
 	defer func() {
 		cancel()
 		if listed != nil {
-			<-listed
+			_ = <-listed // its error is moot
 		}
 	}()
 	for {

@@ -231,9 +231,9 @@ func FuzzMachine(f *testing.F) {
 }
 
 func against(t *testing.T, ops []byte) {
-	const cap = 3
+	const room = 3
 	now := time.Unix(0, 0)
-	m := NewMachine(Config[int]{MaxQueue: cap, Coalesce: func(w, o int) (int, bool) { return w, w == o }})
+	m := NewMachine(Config[int]{MaxQueue: room, Coalesce: func(w, o int) (int, bool) { return w, w == o }})
 	md := model{map[string][]int{}, map[string]bool{}, map[string]time.Time{}, map[string]int{}, map[string]bool{}}
 	fly := map[string]Attempt[int]{}
 	for _, op := range ops {
@@ -248,7 +248,7 @@ func against(t *testing.T, ops []byte) {
 			want := true
 			switch {
 			case len(rest) > 0 && rest[len(rest)-1] == item:
-			case len(rest) >= cap:
+			case len(rest) >= room:
 				want = false
 			default:
 				md.items[id] = append(md.items[id], item)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -15,6 +16,10 @@ import (
 	"berth/internal/lane"
 	"berth/internal/state"
 )
+
+// late marks the lane of what is learned after an exit was settled: a better word must not wait behind a release that
+// backs off.
+const late = "/late"
 
 // Step is what a lane attempts for one unit.
 type Step string
@@ -53,17 +58,18 @@ func (c *Controller) Exited(f exit.Fact) {
 		return
 	}
 	c.obs.Event(f.ID, "exit heard", nil, "fact", f.String())
-	if known, _ := u.heard(); !known.Zero() {
+	switch known, _ := u.heard(); {
+	case known.Zero():
+	case u.now().Phase.Ended():
+		c.lanes.Offer(f.ID+late, StepSettle)
+	default:
 		c.lanes.Offer(f.ID, StepSettle)
-		if u.now().Phase.Ended() {
-			c.lanes.Poke(f.ID) // a better word must not wait behind a release that backs off
-		}
 	}
 }
 
 // attempt is what the lanes run.
 func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Result {
-	u, ok := c.unit(a.ID)
+	u, ok := c.unit(strings.TrimSuffix(a.ID, late))
 	if !ok {
 		return lane.Done()
 	}

@@ -158,12 +158,12 @@ func loadSeccomp(path string) (*specs.LinuxSeccomp, error) {
 
 // hostDevices resolves a device node, or the nodes in a directory.
 func hostDevices(path string) ([]spec.Device, error) {
-	real, err := filepath.EvalSymlinks(path)
+	node, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	var found []spec.Device
-	err = filepath.WalkDir(real, func(p string, _ os.DirEntry, err error) error {
+	err = filepath.WalkDir(node, func(p string, _ os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func hostDevices(path string) ([]spec.Device, error) {
 			return err
 		}
 		d := spec.Device{
-			Path: path + p[len(real):], Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)), //nolint:unconvert // differs by architecture
+			Path: path + p[len(node):], Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)),
 			Mode: st.Mode & 0o777, UID: st.Uid, GID: st.Gid,
 		}
 		switch st.Mode & unix.S_IFMT {

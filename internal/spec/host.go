@@ -106,7 +106,7 @@ func hostDevices() []Device {
 				continue
 			}
 			d := Device{
-				Path: path, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)), //nolint:unconvert // differs by architecture
+				Path: path, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)),
 				Mode: st.Mode & 0o777, UID: st.Uid, GID: st.Gid,
 			}
 			switch st.Mode & unix.S_IFMT {

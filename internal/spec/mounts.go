@@ -91,7 +91,7 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 		return cmp.Or(cmp.Compare(strings.Count(path.Clean(a.Destination), "/"), strings.Count(path.Clean(b.Destination), "/")), cmp.Compare(a.Destination, b.Destination))
 	})
 	all = slices.DeleteFunc(all, func(m specs.Mount) bool { return taken[m.Destination] })
-	s.Mounts = append(all, asked...)
+	s.Mounts = slices.Concat(all, asked)
 	return nil
 }
 

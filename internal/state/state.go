@@ -52,7 +52,7 @@ type Change struct {
 }
 
 // ID names the record that the change is about, for logs.
-func (c Change) ID() string { return c.id }
+func (ch Change) ID() string { return ch.id }
 
 // NewContainer writes a container's intent and first status.
 func NewContainer(c Container, s Status) Change {

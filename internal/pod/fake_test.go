@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+	"berth/internal/feed"
+	"berth/internal/logs"
+	"berth/internal/network"
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// world is everything outside, in memory: containerd, the kernel, the network, the disk. What is to fail is set by
+// name; what was done is recorded. It outlives a controller, so that a restart finds it.
+type world struct {
+	mu        sync.Mutex
+	tasks     map[string]*fakeTask
+	objects   map[string]bool // containers, snapshots and sandboxes, by kind and ID
+	netns     map[string]bool
+	cni       map[string]bool
+	watched   map[string]bool
+	sandboxes map[string]state.SandboxRecord
+	ctrs      map[string]state.ContainerRecord
+	fail      map[string]error         // operation, or operation and ID
+	block     map[string]chan struct{} // likewise
+	oom       map[string]uint64        // by cgroup
+	did       []string
+	nextPid   uint32
+	exact     bool
+	down      bool // containerd
+	c         *Controller
+}
+
+type fakeTask struct {
+	pid            uint32
+	started, ended bool
+	seen           bool // by the shim
+	code           uint32
+	at             time.Time
+	done           chan struct{}
+}
+
+func newWorld() *world {
+	return &world{
+		tasks: map[string]*fakeTask{}, objects: map[string]bool{}, netns: map[string]bool{}, cni: map[string]bool{}, watched: map[string]bool{},
+		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{},
+		oom: map[string]uint64{}, nextPid: 100, exact: true,
+	}
+}
+
+// step is the door of every operation: recorded, then blocked or failed if that was asked for.
+func (w *world) step(ctx context.Context, op, id string) error {
+	w.mu.Lock()
+	w.did = append(w.did, op+" "+id)
+	ch, err := w.block[op+" "+id], w.fail[op+" "+id]
+	if ch == nil {
+		ch = w.block[op]
+	}
+	if err == nil {
+		err = w.fail[op]
+	}
+	if w.down && op != "commit" && op != "netns" && op != "cni" {
+		err = errdefs.ErrUnavailable
+	}
+	w.mu.Unlock()
+	if ch != nil {
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+func (w *world) make(ctx context.Context, kind, id string) error {
+	if err := w.step(ctx, "create-"+kind, id); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.objects[kind+"/"+id] = true
+	return nil
+}
+
+func (w *world) unmake(ctx context.Context, kind, id string) error {
+	if err := w.step(ctx, "delete-"+kind, id); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.objects[kind+"/"+id] {
+		return errdefs.ErrNotFound
+	}
+	delete(w.objects, kind+"/"+id)
+	return nil
+}
+
+// runtime
+
+type fakeRuntime struct{ *world }
+
+func (w fakeRuntime) CreateSandbox(ctx context.Context, id string, _ Handler) error {
+	return w.make(ctx, "sandbox", id)
+}
+func (w fakeRuntime) DeleteSandbox(ctx context.Context, id string) error {
+	return w.unmake(ctx, "sandbox", id)
+}
+func (w fakeRuntime) CreateContainer(ctx context.Context, o Object) error {
+	return w.make(ctx, "container", o.ID)
+}
+func (w fakeRuntime) DeleteContainer(ctx context.Context, id string) error {
+	return w.unmake(ctx, "container", id)
+}
+func (w fakeRuntime) PrepareSnapshot(ctx context.Context, _, key, _ string) error {
+	return w.make(ctx, "snapshot", key)
+}
+func (w fakeRuntime) DeleteSnapshot(ctx context.Context, _, key string) error {
+	return w.unmake(ctx, "snapshot", key)
+}
+func (w fakeRuntime) Spec(context.Context, string) (*specs.Spec, error) { return &specs.Spec{}, nil }
+
+func (w fakeRuntime) CreateTask(ctx context.Context, r TaskRequest) (uint32, error) {
+	if err := w.step(ctx, "create-task", r.ID); err != nil {
+		return 0, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nextPid++
+	w.tasks[r.ID] = &fakeTask{pid: w.nextPid, done: make(chan struct{})}
+	return w.nextPid, nil
+}
+
+func (w fakeRuntime) StartTask(ctx context.Context, id string) error {
+	if err := w.step(ctx, "start-task", id); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tasks[id].started = true
+	return nil
+}
+
+func (w fakeRuntime) KillTask(ctx context.Context, id string, sig unix.Signal) error {
+	if err := w.step(ctx, "kill-task", id); err != nil {
+		return err
+	}
+	if t := w.task(id); t == nil {
+		return errdefs.ErrNotFound
+	}
+	if sig == unix.SIGKILL {
+		w.exit(id, 137, true)
+	}
+	return nil
+}
+
+func (w fakeRuntime) DeleteTask(ctx context.Context, id string) error {
+	if err := w.step(ctx, "delete-task", id); err != nil {
+		return err
+	}
+	t := w.task(id)
+	if t == nil {
+		return errdefs.ErrNotFound
+	}
+	if !t.ended {
+		return errors.New("cannot delete a running process")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.tasks, id)
+	return nil
+}
+
+func (w *world) task(id string) *fakeTask {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tasks[id]
+}
+
+func (w fakeRuntime) TaskState(ctx context.Context, id string) (TaskState, error) {
+	if err := w.step(ctx, "task-state", id); err != nil {
+		return TaskState{}, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.tasks[id]
+	if t == nil {
+		return TaskState{}, errdefs.ErrNotFound
+	}
+	if t.ended && t.seen {
+		return TaskState{Pid: t.pid, Stopped: true, Code: t.code, ExitedAt: t.at}, nil
+	}
+	return TaskState{Pid: t.pid, Running: t.started}, nil
+}
+
+func (w fakeRuntime) WaitTask(ctx context.Context, id string) (TaskState, error) {
+	t := w.task(id)
+	if t == nil {
+		return TaskState{}, errdefs.ErrNotFound
+	}
+	select {
+	case <-t.done:
+		return TaskState{Stopped: true, Code: t.code, ExitedAt: t.at}, nil
+	case <-ctx.Done():
+		return TaskState{}, ctx.Err()
+	}
+}
+
+func (w fakeRuntime) Inventory(ctx context.Context) (Inventory, error) {
+	if err := w.step(ctx, "inventory", ""); err != nil {
+		return Inventory{}, err
+	}
+	inv := Inventory{Containers: map[string]map[string]string{}, Tasks: map[string]TaskState{}, Sandboxes: map[string]bool{}, Snapshots: map[string]string{}}
+	w.mu.Lock()
+	var ids []string
+	for id := range w.tasks {
+		ids = append(ids, id)
+	}
+	w.mu.Unlock()
+	for _, id := range ids {
+		if st, err := w.TaskState(ctx, id); err == nil {
+			inv.Tasks[id] = st
+		}
+	}
+	return inv, nil
+}
+
+// exit ends a process. tell says whether the kernel tells it now; otherwise nobody does.
+func (w *world) exit(id string, code uint32, tell bool) {
+	w.mu.Lock()
+	t := w.tasks[id]
+	if t == nil || t.ended {
+		w.mu.Unlock()
+		return
+	}
+	t.ended, t.seen, t.code, t.at = true, true, code, time.Now()
+	close(t.done)
+	watched, exact, c := w.watched[id], w.exact, w.c
+	w.mu.Unlock()
+	if tell && watched {
+		c.Exited(exit.Fact{ID: id, Code: code, Measured: exact, At: t.at, Origin: exit.Kernel})
+	}
+}
+
+// kernel
+
+type fakeKernel struct{ *world }
+
+func (w fakeKernel) Watch(id string, p state.Process) (state.Process, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.tasks[id]
+	if t == nil || t.pid != p.Pid || t.ended && !w.watched[id] && p.StartTicks != 0 {
+		return p, errdefs.ErrNotFound
+	}
+	w.watched[id] = true
+	p.StartTicks, p.BootID = 1, "boot"
+	return p, nil
+}
+
+func (w fakeKernel) Forget(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.watched, id)
+}
+
+func (w fakeKernel) Signal(id string, sig unix.Signal) error {
+	w.mu.Lock()
+	t, ok := w.tasks[id], w.watched[id]
+	w.did = append(w.did, "signal "+id)
+	w.mu.Unlock()
+	if !ok || t == nil || t.ended {
+		return errdefs.ErrNotFound
+	}
+	if sig == unix.SIGKILL {
+		w.exit(id, 137, true)
+	}
+	return nil
+}
+
+func (w fakeKernel) Look(id string) (alive, watched bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.tasks[id]
+	return t != nil && !t.ended, w.watched[id]
+}
+
+func (w fakeKernel) Exact() bool { return w.exact }
+
+// the rest
+
+type fakeCgroups struct{ *world }
+
+func (w fakeCgroups) Of(pid uint32) (string, error)         { return fmt.Sprint("cg", pid), nil }
+func (w fakeCgroups) KillAll(context.Context, string) error { return nil }
+func (w fakeCgroups) OOMKills(dir string) (uint64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.oom[dir], nil
+}
+
+type fakeNetwork struct{ *world }
+
+func (w fakeNetwork) PathFor(id string) string { return "/netns/" + id }
+func (w fakeNetwork) CreateNS(ctx context.Context, path string) error {
+	if err := w.step(ctx, "netns", path); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.netns[path] = true
+	return nil
+}
+
+func (w fakeNetwork) RemoveNS(ctx context.Context, path string) error {
+	if err := w.step(ctx, "netns-remove", path); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.netns, path)
+	return nil
+}
+
+func (w fakeNetwork) Setup(ctx context.Context, p network.Pod) (network.Result, error) {
+	if err := w.step(ctx, "cni", p.ID); err != nil {
+		return network.Result{}, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cni[p.ID] = true
+	return network.Result{IPs: []string{"10.0.0.2"}, Raw: json.RawMessage(`{}`), Conf: json.RawMessage(`{}`)}, nil
+}
+
+func (w fakeNetwork) Teardown(ctx context.Context, p network.Pod, _ network.Result) error {
+	if err := w.step(ctx, "cni-del", p.ID); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.cni, p.ID)
+	return nil
+}
+
+func (w fakeNetwork) List(context.Context) ([]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var l []string
+	for p := range w.netns {
+		l = append(l, p)
+	}
+	return l, nil
+}
+func (w fakeNetwork) Status() error { return nil }
+
+type fakeStdio struct {
+	drained, closed chan struct{}
+	once            sync.Once
+}
+
+func (s *fakeStdio) FIFOs() (a, b, c string) { return "", "out", "err" }
+func (s *fakeStdio) Started()                {}
+func (s *fakeStdio) Run(ctx context.Context) error {
+	select {
+	case <-s.closed:
+	case <-ctx.Done():
+	}
+	return nil
+}
+func (s *fakeStdio) Drained() <-chan struct{}    { return s.drained }
+func (s *fakeStdio) Flush(context.Context) error { return nil }
+func (s *fakeStdio) Reopen() error               { return nil }
+func (s *fakeStdio) Close() error                { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *fakeStdio) Remove() error               { return s.Close() }
+
+type fakeStdios struct{ held bool } // held: something holds the output open
+
+func (f *fakeStdios) Create(logs.Options) (Stdio, error) {
+	s := &fakeStdio{drained: make(chan struct{}), closed: make(chan struct{})}
+	if !f.held {
+		close(s.drained)
+	}
+	return s, nil
+}
+func (f *fakeStdios) Open(o logs.Options) (Stdio, error) { return f.Create(o) }
+
+type fakeImages struct{}
+
+func (fakeImages) Resolve(ref string) (Image, error) {
+	if ref == "absent" {
+		return Image{}, errdefs.ErrNotFound
+	}
+	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
+}
+func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
+func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
+
+// fakeStore is the disk. state.Change is opaque, so that the records are kept through a real encoding elsewhere; here
+// what matters is the order and the failures, and the status that was committed last is read from the unit.
+type fakeStore struct{ *world }
+
+func (w fakeStore) Commit(changes ...state.Change) error {
+	for _, ch := range changes {
+		if err := w.step(context.Background(), "commit", ch.ID()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bubble is a controller in its world, inside a synctest bubble.
+type bubble struct {
+	*world
+	*Controller
+	t      *testing.T
+	feed   *feed.Feed
+	stdios *fakeStdios
+	stop   func()
+}
+
+func start(t *testing.T, w *world) *bubble {
+	t.Helper()
+	dir := t.TempDir()
+	b := &bubble{world: w, t: t, feed: feed.New(feed.Config{}), stdios: &fakeStdios{}}
+	b.Controller = New(Config{
+		Root: dir + "/root", State: dir + "/state", DefaultHandler: "runc", ResolvConf: "/nonexistent",
+		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"}},
+		Host:     spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
+	}, Outside{
+		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Stdios: b.stdios, Images: fakeImages{},
+		Store: fakeStore{w}, Feed: b.feed,
+	})
+	w.c = b.Controller
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = b.Run(ctx) })
+	b.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	t.Cleanup(b.stop)
+	return b
+}
+
+// hostIPC pods have no shm of their own to mount: these tests are about lives, not mounts.
+func config(name string) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "ns", Uid: "u"}, Hostname: "h",
+		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+		}},
+	}
+}
+
+func (b *bubble) pod(name, handler string) string {
+	b.t.Helper()
+	id, err := b.RunPodSandbox(b.t.Context(), config(name), handler)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return id
+}
+
+func ctr(name string) *runtimeapi.ContainerConfig {
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "img"}, Command: []string{"x"},
+		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+		}},
+	}
+}
+
+func (b *bubble) run(pod, name string) string {
+	b.t.Helper()
+	id, err := b.CreateContainer(b.t.Context(), pod, ctr(name))
+	if err == nil {
+		err = b.StartContainer(b.t.Context(), id)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return id
+}
+
+func (b *bubble) expect(id string, s runtimeapi.ContainerState, code int32, reason string) {
+	b.t.Helper()
+	st, err := b.ContainerStatus(b.t.Context(), id, false)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if got := st.GetStatus(); got.GetState() != s || got.GetExitCode() != code || got.GetReason() != reason {
+		b.t.Errorf("%s is %s %d %s, want %s %d %s", id, got.GetState(), got.GetExitCode(), got.GetReason(), s, code, reason)
+	}
+}
+
+// count is how often an operation was done.
+func (w *world) count(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, d := range w.did {
+		if d == what {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+	"berth/internal/state"
+)
+
+const (
+	running = runtimeapi.ContainerState_CONTAINER_RUNNING
+	exited  = runtimeapi.ContainerState_CONTAINER_EXITED
+	created = runtimeapi.ContainerState_CONTAINER_CREATED
+)
+
+func TestAnExitIsDurableBeforeAnyCleanUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		b.set(func() { b.did = nil })
+		b.exit(c, 42, true)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+		b.set(func() {
+			if i, j := slices.Index(b.did, "commit "+c), slices.Index(b.did, "delete-task "+c); i < 0 || j < i {
+				t.Errorf("not in order: %v", b.did)
+			}
+		})
+	})
+}
+
+// PROPERTIES 1 and 3: deletes that hang, for ever, hold up nobody.
+func TestWedgedDeletesDelayNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		wedge := make(chan struct{})
+		var wedged []string
+		for i := range 50 {
+			c := b.run(p, fmt.Sprint("w", i))
+			wedged = append(wedged, c)
+			w.set(func() { w.block["delete-task "+c] = wedge })
+		}
+		for _, c := range wedged {
+			b.exit(c, 1, true)
+		}
+		began := time.Now()
+		c := b.run(p, "free")
+		b.exit(c, 7, true)
+		synctest.Wait()
+		b.expect(c, exited, 7, "Error")
+		for _, c := range wedged {
+			b.expect(c, exited, 1, "Error")
+		}
+		if err := b.RemoveContainer(t.Context(), c); err != nil || time.Since(began) != 0 {
+			t.Errorf("the 51st waited %v: %v", time.Since(began), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := b.RemoveContainer(ctx, wedged[0]); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		close(wedge)
+		for _, c := range wedged {
+			if err := b.RemoveContainer(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// PROPERTIES 2: nobody tells; the audit finds it within 5 s.
+func TestAnExitThatNobodyToldIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		c := b.run(b.pod("p1", ""), "c1")
+		b.exit(c, 42, false)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+func TestAShimsWordAboutALivingProcessIsDoubted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		c := b.run(b.pod("p1", ""), "c1")
+		// The shim died; containerd's clean-up claims 137.
+		b.Exited(exit.Fact{ID: c, Code: 137, Measured: true, At: time.Now(), Origin: exit.Stream})
+		time.Sleep(time.Minute)
+		b.expect(c, running, 0, "")
+		b.exit(c, 42, true)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+func TestEveryWitnessAtOnceSettlesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		sub := b.feed.Subscribe()
+		defer sub.Close()
+		c := b.run(b.pod("p1", ""), "c1")
+		var wg sync.WaitGroup
+		for _, o := range []exit.Origin{exit.Task, exit.Stream, exit.Audit, exit.Task, exit.Stream} {
+			wg.Go(func() {
+				b.Exited(exit.Fact{ID: c, Code: 42, Measured: o != exit.Audit, At: time.Now(), Origin: o})
+			})
+		}
+		wg.Go(func() { b.exit(c, 42, true) })
+		wg.Wait()
+		time.Sleep(time.Minute)
+		b.expect(c, exited, 42, "Error")
+		stops := 0
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for {
+			ev, err := sub.Next(ctx)
+			if err != nil {
+				break
+			}
+			if ev.GetContainerId() == c && ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+				stops++
+			}
+		}
+		if stops != 1 {
+			t.Errorf("STOPPED was told %d times", stops)
+		}
+	})
+}
+
+// An older kernel knows that it ended; the code comes from the shim.
+func TestTheShimSuppliesTheCodeThatTheKernelLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.exact = false
+		b := start(t, w)
+		c := b.run(b.pod("p1", ""), "c1")
+		b.exit(c, 42, true)
+		time.Sleep(100 * time.Millisecond)
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.exact = false
+		b := start(t, w)
+		c := b.run(b.pod("p1", ""), "c1")
+		w.set(func() { w.fail["task-state"] = errdefs.ErrNotFound; w.tasks[c].ended = true })
+		b.Exited(exit.Fact{ID: c, At: time.Now(), Origin: exit.Kernel})
+		time.Sleep(2 * time.Second)
+		b.expect(c, exited, 255, "Unknown")
+		// Somebody knows after all: it is corrected, once.
+		b.Exited(exit.Fact{ID: c, Code: 42, Measured: true, At: time.Now(), Origin: exit.Task})
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+		b.Exited(exit.Fact{ID: c, Code: 1, Measured: true, At: time.Now(), Origin: exit.Stream})
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+// PROPERTIES 10.
+func TestOOMVerdicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		oom := func(id string) { w.set(func() { w.oom[fmt.Sprint("cg", w.tasks[id].pid)] = 1 }) }
+		killed, plain, fine, stopped := b.run(p, "killed"), b.run(p, "plain"), b.run(p, "fine"), b.run(p, "stopped")
+		oom(killed)
+		oom(fine)
+		oom(stopped)
+		b.exit(killed, 137, true)
+		b.exit(plain, 137, true)
+		b.exit(fine, 0, true)
+		if err := b.StopContainer(t.Context(), stopped, 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		b.expect(killed, exited, 137, "OOMKilled")
+		b.expect(plain, exited, 137, "Error")
+		b.expect(fine, exited, 0, "Completed")
+		b.expect(stopped, exited, 137, "Error") // it was berth that killed it
+	})
+}
+
+// PROPERTIES 11: no event before the disk has it; a full disk is tried again, and nothing is lost.
+func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		c := b.run(b.pod("p1", ""), "c1")
+		w.set(func() { w.fail["commit "+c] = errors.New("no space left on device") })
+		b.exit(c, 42, true)
+		time.Sleep(10 * time.Second)
+		b.expect(c, running, 0, "") // what is not durable is not told
+		if n := w.count("delete-task " + c); n != 0 {
+			t.Errorf("cleaned up %d times before it was durable", n)
+		}
+		w.set(func() { delete(w.fail, "commit "+c) })
+		time.Sleep(time.Minute)
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+func TestALogThatIsHeldOpenDelaysTheTruthByItsBoundOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		b.stdios.held = true
+		c := b.run(b.pod("p1", ""), "c1")
+		began := time.Now()
+		b.exit(c, 0, true)
+		u, _ := b.unit(c)
+		<-u.settled
+		if d := time.Since(began); d != 250*time.Millisecond {
+			t.Errorf("settled after %v", d)
+		}
+	})
+}
+
+// PROPERTIES 16.
+func TestARetriedCallJoinsTheOneInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		slow := make(chan struct{})
+		w.block["cni"] = slow
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := b.RunPodSandbox(ctx, config("p1"), ""); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		var ids [2]string
+		var wg sync.WaitGroup
+		for i := range ids {
+			wg.Go(func() {
+				var err error
+				if ids[i], err = b.RunPodSandbox(t.Context(), config("p1"), ""); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		other := config("p1")
+		other.Hostname = "other"
+		synctest.Wait()
+		if _, err := b.RunPodSandbox(t.Context(), other, ""); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("another configuration: %v", err)
+		}
+		close(slow)
+		wg.Wait()
+		if ids[0] != ids[1] || len(b.all(true)) != 1 {
+			t.Errorf("%v, %d sandboxes", ids, len(b.all(true)))
+		}
+		if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("a caller that has its answer: %v", err)
+		}
+	})
+}
+
+func TestAResultThatNobodyGotIsGivenToTheNextWhoAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		slow := make(chan struct{})
+		w.block["cni"] = slow
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _ = b.RunPodSandbox(ctx, config("p1"), "")
+		close(slow)
+		synctest.Wait()
+		id := b.pod("p1", "")
+		if len(b.all(true)) != 1 || id != b.all(true)[0].id {
+			t.Error("a second sandbox was made")
+		}
+	})
+}
+
+// What fails on the way is undone whole, whichever step it is.
+func TestACreationThatFailsLeavesNothing(t *testing.T) {
+	for _, op := range []string{"netns", "cni", "create-sandbox", "create-container", "create-task", "start-task"} {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				b := start(t, w)
+				w.set(func() { w.fail[op] = errors.New("it fails") })
+				if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); err == nil {
+					t.Fatal("it did not")
+				}
+				w.set(func() {
+					if len(w.objects)+len(w.netns)+len(w.cni) != 0 {
+						t.Errorf("left: %v %v %v", w.objects, w.netns, w.cni)
+					}
+				})
+				if len(b.all(true)) != 0 {
+					t.Error("the record is left")
+				}
+				w.set(func() { clear(w.fail) })
+				b.pod("p1", "") // the name is free
+			})
+		})
+	}
+}
+
+func TestWhatCannotBeUndoneStaysAndIsFinishedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		w.set(func() { w.fail["start-task"], w.fail["cni-del"] = errors.New("no"), errors.New("no") })
+		if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); err == nil {
+			t.Fatal("it did not fail")
+		}
+		if l := b.ListPodSandbox(nil); len(l) != 1 || l[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+			t.Fatalf("%v", l)
+		}
+		w.set(func() { clear(w.fail) })
+		time.Sleep(10 * time.Minute)
+		if len(b.ListPodSandbox(nil)) != 0 || len(w.cni) != 0 {
+			t.Error("it was not finished")
+		}
+	})
+}
+
+func TestStopAndRemoveAreIdempotentAndDefined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		ctx := t.Context()
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		never, err := b.CreateContainer(ctx, p, ctr("never"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.StopContainer(ctx, never, 0); err != nil {
+			t.Error(err)
+		}
+		b.expect(never, created, 0, "")
+		var wg sync.WaitGroup
+		for range 3 { // at once
+			wg.Go(func() {
+				if err := b.StopContainer(ctx, c, time.Second); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		b.expect(c, exited, 137, "Error")
+		if err := b.StartContainer(ctx, c); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("start of the dead: %v", err)
+		}
+		for range 2 {
+			for _, err := range []error{b.RemoveContainer(ctx, never), b.RemovePodSandbox(ctx, p), b.StopPodSandbox(ctx, p), b.StopContainer(ctx, c, 0)} {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		w.set(func() {
+			if len(w.objects)+len(w.netns)+len(w.cni)+len(w.tasks)+len(w.watched) != 0 {
+				t.Errorf("left: %v %v %v %v %v", w.objects, w.netns, w.cni, w.tasks, w.watched)
+			}
+		})
+	})
+}
+
+func TestAStopDuringAStartEndsWhatWasStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		c, err := b.CreateContainer(t.Context(), p, ctr("c1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow := make(chan struct{})
+		w.set(func() { w.block["start-task "+c] = slow })
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = b.StartContainer(t.Context(), c) })
+		synctest.Wait()
+		wg.Go(func() {
+			if err := b.StopContainer(t.Context(), c, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		close(slow)
+		wg.Wait()
+		b.expect(c, exited, 137, "Error")
+	})
+}
+
+func TestAnExitDuringTheStartIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow := make(chan struct{})
+		w.set(func() { w.block["start-task "+c] = slow })
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := b.StartContainer(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		b.exit(c, 3, true)
+		synctest.Wait()
+		b.expect(c, exited, 3, "Error") // before the start has returned
+		if n := w.count("delete-task " + c); n != 0 {
+			t.Errorf("deleted %d times under the start", n)
+		}
+		close(slow)
+		wg.Wait()
+		b.expect(c, exited, 3, "Error")
+		time.Sleep(time.Minute)
+		if w.task(c) != nil {
+			t.Error("the task was not released")
+		}
+	})
+}
+
+func TestAVMRuntimeIsWitnessedByItsTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		c := b.run(b.pod("p1", "vm"), "c1")
+		b.exit(c, 42, true)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+func TestDecide(t *testing.T) {
+	for _, tt := range []struct {
+		phase    state.Phase
+		removing bool
+		task     taskSight
+		process  processSight
+		want     course
+	}{
+		{state.Creating, false, taskNone, processUnknown, courseUndo},
+		{state.Creating, false, taskAlive, processUnknown, courseUndo},
+		{state.Creating, true, taskStopped, processGone, courseUndo},
+		{state.Created, false, taskNone, processUnknown, courseNone},
+		{state.Created, false, taskMute, processUnknown, courseNone},
+		{state.Created, false, taskMade, processUnknown, courseNoStart},
+		{state.Created, false, taskAlive, processUnknown, courseAdopt},
+		{state.Created, false, taskStopped, processUnknown, courseTask},
+		{state.Created, true, taskNone, processUnknown, courseRelease},
+		{state.Running, false, taskAlive, processAlive, courseWatch},
+		{state.Running, false, taskNone, processAlive, courseWatch}, // its shim died, it did not
+		{state.Running, false, taskStopped, processAlive, courseWatch},
+		{state.Running, false, taskStopped, processGone, courseTask},
+		{state.Running, false, taskAlive, processGone, courseAsk},
+		{state.Running, false, taskMute, processGone, courseAsk},
+		{state.Running, false, taskNone, processGone, courseLost},
+		{state.Running, false, taskAlive, processUnknown, courseWatch},
+		{state.Running, false, taskMute, processUnknown, courseWatch},
+		{state.Running, false, taskStopped, processUnknown, courseTask},
+		{state.Running, false, taskNone, processUnknown, courseLost},
+		{state.Ready, false, taskAlive, processAlive, courseWatch},
+		{state.Ready, false, taskNone, processGone, courseLost},
+		{state.Ready, true, taskStopped, processGone, courseTask},
+		{state.Exited, false, taskNone, processUnknown, courseRelease},
+		{state.Exited, true, taskStopped, processUnknown, courseRelease},
+		{state.NotReady, false, taskAlive, processAlive, courseRelease},
+	} {
+		if got := decide(sight{tt.phase, tt.removing, tt.task, tt.process}); got != tt.want {
+			t.Errorf("%s removing %v, task %s, process %s: %s, want %s", tt.phase, tt.removing, tt.task, tt.process, got, tt.want)
+		}
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for in, want := range map[string]int{
+		"SIGTERM": 15, "TERM": 15, "15": 15, "sigkill": 9, "SIGRTMIN+3": 37, "SIGNAL_SIGRTMINPLUS3": 37, "SIGNAL_SIGRTMAXMINUS1": 63, "RTMAX": 64, "SIGNAL_SIGUSR1": 10,
+	} {
+		if got, err := parseSignal(in); err != nil || int(got) != want {
+			t.Errorf("%s: %v %v, want %d", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "0", "65", "SIGNOPE", "SIGRTMIN+99", "RTMAX+1"} {
+		if got, err := parseSignal(in); err == nil {
+			t.Errorf("%q is %d", in, got)
+		}
+	}
+}
