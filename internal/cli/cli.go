@@ -161,13 +161,14 @@ func short(id string) string {
 
 func (a *app) serveCommand() *cobra.Command {
 	var file string
-	var sets []string
+	var sets, binDirs []string
 	flags := map[string]*string{}
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run the service", Args: cobra.NoArgs,
 		Long: "Run the service until SIGTERM or SIGINT. Pods go on when it ends; the next one takes them up.",
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file; /etc/berth/config.toml if that exists")
+	cmd.Flags().StringSliceVar(&binDirs, "cni-bin-dir", nil, "sets network.bin_dirs; may be repeated")
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "a setting, as KEY=VALUE with a dotted key; may be repeated")
 	for flag, key := range map[string]string{
 		"root": "root", "state": "state", "address": "address", "libexec": "libexec", "containerd": "containerd.address",
@@ -187,6 +188,9 @@ func (a *app) serveCommand() *cobra.Command {
 				}
 			}
 		}
+		if len(binDirs) > 0 {
+			cfg.Network.BinDirs = binDirs
+		}
 		for _, s := range sets {
 			k, v, ok := strings.Cut(s, "=")
 			if !ok {
@@ -201,6 +205,7 @@ func (a *app) serveCommand() *cobra.Command {
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
+		context.AfterFunc(ctx, stop) // a second signal ends a berth that does not stop
 		out := cmd.OutOrStdout()
 		err = a.serve(ctx, cfg, func() {
 			fmt.Fprintf(out, "berth is ready on %s\n", cfg.Address)
@@ -235,10 +240,17 @@ func logger(cfg config.Config, w io.Writer) *slog.Logger {
 }
 
 func configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "The configuration: defaults, check"}
+	cmd := &cobra.Command{Use: "config", Short: "The configuration: defaults, check, show"}
 	cmd.AddCommand(
 		&cobra.Command{Use: "default", Short: "Write the documented defaults", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return config.WriteDefault(cmd.OutOrStdout())
+		}},
+		&cobra.Command{Use: "show [FILE]", Short: "Write a configuration file with the defaults of what it leaves out", Args: cobra.MaximumNArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := load(strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			return c.Write(cmd.OutOrStdout())
 		}},
 		&cobra.Command{Use: "check [FILE]", Short: "Check a configuration file", Args: cobra.MaximumNArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 			file := ""

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"time"
 
@@ -55,26 +56,32 @@ type logReader struct {
 	path     string
 	stamps   bool
 	out, err io.Writer
-	partial  map[string]bool // streams whose last line was a part
+	partial  map[string]bool                        // streams whose last line was a part
+	skip     map[string]bool                        // streams whose next parts belong to a line before the tail
+	rotated  func(f *os.File, path string) *os.File // of the package; tests put themselves in between
 }
 
 // read prints the log from its last tail lines (all, if negative) and follows it, across rotation, while running
 // says so.
 func (r *logReader) read(ctx context.Context, tail int, follow bool, running func() (bool, error)) error {
-	r.partial = map[string]bool{}
+	r.partial, r.skip = map[string]bool{}, map[string]bool{}
+	if r.rotated == nil {
+		r.rotated = rotated
+	}
 	f, err := os.Open(r.path)
 	if err != nil {
 		return err
 	}
 	defer func() { f.Close() }()
 	if tail >= 0 {
-		if err := seekTail(f, tail); err != nil {
+		if r.skip, err = seekTail(f, tail); err != nil {
 			return err
 		}
 	}
 	in := bufio.NewReaderSize(f, 64<<10)
 	var rest []byte
-	last := false // the container has ended: what is there now is all
+	var next *os.File // what f was rotated to; f is read to its end first
+	last := false     // the container has ended: what is there now is all
 	for {
 		line, err := in.ReadBytes('\n')
 		rest = append(rest, line...)
@@ -88,11 +95,14 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 		if !errors.Is(err, io.EOF) {
 			return err
 		}
-		if next := rotated(f, r.path); next != nil {
+		if next != nil {
 			f.Close()
-			f = next
+			f, next, rest = next, nil, rest[:0]
 			in.Reset(f)
 			continue
+		}
+		if next = r.rotated(f, r.path); next != nil {
+			continue // lines may have been written between the end that was seen and the rotation
 		}
 		if !follow || last {
 			return nil
@@ -137,6 +147,10 @@ func (r *logReader) line(b []byte) error {
 	}
 	w := r.out
 	stream := string(f[1])
+	if r.skip[stream] {
+		r.skip[stream] = string(f[2]) == "P"
+		return nil
+	}
 	if stream == "stderr" {
 		w = r.err
 	}
@@ -152,29 +166,55 @@ func (r *logReader) line(b []byte) error {
 	return err
 }
 
-// seekTail puts f before its last n lines, reading backwards.
-func seekTail(f *os.File, n int) error {
-	end, err := f.Seek(0, io.SeekEnd)
-	if err != nil || n == 0 {
-		return err
+// seekTail puts f before its last n lines. A line that was logged in parts is one; skip are the streams that have parts
+// of an earlier line there.
+func seekTail(f *os.File, n int) (skip map[string]bool, err error) {
+	type start struct {
+		at   int64
+		skip map[string]bool
 	}
-	buf := make([]byte, 32<<10)
-	pos, lines := end, 0
-	for pos > 0 {
-		size := min(int64(len(buf)), pos)
-		pos -= size
-		if _, err := f.ReadAt(buf[:size], pos); err != nil {
-			return err
-		}
-		for i := size - 1; i >= 0; i-- {
-			if buf[i] == '\n' && pos+i != end-1 {
-				if lines++; lines == n {
-					_, err := f.Seek(pos+i+1, io.SeekStart)
-					return err
-				}
+	ring := make([]start, 0, min(n, 1024))
+	var pos int64
+	count, partial := 0, map[string]bool{}
+	for in := bufio.NewReaderSize(f, 64<<10); ; {
+		line, err := in.ReadSlice('\n')
+		head, size := line, int64(len(line))
+		if errors.Is(err, bufio.ErrBufferFull) {
+			head = bytes.Clone(line)
+			for errors.Is(err, bufio.ErrBufferFull) {
+				line, err = in.ReadSlice('\n')
+				size += int64(len(line))
 			}
 		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if w := bytes.SplitN(head, []byte(" "), 4); len(w) == 4 {
+			if stream := string(w[1]); n > 0 {
+				if !partial[stream] {
+					s := start{pos, maps.Clone(partial)}
+					if len(ring) < n {
+						ring = append(ring, s)
+					} else {
+						ring[count%n] = s
+					}
+					count++
+				}
+				partial[stream] = string(w[2]) == "P"
+			}
+		}
+		pos += size
 	}
-	_, err = f.Seek(0, io.SeekStart)
-	return err
+	first := start{at: pos, skip: map[string]bool{}}
+	switch {
+	case count > n:
+		first = ring[count%n]
+	case count > 0:
+		first = ring[0]
+	}
+	_, err = f.Seek(first.at, io.SeekStart)
+	return first.skip, err
 }

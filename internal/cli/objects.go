@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -93,61 +93,17 @@ func (a *app) podsCommand() *cobra.Command {
 	}}
 }
 
-// object is a container or a pod that a person named.
-type object struct {
-	id, name string
-	pod      bool
-}
-
-// resolve finds the one container or pod that a name, or the beginning of an ID, means.
-func resolve(ctx context.Context, c *cri.Client, what string, pods, containers bool) (object, error) {
-	var found []object
-	if containers {
-		list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-		if err != nil {
-			return object{}, err
-		}
-		for _, ct := range list.GetContainers() {
-			if strings.HasPrefix(ct.GetId(), what) || ct.GetMetadata().GetName() == what {
-				found = append(found, object{ct.GetId(), ct.GetMetadata().GetName(), false})
-			}
-		}
-	}
-	if pods {
-		list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-		if err != nil {
-			return object{}, err
-		}
-		for _, p := range list.GetItems() {
-			m := p.GetMetadata()
-			if strings.HasPrefix(p.GetId(), what) || m.GetName() == what || m.GetNamespace()+"/"+m.GetName() == what {
-				found = append(found, object{p.GetId(), m.GetName(), true})
-			}
-		}
-	}
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
-		return object{}, fmt.Errorf("nothing here has the name, or an ID that begins with, %q; `berth ps -a` and `berth pods` list what there is", what)
-	}
-	var names []string
-	for _, o := range found {
-		kind := "container"
-		if o.pod {
-			kind = "pod"
-		}
-		names = append(names, fmt.Sprintf("%s %s (%s)", kind, short(o.id), o.name))
-	}
-	slices.Sort(names)
-	return object{}, fmt.Errorf("%q means several: %s; give an ID", what, strings.Join(names, ", "))
-}
-
 func (a *app) stopCommand() *cobra.Command {
 	var timeout int64
 	cmd := &cobra.Command{Use: "stop NAME|ID...", Short: "Stop containers or pods", Args: cobra.MinimumNArgs(1)}
-	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 10, "seconds until a container is killed")
+	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 10, "seconds until a container is killed; by default what its pod says, or 10")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		wait := func(annotations map[string]string) int64 {
+			if n, err := strconv.ParseInt(annotations[annotationGrace], 10, 64); err == nil && !cmd.Flags().Changed("timeout") {
+				return n
+			}
+			return timeout
+		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			return each(cmd.OutOrStdout(), args, func(arg string) error {
 				o, err := resolve(ctx, c, arg, true, true)
@@ -155,18 +111,18 @@ func (a *app) stopCommand() *cobra.Command {
 					return err
 				}
 				if !o.pod {
-					_, err = c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: o.id, Timeout: timeout})
+					_, err = c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: o.id, Timeout: wait(o.annotations)})
 					return err
 				}
-				return stopPod(ctx, c, o.id, timeout)
+				return stopPod(ctx, c, o.id, wait)
 			})
 		})
 	}
 	return cmd
 }
 
-// stopPod stops a pod's containers as the kubelet does, then the pod.
-func stopPod(ctx context.Context, c *cri.Client, id string, timeout int64) error {
+// stopPod stops a pod's containers as the kubelet does, then the pod. timeout is in seconds, by a container's annotations.
+func stopPod(ctx context.Context, c *cri.Client, id string, timeout func(map[string]string) int64) error {
 	list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
 	if err != nil {
 		return err
@@ -174,7 +130,7 @@ func stopPod(ctx context.Context, c *cri.Client, id string, timeout int64) error
 	errs := make(chan error)
 	for _, ct := range list.GetContainers() {
 		go func() {
-			_, err := c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: ct.GetId(), Timeout: timeout})
+			_, err := c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: ct.GetId(), Timeout: timeout(ct.GetAnnotations())})
 			errs <- err
 		}()
 	}
@@ -239,8 +195,10 @@ func remove(ctx context.Context, c *cri.Client, o object, force bool) error {
 		if st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && !force {
 			return fmt.Errorf("pod %s is READY; stop it first, or give --force", o.name)
 		}
-		_, err = c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: o.id})
-		return err
+		if _, err = c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: o.id}); err != nil {
+			return err
+		}
+		return removeVolumes(defaultVolumeDir, st.GetStatus().GetMetadata().GetUid())
 	}
 	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
 	if err != nil {

@@ -3,15 +3,19 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,8 +30,8 @@ func (a *app) playCommand() *cobra.Command {
 		Use: "play POD.yaml", Short: "Run a pod from a Kubernetes manifest", Args: cobra.ExactArgs(1),
 		Long: "Run a v1 Pod. Init containers run in order, each to its end; then the containers are started, once: restartPolicy is\nthe kubelet's. What cannot be honoured is an error that names the field.",
 	}
-	cmd.Flags().StringVar(&o.LogDir, "log-dir", "/var/log/pods", "directory of pods' logs")
-	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", "/var/lib/berth-play", "directory of emptyDir volumes")
+	cmd.Flags().StringVar(&o.LogDir, "log-dir", defaultLogDir, "directory of pods' logs")
+	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", defaultVolumeDir, "directory of emptyDir volumes")
 	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what cannot be honoured, and say so")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended; the exit code is the first one that is not 0")
 	cmd.Flags().BoolVar(&rm, "rm", false, "with --wait: remove the pod afterwards")
@@ -40,7 +44,7 @@ func (a *app) playCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		o.UID = newUID()
+		o.UID, o.HostIP, o.HostDNS = newUID(), hostIP(), hostDNS()
 		plan, err := Translate(pod, o)
 		if err != nil {
 			return err
@@ -60,6 +64,9 @@ func (a *app) playCommand() *cobra.Command {
 			code, err := played.wait(ctx, c, cmd.OutOrStdout())
 			if rm {
 				_, rerr := c.RemovePodSandbox(context.WithoutCancel(ctx), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: played.PodID})
+				if rerr == nil {
+					rerr = removeVolumes(o.VolumeDir, plan.Sandbox.GetMetadata().GetUid())
+				}
 				err = errors.Join(err, rerr)
 			}
 			if err == nil && code != 0 {
@@ -90,25 +97,39 @@ type Played struct {
 	PodID      string
 	Containers map[string]string // ID by name
 	order      []string
+	ip         string
 }
 
 // Play runs a plan: the sandbox, the init containers one after the other, then the containers. When it fails, the
 // pod stays, stopped, for a person to look at.
 func Play(ctx context.Context, c *cri.Client, p *Plan, out io.Writer) (*Played, error) {
-	for _, d := range p.Dirs {
-		if err := os.MkdirAll(d, 0o777); err != nil {
-			return nil, fmt.Errorf("make volume: %w", err)
+	for _, v := range p.Volumes {
+		if err := v.prepare(); err != nil {
+			return nil, err
+		}
+	}
+	all := append(slices.Clone(p.Init), p.Containers...)
+	for _, pc := range all { // before anything runs, so that what cannot be had leaves nothing behind
+		if err := needImage(ctx, c, pc); err != nil {
+			return nil, err
 		}
 	}
 	resp, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.Sandbox, RuntimeHandler: p.Handler})
 	if err != nil {
 		return nil, err
 	}
-	played := &Played{PodID: resp.GetPodSandboxId(), Containers: map[string]string{}}
+	played := &Played{PodID: resp.GetPodSandboxId(), Containers: map[string]string{}, ip: p.HostIP}
 	fmt.Fprintf(out, "pod %s  %s\n", short(played.PodID), p.Name)
 	fail := func(err error) (*Played, error) {
 		_, serr := c.StopPodSandbox(context.WithoutCancel(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: played.PodID})
 		return nil, errors.Join(err, serr)
+	}
+	st, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: played.PodID})
+	if err != nil {
+		return fail(err)
+	}
+	if ip := st.GetStatus().GetNetwork().GetIp(); ip != "" {
+		played.ip = ip
 	}
 	for _, init := range p.Init {
 		id, err := played.start(ctx, c, p, init, out)
@@ -120,45 +141,74 @@ func Play(ctx context.Context, c *cri.Client, p *Plan, out io.Writer) (*Played, 
 			return fail(err)
 		}
 		if st.GetExitCode() != 0 {
-			return fail(fmt.Errorf("init container %s ended with %d (%s); its log is %s", init.GetMetadata().GetName(), st.GetExitCode(), st.GetReason(), st.GetLogPath()))
+			return fail(fmt.Errorf("init container %s ended with %d (%s); its log is %s", init.Config.GetMetadata().GetName(), st.GetExitCode(), st.GetReason(), st.GetLogPath()))
 		}
 	}
-	for _, cfg := range p.Containers {
-		id, err := played.start(ctx, c, p, cfg, out)
+	for _, pc := range p.Containers {
+		id, err := played.start(ctx, c, p, pc, out)
 		if err != nil {
 			return fail(err)
 		}
-		played.Containers[cfg.GetMetadata().GetName()] = id
-		played.order = append(played.order, cfg.GetMetadata().GetName())
+		name := pc.Config.GetMetadata().GetName()
+		played.Containers[name] = id
+		played.order = append(played.order, name)
 	}
 	return played, nil
 }
 
-func (pl *Played) start(ctx context.Context, c *cri.Client, p *Plan, cfg *runtimeapi.ContainerConfig, out io.Writer) (string, error) {
-	if err := needImage(ctx, c, cfg.GetImage().GetImage()); err != nil {
-		return "", err
-	}
+func (pl *Played) start(ctx context.Context, c *cri.Client, p *Plan, pc PlannedContainer, out io.Writer) (string, error) {
+	cfg := pc.withPodIP(pl.ip)
+	name := cfg.GetMetadata().GetName()
 	resp, err := c.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pl.PodID, Config: cfg, SandboxConfig: p.Sandbox})
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("create container %s: %w", name, err)
 	}
 	id := resp.GetContainerId()
 	if _, err := c.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
-		return "", err
+		return "", fmt.Errorf("start container %s: %w", name, err)
 	}
-	fmt.Fprintf(out, "container %s  %s\n", short(id), cfg.GetMetadata().GetName())
+	fmt.Fprintf(out, "container %s  %s\n", short(id), name)
 	return id, nil
 }
 
-// needImage pulls an image that is not on the node.
-func needImage(ctx context.Context, c *cri.Client, ref string) error {
-	spec := &runtimeapi.ImageSpec{Image: ref}
+// withPodIP is the configuration with the pod's address in the places that wait for it.
+func (pc PlannedContainer) withPodIP(ip string) *runtimeapi.ContainerConfig {
+	cfg := proto.Clone(pc.Config).(*runtimeapi.ContainerConfig)
+	for i := range cfg.Command {
+		cfg.Command[i] = strings.ReplaceAll(cfg.Command[i], podIPMark, ip)
+	}
+	for i := range cfg.Args {
+		cfg.Args[i] = strings.ReplaceAll(cfg.Args[i], podIPMark, ip)
+	}
+	for _, e := range cfg.Envs {
+		e.Value = bytes.ReplaceAll(e.Value, []byte(podIPMark), []byte(ip))
+	}
+	return cfg
+}
+
+// needImage pulls an image that is not on the node, or that is to be pulled always, and checks its user.
+func needImage(ctx context.Context, c *cri.Client, pc PlannedContainer) error {
+	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
+	name := pc.Config.GetMetadata().GetName()
 	st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
-	if err != nil || st.GetImage() != nil {
+	if err != nil {
 		return err
 	}
-	_, err = c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec})
-	return err
+	switch {
+	case pc.PullPolicy == string(corev1.PullNever) && st.GetImage() == nil:
+		return fmt.Errorf("container %s: image %s is not on the node, and imagePullPolicy is Never; `berth import` or `berth pull` it", name, spec.GetImage())
+	case pc.PullPolicy == string(corev1.PullAlways), st.GetImage() == nil:
+		if _, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec}); err != nil {
+			return fmt.Errorf("container %s: pull image %s: %w", name, spec.GetImage(), err)
+		}
+		if st, err = c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec}); err != nil {
+			return err
+		}
+	}
+	if uid := st.GetImage().GetUid(); pc.NonRoot && uid.GetValue() == 0 {
+		return fmt.Errorf("container %s: runAsNonRoot is set, and image %s names no user by a number other than 0; give runAsUser", name, spec.GetImage())
+	}
+	return nil
 }
 
 // ended waits for a container's end.

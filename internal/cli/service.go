@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -155,15 +156,18 @@ func (a *app) statusCommand() *cobra.Command {
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{Use: "version", Short: "Versions of this command and of the service", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		fmt.Fprintf(cmd.OutOrStdout(), "berth %s\n", version.String())
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			v, err := c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
-			if err != nil {
-				return err
+			both := map[string]any{"client": version.String()}
+			if err == nil {
+				both["service"] = v
 			}
-			return a.print(cmd.OutOrStdout(), v, func(w *tabwriter.Writer) {
-				fmt.Fprintf(w, "service\t%s %s, CRI %s\n", v.GetRuntimeName(), v.GetRuntimeVersion(), v.GetRuntimeApiVersion())
-			})
+			return errors.Join(a.print(cmd.OutOrStdout(), both, func(w *tabwriter.Writer) {
+				fmt.Fprintf(w, "berth\t%s\n", version.String())
+				if err == nil {
+					fmt.Fprintf(w, "service\t%s %s, CRI %s\n", v.GetRuntimeName(), v.GetRuntimeVersion(), v.GetRuntimeApiVersion())
+				}
+			}), err)
 		})
 	}}
 }

@@ -222,6 +222,17 @@ func (c *Config) Check() error {
 			bad(p.key, "%q is no absolute path", p.v)
 		}
 	}
+	optional := []struct{ key, v string }{
+		{"libexec", c.Libexec}, {"image.registry_dir", c.Image.RegistryDir}, {"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
+	}
+	for i, d := range c.Network.BinDirs {
+		optional = append(optional, struct{ key, v string }{fmt.Sprintf("network.bin_dirs[%d]", i), d})
+	}
+	for _, p := range optional {
+		if p.v != "" && !filepath.IsAbs(p.v) {
+			bad(p.key, "%q is no absolute path", p.v)
+		}
+	}
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")
 	}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -56,18 +58,65 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }
 
-// Explain turns a gRPC error into a sentence for a person.
+// Explain turns the gRPC errors within err into words for a person. What it returns wraps err.
 func Explain(err error) error {
-	st, ok := status.FromError(err)
-	if !ok || err == nil {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, e := range statuses(err) {
+		text = strings.ReplaceAll(text, e.Error(), sentence(e.GRPCStatus()))
+	}
+	if text == err.Error() {
 		return err
 	}
-	switch st.Code() {
-	case codes.Unavailable:
-		return fmt.Errorf("no berth answers: %s; is `berth serve` running?", st.Message())
-	case codes.Unimplemented:
-		return fmt.Errorf("this berth cannot do that yet: %s", st.Message())
-	default:
-		return errors.New(st.Message())
+	return explained{text, err}
+}
+
+type explained struct {
+	text string
+	err  error
+}
+
+func (e explained) Error() string { return e.text }
+func (e explained) Unwrap() error { return e.err }
+
+type statusError interface {
+	error
+	GRPCStatus() *status.Status
+}
+
+// statuses are the gRPC errors that err is made of.
+func statuses(err error) []statusError {
+	switch e := err.(type) {
+	case statusError:
+		return []statusError{e}
+	case interface{ Unwrap() error }:
+		return statuses(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		var out []statusError
+		for _, part := range e.Unwrap() {
+			out = append(out, statuses(part)...)
+		}
+		return out
 	}
+	return nil
+}
+
+// dialed is how grpc says where nobody, or nobody who lets one in, listens.
+var dialed = regexp.MustCompile(`dial unix (.+): connect: (.+?)"?$`)
+
+func sentence(st *status.Status) string {
+	m := st.Message()
+	switch at := dialed.FindStringSubmatch(m); {
+	case st.Code() == codes.Unavailable && at != nil && at[2] == "permission denied":
+		return fmt.Sprintf("%s is not open to this user; run the command as root", at[1])
+	case st.Code() == codes.Unavailable && at != nil:
+		return fmt.Sprintf("no berth answers at %s; is `berth serve` running?", at[1])
+	case st.Code() == codes.Unavailable && (strings.Contains(m, "error reading from server") || strings.Contains(m, "transport is closing")):
+		return "berth ended while it was asked; is `berth serve` still running?"
+	case st.Code() == codes.Unimplemented:
+		return "this berth cannot do that: " + m
+	}
+	return m
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	firstReconnect = 100 * time.Millisecond
+	firstReconnect   = 100 * time.Millisecond
 	slowestReconnect = 30 * time.Second
 )
 
@@ -72,7 +72,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error
 	defer func() {
 		cancel()
 		if listed != nil {
-			_ = <-listed // its error is moot
+			c.log.Debug("relist ended with its subscription", "err", <-listed)
 		}
 	}()
 	for {

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+
+	"berth/internal/config"
+	"berth/internal/cri"
+)
+
+// berth runs a command against an endpoint and returns what it wrote, and its error as a person reads it.
+func berth(t *testing.T, endpoint string, args ...string) (out, problem string) {
+	t.Helper()
+	out, err := run(endpoint, args...)
+	if err != nil {
+		problem = cri.Explain(err).Error()
+	}
+	return out, problem
+}
+
+func run(endpoint string, args ...string) (string, error) {
+	var b bytes.Buffer
+	cmd := New(func(context.Context, config.Config, func(), *slog.Logger) error { return nil })
+	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
+	cmd.SetOut(&b)
+	cmd.SetErr(&b)
+	err := cmd.ExecuteContext(context.Background())
+	return b.String(), err
+}
+
+func says(t *testing.T, what, got string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(got, w) {
+			t.Errorf("%s does not say %q:\n%s", what, w, got)
+		}
+	}
+}
+
+func house() *fake {
+	f := newFake()
+	f.addPod("aaa111", "default", "web")
+	f.addPod("aab222", "default", "db")
+	f.addContainer("bbb111", "aaa111", "nginx", 0, runtimeapi.ContainerState_CONTAINER_EXITED)
+	f.addContainer("bbb222", "aaa111", "nginx", 1, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	ended := f.addContainer("bbc333", "aab222", "sql", 0, runtimeapi.ContainerState_CONTAINER_EXITED)
+	ended.ExitCode, ended.Reason = 137, "OOMKilled"
+	return f
+}
+
+func TestListsForPeople(t *testing.T) {
+	at := serveFake(t, house())
+	out, _ := berth(t, at, "ps")
+	says(t, "ps", out, "bbb222", "nginx", "default/web", "RUNNING", "2h ago", "busybox:1")
+	if strings.Contains(out, "bbc333") {
+		t.Errorf("ps shows what does not run:\n%s", out)
+	}
+	out, _ = berth(t, at, "ps", "-a")
+	says(t, "ps -a", out, "bbc333", "EXITED", "137 OOMKilled")
+	out, _ = berth(t, at, "pods")
+	says(t, "pods", out, "aaa111", "READY", "3m ago", "10.88.0.9", "runc")
+	out, _ = berth(t, at, "images")
+	says(t, "images", out, "busybox:1", "5120 KiB", "x@sha256:1")
+	out, _ = berth(t, at, "status")
+	says(t, "status", out, "RuntimeReady", "true", "no CNI configuration")
+	out, _ = berth(t, at, "version")
+	says(t, "version", out, "berth v9", "CRI v1")
+	out, _ = berth(t, at, "timeline", "nginx")
+	says(t, "timeline", out, "bbb222", "exit settled", "code=42", "late")
+	out, _ = berth(t, at, "debug", "lanes")
+	says(t, "debug lanes", out, "backing off", "release", "unmount: busy")
+}
+
+func TestListsForPrograms(t *testing.T) {
+	at := serveFake(t, house())
+	for _, args := range [][]string{{"ps", "-a"}, {"pods"}, {"images"}, {"status"}, {"version"}, {"timeline", "sql"}, {"debug", "lanes"}, {"inspect", "sql"}} {
+		var v any
+		out, problem := berth(t, at, append(args, "-o", "json")...)
+		if err := json.Unmarshal([]byte(out), &v); err != nil || problem != "" {
+			t.Errorf("%v -o json: %v %s\n%s", args, err, problem, out)
+		}
+		out, problem = berth(t, at, append(args, "-o", "yaml")...)
+		if err := yaml.Unmarshal([]byte(out), &v); err != nil || problem != "" {
+			t.Errorf("%v -o yaml: %v %s\n%s", args, err, problem, out)
+		}
+	}
+	_, problem := berth(t, at, "ps", "-o", "xml")
+	says(t, "-o xml", problem, `"xml"`, "table, json or yaml")
+}
+
+func TestNames(t *testing.T) {
+	at := serveFake(t, house())
+	for name, id := range map[string]string{
+		"bbc333": "bbc333", "bbc": "bbc333", "sql": "bbc333", "db/sql": "bbc333",
+		"web": "aaa111", "default/web": "aaa111", "aab": "aab222",
+		"nginx":  "bbb222", // the latest attempt
+		"bbb111": "bbb111",
+	} {
+		out, problem := berth(t, at, "inspect", name)
+		var v struct{ Status struct{ ID string } }
+		if err := json.Unmarshal([]byte(out), &v); err != nil || v.Status.ID != id {
+			t.Errorf("%s is %q, not %s: %s", name, v.Status.ID, id, problem)
+		}
+	}
+	_, problem := berth(t, at, "inspect", "bb")
+	says(t, "an ambiguous prefix", problem, "bbb111", "bbb222", "bbc333", "(web/nginx)", "give an ID")
+	_, problem = berth(t, at, "stop", "none")
+	says(t, "an unknown name", problem, `"none"`, "berth ps -a")
+	_, problem = berth(t, at, "stop", "")
+	says(t, "no name", problem, "empty")
+	_, problem = berth(t, at, "logs", "web")
+	says(t, "logs of a pod", problem, `"web"`)
+}
+
+func TestStopLeavesTheTimeThatThePodSays(t *testing.T) {
+	f := house()
+	f.cts[2].Annotations = map[string]string{annotationGrace: "77"}
+	at := serveFake(t, f)
+	berth(t, at, "stop", "nginx")
+	berth(t, at, "stop", "sql")
+	berth(t, at, "stop", "-t", "3", "db")
+	if want := []string{"stop bbb222 10", "stop bbc333 77", "stop bbc333 3", "stop-pod aab222"}; !slices.Equal(f.calls, want) {
+		t.Errorf("got %q, want %q", f.calls, want)
+	}
+}
+
+func TestRemoveSparesWhatRuns(t *testing.T) {
+	f := house()
+	at := serveFake(t, f)
+	_, problem := berth(t, at, "rm", "web")
+	says(t, "rm of a pod", problem, "web", "READY", "--force")
+	_, problem = berth(t, at, "rm", "nginx")
+	says(t, "rm of a container", problem, "nginx", "RUNNING", "--force")
+	_, problem = berth(t, at, "rm")
+	says(t, "rm", problem, "--all")
+	if len(f.calls) > 0 {
+		t.Errorf("something was removed: %q", f.calls)
+	}
+	berth(t, at, "rm", "sql")
+	berth(t, at, "rm", "-f", "-a")
+	if want := []string{"remove bbc333", "remove-pod aaa111", "remove-pod aab222"}; !slices.Equal(f.calls, want) {
+		t.Errorf("got %q, want %q", f.calls, want)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	f := house()
+	f.events = []*runtimeapi.ContainerEventResponse{{
+		ContainerId: "bbc333", ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, CreatedAt: 1,
+		PodSandboxStatus: f.pods[1], ContainersStatuses: []*runtimeapi.ContainerStatus{f.cts[2]},
+	}}
+	out, problem := berth(t, serveFake(t, f), "events")
+	says(t, "events", out+problem, "STOPPED", "bbc333", "default/db/sql", "137 OOMKilled")
+}
+
+func TestImages(t *testing.T) {
+	f := newFake()
+	at := serveFake(t, f)
+	out, _ := berth(t, at, "pull", "x/y:1", "--creds", "me:se:cret")
+	says(t, "pull", out, "sha256:pulled")
+	if !slices.Equal(f.calls, []string{"pull x/y:1 me"}) {
+		t.Errorf("got %q", f.calls)
+	}
+	_, problem := berth(t, at, "pull", "x", "--creds", "me")
+	says(t, "--creds", problem, "USER:PASSWORD")
+	_, problem = berth(t, at, "pull", "nowhere/x")
+	if problem != "registry nowhere does not answer" {
+		t.Errorf("a registry that is away is not berth: %q", problem)
+	}
+	out, _ = berth(t, at, "import", "a.tar", "--ref", "r:1")
+	says(t, "import", out, "a.tar as r:1")
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "none")
+	for _, args := range [][]string{{"ps"}, {"stop", "x"}, {"version"}, {"events"}, {"timeline", "x"}} {
+		_, problem := berth(t, at, args...)
+		if want := "no berth answers at " + at + "; is `berth serve` running?"; problem != want {
+			t.Errorf("%v: %q, want %q", args, problem, want)
+		}
+	}
+	_, problem := berth(t, "localhost:1", "ps")
+	says(t, "an endpoint that is no socket", problem, "localhost:1", "unix:///")
+}
+
+const manifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  terminationGracePeriodSeconds: 4
+  volumes: [{name: v, emptyDir: {}}]
+  initContainers: [{name: first, image: a}, {name: second, image: a}]
+  containers:
+  - {name: one, image: b, imagePullPolicy: Always, args: ["$(IP)"], env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}
+  - {name: two, image: a}
+`
+
+func play(t *testing.T, f *fake, text string, args ...string) (out, problem string, code int, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	file := filepath.Join(dir, "pod.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := run(serveFake(t, f), append([]string{"play", file, "--log-dir", filepath.Join(dir, "l"), "--volume-dir", filepath.Join(dir, "v")}, args...)...)
+	if err != nil {
+		problem, code = cri.Explain(err).Error(), ExitCode(err)
+	}
+	return out, problem, code, dir
+}
+
+func TestPlayRunsInitContainersFirst(t *testing.T) {
+	f := newFake()
+	f.ends = map[string]int32{"first": 0, "second": 0, "one": 0, "two": 3}
+	f.images["b"] = &runtimeapi.Image{}
+	out, problem, code, dir := play(t, f, manifest, "--wait", "--rm")
+	want := []string{
+		"pull a ", "pull b ", "run pod0 ",
+		"create first", "start first", "create second", "start second", "create one", "start one", "create two", "start two",
+		"remove-pod pod0",
+	}
+	if !slices.Equal(f.calls, want) {
+		t.Fatalf("got  %q\nwant %q\n%s", f.calls, want, problem)
+	}
+	says(t, "play", out, "pod pod0", "two ended with 3")
+	if says(t, "play", problem, "3"); code != 3 {
+		t.Errorf("the exit code is %d", code)
+	}
+	one := f.created[2]
+	if got := string(one.GetEnvs()[0].GetValue()) + " " + one.GetArgs()[0]; got != "10.88.0.9 10.88.0.9" {
+		t.Errorf("the pod's address is %q", got)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "v", "*")); len(left) > 0 {
+		t.Errorf("--rm leaves %v", left)
+	}
+}
+
+func TestPlayStopsAtAnInitContainerThatFails(t *testing.T) {
+	f := newFake()
+	f.ends = map[string]int32{"first": 9}
+	_, problem, code, _ := play(t, f, manifest)
+	says(t, "play", problem, "first", "9", "/logs/first/0.log")
+	if code != 1 || slices.Contains(f.calls, "create second") || !slices.Contains(f.calls, "stop-pod pod0") {
+		t.Errorf("exit code %d after %q", code, f.calls)
+	}
+}
+
+func TestPlayMakesNothingWithoutItsImages(t *testing.T) {
+	for text, want := range map[string]string{
+		strings.ReplaceAll(manifest, "image: b", "image: nowhere/b"):                                                              "container one: pull image nowhere/b: registry nowhere does not answer",
+		strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: Never"):                                         "is not on the node",
+		strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: Always, securityContext: {runAsNonRoot: true}"): "runAsNonRoot",
+	} {
+		f := newFake()
+		_, problem, _, _ := play(t, f, text)
+		says(t, "play", problem, want)
+		if slices.ContainsFunc(f.calls, func(s string) bool { return strings.HasPrefix(s, "run ") }) {
+			t.Errorf("a sandbox was made: %q", f.calls)
+		}
+	}
+}
+
+func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(file, []byte("root = '/from-file'\nstate = '/s'\n[log]\nlevel = 'debug'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got config.Config
+	var b bytes.Buffer
+	cmd := New(func(_ context.Context, c config.Config, ready func(), log *slog.Logger) error {
+		got = c
+		log.Debug("hello")
+		ready()
+		return nil
+	})
+	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag", "--address", "/a.sock", "--cni-bin-dir", "/x", "--cni-bin-dir", "/y", "--metrics", "localhost:1", "--set", "lanes.backoff_min=3s"})
+	cmd.SetOut(&b)
+	cmd.SetErr(&b)
+	if err := cmd.ExecuteContext(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	says(t, "serve", b.String(), "berth is ready on /a.sock\n", "hello")
+	if got.Root != "/from-flag" || got.State != "/s" || !slices.Equal(got.Network.BinDirs, []string{"/x", "/y"}) || got.Metrics.Address != "localhost:1" {
+		t.Errorf("got %+v", got)
+	}
+	_, problem := berth(t, "/s", "serve", "--config", file, "--set", "lanes.backof_min=3s")
+	says(t, "--set", problem, `"lanes.backoff_min"`)
+	_, problem = berth(t, "/s", "serve", "--config", file, "--root", "here")
+	says(t, "--root", problem, "root", "absolute")
+}
+
+func TestConfigCommands(t *testing.T) {
+	out, _ := berth(t, "/s", "config", "default")
+	file := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out2, problem := berth(t, "/s", "config", "show", file)
+	if out2 != out || problem != "" {
+		t.Errorf("the defaults are shown differently: %s\n%s", problem, out2)
+	}
+	out, _ = berth(t, "/s", "config", "check", file)
+	says(t, "config check", out, "good")
+	if err := os.WriteFile(file, []byte("rot = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, problem = berth(t, "/s", "config", "check", file)
+	says(t, "config check", problem, file, "line 1", `"rot"`, `"root"`)
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+)
+
+// fake is a CRI service in memory: containers end when they are started, with the code that ends says, or run until
+// they are stopped.
+type fake struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+
+	mu      sync.Mutex
+	pods    []*runtimeapi.PodSandboxStatus
+	cts     []*runtimeapi.ContainerStatus
+	podOf   map[string]string
+	ends    map[string]int32 // by container name
+	images  map[string]*runtimeapi.Image
+	created []*runtimeapi.ContainerConfig
+	calls   []string
+	events  []*runtimeapi.ContainerEventResponse // GetContainerEvents sends them and ends
+}
+
+// serveFake serves f on a socket until the test ends, and returns its address.
+func serveFake(t *testing.T, f *fake) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(s, f)
+	runtimeapi.RegisterImageServiceServer(s, f)
+	cri.RegisterAdmin(s, f)
+	served := make(chan error)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func newFake() *fake {
+	return &fake{podOf: map[string]string{}, ends: map[string]int32{}, images: map[string]*runtimeapi.Image{}}
+}
+
+func (f *fake) call(format string, args ...any) {
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+}
+
+func (f *fake) addPod(id, namespace, name string) {
+	f.pods = append(f.pods, &runtimeapi.PodSandboxStatus{
+		Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace}, CreatedAt: time.Now().Add(-3*time.Minute - time.Second).UnixNano(),
+		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.88.0.9"},
+	})
+}
+
+func (f *fake) addContainer(id, pod, name string, attempt uint32, state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
+	st := &runtimeapi.ContainerStatus{
+		Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, State: state,
+		Image: &runtimeapi.ImageSpec{Image: "busybox:1"}, CreatedAt: time.Now().Add(-2*time.Hour - time.Second).UnixNano(),
+	}
+	f.cts, f.podOf[id] = append(f.cts, st), pod
+	return st
+}
+
+func (f *fake) pod(id string) (*runtimeapi.PodSandboxStatus, error) {
+	for _, p := range f.pods {
+		if p.Id == id {
+			return p, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "pod %s is not there", id)
+}
+
+func (f *fake) ct(id string) (*runtimeapi.ContainerStatus, error) {
+	for _, c := range f.cts {
+		if c.Id == id {
+			return c, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "container %s is not there", id)
+}
+
+func (f *fake) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := fmt.Sprintf("pod%d", len(f.pods))
+	f.addPod(id, r.GetConfig().GetMetadata().GetNamespace(), r.GetConfig().GetMetadata().GetName())
+	f.pods[len(f.pods)-1].Metadata = r.GetConfig().GetMetadata()
+	f.call("run %s %s", id, r.GetRuntimeHandler())
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+func (f *fake) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("stop-pod %s", r.GetPodSandboxId())
+	p, err := f.pod(r.GetPodSandboxId())
+	if err == nil {
+		p.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, err
+}
+
+func (f *fake) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("remove-pod %s", r.GetPodSandboxId())
+	f.pods = slices.DeleteFunc(f.pods, func(p *runtimeapi.PodSandboxStatus) bool { return p.Id == r.GetPodSandboxId() })
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+func (f *fake) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	resp := &runtimeapi.ListPodSandboxResponse{}
+	for _, p := range f.pods {
+		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: p.Id, Metadata: p.Metadata, State: p.State, CreatedAt: p.CreatedAt, RuntimeHandler: "runc"})
+	}
+	return resp, nil
+}
+
+func (f *fake) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, err := f.pod(r.GetPodSandboxId())
+	return &runtimeapi.PodSandboxStatusResponse{Status: p}, err
+}
+
+func (f *fake) CreateContainer(_ context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := fmt.Sprintf("ct%d", len(f.cts))
+	f.created = append(f.created, r.GetConfig())
+	st := f.addContainer(id, r.GetPodSandboxId(), r.GetConfig().GetMetadata().GetName(), 0, runtimeapi.ContainerState_CONTAINER_CREATED)
+	st.LogPath, st.Annotations = "/logs/"+r.GetConfig().GetLogPath(), r.GetConfig().GetAnnotations()
+	f.call("create %s", st.Metadata.Name)
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+func (f *fake) StartContainer(_ context.Context, r *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.ct(r.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	f.call("start %s", c.Metadata.Name)
+	c.State = runtimeapi.ContainerState_CONTAINER_RUNNING
+	if code, ok := f.ends[c.Metadata.Name]; ok {
+		c.State, c.ExitCode, c.Reason = runtimeapi.ContainerState_CONTAINER_EXITED, code, "Error"
+	}
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+func (f *fake) StopContainer(_ context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("stop %s %d", r.GetContainerId(), r.GetTimeout())
+	c, err := f.ct(r.GetContainerId())
+	if err == nil {
+		c.State = runtimeapi.ContainerState_CONTAINER_EXITED
+	}
+	return &runtimeapi.StopContainerResponse{}, err
+}
+
+func (f *fake) RemoveContainer(_ context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("remove %s", r.GetContainerId())
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+func (f *fake) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.ct(r.GetContainerId())
+	return &runtimeapi.ContainerStatusResponse{Status: c, Info: map[string]string{"info": `{"pid": 7}`}}, err
+}
+
+func (f *fake) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	resp := &runtimeapi.ListContainersResponse{}
+	for _, c := range f.cts {
+		if s := r.GetFilter().GetState(); s != nil && s.State != c.State || !strings.HasPrefix(f.podOf[c.Id], r.GetFilter().GetPodSandboxId()) {
+			continue
+		}
+		resp.Containers = append(resp.Containers, &runtimeapi.Container{
+			Id: c.Id, PodSandboxId: f.podOf[c.Id], Metadata: c.Metadata, Image: c.Image, State: c.State, CreatedAt: c.CreatedAt, Annotations: c.Annotations,
+		})
+	}
+	return resp, nil
+}
+
+func (f *fake) GetContainerEvents(_ *runtimeapi.GetEventsRequest, s grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	for _, e := range f.events {
+		if err := s.Send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fake) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: "berth", RuntimeVersion: "v9", RuntimeApiVersion: "v1"}, nil
+}
+
+func (f *fake) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Message: "no CNI configuration"},
+	}}}, nil
+}
+
+func (f *fake) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	return &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{
+		{Id: "sha256:0123456789abcdef", RepoTags: []string{"busybox:1"}, Size: 5 << 20}, {Id: "sha256:fedcba", RepoDigests: []string{"x@sha256:1"}},
+	}}, nil
+}
+
+func (f *fake) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &runtimeapi.ImageStatusResponse{Image: f.images[r.GetImage().GetImage()]}, nil
+}
+
+func (f *fake) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("pull %s %s", r.GetImage().GetImage(), r.GetAuth().GetUsername())
+	if strings.HasPrefix(r.GetImage().GetImage(), "nowhere/") {
+		return nil, status.Error(codes.Unavailable, "registry nowhere does not answer")
+	}
+	f.images[r.GetImage().GetImage()] = &runtimeapi.Image{Id: "sha256:pulled"}
+	return &runtimeapi.PullImageResponse{ImageRef: "sha256:pulled"}, nil
+}
+
+func (f *fake) RemoveImage(context.Context, *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+func (f *fake) Import(_ context.Context, path, ref string) ([]string, error) {
+	return []string{filepath.Base(path) + " as " + ref}, nil
+}
+
+func (f *fake) Timeline(_ context.Context, id string) (any, error) {
+	return map[string]any{"id": id, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil
+}
+
+func (f *fake) Lanes(context.Context) (any, error) {
+	return []map[string]any{{"id": "ct1", "state": "backing off", "since": "2026-01-02T03:04:05Z", "tries": 3, "waiting": 1, "error": "unmount: busy", "head": "release"}}, nil
+}
