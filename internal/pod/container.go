@@ -152,12 +152,15 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s: %w", u.id, err)
 	}
 	done := make(chan error, 1)
-	c.ops.Go(func() {
+	if !c.spawn(func() {
 		defer u.starting.unlock()
 		ctx, cancel := context.WithTimeout(c.life, c.cfg.CreateTimeout)
 		defer cancel()
 		done <- c.startContainer(ctx, u)
-	})
+	}) {
+		u.starting.unlock()
+		return fmt.Errorf("start container %s: %w", u.id, errStopping)
+	}
 	select {
 	case err := <-done:
 		return err
@@ -233,7 +236,7 @@ func (c *Controller) logOptions(u *unit) logs.Options {
 
 // pump copies the container's output until it is drained or closed.
 func (c *Controller) pump(u *unit, s Stdio) {
-	c.ops.Go(func() {
+	c.spawn(func() {
 		if err := s.Run(c.life); err != nil && c.life.Err() == nil {
 			c.obs.Event(u.id, "log pump ended", err)
 		}

@@ -88,8 +88,12 @@ type Controller struct {
 	obs     Observer
 	lanes   *lane.Runner[Step]
 
-	// ops counts the goroutines of operations that outlive their callers, and of stdio.
-	ops sync.WaitGroup
+	// ops are the goroutines of operations that outlive their callers, and of stdio.
+	ops struct {
+		sync.Mutex
+		sync.WaitGroup
+		closed bool // Run has ended: nothing is begun any more
+	}
 	// life ends when Run does: operations that outlive their callers end with it.
 	life context.Context
 	end  context.CancelFunc
@@ -134,10 +138,27 @@ func (c *Controller) Run(ctx context.Context) error {
 	g.Go(func() error { return c.lanes.Run(ctx) })
 	g.Go(func() error { c.auditLoop(ctx); return nil })
 	err := g.Wait()
+	c.ops.Lock()
+	c.ops.closed = true
+	c.ops.Unlock()
 	c.end()
 	c.ops.Wait()
 	return err
 }
+
+// spawn runs f in a goroutine that Run waits for. False: berth is stopping, and f does not run.
+func (c *Controller) spawn(f func()) bool {
+	c.ops.Lock()
+	defer c.ops.Unlock()
+	if c.ops.closed {
+		return false
+	}
+	c.ops.Go(f)
+	return true
+}
+
+// errStopping is given to who asks for something while berth stops.
+var errStopping = fmt.Errorf("berth is stopping; ask again once it is back: %w", errdefs.ErrUnavailable)
 
 // Lanes shows the lanes that are not idle.
 func (c *Controller) Lanes() []lane.Lane { return c.lanes.Snapshot() }

@@ -54,7 +54,10 @@ func (c *Controller) join(ctx context.Context, name string, config proto.Message
 	c.flights.Lock()
 	f, taken := c.flights.byName[name]
 	if !taken {
-		f = c.launchLocked(name, config, work)
+		if f = c.launchLocked(name, config, work); f == nil {
+			c.flights.Unlock()
+			return "", errStopping
+		}
 	} else if err := f.mayJoin(name, config); err != nil {
 		c.flights.Unlock()
 		return "", err
@@ -69,14 +72,15 @@ func (c *Controller) join(ctx context.Context, name string, config proto.Message
 	c.flights.Lock()
 	defer c.flights.Unlock()
 	f.delivered = true // also to others who joined while it was in flight
+	f.config = nil
 	return f.id, f.err
 }
 
-// launchLocked starts the operation. c.flights must be locked.
+// launchLocked starts the operation; nil when berth is stopping. c.flights must be locked.
 func (c *Controller) launchLocked(name string, config proto.Message, work func(ctx context.Context, id string) error) *flight {
 	f := &flight{config: config, done: make(chan struct{}), id: newID()}
 	c.flights.byName[name] = f
-	c.ops.Go(func() {
+	if c.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.life, c.cfg.CreateTimeout)
 		defer cancel()
 		err := work(ctx, f.id)
@@ -87,8 +91,11 @@ func (c *Controller) launchLocked(name string, config proto.Message, work func(c
 		}
 		c.flights.Unlock()
 		close(f.done)
-	})
-	return f
+	}) {
+		return f
+	}
+	delete(c.flights.byName, name)
+	return nil
 }
 
 func (f *flight) mayJoin(name string, config proto.Message) error {

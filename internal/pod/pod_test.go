@@ -504,3 +504,49 @@ func TestSignals(t *testing.T) {
 		}
 	}
 }
+
+// The disk is full when a creation is given up: nothing may be left, once there is room again.
+func TestACreationGivenUpOnAFullDiskIsUndoneLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		w.block["cni"] = make(chan struct{})
+		ended := make(chan error)
+		go func() {
+			_, err := b.RunPodSandbox(t.Context(), config("p1"), "")
+			ended <- err
+		}()
+		synctest.Wait()
+		w.set(func() {
+			w.fail["commit"], w.fail["start-task"] = errors.New("no space left on device"), errors.New("no")
+		})
+		close(w.block["cni"])
+		if err := <-ended; err == nil {
+			t.Fatal("it did not fail")
+		}
+		w.set(func() { clear(w.fail) })
+		time.Sleep(10 * time.Minute)
+		w.set(func() {
+			if len(b.ListPodSandbox(nil))+len(w.objects)+len(w.netns)+len(w.cni)+len(w.tasks) != 0 {
+				t.Errorf("left: %v %v %v %v", w.objects, w.netns, w.cni, w.tasks)
+			}
+		})
+	})
+}
+
+func TestWhatIsAskedForWhileBerthStopsIsRefusedInWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.stop()
+		if _, err := b.RunPodSandbox(t.Context(), config("p2"), ""); !errdefs.IsUnavailable(err) {
+			t.Error(err)
+		}
+		if err := b.StartContainer(t.Context(), c); !errdefs.IsUnavailable(err) {
+			t.Error(err)
+		}
+	})
+}

@@ -165,7 +165,7 @@ func (c *Controller) waitTask(u *unit) {
 	if u.handler.HostProcess && c.kernel.Exact() {
 		return // the kernel tells end and code; the stream and the audit are there too
 	}
-	c.ops.Go(func() {
+	c.spawn(func() {
 		st, err := c.runtime.WaitTask(c.life, u.id)
 		if err != nil || !st.Stopped {
 			return // the connection broke: on the next one the relist asks
@@ -256,7 +256,10 @@ func (c *Controller) undo(ctx context.Context, u *unit, why error) error {
 		}
 		return true
 	}); err != nil {
-		return err // still CREATING on disk: recovery undoes it
+		// Still CREATING on disk: its lane tries until it can be recorded, or recovery undoes it.
+		u.hear(exit.Fact{ID: u.id, Code: exit.CodeStartError, At: time.Now(), Origin: exit.Start, Message: why.Error()}, false)
+		c.lanes.Offer(u.id, StepSettle)
+		return err
 	}
 	c.lanes.Offer(u.id, StepRelease)
 	c.lanes.Poke(u.id)

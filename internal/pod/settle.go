@@ -116,6 +116,9 @@ func (c *Controller) settle(ctx context.Context, u *unit) error {
 		if known.At.Before(st.StartedAt) {
 			known.At = st.StartedAt // the shim's clock and ours are read at different moments
 		}
+		if st.Phase == state.Creating && known.Origin == exit.Start { // given up: nobody was told of it
+			st.Removing, st.Stopping, st.Undone = true, true, known.Message
+		}
 		st.Phase, st.Exit = u.ended(), known
 		return true
 	})
@@ -155,7 +158,7 @@ func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
 		err error
 	}
 	answered := make(chan answer, 1)
-	c.ops.Go(func() {
+	c.spawn(func() {
 		st, err := c.runtime.TaskState(ctx, u.id)
 		answered <- answer{st, err}
 	})
