@@ -88,7 +88,7 @@ type statusError interface {
 
 // statuses are the gRPC errors that err is made of.
 func statuses(err error) []statusError {
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand: every status in it is wanted
 	case statusError:
 		return []statusError{e}
 	case interface{ Unwrap() error }:
