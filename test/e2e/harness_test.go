@@ -214,7 +214,7 @@ func (n *node) importImage() {
 
 // stop removes everything and looks for what was left.
 func (n *node) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if n.t.Failed() && n.berth != nil {
 		n.t.Logf("berth's log:\n%s", n.berth.out)
@@ -249,11 +249,15 @@ func (n *node) removeAll(ctx context.Context) {
 		n.t.Error(err)
 		return
 	}
+	var wg sync.WaitGroup
 	for _, p := range pods.GetItems() {
-		if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-			n.t.Error(err)
-		}
+		wg.Go(func() {
+			if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
+				n.t.Error(err)
+			}
+		})
 	}
+	wg.Wait()
 }
 
 // leaks fails the test for each process, mount, pin and record that is left of the node.

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+)
+
+var bridges int
+
+// build makes a Network with directories, a bridge and a subnet of its own, and the real plug-ins.
+func build(t *testing.T, edit func(*Config)) *Network {
+	t.Helper()
+	bin, err := filepath.Abs("../../build/cni")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bin, "bridge")); err != nil {
+		t.Fatalf("%v: run `make tools`", err)
+	}
+	bridges++
+	dir := t.TempDir()
+	cfg := Config{
+		ConfDir: dir + "/net.d", BinDirs: []string{bin}, NetNSDir: dir + "/netns", CacheDir: dir + "/cache", Logger: slog.New(slog.DiscardHandler),
+		Default: &Bridge{Name: fmt.Sprintf("bn%d-%d", os.Getpid()%10000, bridges), Subnet: fmt.Sprintf("10.%d.%d.0/24", 200+bridges, os.Getpid()%250), DataDir: dir + "/ipam"},
+	}
+	name := cfg.Default.Name
+	if edit != nil {
+		edit(&cfg)
+	}
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if l, err := netlink.LinkByName(name); err == nil {
+			_ = netlink.LinkDel(l)
+		}
+		b, _ := os.ReadFile("/proc/self/mountinfo")
+		if strings.Contains(string(b), dir) {
+			t.Errorf("a mount is left below %s", dir)
+		}
+	})
+	return n
+}
+
+// plumb makes a namespace and plumbs it; the test's end undoes both.
+func plumb(t *testing.T, n *Network, id string) (Pod, Result) {
+	t.Helper()
+	p := Pod{ID: id, Name: id, Namespace: "ns", UID: "u", NetNS: n.PathFor(id)}
+	if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
+		t.Fatal(err)
+	}
+	r, err := n.Setup(t.Context(), p)
+	t.Cleanup(func() {
+		if err := errors.Join(n.Teardown(context.Background(), p, r), n.RemoveNS(context.Background(), p.NetNS)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, r
+}
+
+func TestANamespaceIsMadeOnceAndRemovedForGood(t *testing.T) {
+	n := build(t, nil)
+	path := n.PathFor("p1")
+	for range 2 {
+		if err := n.CreateNS(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = ns.WithNetNSPath(path, func(ns.NetNS) error {
+		in, err := os.Readlink("/proc/thread-self/ns/net")
+		if err != nil || in == own {
+			return fmt.Errorf("it is the host's: %s, %w", in, err)
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if lo.Attrs().Flags&net.FlagUp == 0 {
+			return errors.New("loopback is down")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := n.List(t.Context()); err != nil || len(l) != 1 || l[0] != path {
+		t.Errorf("%v %v", l, err)
+	}
+	for range 2 {
+		if err := n.RemoveNS(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l, _ := n.List(t.Context()); len(l) != 0 {
+		t.Errorf("%v", l)
+	}
+	if now, _ := os.Readlink("/proc/self/ns/net"); now != own {
+		t.Error("the process changed its namespace")
+	}
+}
+
+func TestPathsOutsideTheDirectoryAreRefused(t *testing.T) {
+	n := build(t, nil)
+	for _, p := range []string{"/etc/passwd", n.cfg.NetNSDir + "/../x", "x"} {
+		if err := n.CreateNS(t.Context(), p); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("make %s: %v", p, err)
+		}
+		if err := n.RemoveNS(t.Context(), p); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("remove %s: %v", p, err)
+		}
+	}
+}
+
+func TestTwoPodsReachEachOtherOverTheDefaultBridge(t *testing.T) {
+	n := build(t, nil)
+	if err := n.Status(); err != nil {
+		t.Fatal(err)
+	}
+	a, ra := plumb(t, n, "a")
+	b, rb := plumb(t, n, "b")
+	if len(ra.IPs) != 1 || len(rb.IPs) != 1 || ra.IPs[0] == rb.IPs[0] {
+		t.Fatalf("%v %v", ra.IPs, rb.IPs)
+	}
+	var l net.Listener
+	if err := ns.WithNetNSPath(a.NetNS, func(ns.NetNS) (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(ra.IPs[0], "80"))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, _ = c.Write([]byte("hello"))
+			_ = c.Close()
+		}
+	})
+	err := ns.WithNetNSPath(b.NetNS, func(ns.NetNS) error {
+		c, err := net.DialTimeout("tcp", l.Addr().String(), 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		got, err := io.ReadAll(c)
+		if string(got) != "hello" {
+			return fmt.Errorf("got %q: %w", got, err)
+		}
+		return nil
+	})
+	if err != nil {
+		_ = l.Close()
+		t.Fatal(err)
+	}
+}
+
+func TestTeardownWorksTwiceAndWithoutTheNamespace(t *testing.T) {
+	n := build(t, nil)
+	p, r := plumb(t, n, "a")
+	if err := n.RemoveNS(t.Context(), p.NetNS); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := n.Teardown(t.Context(), p, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, _ := filepath.Glob(n.cfg.Default.DataDir + "/*/10.*"); len(left) != 0 {
+		t.Errorf("addresses are still taken: %v", left)
+	}
+}
+
+func TestNamesThatWouldBeArgumentsAreRefused(t *testing.T) {
+	n := build(t, nil)
+	for _, p := range []Pod{{ID: "a", Name: "x;IgnoreUnknown=0"}, {ID: "a", Namespace: "a=b"}, {ID: "a", UID: "a\nb"}} {
+		if _, err := n.Setup(t.Context(), p); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
+
+// fake installs a plug-in that notes each command and its configuration.
+func fake(t *testing.T) (bin, notes string) {
+	t.Helper()
+	bin = t.TempDir()
+	notes = filepath.Join(bin, "notes")
+	script := `#!/bin/sh
+if [ "$CNI_COMMAND" = VERSION ]; then echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'; exit; fi
+echo "$CNI_COMMAND $(cat)" >> ` + notes + `
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","ips":[{"address":"10.9.9.9/24"}]}'
+exit 0
+`
+	if err := os.WriteFile(filepath.Join(bin, "fake"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return bin, notes
+}
+
+func conflist(name, mark string) []byte {
+	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"fake","mark":%q}]}`, name, mark)
+}
+
+func TestTeardownUsesTheConfigurationOfSetup(t *testing.T) {
+	bin, notes := fake(t)
+	n := build(t, func(c *Config) {
+		c.BinDirs, c.Default = []string{bin}, nil
+		if err := errors.Join(os.MkdirAll(c.ConfDir, 0o755), os.WriteFile(c.ConfDir+"/1.conflist", conflist("one", "first"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	p := Pod{ID: "a", Name: "a", NetNS: n.PathFor("a")}
+	if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
+		t.Fatal(err)
+	}
+	r, err := n.Setup(t.Context(), p)
+	if err != nil || len(r.IPs) != 1 || r.IPs[0] != "10.9.9.9" {
+		t.Fatalf("%+v %v", r, err)
+	}
+	if err := os.WriteFile(n.cfg.ConfDir+"/1.conflist", conflist("one", "second"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.reload()
+	if err := errors.Join(n.Teardown(t.Context(), p, r), n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := os.ReadFile(notes)
+	if s := string(b); strings.Contains(s, "second") || !strings.Contains(s, "DEL") || strings.Count(s, "first") != 2 {
+		t.Errorf("the plug-in was asked:\n%s", s)
+	}
+}
+
+func TestTheDirectoryIsFollowed(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	bin, _ := fake(t)
+	n := build(t, func(c *Config) { c.BinDirs, c.Default = []string{bin}, nil })
+	if err := n.Status(); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), n.cfg.ConfDir) {
+		t.Fatalf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = n.Run(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	until := func(name string) {
+		t.Helper()
+		for range 1000 {
+			if got, _, _ := n.Active(); got == name {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("%q is not in use", name)
+	}
+	write := func(file string, b []byte) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(n.cfg.ConfDir, 0o755), os.WriteFile(filepath.Join(n.cfg.ConfDir, file), b, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("5.conflist", conflist("five", ""))
+	until("five")
+	write("1.conflist", []byte("{ this is not JSON"))
+	write("2.conflist", conflist("two", ""))
+	until("two")
+	if err := os.RemoveAll(n.cfg.ConfDir); err != nil {
+		t.Fatal(err)
+	}
+	until("")
+	write("9.conf", []byte(`{"cniVersion":"1.0.0","name":"nine","type":"fake"}`))
+	until("nine")
+}
+
+func BenchmarkCreateNS(b *testing.B) {
+	dir := b.TempDir()
+	n, err := New(Config{ConfDir: dir, NetNSDir: dir + "/n", CacheDir: dir + "/c", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := errors.Join(n.CreateNS(b.Context(), n.PathFor("x")), n.RemoveNS(b.Context(), n.PathFor("x"))); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

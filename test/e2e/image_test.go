@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/testimage"
+	"berth/internal/testimage/testregistry"
+)
+
+func TestImagesArePulledListedAndRemoved(t *testing.T) {
+	both(t, func(t *testing.T, n *node) {
+		ctx := t.Context()
+		img, err := testimage.Busybox()
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest, err := img.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		reg := testregistry.Start(t)
+		ref := reg.Push("team/app:1", img)
+		pull := func(ref string, auth *runtimeapi.AuthConfig) (string, error) {
+			resp, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}, Auth: auth})
+			return resp.GetImageRef(), err
+		}
+		ids := make([]string, 5)
+		var wg sync.WaitGroup
+		for i := range ids { // at once: one pull
+			wg.Go(func() {
+				var err error
+				if ids[i], err = pull(ref, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		manifests := 0
+		for _, r := range reg.Requests() {
+			if r.Method == "GET" && strings.Contains(r.Path, "/manifests/") {
+				manifests++
+			}
+		}
+		if manifests > 1 {
+			t.Errorf("the manifest was fetched %d times for %d callers", manifests, len(ids))
+		}
+		repo := ref[:strings.LastIndex(ref, ":")]
+		byDigest := repo + "@" + digest.String()
+		if id, err := pull(byDigest, nil); err != nil || id != ids[0] {
+			t.Errorf("by digest: %s %v", id, err)
+		}
+		st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ids[0]}})
+		if err != nil || st.GetImage().GetId() != ids[0] || st.GetImage().GetSize() == 0 || !contains(st.GetImage().GetRepoDigests(), byDigest) || !contains(st.GetImage().GetRepoTags(), ref) {
+			t.Errorf("%v %v", st, err)
+		}
+		if _, err := pull(repo+":absent", nil); status.Code(err) != codes.NotFound {
+			t.Errorf("absent tag: %v", err)
+		}
+		if _, err := pull("team/UPPER:1", nil); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("bad reference: %v", err)
+		}
+		cfg := podConfig(n)
+		pod := n.pod(cfg)
+		c := containerConfig("c", "true")
+		c.Image.Image = byDigest
+		expectExit(t, n.ended(n.run(pod, cfg, c)), 0, "Completed")
+		for range 2 {
+			if _, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+				t.Error(err)
+			}
+		}
+		// The same image is here under the name that it was imported with.
+		if st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil || st.GetImage() != nil {
+			t.Errorf("%v %v", st, err)
+		}
+		if st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: busybox}}); err != nil || st.GetImage() == nil {
+			t.Errorf("%v %v", st, err)
+		}
+		if fs, err := n.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err != nil || len(fs.GetImageFilesystems()) != 1 || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() == "" {
+			t.Errorf("%v %v", fs, err)
+		}
+	})
+}
+
+func TestCredentialsOpenTheRegistryTheyAreFor(t *testing.T) {
+	n := start(t, options{})
+	img, err := testimage.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := testregistry.Start(t, testregistry.BasicAuth("me", "secret"))
+	ref := reg.Push("private/app:1", img)
+	pull := func(auth *runtimeapi.AuthConfig) error {
+		_, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}, Auth: auth})
+		return err
+	}
+	if err := pull(nil); err == nil {
+		t.Error("pulled without credentials")
+	}
+	if err := pull(&runtimeapi.AuthConfig{Username: "me", Password: "wrong"}); err == nil {
+		t.Error("pulled with wrong credentials")
+	}
+	if err := pull(&runtimeapi.AuthConfig{Username: "me", Password: "secret", ServerAddress: "registry.example"}); err == nil {
+		t.Error("credentials for another registry were sent to this one")
+	}
+	if err := pull(&runtimeapi.AuthConfig{Username: "me", Password: "secret"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDockerArchivesAreImported(t *testing.T) {
+	n := start(t, options{})
+	img, err := testimage.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := n.dir + "/docker.tar"
+	if err := testimage.WriteDockerArchive(path, "localhost/docker:1", img); err != nil {
+		t.Fatal(err)
+	}
+	names, err := n.Import(t.Context(), path, "")
+	if err != nil || len(names) != 1 || names[0] != "localhost/docker:1" {
+		t.Fatalf("%v %v", names, err)
+	}
+	if _, err := n.Import(t.Context(), n.dir+"/absent.tar", ""); status.Code(err) != codes.NotFound {
+		t.Errorf("%v", err)
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, l := range list {
+		if l == s {
+			return true
+		}
+	}
+	return false
+}
