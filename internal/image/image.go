@@ -329,7 +329,7 @@ func number(s string) (int64, bool) {
 	return n, true
 }
 
-// Remove removes an image: all its names when it is named by ID, else that name, and the rest with the last tag.
+// Remove removes an image with all its names, by whichever of them it is called: CRI removes images, not tags.
 // Removing what is absent succeeds.
 func (s *Service) Remove(ctx context.Context, ref string) error {
 	i, err := s.Resolve(ref)
@@ -339,10 +339,7 @@ func (s *Service) Remove(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	names := append(append(slices.Clone(i.Tags), i.Digests...), i.ID)
-	if n, nerr := Normalize(ref); nerr == nil && slices.Contains(i.Tags, n) && len(i.Tags) > 1 {
-		names = []string{n}
-	}
+	names := slices.Concat(i.Tags, i.Digests, []string{i.ID})
 	for _, n := range names {
 		if err := s.backend.Delete(ctx, n); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("remove image %s: %w", n, err)

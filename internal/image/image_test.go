@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// fake is an image store in memory; pulls wait for their release.
+type fake struct {
+	mu      sync.Mutex
+	names   map[string]Stored
+	pulls   int
+	creds   Credentials
+	release chan struct{}
+	bytes   func() // calls progress
+	reads   int
+}
+
+func newFake() *fake {
+	return &fake{names: map[string]Stored{}, release: make(chan struct{})}
+}
+
+func stored(name, id string) Stored {
+	return Stored{Name: name, ID: id, Digest: "sha256:" + strings.Repeat("d", 64), ChainID: "chain-" + id, Size: 7}
+}
+
+var imageID = "sha256:" + strings.Repeat("a", 64)
+
+func (f *fake) List(context.Context) ([]Stored, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var l []Stored
+	for _, s := range f.names {
+		l = append(l, s)
+	}
+	return l, nil
+}
+
+func (f *fake) Get(_ context.Context, name string) (Stored, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, ok := f.names[name]
+	if !ok {
+		return Stored{}, errdefs.ErrNotFound
+	}
+	return s, nil
+}
+
+func (f *fake) Pull(ctx context.Context, ref string, c Credentials, progress func()) (Stored, error) {
+	f.mu.Lock()
+	f.pulls++
+	f.creds, f.bytes = c, progress
+	f.mu.Unlock()
+	select {
+	case <-f.release:
+	case <-ctx.Done():
+		return Stored{}, ctx.Err()
+	}
+	s := stored(ref, imageID)
+	return s, f.Tag(ctx, s, ref)
+}
+
+func (f *fake) Tag(_ context.Context, s Stored, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.Name = name
+	f.names[name] = s
+	return nil
+}
+
+func (f *fake) Delete(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.names[name]; !ok {
+		return errdefs.ErrNotFound
+	}
+	delete(f.names, name)
+	return nil
+}
+
+func (f *fake) ReadFiles(context.Context, string, int64, ...string) ([][]byte, error) {
+	f.reads++
+	return [][]byte{[]byte("p"), []byte("g")}, nil
+}
+func (f *fake) Import(context.Context, string, string) ([]Stored, error) { return nil, nil }
+func (f *fake) CopyOut(context.Context, string, string, string) error    { return nil }
+func (f *fake) Usage(context.Context) (Usage, error) {
+	return Usage{Path: "/x", Bytes: 1, At: time.Now()}, nil
+}
+func (f *fake) Snapshotter() string { return "fake" }
+
+// service runs one in the bubble.
+func service(t *testing.T, f *fake) *Service {
+	t.Helper()
+	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return s
+}
+
+func TestAHundredCallersOnePull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := service(t, f)
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				ref := "busybox"
+				if i%2 == 0 {
+					ref = "docker.io/library/busybox:latest"
+				}
+				if id, err := s.Pull(t.Context(), ref, nil); err != nil || id != imageID {
+					t.Errorf("%s %v", id, err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(f.release)
+		wg.Wait()
+		if f.pulls != 1 {
+			t.Errorf("%d pulls", f.pulls)
+		}
+		i, err := s.Resolve("busybox")
+		if err != nil || len(i.Tags) != 1 || len(i.Digests) != 1 || i.Ref() != i.Digests[0] {
+			t.Errorf("%+v %v", i, err)
+		}
+	})
+}
+
+func TestAPullEndsWhenAllWhoAskedHaveGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := service(t, f)
+		one, cancelOne := context.WithCancel(t.Context())
+		two, cancelTwo := context.WithCancel(t.Context())
+		errs := make(chan error, 2)
+		go func() { _, err := s.Pull(one, "x", nil); errs <- err }()
+		go func() { _, err := s.Pull(two, "x", nil); errs <- err }()
+		synctest.Wait()
+		cancelOne()
+		if err := <-errs; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if len(s.mu.pulls) != 1 {
+			t.Error("the other's pull ended with it")
+		}
+		cancelTwo()
+		<-errs
+		synctest.Wait()
+		if len(s.mu.pulls) != 0 {
+			t.Error("it goes on for nobody")
+		}
+	})
+}
+
+func TestAPullWithoutAByteIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := service(t, f)
+		began := time.Now()
+		errs := make(chan error)
+		go func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }()
+		time.Sleep(4 * time.Minute)
+		f.mu.Lock()
+		f.bytes()
+		f.mu.Unlock()
+		err := <-errs
+		if d := time.Since(began); d != 9*time.Minute || !strings.Contains(err.Error(), "no byte came") {
+			t.Errorf("after %v: %v", d, err)
+		}
+	})
+}
+
+func TestCredentials(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		auth *runtimeapi.AuthConfig
+		want Credentials
+	}{
+		{"r.example/x", nil, Credentials{}},
+		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p"}, Credentials{Username: "u", Password: "p"}},
+		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://r.example/v2/"}, Credentials{Username: "u", Password: "p"}},
+		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "other.example"}, Credentials{}},
+		{"busybox", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://index.docker.io/v1/"}, Credentials{Username: "u", Password: "p"}},
+		{"x", &runtimeapi.AuthConfig{IdentityToken: "t"}, Credentials{Token: "t"}},
+		{"x", &runtimeapi.AuthConfig{Auth: base64.StdEncoding.EncodeToString([]byte("u:p:q"))}, Credentials{Username: "u", Password: "p:q"}},
+	} {
+		got, err := credentials(tt.name, tt.auth)
+		if err != nil || got != tt.want {
+			t.Errorf("%s %v: %+v %v", tt.name, tt.auth, got, err)
+		}
+	}
+	for _, bad := range []string{"!", base64.StdEncoding.EncodeToString([]byte("nocolon"))} {
+		if _, err := credentials("x", &runtimeapi.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestResolveAndRemove(t *testing.T) {
+	f := newFake()
+	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+	other := "sha256:" + strings.Repeat("b", 64)
+	for name, id := range map[string]string{"docker.io/library/one:latest": imageID, "r.example/two:2": imageID, imageID: imageID, "docker.io/library/other:1": other, other: other} {
+		f.names[name] = stored(name, id)
+	}
+	if err := s.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{"one", "docker.io/library/one", "r.example/two:2", imageID, imageID[7:], "aaaaaa", "sha256:aaaa"} {
+		if i, err := s.Resolve(ref); err != nil || i.ID != imageID || len(i.Tags) != 2 {
+			t.Errorf("%s: %+v %v", ref, i, err)
+		}
+	}
+	for _, ref := range []string{"absent", "r.example/two:3", "aaa"} {
+		if _, err := s.Resolve(ref); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), ref) {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+	if list, err := s.List(nil); err != nil || len(list) != 2 {
+		t.Errorf("%v %v", list, err)
+	}
+	for range 2 {
+		if err := s.Remove(t.Context(), "one"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f.names) != 2 {
+		t.Errorf("left: %v", f.names)
+	}
+	if _, err := Normalize("a/UPPER"); !errdefs.IsInvalidArgument(err) {
+		t.Error(err)
+	}
+}
+
+func TestChangesFromOutsideAreFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := service(t, f)
+		_ = f.Tag(t.Context(), stored("", imageID), "r.example/new:1")
+		s.Changed("r.example/new:1")
+		synctest.Wait()
+		if _, err := s.Resolve("r.example/new:1"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestMoreChangesThanFitAreReadAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+		s.mu.byName["r.example/gone:1"] = stored("r.example/gone:1", imageID)
+		for i := range 5000 { // nobody takes them yet
+			s.Changed(fmt.Sprint("r.example/x:", i))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = s.Run(ctx) })
+		synctest.Wait()
+		if _, err := s.Resolve("r.example/gone:1"); !errdefs.IsNotFound(err) {
+			t.Error(err)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+func TestFilesAreReadOncePerImage(t *testing.T) {
+	f := newFake()
+	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+	for range 3 {
+		if p, g, err := s.Files(t.Context(), "chain"); err != nil || string(p) != "p" || string(g) != "g" {
+			t.Fatal(string(p), string(g), err)
+		}
+	}
+	for i := range 2 * maxCachedFiles {
+		_, _, _ = s.Files(t.Context(), fmt.Sprint(i))
+	}
+	if f.reads != 1+2*maxCachedFiles || len(s.mu.files) > maxCachedFiles {
+		t.Errorf("%d reads, %d kept", f.reads, len(s.mu.files))
+	}
+}
