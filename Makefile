@@ -64,12 +64,8 @@ race: tools ## Tests again and again with the race detector: make race PKG=./int
 	CGO_ENABLED=1 go test -race -failfast $(TESTFLAGS) $(PKG)
 
 .PHONY: sim
-sim: ## The whole daemon in virtual time, against fakes
-	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./test/sim/...
-
-.PHONY: fault
-fault: setup tools build ## Real containers, with a shim, a runc and a CNI plug-in that fail on demand
-	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./test/fault/...
+sim: ## The controller in virtual time, against fakes: make sim COUNT=100
+	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./internal/pod ./internal/lane ./internal/feed
 
 .PHONY: e2e
 e2e: setup tools build ## Real containers

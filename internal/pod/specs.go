@@ -12,7 +12,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/spec"
@@ -167,23 +166,10 @@ func hostDevices(path string) ([]spec.Device, error) {
 		if err != nil {
 			return err
 		}
-		var st unix.Stat_t
-		if err := unix.Lstat(p, &st); err != nil {
-			return err
+		if d, ok := spec.DeviceAt(p); ok {
+			d.Path = path + p[len(node):]
+			found = append(found, d)
 		}
-		d := spec.Device{
-			Path: path + p[len(node):], Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)),
-			Mode: st.Mode & 0o777, UID: st.Uid, GID: st.Gid,
-		}
-		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFBLK:
-			d.Type = "b"
-		case unix.S_IFCHR:
-			d.Type = "c"
-		default:
-			return nil
-		}
-		found = append(found, d)
 		return nil
 	})
 	if err == nil && len(found) == 0 {

@@ -101,25 +101,29 @@ func hostDevices() []Device {
 				}
 				continue
 			}
-			var st unix.Stat_t
-			if e.Name() == "console" || unix.Lstat(path, &st) != nil {
-				continue
+			if d, ok := DeviceAt(path); ok && e.Name() != "console" {
+				list = append(list, d)
 			}
-			d := Device{
-				Path: path, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)),
-				Mode: st.Mode & 0o777, UID: st.Uid, GID: st.Gid,
-			}
-			switch st.Mode & unix.S_IFMT {
-			case unix.S_IFBLK:
-				d.Type = "b"
-			case unix.S_IFCHR:
-				d.Type = "c"
-			default:
-				continue
-			}
-			list = append(list, d)
 		}
 	}
 	walk("/dev")
 	return list
+}
+
+// DeviceAt describes the device node at path, which is not followed if it is a link. False: it is none.
+func DeviceAt(path string) (Device, bool) {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil {
+		return Device{}, false
+	}
+	d := Device{Path: path, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)), Mode: st.Mode & 0o777, UID: st.Uid, GID: st.Gid}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		d.Type = "b"
+	case unix.S_IFCHR:
+		d.Type = "c"
+	default:
+		return Device{}, false
+	}
+	return d, true
 }
