@@ -62,18 +62,27 @@ func (n *Network) CreateNS(_ context.Context, path string) error {
 		return fmt.Errorf("make network namespace: %w", err)
 	}
 	_ = f.Close()
-	made := make(chan error, 1)
-	go func() {
-		// The thread is in the new namespace from here on. It is not unlocked, so that the Go runtime
-		// ends it instead of lending it to others.
-		runtime.LockOSThread()
-		made <- pin(path)
-	}()
-	if err := <-made; err != nil {
+	if err := inThread(func() error { return pin(path) }); err != nil {
 		_ = os.Remove(path)
 		return fmt.Errorf("make network namespace %s: %w", path, err)
 	}
 	return nil
+}
+
+// inThread runs f in a thread that ends afterwards: f leaves it in another namespace. The main thread cannot end, and
+// /proc/PID/ns shows its namespaces as the process's, so that it is not used.
+func inThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			done <- inThread(f) // held here meanwhile, the main thread cannot be the next one, too
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f() // not unlocked: the Go runtime ends the thread with the goroutine
+	}()
+	return <-done
 }
 
 func pin(path string) error {

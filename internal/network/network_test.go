@@ -69,7 +69,13 @@ func plumb(t *testing.T, n *Network, id string) (Pod, Result) {
 	}
 	r, err := n.Setup(t.Context(), p)
 	t.Cleanup(func() {
-		if err := errors.Join(n.Teardown(context.Background(), p, r), n.RemoveNS(context.Background(), p.NetNS)); err != nil {
+		// Others change the host's tables at the same time, and the kernel says that it is busy: berth tries again.
+		err := n.Teardown(context.Background(), p, r)
+		for i := 0; err != nil && i < 20; i++ {
+			time.Sleep(50 * time.Millisecond)
+			err = n.Teardown(context.Background(), p, r)
+		}
+		if err := errors.Join(err, n.RemoveNS(context.Background(), p.NetNS)); err != nil {
 			t.Error(err)
 		}
 	})

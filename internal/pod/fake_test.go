@@ -297,7 +297,7 @@ func (w fakeKernel) Look(id string) (alive, watched bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.tasks[id]
-	return t != nil && !t.ended, w.watched[id]
+	return t != nil && !t.ended && w.watched[id], w.watched[id]
 }
 
 func (w fakeKernel) Exact() bool { return w.exact }

@@ -550,3 +550,39 @@ func TestWhatIsAskedForWhileBerthStopsIsRefusedInWords(t *testing.T) {
 		}
 	})
 }
+
+// berth is cut off between the making of a task and its start: the process waits to be started, and is in no record.
+func TestAStartThatWasCutOffIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		c, err := b.CreateContainer(t.Context(), p, ctr("c1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(func() { w.block["start-task "+c] = make(chan struct{}) })
+		go func() { _ = b.StartContainer(t.Context(), c) }()
+		synctest.Wait()
+		pu, _ := b.unit(p)
+		cu, _ := b.unit(c)
+		loaded := state.Loaded{
+			Sandboxes:  []state.SandboxRecord{{Sandbox: *pu.sandbox, Status: *pu.now()}},
+			Containers: []state.ContainerRecord{{Container: *cu.container, Status: *cu.now()}},
+		}
+		b.stop()
+		w.set(func() { clear(w.block); clear(w.watched) })
+		again := start(t, w)
+		if err := again.Recover(t.Context(), loaded); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		again.expect(c, exited, 128, "StartError")
+		if w.task(c) != nil {
+			t.Error("its task is left")
+		}
+		if err := again.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -93,13 +93,17 @@ func (c *Controller) releaseTask(ctx context.Context, u *unit) error {
 		return fmt.Errorf("wait for the start in flight: %w", err)
 	}
 	defer u.starting.unlock()
-	if alive, _ := c.kernel.Look(u.id); alive {
-		u.mu.Lock()
-		u.mu.killed = true
-		u.mu.Unlock()
-		if err := c.signal(ctx, u, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
+	// A process that was made and never started is in no record, and waits for ever if nobody ends it.
+	alive, watched := c.kernel.Look(u.id)
+	var err error
+	switch {
+	case alive:
+		err = c.kernel.Signal(u.id, unix.SIGKILL)
+	case !watched:
+		err = c.runtime.KillTask(ctx, u.id, unix.SIGKILL)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		c.obs.Event(u.id, "what is left of it could not be killed", err) // its deletion will tell
 	}
 	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
 	if _, err := c.runtime.WaitTask(ctx, u.id); err != nil && ctx.Err() != nil {

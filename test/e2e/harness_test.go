@@ -287,7 +287,12 @@ func (n *node) leaks() {
 		}
 		for _, pattern := range []string{"/netns/*", "/run/io/*", "/run/sandboxes/*", "/lib/volumes/*", "/run/containerd/io.containerd.runtime.v2.task/k8s.io/*", "/c/io.containerd.runtime.v2.task/k8s.io/*", "/lib/ipam/*/10.*"} {
 			found, _ := filepath.Glob(n.dir + pattern)
-			left = append(left, found...)
+			for _, f := range found {
+				// A bundle that containerd was killed while deleting stays as .ID, empty of everything that runs.
+				if !strings.HasPrefix(filepath.Base(f), ".") {
+					left = append(left, f)
+				}
+			}
 		}
 		if len(left) == 0 {
 			return
