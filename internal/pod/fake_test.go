@@ -173,15 +173,15 @@ func (w fakeRuntime) DeleteTask(ctx context.Context, id string) error {
 	if err := w.step(ctx, "delete-task", id); err != nil {
 		return err
 	}
-	t := w.task(id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.tasks[id]
 	if t == nil {
 		return errdefs.ErrNotFound
 	}
 	if !t.ended {
 		return errors.New("cannot delete a running process")
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	delete(w.tasks, id)
 	return nil
 }
@@ -283,8 +283,9 @@ func (w fakeKernel) Signal(id string, sig unix.Signal) error {
 	w.mu.Lock()
 	t, ok := w.tasks[id], w.watched[id]
 	w.did = append(w.did, "signal "+id)
+	gone := !ok || t == nil || t.ended
 	w.mu.Unlock()
-	if !ok || t == nil || t.ended {
+	if gone {
 		return errdefs.ErrNotFound
 	}
 	if sig == unix.SIGKILL {
