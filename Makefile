@@ -51,9 +51,16 @@ demo: setup tools build ## Show berth at work, as root, without Docker, a regist
 
 ##@ Test
 
+# These change the host's tables (iptables), so they are not run side by side.
+HOSTWIDE := /internal/network$$$$|/test/e2e$$$$
+LIMIT    := $(if $(CI),timeout -k 10 30m)
+
 .PHONY: test
 test: setup tools build vet ## All tests with the race detector, as root
-	CGO_ENABLED=1 $(if $(CI),timeout -k 10 40m) go test -race $(TESTFLAGS) $(PKG)
+	@pkgs=$$(go list $(PKG)); host=$$(grep -E '$(HOSTWIDE)' <<<"$$pkgs" || true); rest=$$(grep -vE '$(HOSTWIDE)' <<<"$$pkgs" || true); \
+	  export CGO_ENABLED=1; set -x; \
+	  [ -z "$$rest" ] || $(LIMIT) go test -race $(TESTFLAGS) $$rest; \
+	  [ -z "$$host" ] || $(LIMIT) go test -race -p 1 $(TESTFLAGS) $$host
 
 .PHONY: vet
 vet:

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -45,7 +46,7 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 		wg.Wait()
 		manifests := 0
 		for _, r := range reg.Requests() {
-			if r.Method == "GET" && strings.Contains(r.Path, "/manifests/") {
+			if r.Method == http.MethodGet && strings.Contains(r.Path, "/manifests/") {
 				manifests++
 			}
 		}
