@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fdstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("FDSTORE_HEIR") != "" {
+		heir()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// heir is a berth that comes after: it prints what each inherited pipe holds.
+func heir() {
+	for id, fd := range Inherited() {
+		b := make([]byte, 100)
+		n, err := unix.Read(fd, b)
+		flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		fmt.Println(id, string(b[:max(n, 0)]), err, flags&unix.FD_CLOEXEC != 0, os.Getenv("LISTEN_FDS") == "")
+	}
+}
+
+// manager is a service manager's end: it takes messages with their descriptors.
+type manager struct {
+	t *testing.T
+	c *net.UnixConn
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	t.Setenv("NOTIFY_SOCKET", path)
+	return &manager{t, c}
+}
+
+// next takes one message: its text, and its descriptor or -1.
+func (m *manager) next() (string, int) {
+	m.t.Helper()
+	b, oob := make([]byte, 4096), make([]byte, 4096)
+	n, on, _, _, err := m.c.ReadMsgUnix(b, oob)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:on])
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	fd := -1
+	if len(msgs) > 0 {
+		fds, err := unix.ParseUnixRights(&msgs[0])
+		if err != nil || len(fds) != 1 {
+			m.t.Fatalf("%v %v", fds, err)
+		}
+		fd = fds[0]
+	}
+	return string(b[:n]), fd
+}
+
+func run(t *testing.T) *Store {
+	t.Helper()
+	s, err := Open(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func pipe(t *testing.T, text string) int {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	if _, err := w.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	return int(r.Fd()) //nolint:gosec // a descriptor
+}
+
+// What one process keeps, the next inherits, by name.
+func TestKeptAndInherited(t *testing.T) {
+	m := newManager(t)
+	s := run(t)
+	s.Keep("c1", pipe(t, "one"))
+	s.Keep("c2", pipe(t, "two"))
+	s.Drop("c2")
+	var files []*os.File
+	var names []string
+	text, fd := m.next()
+	if text != "FDSTORE=1\nFDPOLL=0\nFDNAME=berth-c1" || fd < 0 {
+		t.Fatalf("%q %d", text, fd)
+	}
+	files, names = append(files, os.NewFile(uintptr(fd), "")), append(names, "berth-c1")
+	for text != "FDSTOREREMOVE=1\nFDNAME=berth-c2" { // c2 may have been handed over before it was dropped
+		if text, fd = m.next(); fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	other, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, names = append(files, other), append(names, "somebody-else")
+	cmd := exec.Command("/bin/sh", "-c", "LISTEN_PID=$$ exec "+os.Args[0])
+	cmd.Env = append(os.Environ(), "FDSTORE_HEIR=1", "LISTEN_FDS=2", "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	cmd.ExtraFiles = files
+	out, err := cmd.CombinedOutput()
+	for _, f := range files {
+		_ = f.Close()
+	}
+	if got := string(bytes.TrimSpace(out)); err != nil || got != "c1 one <nil> true true" {
+		t.Fatalf("%v: %q", err, got)
+	}
+}
+
+// A manager that does not read must not hold anybody up, and gets the latest word for each name in the end.
+func TestAManagerThatDoesNotRead(t *testing.T) {
+	m := newManager(t)
+	s := run(t)
+	fd := pipe(t, "x")
+	const n = 2000 // more than a socket takes
+	for i := range n {
+		s.Keep(fmt.Sprint("c", i), fd)
+	}
+	for i := range n {
+		s.Drop(fmt.Sprint("c", i))
+	}
+	kept := map[string]bool{}
+	dropped := 0
+	for dropped < n {
+		text, fd := m.next()
+		name := text[strings.LastIndex(text, "=")+1:]
+		if fd >= 0 {
+			_ = unix.Close(fd)
+			kept[name] = true
+			continue
+		}
+		delete(kept, name)
+		dropped++
+	}
+	if len(kept) > 0 {
+		t.Errorf("kept in the end: %v", kept)
+	}
+}
+
+func TestWithoutAManager(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	s := run(t)
+	s.Keep("c1", 0)
+	s.Drop("c1")
+	t.Setenv("LISTEN_PID", "1")
+	t.Setenv("LISTEN_FDS", "3")
+	if got := Inherited(); got != nil {
+		t.Errorf("another process's: %v", got)
+	}
+}
