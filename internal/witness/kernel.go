@@ -48,6 +48,7 @@ type watch struct {
 	fd     int
 	slot   int32 // what epoll reports; never reused, unlike a descriptor's number
 	proc   state.Process
+	late   bool // it had ended when it was first watched: nobody here knows when
 	ended  bool // POLLIN was seen
 	told   bool // a measured fact was emitted
 	seenAt time.Time
@@ -124,7 +125,7 @@ func (k *Kernel) Watch(id string, p state.Process) (state.Process, error) {
 		return p, fmt.Errorf("watch process %d of %s: %w: berth is stopping", p.Pid, id, errdefs.ErrUnavailable)
 	}
 	k.mu.nextSlot++
-	w := &watch{id: id, fd: fd, slot: k.mu.nextSlot, proc: p}
+	w := &watch{id: id, fd: fd, slot: k.mu.nextSlot, proc: p, late: readable(fd)}
 	if err := unix.EpollCtl(k.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: w.slot}); err != nil {
 		_ = unix.Close(fd)
 		return p, fmt.Errorf("watch process %d of %s: %w", p.Pid, id, err)
@@ -186,6 +187,20 @@ func (k *Kernel) Forget(id string) {
 	}
 }
 
+// ForgetUnclaimed lets go of the pidfds of an earlier berth that nobody asked for since: call it once everything that runs
+// is watched again.
+func (k *Kernel) ForgetUnclaimed() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, fd := range k.mu.inherited {
+		delete(k.mu.inherited, id)
+		_ = unix.Close(fd)
+		if k.keep != nil {
+			k.keep.Drop(id)
+		}
+	}
+}
+
 func (k *Kernel) dropLocked(w *watch) {
 	delete(k.mu.byID, w.id)
 	delete(k.mu.bySlot, w.slot)
@@ -220,13 +235,17 @@ func (k *Kernel) Look(id string) (alive, watched bool) {
 	if !ok {
 		return false, false
 	}
-	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	return !readable(w.fd), true
+}
+
+// readable reports whether the process of a pidfd has ended.
+func readable(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
 	for {
 		n, err := unix.Poll(fds, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && n > 0
 		}
-		return err == nil && n == 0, err == nil
 	}
 }
 
@@ -295,6 +314,9 @@ func (k *Kernel) woken(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	first := !w.ended
 	if first {
 		w.ended, w.seenAt = true, at
+		if w.late {
+			w.seenAt = time.Time{}
+		}
 	}
 	reaped := ev.Events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
 	fact := exit.Fact{ID: w.id, At: w.seenAt, Origin: exit.Kernel}

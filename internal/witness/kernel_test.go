@@ -29,6 +29,11 @@ type heard struct {
 
 func listen(t *testing.T) *heard {
 	t.Helper()
+	return listenWith(t, nil, nil)
+}
+
+func listenWith(t *testing.T, keep Keeper, inherited map[string]int) *heard {
+	t.Helper()
 	h := &heard{facts: map[string][]exit.Fact{}, more: make(chan struct{}, 1)}
 	k, err := NewKernel(func(f exit.Fact) {
 		h.mu.Lock()
@@ -38,7 +43,7 @@ func listen(t *testing.T) *heard {
 		case h.more <- struct{}{}:
 		default:
 		}
-	}, slog.New(slog.DiscardHandler), nil, nil)
+	}, slog.New(slog.DiscardHandler), keep, inherited)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,4 +278,66 @@ func openFDs(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(e)
+}
+
+// shelf is a service manager's store.
+type shelf struct {
+	mu  sync.Mutex
+	fds map[string]int
+}
+
+func (s *shelf) Keep(id string, fd int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fds[id], _ = unix.Dup(fd)
+}
+
+func (s *shelf) Drop(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fd, ok := s.fds[id]; ok {
+		_ = unix.Close(fd)
+		delete(s.fds, id)
+	}
+}
+
+// A process that ended, and was reaped, while no berth ran: the pidfd that somebody kept still tells its code. It does not
+// tell when it ended, so no instant is made up.
+func TestAKeptPidfdTellsWhatNobodySaw(t *testing.T) {
+	s := &shelf{fds: map[string]int{}}
+	cmd, end := process(t, "exit 42")
+	p := state.Process{Pid: uint32(cmd.Process.Pid)} //nolint:gosec // a pid
+	exact := false
+	t.Run("an earlier berth", func(t *testing.T) {
+		first := listenWith(t, s, nil)
+		var err error
+		if p, err = first.Watch("c1", p); err != nil {
+			t.Fatal(err)
+		}
+		exact = first.Exact()
+	})
+	end()
+	_ = cmd.Wait()
+	next := listenWith(t, s, map[string]int{"c1": s.fds["c1"], "other": open(t)})
+	if _, err := next.Watch("c1", p); err != nil {
+		t.Fatal(err)
+	}
+	f := next.last("c1")
+	if f.Measured != exact || exact && f.Code != 42 || !f.At.IsZero() {
+		t.Errorf("%+v", f)
+	}
+	s.Drop("c1")
+	next.ForgetUnclaimed()
+	if _, err := next.Watch("other", p); !errors.Is(err, ErrGone) {
+		t.Errorf("what nobody claimed is still there: %v", err)
+	}
+}
+
+func open(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
 }
