@@ -26,14 +26,15 @@ type Client = containerd.Client
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
-	client *containerd.Client
-	owner  string
-	log    *slog.Logger
+	client      *containerd.Client
+	owner       string
+	snapshotter string
+	log         *slog.Logger
 }
 
-// New wraps a client; the caller closes it. owner is this berth's ID.
-func New(client *containerd.Client, owner string, log *slog.Logger) *Containerd {
-	return &Containerd{client: client, owner: owner, log: log}
+// New wraps a client; the caller closes it. owner is this berth's ID, snapshotter the one that new containers get.
+func New(client *containerd.Client, owner, snapshotter string, log *slog.Logger) *Containerd {
+	return &Containerd{client: client, owner: owner, snapshotter: snapshotter, log: log}
 }
 
 // Dial connects to a containerd that runs already.

@@ -11,6 +11,7 @@ import (
 	eventtypes "github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/exit"
 )
@@ -63,7 +64,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error
 	ch, errs := c.client.EventService().Subscribe(ctx,
 		in+`topic=="/tasks/exit"`, in+`topic=="/tasks/oom"`, in+`topic~="^/images/"`)
 	// Subscribe returns before a remote containerd has taken the subscription: this answer comes after it did.
-	if _, err := c.client.Version(ctx); err != nil {
+	if _, err := c.client.IntrospectionService().Server(ctx); err != nil {
 		return fmt.Errorf("containerd does not answer: %w", native(err))
 	}
 	// The relist runs beside the reading of events: the queue between is containerd's, and bounded.
@@ -107,7 +108,7 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 		if ev.ID != ev.ContainerID {
 			return // an exec process
 		}
-		l.Exited(exit.Fact{ID: ev.ContainerID, Code: ev.ExitStatus, Measured: true, At: ev.ExitedAt.AsTime(), Origin: exit.Stream})
+		l.Exited(exit.Fact{ID: ev.ContainerID, Code: ev.ExitStatus, Measured: !guessed(ev.ExitStatus), At: ev.ExitedAt.AsTime(), Origin: exit.Stream})
 	case *eventtypes.TaskOOM:
 		l.OOM(ev.ContainerID)
 	case *eventtypes.ImageCreate:
@@ -118,3 +119,8 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 		l.Image(ev.Name)
 	}
 }
+
+// guessed reports whether a code on the stream may be containerd's own invention: when a shim died, containerd cleans up
+// after it and publishes 137 (or 255, when that fails) for whatever the process ended with, and nothing in the event tells
+// it from a shim's word. What a living shim measured it also answers to Wait and to a question about the task.
+func guessed(code uint32) bool { return code == 128+uint32(unix.SIGKILL) || code == exit.CodeUnknown }

@@ -124,7 +124,7 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 	if err != nil {
 		return inv, fmt.Errorf("list containers: %w", native(err))
 	}
-	snapshotters := map[string]bool{}
+	snapshotters := map[string]bool{c.snapshotter: true}
 	for _, o := range cs {
 		inv.Containers[o.ID] = o.Labels
 		if o.Snapshotter != "" {

@@ -21,13 +21,12 @@ import (
 	"berth/internal/ctrd"
 	"berth/internal/embed"
 	"berth/internal/exit"
-	"berth/internal/feed"
+	"berth/internal/fdstore"
 	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/spec"
 	"berth/internal/state"
-	"berth/internal/timeline"
 	"berth/internal/witness"
 )
 
@@ -59,12 +58,9 @@ type daemon struct {
 	images   *image.Service
 	network  *network.Network
 	kernel   *witness.Kernel
-	feed     *feed.Feed
-	timeline *timeline.Timeline
-	pods     *pod.Controller
-	obs      *observer
+	kept     *fdstore.Store
+	core     *Core
 	handlers map[string]pod.Handler
-	link     link
 }
 
 func (d *daemon) close() {
@@ -77,7 +73,11 @@ func (d *daemon) close() {
 
 func (d *daemon) open(ctx context.Context) error {
 	cfg := d.cfg
+	inherited := fdstore.Inherited()
 	var err error
+	if d.kept, err = fdstore.Open(d.log); err != nil {
+		return err
+	}
 	if d.libexec, err = findLibexec(cfg.Libexec); err != nil {
 		return err
 	}
@@ -94,19 +94,15 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openContainerd(ctx); err != nil {
 		return err
 	}
-	d.ctrd = ctrd.New(d.client, d.store.Owner(), d.log)
+	d.ctrd = ctrd.New(d.client, d.store.Owner(), cfg.Containerd.Snapshotter, d.log)
 	d.images = image.New(ctrd.NewImages(d.client, ctrd.ImagesConfig{
 		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads, Logger: d.log,
 	}), image.Config{PullTimeout: time.Duration(cfg.Image.PullTimeout), Logger: d.log})
 	if err := d.openNetwork(); err != nil {
 		return err
 	}
-	d.feed = feed.New(feed.Config{})
-	d.undo = append(d.undo, func() error { d.feed.Close(); return nil })
-	d.timeline = timeline.New()
-	d.obs = newObserver(d.log, d.timeline)
-	// The controller is made after the kernel witness, which reports to it from Run on.
-	if d.kernel, err = witness.NewKernel(func(f exit.Fact) { d.pods.Exited(f) }, d.log, nil, nil); err != nil {
+	// The core is made after the kernel witness, which reports to it from Run on.
+	if d.kernel, err = witness.NewKernel(func(f exit.Fact) { d.core.Pods.Exited(f) }, d.log, d.kept, inherited); err != nil {
 		return err
 	}
 	return d.openPods()
@@ -166,7 +162,7 @@ func (d *daemon) openNetwork() error {
 	}
 	var err error
 	d.network, err = network.New(network.Config{
-		ConfDir: n.ConfDir, BinDirs: append(append([]string(nil), n.BinDirs...), cniDirs(d.libexec)...), NetNSDir: n.NetNSDir,
+		ConfDir: n.ConfDir, BinDirs: append(append([]string(nil), n.BinDirs...), cniDirs(d.libexec)...), NetNSDir: n.NetNSDir, Owner: d.store.Owner(),
 		CacheDir: filepath.Join(d.cfg.Root, "cni"), Default: def, Logger: d.log,
 	})
 	return err
@@ -189,14 +185,17 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
-	d.pods = pod.New(pod.Config{
+	d.core = NewCore(pod.Config{
 		Root: d.cfg.Root, State: d.cfg.State, Handlers: d.handlers, DefaultHandler: d.cfg.DefaultRuntime, Host: host, PauseRootfs: pause,
 		MaxLogLine: d.cfg.Logs.MaxLine, ResolvConf: "/etc/resolv.conf",
 		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout), BackoffMin: time.Duration(d.cfg.Lanes.BackoffMin), BackoffMax: time.Duration(d.cfg.Lanes.BackoffMax),
-	}, pod.Outside{
-		Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{d.log}, Images: images{d.images},
-		Store: d.store, Feed: d.feed, Observer: d.obs, LaneObserver: d.obs,
+	}, Around{
+		Outside: pod.Outside{
+			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{d.log}, Images: images{d.images}, Store: d.store,
+		},
+		Load: d.store.Load, Recovered: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, ImageChanged: d.images.Changed, RefreshImages: d.images.Refresh, Log: d.log,
 	})
+	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
 	return nil
 }
 
@@ -211,17 +210,17 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	// The socket's file goes when the listener is closed, which Stop of the server does.
 	server := cri.NewServer(
-		&cri.Runtime{Pods: d.pods, Health: health{d}, Subscribe: func() cri.Events { return d.feed.Subscribe() }},
-		&cri.Image{Images: d.images}, admin{d}, d.log, d.obs.call)
+		&cri.Runtime{Pods: d.core.Pods, Health: health{d}, Subscribe: d.core.Subscribe},
+		&cri.Image{Images: d.images}, admin{d}, d.log, d.core.obs.call)
 
 	// The witnesses run before the records are compared: what ends meanwhile is heard.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.kernel.Run(ctx) })
+	g.Go(func() error { return d.kept.Run(ctx) })
 	g.Go(func() error { return d.network.Run(ctx) })
 	g.Go(func() error { return d.images.Run(ctx) })
-	g.Go(func() error { return d.pods.Run(ctx) })
 	recovered := make(chan struct{})
-	g.Go(func() error { return d.ctrd.Follow(ctx, d.listener(recovered)) })
+	g.Go(func() error { return d.core.Run(ctx, recovered) })
 	g.Go(func() error { return d.metrics(ctx) })
 	if d.embedded != nil {
 		g.Go(func() error {
@@ -247,43 +246,11 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// listener connects containerd's events with those that want them. The first connection recovers, each later one
-// compares again.
-func (d *daemon) listener(recovered chan<- struct{}) ctrd.Listener {
-	first := true
-	return ctrd.Listener{
-		Exited: d.pods.Exited,
-		OOM:    func(id string) { d.obs.Event(id, "containerd reports an OOM kill", nil) },
-		Image:  d.images.Changed,
-		Lost: func(err error) {
-			d.link.set(err)
-			d.obs.lost(err)
-		},
-		Connected: func(ctx context.Context) error {
-			if first {
-				loaded, err := d.store.Load()
-				if err != nil {
-					return err
-				}
-				if err := d.pods.Recover(ctx, loaded); err != nil {
-					return err
-				}
-				first = false
-				close(recovered)
-			} else if err := errors.Join(d.pods.Relist(ctx), d.images.Refresh(ctx)); err != nil {
-				return err
-			}
-			d.link.set(nil)
-			return nil
-		},
-	}
-}
-
 func (d *daemon) serve(ctx context.Context, server *grpc.Server, lis net.Listener, ready func()) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		d.feed.Close() // ends the streams, which otherwise never do
+		d.core.Feed.Close() // ends the streams, which otherwise never do
 		t := time.AfterFunc(stopTimeout, server.Stop)
 		server.GracefulStop()
 		t.Stop()

@@ -96,7 +96,7 @@ func short(id string) string {
 
 // metrics serves /metrics if it is configured.
 func (d *daemon) metrics(ctx context.Context) error {
-	d.obs.reg.MustRegister(gauges(d)...)
+	d.core.obs.reg.MustRegister(gauges(d)...)
 	if d.cfg.Metrics.Address == "" {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (d *daemon) metrics(ctx context.Context) error {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(d.obs.reg, promhttp.HandlerOpts{}))
+	mux.Handle("/metrics", promhttp.HandlerFor(d.core.obs.reg, promhttp.HandlerOpts{}))
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { defer close(stopped); _ = s.Close() })
@@ -127,14 +127,14 @@ func gauges(d *daemon) []prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
 	oldest := func(step string) func() float64 {
-		return func() float64 { return d.pods.Oldest(step).Seconds() }
+		return func() float64 { return d.core.Pods.Oldest(step).Seconds() }
 	}
 	return []prometheus.Collector{
-		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.pods.Lanes())) }),
+		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.core.Pods.Lanes())) }),
 		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest("settle")),
 		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest("release")),
-		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.feed.Stats().Queued) }),
-		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.feed.Stats().Coalesced) }),
-		gauge("berth_feed_subscribers", "Subscribers of container events.", func() float64 { return float64(d.feed.Stats().Subscribers) }),
+		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.core.Feed.Stats().Queued) }),
+		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.core.Feed.Stats().Coalesced) }),
+		gauge("berth_feed_subscribers", "Subscribers of container events.", func() float64 { return float64(d.core.Feed.Stats().Subscribers) }),
 	}
 }

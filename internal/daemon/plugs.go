@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/errdefs"
@@ -69,28 +68,10 @@ func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) er
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)
 }
 
-// link is the state of the connection to containerd.
-type link struct {
-	sync.Mutex
-	err error
-}
-
-func (l *link) set(err error) {
-	l.Lock()
-	defer l.Unlock()
-	l.err = err
-}
-
-func (l *link) get() error {
-	l.Lock()
-	defer l.Unlock()
-	return l.err
-}
-
 // health answers CRI's Status.
 type health struct{ d *daemon }
 
-func (h health) Runtime() error { return h.d.link.get() }
+func (h health) Runtime() error { return h.d.core.Connected() }
 func (h health) Network() error { return h.d.network.Status() }
 
 func (h health) Info() map[string]any {
@@ -130,12 +111,12 @@ func (a admin) Import(ctx context.Context, path, ref string) ([]string, error) {
 }
 
 func (a admin) Timeline(_ context.Context, id string) (any, error) {
-	full, entries, err := a.d.timeline.Of(id)
+	full, entries, err := a.d.core.Timeline.Of(id)
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]any{"id": full, "entries": entries}
-	for _, l := range a.d.pods.Lanes() {
+	for _, l := range a.d.core.Pods.Lanes() {
 		if l.ID == full {
 			out["lane"] = l
 		}
@@ -143,7 +124,7 @@ func (a admin) Timeline(_ context.Context, id string) (any, error) {
 	return out, nil
 }
 
-func (a admin) Lanes(context.Context) (any, error) { return a.d.pods.Lanes(), nil }
+func (a admin) Lanes(context.Context) (any, error) { return a.d.core.Pods.Lanes(), nil }
 
 // makeHandlers completes the configured runtimes with what berth brings along.
 func (d *daemon) makeHandlers() map[string]pod.Handler {

@@ -48,8 +48,8 @@ type Fact struct {
 	At time.Time `json:"at,omitzero"`
 	// Origin is the witness whose code stands.
 	Origin Origin `json:"origin"`
-	// OOM says that the kernel killed a process of the container for want of memory,
-	// and that this is why it ended.
+	// OOM says that the kernel killed a process of the container for want of memory: why it ended, if it did
+	// not end well.
 	OOM bool `json:"oom,omitempty"`
 	// Message is for a person: the error of a start, or why a code is unknown.
 	Message string `json:"message,omitempty"`
@@ -58,9 +58,15 @@ type Fact struct {
 // Zero reports whether nothing is known yet.
 func (f Fact) Zero() bool { return f.Origin == "" }
 
+// NotStarted is the fact that the program of id never ran: why says what kept it. It counts as measured, as the start itself
+// knows; what the process that was made for it ends with afterwards does not replace it.
+func NotStarted(id string, at time.Time, why string) Fact {
+	return Fact{ID: id, Code: CodeStartError, Measured: true, At: at, Origin: Start, Message: why}
+}
+
 // ExitCode is the code to report: the measured one, or [CodeUnknown].
 func (f Fact) ExitCode() uint32 {
-	if !f.Measured && f.Origin != Start {
+	if !f.Measured {
 		return CodeUnknown
 	}
 	return f.Code
@@ -77,14 +83,14 @@ func (f Fact) Signal() int {
 // Reason is the one-word reason that CRI reports for the exit.
 func (f Fact) Reason() string {
 	switch {
-	case f.OOM:
-		return ReasonOOMKilled
 	case f.Origin == Start:
 		return ReasonStartError
 	case !f.Measured:
 		return ReasonUnknown
 	case f.Code == 0:
 		return ReasonCompleted
+	case f.OOM:
+		return ReasonOOMKilled
 	default:
 		return ReasonError
 	}
@@ -92,10 +98,14 @@ func (f Fact) Reason() string {
 
 // Detail is the sentence that goes with Reason; empty when there is nothing to add.
 func (f Fact) Detail() string {
-	if f.Message == "" && f.Reason() == ReasonUnknown {
-		return fmt.Sprintf("the process ended, but neither the kernel nor the shim could say with which code (told by %s)", f.Origin)
+	if f.Message != "" || f.Measured || f.Zero() {
+		return f.Message
 	}
-	return f.Message
+	s := fmt.Sprintf("the process ended, but neither the kernel nor the shim could say with which code (told by %s)", f.Origin)
+	if f.OOM {
+		s += "; the kernel had killed in the container for want of memory"
+	}
+	return s
 }
 
 // String is the fact in one line, for logs and timelines.
@@ -104,7 +114,7 @@ func (f Fact) String() string {
 		return "no exit"
 	}
 	code := "unknown code"
-	if f.Measured || f.Origin == Start {
+	if f.Measured {
 		code = fmt.Sprintf("code %d", f.Code)
 	}
 	s := fmt.Sprintf("%s ended, %s, seen by %s", f.ID, code, f.Origin)

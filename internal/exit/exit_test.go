@@ -64,7 +64,7 @@ func TestReasons(t *testing.T) {
 		{Fact{ID: "c1", Code: 137, Measured: true, Origin: Kernel, OOM: true}, 137, ReasonOOMKilled},
 		{guess(Audit, t0), CodeUnknown, ReasonUnknown},
 		{Fact{ID: "c1", Code: 7, Origin: Audit}, CodeUnknown, ReasonUnknown}, // a code that nobody measured is not reported
-		{Fact{ID: "c1", Code: CodeStartError, Origin: Start, Message: "no such file"}, 128, ReasonStartError},
+		{NotStarted("c1", time.Time{}, "no such file"), 128, ReasonStartError},
 	}
 	for _, tt := range tests {
 		if tt.f.ExitCode() != tt.code || tt.f.Reason() != tt.reason {

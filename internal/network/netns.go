@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefix marks the pins that are berth's, so that List finds no others.
-const prefix = "berth-"
+// prefix marks the pins that are this berth's: others may have theirs in the same directory.
+func (n *Network) prefix() string { return "berth-" + n.cfg.Owner + "-" }
 
 // PathFor is where the namespace of a pod is pinned.
 func (n *Network) PathFor(podID string) string {
-	return filepath.Join(n.cfg.NetNSDir, prefix+podID)
+	return filepath.Join(n.cfg.NetNSDir, n.prefix()+podID)
 }
 
-// List finds the pins of berth's under its directory.
-func (n *Network) List(context.Context) ([]string, error) {
+// Pinned lists the pods that have a namespace pinned under berth's directory.
+func (n *Network) Pinned(context.Context) (podIDs []string, err error) {
 	entries, err := os.ReadDir(n.cfg.NetNSDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -33,13 +33,12 @@ func (n *Network) List(context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
-	var pins []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), prefix) {
-			pins = append(pins, filepath.Join(n.cfg.NetNSDir, e.Name()))
+		if id, ok := strings.CutPrefix(e.Name(), n.prefix()); ok {
+			podIDs = append(podIDs, id)
 		}
 	}
-	return pins, nil
+	return podIDs, nil
 }
 
 // isPinned reports whether path holds a namespace, not only the file that it would be mounted on.

@@ -28,6 +28,7 @@ type Config struct {
 	ConfDir  string   // of *.conf, *.conflist, *.json
 	BinDirs  []string // of the plug-ins
 	NetNSDir string   // where namespaces are pinned
+	Owner    string   // this berth's ID, part of the pins' names
 	CacheDir string   // CNI's cache of results, this berth's own
 	Default  *Bridge  // nil: no network without a configuration
 	Logger   *slog.Logger

@@ -114,7 +114,7 @@ func TestANamespaceIsMadeOnceAndRemovedForGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err := n.List(t.Context()); err != nil || len(l) != 1 || l[0] != path {
+	if l, err := n.Pinned(t.Context()); err != nil || len(l) != 1 || n.PathFor(l[0]) != path {
 		t.Errorf("%v %v", l, err)
 	}
 	for range 2 {
@@ -122,7 +122,7 @@ func TestANamespaceIsMadeOnceAndRemovedForGood(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if l, _ := n.List(t.Context()); len(l) != 0 {
+	if l, _ := n.Pinned(t.Context()); len(l) != 0 {
 		t.Errorf("%v", l)
 	}
 	if now, _ := os.Readlink("/proc/self/ns/net"); now != own {

@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"slices"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -20,8 +21,9 @@ func (c *Controller) tell(u *unit, what runtimeapi.ContainerEventType) {
 		return // it never came to be, as far as anyone was told
 	}
 	for t := first; t <= int(what); t++ {
-		if t == int(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT) && u.now().StartedAt.IsZero() {
-			continue // it never started
+		if t == int(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT) && u.now().StartedAt.IsZero() ||
+			t == int(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT) && !u.now().Phase.Ended() {
+			continue // it never started; it was removed without having run
 		}
 		c.publish(u, runtimeapi.ContainerEventType(t))
 		u.told = t + 1
@@ -48,7 +50,11 @@ func (c *Controller) publish(u *unit, what runtimeapi.ContainerEventType) {
 		CreatedAt:          stamp,
 		PodSandboxStatus:   c.sandboxStatus(p),
 	}
-	for _, ct := range p.containers() {
+	all := p.containers()
+	if !u.isSandbox() && what != runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT && !slices.Contains(all, u) {
+		all = append(all, u) // its removal is faster than this word
+	}
+	for _, ct := range all {
 		if visible(ct) {
 			ev.ContainersStatuses = append(ev.ContainersStatuses, c.containerStatus(ct))
 		}

@@ -14,33 +14,44 @@ import (
 // auditLoop is the witness that needs nobody to tell it anything: every AuditInterval it asks the kernel
 // about each process that should run, and containerd where the kernel does not know.
 func (c *Controller) auditLoop(ctx context.Context) {
-	t := time.NewTicker(c.cfg.AuditInterval)
+	t, all := time.NewTicker(c.cfg.AuditInterval), time.NewTicker(c.cfg.RelistInterval)
 	defer t.Stop()
+	defer all.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 			c.Audit(ctx)
+		case <-all.C:
+			c.relistAtLeisure(ctx)
 		}
+	}
+}
+
+// relistAtLeisure finds what no event and no new connection would tell of.
+func (c *Controller) relistAtLeisure(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+	defer cancel()
+	if err := c.Relist(ctx); err != nil {
+		c.obs.Event("", "audit: containerd cannot be compared with", err)
 	}
 }
 
 // Audit compares once. What it finds is offered like any other witness's fact.
 func (c *Controller) Audit(ctx context.Context) {
 	for _, u := range append(c.all(true), c.all(false)...) {
-		if u.now().Phase != u.alive() {
+		if u.now().Phase != u.alive() && !u.givenUp() {
 			continue
 		}
-		alive, watched := c.kernel.Look(u.id)
-		switch {
-		case watched && alive:
-		case watched:
+		switch c.seeProcess(u) {
+		case processAlive:
+		case processGone:
 			if known, _ := u.heard(); known.Zero() {
 				c.obs.Event(u.id, "audit: ended, and nobody told", nil)
-				c.Exited(exit.Fact{ID: u.id, At: time.Now(), Origin: exit.Audit})
+				c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit}) // when, another may know
 			}
-		default:
+		case processUnseen, processUnknown:
 			c.auditTask(ctx, u)
 		}
 	}
@@ -52,7 +63,7 @@ func (c *Controller) auditTask(ctx context.Context, u *unit) {
 	st, err := c.runtime.TaskState(ctx, u.id)
 	switch {
 	case errdefs.IsNotFound(err):
-		c.Exited(exit.Fact{ID: u.id, At: time.Now(), Origin: exit.Audit, Message: "its task was gone when berth looked"})
+		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when berth looked"})
 	case err == nil && st.Stopped:
 		c.Exited(exit.Fact{ID: u.id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task})
 	}

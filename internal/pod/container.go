@@ -60,11 +60,16 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	}
 	holds := state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles
 	u := newContainer(ct, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, p, c.store)
+	_ = u.starting.tryLock() // nobody else knows u yet
+	if !c.add(u) {
+		return fmt.Errorf("create container %s: sandbox %s is removed: %w", name, p.id, errdefs.ErrNotFound)
+	}
 	if err := c.store.Commit(state.NewContainer(ct, *u.now())); err != nil {
+		close(u.removed)
+		c.drop(u)
+		u.starting.unlock()
 		return fmt.Errorf("create container %s: %w", name, err)
 	}
-	_ = u.starting.tryLock() // nobody else knows u yet
-	c.add(u)
 	err = c.makeContainer(ctx, u, img)
 	u.starting.unlock()
 	if err != nil {
@@ -132,11 +137,9 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	joined := !u.starting.tryLock()
-	if joined {
-		if err := u.starting.lock(ctx); err != nil {
-			return fmt.Errorf("start container %s: another start is in flight: %w", u.id, err)
-		}
+	joined := u.launching.Load()
+	if err := u.starting.lock(ctx); err != nil {
+		return fmt.Errorf("start container %s: another operation on it is in flight: %w", u.id, err)
 	}
 	st := u.now()
 	switch {
@@ -152,12 +155,15 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s: %w", u.id, err)
 	}
 	done := make(chan error, 1)
+	u.launching.Store(true)
 	if !c.spawn(func() {
 		defer u.starting.unlock()
+		defer u.launching.Store(false)
 		ctx, cancel := context.WithTimeout(c.life, c.cfg.CreateTimeout)
 		defer cancel()
 		done <- c.startContainer(ctx, u)
 	}) {
+		u.launching.Store(false)
 		u.starting.unlock()
 		return fmt.Errorf("start container %s: %w", u.id, errStopping)
 	}
@@ -179,7 +185,6 @@ func (c *Controller) startContainer(ctx context.Context, u *unit) error {
 	}
 	at := time.Now()
 	if err := u.change(func(st *state.Status) bool {
-		st.Process = proc
 		if st.Phase == state.Created { // not when its exit was settled meanwhile
 			st.Phase, st.StartedAt = state.Running, at
 		}
@@ -218,12 +223,20 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 	if err != nil {
 		return proc, err
 	}
-	u.setProcess(proc) // it may end before its start is recorded
+	if err := c.recordProcess(u, proc); err != nil {
+		return proc, err
+	}
 	if err := c.runtime.StartTask(ctx, u.id); err != nil {
 		return proc, err
 	}
 	c.waitTask(u)
 	return proc, nil
+}
+
+// recordProcess writes down the process that is about to run: should berth and the shim both die, nobody else knows of it.
+func (c *Controller) recordProcess(u *unit, p state.Process) error {
+	u.setProcess(p) // the witnesses may need it before it is on disk
+	return u.change(func(st *state.Status) bool { st.Process = p; return true })
 }
 
 func (c *Controller) logOptions(u *unit) logs.Options {
@@ -243,10 +256,13 @@ func (c *Controller) pump(u *unit, s Stdio) {
 	})
 }
 
-// startFailed settles a container whose program never ran.
+// startFailed gives up a start; the lane settles it.
 func (c *Controller) startFailed(u *unit, why error) {
 	c.obs.Event(u.id, "start did not succeed", why)
-	u.hear(exit.Fact{ID: u.id, Code: exit.CodeStartError, At: time.Now(), Origin: exit.Start, Message: why.Error()}, false)
+	if c.life.Err() != nil {
+		return // berth stops: whether it was started is seen when it is back
+	}
+	u.giveUp(why)
 	c.lanes.Offer(u.id, StepSettle)
 }
 
@@ -289,13 +305,27 @@ func (c *Controller) stopUnit(ctx context.Context, u *unit, timeout time.Duratio
 			}
 		}
 	}
-	u.mu.Lock()
-	u.mu.killed = true
-	u.mu.Unlock()
-	if err := c.signal(ctx, u, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("kill %s %s: %w", u.kind(), u.id, err)
+	if err := c.kill(ctx, u); err != nil {
+		return err
 	}
 	return c.waitSettled(ctx, u)
+}
+
+// kill ends u's process, and takes it on berth unless it had ended before: what berth kills is not killed for want of memory.
+func (c *Controller) kill(ctx context.Context, u *unit) error {
+	if alive, watched := c.kernel.Look(u.id); watched && !alive {
+		return nil
+	}
+	u.setKilled(true)
+	err := c.signal(ctx, u, unix.SIGKILL)
+	if errdefs.IsNotFound(err) {
+		u.setKilled(false)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kill %s %s: %w", u.kind(), u.id, err)
+	}
+	return nil
 }
 
 // stopUnstarted waits for a start in flight and, if there was none, marks the container so that it
@@ -334,7 +364,7 @@ func (c *Controller) signal(ctx context.Context, u *unit, sig unix.Signal) error
 	err = c.runtime.KillTask(ctx, u.id, sig)
 	if errdefs.IsNotFound(err) {
 		// No process, says containerd, and the kernel knows of none: nobody will report the exit.
-		c.Exited(exit.Fact{ID: u.id, At: time.Now(), Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
+		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
 	}
 	return err
 }

@@ -40,6 +40,7 @@ type Config struct {
 	UndoTimeout     time.Duration // of undoing a failed creation before it is left to the lane; 10 s
 	NetworkWait     time.Duration // StopPodSandbox waits so long for the network's release; 5 s
 	AuditInterval   time.Duration // 2 s
+	RelistInterval  time.Duration // of comparing with all that containerd has; 5 min
 }
 
 func (cfg *Config) defaults() {
@@ -50,7 +51,7 @@ func (cfg *Config) defaults() {
 		{&cfg.AttemptTimeout, 10 * time.Second}, {&cfg.BackoffMin, time.Second}, {&cfg.BackoffMax, 5 * time.Minute},
 		{&cfg.MeasureTimeout, 1500 * time.Millisecond}, {&cfg.DrainTimeout, 250 * time.Millisecond},
 		{&cfg.LeftoverTimeout, time.Second}, {&cfg.CreateTimeout, 4 * time.Minute}, {&cfg.UndoTimeout, 10 * time.Second},
-		{&cfg.NetworkWait, 5 * time.Second}, {&cfg.AuditInterval, 2 * time.Second},
+		{&cfg.NetworkWait, 5 * time.Second}, {&cfg.AuditInterval, 2 * time.Second}, {&cfg.RelistInterval, 5 * time.Minute},
 	} {
 		if *d.v <= 0 {
 			*d.v = d.d
@@ -103,6 +104,7 @@ type Controller struct {
 		byID map[string]*unit
 	}
 	flights flights
+	strays  strays
 }
 
 // New makes a controller without any unit. Call Recover, then Run.
@@ -118,6 +120,7 @@ func New(cfg Config, o Outside) *Controller {
 	c.life, c.end = context.WithCancel(context.Background())
 	c.units.byID = map[string]*unit{}
 	c.flights.byName = map[string]*flight{}
+	c.strays.byID, c.strays.damaged = map[string]stray{}, map[string]bool{}
 	c.lanes = lane.NewRunner(lane.Config[Step]{
 		Backoff:  lane.Backoff{Min: cfg.BackoffMin, Max: cfg.BackoffMax, Factor: 2, Jitter: 0.1},
 		Deadline: cfg.AttemptTimeout,
@@ -176,14 +179,15 @@ func (c *Controller) unit(id string) (*unit, bool) {
 	return u, ok
 }
 
-// add makes u known.
-func (c *Controller) add(u *unit) {
+// add makes u known. False: u's sandbox is gone or going, and takes no more containers.
+func (c *Controller) add(u *unit) bool {
 	c.units.Lock()
 	defer c.units.Unlock()
-	c.units.byID[u.id] = u
-	if !u.isSandbox() {
-		u.pod.join(u)
+	if !u.isSandbox() && !u.pod.join(u) {
+		return false
 	}
+	c.units.byID[u.id] = u
+	return true
 }
 
 // drop makes u unknown, and its name free.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -358,12 +359,12 @@ func (w fakeNetwork) Teardown(ctx context.Context, p network.Pod, _ network.Resu
 	return nil
 }
 
-func (w fakeNetwork) List(context.Context) ([]string, error) {
+func (w fakeNetwork) Pinned(context.Context) ([]string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var l []string
 	for p := range w.netns {
-		l = append(l, p)
+		l = append(l, strings.TrimPrefix(p, "/netns/"))
 	}
 	return l, nil
 }

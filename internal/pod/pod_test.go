@@ -449,45 +449,81 @@ func TestAVMRuntimeIsWitnessedByItsTask(t *testing.T) {
 	})
 }
 
+// Every combination of record, task and process: the first row that fits says what follows, and each row is needed.
 func TestDecide(t *testing.T) {
-	for _, tt := range []struct {
-		phase    state.Phase
-		removing bool
-		task     taskSight
-		process  processSight
-		want     course
+	const some = "*"
+	rows := []struct {
+		phase          state.Phase
+		removing, made string
+		task           taskSight
+		process        processSight
+		want           course
+		fits           int
 	}{
-		{state.Creating, false, taskNone, processUnknown, courseUndo},
-		{state.Creating, false, taskAlive, processUnknown, courseUndo},
-		{state.Creating, true, taskStopped, processGone, courseUndo},
-		{state.Created, false, taskNone, processUnknown, courseNone},
-		{state.Created, false, taskMute, processUnknown, courseNone},
-		{state.Created, false, taskMade, processUnknown, courseNoStart},
-		{state.Created, false, taskAlive, processUnknown, courseAdopt},
-		{state.Created, false, taskStopped, processUnknown, courseTask},
-		{state.Created, true, taskNone, processUnknown, courseRelease},
-		{state.Running, false, taskAlive, processAlive, courseWatch},
-		{state.Running, false, taskNone, processAlive, courseWatch}, // its shim died, it did not
-		{state.Running, false, taskStopped, processAlive, courseWatch},
-		{state.Running, false, taskStopped, processGone, courseTask},
-		{state.Running, false, taskAlive, processGone, courseAsk},
-		{state.Running, false, taskMute, processGone, courseAsk},
-		{state.Running, false, taskNone, processGone, courseLost},
-		{state.Running, false, taskAlive, processUnknown, courseWatch},
-		{state.Running, false, taskMute, processUnknown, courseWatch},
-		{state.Running, false, taskStopped, processUnknown, courseTask},
-		{state.Running, false, taskNone, processUnknown, courseLost},
-		{state.Ready, false, taskAlive, processAlive, courseWatch},
-		{state.Ready, false, taskNone, processGone, courseLost},
-		{state.Ready, true, taskStopped, processGone, courseTask},
-		{state.Exited, false, taskNone, processUnknown, courseRelease},
-		{state.Exited, true, taskStopped, processUnknown, courseRelease},
-		{state.NotReady, false, taskAlive, processAlive, courseRelease},
-	} {
-		if got := decide(sight{tt.phase, tt.removing, tt.task, tt.process}); got != tt.want {
-			t.Errorf("%s removing %v, task %s, process %s: %s, want %s", tt.phase, tt.removing, tt.task, tt.process, got, tt.want)
+		// A creation that was cut off.
+		{phase: state.Creating, removing: some, made: some, task: some, process: some, want: courseUndo},
+		// What ended is given back.
+		{phase: state.Exited, removing: some, made: some, task: some, process: some, want: courseRelease},
+		{phase: state.NotReady, removing: some, made: some, task: some, process: some, want: courseRelease},
+		// Never started, or started without its success being recorded.
+		{phase: state.Created, removing: "yes", made: some, task: some, process: some, want: courseRelease},
+		{phase: state.Created, removing: "no", made: some, task: taskMade, process: some, want: courseNoStart},
+		{phase: state.Created, removing: "no", made: some, task: taskAlive, process: some, want: courseAdopt},
+		{phase: state.Created, removing: "no", made: some, task: taskStopped, process: some, want: courseTask},
+		{phase: state.Created, removing: "no", made: some, task: some, process: processAlive, want: courseNoStart}, // its shim died
+		{phase: state.Created, removing: "no", made: some, task: some, process: processUnseen, want: courseNoStart},
+		{phase: state.Created, removing: "no", made: some, task: some, process: processGone, want: courseLost},
+		{phase: state.Created, removing: "no", made: "yes", task: taskNone, process: processUnknown, want: courseLost}, // a VM that is gone
+		{phase: state.Created, removing: "no", made: some, task: some, process: processUnknown, want: courseNone},
+		// It runs: the kernel's word goes first.
+		{phase: some, removing: some, made: some, task: some, process: processAlive, want: courseWatch},
+		{phase: some, removing: some, made: some, task: taskStopped, process: some, want: courseTask},
+		{phase: some, removing: some, made: some, task: taskNone, process: processGone, want: courseLost},
+		{phase: some, removing: some, made: some, task: some, process: processGone, want: courseAsk}, // the shim is about to learn it
+		{phase: some, removing: some, made: some, task: taskNone, process: processUnseen, want: courseNone},
+		{phase: some, removing: some, made: some, task: taskNone, process: processUnknown, want: courseLost},
+		{phase: some, removing: some, made: some, task: some, process: some, want: courseWatch},
+	}
+	is := func(b bool, want string) bool { return want == some || (want == "yes") == b }
+	for _, s := range sights() {
+		got, found := decide(s), false
+		for i := range rows {
+			r := &rows[i]
+			if (r.phase == some || r.phase == s.Phase) && is(s.Removing, r.removing) && is(s.Made, r.made) &&
+				(r.task == some || r.task == s.Task) && (r.process == some || r.process == s.Process) {
+				if r.fits++; got != r.want {
+					t.Errorf("%+v: %s, want %s", s, got, r.want)
+				}
+				found = true
+				break
+			}
+		}
+		if !found {
+			t.Errorf("%+v has no row", s)
 		}
 	}
+	for _, r := range rows {
+		if r.fits == 0 {
+			t.Errorf("row %+v fits nothing", r)
+		}
+	}
+}
+
+// sights are all combinations.
+func sights() []sight {
+	var all []sight
+	for _, phase := range []state.Phase{state.Creating, state.Created, state.Running, state.Exited, state.Ready, state.NotReady} {
+		for _, removing := range []bool{false, true} {
+			for _, made := range []bool{false, true} {
+				for _, task := range []taskSight{taskNone, taskMade, taskAlive, taskStopped, taskMute} {
+					for _, process := range []processSight{processAlive, processGone, processUnseen, processUnknown} {
+						all = append(all, sight{phase, removing, made, task, process})
+					}
+				}
+			}
+		}
+	}
+	return all
 }
 
 func TestSignals(t *testing.T) {

@@ -133,7 +133,8 @@ type Network interface {
 	RemoveNS(ctx context.Context, path string) error
 	Setup(ctx context.Context, p network.Pod) (network.Result, error)
 	Teardown(ctx context.Context, p network.Pod, recorded network.Result) error
-	List(ctx context.Context) ([]string, error)
+	// Pinned lists the pods that have a namespace.
+	Pinned(ctx context.Context) (podIDs []string, err error)
 	Status() error
 }
 

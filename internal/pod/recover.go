@@ -6,13 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
@@ -23,6 +20,7 @@ import (
 type sight struct {
 	Phase    state.Phase
 	Removing bool
+	Made     bool // a process is in the record
 	Task     taskSight
 	Process  processSight
 }
@@ -42,7 +40,8 @@ type processSight string
 const (
 	processAlive   processSight = "alive"   // the recorded process lives
 	processGone    processSight = "gone"    // it does not
-	processUnknown processSight = "unknown" // none is recorded, or the kernel cannot see it
+	processUnseen  processSight = "unseen"  // it is of this host, and the kernel could not be asked
+	processUnknown processSight = "unknown" // none is recorded, or it is not of this host
 )
 
 // course is what follows.
@@ -55,7 +54,7 @@ const (
 	courseTask    course = "task"    // it ended: containerd has the code
 	courseAsk     course = "ask"     // it ended: the code has to be asked for
 	courseLost    course = "lost"    // it ended, and nobody can know how
-	courseNoStart course = "nostart" // it was made and never started: the start was cut off
+	courseNoStart course = "nostart" // its start was cut off, and is given up
 	courseUndo    course = "undo"    // its creation was cut off
 	courseRelease course = "release" // it ended, and its release goes on
 )
@@ -82,9 +81,18 @@ func decide(s sight) course {
 			return courseAdopt
 		case taskStopped:
 			return courseTask
-		default: // a mute one is asked again by the audit, and deleted with the container
-			return courseNone
 		}
+		switch s.Process { // its shim does not say, or is dead
+		case processAlive, processUnseen:
+			return courseNoStart
+		case processGone:
+			return courseLost
+		case processUnknown:
+			if s.Made && s.Task == taskNone {
+				return courseLost
+			}
+		}
+		return courseNone
 	}
 	// RUNNING, READY
 	switch s.Process {
@@ -106,6 +114,9 @@ func decide(s sight) course {
 	case taskStopped:
 		return courseTask
 	default:
+		if s.Process == processUnseen {
+			return courseNone // it may live without its shim: the audit looks again
+		}
 		return courseLost
 	}
 }
@@ -118,26 +129,24 @@ func (c *Controller) Recover(ctx context.Context, loaded state.Loaded) error {
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	known := map[string]bool{}
 	for _, d := range loaded.Damaged {
-		known[d.ID] = true
+		c.strays.damaged[d.ID] = true
 		c.obs.Event(d.ID, "record cannot be read and is left alone", d.Err)
 	}
 	for _, r := range loaded.Sandboxes {
-		known[r.ID] = true
 		c.restore(newSandbox(r.Sandbox, r.Status, c.handlerOf(r.Handler), c.store))
 	}
 	for _, r := range loaded.Containers {
-		known[r.ID] = true
 		p, ok := c.unit(r.PodID)
 		if !ok {
+			c.strays.damaged[r.ID] = true
 			c.obs.Event(r.ID, "record names a sandbox that has none: left alone", nil, "sandbox", r.PodID)
 			continue
 		}
 		c.restore(newContainer(r.Container, r.Status, p, c.store))
 	}
 	c.compare(ctx, inv)
-	c.reap(ctx, inv, known)
+	c.findStrays(ctx, inv, true)
 	for _, u := range append(c.all(true), c.all(false)...) {
 		if u.now().Phase.Ended() && !u.now().Removing {
 			// Whether anyone heard of it before the restart is not known: tell it again.
@@ -182,6 +191,7 @@ func (c *Controller) Relist(ctx context.Context) error {
 		return fmt.Errorf("relist: %w", err)
 	}
 	c.compare(ctx, inv)
+	c.findStrays(ctx, inv, false)
 	return nil
 }
 
@@ -205,7 +215,7 @@ func (c *Controller) compare(ctx context.Context, inv Inventory) {
 func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 	st := u.now()
 	task, has := inv.Tasks[u.id]
-	s := sight{Phase: st.Phase, Removing: st.Removing, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
+	s := sight{Phase: st.Phase, Removing: st.Removing, Made: st.Process.Pid != 0, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
 	do := decide(s)
 	if do != courseNone {
 		c.obs.Event(u.id, "compared with containerd", nil, "phase", string(s.Phase), "task", string(s.Task), "process", string(s.Process), "course", string(do))
@@ -220,15 +230,17 @@ func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 	case courseAsk:
 		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit})
 	case courseLost:
-		c.Exited(exit.Fact{ID: u.id, At: time.Now(), Origin: exit.Audit, Message: "its process was gone and containerd knew nothing of it any more"})
+		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd knew nothing of it any more"})
 	case courseNoStart:
-		u.hear(exit.Fact{ID: u.id, Code: exit.CodeStartError, At: time.Now(), Origin: exit.Start, Message: "berth stopped while it was being started"}, false)
+		u.giveUp(errors.New("berth stopped while it was being started"))
 		c.lanes.Offer(u.id, StepSettle)
 	case courseUndo:
-		c.undoCutOff(u)
+		u.hear(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
+		c.lanes.Offer(u.id, StepSettle)
 	case courseRelease:
 		c.reopenStdio(u)
 		c.lanes.Offer(u.id, StepRelease)
+		c.lanes.Poke(u.id) // what it failed for may be over
 	}
 }
 
@@ -247,25 +259,25 @@ func seenTask(t TaskState, has, mute bool) taskSight {
 	}
 }
 
-// seeProcess watches the recorded process again, and says what became of it.
+// seeProcess asks the kernel about u's process, which it watches again if need be.
 func (c *Controller) seeProcess(u *unit) processSight {
-	st := u.now()
-	if !u.handler.HostProcess || st.Process.Pid == 0 || st.Phase != u.alive() {
-		return processUnknown
-	}
 	if alive, watched := c.kernel.Look(u.id); watched {
 		if alive {
 			return processAlive
 		}
 		return processGone
 	}
-	_, err := c.kernel.Watch(u.id, st.Process)
+	p := u.process()
+	if !u.handler.HostProcess || p.Pid == 0 {
+		return processUnknown
+	}
+	_, err := c.kernel.Watch(u.id, p)
 	switch {
 	case errdefs.IsNotFound(err):
 		return processGone
 	case err != nil:
 		c.obs.Event(u.id, "the kernel cannot watch it", err)
-		return processUnknown
+		return processUnseen
 	}
 	if alive, _ := c.kernel.Look(u.id); !alive {
 		return processGone // it ended; a pidfd that was kept may yet tell the code
@@ -318,86 +330,4 @@ func (c *Controller) adopt(u *unit, task TaskState) {
 	}
 	c.waitTask(u)
 	c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-}
-
-// undoCutOff marks a creation that was cut off as failed; its lane gives everything back.
-func (c *Controller) undoCutOff(u *unit) {
-	const why = "berth stopped while it was being made"
-	if err := u.change(func(st *state.Status) bool {
-		st.Phase, st.Removing, st.Stopping, st.Undone = u.ended(), true, true, why
-		st.Exit = exit.Fact{ID: u.id, Code: exit.CodeStartError, At: time.Now(), Origin: exit.Start, Message: why}
-		return true
-	}); err != nil {
-		c.obs.Event(u.id, "its undoing cannot be recorded", err)
-		return
-	}
-	c.lanes.Offer(u.id, StepRelease)
-}
-
-// reap removes what is ours outside and has no record: it cannot be there by berth's own order
-// of doing things, but a restored backup or a deleted database can leave it.
-func (c *Controller) reap(ctx context.Context, inv Inventory, known map[string]bool) {
-	for id := range inv.Containers {
-		if !known[id] {
-			c.obs.Event(id, "ours without a record: reaped", c.reapContainer(ctx, id))
-		}
-	}
-	for key, snapshotter := range inv.Snapshots {
-		if !known[key] {
-			c.obs.Event(key, "snapshot without a record: reaped", c.runtime.DeleteSnapshot(ctx, snapshotter, key))
-		}
-	}
-	for id := range inv.Sandboxes {
-		if !known[id] {
-			c.obs.Event(id, "sandbox object without a record: reaped", c.runtime.DeleteSandbox(ctx, id))
-		}
-	}
-	inUse := map[string]bool{}
-	for _, u := range c.all(true) {
-		inUse[u.sandbox.NetNS] = true
-	}
-	if len(known) == len(c.all(true))+len(c.all(false)) { // a damaged record may own one of them
-		pins, err := c.network.List(ctx)
-		if err != nil {
-			c.obs.Event("", "network namespaces cannot be listed", err)
-		}
-		for _, p := range pins {
-			if !inUse[p] {
-				c.obs.Event("", "network namespace without a record: reaped", c.network.RemoveNS(ctx, p), "path", p)
-			}
-		}
-	}
-	for _, base := range []string{"sandboxes", "io"} {
-		c.reapDirs(filepath.Join(c.cfg.State, base), known)
-	}
-	c.reapDirs(filepath.Join(c.cfg.Root, "volumes"), known)
-}
-
-func (c *Controller) reapContainer(ctx context.Context, id string) error {
-	if err := c.runtime.KillTask(ctx, id, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	if err := c.runtime.DeleteTask(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	return c.runtime.DeleteContainer(ctx, id)
-}
-
-func (c *Controller) reapDirs(base string, known map[string]bool) {
-	entries, err := os.ReadDir(base)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		if known[e.Name()] {
-			continue
-		}
-		dir := filepath.Join(base, e.Name())
-		if err := unix.Unmount(filepath.Join(dir, "shm"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil &&
-			!errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			c.obs.Event(e.Name(), "left-over directory cannot be unmounted", err)
-			continue
-		}
-		c.obs.Event(e.Name(), "left-over directory: reaped", os.RemoveAll(dir), "path", dir)
-	}
 }

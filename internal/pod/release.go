@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/exit"
 	"berth/internal/network"
 	"berth/internal/state"
 )
@@ -94,26 +96,63 @@ func (c *Controller) releaseTask(ctx context.Context, u *unit) error {
 	}
 	defer u.starting.unlock()
 	// A process that was made and never started is in no record, and waits for ever if nobody ends it.
-	alive, watched := c.kernel.Look(u.id)
-	var err error
-	switch {
-	case alive:
-		err = c.kernel.Signal(u.id, unix.SIGKILL)
-	case !watched:
-		err = c.runtime.KillTask(ctx, u.id, unix.SIGKILL)
+	var kerr error
+	switch c.seeProcess(u) {
+	case processAlive:
+		kerr = c.kernel.Signal(u.id, unix.SIGKILL)
+	case processUnseen:
+		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
+	case processUnknown:
+		kerr = c.runtime.KillTask(ctx, u.id, unix.SIGKILL)
+	case processGone:
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		c.obs.Event(u.id, "what is left of it could not be killed", err) // its deletion will tell
+	if kerr != nil && !errdefs.IsNotFound(kerr) {
+		c.obs.Event(u.id, "what is left of it could not be killed", kerr) // its deletion will tell
 	}
 	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
-	if _, err := c.runtime.WaitTask(ctx, u.id); err != nil && ctx.Err() != nil {
+	st, err := c.runtime.WaitTask(ctx, u.id)
+	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("the shim has not seen its end: %w", err)
+	}
+	if err := c.lastWord(u, st, err); err != nil {
+		return err
 	}
 	if err := c.runtime.DeleteTask(ctx, u.id); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
+	// A process can outlive its shim, and then nobody but the kernel knows of it.
+	if err := c.waitGone(ctx, u); err != nil {
+		return err
+	}
 	c.kernel.Forget(u.id)
 	return nil
+}
+
+// lastWord learns the code from the shim, if nobody else had it, before the task is deleted and the code with it.
+func (c *Controller) lastWord(u *unit, st TaskState, err error) error {
+	if known := u.now().Exit; known.Measured || known.Zero() || errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask the shim for the exit code: %w", err)
+	}
+	u.hear(exit.Fact{ID: u.id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}, false)
+	known, _ := u.heard()
+	return c.improve(u, known)
+}
+
+// waitGone waits until the kernel, where it watches u's process, says that it ended.
+func (c *Controller) waitGone(ctx context.Context, u *unit) error {
+	for {
+		if alive, _ := c.kernel.Look(u.id); !alive {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("its process %d lives on: %w", u.process().Pid, ctxError(ctx))
+		case <-time.After(10 * time.Millisecond): // rare: its shim is dead, and it was killed just now
+		}
+	}
 }
 
 // releaseIO lets go of stdio. The task is gone, so that nobody writes any more: what is still in
@@ -152,8 +191,8 @@ func (c *Controller) removeFiles(u *unit) error {
 	var errs []error
 	for _, dir := range c.ownDirs(u) {
 		for _, m := range c.ownMounts(u) {
-			if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
+			if err := unmount(m); err != nil {
+				errs = append(errs, err)
 			}
 		}
 		if len(errs) == 0 {
@@ -167,7 +206,7 @@ func (c *Controller) removeFiles(u *unit) error {
 func (c *Controller) forget(u *unit) error {
 	ch := state.DeleteContainer(u.id)
 	if u.isSandbox() {
-		if n := len(u.containers()); n > 0 {
+		if n := u.seal(); n > 0 {
 			return fmt.Errorf("remove sandbox %s: %d containers are still being removed", u.id, n)
 		}
 		ch = state.DeleteSandbox(u.id)

@@ -76,7 +76,6 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		}
 	}
 	var plumbed network.Result
-	var proc state.Process
 	g, gctx := errgroup.WithContext(ctx)
 	if u.sandbox.NetNS != "" {
 		g.Go(func() error {
@@ -85,11 +84,7 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 			return err
 		})
 	}
-	g.Go(func() error {
-		var err error
-		proc, err = c.makePause(gctx, u)
-		return err
-	})
+	g.Go(func() error { return c.makePause(gctx, u) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -105,7 +100,6 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		if st.StartedAt.IsZero() {
 			st.StartedAt = time.Now()
 		}
-		st.Process = proc
 		if st.Phase == state.Creating { // not when its exit was settled meanwhile
 			st.Phase = state.Ready
 		}
@@ -114,9 +108,9 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 }
 
 // makePause makes the sandbox's files, its objects in containerd and its process, not yet started.
-func (c *Controller) makePause(ctx context.Context, u *unit) (state.Process, error) {
+func (c *Controller) makePause(ctx context.Context, u *unit) error {
 	if err := c.makeSandboxFiles(u); err != nil {
-		return state.Process{}, err
+		return err
 	}
 	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
 		ID: u.id, Config: u.sandbox.Config, NetNS: u.sandbox.NetNS,
@@ -125,22 +119,24 @@ func (c *Controller) makePause(ctx context.Context, u *unit) (state.Process, err
 		PodAnnotations:               u.handler.PodAnnotations,
 	})
 	if err != nil {
-		return state.Process{}, err
+		return err
 	}
 	c.noteDegraded(u, degraded)
 	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
-		return state.Process{}, err
+		return err
 	}
 	if err := c.runtime.CreateContainer(ctx, Object{ID: u.id, Handler: u.handler, Spec: oci, Labels: objectLabels(u.sandbox.Config.GetLabels(), kindSandbox)}); err != nil {
-		return state.Process{}, err
+		return err
 	}
 	pid, err := c.runtime.CreateTask(ctx, TaskRequest{ID: u.id})
 	if err != nil {
-		return state.Process{}, err
+		return err
 	}
 	p, err := c.watch(u, state.Process{Pid: pid})
-	u.setProcess(p)
-	return p, err
+	if err != nil {
+		return err
+	}
+	return c.recordProcess(u, p)
 }
 
 // watch registers the kernel witness for a process that was made and not yet started, and finds
@@ -252,12 +248,12 @@ func (c *Controller) undo(ctx context.Context, u *unit, why error) error {
 		st.Removing, st.Stopping, st.Undone = true, true, why.Error()
 		if !st.Phase.Ended() {
 			st.Phase = u.ended()
-			st.Exit = exit.Fact{ID: u.id, Code: exit.CodeStartError, At: time.Now(), Origin: exit.Start, Message: why.Error()}
+			st.Exit = exit.NotStarted(u.id, time.Now(), why.Error())
 		}
 		return true
 	}); err != nil {
 		// Still CREATING on disk: its lane tries until it can be recorded, or recovery undoes it.
-		u.hear(exit.Fact{ID: u.id, Code: exit.CodeStartError, At: time.Now(), Origin: exit.Start, Message: why.Error()}, false)
+		u.hear(exit.NotStarted(u.id, time.Now(), why.Error()), false)
 		c.lanes.Offer(u.id, StepSettle)
 		return err
 	}
@@ -350,6 +346,9 @@ func (c *Controller) removeUnit(ctx context.Context, u *unit) error {
 		return changed
 	})
 	u.starting.unlock()
+	if errdefs.IsNotFound(err) {
+		return nil // removed by another, or its making came to nothing
+	}
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
@@ -27,6 +28,7 @@ type Step string
 const (
 	StepSettle  Step = "settle"
 	StepRelease Step = "release"
+	StepReap    Step = "reap" // of an ID that has no unit
 )
 
 // Exited takes a witness's fact. It never blocks: the fact is merged into what is known and the
@@ -43,15 +45,17 @@ func (c *Controller) Exited(f exit.Fact) {
 	}
 	hint := false
 	if f.Origin != exit.Kernel {
-		alive, watched := c.kernel.Look(f.ID)
-		hint = watched
-		if watched && !alive {
-			// The process ended, so the kernel's own fact is on its way or here. Should it
-			// have been lost, this offer is what settles the exit.
-			u.hear(exit.Fact{ID: f.ID, At: f.At, Origin: exit.Kernel}, false)
-		}
-		if watched && alive {
-			c.obs.Event(f.ID, "exit doubted: the kernel says that the process lives", nil, "told", f.String())
+		switch c.seeProcess(u) {
+		case processAlive, processUnseen: // should it have ended all the same, the audit will find it
+			c.obs.Event(f.ID, "exit doubted: the kernel does not say that the process ended", nil, "told", f.String())
+			return
+		case processGone:
+			if _, hint = c.kernel.Look(f.ID); hint {
+				// The kernel's own fact is on its way or here. Should it have been lost, this offer is what
+				// settles the exit.
+				u.hear(exit.Fact{ID: f.ID, At: f.At, Origin: exit.Kernel}, false)
+			}
+		case processUnknown:
 		}
 	}
 	if !u.hear(f, hint) && u.now().Phase.Ended() {
@@ -67,10 +71,23 @@ func (c *Controller) Exited(f exit.Fact) {
 	}
 }
 
+// OOMKilled takes containerd's word that the kernel killed in a container for want of memory. It counts where berth
+// cannot read the container's cgroup itself: in a VM.
+func (c *Controller) OOMKilled(id string) {
+	u, ok := c.unit(id)
+	if !ok {
+		return
+	}
+	c.obs.Event(id, "containerd reports an OOM kill", nil)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.oomTold = true
+}
+
 // attempt is what the lanes run.
 func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Result {
 	u, ok := c.unit(strings.TrimSuffix(a.ID, late))
-	if !ok {
+	if !ok && a.Item != StepReap {
 		return lane.Done()
 	}
 	var err error
@@ -79,9 +96,11 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Res
 		err = c.settle(ctx, u)
 	case StepRelease:
 		err = c.release(ctx, u)
+	case StepReap:
+		err = c.reap(ctx, a.ID)
 	}
 	if err != nil {
-		c.obs.Event(u.id, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
+		c.obs.Event(a.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
 		return lane.Retry(err)
 	}
 	return lane.Done()
@@ -89,6 +108,11 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Res
 
 // settle turns what was heard into durable, visible state, and hands over to release.
 func (c *Controller) settle(ctx context.Context, u *unit) error {
+	if u.givenUp() {
+		if err := c.endUnstarted(u); err != nil {
+			return err
+		}
+	}
 	known, _ := u.heard()
 	if known.Zero() {
 		return nil
@@ -96,11 +120,11 @@ func (c *Controller) settle(ctx context.Context, u *unit) error {
 	if st := u.now(); st.Phase.Ended() {
 		return c.improve(u, known)
 	}
-	if !known.Measured && known.Origin != exit.Start {
+	if !known.Measured || known.At.IsZero() {
 		known = c.measure(ctx, u)
 	}
 	if known.At.IsZero() {
-		known.At = time.Now()
+		known.At = u.noticed() // nobody knows better
 	}
 	c.endLeftovers(ctx, u)
 	known.OOM = known.OOM || c.oomKilled(u, known)
@@ -127,8 +151,29 @@ func (c *Controller) settle(ctx context.Context, u *unit) error {
 	}
 	c.obs.Settled(u.id, string(known.Origin), time.Since(known.At))
 	c.obs.Event(u.id, "settled", nil, "code", known.ExitCode(), "reason", known.Reason(), "origin", string(known.Origin))
-	c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	if u.now().Undone == "" {
+		c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
 	c.lanes.Offer(u.id, StepRelease)
+	return nil
+}
+
+// endUnstarted ends what was made for a start that was given up, so that the container is not EXITED while its program
+// may run after all: the answer to a start can be lost.
+func (c *Controller) endUnstarted(u *unit) error {
+	switch c.seeProcess(u) {
+	case processAlive:
+		if err := c.kernel.Signal(u.id, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
+		}
+		return nil // its end is on its way here
+	case processUnseen:
+		return fmt.Errorf("end what was made for the start of %s: the kernel cannot watch it", u.id)
+	case processGone, processUnknown:
+	}
+	if known, _ := u.heard(); known.Zero() {
+		u.hear(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
+	}
 	return nil
 }
 
@@ -147,7 +192,7 @@ func (c *Controller) improve(u *unit, known exit.Fact) error {
 	return nil
 }
 
-// measure waits, within its bound, for somebody who knows the code: the kernel after the
+// measure waits, within its bound, for somebody who knows the code and the instant: the kernel after the
 // reaping, the shim's event, the shim's answer to a question. What is known then is
 // returned, measured or not.
 func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
@@ -164,7 +209,7 @@ func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
 	})
 	for {
 		known, more := u.heard()
-		if known.Measured {
+		if known.Measured && !known.At.IsZero() {
 			return known
 		}
 		select {
@@ -174,7 +219,7 @@ func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
 				continue
 			}
 			answered = nil
-			if errdefs.IsNotFound(a.err) && known.Origin != exit.Kernel {
+			if errdefs.IsNotFound(a.err) && (known.Measured || known.Origin != exit.Kernel) {
 				return known // containerd knows nothing and nobody else is to come
 			}
 		case <-more:
@@ -199,21 +244,21 @@ func (c *Controller) endLeftovers(ctx context.Context, u *unit) {
 }
 
 // oomKilled reads the verdict from the container's cgroup, which stands until the task is deleted:
-// the kernel killed in it for want of memory, the container did not end well, and it was
-// not berth that killed it.
+// the kernel killed in it for want of memory, and it was not berth that killed it. What it means for a container that
+// ended well, or with an unknown code, is exit's to say.
 func (c *Controller) oomKilled(u *unit, f exit.Fact) bool {
-	if u.isSandbox() || !f.Measured && f.Origin == exit.Start || f.Measured && f.Code == 0 {
+	if u.isSandbox() || f.Origin == exit.Start {
 		return false
 	}
 	u.mu.Lock()
-	byUs := u.mu.killed || u.mu.stopped && f.Signal() != 9
+	byUs, told := u.mu.killed || u.mu.stopped && f.Signal() != 9, u.mu.oomTold
 	u.mu.Unlock()
 	if byUs {
 		return false
 	}
 	dir := u.process().Cgroup
 	if dir == "" {
-		return false
+		return told
 	}
 	n, err := c.cgroups.OOMKills(dir)
 	if err != nil {

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
@@ -35,25 +38,31 @@ type unit struct {
 	status atomic.Pointer[state.Status]
 	// changing serialises changes. It is held over the fsync and guards nothing else, so
 	// that only writers of this one unit ever wait for it.
-	changing sync.Mutex
+	changing gate
 
 	// starting is held while an operation that must not overlap with another of this unit
 	// works on its task: the making, the start, the deletion.
 	starting gate
+	// launching says that what holds starting is a start that was asked for.
+	launching atomic.Bool
 
 	settled chan struct{} // closed when the exit is durable
 	removed chan struct{} // closed when the record is deleted
 
 	mu struct {
 		sync.Mutex
+		since   time.Time     // of the first word that it ended
 		heard   exit.Fact     // what witnesses said, merged, not yet settled
 		hint    exit.Fact     // what containerd said while the kernel watches
 		more    chan struct{} // closed, and replaced, when heard or hint learn something
 		stdio   Stdio         // nil when there is none
 		killed  bool          // berth itself sent SIGKILL
 		stopped bool          // berth itself asked it to stop
+		oomTold bool          // containerd told of an OOM kill
 		lastErr error         // of the last release attempt
-		process state.Process // made, perhaps not recorded yet
+		// unstarted is why the start was given up, and the process that was made for it killed.
+		unstarted error
+		process   state.Process // made, perhaps not recorded yet
 	}
 
 	// told is the last event type announced, +1; guarded by the pod's telling lock.
@@ -63,7 +72,8 @@ type unit struct {
 	// members are the containers of a sandbox, by ID.
 	members struct {
 		sync.RWMutex
-		byID map[string]*unit
+		byID   map[string]*unit
+		sealed bool // its record is being deleted: no container can be made any more
 	}
 }
 
@@ -84,7 +94,7 @@ func newContainer(c state.Container, st state.Status, pod *unit, store Store) *u
 func (u *unit) init(st state.Status) {
 	u.status.Store(&st)
 	u.settled, u.removed = make(chan struct{}), make(chan struct{})
-	u.starting = make(gate, 1)
+	u.changing, u.starting = make(gate, 1), make(gate, 1)
 	u.mu.more = make(chan struct{})
 	u.mu.process = st.Process
 	if st.Phase.Ended() {
@@ -123,8 +133,13 @@ func (u *unit) now() *state.Status { return u.status.Load() }
 // change applies edit to a copy of the status, commits it and makes it visible, in this order.
 // edit may return false to leave everything as it is. With an error, nothing changed.
 func (u *unit) change(edit func(*state.Status) bool) error {
-	u.changing.Lock()
-	defer u.changing.Unlock()
+	_ = u.changing.lock(context.Background()) // a commit ends: the disk may be slow, not silent
+	defer u.changing.unlock()
+	select {
+	case <-u.removed:
+		return fmt.Errorf("record %s %s: it is removed: %w", u.kind(), u.id, errdefs.ErrNotFound)
+	default:
+	}
 	next := *u.now()
 	if !edit(&next) {
 		return nil
@@ -157,6 +172,9 @@ func (u *unit) hear(f exit.Fact, hint bool) bool {
 	}
 	merged, more := exit.Merge(*into, f)
 	if more {
+		if u.mu.since.IsZero() {
+			u.mu.since = time.Now()
+		}
 		*into = merged
 		close(u.mu.more)
 		u.mu.more = make(chan struct{})
@@ -173,7 +191,17 @@ func (u *unit) heard() (exit.Fact, <-chan struct{}) {
 	if !f.Zero() && u.mu.hint.Measured {
 		f, _ = exit.Merge(f, u.mu.hint)
 	}
+	if u.mu.unstarted != nil && (!f.Measured || f.Origin == exit.Start || f.Signal() == int(unix.SIGKILL)) && !f.Zero() {
+		f = exit.NotStarted(u.id, f.At, u.mu.unstarted.Error())
+	}
 	return f, u.mu.more
+}
+
+// noticed is when u's end was first heard of.
+func (u *unit) noticed() time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.since
 }
 
 func (u *unit) setProcess(p state.Process) {
@@ -187,6 +215,26 @@ func (u *unit) process() state.Process {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.process
+}
+
+func (u *unit) setKilled(killed bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.killed = killed
+}
+
+// giveUp notes that a start was given up.
+func (u *unit) giveUp(why error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.unstarted = why
+}
+
+// givenUp reports whether a start was given up whose end is not settled yet.
+func (u *unit) givenUp() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.unstarted != nil && !u.now().Phase.Ended()
 }
 
 func (u *unit) setStdio(s Stdio) {
@@ -212,10 +260,21 @@ func (u *unit) containers() []*unit {
 	return list
 }
 
-func (u *unit) join(c *unit) {
+func (u *unit) join(c *unit) bool {
 	u.members.Lock()
 	defer u.members.Unlock()
-	u.members.byID[c.id] = c
+	if !u.members.sealed {
+		u.members.byID[c.id] = c
+	}
+	return !u.members.sealed
+}
+
+// seal keeps containers from joining from now on. It returns how many are there; none may be.
+func (u *unit) seal() int {
+	u.members.Lock()
+	defer u.members.Unlock()
+	u.members.sealed = len(u.members.byID) == 0
+	return len(u.members.byID)
 }
 
 func (u *unit) leave(c *unit) {
