@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"berth/internal/cri"
+	"berth/internal/ctrd"
+	"berth/internal/daemon"
+	"berth/internal/exit"
+	"berth/internal/pod"
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// Berth is one life of berth.
+type Berth struct {
+	*cri.Runtime
+	Core *daemon.Core
+
+	w      *World
+	life   *life
+	store  *state.Store
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// Boot starts a berth on the state in dir and returns once it would serve. It fails when the berth dies, or ctx ends,
+// before that.
+func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth, error) {
+	store, err := state.Open(filepath.Join(dir, "root"))
+	if err != nil {
+		return nil, err
+	}
+	l := w.begin()
+	b := &Berth{w: w, life: l, store: store, done: make(chan error, 1)}
+	client, err := w.client(l)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	k := kernel{w: w, l: l, sink: func(f exit.Fact) { b.Core.Pods.Exited(f) }}
+	l.sink = k.told
+	adapter := ctrd.New(client, store.Owner(), snapshotter, log)
+	b.Core = daemon.NewCore(pod.Config{
+		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), DefaultHandler: "runc", ResolvConf: "/nonexistent",
+		Handlers: map[string]pod.Handler{"runc": {Name: "runc", Type: "runc", HostProcess: true}, "vm": {Name: "vm", Type: "vm"}},
+		Host:     spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
+	}, daemon.Around{
+		Outside: pod.Outside{
+			Runtime: adapter, Kernel: k, Cgroups: cgroups{w, l}, Network: plumbing{w, l}, Stdios: outputs{}, Images: library{}, Store: disk{w, l, store},
+		},
+		Load: store.Load, Follow: adapter.Follow, ImageChanged: func(string) {}, RefreshImages: func(context.Context) error { return nil }, Log: log,
+	})
+	b.Runtime = &cri.Runtime{Pods: b.Core.Pods, Subscribe: b.Core.Subscribe}
+
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	b.cancel = cancel
+	recovered := make(chan struct{})
+	go func() { b.done <- b.Core.Run(run, recovered) }()
+	select {
+	case <-recovered:
+		return b, nil
+	case <-l.gone:
+		return nil, errors.Join(errKilled, b.Kill())
+	case err := <-b.done:
+		b.done <- err
+		return nil, errors.Join(fmt.Errorf("berth ended: %w", err), b.Kill())
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("berth does not come up: %w", ctx.Err()), b.Kill())
+	}
+}
+
+// Kill ends it as SIGKILL does: from this instant on nothing that it does has any effect. The error says that its
+// goroutines ended in trouble of their own.
+func (b *Berth) Kill() error {
+	b.w.mu.Lock()
+	b.w.killLocked(b.life)
+	b.w.mu.Unlock()
+	return b.end()
+}
+
+// Stop ends it as SIGTERM does.
+func (b *Berth) Stop() error {
+	err := b.end()
+	b.w.mu.Lock()
+	b.w.killLocked(b.life)
+	b.w.mu.Unlock()
+	return err
+}
+
+func (b *Berth) end() error {
+	b.Core.Feed.Close()
+	b.cancel()
+	err := <-b.done
+	b.done <- err
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return errors.Join(err, b.store.Close())
+}
+
+// Dead reports whether it was killed.
+func (b *Berth) Dead() bool { return b.life.dead() }

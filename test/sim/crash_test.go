@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var thorough = flag.Bool("thorough", false, "every pair of crashes, not every fifth")
+
+// tempDir is in memory where there is such a place: what a real disk does is not the subject here.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	base := "/dev/shm"
+	if st, err := os.Stat(base); err != nil || !st.IsDir() {
+		base = ""
+	}
+	dir, err := os.MkdirTemp(base, "sim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// tell plays a story in a bubble of its own and reports what went wrong.
+func tell(t *testing.T, play func(t *testing.T, s *Story) error) {
+	t.Helper()
+	if r := played(t, play); r != "" {
+		t.Error(r)
+	}
+}
+
+func played(t *testing.T, play func(t *testing.T, s *Story) error) (report string) {
+	t.Helper()
+	dir := tempDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStory(t.Context(), dir)
+		err := play(t, s)
+		if err == nil {
+			err = s.Finish()
+		}
+		if err != nil {
+			s.Abandon()
+		}
+		report = s.Report(err)
+	})
+	return report
+}
+
+func TestALife(t *testing.T) {
+	tell(t, func(t *testing.T, s *Story) error { return aLife(s) })
+}
+
+// aLife is a pod's from beginning to end, as a client that does not give up lives it.
+func aLife(s *Story) error {
+	if err := s.Boot(); err != nil {
+		return err
+	}
+	for _, err := range []error{s.RunPod("p1", ""), s.Create("p1/c1"), s.Start("c1"), s.Create("p1/c2"), s.Start("c2")} {
+		if err != nil {
+			return err
+		}
+	}
+	time.Sleep(time.Second)
+	s.World.Exit(s.ID("c1"), 42, false)
+	time.Sleep(time.Second)
+	if err := s.StopUnit("c2", 0); err != nil {
+		return err
+	}
+	return s.Remove("p1")
+}
+
+// The same life, with berth killed at its k-th effect on the world, for every k: before the effect, or right after it. Its client asks
+// again until it has what it wants.
+func TestKilledBetweenAnyTwoEffects(t *testing.T) {
+	for _, exact := range []bool{true, false} {
+		for _, after := range []bool{false, true} {
+			for k := 1; ; k++ {
+				reached := false
+				tell(t, func(t *testing.T, s *Story) error {
+					s.World.Exact = exact
+					s.World.KillAt(k, after)
+					err := stubborn(s)
+					reached = s.World.Killed()
+					return err
+				})
+				if t.Failed() {
+					t.Fatalf("killed at effect %d (after it: %v, exact: %v)", k, after, exact)
+				}
+				if !reached {
+					t.Logf("exact %v, after %v: %d effects", exact, after, k-1)
+					break
+				}
+			}
+		}
+	}
+}
+
+// stubborn lives the life of aLife through a death of berth at any instant.
+func stubborn(s *Story) error {
+	ended := map[string]bool{}
+	for try := range 10 {
+		if try > 0 {
+			time.Sleep(3 * time.Second)
+		}
+		if s.Boot() != nil {
+			continue
+		}
+		steps := []func() error{
+			func() error { return s.made("p1", func() error { return s.RunPod("p1", "") }) },
+			func() error { return s.made("p1/c1", func() error { return s.Create("p1/c1") }) },
+			func() error { return s.started("p1/c1") },
+			func() error { return s.made("p1/c2", func() error { return s.Create("p1/c2") }) },
+			func() error { return s.started("p1/c2") },
+			func() error {
+				time.Sleep(time.Second)
+				if !ended["c1"] {
+					ended["c1"] = true
+					s.World.Exit(s.ID("c1"), 42, false)
+				}
+				time.Sleep(time.Second)
+				return s.StopUnit("c2", 0)
+			},
+			func() error { return s.Remove("p1") },
+		}
+		ok := true
+		for _, step := range steps {
+			if step() != nil || s.Berth().Dead() {
+				ok = false
+				break
+			}
+		}
+		if ok {
+			return nil
+		}
+	}
+	return nil // Finish sees to the rest
+}
+
+// Killed once in its life, and again while it recovers: at the k-th effect, and at the j-th of the next berth.
+func TestKilledAgainWhileItRecovers(t *testing.T) {
+	step := 5
+	if *thorough {
+		step = 1
+	}
+	for k := 1; k < 70; k += step {
+		for j := 1; j < 20; j += step {
+			tell(t, func(t *testing.T, s *Story) error {
+				s.World.Keeper = j%2 == 0
+				s.World.KillAt(k, k%2 == 0)
+				s.onDeath = func() { s.World.KillAt(j, j%2 == 0) }
+				return stubborn(s)
+			})
+			if t.Failed() {
+				t.Fatalf("killed at effect %d, and at effect %d after that", k, j)
+			}
+		}
+	}
+}
+
+// The state is an older copy: what was made since has no record, and is given back; what was removed since is settled.
+func TestAnOldBackup(t *testing.T) {
+	tell(t, func(t *testing.T, s *Story) error {
+		db, copied := filepath.Join(s.dir, "root/berth.db"), filepath.Join(s.dir, "copy.db")
+		for _, step := range []func() error{
+			s.Boot, func() error { return s.RunPod("p1", "") }, func() error { return s.Create("p1/c1") }, func() error { return s.Start("c1") },
+			func() error { return s.Create("p1/c2") }, func() error { return s.Start("c2") },
+			s.Stop, func() error { return copyFile(db, copied) }, s.Boot,
+			func() error { return s.Remove("c1") }, func() error { return s.RunPod("p2", "") }, func() error { return s.Create("p2/c3") },
+			func() error { return s.Start("c3") }, func() error { return s.Create("p2/c4") }, func() error { return s.exit("c2", 5) },
+			s.Stop, func() error { return copyFile(copied, db) }, s.forget, s.Boot,
+		} {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// forget what was told: an older state tells otherwise.
+func (s *Story) forget() error {
+	s.Watch = NewWatch(s.World)
+	for _, p := range s.World.inits {
+		p.lost = p.lost || p.ended
+	}
+	return nil
+}
+
+func (s *Story) exit(name string, code uint32) error {
+	s.World.Exit(s.ID(name), code, false)
+	time.Sleep(time.Second)
+	return nil
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o600)
+}

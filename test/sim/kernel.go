@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/exit"
+	"berth/internal/state"
+)
+
+// kernel is the kernel witness of one life. It keeps the contract of witness.Kernel; processes are the world's.
+type kernel struct {
+	w    *World
+	l    *life
+	sink func(exit.Fact)
+}
+
+func (k kernel) fact(p *process) exit.Fact {
+	f := exit.Fact{ID: p.id, At: p.at, Origin: exit.Kernel}
+	if p.watcher != k.l {
+		f.At = time.Time{} // it had ended before: nobody knows when
+	}
+	if k.w.Exact {
+		f.Code, f.Measured = p.code, true
+	}
+	return f
+}
+
+// Watch implements pod.Kernel.
+func (k kernel) Watch(id string, p state.Process) (state.Process, error) {
+	err := k.w.do(context.Background(), k.l, "watch", id, func() error {
+		real := k.w.procs[p.Pid]
+		if kept := k.w.kept[id]; kept != nil {
+			real = kept
+		} else if real == nil || real.reaped || p.StartTicks != 0 && p.StartTicks != real.ticks || p.BootID != "" && p.BootID != bootID {
+			return fmt.Errorf("watch %s: %w", short(id), errdefs.ErrNotFound)
+		}
+		k.l.watched[id] = real
+		if k.w.Keeper {
+			k.w.kept[id] = real
+		}
+		p.Pid, p.StartTicks, p.BootID = real.pid, real.ticks, bootID
+		if real.ended {
+			real.kept = true
+			go k.told(real)
+		}
+		return nil
+	})
+	return p, err
+}
+
+const bootID = "boot"
+
+func (k kernel) told(p *process) {
+	k.w.mu.Lock()
+	f, dead := k.fact(p), k.l.dead()
+	k.w.mu.Unlock()
+	if !dead {
+		k.sink(f)
+	}
+}
+
+// Forget implements pod.Kernel.
+func (k kernel) Forget(id string) {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if k.l.dead() {
+		return
+	}
+	delete(k.l.watched, id)
+	delete(k.w.kept, id)
+}
+
+// Signal implements pod.Kernel.
+func (k kernel) Signal(id string, sig unix.Signal) error {
+	return k.w.do(context.Background(), k.l, "signal", id, func() error {
+		return k.w.signal(k.l.watched[id], uint32(sig)) //nolint:gosec // a signal
+	})
+}
+
+// Look implements pod.Kernel.
+func (k kernel) Look(id string) (alive, watched bool) {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	p := k.l.watched[id]
+	return p != nil && !p.ended, p != nil
+}
+
+// Exact implements pod.Kernel.
+func (k kernel) Exact() bool { return k.w.Exact }
+
+// cgroups reads the world's. A cgroup goes with its task.
+type cgroups struct {
+	w *World
+	l *life
+}
+
+func (c cgroups) Of(pid uint32) (dir string, err error) {
+	err = c.w.read(context.Background(), c.l, "cgroup", "", func() error {
+		p := c.w.procs[pid]
+		if p == nil || p.reaped {
+			return errdefs.ErrNotFound
+		}
+		dir = p.cgroup
+		return nil
+	})
+	return dir, err
+}
+
+func (c cgroups) OOMKills(dir string) (n uint64, err error) {
+	err = c.w.read(context.Background(), c.l, "oom", dir, func() error {
+		for _, t := range c.w.ctrd.tasks {
+			if t.proc.cgroup == dir {
+				n = t.proc.oom
+				return nil
+			}
+		}
+		return errdefs.ErrNotFound
+	})
+	return n, err
+}
+
+func (c cgroups) KillAll(ctx context.Context, dir string) error {
+	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// Random plays steps of what r says: a client that asks for anything at any time, processes that end, and everything
+// that breaks. All that it breaks for good is mended by Finish.
+func (s *Story) Random(r *rand.Rand, steps int) error {
+	s.World.Exact = r.IntN(4) > 0
+	s.World.Keeper = r.IntN(3) == 0
+	s.World.ShimDelay = time.Duration(r.IntN(20)) * time.Millisecond
+	if err := s.Boot(); err != nil {
+		return err
+	}
+	for range steps {
+		if b := s.Berth(); b == nil || b.Dead() {
+			if r.IntN(3) == 0 {
+				s.away(r)
+			}
+			if err := s.Boot(); err != nil {
+				if b := s.Berth(); b == nil && s.World.Killed() {
+					s.World.KillAt(0, false)
+					continue // killed while it came up
+				}
+				return err
+			}
+		}
+		s.step(r)
+		time.Sleep(pause(r))
+		if r.IntN(8) == 0 {
+			_ = s.Look(false) // an error says that berth is away
+		}
+	}
+	return nil
+}
+
+// pause is nothing, a moment, or long.
+func pause(r *rand.Rand) time.Duration {
+	switch r.IntN(8) {
+	case 0, 1, 2:
+		return 0
+	case 3, 4, 5:
+		return time.Duration(r.IntN(50)) * time.Millisecond
+	case 6:
+		return time.Duration(r.IntN(5000)) * time.Millisecond
+	default:
+		return time.Duration(r.IntN(120)) * time.Second
+	}
+}
+
+func anyPod(r *rand.Rand) string       { return fmt.Sprint("p", 1+r.IntN(3)) }
+func anyContainer(r *rand.Rand) string { return fmt.Sprintf("%s/c%d", anyPod(r), 1+r.IntN(3)) }
+
+// away is what happens to pods while no berth runs.
+func (s *Story) away(r *rand.Rand) {
+	for range 1 + r.IntN(3) {
+		switch r.IntN(4) {
+		case 0, 1:
+			s.World.Exit(s.ID(anyContainer(r)), uint32(r.IntN(256)), false)
+		case 2:
+			s.World.KillShim(s.ID(anyPod(r)))
+		case 3:
+			s.outage(r)
+		}
+		time.Sleep(pause(r))
+	}
+}
+
+// outage takes containerd away for a while.
+func (s *Story) outage(r *rand.Rand) {
+	if s.World.ContainerdDown() {
+		return
+	}
+	s.World.StopContainerd()
+	d := time.Duration(r.IntN(90_000)) * time.Millisecond
+	s.wg.Go(func() {
+		time.Sleep(d)
+		s.World.StartContainerd()
+	})
+}
+
+// operations that may fail, stall, or take place without an answer.
+var operations = []string{
+	"create-sandbox", "delete-sandbox", "create-container", "delete-container", "prepare-snapshot", "remove-snapshot", "create-task", "start-task", "kill-task",
+	"delete-task", "get-task", "wait-task", "list-containers", "netns", "netns-remove", "cni-add", "cni-del", "commit", "watch", "signal", "mounts",
+}
+
+func (s *Story) step(r *rand.Rand) {
+	name, pod := anyContainer(r), anyPod(r)
+	op := operations[r.IntN(len(operations))]
+	switch n := r.IntN(100); {
+	case n < 12:
+		s.Background(func() error { return s.made(pod, func() error { return s.RunPod(pod, handler(r)) }) })
+	case n < 24:
+		s.Background(func() error { return s.made(name, func() error { return s.Create(name) }) })
+	case n < 38:
+		s.Background(func() error { return s.Start(name) })
+	case n < 54:
+		oom := r.IntN(6) == 0
+		code := uint32(r.IntN(256))
+		if oom {
+			code = 137
+		}
+		s.World.Exit(s.ID(name), code, oom)
+	case n < 60:
+		d := time.Duration(r.IntN(3)*r.IntN(30)) * time.Second
+		s.Background(func() error { return s.StopUnit(name, d) })
+	case n < 63:
+		s.Background(func() error { return s.StopUnit(pod, 0) })
+	case n < 67:
+		s.Background(func() error { return s.Remove(name) })
+	case n < 69:
+		s.Background(func() error { return s.Remove(pod) })
+	case n < 75:
+		s.World.Fail(op, "", 1+r.IntN(4))
+	case n < 79:
+		if op != "signal" && op != "watch" { // system calls
+			s.World.Stall(op, "", 1+r.IntN(3), time.Duration(r.IntN(60_000))*time.Millisecond)
+		}
+	case n < 80:
+		if strings.Contains(op, "-") && !strings.HasPrefix(op, "netns") && !strings.HasPrefix(op, "cni") { // containerd's
+			s.World.Late(op, "", time.Duration(r.IntN(300))*time.Second)
+		}
+	case n < 81:
+		if op != "commit" { // a database whose answer is lost is one that crashed: that is KillAt's
+			s.World.Lose(op, "")
+		}
+	case n < 84:
+		s.World.Swallow(r.IntN(3), r.IntN(2))
+	case n < 86:
+		s.World.KillShim(s.ID(pod))
+	case n < 88:
+		s.outage(r)
+	case n < 90:
+		s.World.DiskFull(true)
+		d := time.Duration(r.IntN(60_000)) * time.Millisecond
+		s.wg.Go(func() { time.Sleep(d); s.World.DiskFull(false) })
+	case n < 93:
+		s.World.KillAt(1+r.IntN(20), r.IntN(2) == 0)
+	case n < 95:
+		_ = s.Kill()
+	case n < 96:
+		_ = s.Stop()
+	case n < 98:
+		s.Unsubscribe()
+	default:
+		s.Subscribe()
+	}
+}
+
+// handler is the default one, mostly; or one whose processes the kernel cannot see.
+func handler(r *rand.Rand) string {
+	if r.IntN(8) == 0 {
+		return "vm"
+	}
+	return ""
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Play plays a script: one statement a line, # begins a comment. Names are p1 for a pod, p1/c1 or c1 for a container.
+//
+//	run p1 [handler=vm]             RunPodSandbox
+//	create p1/c1                    CreateContainer
+//	start p1/c1                     CreateContainer, if it is not there, and StartContainer
+//	stop NAME [timeout=10s]         StopContainer or StopPodSandbox
+//	remove NAME                     RemoveContainer or RemovePodSandbox
+//	exit c1 code=42 [oom]           its process ends
+//	fail OP [NAME] [times=2]        calls of an operation fail (those of the journal: delete-task, cni-add, commit ...)
+//	stall OP [NAME] [times=1] for=60s
+//	stall OP late for=60s           its caller gives up, and it is carried out a minute later
+//	lose OP [NAME]                  it takes place, and its caller hears of a failure
+//	swallow [events=1] [words=1]    shims' exit events, or the kernel's words, are lost
+//	kill berth|containerd|shim [p1] as SIGKILL does
+//	stop berth                      as SIGTERM does
+//	boot berth|containerd
+//	disk full|ok
+//	kernel exact|blind              whether it tells exit codes (from the beginning of the script)
+//	subscribe, unsubscribe          to container events; who boots berth is subscribed
+//	advance 10s
+//	heal                            ends fail, stall, swallow and a full disk
+//	expect c1 STATE [CODE] [REASON] [released] [attempts=3]
+//	expect c1 gone
+//	expect-feed NAME STOPPED count=1
+//
+// A statement that begins with & is made in the background. One that begins with ! must fail. Everything else must succeed.
+func (s *Story) Play(script io.Reader) error {
+	in := bufio.NewScanner(script)
+	for n := 1; in.Scan(); n++ {
+		text, _, _ := strings.Cut(in.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		if err := s.statement(text); err != nil {
+			return fmt.Errorf("line %d: %s: %w", n, text, err)
+		}
+	}
+	return in.Err()
+}
+
+func (s *Story) statement(text string) error {
+	if rest, ok := strings.CutPrefix(text, "&"); ok {
+		st, err := parse(strings.TrimSpace(rest))
+		if err != nil {
+			return err
+		}
+		s.Background(func() error { return s.do(st) })
+		time.Sleep(time.Millisecond) // it is under way
+		return nil
+	}
+	rest, fails := strings.CutPrefix(text, "!")
+	st, err := parse(strings.TrimSpace(rest))
+	if err != nil {
+		return err
+	}
+	err = s.do(st)
+	if fails {
+		if err == nil {
+			return fmt.Errorf("it succeeded")
+		}
+		return nil
+	}
+	return err
+}
+
+// statement is one line: a verb, words, and settings.
+type statement struct {
+	verb  string
+	words []string
+	set   map[string]string
+}
+
+func parse(text string) (statement, error) {
+	f := strings.Fields(text)
+	st := statement{verb: f[0], set: map[string]string{}}
+	for _, w := range f[1:] {
+		if k, v, ok := strings.Cut(w, "="); ok {
+			st.set[k] = v
+		} else {
+			st.words = append(st.words, w)
+		}
+	}
+	return st, nil
+}
+
+func (st statement) word(i int) string {
+	if i < len(st.words) {
+		return st.words[i]
+	}
+	return ""
+}
+
+func (st statement) has(word string) bool {
+	for _, w := range st.words {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+func (st statement) number(key string, or int) (int, error) {
+	v, ok := st.set[key]
+	if !ok {
+		return or, nil
+	}
+	return strconv.Atoi(v)
+}
+
+func (st statement) duration(key string) (time.Duration, error) {
+	v, ok := st.set[key]
+	if !ok {
+		return 0, nil
+	}
+	return time.ParseDuration(v)
+}
+
+func (s *Story) do(st statement) error {
+	name := st.word(0)
+	times, err := st.number("times", 1)
+	if err != nil {
+		return err
+	}
+	on := s.ID(st.word(1)) // of fail, stall, lose: "" for any
+	if st.word(1) != "" && st.word(1) != "late" && on == "" && (st.verb == "fail" || st.verb == "stall" || st.verb == "lose") {
+		return fmt.Errorf("%s is not there yet", st.word(1))
+	}
+	switch st.verb {
+	case "run":
+		return s.RunPod(name, st.set["handler"])
+	case "create":
+		return s.Create(name)
+	case "start":
+		if s.ID(name) == "" {
+			if err := s.Create(name); err != nil {
+				return err
+			}
+		}
+		return s.Start(name)
+	case "remove":
+		return s.Remove(name)
+	case "exit":
+		code, err := st.number("code", 0)
+		if err == nil && !s.World.Exit(s.ID(name), uint32(code), st.has("oom")) { //nolint:gosec // 0..255
+			err = fmt.Errorf("%s does not run", name)
+		}
+		return err
+	case "fail":
+		s.World.Fail(name, on, times)
+	case "stall":
+		d, err := st.duration("for")
+		if err != nil {
+			return err
+		}
+		if st.has("late") {
+			s.World.Late(name, "", d)
+		} else {
+			s.World.Stall(name, on, times, d)
+		}
+	case "lose":
+		s.World.Lose(name, on)
+	case "swallow":
+		events, err := st.number("events", 0)
+		if err != nil {
+			return err
+		}
+		words, err := st.number("words", 0)
+		if err != nil {
+			return err
+		}
+		s.World.Swallow(events, words)
+	case "stop", "kill", "boot":
+		return s.upOrDown(st)
+	case "disk":
+		s.World.DiskFull(name == "full")
+	case "kernel":
+		s.World.Exact = name == "exact"
+	case "subscribe":
+		s.Subscribe()
+	case "unsubscribe":
+		s.Unsubscribe()
+	case "advance":
+		d, err := time.ParseDuration(name)
+		if err != nil {
+			return err
+		}
+		time.Sleep(d)
+	case "heal":
+		s.World.Heal()
+	case "expect":
+		return s.expect(st)
+	case "expect-feed":
+		return s.expectFeed(st)
+	default:
+		return fmt.Errorf("no such verb")
+	}
+	return nil
+}
+
+func (s *Story) upOrDown(st statement) error {
+	switch what := st.verb + " " + st.word(0); what {
+	case "kill berth":
+		return s.Kill()
+	case "stop berth":
+		return s.Stop()
+	case "boot berth":
+		return s.Boot()
+	case "kill containerd":
+		s.World.StopContainerd()
+	case "boot containerd":
+		s.World.StartContainerd()
+	case "kill shim":
+		if !s.World.KillShim(s.ID(st.word(1))) {
+			return fmt.Errorf("it has none")
+		}
+	default:
+		if st.verb != "stop" {
+			return fmt.Errorf("no such thing")
+		}
+		d, err := st.duration("timeout")
+		if err != nil {
+			return err
+		}
+		return s.StopUnit(st.word(0), d)
+	}
+	return nil
+}
+
+// expect waits a moment of virtual time, in which whatever is under way comes to its end, and looks.
+func (s *Story) expect(st statement) error {
+	time.Sleep(time.Millisecond)
+	name := st.word(0)
+	got, err := s.Status(name)
+	if err != nil {
+		return err
+	}
+	if st.word(1) == "gone" {
+		if got != nil {
+			return fmt.Errorf("it is %s", got.GetState())
+		}
+		return nil
+	}
+	if got == nil {
+		return fmt.Errorf("it is gone")
+	}
+	state := strings.TrimPrefix(got.GetState().String(), "CONTAINER_")
+	if state != st.word(1) {
+		return fmt.Errorf("it is %s", state)
+	}
+	for _, w := range st.words[2:] {
+		code, numeric := strconv.Atoi(w)
+		switch {
+		case w == "released":
+			if left := s.World.Held(s.ID(name)); left != "" {
+				return fmt.Errorf("there is still its %s", left)
+			}
+		case numeric == nil && int(got.GetExitCode()) != code, numeric != nil && got.GetReason() != w:
+			return fmt.Errorf("it ended with %d %s", got.GetExitCode(), got.GetReason())
+		}
+	}
+	if want, err := st.number("attempts", -1); err != nil {
+		return err
+	} else if n := s.World.Calls("delete-task", s.ID(name)); want >= 0 && n != want {
+		return fmt.Errorf("its task was deleted in %d attempts", n)
+	}
+	return nil
+}
+
+func (s *Story) expectFeed(st statement) error {
+	time.Sleep(time.Millisecond)
+	what := runtimeapi.ContainerEventType(runtimeapi.ContainerEventType_value["CONTAINER_"+st.word(1)+"_EVENT"])
+	want, err := st.number("count", 1)
+	if err != nil {
+		return err
+	}
+	if n := s.Watch.Told(s.ID(st.word(0)), what); n != want {
+		return fmt.Errorf("it was told %d times", n)
+	}
+	return nil
+}
