@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "fmt"
+
+// hangingRunc is an OCI runtime whose delete of a container hangs 30 s as long as there is a FIFO of the container's ID
+// in the directory hang: runc behind a shell script, which costs both daemons the same. It stands for an unmount on a
+// disk that does not answer.
+func hangingRunc(n *node) string {
+	return fmt.Sprintf(`#!/bin/sh
+for id; do :; done
+case " $* " in
+*" delete "*)
+	if [ -p %[1]s/"$id" ]; then
+		# Opening it waits until somebody opens the other end, without using the processor.
+		timeout -s KILL 30 cat %[1]s/"$id"
+	fi ;;
+esac
+exec %[2]s "$@"
+`, n.dir+"/hang", n.build+"/libexec/runc")
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+)
+
+// startTimeout is how long a daemon may take until CRI says that it is ready.
+const startTimeout = time.Minute
+
+// kind is one of the daemons that are compared.
+type kind struct {
+	name string
+	// prepare writes the daemon's configuration below n.dir and returns its command line.
+	prepare func(n *node) ([]string, error)
+}
+
+var kinds = []kind{{"berth", prepareBerth}, {"containerd", prepareContainerd}}
+
+// node is one daemon with directories, a bridge and a subnet of its own.
+type node struct {
+	kind
+	build   string // the module's build directory
+	dir     string // of everything it keeps; short, sockets live below it
+	socket  string // CRI's
+	bridge  string
+	subnet  string
+	network string // name of the CNI network
+	cgroup  string // parent of the pods' cgroups
+	command []string
+	cmd     *exec.Cmd
+	ended   chan struct{} // closed when cmd was waited for
+	*cri.Client
+}
+
+// slot gives each node of this process a bridge and a subnet that no other node has.
+var slot int
+
+// newNode makes the directories and the configuration. Close takes everything back, also after an error.
+func newNode(k kind, build, registry string) (*node, error) {
+	dir, err := os.MkdirTemp("", "bb")
+	if err != nil {
+		return nil, err
+	}
+	slot++
+	id := fmt.Sprintf("bb%d-%d", os.Getpid()%100000, slot)
+	n := &node{
+		kind: k, build: build, dir: dir, bridge: id, network: id, cgroup: "/" + id,
+		subnet: fmt.Sprintf("10.%d.%d.0/24", 100+os.Getpid()%100, slot%256),
+	}
+	for _, d := range []string{"net.d", "certs.d/" + imageHost, "logs", "hang", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return n, err
+		}
+	}
+	for _, f := range []struct {
+		path, body string
+		mode       os.FileMode
+	}{
+		{"net.d/10-bench.conflist", conflist(n), 0o644},
+		{"certs.d/" + imageHost + "/hosts.toml", hostsToml(registry), 0o644},
+		{"hanging-runc", hangingRunc(n), 0o755},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, f.path), []byte(f.body), f.mode); err != nil {
+			return n, err
+		}
+	}
+	n.command, err = k.prepare(n)
+	return n, err
+}
+
+// conflist is the pods' network, the same for both: what berth and containerd's documentation set up by default.
+func conflist(n *node) string {
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
+  {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": true, "hairpinMode": true,
+   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "portmap", "capabilities": {"portMappings": true}}]}
+`, n.network, n.bridge, n.dir+"/ipam", n.subnet)
+}
+
+// spawn starts the daemon's process.
+func (n *node) spawn() error {
+	log, err := os.OpenFile(n.dir+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	n.cmd = exec.Command(n.command[0], n.command[1:]...)
+	n.cmd.Env = append(os.Environ(), "PATH="+n.build+"/libexec:"+os.Getenv("PATH"), "TMPDIR="+n.dir+"/tmp")
+	n.cmd.Stdout, n.cmd.Stderr = log, log
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what a terminal sends to the bench is not for it
+	if err := n.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", n.name, err)
+	}
+	cmd, ended := n.cmd, make(chan struct{})
+	n.ended = ended
+	go func() { _ = cmd.Wait(); close(ended) }() // ends with the process, which stop and kill wait for
+	return nil
+}
+
+// start starts the daemon and waits until it is ready and done, if given, holds. It returns the time from before the
+// process was started.
+func (n *node) start(ctx context.Context, done func(context.Context, *cri.Client) bool) (time.Duration, error) {
+	began := time.Now()
+	if err := n.spawn(); err != nil {
+		return 0, err
+	}
+	for ctx.Err() == nil {
+		// A gRPC client that was refused waits a second before it tries again: find out first that somebody listens.
+		if c, err := net.Dial("unix", n.socket); err == nil {
+			_ = c.Close()
+			if ok, took, err := n.answers(ctx, began, done); ok || err != nil {
+				return took, err
+			}
+		}
+		select {
+		case <-n.ended:
+			return 0, fmt.Errorf("%s ended before it was ready:\n%s", n.name, n.tail())
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+		if time.Since(began) > startTimeout {
+			return 0, fmt.Errorf("%s is not ready after %s:\n%s", n.name, startTimeout, n.tail())
+		}
+	}
+	return 0, ctx.Err()
+}
+
+// answers asks a daemon that listens until it is ready; false if it did not answer at all.
+func (n *node) answers(ctx context.Context, began time.Time, done func(context.Context, *cri.Client) bool) (bool, time.Duration, error) {
+	c, err := cri.Dial(n.socket)
+	if err != nil {
+		return false, 0, err
+	}
+	for first := true; time.Since(began) < startTimeout && ctx.Err() == nil; first = false {
+		st, err := c.Status(ctx, &runtimeapi.StatusRequest{})
+		if err == nil && ready(st) && (done == nil || done(ctx, c)) {
+			took := time.Since(began)
+			n.disconnect()
+			n.Client = c
+			return true, took, nil
+		}
+		if err != nil && first {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false, 0, c.Close()
+}
+
+func ready(st *runtimeapi.StatusResponse) bool {
+	ok := 0
+	for _, c := range st.GetStatus().GetConditions() {
+		if (c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady) && c.GetStatus() {
+			ok++
+		}
+	}
+	return ok == 2
+}
+
+func (n *node) disconnect() {
+	if n.Client != nil {
+		_ = n.Client.Close()
+		n.Client = nil
+	}
+}
+
+// end sends the daemon a signal and waits for its end; one that does not heed SIGTERM for half a minute is killed.
+func (n *node) end(sig syscall.Signal) error {
+	if n.cmd == nil {
+		return nil
+	}
+	_ = n.cmd.Process.Signal(sig)
+	select {
+	case <-n.ended:
+		return nil
+	case <-time.After(30 * time.Second):
+	}
+	_ = n.cmd.Process.Kill()
+	<-n.ended
+	return fmt.Errorf("%s did not end within 30 s of %s", n.name, sig)
+}
+
+// tail is the end of the daemon's log.
+func (n *node) tail() string {
+	b, _ := os.ReadFile(n.dir + "/log")
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-30):], "\n")
+}
+
+// close removes all pods through CRI, stops the daemon and takes back what it made. What the daemon itself left behind
+// is an error.
+func (n *node) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var errs []error
+	if n.Client != nil {
+		errs = append(errs, n.removeAll(ctx))
+		n.disconnect()
+	}
+	errs = append(errs, n.end(syscall.SIGTERM), n.leftovers(), os.RemoveAll(n.dir))
+	return errors.Join(errs...)
+}
+
+// removeAll stops and removes every pod, four at a time, as the kubelet does.
+func (n *node) removeAll(ctx context.Context) error {
+	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	return parallel(4, pods.GetItems(), func(p *runtimeapi.PodSandbox) error {
+		if _, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
+			return fmt.Errorf("stop pod %s: %w", p.GetMetadata().GetName(), err)
+		}
+		if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
+			return fmt.Errorf("remove pod %s: %w", p.GetMetadata().GetName(), err)
+		}
+		return nil
+	})
+}
+
+// parallel calls f for each element, k at a time, and returns all errors.
+func parallel[T any](k int, list []T, f func(T) error) error {
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+		slots = make(chan struct{}, k)
+	)
+	for _, v := range list {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := f(v); err != nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
