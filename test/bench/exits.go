@@ -5,39 +5,47 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"sync"
+	"syscall"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// pollPause lies between two polls; with the call itself it is how finely an exit's time is seen, of both daemons.
-const pollPause = 200 * time.Microsecond
+const (
+	// pollPause lies between two polls; with the call itself it is how finely an exit's time is seen, of both daemons.
+	pollPause = 200 * time.Microsecond
+	// settle lets the work that a start leaves behind end, so that an exit is measured and not that work.
+	settle = 50 * time.Millisecond
+	// bound is how long an exit is watched.
+	bound = time.Minute
+)
 
-// exited polls until a container is EXITED, for bound at most; ok tells whether it came to be.
-func (n *node) exited(ctx context.Context, id string, since time.Time, bound time.Duration) (took time.Duration, ok bool, err error) {
+// exited polls until a container is EXITED, for bound at most, which is then what it returns.
+func (n *node) exited(ctx context.Context, id string, since time.Time) (time.Duration, error) {
 	for ctx.Err() == nil {
 		resp, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		if err != nil {
-			return 0, false, fmt.Errorf("status of container %s: %w", id, err)
+			return 0, fmt.Errorf("status of container %s: %w", id, err)
 		}
-		took = time.Since(since)
-		if resp.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
-			return took, true, nil
+		took := time.Since(since)
+		switch {
+		case resp.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED:
+			return took, nil
+		case took > bound:
+			return bound, nil
+		case took > time.Second: // finer steps would only take the processor from others
+			time.Sleep(5 * time.Millisecond)
+		default:
+			time.Sleep(pollPause)
 		}
-		if took > bound {
-			return bound, false, nil
-		}
-		pause := pollPause
-		if took > time.Second { // nobody can tell the difference any more, and others need the processor
-			pause = 5 * time.Millisecond
-		}
-		time.Sleep(pause)
 	}
-	return 0, false, ctx.Err()
+	return 0, ctx.Err()
 }
 
-// killToExited kills count containers of one pod, one after the other, and polls the status of each.
-func killToExited(ctx context.Context, n *node, count int, add func(time.Duration)) error {
+// polledExits kills containers of one pod, one after the other, and polls the status of each.
+func (n *node) polledExits(ctx context.Context, count int, metric string, rec record) error {
 	pods, err := n.pods(ctx, 1, "")
 	if err != nil {
 		return err
@@ -52,21 +60,208 @@ func killToExited(ctx context.Context, n *node, count int, add func(time.Duratio
 		if err := v.kill(); err != nil {
 			return err
 		}
-		took, ok, err := n.exited(ctx, v.id, began, bound)
+		took, err := n.exited(ctx, v.id, began)
 		if err != nil {
 			return err
 		}
-		if !ok {
-			return fmt.Errorf("container %s is not EXITED %s after its end", v.id, bound)
-		}
-		add(took)
+		rec(metric, ms(took))
 	}
-	return n.removeAll(ctx)
+	return nil
 }
 
-const (
-	// settle lets the work that a start leaves behind end, so that an exit is measured and not that work.
-	settle = 50 * time.Millisecond
-	// bound is how long an exit is watched.
-	bound = time.Minute
-)
+// heard is an event and when it arrived.
+type heard struct {
+	id   string
+	kind runtimeapi.ContainerEventType
+	at   time.Time
+}
+
+// listen subscribes to container events until stop is called.
+func (n *node) listen(ctx context.Context) (<-chan heard, func(), error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := n.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		cancel()
+		return nil, nil, fmt.Errorf("subscribe to events: %w", err)
+	}
+	events, done := make(chan heard, 10000), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(events)
+		for {
+			ev, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			events <- heard{ev.GetContainerId(), ev.GetContainerEventType(), time.Now()}
+		}
+	}()
+	return events, func() { cancel(); <-done }, nil
+}
+
+// await reads until a container's event comes.
+func await(events <-chan heard, id string, kind runtimeapi.ContainerEventType) (time.Time, error) {
+	late := time.After(bound)
+	for {
+		select {
+		case ev, ok := <-events:
+			if !ok {
+				return time.Time{}, fmt.Errorf("the event stream ended before %s of container %s", kind, id)
+			}
+			if ev.id == id && ev.kind == kind {
+				return ev.at, nil
+			}
+		case <-late:
+			return time.Time{}, fmt.Errorf("no %s of container %s within %s", kind, id, bound)
+		}
+	}
+}
+
+// announcedExits is the same for a subscriber, with nobody polling.
+func (n *node) announcedExits(ctx context.Context, count int, rec record) error {
+	events, stop, err := n.listen(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	pods, err := n.pods(ctx, 1, "")
+	if err != nil {
+		return err
+	}
+	for i := range count {
+		v, err := n.victim(ctx, pods[0], fmt.Sprintf("announced%d", i))
+		if err != nil {
+			return err
+		}
+		if _, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT); err != nil {
+			return err
+		}
+		time.Sleep(settle)
+		began := time.Now()
+		if err := v.kill(); err != nil {
+			return err
+		}
+		at, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		if err != nil {
+			return err
+		}
+		rec(killToEvent, ms(at.Sub(began)))
+	}
+	return nil
+}
+
+// exitsAtOnce starts half of the containers of each pod, kills them all, and polls the list of the exited.
+func (n *node) exitsAtOnce(ctx context.Context, created map[string][]string, rec record) error {
+	var ids []string
+	for _, list := range created {
+		ids = append(ids, list[:len(list)/2]...)
+	}
+	var mu sync.Mutex
+	var victims []victim
+	err := parallel(4, ids, func(id string) error {
+		if err := n.startContainer(ctx, id); err != nil {
+			return err
+		}
+		pid, err := n.pid(ctx, id)
+		mu.Lock()
+		defer mu.Unlock()
+		victims = append(victims, victim{id, pid})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	began := time.Now()
+	for _, v := range victims {
+		if err := v.kill(); err != nil {
+			return err
+		}
+	}
+	filter := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}}
+	seen := map[string]bool{}
+	var took time.Duration
+	for len(seen) < len(victims) {
+		resp, err := n.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: filter})
+		if err != nil {
+			return fmt.Errorf("list containers: %w", err)
+		}
+		took = time.Since(began)
+		for _, c := range resp.GetContainers() {
+			if !seen[c.GetId()] {
+				seen[c.GetId()] = true
+				rec(exitsEach, ms(took))
+			}
+		}
+		if took > bound {
+			return fmt.Errorf("%d of %d containers are not EXITED %s after their end", len(victims)-len(seen), len(victims), bound)
+		}
+		time.Sleep(pollPause)
+	}
+	rec(exitsLast, ms(took))
+	return nil
+}
+
+// stuckExits wedges the deletion of containers and measures their own exits, then, with ten wedged, those of others.
+func (n *node) stuckExits(ctx context.Context, watched, wedged, others int, rec record) (err error) {
+	pods, err := n.pods(ctx, wedged, "hanging")
+	if err != nil {
+		return err
+	}
+	var victims []victim
+	for _, p := range pods {
+		v, err := n.victim(ctx, p, "wedged")
+		if err != nil {
+			return err
+		}
+		victims = append(victims, v)
+		if err := syscall.Mkfifo(n.dir+"/hang/"+v.id, 0o600); err != nil {
+			return fmt.Errorf("make FIFO of container %s: %w", v.id, err)
+		}
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	errs := make([]error, watched)
+	defer func() {
+		wg.Wait()
+		for _, e := range errs {
+			if err == nil {
+				err = e
+			}
+		}
+		for _, v := range victims {
+			n.unhang(v.id)
+		}
+	}()
+	time.Sleep(time.Second)
+	for i, v := range victims {
+		began := time.Now()
+		if err := v.kill(); err != nil {
+			return err
+		}
+		if i >= watched {
+			continue
+		}
+		wg.Go(func() {
+			took, err := n.exited(ctx, v.id, began)
+			mu.Lock()
+			defer mu.Unlock()
+			if errs[i] = err; err == nil {
+				rec(stuckOwn, ms(took))
+			}
+		})
+		time.Sleep(time.Second) // so that they do not get in each other's way
+	}
+	time.Sleep(time.Second)
+	return n.polledExits(ctx, others, stuckOther, func(m string, v float64) { mu.Lock(); defer mu.Unlock(); rec(m, v) })
+}
+
+// unhang lets the deletion of a container go on, whether it waits already or comes later.
+func (n *node) unhang(id string) {
+	path := n.dir + "/hang/" + id
+	f, err := os.OpenFile(path, os.O_RDWR, 0) // does not wait for a reader: fifo(7)
+	_ = os.Remove(path)
+	if err == nil {
+		_ = f.Close()
+	}
+}

@@ -4,35 +4,102 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
 	"time"
 )
 
 func main() {
-	ctx := context.Background()
-	addr, stop, err := serveImages(os.Args[1])
-	if err != nil {
-		panic(err)
-	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	for _, k := range kinds {
-		n, err := newNode(k, os.Args[1], addr)
-		if err != nil {
-			panic(err)
-		}
-		took, err := n.start(ctx, nil)
-		fmt.Println(k.name, "ready", took, err)
-		if err == nil {
-			err = n.pull(ctx)
-			fmt.Println(err)
-		}
-		if err == nil {
-			err = killToExited(ctx, n, 10, func(d time.Duration) { fmt.Println(d) })
-		}
-		if err != nil {
-			fmt.Println(err, n.tail())
-		}
-		fmt.Println(n.close())
+	if err := command(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
 	}
+}
+
+// errMissed is for -strict.
+var errMissed = errors.New("a threshold is not reached")
+
+func command(ctx context.Context, args []string, out, progress io.Writer) error {
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(progress)
+	dir := f.String("out", "bench", "directory of RESULTS.md, results.json and the plots")
+	build := f.String("build", "build", "directory of what `make tools build` builds")
+	rounds := f.Int("rounds", 3, "rounds of each daemon")
+	fast := f.Bool("quick", false, "little of everything: to try the bench, not for figures")
+	plot := f.Bool("plot", false, "measure nothing: make table and plots anew from results.json")
+	strict := f.Bool("strict", false, "fail when a threshold is not reached")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 || *rounds < 1 {
+		return fmt.Errorf("arguments %q, %d rounds: there are only flags, and at least one round", f.Args(), *rounds)
+	}
+	r, err := readResults(filepath.Join(*dir, "results.json"))
+	if !*plot {
+		r, err = measure(ctx, *build, *rounds, *fast, progress)
+	}
+	if err != nil {
+		return err
+	}
+	if err := report(*dir, r, !*plot); err != nil {
+		return err
+	}
+	fmt.Fprint(out, markdown(r))
+	if *strict && !allReached(verdicts(r)) {
+		return errMissed
+	}
+	return nil
+}
+
+func measure(ctx context.Context, build string, rounds int, fast bool, progress io.Writer) (*results, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("real containers need root")
+	}
+	build, err := inside(build)
+	if err != nil {
+		return nil, err
+	}
+	s := full(rounds)
+	if fast {
+		s = quick()
+	}
+	b := &bench{build: build, sizes: s, progress: progress, results: newResults(s)}
+	r := b.results
+	r.Machine, r.Versions["runc"], r.Load[0] = machine(os.TempDir()), runcVersion(build), load()
+	if err := b.run(ctx); err != nil {
+		return nil, err
+	}
+	r.Load[1], r.Took = load(), time.Since(r.At).Round(time.Second).String()
+	return r, nil
+}
+
+// report writes all files. What a run measured is written before anything is made of it.
+func report(dir string, r *results, raw bool) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if raw {
+		if err := r.write(filepath.Join(dir, "results.json")); err != nil {
+			return err
+		}
+	}
+	files := map[string]string{"RESULTS.md": markdown(r)}
+	for name, svg := range plots(r) {
+		files[name] = svg
+	}
+	for name, body := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }

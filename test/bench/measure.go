@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// bench is one run.
+type bench struct {
+	build    string // the module's build directory
+	registry string // address of the images' registry
+	sizes    sizes
+	progress io.Writer
+	results  *results
+}
+
+// step is a part of a round. Its pods are removed after it, unless keep.
+type step struct {
+	title string
+	do    func(ctx context.Context, n *node, rec record) error
+	keep  bool
+}
+
+func (b *bench) round() []step {
+	s := b.sizes
+	var created map[string][]string
+	return []step{
+		{"memory and " + num(s.Total) + " pods", func(ctx context.Context, n *node, rec record) error { return n.scale(ctx, s.AtOnce, s.Total, rec) }, false},
+		{"operations", func(ctx context.Context, n *node, rec record) error { return n.lives(ctx, s.Lives, rec) }, false},
+		{"exits, polled", func(ctx context.Context, n *node, rec record) error {
+			return n.polledExits(ctx, s.Kills, killToExited, rec)
+		}, false},
+		{"exits, announced", func(ctx context.Context, n *node, rec record) error { return n.announcedExits(ctx, s.Kills, rec) }, false},
+		{"lists", func(ctx context.Context, n *node, rec record) (err error) {
+			if created, err = n.fill(ctx, s.Pods, s.PerPod); err != nil {
+				return err
+			}
+			return n.lists(ctx, s.Lists, s.Pods*s.PerPod, rec)
+		}, true},
+		{"exits at once", func(ctx context.Context, n *node, rec record) error { return n.exitsAtOnce(ctx, created, rec) }, false},
+	}
+}
+
+func (b *bench) stuck() []step {
+	return []step{{"exits, stuck", func(ctx context.Context, n *node, rec record) error {
+		return n.stuckExits(ctx, b.sizes.Watched, b.sizes.Wedged, b.sizes.Others, rec)
+	}, false}}
+}
+
+// run measures everything. Who goes first alternates.
+func (b *bench) run(ctx context.Context) error {
+	address, stop, err := serveImages(b.build)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	b.registry = address
+	order := slices.Clone(kinds)
+	for i := range b.sizes.Rounds {
+		for _, k := range order {
+			if err := b.with(ctx, k, fmt.Sprintf("round %d of %d", i+1, b.sizes.Rounds), b.round()); err != nil {
+				return err
+			}
+		}
+		slices.Reverse(order)
+	}
+	for _, k := range order {
+		if err := b.with(ctx, k, "stuck deletes", b.stuck()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// with starts a daemon, does the steps and stops it, cleanly also after an error.
+func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (err error) {
+	n, err := newNode(k, b.build, b.registry)
+	if n != nil {
+		defer func() {
+			if err != nil && n.cmd != nil {
+				err = fmt.Errorf("%w\nthe end of %s's log:\n%s", err, k.name, n.tail())
+			}
+			err = errors.Join(err, n.close())
+		}()
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := n.start(ctx, nil); err != nil {
+		return err
+	}
+	if err := b.results.learn(ctx, n); err != nil {
+		return err
+	}
+	if err := n.pull(ctx); err != nil {
+		return err
+	}
+	for _, s := range steps {
+		began := time.Now()
+		if err := s.do(ctx, n, func(m string, v float64) { b.results.add(m, k.name, v) }); err != nil {
+			return fmt.Errorf("%s, %s, %s: %w", title, k.name, s.title, err)
+		}
+		did := time.Since(began)
+		if !s.keep {
+			if err := n.removeAll(ctx); err != nil {
+				return fmt.Errorf("%s, %s, after %s: %w", title, k.name, s.title, err)
+			}
+		}
+		fmt.Fprintf(b.progress, "%s  %-11s %-20s %5.1f s, removed in %4.1f s\n", title, k.name, s.title, did.Seconds(), (time.Since(began) - did).Seconds())
+	}
+	return nil
+}
+
+// inside makes the build directory absolute: the daemons get its paths.
+func inside(build string) (string, error) {
+	abs, err := filepath.Abs(build)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range []string{"bin/berth", "libexec/containerd", "libexec/containerd-shim-runc-v2", "libexec/runc", "libexec/pause", "cni/bridge"} {
+		if found, _ := filepath.Glob(filepath.Join(abs, f)); len(found) == 0 {
+			return "", fmt.Errorf("find %s in %s: not there: run `make tools build`, or name the directory with -build", f, abs)
+		}
+	}
+	return abs, nil
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "time"
+
+// Names of what is measured, as in results.json.
+const (
+	killToExited    = "kill_to_exited"
+	killToEvent     = "kill_to_event"
+	exitsEach       = "exits_at_once_each"
+	exitsLast       = "exits_at_once_last"
+	stuckOwn        = "stuck_own_exit"
+	stuckOther      = "stuck_other_exit"
+	runPod          = "run_pod_sandbox"
+	createContainer = "create_container"
+	startContainer  = "start_container"
+	stopContainer   = "stop_container"
+	removeContainer = "remove_container"
+	stopPod         = "stop_pod_sandbox"
+	removePod       = "remove_pod_sandbox"
+	runPodsAtOnce   = "run_pods_at_once"
+	listContainers  = "list_containers"
+	restart         = "restart"
+	memory0         = "memory_0_pods"
+	memory50        = "memory_50_pods"
+	shims50         = "shims_50_pods"
+	rss             = "_rss" // appended: resident instead of proportional set size
+)
+
+// record takes a sample: milliseconds or MiB.
+type record func(metric string, value float64)
+
+func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+// metric says what a name means.
+type metric struct {
+	key, title string
+	group      string // of the table and the plots: exits, operations or memory
+	unit       string // ms or MiB
+}
+
+func metrics(s sizes) []metric {
+	return []metric{
+		{killToExited, "kill to EXITED, polled", exits, "ms"},
+		{killToEvent, "kill to CONTAINER_STOPPED event", exits, "ms"},
+		{exitsEach, num(s.Pods*s.PerPod/2) + " exits at once: each", exits, "ms"},
+		{exitsLast, num(s.Pods*s.PerPod/2) + " exits at once: the last", exits, "ms"},
+		{stuckOwn, "kill to EXITED, its own delete hangs 30 s", exits, "ms"},
+		{stuckOther, "kill to EXITED, " + num(s.Wedged) + " others' deletes hang", exits, "ms"},
+		{runPod, "RunPodSandbox", operations, "ms"},
+		{createContainer, "CreateContainer", operations, "ms"},
+		{startContainer, "StartContainer", operations, "ms"},
+		{stopContainer, "StopContainer", operations, "ms"},
+		{removeContainer, "RemoveContainer", operations, "ms"},
+		{stopPod, "StopPodSandbox", operations, "ms"},
+		{removePod, "RemovePodSandbox", operations, "ms"},
+		{listContainers, "ListContainers, " + num(s.Pods*s.PerPod) + " containers", operations, "ms"},
+		{runPodsAtOnce, num(s.AtOnce) + " RunPodSandbox at once, all", operations, "ms"},
+		{restart, "kill -9 and start to ready, " + num(s.Total) + " pods", operations, "ms"},
+		{memory0, "daemon, no pod (PSS)", memory, "MiB"},
+		{memory50, "daemon, " + num(s.Total) + " pods (PSS)", memory, "MiB"},
+		{memory0 + rss, "daemon, no pod (RSS)", memory, "MiB"},
+		{memory50 + rss, "daemon, " + num(s.Total) + " pods (RSS)", memory, "MiB"},
+		{shims50, "all shims, " + num(s.Total) + " pods (PSS)", memory, "MiB"},
+	}
+}
+
+const (
+	exits      = "exits"
+	operations = "operations"
+	memory     = "memory"
+)

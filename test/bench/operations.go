@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// obedient ends at SIGTERM at once. It says when it listens.
+var obedient = []string{"sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 1000000 & wait"}
+
+// lives measures the life of a pod with one container, count times, one call after the other.
+func (n *node) lives(ctx context.Context, count int, rec record) error {
+	for range count {
+		var p pod
+		var id string
+		cfg := n.podConfig()
+		steps := []struct {
+			metric string
+			call   func() error
+		}{
+			{runPod, func() (err error) { p, err = n.run(ctx, cfg, ""); return err }},
+			{createContainer, func() (err error) {
+				id, err = n.create(ctx, p, containerConfig("c", nil, obedient...))
+				return err
+			}},
+			{startContainer, func() error { return n.startContainer(ctx, id) }},
+			{"", func() error { return n.says(ctx, cfg.GetLogDirectory()+"/c.log", "ready") }},
+			{stopContainer, func() error {
+				_, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 10})
+				return err
+			}},
+			{removeContainer, func() error {
+				_, err := n.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+				return err
+			}},
+			{stopPod, func() error {
+				_, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.id})
+				return err
+			}},
+			{removePod, func() error {
+				_, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.id})
+				return err
+			}},
+		}
+		for _, s := range steps {
+			began := time.Now()
+			if err := s.call(); err != nil {
+				return fmt.Errorf("%s: %w", s.metric, err)
+			}
+			if s.metric != "" {
+				rec(s.metric, ms(time.Since(began)))
+			}
+			time.Sleep(settle)
+		}
+	}
+	return nil
+}
+
+// says waits until a log has a word.
+func (n *node) says(ctx context.Context, path, word string) error {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		if b, _ := os.ReadFile(path); bytes.Contains(b, []byte(word)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("log %s does not say %q", path, word)
+}
+
+// fill creates containers in new pods, and starts none. It returns their IDs by pod.
+func (n *node) fill(ctx context.Context, podCount, containers int) (map[string][]string, error) {
+	pods, err := n.pods(ctx, podCount, "")
+	if err != nil {
+		return nil, err
+	}
+	made := make([][]string, podCount)
+	index := make([]int, podCount)
+	for i := range index {
+		index[i] = i
+	}
+	err = parallel(4, index, func(i int) error {
+		for j := range containers {
+			id, err := n.create(ctx, pods[i], containerConfig(fmt.Sprintf("c%d", j), map[string]string{"number": fmt.Sprint(j)}, sleeper...))
+			if err != nil {
+				return err
+			}
+			made[i] = append(made[i], id)
+		}
+		return nil
+	})
+	created := map[string][]string{}
+	for i, p := range pods {
+		created[p.id] = made[i]
+	}
+	return created, err
+}
+
+// lists measures ListContainers without a filter, as the kubelet asks.
+func (n *node) lists(ctx context.Context, count, want int, rec record) error {
+	for range count {
+		began := time.Now()
+		resp, err := n.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return fmt.Errorf("list containers: %w", err)
+		}
+		rec(listContainers, ms(time.Since(began)))
+		if got := len(resp.GetContainers()); got != want {
+			return fmt.Errorf("list containers: %d, want %d", got, want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// markdown is RESULTS.md.
+func markdown(r *results) string {
+	var w strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&w, format, args...) }
+	p("# berth beside containerd's CRI plug-in\n\nMeasured by `make bench` on %s in %s; the one-minute load average was %.2f before and %.2f after.\n",
+		r.At.Format("2 January 2006, 15:04 MST"), r.Took, r.Load[0], r.Load[1])
+	if r.Sizes != full(r.Sizes.Rounds) {
+		p("\n**A quick run, to try the bench: its figures mean little.**\n")
+	}
+	p("\n| | |\n| --- | --- |\n")
+	for _, f := range r.Machine {
+		p("| %s | %s |\n", f.What, f.Is)
+	}
+	for _, name := range []string{"berth", "containerd", "runc"} {
+		p("| %s | %s |\n", name, r.Versions[name])
+	}
+
+	vs := verdicts(r)
+	missed := 0
+	for _, v := range vs {
+		if !v.reached {
+			missed++
+		}
+	}
+	p("\n## What was to be reached\n\n%d of %d thresholds are reached, %d are not. The ratio is berth's share of containerd's: below 1 is better.\n\n", len(vs)-missed, len(vs), missed)
+	p("| threshold | berth to containerd | |\n| --- | --- | --- |\n")
+	for _, v := range vs {
+		word := "reached"
+		if !v.reached {
+			word = "**not reached**"
+		}
+		p("| %s | %s | %s |\n", v.threshold, v.measured, word)
+	}
+
+	for _, g := range []struct{ name, title, picture string }{
+		{exits, "How soon an exit is known", "exits.svg"},
+		{operations, "How long operations take", "operations.svg"},
+		{memory, "Memory", "memory.svg"},
+	} {
+		p("\n## %s\n\n![%s](%s)\n\n| | samples | berth p50 | berth p99 | containerd p50 | containerd p99 | ratio of p50 |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n", g.title, g.title, g.picture)
+		for _, m := range metrics(r.Sizes) {
+			if m.group != g.name {
+				continue
+			}
+			b, c := r.of(m.key, "berth"), r.of(m.key, "containerd")
+			count := num(len(b))
+			if len(b) != len(c) {
+				count = fmt.Sprintf("%d / %d", len(b), len(c))
+			}
+			b50, c50 := percentile(b, 50), percentile(c, 50)
+			p("| %s | %s | %s | %s | %s | %s | %s |\n", m.title, count, value(b50, m.unit, r.Bound), value(percentile(b, 99), m.unit, r.Bound),
+				value(c50, m.unit, r.Bound), value(percentile(c, 99), m.unit, r.Bound), ratioText(b50, c50, r.Bound, m.unit))
+		}
+	}
+	p("%s", how(r))
+	return w.String()
+}
+
+// how says how it was measured.
+func how(r *results) string {
+	s := r.Sizes
+	return fmt.Sprintf(`
+## How
+
+Both daemons are built from this module and run as they ship, berth with containerd inside; only directories, sockets and the network
+were configured, the same CNI configuration list for both (bridge, host-local, portmap). They use the same runc, shim, CNI plug-ins and
+images, pulled before anything is measured, and are asked by the same client over CRI. %d rounds, each with a new daemon in new
+directories; who goes first alternates. All samples are in [results.json](results.json); none is dropped. Percentiles are nearest-rank: the smallest
+sample such that p percent of all are not larger. With fewer than a hundred samples p99 is the slowest.
+
+- **kill to EXITED, polled**: SIGKILL to the container's process from outside, then ContainerStatus every %s and the call's own time,
+  until it says EXITED. **Event**: the same, nobody polls, until a subscriber of GetContainerEvents has it.
+- **Exits at once**: %d of %d containers in %d pods killed in one go; ListContainers with a filter for EXITED is polled as above.
+- **Stuck deletes**: an OCI runtime that hangs 30 s in each delete of some containers. %d of them are killed and watched for %s at most; then,
+  with %d wedged, others are killed that have nothing wrong with them.
+- **Operations**: one call after the other, each pod through its whole life; the container ends at SIGTERM at once.
+- **kill -9 and start to ready**: from the start of the process until Status says ready and ListContainers says that all run.
+- **Memory**: the daemon's process alone, from smaps_rollup, after %s of quiet, new daemon.
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Watched, bound, s.Wedged, quiet)
+}
