@@ -88,7 +88,12 @@ fuzz: ## Every fuzz target for FUZZTIME (30s) each
 	done
 
 .PHONY: bench
-bench: tools ## Benchmarks: make bench PKG=./internal/lane
+bench: setup tools build ## berth beside containerd's CRI plug-in, as root, into bench/: make bench ARGS=-quick
+	$(GOBUILD) -o $(BUILD)/bin/bench ./test/bench
+	$(BUILD)/bin/bench -build $(BUILD) -out bench $(ARGS)
+
+.PHONY: bench-go
+bench-go: tools ## Go's benchmarks: make bench-go PKG=./internal/lane
 	go test -run '^$$' -bench . -benchmem $(PKG)
 
 .PHONY: lint

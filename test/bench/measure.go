@@ -33,7 +33,12 @@ func (b *bench) round() []step {
 	var created map[string][]string
 	return []step{
 		{"memory and " + num(s.Total) + " pods", func(ctx context.Context, n *node, rec record) error { return n.scale(ctx, s.AtOnce, s.Total, rec) }, false},
-		{"operations", func(ctx context.Context, n *node, rec record) error { return n.lives(ctx, s.Lives, rec) }, false},
+		{"operations", func(ctx context.Context, n *node, rec record) error {
+			if err := n.lives(ctx, s.Lives, rec); err != nil {
+				return err
+			}
+			return n.wholeLives(ctx, s.Lives, rec)
+		}, false},
 		{"exits, polled", func(ctx context.Context, n *node, rec record) error {
 			return n.polledExits(ctx, s.Kills, killToExited, rec)
 		}, false},

@@ -20,6 +20,7 @@ const (
 	stopPod         = "stop_pod_sandbox"
 	removePod       = "remove_pod_sandbox"
 	runPodsAtOnce   = "run_pods_at_once"
+	wholeLife       = "whole_life"
 	listContainers  = "list_containers"
 	restart         = "restart"
 	memory0         = "memory_0_pods"
@@ -55,6 +56,7 @@ func metrics(s sizes) []metric {
 		{removeContainer, "RemoveContainer", operations, "ms"},
 		{stopPod, "StopPodSandbox", operations, "ms"},
 		{removePod, "RemovePodSandbox", operations, "ms"},
+		{wholeLife, "all of these, without a pause", operations, "ms"},
 		{listContainers, "ListContainers, " + num(s.Pods*s.PerPod) + " containers", operations, "ms"},
 		{runPodsAtOnce, num(s.AtOnce) + " RunPodSandbox at once, all", operations, "ms"},
 		{restart, "kill -9 and start to ready, " + num(s.Total) + " pods", operations, "ms"},

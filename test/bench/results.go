@@ -68,8 +68,8 @@ func percentile(samples []float64, p float64) float64 {
 	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
 }
 
-// numbers is an array that indentation has spread over lines.
-var numbers = regexp.MustCompile(`\[[-+.0-9e,\s]+\]`)
+// numbers is an array that indentation has spread over lines; no string of JSON has a line break.
+var numbers = regexp.MustCompile(`\[\n[-+.0-9e,\s]+\]`)
 
 // write writes them with one line for each array of samples.
 func (r *results) write(path string) error {

@@ -73,7 +73,7 @@ func how(r *results) string {
 
 Both daemons are built from this module and run as they ship, berth with containerd inside; only directories, sockets and the network
 were configured, the same CNI configuration list for both (bridge, host-local, portmap). They use the same runc, shim, CNI plug-ins and
-images, pulled before anything is measured, and are asked by the same client over CRI. %d rounds, each with a new daemon in new
+images, pulled before anything is measured, and are asked by the same client over CRI. Rounds: %d, each with a new daemon in new
 directories; who goes first alternates. All samples are in [results.json](results.json); none is dropped. Percentiles are nearest-rank: the smallest
 sample such that p percent of all are not larger. With fewer than a hundred samples p99 is the slowest.
 
@@ -82,8 +82,9 @@ sample such that p percent of all are not larger. With fewer than a hundred samp
 - **Exits at once**: %d of %d containers in %d pods killed in one go; ListContainers with a filter for EXITED is polled as above.
 - **Stuck deletes**: an OCI runtime that hangs 30 s in each delete of some containers. %d of them are killed and watched for %s at most; then,
   with %d wedged, others are killed that have nothing wrong with them.
-- **Operations**: one call after the other, each pod through its whole life; the container ends at SIGTERM at once.
+- **Operations**: one call after the other with pauses of %s, each pod through its whole life; the container ends at SIGTERM at once.
+  In the pauses both tidy up what an answer did not wait for; hence also the whole life without a pause, with a container that is killed.
 - **kill -9 and start to ready**: from the start of the process until Status says ready and ListContainers says that all run.
 - **Memory**: the daemon's process alone, from smaps_rollup, after %s of quiet, new daemon.
-`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Watched, bound, s.Wedged, quiet)
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Watched, bound, s.Wedged, settle, quiet)
 }
