@@ -83,7 +83,7 @@ func TestVerdictsFollowTheSamples(t *testing.T) {
 }
 
 func TestTableSaysPlainlyWhatIsNotReached(t *testing.T) {
-	if md := markdown(made(1, 1000)); strings.Contains(md, "**not reached**") || !strings.Contains(md, "are reached, 0 are not") {
+	if md := markdown(made(1, 1000)); strings.Contains(md, "**not reached**") || !strings.Contains(md, "not reached: 0.") {
 		t.Errorf("all thresholds are reached:\n%s", md)
 	}
 	md := markdown(made(11, 10))
@@ -199,8 +199,11 @@ func TestResultsSurviveTheFile(t *testing.T) {
 }
 
 // A run that measured is reported the same by -plot, and a missed threshold fails with -strict alone.
-func TestPlotAndStrict(t *testing.T) {
+func TestPlotNotesAndStrict(t *testing.T) {
 	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "NOTES.md"), []byte("Why so.\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := report(dir, made(11, 10), true); err != nil {
 		t.Fatal(err)
 	}
@@ -209,6 +212,9 @@ func TestPlotAndStrict(t *testing.T) {
 	}
 	if err := command(context.Background(), []string{"-plot", "-strict", "-out", dir}, io.Discard, io.Discard); !errors.Is(err, errMissed) {
 		t.Errorf("-strict with missed thresholds: %v", err)
+	}
+	if b, _ := os.ReadFile(filepath.Join(dir, "RESULTS.md")); !strings.HasSuffix(string(b), "## Notes\n\nWhy so.\n") {
+		t.Errorf("the notes are not in the results:\n%s", b)
 	}
 	for _, f := range []string{"RESULTS.md", "exits.svg", "operations.svg", "memory.svg"} {
 		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {

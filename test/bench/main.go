@@ -17,10 +17,10 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := command(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		stop()
 		os.Exit(1)
 	}
 }
@@ -82,7 +82,8 @@ func measure(ctx context.Context, build string, rounds int, fast bool, progress 
 	return r, nil
 }
 
-// report writes all files. What a run measured is written before anything is made of it.
+// report writes all files. What a run measured is written before anything is made of it. What a person has to say about
+// it, such as why something is not reached, is in NOTES.md, if there is one, and becomes the end of RESULTS.md.
 func report(dir string, r *results, raw bool) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -92,7 +93,14 @@ func report(dir string, r *results, raw bool) error {
 			return err
 		}
 	}
-	files := map[string]string{"RESULTS.md": markdown(r)}
+	notes, err := os.ReadFile(filepath.Join(dir, "NOTES.md"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if len(notes) > 0 {
+		notes = append([]byte("\n## Notes\n\n"), notes...)
+	}
+	files := map[string]string{"RESULTS.md": markdown(r) + string(notes)}
 	for name, svg := range plots(r) {
 		files[name] = svg
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -21,7 +22,7 @@ func markdown(r *results) string {
 		p("| %s | %s |\n", f.What, f.Is)
 	}
 	for _, name := range []string{"berth", "containerd", "runc"} {
-		p("| %s | %s |\n", name, r.Versions[name])
+		p("| %s | %s |\n", name, cmp.Or(r.Versions[name], "not measured"))
 	}
 
 	vs := verdicts(r)
@@ -31,7 +32,7 @@ func markdown(r *results) string {
 			missed++
 		}
 	}
-	p("\n## What was to be reached\n\n%d of %d thresholds are reached, %d are not. The ratio is berth's share of containerd's: below 1 is better.\n\n", len(vs)-missed, len(vs), missed)
+	p("\n## What was to be reached\n\n%d of %d thresholds are reached; not reached: %d. The ratio is berth's share of containerd's: below 1 is better.\n\n", len(vs)-missed, len(vs), missed)
 	p("| threshold | berth to containerd | |\n| --- | --- | --- |\n")
 	for _, v := range vs {
 		word := "reached"
@@ -72,7 +73,8 @@ func how(r *results) string {
 ## How
 
 Both daemons are built from this module and run as they ship, berth with containerd inside; only directories, sockets and the network
-were configured, the same CNI configuration list for both (bridge, host-local, portmap). They use the same runc, shim, CNI plug-ins and
+were configured, the same CNI configuration list for both (bridge, host-local, portmap), and containerd's restrict_oom_score_adj where the
+bench itself may not lower oom_score_adj (berth finds that out by itself). Both log at level info. They use the same runc, shim, CNI plug-ins and
 images, pulled before anything is measured, and are asked by the same client over CRI. Rounds: %d, each with a new daemon in new
 directories; who goes first alternates. All samples are in [results.json](results.json); none is dropped. Percentiles are nearest-rank: the smallest
 sample such that p percent of all are not larger. With fewer than a hundred samples p99 is the slowest.
@@ -80,11 +82,11 @@ sample such that p percent of all are not larger. With fewer than a hundred samp
 - **kill to EXITED, polled**: SIGKILL to the container's process from outside, then ContainerStatus every %s and the call's own time,
   until it says EXITED. **Event**: the same, nobody polls, until a subscriber of GetContainerEvents has it.
 - **Exits at once**: %d of %d containers in %d pods killed in one go; ListContainers with a filter for EXITED is polled as above.
-- **Stuck deletes**: an OCI runtime that hangs 30 s in each delete of some containers. %d of them are killed and watched for %s at most; then,
-  with %d wedged, others are killed that have nothing wrong with them.
+- **Stuck deletes**: an OCI runtime that hangs 30 s in each delete of some containers. Of %d wedged in all, %d are watched for %s at
+  most; then others are killed that have nothing wrong with them.
 - **Operations**: one call after the other with pauses of %s, each pod through its whole life; the container ends at SIGTERM at once.
   In the pauses both tidy up what an answer did not wait for; hence also the whole life without a pause, with a container that is killed.
 - **kill -9 and start to ready**: from the start of the process until Status says ready and ListContainers says that all run.
 - **Memory**: the daemon's process alone, from smaps_rollup, after %s of quiet, new daemon.
-`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Watched, bound, s.Wedged, settle, quiet)
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, settle, quiet)
 }
