@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,41 +73,74 @@ func (n *node) mounts(unmount bool) (left []string) {
 	return left
 }
 
-// rules are masquerading rules of the network, which the bridge plug-in names in a comment.
+// rules removes masquerading rules of the network, which the bridge plug-in names in a comment, and their chains.
 func (n *node) rules() (left []string) {
 	out, err := exec.Command("iptables", "-w", "-t", "nat", "-S").Output()
 	if err != nil {
 		return []string{fmt.Sprintf("list iptables rules: %v", err)}
 	}
+	jumps, chains := "", map[string]bool{}
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, strconv.Quote(n.network)) || strings.Contains(line, `\"`+n.network+`\"`) {
-			left = append(left, "iptables "+strings.TrimSpace(line))
+		if !strings.Contains(line, `\"`+n.network+`\"`) {
+			continue
 		}
+		left = append(left, "iptables "+strings.TrimSpace(line))
+		if rule, ok := strings.CutPrefix(line, "-A POSTROUTING "); ok {
+			jumps += "-D POSTROUTING " + rule
+		} else if f := strings.Fields(line); len(f) > 1 {
+			chains[f[1]] = true
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	script := "*nat\n" + jumps
+	for chain := range chains {
+		script += "-F " + chain + "\n-X " + chain + "\n"
+	}
+	cmd := exec.Command("iptables-restore", "-w", "--noflush")
+	cmd.Stdin = strings.NewReader(script + "COMMIT\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		left = append(left, fmt.Sprintf("remove iptables rules: %v: %s", err, out))
 	}
 	return left
 }
 
-// cgroups removes the pods' cgroups: one that a process is in stays, and is told.
+// cgroups removes the pods' cgroups. The processes in them are those of containers, which no command line betrays.
 func (n *node) cgroups() (left []string) {
+	var tops, dirs []string
 	for _, pattern := range []string{"/sys/fs/cgroup" + n.cgroup, "/sys/fs/cgroup/*" + n.cgroup} {
-		tops, _ := filepath.Glob(pattern)
-		for _, top := range tops {
-			var dirs []string
-			_ = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
-					dirs = append(dirs, p)
-				}
-				return nil
-			})
-			for i := len(dirs) - 1; i >= 0; i-- { // children first
-				if err := os.Remove(dirs[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					left = append(left, fmt.Sprintf("cgroup %v", err))
-				}
-				if dirs[i] != top {
-					left = append(left, "cgroup "+dirs[i])
+		found, _ := filepath.Glob(pattern)
+		tops = append(tops, found...)
+	}
+	for _, top := range tops {
+		_ = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, p)
+				if p != top && top == tops[0] { // in v1 each is in every hierarchy
+					left = append(left, "cgroup "+p)
 				}
 			}
-		}
+			return nil
+		})
 	}
-	return left
+	for range 100 { // a process that was killed leaves its group a moment after
+		busy := false
+		for _, dir := range slices.Backward(dirs) { // children first
+			b, _ := os.ReadFile(dir + "/cgroup.procs")
+			for _, p := range strings.Fields(string(b)) {
+				if pid, err := strconv.Atoi(p); err == nil && pid > 1 {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				busy = true
+			}
+		}
+		if !busy {
+			return left
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return append(left, "cgroups that cannot be removed")
 }

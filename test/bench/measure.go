@@ -89,10 +89,10 @@ func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (e
 	n, err := newNode(k, b.build, b.registry)
 	if n != nil {
 		defer func() {
-			if err != nil && n.cmd != nil {
+			if err != nil && n.cmd != nil && ctx.Err() == nil {
 				err = fmt.Errorf("%w\nthe end of %s's log:\n%s", err, k.name, n.tail())
 			}
-			err = errors.Join(err, n.close())
+			err = errors.Join(err, n.close(err != nil))
 		}()
 	}
 	if err != nil {

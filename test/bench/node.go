@@ -44,6 +44,7 @@ type node struct {
 	cgroup  string // parent of the pods' cgroups
 	command []string
 	cmd     *exec.Cmd
+	up      bool          // it answered since it was started last: Client speaks to it
 	ended   chan struct{} // closed when cmd was waited for
 	*cri.Client
 }
@@ -152,7 +153,7 @@ func (n *node) answers(ctx context.Context, began time.Time, done func(context.C
 		if err == nil && ready(st) && (done == nil || done(ctx, c)) {
 			took := time.Since(began)
 			n.disconnect()
-			n.Client = c
+			n.Client, n.up = c, true
 			return true, took, nil
 		}
 		if err != nil && first {
@@ -185,6 +186,7 @@ func (n *node) end(sig syscall.Signal) error {
 	if n.cmd == nil {
 		return nil
 	}
+	n.up = false
 	_ = n.cmd.Process.Signal(sig)
 	select {
 	case <-n.ended:
@@ -205,14 +207,25 @@ func (n *node) tail() string {
 
 // close removes all pods through CRI, stops the daemon and takes back what it made. What the daemon itself left behind
 // is an error.
-func (n *node) close() error {
+func (n *node) close(interrupted bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var errs []error
-	if n.Client != nil {
-		errs = append(errs, n.removeAll(ctx))
-		n.disconnect()
+	if n.Client != nil && !n.up { // interrupted during the restart: it has pods that only it can remove
+		if err := n.end(syscall.SIGKILL); err != nil {
+			errs = append(errs, err)
+		}
+		_, err := n.start(ctx, nil)
+		errs = append(errs, err)
 	}
+	if n.up {
+		errs = append(errs, n.removeAll(ctx))
+		if interrupted { // calls that were given up go on in the daemon, and what they make is not listed yet
+			time.Sleep(5 * time.Second)
+			errs = append(errs, n.removeAll(ctx))
+		}
+	}
+	n.disconnect()
 	errs = append(errs, n.end(syscall.SIGTERM), n.leftovers(), os.RemoveAll(n.dir))
 	return errors.Join(errs...)
 }
