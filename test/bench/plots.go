@@ -123,8 +123,11 @@ func plotMemory(r *results) string {
 		largest = max(largest, v)
 	}
 	step := math.Pow(10, math.Floor(math.Log10(largest)))
-	if largest/step < 3 {
+	switch {
+	case largest/step < 3:
 		step /= 2
+	case largest/step > 6:
+		step *= 2
 	}
 	a := axis{to: math.Ceil(largest/step) * step, x0: plotLeft, x1: plotRight}
 	for v := 0.; v <= a.to*1.001; v += step {

@@ -21,10 +21,9 @@ text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-se
 .band { fill: #f6f8fa; }
 .berth { fill: #1f6feb; stroke: #1f6feb; }
 .containerd { fill: #d9730d; stroke: #d9730d; }
-.dot { stroke: none; fill-opacity: 0.38; }
+circle.dot, rect.dot { stroke: none; fill-opacity: 0.38; }
 .mark { stroke-width: 2.5; }
 .whisker { stroke-width: 2; stroke-opacity: 0.55; }
-text.berth, text.containerd { stroke: none; font-weight: 600; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3; }
 .card { fill: #161b22; stroke: #30363d; }
@@ -35,6 +34,7 @@ text { fill: #e6edf3; }
 .berth { fill: #58a6ff; stroke: #58a6ff; }
 .containerd { fill: #f0883e; stroke: #f0883e; }
 }
+text.berth, text.containerd { stroke: none; font-weight: 600; }
 `
 
 // picture collects the elements of an SVG document.
