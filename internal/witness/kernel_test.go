@@ -125,7 +125,11 @@ func TestExitCodesAreTheKernels(t *testing.T) {
 			end()
 			_ = cmd.Wait()
 			f := h.last("c1")
-			if f.Code != tt.code || f.Measured != h.Exact() && f.Measured || f.At.IsZero() || f.Origin != exit.Kernel {
+			if f.At.IsZero() || f.Origin != exit.Kernel {
+				t.Fatalf("got %+v", f)
+			}
+			// An older kernel tells the code only if the witness is there before the process is reaped.
+			if f.Measured && f.Code != tt.code || !f.Measured && (h.Exact() || f.ExitCode() != exit.CodeUnknown) {
 				t.Fatalf("got %+v, want code %d", f, tt.code)
 			}
 			if alive, _ := h.Look("c1"); alive {
