@@ -78,6 +78,10 @@ sim: ## The controller in virtual time, against fakes: make sim COUNT=100
 e2e: setup tools build ## Real containers
 	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./test/e2e/...
 
+.PHONY: test-guest
+test-guest: setup tools build ## What depends on the kernel, on an older one: test/guest (SUITES='test/e2e:OOM' for less)
+	test/guest/tests $(SUITES)
+
 FUZZTIME ?= 30s
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME (30s) each
