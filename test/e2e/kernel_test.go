@@ -73,40 +73,36 @@ func kernelTellsExits(t *testing.T) bool {
 // while the processes end, so that it cannot read the code off a zombie; or it is killed.
 func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 	both(t, func(t *testing.T, n *node) {
-		for name, away := range map[string]func() (back func()){
-			"stopped": func() func() {
+		for _, away := range []func() (back func()){
+			func() func() {
 				_ = n.berth.cmd.Process.Signal(syscall.SIGSTOP)
 				return func() { _ = n.berth.cmd.Process.Signal(syscall.SIGCONT) }
 			},
-			"killed": func() func() { n.berth.kill(syscall.SIGKILL); return n.startBerth },
+			func() func() { n.berth.kill(syscall.SIGKILL); return n.startBerth },
 		} {
-			t.Run(name, func(t *testing.T) {
-				zero, some, killed := n.waits("exit 0"), n.waits("exit 42"), n.waits("exit 1")
-				pids := map[int]syscall.Signal{n.pid(zero): syscall.SIGTERM, n.pid(some): syscall.SIGTERM, n.pid(killed): syscall.SIGKILL}
-				back := away()
-				for pid, sig := range pids {
-					if err := syscall.Kill(pid, sig); err != nil {
-						t.Error(err)
-					}
+			zero, some, killed := n.waits("exit 0"), n.waits("exit 42"), n.waits("exit 1")
+			pids := map[int]syscall.Signal{n.pid(zero): syscall.SIGTERM, n.pid(some): syscall.SIGTERM, n.pid(killed): syscall.SIGKILL}
+			back := away()
+			for pid, sig := range pids {
+				if err := syscall.Kill(pid, sig); err != nil {
+					t.Error(err)
 				}
-				for pid := range pids {
-					n.until(fmt.Sprintf("the shim has reaped %d", pid), func() bool {
-						return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
-					})
+			}
+			for pid := range pids {
+				n.until(fmt.Sprintf("the shim has reaped %d", pid), func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+			}
+			back()
+			expectExit(t, n.ended(zero), 0, "Completed")
+			expectExit(t, n.ended(some), 42, "Error")
+			expectExit(t, n.ended(killed), 137, "Error")
+			if n.exact() {
+				continue
+			}
+			for _, id := range []string{zero, some, killed} {
+				if by := n.settledBy(id); by != "task" && by != "stream" {
+					t.Errorf("%s was settled by %q on a kernel that cannot know the code", id, by)
 				}
-				back()
-				expectExit(t, n.ended(zero), 0, "Completed")
-				expectExit(t, n.ended(some), 42, "Error")
-				expectExit(t, n.ended(killed), 137, "Error")
-				if n.exact() {
-					return
-				}
-				for _, id := range []string{zero, some, killed} {
-					if by := n.settledBy(id); by != "task" && by != "stream" {
-						t.Errorf("%s was settled by %q on a kernel that cannot know the code", id, by)
-					}
-				}
-			})
+			}
 		}
 	})
 }
@@ -116,12 +112,15 @@ func TestAHangingShimDelaysNothing(t *testing.T) {
 	n := start(t, options{})
 	id := n.waits("exit 42")
 	shims := n.shims()
-	for _, pid := range shims {
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
+	signal := func(sig syscall.Signal) {
+		for _, pid := range shims {
+			if err := syscall.Kill(pid, sig); err != nil {
+				t.Error(err)
+			}
 		}
-		defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	}
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
 	if err := syscall.Kill(n.pid(id), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -143,11 +142,9 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	n := start(t, options{external: true})
 	id := n.waits("exit 42")
 	pid := n.pid(id)
-	away := []*os.Process{n.ctrd.cmd.Process, n.berth.cmd.Process}
-	for _, p := range away {
-		_ = p.Signal(syscall.SIGSTOP)
-		defer func() { _ = p.Signal(syscall.SIGCONT) }()
-	}
+	berth, containerd := n.berth.cmd.Process, n.ctrd.cmd.Process
+	_, _ = containerd.Signal(syscall.SIGSTOP), berth.Signal(syscall.SIGSTOP)
+	defer func() { _, _ = containerd.Signal(syscall.SIGCONT), berth.Signal(syscall.SIGCONT) }() // also when the test fails
 	for _, shim := range n.shims() {
 		_ = syscall.Kill(shim, syscall.SIGKILL)
 		_, _ = syscall.Wait4(shim, nil, 0, nil)
@@ -159,7 +156,7 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	if _, err := syscall.Wait4(pid, &how, 0, nil); err != nil || how.ExitStatus() != 42 {
 		t.Fatalf("the process ended with %v %v", how, err)
 	}
-	_ = n.berth.cmd.Process.Signal(syscall.SIGCONT)
+	_ = berth.Signal(syscall.SIGCONT)
 	honest := func() {
 		t.Helper()
 		if n.exact() {
@@ -169,7 +166,7 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 		}
 	}
 	honest()
-	_ = n.ctrd.cmd.Process.Signal(syscall.SIGCONT)
+	_ = containerd.Signal(syscall.SIGCONT)
 	n.until("containerd has cleaned up", func() bool {
 		_, err := os.Stat(filepath.Join(n.dir, "c/io.containerd.runtime.v2.task/k8s.io", id))
 		return errors.Is(err, os.ErrNotExist)
