@@ -52,7 +52,7 @@ demo: setup tools build ## Show berth at work, as root, without Docker, a regist
 ##@ Test
 
 # These change the host's tables (iptables), so they are not run side by side.
-HOSTWIDE := /internal/network$$|/test/e2e$$
+HOSTWIDE := /internal/network$$|/test/node$$|/test/e2e$$|/test/fault$$
 LIMIT    := $(if $(CI),timeout -k 10 30m)
 
 .PHONY: test

@@ -14,10 +14,11 @@ import (
 
 	"berth/internal/testimage"
 	"berth/internal/testimage/testregistry"
+	"berth/test/node"
 )
 
 func TestImagesArePulledListedAndRemoved(t *testing.T) {
-	both(t, func(t *testing.T, n *node) {
+	node.Both(t, func(t *testing.T, n *node.Node) {
 		ctx := t.Context()
 		img, err := testimage.Busybox()
 		if err != nil {
@@ -68,11 +69,11 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 		if _, err := pull("team/UPPER:1", nil); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("bad reference: %v", err)
 		}
-		cfg := podConfig(n)
-		pod := n.pod(cfg)
-		c := containerConfig("c", "true")
+		cfg := n.PodConfig()
+		pod := n.Pod(cfg)
+		c := node.ContainerConfig("c", "true")
 		c.Image.Image = byDigest
-		expectExit(t, n.ended(n.run(pod, cfg, c)), 0, "Completed")
+		node.ExpectExit(t, n.Ended(n.Run(pod, cfg, c)), 0, "Completed")
 		for range 2 {
 			if _, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
 				t.Error(err)
@@ -82,7 +83,7 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 		if st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil || st.GetImage() != nil {
 			t.Errorf("%v %v", st, err)
 		}
-		if st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: busybox}}); err != nil || st.GetImage() != nil {
+		if st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: node.Busybox}}); err != nil || st.GetImage() != nil {
 			t.Errorf("%v %v", st, err)
 		}
 		if fs, err := n.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err != nil || len(fs.GetImageFilesystems()) != 1 || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() == "" {
@@ -92,7 +93,7 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 }
 
 func TestCredentialsOpenTheRegistryTheyAreFor(t *testing.T) {
-	n := start(t, options{})
+	n := node.Start(t, node.Options{})
 	img, err := testimage.Busybox()
 	if err != nil {
 		t.Fatal(err)
@@ -118,12 +119,12 @@ func TestCredentialsOpenTheRegistryTheyAreFor(t *testing.T) {
 }
 
 func TestDockerArchivesAreImported(t *testing.T) {
-	n := start(t, options{})
+	n := node.Start(t, node.Options{})
 	img, err := testimage.Busybox()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := n.dir + "/docker.tar"
+	path := n.Dir + "/docker.tar"
 	if err := testimage.WriteDockerArchive(path, "localhost/docker:1", img); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestDockerArchivesAreImported(t *testing.T) {
 	if err != nil || len(names) != 1 || names[0] != "localhost/docker:1" {
 		t.Fatalf("%v %v", names, err)
 	}
-	if _, err := n.Import(t.Context(), n.dir+"/absent.tar", ""); status.Code(err) != codes.NotFound {
+	if _, err := n.Import(t.Context(), n.Dir+"/absent.tar", ""); status.Code(err) != codes.NotFound {
 		t.Errorf("%v", err)
 	}
 }

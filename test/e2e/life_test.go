@@ -14,24 +14,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
 )
 
-// both runs a test with containerd inside and outside of berth.
-func both(t *testing.T, f func(t *testing.T, n *node)) {
-	for _, external := range []bool{false, true} {
-		name := "embedded"
-		if external {
-			name = "external"
-		}
-		t.Run(name, func(t *testing.T) { f(t, start(t, options{external: external})) })
-	}
-}
-
 func TestAPodLivesAndDies(t *testing.T) {
-	both(t, func(t *testing.T, n *node) {
+	node.Both(t, func(t *testing.T, n *node.Node) {
 		ctx := t.Context()
-		cfg := podConfig(n)
-		pod := n.pod(cfg)
+		cfg := n.PodConfig()
+		pod := n.Pod(cfg)
 		st, err := n.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod[:13], Verbose: true})
 		if err != nil {
 			t.Fatal(err)
@@ -53,19 +44,19 @@ func TestAPodLivesAndDies(t *testing.T) {
 		}
 		ids := make([]string, len(wants))
 		for i, w := range wants {
-			c := containerConfig(fmt.Sprint("c", i), "sh", "-c", w.script)
+			c := node.ContainerConfig(fmt.Sprint("c", i), "sh", "-c", w.script)
 			if w.memory > 0 {
 				c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: w.memory}
 			}
-			ids[i] = n.run(pod, cfg, c)
+			ids[i] = n.Run(pod, cfg, c)
 		}
 		for i, w := range wants {
-			expectExit(t, n.ended(ids[i]), w.code, w.reason)
+			node.ExpectExit(t, n.Ended(ids[i]), w.code, w.reason)
 		}
-		if got := n.log(ids[0]); !strings.Contains(got, "out\n") || !strings.Contains(got, "err\n") {
+		if got := n.Log(ids[0]); !strings.Contains(got, "out\n") || !strings.Contains(got, "err\n") {
 			t.Errorf("log %q", got)
 		}
-		if got := n.log(ids[4]); got != cfg.GetHostname()+"\n0\n" {
+		if got := n.Log(ids[4]); got != cfg.GetHostname()+"\n0\n" {
 			t.Errorf("log %q", got)
 		}
 		list, err := n.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: pod, LabelSelector: map[string]string{"container": "c1"}}})
@@ -96,10 +87,10 @@ func TestAPodLivesAndDies(t *testing.T) {
 }
 
 func TestVerboseStatusIsWhatCrictlReads(t *testing.T) {
-	n := start(t, options{})
-	cfg := podConfig(n)
-	pod := n.pod(cfg)
-	id := n.run(pod, cfg, containerConfig("c", "sleep", "1000"))
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	id := n.Run(pod, cfg, node.ContainerConfig("c", "sleep", "1000"))
 	resp, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
@@ -112,38 +103,38 @@ func TestVerboseStatusIsWhatCrictlReads(t *testing.T) {
 	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil {
 		t.Fatal(err)
 	}
-	if info.SandboxID != pod || info.SnapshotKey == "" || info.Image != busybox || info.Pid == 0 || info.RuntimeSpec["process"] == nil {
+	if info.SandboxID != pod || info.SnapshotKey == "" || info.Image != node.Busybox || info.Pid == 0 || info.RuntimeSpec["process"] == nil {
 		t.Fatalf("%+v", info)
 	}
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", info.Pid)); err != nil || !strings.HasPrefix(string(b), "sleep\x001000") {
 		t.Fatalf("%q %v", b, err)
 	}
-	if st := n.status(id); st.GetImageId() == "" || st.GetStopSignal() != runtimeapi.Signal_SIGNAL_SIGTERM {
+	if st := n.Container(id); st.GetImageId() == "" || st.GetStopSignal() != runtimeapi.Signal_SIGNAL_SIGTERM {
 		t.Fatalf("%v", st)
 	}
 }
 
 func TestStopAsksThenKills(t *testing.T) {
-	n := start(t, options{})
-	_, kind := n.sh("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
-	_, deaf := n.sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
+	n := node.Start(t, node.Options{})
+	_, kind := n.Sh("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
+	_, deaf := n.Sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
 	for id, code := range map[string]int32{kind: 3, deaf: 137} {
-		n.until("ready", func() bool { return n.log(id) != "" })
+		n.Until("ready", func() bool { return n.Log(id) != "" })
 		for range 2 { // the second finds it dead
 			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 1}); err != nil {
 				t.Fatal(err)
 			}
-			expectExit(t, n.status(id), code, "Error") // visible at once
+			node.ExpectExit(t, n.Container(id), code, "Error") // visible at once
 		}
 	}
-	if !strings.Contains(n.log(kind), "bye") {
-		t.Errorf("log %q", n.log(kind))
+	if !strings.Contains(n.Log(kind), "bye") {
+		t.Errorf("log %q", n.Log(kind))
 	}
 }
 
 func TestRemoveOfARunningContainerIsForced(t *testing.T) {
-	n := start(t, options{})
-	_, id := n.sh("sleep 1000")
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("sleep 1000")
 	if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 		t.Fatal(err)
 	}
@@ -153,18 +144,18 @@ func TestRemoveOfARunningContainerIsForced(t *testing.T) {
 }
 
 func TestThirtyPodsAtOnce(t *testing.T) {
-	n := start(t, options{})
+	n := node.Start(t, node.Options{})
 	var wg sync.WaitGroup
 	for i := range 30 {
 		wg.Go(func() {
-			cfg := podConfig(n)
+			cfg := n.PodConfig()
 			resp, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			c, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-				PodSandboxId: resp.GetPodSandboxId(), SandboxConfig: cfg, Config: containerConfig("c", "sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i)),
+				PodSandboxId: resp.GetPodSandboxId(), SandboxConfig: cfg, Config: node.ContainerConfig("c", "sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i)),
 			})
 			if err != nil {
 				t.Error(err)
@@ -178,8 +169,8 @@ func TestThirtyPodsAtOnce(t *testing.T) {
 			if i == 0 {
 				reason = "Completed"
 			}
-			expectExit(t, n.ended(c.GetContainerId()), int32(i), reason)
-			if got := n.log(c.GetContainerId()); got != fmt.Sprintln(i) {
+			node.ExpectExit(t, n.Ended(c.GetContainerId()), int32(i), reason)
+			if got := n.Log(c.GetContainerId()); got != fmt.Sprintln(i) {
 				t.Errorf("log %q", got)
 			}
 		})
@@ -188,13 +179,13 @@ func TestThirtyPodsAtOnce(t *testing.T) {
 }
 
 func TestEventsComeInOrderWithTheWholePod(t *testing.T) {
-	n := start(t, options{})
+	n := node.Start(t, node.Options{})
 	stream, err := n.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, id := n.sh("exit 7")
-	n.ended(id)
+	pod, id := n.Sh("exit 7")
+	n.Ended(id)
 	if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 		t.Fatal(err)
 	}
@@ -223,12 +214,12 @@ func TestEventsComeInOrderWithTheWholePod(t *testing.T) {
 }
 
 func TestBadInputIsRefusedInWords(t *testing.T) {
-	n := start(t, options{})
+	n := node.Start(t, node.Options{})
 	ctx := t.Context()
-	cfg := podConfig(n)
-	pod := n.pod(cfg)
-	n.create(pod, cfg, containerConfig("taken", "true"))
-	stopped := n.pod(podConfig(n))
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	n.Create(pod, cfg, node.ContainerConfig("taken", "true"))
+	stopped := n.Pod(n.PodConfig())
 	if _, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: stopped}); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +228,7 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 		return err
 	}
 	create := func(pod string, edit func(*runtimeapi.ContainerConfig)) error {
-		c := containerConfig("x", "true")
+		c := node.ContainerConfig("x", "true")
 		if edit != nil {
 			edit(c)
 		} else {
@@ -247,7 +238,7 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 		return err
 	}
 	same := func(*runtimeapi.ContainerConfig) {}
-	badName := podConfig(n)
+	badName := n.PodConfig()
 	badName.Metadata.Name = "../../etc"
 	for _, tt := range []struct {
 		name string
@@ -259,7 +250,7 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 		{"no metadata", run(&runtimeapi.PodSandboxConfig{}, ""), codes.InvalidArgument, "metadata"},
 		{"name that escapes", run(badName, ""), codes.InvalidArgument, "../../etc"},
 		{"duplicate pod", run(cfg, ""), codes.AlreadyExists, pod},
-		{"unknown handler", run(podConfig(n), "kata"), codes.InvalidArgument, "kata"},
+		{"unknown handler", run(n.PodConfig(), "kata"), codes.InvalidArgument, "kata"},
 		{"no container config", create(pod, nil), codes.InvalidArgument, "config is missing"},
 		{"unknown image", create(pod, func(c *runtimeapi.ContainerConfig) { c.Image.Image = "localhost/nothing:1" }), codes.NotFound, "pull or import"},
 		{"unknown pod", create("feedbeef", same), codes.NotFound, "feedbeef"},
@@ -279,11 +270,11 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 	if _, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("what is not there yet: %v", err)
 	}
-	id := n.create(pod, cfg, containerConfig("no-program", "/no/such/program"))
+	id := n.Create(pod, cfg, node.ContainerConfig("no-program", "/no/such/program"))
 	if _, err := n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
 		t.Errorf("start of no program: %v", err)
 	}
-	expect := n.ended(id)
+	expect := n.Ended(id)
 	if expect.GetReason() != "StartError" || expect.GetExitCode() != 128 {
 		t.Errorf("%v", expect)
 	}
@@ -294,19 +285,18 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 }
 
 func TestTermStopsBerthAndLeavesPodsRunning(t *testing.T) {
-	n := start(t, options{})
-	_, id := n.sh("sleep 1000")
-	second := n.spawn(n.root+"/build/bin/berth", n.args...)
-	<-second.done
-	if second.cmd.ProcessState.ExitCode() == 0 || !strings.Contains(second.out.String(), "in use by another berth") {
-		t.Errorf("a second berth on the same data: %s", second.out)
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("sleep 1000")
+	second := n.SpawnBerth()
+	if second.Wait() == 0 || !strings.Contains(second.Output(), "in use by another berth") {
+		t.Errorf("a second berth on the same data: %s", second.Output())
 	}
-	n.berth.kill(syscall.SIGTERM)
-	if n.berth.cmd.ProcessState.ExitCode() != 0 {
-		t.Fatalf("ended with %v:\n%s", n.berth.cmd.ProcessState, n.berth.out)
+	n.Berth.Kill(syscall.SIGTERM)
+	if code := n.Berth.Wait(); code != 0 {
+		t.Fatalf("ended with %d:\n%s", code, n.Berth.Output())
 	}
-	n.startBerth()
-	if st := n.status(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+	n.StartBerth()
+	if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Fatalf("%v", st)
 	}
 }

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/vishvananda/netlink"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// patience is how long what ends by itself, such as a shim, may take to do so.
+const patience = 10 * time.Second
+
+// remains are names of files below Node.Dir that exist only while something is held.
+var remains = []string{
+	"netns/*", "run/io/*", "run/sandboxes/*", "lib/volumes/*", // berth's
+	"lib/cni/results/*", "lib/ipam/*/[0-9]*", // CNI's results, host-local's addresses
+	"run/containerd/io.containerd.runtime.v2.task/k8s.io/*", "c/io.containerd.runtime.v2.task/k8s.io/*", // bundles
+	"run/runc/*/*", "runc/*/*", // the OCI runtime's records
+}
+
+// leaks fails the test for everything that is left of the node once it is stopped.
+func (n *Node) leaks() {
+	n.t.Helper()
+	ids := n.seen.all()
+	look := func() []string {
+		var left []string
+		for _, f := range []func() []string{n.leftProcesses, n.leftMounts, n.leftFiles, n.leftCgroups, n.leftLinks} {
+			left = append(left, f()...)
+		}
+		return append(left, n.leftRules(ids)...)
+	}
+	if left := wait(look); len(left) > 0 {
+		n.t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+		n.sweep()
+	}
+	for _, g := range n.cgroups("") {
+		_ = os.Remove(g)
+	}
+}
+
+// wait looks until nothing is left, or for so long as anything may take.
+func wait(look func() []string) []string {
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		left := look()
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+	}
+}
+
+func (n *Node) eachOwn(f func(pid int, cmdline []byte)) {
+	eachProcess(func(pid int, b []byte) {
+		own := bytes.Contains(b, []byte(n.Dir+"/"))
+		for _, link := range []string{"cwd", "root", "exe"} {
+			to, err := os.Readlink(fmt.Sprintf("/proc/%d/%s", pid, link))
+			own = own || err == nil && strings.HasPrefix(to, n.Dir+"/")
+		}
+		if own {
+			f(pid, b)
+		}
+	})
+}
+
+func (n *Node) leftProcesses() (left []string) {
+	n.eachOwn(func(pid int, b []byte) {
+		left = append(left, fmt.Sprintf("process %d %s", pid, bytes.ReplaceAll(b, []byte{0}, []byte(" "))))
+	})
+	return left
+}
+
+func (n *Node) mounts() (left []string) {
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 5 && (strings.HasPrefix(f[4], n.Dir+"/") || strings.HasPrefix(f[3], n.Dir+"/")) {
+			left = append(left, f[4])
+		}
+	}
+	return left
+}
+
+func (n *Node) leftMounts() (left []string) {
+	for _, m := range n.mounts() {
+		left = append(left, "mount "+m)
+	}
+	return left
+}
+
+func (n *Node) leftFiles() (left []string) {
+	for _, pattern := range remains {
+		found, _ := filepath.Glob(filepath.Join(n.Dir, pattern))
+		for _, f := range found {
+			// A bundle that containerd was killed while deleting stays as .ID, empty of everything that runs.
+			if !strings.HasPrefix(filepath.Base(f), ".") {
+				left = append(left, f)
+			}
+		}
+	}
+	return left
+}
+
+// cgroups are the directories below the pods' cgroup parent, in each hierarchy; those of the parent itself for "".
+func (n *Node) cgroups(below string) []string {
+	var found []string
+	for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		dirs, _ := filepath.Glob(hierarchy + n.Cgroup + below)
+		for _, d := range dirs {
+			if st, err := os.Stat(d); err == nil && st.IsDir() {
+				found = append(found, d)
+			}
+		}
+	}
+	return found
+}
+
+func (n *Node) leftCgroups() (left []string) {
+	for _, g := range n.cgroups("/*") {
+		procs, _ := os.ReadFile(g + "/cgroup.procs")
+		left = append(left, fmt.Sprintf("cgroup %s with processes %v", g, strings.Fields(string(procs))))
+	}
+	return left
+}
+
+// leftLinks are interfaces on the node's bridge: the host's ends of pods' pairs.
+func (n *Node) leftLinks() (left []string) {
+	bridge, err := netlink.LinkByName(n.Bridge)
+	if err != nil {
+		return nil // no pod had a network
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return []string{fmt.Sprint("links cannot be listed: ", err)}
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex == bridge.Attrs().Index {
+			left = append(left, "link "+l.Attrs().Name)
+		}
+	}
+	return left
+}
+
+// leftRules are rules and chains of the pods' in the host's tables.
+func (n *Node) leftRules(ids map[string]bool) (left []string) {
+	marks := []string{strings.TrimSuffix(n.Subnet, "0/24")}
+	for id := range ids {
+		marks = append(marks, id, fmt.Sprintf("CNI-%x", sha512.Sum512([]byte("berth"+id)))[:len("CNI-")+24])
+	}
+	out, err := exec.Command("iptables-save").CombinedOutput()
+	if err != nil {
+		return []string{fmt.Sprintf("iptables-save: %v: %s", err, out)}
+	}
+	for line := range strings.Lines(string(out)) {
+		for _, m := range marks {
+			if strings.Contains(line, m) {
+				left = append(left, "rule "+strings.TrimSpace(line))
+				break
+			}
+		}
+	}
+	return left
+}
+
+// sweep takes away what was left, so that it is nobody else's trouble.
+func (n *Node) sweep() {
+	kill := func(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
+	n.eachOwn(func(pid int, _ []byte) { kill(pid) })
+	for _, g := range n.cgroups("/*") {
+		b, _ := os.ReadFile(g + "/cgroup.procs")
+		for f := range strings.FieldsSeq(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid > 1 {
+				kill(pid)
+			}
+		}
+	}
+	for _, m := range n.mounts() {
+		_ = syscall.Unmount(m, syscall.MNT_DETACH)
+	}
+	for range 100 {
+		for _, g := range n.cgroups("/*") {
+			_ = os.Remove(g)
+		}
+		if len(n.cgroups("/*")) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// leaksInContainerd fails the test for what containerd and berth still know of, all pods being removed.
+func (n *Node) leaksInContainerd(ctx context.Context) {
+	n.t.Helper()
+	ctx, conn, err := n.dialContainerd(ctx)
+	if err != nil {
+		n.t.Error(err)
+		return
+	}
+	defer conn.Close()
+	if left := wait(func() []string { return append(n.known(ctx), inContainerd(ctx, conn)...) }); len(left) > 0 {
+		n.t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// dialContainerd connects to the node's containerd, wherever it runs. The context names berth's namespace.
+func (n *Node) dialContainerd(ctx context.Context) (context.Context, *grpc.ClientConn, error) {
+	socket := n.external
+	if socket == "" {
+		socket = n.Dir + "/run/containerd/containerd.sock"
+	}
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io"), conn, err
+}
+
+// known is what berth itself still lists.
+func (n *Node) known(ctx context.Context) (left []string) {
+	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		left = append(left, fmt.Sprint("pods cannot be listed: ", err))
+	}
+	for _, p := range pods.GetItems() {
+		left = append(left, "pod "+p.GetId())
+	}
+	cs, err := n.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		left = append(left, fmt.Sprint("containers cannot be listed: ", err))
+	}
+	for _, c := range cs.GetContainers() {
+		left = append(left, "container "+c.GetId())
+	}
+	raw, err := n.Lanes(ctx)
+	var lanes []json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(raw, &lanes)
+	}
+	if err != nil {
+		left = append(left, fmt.Sprint("lanes cannot be listed: ", err))
+	}
+	for _, l := range lanes {
+		left = append(left, "lane "+string(l))
+	}
+	return left
+}
+
+// inContainerd is what containerd has in berth's namespace, images and their layers left out.
+func inContainerd(ctx context.Context, conn grpc.ClientConnInterface) (left []string) {
+	add := func(kind, id string) { left = append(left, "containerd's "+kind+" "+id) }
+	failed := func(kind string, err error) { add(kind, fmt.Sprint("cannot be listed: ", err)) }
+	if r, err := containersapi.NewContainersClient(conn).List(ctx, &containersapi.ListContainersRequest{}); err != nil {
+		failed("containers", err)
+	} else {
+		for _, c := range r.GetContainers() {
+			add("container", c.GetID())
+		}
+	}
+	if r, err := tasksapi.NewTasksClient(conn).List(ctx, &tasksapi.ListTasksRequest{}); err != nil {
+		failed("tasks", err)
+	} else {
+		for _, t := range r.GetTasks() {
+			add("task", t.GetID())
+		}
+	}
+	if r, err := sandboxapi.NewStoreClient(conn).List(ctx, &sandboxapi.StoreListRequest{}); err != nil {
+		failed("sandboxes", err)
+	} else {
+		for _, s := range r.GetList() {
+			add("sandbox", s.GetSandboxID())
+		}
+	}
+	if r, err := leasesapi.NewLeasesClient(conn).List(ctx, &leasesapi.ListRequest{}); err != nil {
+		failed("leases", err)
+	} else {
+		for _, l := range r.GetLeases() {
+			add("lease", fmt.Sprint(l.GetID(), l.GetLabels()))
+		}
+	}
+	stream, err := snapshotsapi.NewSnapshotsClient(conn).List(ctx, &snapshotsapi.ListSnapshotsRequest{Snapshotter: "overlayfs"})
+	for err == nil {
+		var r *snapshotsapi.ListSnapshotsResponse
+		if r, err = stream.Recv(); err != nil {
+			break
+		}
+		for _, s := range r.GetInfo() {
+			if s.GetKind() != snapshotsapi.Kind_COMMITTED {
+				add("snapshot", s.GetName())
+			}
+		}
+	}
+	if err.Error() != "EOF" {
+		failed("snapshots", err)
+	}
+	return left
+}

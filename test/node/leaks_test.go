@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+)
+
+// The look for leaks sees each kind of thing that a running pod holds: what it does not see it could not miss.
+func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
+	Both(t, func(t *testing.T, n *Node) {
+		pod, id := n.Sh("sleep 1000")
+		ctx, conn, err := n.dialContainerd(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		leases := leasesapi.NewLeasesClient(conn)
+		if _, err := leases.Create(ctx, &leasesapi.CreateRequest{ID: "forgotten"}); err != nil {
+			t.Fatal(err)
+		}
+		n.seen.mu.Lock()
+		ids := map[string]bool{pod: n.seen.ids[pod]}
+		n.seen.mu.Unlock()
+		if !ids[pod] {
+			t.Error("the pod's ID was not seen")
+		}
+		left := slices.Concat(n.leftProcesses(), n.leftMounts(), n.leftFiles(), n.leftCgroups(), n.leftLinks(), n.leftRules(ids), n.known(ctx), inContainerd(ctx, conn))
+		state := n.Dir + "/run/containerd"
+		records := n.Dir + "/run/runc/k8s.io/"
+		if n.external != "" {
+			state, records = n.Dir+"/c", n.Dir+"/runc/k8s.io/"
+		}
+		for _, begin := range []string{
+			"process ", "mount " + n.Dir + "/run/sandboxes/" + pod + "/shm", "mount " + state, "mount " + n.Dir + "/netns/berth-" + pod, "link veth", "rule :CNI-", "rule -A POSTROUTING",
+			"cgroup /sys/fs/cgroup", n.Dir + "/netns/", n.Dir + "/run/io/", n.Dir + "/run/sandboxes/", n.Dir + "/lib/cni/results/", n.Dir + "/lib/ipam/berth/10.",
+			state + "/io.containerd.runtime.v2.task/k8s.io/" + id, records + id, "pod " + pod, "container " + id,
+			"containerd's container " + pod, "containerd's container " + id, "containerd's task " + id, "containerd's sandbox " + id, "containerd's snapshot ", "containerd's lease forgotten",
+		} {
+			if !slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(l, begin) }) {
+				t.Errorf("nothing begins with %q", begin)
+			}
+		}
+		if t.Failed() {
+			t.Log(strings.Join(left, "\n"))
+		}
+		if _, err := leases.Delete(ctx, &leasesapi.DeleteRequest{ID: "forgotten"}); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/testimage"
+)
+
+// Busybox is the image that each node has from its start.
+const Busybox = "localhost/berth-test:latest"
+
+// Module is the root directory of berth's source, with what has to be built for real containers.
+func Module(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		if dir == "/" {
+			t.Fatal("no go.mod above the test's directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+	for _, f := range []string{"build/bin/berth", "build/libexec/containerd", "build/libexec/runc", "build/libexec/pause", "build/cni/bridge"} {
+		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+			t.Fatalf("%v: run `make tools build`", err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("real containers need root")
+	}
+	return dir
+}
+
+var instances atomic.Int32
+
+// Node is one berth with its directories, and the containerd it uses if that is external. Calls are made through
+// the embedded client, which Restart and Start replace.
+type Node struct {
+	*cri.Client
+	Dir        string // everything of the node's is below it
+	Module     string // root of the source
+	Bridge     string // of its pods
+	Subnet     string // of its pods, CIDR
+	Cgroup     string // parent of its pods' groups
+	Containerd *Process
+	Berth      *Process
+
+	t        testing.TB
+	args     []string
+	libexec  string
+	external string // containerd's socket, "" for embedded
+	seen     *seen
+}
+
+// Options say how a node differs from the usual one.
+type Options struct {
+	External bool
+	Runc     string   // path of the OCI runtime; "" for the built one
+	Libexec  string   // directory of shim and pause program; "" for the built one
+	CNI      string   // directory of CNI plug-ins; "" for the built one
+	Args     []string // more arguments of berth's
+}
+
+// Start brings up a node; the test's end removes all pods, stops it and looks for leaks.
+func Start(t testing.TB, o Options) *Node {
+	t.Helper()
+	n := &Node{t: t, Module: Module(t), libexec: o.Libexec}
+	dir, err := os.MkdirTemp("", "be") // short: sockets live below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Dir = dir
+	k := int(instances.Add(1))
+	n.Bridge = fmt.Sprintf("be%d-%d", os.Getpid()%100000, k)
+	n.Subnet = fmt.Sprintf("10.%d.%d.0/24", 90+os.Getpid()%100, k)
+	n.Cgroup = fmt.Sprintf("/be%d-%d", os.Getpid(), k)
+	runc, cni := o.Runc, o.CNI
+	if n.libexec == "" {
+		n.libexec = n.Module + "/build/libexec"
+	}
+	if runc == "" {
+		runc = n.Module + "/build/libexec/runc"
+	}
+	if cni == "" {
+		cni = n.Module + "/build/cni"
+	}
+	n.args = []string{
+		"serve", "--config", dir + "/config.toml", "--root", dir + "/lib", "--state", dir + "/run", "--address", dir + "/berth.sock", "--libexec", n.libexec,
+		"--cni-conf-dir", dir + "/net.d", "--set", "network.netns_dir=" + dir + "/netns", "--set", "network.default_bridge=" + n.Bridge,
+		"--set", "network.default_subnet=" + n.Subnet, "--set", "network.bin_dirs=[\"" + cni + "\"]", "--set", "runtimes.runc.binary=" + runc,
+	}
+	n.args = append(n.args, o.Args...)
+	if err := os.WriteFile(dir+"/config.toml", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n.seen, err = watchPins(dir + "/netns"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.stop)
+	if o.External {
+		n.external = dir + "/c/containerd.sock"
+		n.args = append(n.args, "--containerd", n.external, "--set", "runtimes.runc.root="+dir+"/runc")
+		n.StartContainerd()
+	}
+	n.StartBerth()
+	n.importImage()
+	return n
+}
+
+// Both runs a test with containerd inside and outside of berth.
+func Both(t *testing.T, f func(t *testing.T, n *Node)) {
+	for _, external := range []bool{false, true} {
+		name := "embedded"
+		if external {
+			name = "external"
+		}
+		t.Run(name, func(t *testing.T) { f(t, Start(t, Options{External: external})) })
+	}
+}
+
+// StartContainerd starts the external containerd.
+func (n *Node) StartContainerd() {
+	n.t.Helper()
+	cfg := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\ndisabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime']\n"+
+		"[plugins.'io.containerd.server.v1.grpc']\naddress = %q\n[plugins.'io.containerd.server.v1.ttrpc']\naddress = %q\n[plugins.'io.containerd.shim.v1.manager']\nsocket_dir = %q\n",
+		n.Dir+"/cl", n.Dir+"/c", n.external, n.external+".ttrpc", n.Dir+"/s")
+	if err := os.WriteFile(n.Dir+"/containerd.toml", []byte(cfg), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.Containerd = n.Spawn(n.Module+"/build/libexec/containerd", "--config", n.Dir+"/containerd.toml")
+}
+
+// StartBerth starts berth and waits for its ready line.
+func (n *Node) StartBerth() {
+	n.t.Helper()
+	n.Berth = n.SpawnBerth()
+	for {
+		select {
+		case line := <-n.Berth.out.seen:
+			if strings.HasPrefix(line, "berth is ready on ") {
+				c, err := cri.Dial(n.Dir + "/berth.sock")
+				if err != nil {
+					n.t.Fatal(err)
+				}
+				if n.Client != nil {
+					_ = n.Client.Close()
+				}
+				n.Client = c
+				return
+			}
+		case <-n.Berth.done:
+			n.t.Fatalf("berth ended before it was ready:\n%s", n.Berth.out)
+		case <-time.After(time.Minute):
+			n.t.Fatalf("berth is not ready after a minute:\n%s", n.Berth.out)
+		}
+	}
+}
+
+// SpawnBerth starts one more berth on the node's data, and waits for nothing.
+func (n *Node) SpawnBerth() *Process {
+	n.t.Helper()
+	return n.Spawn(n.Module+"/build/bin/berth", n.args...)
+}
+
+func (n *Node) importImage() {
+	n.t.Helper()
+	img, err := testimage.Busybox()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	path := n.Dir + "/image.tar"
+	if err := testimage.WriteOCIArchive(path, Busybox, img); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := n.Import(n.t.Context(), path, ""); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// stop removes everything and looks for what was left.
+func (n *Node) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if n.t.Failed() && n.Berth != nil {
+		n.t.Logf("berth's log:\n%s", n.Berth.out)
+	}
+	if n.Client != nil {
+		select {
+		case <-n.Berth.done:
+		default:
+			n.RemoveAll(ctx)
+			n.leaksInContainerd(ctx)
+			n.Berth.Kill(syscall.SIGTERM)
+			if code := n.Berth.cmd.ProcessState.ExitCode(); code != 0 {
+				n.t.Errorf("berth ended with %d:\n%s", code, n.Berth.out)
+			}
+		}
+		_ = n.Client.Close()
+	}
+	if n.Containerd != nil {
+		n.Containerd.Kill(syscall.SIGTERM)
+	}
+	n.leaks()
+	if l, err := netlink.LinkByName(n.Bridge); err == nil {
+		_ = netlink.LinkDel(l)
+	}
+	if err := os.RemoveAll(n.Dir); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// RemoveAll removes every pod.
+func (n *Node) RemoveAll(ctx context.Context) {
+	n.t.Helper()
+	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		n.t.Error(err)
+		return
+	}
+	var wg sync.WaitGroup
+	for _, p := range pods.GetItems() {
+		wg.Go(func() {
+			if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
+				n.t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}

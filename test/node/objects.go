@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var names atomic.Int32
+
+// PodConfig is a pod of an unused name.
+func (n *Node) PodConfig() *runtimeapi.PodSandboxConfig {
+	name := fmt.Sprintf("pod%d", names.Add(1))
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: "uid-" + name}, Hostname: name,
+		LogDirectory: filepath.Join(n.Dir, "logs", name), Labels: map[string]string{"app": name},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.Cgroup, SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+		}},
+	}
+}
+
+// ContainerConfig is a container of Busybox with a log.
+func ContainerConfig(name string, command ...string) *runtimeapi.ContainerConfig {
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: Busybox}, Command: command, LogPath: name + ".log",
+		Labels: map[string]string{"container": name},
+		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+			Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+		}},
+	}
+}
+
+// Pod runs a sandbox.
+func (n *Node) Pod(cfg *runtimeapi.PodSandboxConfig) string {
+	n.t.Helper()
+	resp, err := n.RunPodSandbox(n.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return resp.GetPodSandboxId()
+}
+
+// Create makes a container.
+func (n *Node) Create(pod string, sandbox *runtimeapi.PodSandboxConfig, cfg *runtimeapi.ContainerConfig) string {
+	n.t.Helper()
+	resp, err := n.CreateContainer(n.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: cfg, SandboxConfig: sandbox})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return resp.GetContainerId()
+}
+
+// Run makes a container and starts it.
+func (n *Node) Run(pod string, sandbox *runtimeapi.PodSandboxConfig, cfg *runtimeapi.ContainerConfig) string {
+	n.t.Helper()
+	id := n.Create(pod, sandbox, cfg)
+	if _, err := n.StartContainer(n.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		n.t.Fatal(err)
+	}
+	return id
+}
+
+// Sh runs a shell script in a container in a pod of its own.
+func (n *Node) Sh(script string) (pod, id string) {
+	n.t.Helper()
+	cfg := n.PodConfig()
+	pod = n.Pod(cfg)
+	return pod, n.Run(pod, cfg, ContainerConfig("c", "sh", "-c", script))
+}
+
+// Container is a container's status.
+func (n *Node) Container(id string) *runtimeapi.ContainerStatus {
+	n.t.Helper()
+	st, err := n.ContainerStatus(n.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return st.GetStatus()
+}
+
+// Ended waits until a container is EXITED.
+func (n *Node) Ended(id string) *runtimeapi.ContainerStatus {
+	n.t.Helper()
+	var st *runtimeapi.ContainerStatus
+	n.Until("container "+id+" EXITED", func() bool {
+		st = n.Container(id)
+		return st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+	})
+	return st
+}
+
+// Until waits for a condition, and fails the test when it does not come true in half a minute.
+func (n *Node) Until(what string, ok func() bool) {
+	n.t.Helper()
+	for range 3000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	n.t.Fatalf("still not: %s", what)
+}
+
+// Log is what a container wrote, without stamps.
+func (n *Node) Log(id string) string {
+	n.t.Helper()
+	b, err := os.ReadFile(n.Container(id).GetLogPath())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(line, " ", 4)
+		if len(f) != 4 {
+			n.t.Fatalf("no log line: %q", line)
+		}
+		text := f[3]
+		if f[2] == "P" {
+			text = strings.TrimSuffix(text, "\n")
+		}
+		out.WriteString(text)
+	}
+	return out.String()
+}
+
+// ExpectExit fails the test unless a container ended so, in a plausible order of instants.
+func ExpectExit(t testing.TB, st *runtimeapi.ContainerStatus, code int32, reason string) {
+	t.Helper()
+	if st.GetExitCode() != code || st.GetReason() != reason {
+		t.Errorf("%s ended with %d %s (%s), want %d %s", st.GetMetadata().GetName(), st.GetExitCode(), st.GetReason(), st.GetMessage(), code, reason)
+	}
+	if st.GetFinishedAt() < st.GetStartedAt() || st.GetStartedAt() < st.GetCreatedAt() {
+		t.Errorf("%s: created %d, started %d, finished %d", st.GetMetadata().GetName(), st.GetCreatedAt(), st.GetStartedAt(), st.GetFinishedAt())
+	}
+}
+
+// Exact reports whether the kernel itself can tell exit codes here (Linux 6.15).
+func (n *Node) Exact() bool {
+	n.t.Helper()
+	st, err := n.RuntimeServiceClient.Status(n.t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return st.GetInfo()["kernelWitnessExact"] == "true"
+}

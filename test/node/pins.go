@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// seen collects the IDs of all pods that a node ever made a network for, those that nobody was told of included: by them
+// what they left in the host's tables can be told from what others left.
+type seen struct {
+	w    *fsnotify.Watcher
+	done chan struct{}
+
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+func watchPins(dir string) (*seen, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	w, err := fsnotify.NewBufferedWatcher(4096)
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", dir, err)
+	}
+	if err := w.Add(dir); err != nil {
+		_ = w.Close()
+		return nil, fmt.Errorf("watch %s: %w", dir, err)
+	}
+	s := &seen{w: w, done: make(chan struct{}), ids: map[string]bool{}}
+	go func() {
+		defer close(s.done)
+		for ev := range w.Events {
+			if id, ok := strings.CutPrefix(filepath.Base(ev.Name), "berth-"); ok {
+				s.mu.Lock()
+				s.ids[id] = true
+				s.mu.Unlock()
+			}
+		}
+	}()
+	return s, nil
+}
+
+// all ends the watching and returns the IDs.
+func (s *seen) all() map[string]bool {
+	_ = s.w.Close()
+	<-s.done
+	return s.ids
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// Process is a child of the test with its output.
+type Process struct {
+	cmd  *exec.Cmd
+	out  *lines
+	done chan struct{}
+}
+
+// lines collects output and tells when a line comes.
+type lines struct {
+	mu   sync.Mutex
+	all  bytes.Buffer
+	seen chan string
+}
+
+func (l *lines) follow(r io.Reader) {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		l.mu.Lock()
+		l.all.WriteString(sc.Text() + "\n")
+		l.mu.Unlock()
+		select {
+		case l.seen <- sc.Text():
+		default:
+		}
+	}
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// Spawn starts a program that finds the node's shim and runc in PATH. The caller ends it.
+func (n *Node) Spawn(name string, args ...string) *Process {
+	n.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "PATH="+n.libexec+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what a terminal sends to the test is not for it
+	r, w, err := os.Pipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	_ = w.Close()
+	p := &Process{cmd: cmd, out: &lines{seen: make(chan string, 10000)}, done: make(chan struct{})}
+	go p.out.follow(r) // ends with the last holder of the pipe
+	go func() { _ = cmd.Wait(); close(p.done) }()
+	return p
+}
+
+// Kill sends a signal and waits for the end.
+func (p *Process) Kill(sig syscall.Signal) {
+	_ = p.cmd.Process.Signal(sig)
+	<-p.done
+}
+
+// Signal sends a signal.
+func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
+
+// Wait waits for the end and returns the exit code; -1 after a signal.
+func (p *Process) Wait() int {
+	<-p.done
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Pid is the process's.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Output is all that was written so far.
+func (p *Process) Output() string { return p.out.String() }
+
+// eachProcess calls f with every process of this host and its command line, arguments separated by zeros.
+func eachProcess(f func(pid int, cmdline []byte)) {
+	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, p := range found {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+		if err != nil {
+			continue
+		}
+		if b, err := os.ReadFile(p); err == nil {
+			f(pid, b)
+		}
+	}
+}
+
+// Shims are the pids of the node's shims by the ID that each was started for.
+func (n *Node) Shims() map[string]int {
+	found := map[string]int{}
+	eachProcess(func(pid int, b []byte) {
+		args := bytes.Split(b, []byte{0})
+		if !bytes.Equal([]byte(filepath.Base(string(args[0]))), []byte("containerd-shim-runc-v2")) || !bytes.Contains(b, []byte(n.Dir+"/")) {
+			return
+		}
+		for i, a := range args[:len(args)-1] {
+			if string(a) == "-id" {
+				found[string(args[i+1])] = pid
+			}
+		}
+	})
+	return found
+}
