@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/pkg/shim"
+)
+
+func main() {
+	name := filepath.Base(os.Args[0])
+	switch {
+	case strings.HasPrefix(name, "containerd-shim"):
+		shim.RunShim(context.Background(), newManager())
+	case os.Getenv("CNI_COMMAND") != "":
+		stand(name, os.Getenv("CNI_COMMAND"), os.Getenv("CNI_CONTAINERID"), cniError)
+	default:
+		command, id := runcStep(os.Args[1:])
+		stand(name, command, id, func(err error) { fmt.Fprintln(os.Stderr, err) })
+	}
+}
+
+// runcStep finds the command and the container's ID in runc's arguments.
+func runcStep(args []string) (command, id string) {
+	commands := []string{"create", "start", "run", "kill", "delete", "state", "exec", "pause", "resume", "ps", "update", "events", "checkpoint", "restore", "features"}
+	i := slices.IndexFunc(args, func(a string) bool { return slices.Contains(commands, a) })
+	if i < 0 {
+		return "none", ""
+	}
+	command = args[i]
+	for _, a := range args[i+1:] { // berth's IDs are the only arguments of this length
+		if len(a) == 64 && !strings.ContainsAny(a, "/-") {
+			id = a
+		}
+	}
+	return command, id
+}
+
+// cniError says what is wrong as CNI wants it, on standard output.
+func cniError(err error) {
+	_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": "1.0.0", "code": 100, "msg": err.Error()})
+}
+
+// stand runs the real program, or does what the rule says.
+func stand(name, step, id string, report func(error)) {
+	r, ok := find(name+"."+step, id)
+	if ok {
+		err := r.before()
+		if errors.Is(err, errSwallowed) {
+			os.Exit(0)
+		}
+		if err != nil {
+			report(err)
+			os.Exit(1)
+		}
+	}
+	path := filepath.Join(base(), "real", name)
+	if !ok || !r.isAfter() {
+		err := syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ())
+		report(fmt.Errorf("run %s: %w", path, err))
+		os.Exit(1)
+	}
+	cmd := exec.Command(path, os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := cmd.Run()
+	if aerr := r.after(); aerr != nil {
+		report(aerr)
+		os.Exit(1)
+	}
+	if err != nil {
+		os.Exit(max(cmd.ProcessState.ExitCode(), 1))
+	}
+}
