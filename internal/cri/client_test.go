@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -21,8 +22,11 @@ import (
 
 type adminFake struct{}
 
-func (adminFake) Import(_ context.Context, path, ref string) ([]string, error) {
+func (adminFake) Import(ctx context.Context, path, ref string) ([]string, error) {
 	switch path {
+	case "/slow":
+		<-ctx.Done()
+		return nil, fmt.Errorf("still reading %s: %w", path, context.Cause(ctx))
 	case "":
 		return nil, nil
 	case "/panic":
@@ -116,5 +120,16 @@ func TestDialWantsASocket(t *testing.T) {
 		if _, err := Dial(e); err == nil || !strings.Contains(err.Error(), "unix:///PATH") {
 			t.Errorf("%q: got %v", e, err)
 		}
+	}
+}
+
+// A caller that waits no longer learns what it waited for: the answer comes a little before its deadline.
+func TestTheAnswerComesBeforeTheDeadline(t *testing.T) {
+	c := dialFake(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := c.Import(ctx, "/slow", "")
+	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "still reading /slow") {
+		t.Errorf("got %v", err)
 	}
 }

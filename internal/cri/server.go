@@ -31,6 +31,8 @@ func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observe Ob
 			err = toStatus(err)
 			ended(log, observe, info.FullMethod, began, err)
 		}()
+		ctx, cancel := early(ctx)
+		defer cancel()
 		return h(ctx, req)
 	}
 	stream := func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
@@ -46,6 +48,17 @@ func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observe Ob
 	runtimeapi.RegisterImageServiceServer(s, i)
 	RegisterAdmin(s, a)
 	return s
+}
+
+// early ends a call a little before its caller stops waiting: what is said then of what was still waited for would else
+// reach nobody.
+func early(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	const most = 200 * time.Millisecond
+	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, most)))
 }
 
 func ended(log *slog.Logger, observe Observe, method string, began time.Time, err error) {
