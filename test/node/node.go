@@ -51,6 +51,16 @@ func Module(t testing.TB) string {
 	return dir
 }
 
+// TempDir makes a directory for [Options]. The node that gets it removes it.
+func TempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "be")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 var instances atomic.Int32
 
 // Node is one berth with its directories, and the containerd it uses if that is external. Calls are made through
@@ -74,6 +84,7 @@ type Node struct {
 
 // Options say how a node differs from the usual one.
 type Options struct {
+	Dir      string // of everything, removed with the node; "" for a new one. A short path: sockets live below it
 	External bool
 	Runc     string   // path of the OCI runtime; "" for the built one
 	Libexec  string   // directory of shim and pause program; "" for the built one
@@ -85,9 +96,10 @@ type Options struct {
 func Start(t testing.TB, o Options) *Node {
 	t.Helper()
 	n := &Node{t: t, Module: Module(t), libexec: o.Libexec}
-	dir, err := os.MkdirTemp("", "be") // short: sockets live below it
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	dir := o.Dir
+	if dir == "" {
+		dir = TempDir(t)
 	}
 	n.Dir = dir
 	k := int(instances.Add(1))

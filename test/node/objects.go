@@ -153,3 +153,12 @@ func (n *Node) Exact() bool {
 	}
 	return st.GetInfo()["kernelWitnessExact"] == "true"
 }
+
+// Bundle is containerd's directory of a container's or pod's task.
+func (n *Node) Bundle(id string) string {
+	state := n.Dir + "/run/containerd"
+	if n.external != "" {
+		state = n.Dir + "/c"
+	}
+	return state + "/io.containerd.runtime.v2.task/k8s.io/" + id
+}
