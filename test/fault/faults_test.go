@@ -87,7 +87,7 @@ func start(t testing.TB, o node.Options) (*node.Node, *faults) {
 	return n, f
 }
 
-// both runs a test with containerd inside and outside of berth.
+// both runs a test with containerd inside and outside of berth, side by side.
 func both(t *testing.T, args []string, test func(t *testing.T, n *node.Node, f *faults)) {
 	for _, external := range []bool{false, true} {
 		name := "embedded"
@@ -95,6 +95,7 @@ func both(t *testing.T, args []string, test func(t *testing.T, n *node.Node, f *
 			name = "external"
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n, f := start(t, node.Options{External: external, Args: args})
 			test(t, n, f)
 		})

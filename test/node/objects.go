@@ -162,3 +162,26 @@ func (n *Node) Bundle(id string) string {
 	}
 	return state + "/io.containerd.runtime.v2.task/k8s.io/" + id
 }
+
+// Processes are the command lines of the processes in the pods' groups.
+func (n *Node) Processes() []string {
+	var found []string
+	seen := map[string]bool{}
+	for _, g := range n.cgroups("/*") {
+		b, _ := os.ReadFile(g + "/cgroup.procs")
+		for pid := range strings.FieldsSeq(string(b)) {
+			if !seen[pid] {
+				seen[pid] = true
+				line, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+				found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
+			}
+		}
+	}
+	return found
+}
+
+// Addresses are the files of host-local for the addresses that are taken.
+func (n *Node) Addresses() []string {
+	found, _ := filepath.Glob(n.Dir + "/lib/ipam/*/[0-9]*")
+	return found
+}

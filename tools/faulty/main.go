@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 )
@@ -26,7 +27,7 @@ func main() {
 		stand(name, os.Getenv("CNI_COMMAND"), os.Getenv("CNI_CONTAINERID"), cniError)
 	default:
 		command, id := runcStep(os.Args[1:])
-		stand(name, command, id, func(err error) { fmt.Fprintln(os.Stderr, err) })
+		stand(name, command, id, runcError)
 	}
 }
 
@@ -44,6 +45,22 @@ func runcStep(args []string) (command, id string) {
 		}
 	}
 	return command, id
+}
+
+// runcError says what is wrong as runc does: on standard error, and in the file of --log.
+func runcError(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	i := slices.Index(os.Args, "--log")
+	if i < 0 || i+1 == len(os.Args) {
+		return
+	}
+	f, oerr := os.OpenFile(os.Args[i+1], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if oerr != nil {
+		complain("%v", oerr)
+		return
+	}
+	defer f.Close()
+	_ = json.NewEncoder(f).Encode(map[string]string{"level": "error", "msg": err.Error(), "time": time.Now().Format(time.RFC3339Nano)})
 }
 
 // cniError says what is wrong as CNI wants it, on standard output.

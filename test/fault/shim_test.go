@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// expectExact expects a code that only the kernel could tell. Where it cannot, the code may be unknown, never another one.
+func expectExact(t *testing.T, n *node.Node, id string, code int32) {
+	t.Helper()
+	st := n.Ended(id)
+	if n.Exact() {
+		node.ExpectExit(t, st, code, "Error")
+	} else if st.GetExitCode() != code && (st.GetExitCode() != 255 || st.GetReason() != "Unknown") {
+		t.Errorf("this kernel may not know the code, but %d %s was invented", st.GetExitCode(), st.GetReason())
+	}
+}
+
+func killShim(t *testing.T, n *node.Node, pod string) {
+	t.Helper()
+	pid, ok := n.Shims()[pod]
+	if !ok {
+		t.Fatalf("no shim of pod %s was found", pod)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// PROPERTIES 5: the shim is killed before the exit. containerd's clean-up is held up, so that the process ends in its own
+// way: its code is told, and not what the clean-up would say.
+func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
+		f.set("shim.cleanup", "stall")
+		pod, id := n.Sh(exitOnTerm(42))
+		ready(n, id)
+		killShim(t, n, pod)
+		n.Until("containerd cleans up", func() bool { return len(f.hits("shim.cleanup")) > 0 })
+		if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Errorf("a process that outlives its shim was reported as %v", st)
+		}
+		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 100}); err != nil {
+			t.Fatal(err)
+		}
+		expectExact(t, n, id, 42)
+		f.clear("shim.cleanup")
+		if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and the pod is NOTREADY.
+func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
+		pod, id := n.Sh(exitOnTerm(42))
+		ready(n, id)
+		killShim(t, n, pod)
+		node.ExpectExit(t, n.Ended(id), 137, "Error")
+		n.Until("the pod is NOTREADY", func() bool {
+			st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+			return err == nil && st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		})
+	})
+}
+
+// The shim dies at the exit: when it is about to publish it, when it just has, and in the deletion that follows, before
+// and after it was done, or while runc is at it.
+func TestTheCodeSurvivesAShimThatDiesAtTheExit(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
+		for _, rule := range []struct{ step, action string }{
+			{"shim.exit-event", "die"}, {"shim.exit-event", "die-after"}, {"shim.Delete", "die"}, {"shim.Delete", "die-after"}, {"runc.delete", "stall"},
+		} {
+			pod, id := n.Sh(exitOnTerm(42))
+			other := n.Run(pod, podOf(t, n, pod), node.ContainerConfig("other", "sh", "-c", exitOnTerm(43)))
+			ready(n, id)
+			ready(n, other)
+			f.set(rule.step, rule.action, "id "+id, "times 1")
+			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 100}); err != nil {
+				t.Fatal(err)
+			}
+			expectExact(t, n, id, 42)
+			n.Until(rule.step+" "+rule.action+" was met", func() bool { return len(f.hits(rule.step)) == 1 })
+			if rule.step == "runc.delete" {
+				killShim(t, n, pod)
+				f.clear(rule.step)
+			}
+			node.ExpectExit(t, n.Ended(other), 137, "Error") // the clean-up after the shim kills it
+			expectExact(t, n, id, 42)
+			if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+				t.Errorf("%s %s: %v", rule.step, rule.action, err)
+			}
+			f.clear(rule.step)
+		}
+	})
+}
+
+// The shim is killed after the exit was settled and released: the code stays.
+func TestTheCodeSurvivesAShimKilledAfterTheExit(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
+		pod, id := n.Sh("exit 42")
+		node.ExpectExit(t, n.Ended(id), 42, "Error")
+		killShim(t, n, pod)
+		n.Until("the pod is NOTREADY", func() bool {
+			st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+			return err == nil && st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		})
+		node.ExpectExit(t, n.Container(id), 42, "Error")
+	})
+}
+
+// PROPERTIES 2: nobody tells of the exit. With the kernel as witness that is no loss at all; where it cannot speak, the
+// shim's answer to containerd's Wait does; where that stays out, too, the audit asks.
+func TestAnExitWhoseEventIsSwallowedIsSeenWithoutARestart(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		args  []string
+		rules map[string]string
+	}{ // in each, the witness that speaks is the only one that can
+		{"kernel", nil, map[string]string{"shim.exit-event": "swallow", "shim.Wait": "stall"}},
+		{"wait", []string{"--set", "runtimes.runc.host_process=false"}, map[string]string{"shim.exit-event": "swallow"}},
+		{"audit", []string{"--set", "runtimes.runc.host_process=false"}, map[string]string{"shim.exit-event": "swallow", "shim.Wait": "stall"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			both(t, append(tt.args, quick...), func(t *testing.T, n *node.Node, f *faults) {
+				for step, action := range tt.rules {
+					f.set(step, action)
+				}
+				pod, id := n.Sh("exit 42")
+				node.ExpectExit(t, n.Ended(id), 42, "Error")
+				n.Until("the event was swallowed", func() bool { return len(f.hits("shim.exit-event")) > 0 })
+				text := timeline(t, n, id)
+				if strings.Contains(text, "seen by stream") || strings.Contains(text, "seen by kernel") != (tt.name == "kernel") {
+					t.Errorf("another witness spoke: %s", text)
+				}
+				for step := range tt.rules {
+					f.clear(step)
+				}
+				if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// podOf is the configuration that a pod was made with, as far as containers need it.
+func podOf(t *testing.T, n *node.Node, pod string) *runtimeapi.PodSandboxConfig {
+	t.Helper()
+	st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &runtimeapi.PodSandboxConfig{Metadata: st.GetStatus().GetMetadata()}
+}
