@@ -622,3 +622,24 @@ func TestAStartThatWasCutOffIsReleased(t *testing.T) {
 		}
 	})
 }
+
+// The process was made, its start failed, and berth kills what was made: that 137 is not how the container ended.
+func TestAStartThatFailedIsNotToldAsAKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(func() { w.fail["start-task "+c] = errors.New("no such luck") })
+		if err := b.StartContainer(t.Context(), c); err == nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if w.task(c) != nil {
+			t.Error("its task is left")
+		}
+		b.expect(c, exited, 128, "StartError")
+	})
+}
