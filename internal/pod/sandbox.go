@@ -84,7 +84,8 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 			return err
 		})
 	}
-	g.Go(func() error { return c.makePause(gctx, u) })
+	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves what nobody knows of.
+	g.Go(func() error { return c.makePause(ctx, u) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
