@@ -107,3 +107,43 @@ func TestAbsentIsEmpty(t *testing.T) {
 		t.Fatal(n, empty, err)
 	}
 }
+
+func TestAGroupThatWasLeftIsRemovedWithWhatRunsInIt(t *testing.T) {
+	hierarchies := []string{mount}
+	if !V2() {
+		hierarchies = []string{mount + "/memory", mount + "/pids", mount + "/freezer"}
+	}
+	path := fmt.Sprintf("/berth-test-%d-%d/id", os.Getpid(), time.Now().UnixNano())
+	for _, h := range hierarchies {
+		if err := os.MkdirAll(h+path+"/child", 0o755); err != nil {
+			t.Fatalf("these tests need to make a cgroup as root: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(h + filepath.Dir(path)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	cmd := join(t, hierarchies[0]+path+"/child", "sleep", "1000")
+	for {
+		if empty, err := Empty(hierarchies[0] + path); err == nil && !empty {
+			break
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for range 2 { // the second finds nothing
+		if err := RemoveAll(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-ended
+	for _, h := range hierarchies {
+		if _, err := os.Stat(h + path); err == nil {
+			t.Errorf("%s is left", h+path)
+		}
+	}
+	if err := RemoveAll(t.Context(), "/../"); err == nil {
+		t.Error("the root group was accepted")
+	}
+}

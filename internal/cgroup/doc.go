@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cgroup reads and ends control groups, v1 and v2: who is in one, how often
-// the kernel killed in it for want of memory, and kill all that is left in it.
+// the kernel killed in it for want of memory, and ends all that is left in it.
 //
 // # Promises
 //
@@ -12,5 +12,5 @@
 //
 // # Never
 //
-// It makes, moves or removes no group: that is the OCI runtime's.
+// It makes and moves no group: that is the OCI runtime's. It removes only what a runtime that died left: [RemoveAll].
 package cgroup

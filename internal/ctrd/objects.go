@@ -49,8 +49,11 @@ func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler
 	return nil
 }
 
-// DeleteSandbox deletes it.
+// DeleteSandbox deletes it, once no shim of its own is left.
 func (c *Containerd) DeleteSandbox(ctx context.Context, id string) error {
+	if err := c.endShim(ctx, id); err != nil {
+		return err
+	}
 	return native(c.client.SandboxStore().Delete(ns(ctx), id))
 }
 

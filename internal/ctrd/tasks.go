@@ -4,7 +4,6 @@ package ctrd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -63,7 +62,7 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 }
 
 // DeleteTask deletes the task. containerd keeps a list of tasks and a list of shims; a task that is not in
-// the one may still be in the other, so that "not found" is asked back.
+// the one may still be in the other, so that "not found" is asked back, and what neither knows of is looked for.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	ctx = ns(ctx)
 	_, err := c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
@@ -76,7 +75,10 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	}
 	resp, gerr := c.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if gerr = native(gerr); errdefs.IsNotFound(gerr) {
-		return errors.Join(err, endStrayShim(id))
+		if serr := c.endStrays(ctx, id); serr != nil {
+			return fmt.Errorf("delete task %s: %w", id, serr) // and not "not found", which is success
+		}
+		return err
 	}
 	if gerr != nil {
 		return fmt.Errorf("delete task %s: is it gone? %w", id, gerr)

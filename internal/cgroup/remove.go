@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// RemoveAll ends what is left in a group and removes it, with its children, from every hierarchy. path is the
+// group's as the OCI spec of a cgroupfs container names it: /PARENT/ID. An absent group is fine; the
+// root group is refused.
+func RemoveAll(ctx context.Context, path string) error {
+	path = filepath.Clean("/" + path)
+	if path == "/" {
+		return errors.New("remove cgroup: the root group is nobody's to remove")
+	}
+	hierarchies := []string{mount}
+	if !V2() {
+		var err error
+		if hierarchies, err = filepath.Glob(mount + "/*"); err != nil {
+			return fmt.Errorf("remove cgroup %s: %w", path, err)
+		}
+	}
+	var errs []error
+	for _, h := range hierarchies {
+		errs = append(errs, removeTree(ctx, filepath.Join(h, path)))
+	}
+	return errors.Join(errs...)
+}
+
+func removeTree(ctx context.Context, dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := KillAll(ctx, dir); err != nil {
+		return err
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		err := rmdirs(dir)
+		if !errors.Is(err, unix.EBUSY) { // what was killed is not gone yet
+			return err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("remove cgroup %s: %w", dir, ctx.Err())
+		case <-t.C:
+		}
+	}
+}
+
+func rmdirs(dir string) error {
+	for _, d := range slices.Backward(tree(dir)) {
+		if err := unix.Rmdir(d); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("remove cgroup %s: %w", d, err)
+		}
+	}
+	return nil
+}
