@@ -213,9 +213,11 @@ func (n *Node) importImage() {
 func (n *Node) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	if n.t.Failed() && n.Berth != nil {
-		n.t.Logf("berth's log:\n%s", n.Berth.out)
-	}
+	defer func() {
+		if n.t.Failed() && n.Berth != nil {
+			n.t.Logf("berth's log:\n%s", n.Berth.out)
+		}
+	}()
 	if n.Client != nil {
 		select {
 		case <-n.Berth.done:
