@@ -276,6 +276,10 @@ func (l *Log) pump(s *stream) error {
 		switch {
 		case l.closed():
 			return nil
+		case errors.Is(werr, os.ErrDeadlineExceeded):
+			if err := l.tail(s); err != nil {
+				return fmt.Errorf("pump %s: %w", s.name, err)
+			}
 		case werr != nil:
 			return fmt.Errorf("pump %s: %w", s.name, werr)
 		case rerr != nil:
@@ -329,6 +333,22 @@ func (s *stream) take(fd int) (int64, error) {
 	return int64(n), nil
 }
 
+// tail writes an unfinished line: Flush asked for it.
+func (l *Log) tail(s *stream) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed() {
+		return nil
+	}
+	if err := s.fifo.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if err := l.formatLocked(s, true); err != nil && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
 // end writes what is left of an ended stream.
 func (l *Log) end(s *stream) error {
 	l.mu.Lock()
@@ -352,7 +372,8 @@ func (l *Log) closed() bool {
 	}
 }
 
-// Flush returns when what is in the FIFOs now is in the log, or with ctx's error.
+// Flush returns when what is in the FIFOs now is in the log, an unfinished line included, or with ctx's error. It is for
+// when the container has ended and somebody else holds its output open.
 func (l *Log) Flush(ctx context.Context) error {
 	t := time.NewTicker(2 * time.Millisecond)
 	defer t.Stop()
@@ -370,7 +391,7 @@ func (l *Log) Flush(ctx context.Context) error {
 	}
 }
 
-// empty reports whether no FIFO holds anything and no round is at work.
+// empty reports whether neither FIFOs nor spools hold anything and no round is at work.
 func (l *Log) empty() bool {
 	if !l.mu.TryLock() {
 		return false
@@ -381,6 +402,10 @@ func (l *Log) empty() bool {
 			continue
 		}
 		if s.waiting() > 0 {
+			return false
+		}
+		if s.size > s.consumed {
+			_ = s.fifo.SetReadDeadline(time.Unix(1, 0)) // wakes its pump, which writes the rest
 			return false
 		}
 	}

@@ -140,11 +140,18 @@ func TestAChildThatHoldsStdoutOpenDoesNotHoldUpFlush(t *testing.T) {
 	l, out, errp := start(t, o)
 	defer out.Close()
 	defer errp.Close()
-	_, _ = out.WriteString("hello\n")
+	_, _ = out.WriteString("hello\nno end")
 	if err := l.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if got := parse(t, o.Path); string(got["stdout"]) != "hello\n" {
+	if got := parse(t, o.Path); string(got["stdout"]) != "hello\nno end" {
+		t.Fatalf("%q", got)
+	}
+	_, _ = out.WriteString("more\n") // the pump is still there
+	if err := l.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := parse(t, o.Path); string(got["stdout"]) != "hello\nno endmore\n" {
 		t.Fatalf("%q", got)
 	}
 	select {

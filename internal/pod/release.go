@@ -162,12 +162,17 @@ func (c *Controller) releaseIO(ctx context.Context, u *unit) error {
 	if s == nil {
 		return os.RemoveAll(c.ioDir(u.id))
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DrainTimeout)
+	wait, cancel := context.WithTimeout(ctx, c.cfg.DrainTimeout)
 	defer cancel()
 	select {
 	case <-s.Drained():
-	case <-ctx.Done():
-		if err := s.Flush(ctx); err != nil {
+	case <-wait.Done(): // somebody holds the output open, or the log cannot be written
+		flush, cancel := context.WithTimeout(ctx, c.cfg.DrainTimeout)
+		defer cancel()
+		if err := s.Flush(flush); err != nil {
+			if !u.now().Removing { // the pump goes on, and so does the lane
+				return fmt.Errorf("the log is not written to its end: %w", err)
+			}
 			c.obs.Event(u.id, "log not drained to its end", err)
 		}
 	}
