@@ -3,6 +3,7 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -184,4 +185,18 @@ func (n *Node) Processes() []string {
 func (n *Node) Addresses() []string {
 	found, _ := filepath.Glob(n.Dir + "/lib/ipam/*/[0-9]*")
 	return found
+}
+
+// Pid is the process of a container that runs.
+func (n *Node) Pid(id string) int {
+	n.t.Helper()
+	resp, err := n.ContainerStatus(n.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var info struct{ Pid int }
+	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil || info.Pid == 0 {
+		n.t.Fatalf("no pid of %s: %v", id, err)
+	}
+	return info.Pid
 }

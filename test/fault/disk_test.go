@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// disk is a file system of its own that can be full.
+type disk struct {
+	t   *testing.T
+	dir string
+}
+
+// smallDisk mounts a disk; the test's end unmounts it, after the node that was started later is stopped.
+func smallDisk(t *testing.T, bytes int) disk {
+	t.Helper()
+	d := disk{t, node.TempDir(t)}
+	if err := unix.Mount("tmpfs", d.dir, "tmpfs", unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOSUID, fmt.Sprintf("mode=0700,size=%d", bytes)); err != nil {
+		t.Fatalf("mount %s: %v", d.dir, err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(d.dir, unix.MNT_DETACH), os.Remove(d.dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// fill leaves no page of the disk free.
+func (d disk) fill() {
+	d.t.Helper()
+	f, err := os.OpenFile(d.dir+"/ballast", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer f.Close()
+	for page := make([]byte, os.Getpagesize()); err == nil; {
+		_, err = f.Write(page)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		d.t.Fatal(err)
+	}
+}
+
+// free makes room again.
+func (d disk) free() {
+	d.t.Helper()
+	if err := os.Remove(d.dir + "/ballast"); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// punch gives the pages of a database that are not in use back to its disk, so that the next commit needs new ones.
+func punch(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "copy")
+	if err := os.WriteFile(copied, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bbolt.Open(copied, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	size := int64(db.Info().PageSize)
+	err = db.View(func(tx *bbolt.Tx) error {
+		for id := range int(tx.Size() / size) {
+			if p, err := tx.Page(id); err != nil || p != nil && p.Type != "free" {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(id)*size, size); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// PROPERTIES 11: the records' disk is full. What is not on disk is told to nobody: status, Stop and events wait; reading goes on
+// being served. Once there is room everything is told, with the right codes, and nothing was lost, also through kill -9.
+func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		t.Run(map[bool]string{false: "goes on", true: "killed meanwhile"}[kill], func(t *testing.T) {
+			t.Parallel()
+			disk := smallDisk(t, 4<<20)
+			dir := node.TempDir(t)
+			if err := errors.Join(os.Mkdir(dir+"/lib", 0o700), os.Symlink(disk.dir+"/berth.db", dir+"/lib/berth.db")); err != nil {
+				t.Fatal(err)
+			}
+			n, _ := start(t, node.Options{Dir: dir, Args: quick})
+			cfg := n.PodConfig()
+			pod := n.Pod(cfg)
+			ids := make([]string, 8)
+			for i := range ids {
+				ids[i] = n.Run(pod, cfg, node.ContainerConfig(fmt.Sprint("c", i), "sh", "-c", exitOnTerm(i+1)))
+			}
+			for _, id := range ids {
+				ready(n, id)
+			}
+			told := follow(t, n)
+			punch(t, disk.dir+"/berth.db")
+			disk.fill()
+			if _, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, SandboxConfig: cfg, Config: node.ContainerConfig("x", "true")}); err == nil || !strings.Contains(err.Error(), "no space left") {
+				t.Errorf("a container without a record: %v", err)
+			}
+			var wg sync.WaitGroup
+			for _, id := range ids {
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+					defer cancel()
+					_, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 100})
+					if err != nil && status.Code(err) != codes.DeadlineExceeded {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			for _, id := range ids {
+				if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+					t.Errorf("visible before it was durable: %v", st)
+				}
+				if told.stopped(id) {
+					t.Errorf("the end of %s was told before it was durable", id)
+				}
+				if text := timeline(t, n, id); !strings.Contains(text, "no space left") {
+					t.Errorf("the timeline does not say what is waited for: %s", text)
+				}
+			}
+			if kill {
+				n.Berth.Kill(unix.SIGKILL)
+				disk.free()
+				n.StartBerth()
+				told = follow(t, n)
+			} else {
+				disk.free()
+			}
+			for i, id := range ids {
+				if kill {
+					expectExact(t, n, id, int32(i+1)) //nolint:gosec // small
+				} else {
+					node.ExpectExit(t, n.Ended(id), int32(i+1), "Error") //nolint:gosec // small
+				}
+				n.Until("the end of "+id+" is told", func() bool { return told.stopped(id) })
+			}
+		})
+	}
+}
