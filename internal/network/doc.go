@@ -10,7 +10,7 @@
 //     when the namespace is gone.
 //   - The configuration directory is followed while berth runs; the lexically first valid configuration
 //     wins; an invalid file is skipped and said in the log. Where there is none, a
-//     bridge of berth's own serves, and the log says so.
+//     bridge of berth's own serves, and the log says so. Its pods share one rule that masquerades.
 //
 // # Never
 //

@@ -21,7 +21,10 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-const ifName = "eth0"
+const (
+	ifName    = "eth0"
+	ownSource = "berth's default bridge "
+)
 
 // Config says where things are. All paths are absolute.
 type Config struct {
@@ -32,13 +35,6 @@ type Config struct {
 	CacheDir string   // CNI's cache of results, this berth's own
 	Default  *Bridge  // nil: no network without a configuration
 	Logger   *slog.Logger
-}
-
-// Bridge is the default network: a bridge with host-local addresses.
-type Bridge struct {
-	Name    string // of the bridge
-	Subnet  string // CIDR
-	DataDir string // host-local's allocations
 }
 
 // Pod is who is plumbed.
@@ -75,6 +71,7 @@ type Network struct {
 		active *libcni.NetworkConfigList
 		why    error // why active is nil
 		source string
+		own    bool // active is the default
 	}
 }
 
@@ -159,7 +156,7 @@ func (n *Network) reload() {
 	list, source, err := n.choose()
 	n.mu.Lock()
 	changed := n.mu.source != source || (list != nil && n.mu.active != nil && string(list.Bytes) != string(n.mu.active.Bytes))
-	n.mu.active, n.mu.source, n.mu.why = list, source, err
+	n.mu.active, n.mu.source, n.mu.why, n.mu.own = list, source, err, strings.HasPrefix(source, ownSource)
 	n.mu.Unlock()
 	switch {
 	case err != nil:
@@ -194,7 +191,7 @@ func (n *Network) choose() (*libcni.NetworkConfigList, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("default bridge: %w", err)
 	}
-	return list, "berth's default bridge " + n.cfg.Default.Name, nil
+	return list, ownSource + n.cfg.Default.Name, nil
 }
 
 func loadFile(f string) (*libcni.NetworkConfigList, error) {
@@ -211,36 +208,18 @@ func loadFile(f string) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromConf(conf) //nolint:staticcheck // as above
 }
 
-// conf is the default network as a CNI list.
-func (b *Bridge) conf() []byte {
-	c := map[string]any{
-		"cniVersion": "1.0.0", "name": "berth",
-		"plugins": []any{
-			map[string]any{
-				"type": "bridge", "bridge": b.Name, "isGateway": true, "ipMasq": true, "hairpinMode": true,
-				"ipam": map[string]any{
-					"type": "host-local", "dataDir": b.DataDir,
-					"ranges": []any{[]any{map[string]any{"subnet": b.Subnet}}},
-					"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
-				},
-			},
-			map[string]any{"type": "portmap", "capabilities": map[string]any{"portMappings": true}},
-		},
-	}
-	j, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // strings and booleans
-	}
-	return j
-}
-
 // Setup plumbs a pod's namespace, which must exist. What was added before an error is taken back.
 func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	n.mu.RLock()
-	list, why := n.mu.active, n.mu.why
+	list, why, own := n.mu.active, n.mu.why, n.mu.own
 	n.mu.RUnlock()
 	if list == nil {
 		return Result{}, why
+	}
+	if own {
+		if err := n.cfg.Default.masquerade(ctx); err != nil {
+			return Result{}, fmt.Errorf("plumb pod %s: %w", p.ID, err)
+		}
 	}
 	rt, err := runtimeConf(p)
 	if err != nil {

@@ -52,6 +52,9 @@ func build(t *testing.T, edit func(*Config)) *Network {
 		if l, err := netlink.LinkByName(name); err == nil {
 			_ = netlink.LinkDel(l)
 		}
+		if cfg.Default != nil {
+			_ = iptables(context.Background(), append([]string{"-D"}, cfg.Default.Rule()...)...)
+		}
 		b, _ := os.ReadFile("/proc/self/mountinfo")
 		if strings.Contains(string(b), dir) {
 			t.Errorf("a mount is left below %s", dir)
