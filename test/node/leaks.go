@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,20 +43,36 @@ var remains = []string{
 // leaks fails the test for everything that is left of the node once it is stopped.
 func (n *Node) leaks() {
 	n.t.Helper()
-	ids := n.seen.all()
-	look := func() []string {
-		var left []string
-		for _, f := range []func() []string{n.leftProcesses, n.leftMounts, n.leftFiles, n.leftCgroups, n.leftLinks} {
-			left = append(left, f()...)
-		}
-		return append(left, n.leftRules(ids)...)
-	}
-	if left := wait(look); len(left) > 0 {
+	n.seen.close()
+	if left := wait(n.left); len(left) > 0 {
 		n.t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 		n.sweep()
 	}
 	for _, g := range n.cgroups("") {
 		_ = os.Remove(g)
+	}
+}
+
+// left is what is left on the host.
+func (n *Node) left() []string {
+	return slices.Concat(n.leftProcesses(), n.leftMounts(), n.leftFiles(), n.leftCgroups(), n.leftLinks(), n.leftRules(n.seen.all()))
+}
+
+// NoLeaks fails the test for everything that is left of pods that were removed, while the node goes on.
+func (n *Node) NoLeaks(ctx context.Context) {
+	n.t.Helper()
+	n.leaksInContainerd(ctx)
+	own := []string{fmt.Sprintf("process %d ", n.Berth.Pid())}
+	if n.Containerd != nil {
+		own = append(own, fmt.Sprintf("process %d ", n.Containerd.Pid()))
+	}
+	left := wait(func() []string {
+		return slices.DeleteFunc(n.left(), func(l string) bool {
+			return slices.ContainsFunc(own, func(p string) bool { return strings.HasPrefix(l, p) })
+		})
+	})
+	if len(left) > 0 {
+		n.t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 	}
 }
 
@@ -92,8 +109,8 @@ func (n *Node) leftProcesses() (left []string) {
 func (n *Node) mounts() (left []string) {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 5 && (strings.HasPrefix(f[4], n.Dir+"/") || strings.HasPrefix(f[3], n.Dir+"/")) {
-			left = append(left, f[4])
+		if strings.Contains(line, n.Dir+"/") { // as the place, or as what is mounted elsewhere
+			left = append(left, strings.Fields(line)[4])
 		}
 	}
 	return left
@@ -163,13 +180,20 @@ func (n *Node) leftLinks() (left []string) {
 func (n *Node) leftRules(ids map[string]bool) (left []string) {
 	marks := []string{strings.TrimSuffix(n.Subnet, "0/24")}
 	for id := range ids {
-		marks = append(marks, id, fmt.Sprintf("CNI-%x", sha512.Sum512([]byte("berth"+id)))[:len("CNI-")+24])
+		marks = append(marks, id)
+		for _, prefix := range []string{"CNI-", "CNI-DN-", "CNI-SN-"} { // chains that the bridge and portmap plug-ins make
+			const most = 28 // characters of a chain's name
+			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth" + id)))[:most])
+		}
 	}
 	out, err := exec.Command("iptables-save").CombinedOutput()
 	if err != nil {
 		return []string{fmt.Sprintf("iptables-save: %v: %s", err, out)}
 	}
 	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, n.Bridge) {
+			continue // the bridge's own, which stays with it
+		}
 		for _, m := range marks {
 			if strings.Contains(line, m) {
 				left = append(left, "rule "+strings.TrimSpace(line))

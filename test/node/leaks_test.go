@@ -8,12 +8,16 @@ import (
 	"testing"
 
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // The look for leaks sees each kind of thing that a running pod holds: what it does not see it could not miss.
 func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
 	Both(t, func(t *testing.T, n *Node) {
-		pod, id := n.Sh("sleep 1000")
+		cfg := n.PodConfig()
+		cfg.PortMappings = []*runtimeapi.PortMapping{{HostPort: 30998, ContainerPort: 80}} // for rules of its own
+		pod := n.Pod(cfg)
+		id := n.Run(pod, cfg, ContainerConfig("c", "sleep", "1000"))
 		ctx, conn, err := n.dialContainerd(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +40,7 @@ func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
 			state, records = n.Dir+"/c", n.Dir+"/runc/k8s.io/"
 		}
 		for _, begin := range []string{
-			"process ", "mount " + n.Dir + "/run/sandboxes/" + pod + "/shm", "mount " + state, "mount " + n.Dir + "/netns/berth-" + pod, "link veth", "rule :CNI-", "rule -A POSTROUTING",
+			"process ", "mount " + n.Dir + "/run/sandboxes/" + pod + "/shm", "mount " + state, "mount " + n.Dir + "/netns/berth-" + pod, "link veth", "rule :CNI-DN-", "rule -A CNI-DN-",
 			"cgroup /sys/fs/cgroup", n.Dir + "/netns/", n.Dir + "/run/io/", n.Dir + "/run/sandboxes/", n.Dir + "/lib/cni/results/", n.Dir + "/lib/ipam/berth/10.",
 			state + "/io.containerd.runtime.v2.task/k8s.io/" + id, records + id, "pod " + pod, "container " + id,
 			"containerd's container " + pod, "containerd's container " + id, "containerd's task " + id, "containerd's sandbox " + id, "containerd's snapshot ", "containerd's lease forgotten",

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/network"
 	"berth/internal/testimage"
 )
 
@@ -237,6 +239,9 @@ func (n *Node) stop() {
 	n.leaks()
 	if l, err := netlink.LinkByName(n.Bridge); err == nil {
 		_ = netlink.LinkDel(l)
+	}
+	bridge := network.Bridge{Name: n.Bridge, Subnet: n.Subnet}
+	for exec.Command("iptables", append([]string{"-w", "-t", "nat", "-D"}, bridge.Rule()...)...).Run() == nil { //nolint:revive // until there is none
 	}
 	if err := os.RemoveAll(n.Dir); err != nil {
 		n.t.Error(err)

@@ -4,6 +4,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,9 +49,14 @@ func watchPins(dir string) (*seen, error) {
 	return s, nil
 }
 
-// all ends the watching and returns the IDs.
+// all are the IDs so far.
 func (s *seen) all() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.ids)
+}
+
+func (s *seen) close() {
 	_ = s.w.Close()
 	<-s.done
-	return s.ids
 }
