@@ -5,8 +5,10 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/sandbox"
@@ -120,7 +122,7 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 	ctx = ns(ctx)
 	inv := pod.Inventory{
 		Containers: map[string]map[string]string{}, Tasks: map[string]pod.TaskState{}, Sandboxes: map[string]bool{}, Snapshots: map[string]string{},
-		Unknown: map[string]bool{},
+		Unknown: map[string]bool{}, Orphans: map[string]bool{},
 	}
 	filter := fmt.Sprintf("labels.%q==%q", LabelOwner, c.owner)
 	cs, err := c.client.ContainerService().List(ctx, filter)
@@ -142,6 +144,9 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 			inv.Unknown[o.ID] = true
 		}
 	}
+	if err := c.orphans(ctx, inv.Orphans); err != nil {
+		return inv, err
+	}
 	sbs, err := c.client.SandboxStore().List(ctx, filter)
 	if err != nil {
 		return inv, fmt.Errorf("list sandbox objects: %w", native(err))
@@ -159,4 +164,22 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 		}
 	}
 	return inv, nil
+}
+
+// orphans lists the tasks of which there is no container.
+func (c *Containerd) orphans(ctx context.Context, into map[string]bool) error {
+	ts, err := c.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return fmt.Errorf("list tasks: %w", native(err))
+	}
+	cs, err := c.client.ContainerService().List(ctx) // of everybody, and later: a container is made before its task
+	if err != nil {
+		return fmt.Errorf("list containers: %w", native(err))
+	}
+	for _, t := range ts.Tasks {
+		if !slices.ContainsFunc(cs, func(o containers.Container) bool { return o.ID == t.ID }) {
+			into[t.ID] = true
+		}
+	}
+	return nil
 }

@@ -106,6 +106,7 @@ type Inventory struct {
 	Unknown    map[string]bool // there may be a task, its shim does not say
 	Sandboxes  map[string]bool
 	Snapshots  map[string]string // snapshotter by key, of those that berth made
+	Orphans    map[string]bool   // tasks of which there is no container, by whomever they were made
 }
 
 // Kernel is the kernel witness.

@@ -29,12 +29,16 @@ type strays struct {
 type stray struct {
 	snapshotter string // of its writable layer; "" for none
 	pinned      bool   // a network namespace
+	orphan      bool   // a task alone: it does not say whose it was
 }
 
 // findStrays looks for strays and has each reaped on a lane of its own. Unless all are sure, only those that had no record the
 // last time either are: a creation in flight may have been listed between its end and its record's.
 func (c *Controller) findStrays(ctx context.Context, inv Inventory, sure bool) {
 	found := map[string]stray{}
+	for id := range inv.Orphans {
+		found[id] = stray{orphan: true}
+	}
 	for id := range inv.Containers {
 		found[id] = stray{}
 	}
@@ -71,7 +75,7 @@ func (c *Controller) findStrays(ctx context.Context, inv Inventory, sure bool) {
 			continue
 		}
 		c.strays.seen[id] = true
-		if sure || last[id] {
+		if sure && !s.orphan || last[id] {
 			c.strays.byID[id] = s
 			c.lanes.Offer(id, StepReap)
 		}

@@ -109,7 +109,7 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Res
 // settle turns what was heard into durable, visible state, and hands over to release.
 func (c *Controller) settle(ctx context.Context, u *unit) error {
 	if u.givenUp() {
-		if err := c.endUnstarted(u); err != nil {
+		if err := c.endUnstarted(ctx, u); err != nil {
 			return err
 		}
 	}
@@ -160,7 +160,7 @@ func (c *Controller) settle(ctx context.Context, u *unit) error {
 
 // endUnstarted ends what was made for a start that was given up, so that the container is not EXITED while its program
 // may run after all: the answer to a start can be lost.
-func (c *Controller) endUnstarted(u *unit) error {
+func (c *Controller) endUnstarted(ctx context.Context, u *unit) error {
 	switch c.seeProcess(u) {
 	case processAlive:
 		if err := c.kernel.Signal(u.id, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
@@ -169,7 +169,15 @@ func (c *Controller) endUnstarted(u *unit) error {
 		return nil // its end is on its way here
 	case processUnseen:
 		return fmt.Errorf("end what was made for the start of %s: the kernel cannot watch it", u.id)
-	case processGone, processUnknown:
+	case processUnknown: // of a VM, or none was made
+		err := c.runtime.KillTask(ctx, u.id, unix.SIGKILL)
+		if err == nil {
+			_, err = c.runtime.WaitTask(ctx, u.id)
+		}
+		if err != nil && !errdefs.IsNotFound(err) && u.process().Pid != 0 {
+			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
+		}
+	case processGone:
 	}
 	if known, _ := u.heard(); known.Zero() {
 		u.hear(exit.NotStarted(u.id, time.Now(), "it was not started"), false)

@@ -15,15 +15,17 @@ import (
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
 )
 
 // What berth proves depends on the kernel it proves it on. In the guest (`make test-guest`) that has to be an older
 // one, with nothing but cgroup v2, and with AppArmor: a guest that is not would prove nothing.
 func TestBerthKnowsWhatThisKernelTells(t *testing.T) {
-	n := start(t, options{})
+	n := node.Start(t, node.Options{})
 	tells := kernelTellsExits(t)
-	if n.exact() != tells {
-		t.Errorf("berth says that the kernel tells exit codes: %v; it does: %v", n.exact(), tells)
+	if n.Exact() != tells {
+		t.Errorf("berth says that the kernel tells exit codes: %v; it does: %v", n.Exact(), tells)
 	}
 	if os.Getenv("BERTH_GUEST") == "" {
 		return
@@ -41,8 +43,8 @@ func TestBerthKnowsWhatThisKernelTells(t *testing.T) {
 	if !appArmorOn() {
 		t.Error("the guest has no AppArmor")
 	}
-	_, id := n.sh("sleep 1000")
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", n.pid(id))); err != nil || !strings.HasPrefix(string(b), "0::/") || !strings.Contains(string(b), id) {
+	_, id := n.Sh("sleep 1000")
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", n.Pid(id))); err != nil || !strings.HasPrefix(string(b), "0::/") || !strings.Contains(string(b), id) {
 		t.Errorf("cgroup of %s: %q %v", id, b, err)
 	}
 }
@@ -72,16 +74,16 @@ func kernelTellsExits(t *testing.T) bool {
 // An older kernel forgets the code of a process once it is reaped: then it is the shim's, exact. berth is stopped
 // while the processes end, so that it cannot read the code off a zombie; or it is killed.
 func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
-	both(t, func(t *testing.T, n *node) {
+	node.Both(t, func(t *testing.T, n *node.Node) {
 		for _, away := range []func() (back func()){
 			func() func() {
-				_ = n.berth.cmd.Process.Signal(syscall.SIGSTOP)
-				return func() { _ = n.berth.cmd.Process.Signal(syscall.SIGCONT) }
+				n.Berth.Signal(syscall.SIGSTOP)
+				return func() { n.Berth.Signal(syscall.SIGCONT) }
 			},
-			func() func() { n.berth.kill(syscall.SIGKILL); return n.startBerth },
+			func() func() { n.Berth.Kill(syscall.SIGKILL); return n.StartBerth },
 		} {
-			zero, some, killed := n.waits("exit 0"), n.waits("exit 42"), n.waits("exit 1")
-			pids := map[int]syscall.Signal{n.pid(zero): syscall.SIGTERM, n.pid(some): syscall.SIGTERM, n.pid(killed): syscall.SIGKILL}
+			zero, some, killed := waits(t, n, "exit 0"), waits(t, n, "exit 42"), waits(t, n, "exit 1")
+			pids := map[int]syscall.Signal{n.Pid(zero): syscall.SIGTERM, n.Pid(some): syscall.SIGTERM, n.Pid(killed): syscall.SIGKILL}
 			back := away()
 			for pid, sig := range pids {
 				if err := syscall.Kill(pid, sig); err != nil {
@@ -89,17 +91,17 @@ func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 				}
 			}
 			for pid := range pids {
-				n.until(fmt.Sprintf("the shim has reaped %d", pid), func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+				n.Until(fmt.Sprintf("the shim has reaped %d", pid), func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 			}
 			back()
-			expectExit(t, n.ended(zero), 0, "Completed")
-			expectExit(t, n.ended(some), 42, "Error")
-			expectExit(t, n.ended(killed), 137, "Error")
-			if n.exact() {
+			node.ExpectExit(t, n.Ended(zero), 0, "Completed")
+			node.ExpectExit(t, n.Ended(some), 42, "Error")
+			node.ExpectExit(t, n.Ended(killed), 137, "Error")
+			if n.Exact() {
 				continue
 			}
 			for _, id := range []string{zero, some, killed} {
-				if by := n.settledBy(id); by != "task" && by != "stream" {
+				if by := settledBy(t, n, id); by != "task" && by != "stream" {
 					t.Errorf("%s was settled by %q on a kernel that cannot know the code", id, by)
 				}
 			}
@@ -109,9 +111,9 @@ func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 
 // A shim that hangs neither delays nor changes the truth: it does not reap, and the zombie tells on every kernel.
 func TestAHangingShimDelaysNothing(t *testing.T) {
-	n := start(t, options{})
-	id := n.waits("exit 42")
-	shims := n.shims()
+	n := node.Start(t, node.Options{})
+	id := waits(t, n, "exit 42")
+	shims := n.Shims()
 	signal := func(sig syscall.Signal) {
 		for _, pid := range shims {
 			if err := syscall.Kill(pid, sig); err != nil {
@@ -121,11 +123,11 @@ func TestAHangingShimDelaysNothing(t *testing.T) {
 	}
 	signal(syscall.SIGSTOP)
 	defer signal(syscall.SIGCONT)
-	if err := syscall.Kill(n.pid(id), syscall.SIGTERM); err != nil {
+	if err := syscall.Kill(n.Pid(id), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	expectExit(t, n.ended(id), 42, "Error")
-	if by := n.settledBy(id); by != "kernel" {
+	node.ExpectExit(t, n.Ended(id), 42, "Error")
+	if by := settledBy(t, n, id); by != "kernel" {
 		t.Errorf("settled by %q", by)
 	}
 }
@@ -139,13 +141,14 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
-	n := start(t, options{external: true})
-	id := n.waits("exit 42")
-	pid := n.pid(id)
-	berth, containerd := n.berth.cmd.Process, n.ctrd.cmd.Process
-	_, _ = containerd.Signal(syscall.SIGSTOP), berth.Signal(syscall.SIGSTOP)
-	defer func() { _, _ = containerd.Signal(syscall.SIGCONT), berth.Signal(syscall.SIGCONT) }() // also when the test fails
-	for _, shim := range n.shims() {
+	n := node.Start(t, node.Options{External: true})
+	id := waits(t, n, "exit 42")
+	pid := n.Pid(id)
+	berth, containerd := n.Berth, n.Containerd
+	containerd.Signal(syscall.SIGSTOP)
+	berth.Signal(syscall.SIGSTOP)
+	defer func() { containerd.Signal(syscall.SIGCONT); berth.Signal(syscall.SIGCONT) }() // also when the test fails
+	for _, shim := range n.Shims() {
 		_ = syscall.Kill(shim, syscall.SIGKILL)
 		_, _ = syscall.Wait4(shim, nil, 0, nil)
 	}
@@ -156,36 +159,36 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	if _, err := syscall.Wait4(pid, &how, 0, nil); err != nil || how.ExitStatus() != 42 {
 		t.Fatalf("the process ended with %v %v", how, err)
 	}
-	_ = berth.Signal(syscall.SIGCONT)
+	berth.Signal(syscall.SIGCONT)
 	honest := func() {
 		t.Helper()
-		if n.exact() {
-			expectExit(t, n.ended(id), 42, "Error")
+		if n.Exact() {
+			node.ExpectExit(t, n.Ended(id), 42, "Error")
 		} else {
-			expectExit(t, n.ended(id), 255, "Unknown")
+			node.ExpectExit(t, n.Ended(id), 255, "Unknown")
 		}
 	}
 	honest()
-	_ = containerd.Signal(syscall.SIGCONT)
-	n.until("containerd has cleaned up", func() bool {
-		_, err := os.Stat(filepath.Join(n.dir, "c/io.containerd.runtime.v2.task/k8s.io", id))
+	containerd.Signal(syscall.SIGCONT)
+	n.Until("containerd has cleaned up", func() bool {
+		_, err := os.Stat(filepath.Join(n.Dir, "c/io.containerd.runtime.v2.task/k8s.io", id))
 		return errors.Is(err, os.ErrNotExist)
 	})
-	_, later := n.sh("exit 7") // its exit is told after what containerd had to say of the other
-	expectExit(t, n.ended(later), 7, "Error")
+	_, later := n.Sh("exit 7") // its exit is told after what containerd had to say of the other
+	node.ExpectExit(t, n.Ended(later), 7, "Error")
 	honest()
 }
 
 // PROPERTIES 10: whatever the kernel kills for want of memory is OOMKilled, at once or after a while, with berth there
 // or not; what was merely killed is not.
 func TestEveryOOMKillIsToldAndNoOther(t *testing.T) {
-	n := start(t, options{})
-	cfg := podConfig(n)
-	pod := n.pod(cfg)
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
 	eats := func(name, script string) string {
-		c := containerConfig(name, "sh", "-c", script)
+		c := node.ContainerConfig(name, "sh", "-c", script)
 		c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
-		return n.run(pod, cfg, c)
+		return n.Run(pod, cfg, c)
 	}
 	const grow, wait = "a=0123456789; while :; do a=$a$a; sleep 0.05; done", "; echo ready; while :; do sleep 0.05; done"
 	fast := eats("fast", "exec tail /dev/zero")
@@ -197,37 +200,37 @@ func TestEveryOOMKillIsToldAndNoOther(t *testing.T) {
 	plain := eats("plain", "trap : TERM"+wait)
 	while := eats("while-away", "trap 'exec tail /dev/zero' TERM"+wait)
 	for _, id := range []string{plain, while} {
-		n.until("ready", func() bool { return n.log(id) != "" })
+		n.Until("ready", func() bool { return n.Log(id) != "" })
 	}
-	if err := syscall.Kill(n.pid(plain), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(n.Pid(plain), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	expectExit(t, n.ended(fast), 137, "OOMKilled")
-	expectExit(t, n.ended(slow), 137, "OOMKilled")
-	expectExit(t, n.ended(child), 137, "OOMKilled")
-	expectExit(t, n.ended(other), 7, "OOMKilled")
-	expectExit(t, n.ended(fine), 0, "Completed")
-	expectExit(t, n.ended(kills), 137, "Error")
-	expectExit(t, n.ended(plain), 137, "Error")
+	node.ExpectExit(t, n.Ended(fast), 137, "OOMKilled")
+	node.ExpectExit(t, n.Ended(slow), 137, "OOMKilled")
+	node.ExpectExit(t, n.Ended(child), 137, "OOMKilled")
+	node.ExpectExit(t, n.Ended(other), 7, "OOMKilled")
+	node.ExpectExit(t, n.Ended(fine), 0, "Completed")
+	node.ExpectExit(t, n.Ended(kills), 137, "Error")
+	node.ExpectExit(t, n.Ended(plain), 137, "Error")
 
-	pid := n.pid(while)
-	n.berth.kill(syscall.SIGKILL)
+	pid := n.Pid(while)
+	n.Berth.Kill(syscall.SIGKILL)
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	n.until("the shim has reaped it", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
-	n.startBerth()
-	expectExit(t, n.ended(while), 137, "OOMKilled")
+	n.Until("the shim has reaped it", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+	n.StartBerth()
+	node.ExpectExit(t, n.Ended(while), 137, "OOMKilled")
 }
 
 // RuntimeDefault, and no word at all, mean the default profile wherever there is AppArmor: that the program is under
 // it, and that it is kept from what the profile denies.
 func TestAppArmorsDefaultProfileConfines(t *testing.T) {
-	n := start(t, options{})
-	cfg := podConfig(n)
-	pod := n.pod(cfg)
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
 	of := func(name string, p *runtimeapi.SecurityProfile) *runtimeapi.ContainerConfig {
-		c := containerConfig(name, "sh", "-c", "mkdir /m; mount -t tmpfs none /m && echo mounted || echo denied; exec sleep 1000")
+		c := node.ContainerConfig(name, "sh", "-c", "mkdir /m; mount -t tmpfs none /m && echo mounted || echo denied; exec sleep 1000")
 		c.Linux.SecurityContext.Apparmor = p
 		c.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
 		return c
@@ -250,13 +253,13 @@ func TestAppArmorsDefaultProfileConfines(t *testing.T) {
 		{"default", &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, "cri-containerd.apparmor.d (enforce)", "denied\n"},
 		{"unconfined", &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, "unconfined", "mounted\n"},
 	} {
-		id := n.run(pod, cfg, of(tt.name, tt.profile))
-		n.until("it has tried", func() bool { return strings.HasSuffix(n.log(id), "ed\n") })
-		label, err := os.ReadFile(fmt.Sprintf("/proc/%d/attr/current", n.pid(id)))
+		id := n.Run(pod, cfg, of(tt.name, tt.profile))
+		n.Until("it has tried", func() bool { return strings.HasSuffix(n.Log(id), "ed\n") })
+		label, err := os.ReadFile(fmt.Sprintf("/proc/%d/attr/current", n.Pid(id)))
 		if err != nil || strings.TrimSpace(string(label)) != tt.label {
 			t.Errorf("%s: the program is under %q %v, want %s", tt.name, label, err, tt.label)
 		}
-		if got := n.log(id); !strings.HasSuffix(got, tt.says) {
+		if got := n.Log(id); !strings.HasSuffix(got, tt.says) {
 			t.Errorf("%s: the program says %q, want %q", tt.name, got, tt.says)
 		}
 	}
@@ -268,39 +271,25 @@ func appArmorOn() bool {
 }
 
 // waits is a container that does what end says once it is sent SIGTERM, in a pod of its own.
-func (n *node) waits(end string) string {
-	n.t.Helper()
-	_, id := n.sh("trap '" + end + "' TERM; echo ready; while :; do sleep 0.05; done")
-	n.until("ready", func() bool { return n.log(id) != "" })
+func waits(t *testing.T, n *node.Node, end string) string {
+	t.Helper()
+	_, id := n.Sh("trap '" + end + "' TERM; echo ready; while :; do sleep 0.05; done")
+	n.Until("ready", func() bool { return n.Log(id) != "" })
 	return id
 }
 
-// pid is the container's init process.
-func (n *node) pid(id string) int {
-	n.t.Helper()
-	resp, err := n.ContainerStatus(n.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	var info struct{ Pid int }
-	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil || info.Pid <= 1 {
-		n.t.Fatalf("pid %d of %s: %v", info.Pid, id, err)
-	}
-	return info.Pid
-}
-
 // settledBy is the witness whose word stood when the exit was settled.
-func (n *node) settledBy(id string) string {
-	n.t.Helper()
-	raw, err := n.Timeline(n.t.Context(), id)
+func settledBy(t *testing.T, n *node.Node, id string) string {
+	t.Helper()
+	raw, err := n.Timeline(t.Context(), id)
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	var told struct {
 		Entries []struct{ What, Detail string }
 	}
 	if err := json.Unmarshal(raw, &told); err != nil {
-		n.t.Fatalf("%v: %s", err, raw)
+		t.Fatalf("%v: %s", err, raw)
 	}
 	for _, e := range told.Entries {
 		if e.What == "settled" {
@@ -308,24 +297,6 @@ func (n *node) settledBy(id string) string {
 			return by
 		}
 	}
-	n.t.Fatalf("not settled: %s", raw)
+	t.Fatalf("not settled: %s", raw)
 	return ""
-}
-
-// shims are the pids of the node's shims: at least one.
-func (n *node) shims() []int {
-	n.t.Helper()
-	var pids []int
-	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, p := range procs {
-		b, _ := os.ReadFile(p)
-		var pid int
-		if _, err := fmt.Sscanf(p, "/proc/%d/", &pid); err == nil && strings.Contains(string(b), "containerd-shim-runc-v2") && strings.Contains(string(b), n.dir+"/") {
-			pids = append(pids, pid)
-		}
-	}
-	if len(pids) == 0 {
-		n.t.Fatal("no shim was found")
-	}
-	return pids
 }

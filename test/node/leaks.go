@@ -183,7 +183,7 @@ func (n *Node) leftRules(ids map[string]bool) (left []string) {
 		marks = append(marks, id)
 		for _, prefix := range []string{"CNI-", "CNI-DN-", "CNI-SN-"} { // chains that the bridge and portmap plug-ins make
 			const most = 28 // characters of a chain's name
-			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth" + id)))[:most])
+			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth"+id)))[:most])
 		}
 	}
 	out, err := exec.Command("iptables-save").CombinedOutput()

@@ -502,6 +502,16 @@ func (s fakeTasks) Get(ctx context.Context, r *tasks.GetRequest, _ ...grpc.CallO
 	})
 }
 
+func (s fakeTasks) List(ctx context.Context, _ *tasks.ListTasksRequest, _ ...grpc.CallOption) (*tasks.ListTasksResponse, error) {
+	resp := &tasks.ListTasksResponse{}
+	return resp, s.read(ctx, "list-tasks", "", func(c *containerdState) error {
+		for id := range c.tasks {
+			resp.Tasks = append(resp.Tasks, &tasktypes.Process{ID: id})
+		}
+		return nil
+	})
+}
+
 func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest, _ ...grpc.CallOption) (*tasks.WaitResponse, error) {
 	var t *task
 	if err := s.read(ctx, "wait-task", r.ContainerID, func(c *containerdState) (err error) { t, err = c.live(r.ContainerID); return err }); err != nil {
