@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -42,33 +43,25 @@ func due(u *unit, st *state.Status) state.Hold {
 func (c *Controller) release(ctx context.Context, u *unit) error {
 	st := u.now()
 	want := due(u, st)
-	var gone state.Hold
-	var errs []error
-	give := func(h state.Hold, after state.Hold, f func(context.Context) error) {
-		if !want.Has(h) {
-			return
-		}
-		if rest := want & after &^ gone; rest != 0 {
-			return // what it rests on is not gone yet
-		}
-		if err := f(ctx); err != nil && !errdefs.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("release %s of %s: %w", h, u.id, err))
-			return
-		}
-		gone |= h
-	}
-	give(state.HoldTask, 0, func(ctx context.Context) error { return c.releaseTask(ctx, u) })
-	give(state.HoldIO, state.HoldTask, func(ctx context.Context) error { return c.releaseIO(ctx, u) })
-	give(state.HoldNetwork, 0, func(ctx context.Context) error { return c.releaseNetwork(ctx, u) })
-	give(state.HoldNetNS, state.HoldNetwork, func(ctx context.Context) error { return c.network.RemoveNS(ctx, u.sandbox.NetNS) })
-	give(state.HoldContainer, state.HoldTask, func(ctx context.Context) error { return c.runtime.DeleteContainer(ctx, u.id) })
-	give(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func(ctx context.Context) error {
+	// The network needs nothing of the rest, and its plug-ins take their time.
+	task, net := giving{want: want, id: u.id}, giving{want: want, id: u.id}
+	var side sync.WaitGroup
+	side.Go(func() {
+		net.give(state.HoldNetwork, 0, func() error { return c.releaseNetwork(ctx, u) })
+		net.give(state.HoldNetNS, state.HoldNetwork, func() error { return c.network.RemoveNS(ctx, u.sandbox.NetNS) })
+	})
+	task.give(state.HoldTask, 0, func() error { return c.releaseTask(ctx, u) })
+	task.give(state.HoldIO, state.HoldTask, func() error { return c.releaseIO(ctx, u) })
+	task.give(state.HoldContainer, state.HoldTask, func() error { return c.runtime.DeleteContainer(ctx, u.id) })
+	task.give(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func() error {
 		return c.runtime.DeleteSnapshot(ctx, u.container.Snapshotter, u.id)
 	})
-	give(state.HoldSandbox, state.HoldTask, func(ctx context.Context) error { return c.runtime.DeleteSandbox(ctx, u.id) })
-	give(state.HoldFiles, state.HoldTask, func(context.Context) error { return c.removeFiles(u) })
+	task.give(state.HoldSandbox, state.HoldTask, func() error { return c.runtime.DeleteSandbox(ctx, u.id) })
+	task.give(state.HoldFiles, state.HoldTask, func() error { return c.removeFiles(u) })
+	side.Wait()
+	gone := task.gone | net.gone
 
-	err := errors.Join(errs...)
+	err := errors.Join(append(task.errs, net.errs...)...)
 	u.mu.Lock()
 	u.mu.lastErr = err
 	u.mu.Unlock()
@@ -86,6 +79,26 @@ func (c *Controller) release(ctx context.Context, u *unit) error {
 		c.obs.Event(u.id, "released", nil, "what", gone.String(), "holds", u.now().Holds.String())
 	}
 	return err
+}
+
+// giving gives back one thing after the other.
+type giving struct {
+	want state.Hold // in all
+	id   string
+	gone state.Hold
+	errs []error
+}
+
+// give gives back h, if it is wanted and what it rests on is gone.
+func (g *giving) give(h, after state.Hold, f func() error) {
+	if !g.want.Has(h) || g.want&after&^g.gone != 0 {
+		return
+	}
+	if err := f(); err != nil && !errdefs.IsNotFound(err) {
+		g.errs = append(g.errs, fmt.Errorf("release %s of %s: %w", h, g.id, err))
+		return
+	}
+	g.gone |= h
 }
 
 // releaseTask ends what may still run and deletes the task.
