@@ -215,7 +215,7 @@ func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
 	}
 	answered := make(chan answer, 1)
 	c.spawn(func() {
-		st, err := c.runtime.TaskState(ctx, u.id)
+		st, err := c.runtime.WaitTask(ctx, u.id) // the shim may be about to learn it
 		answered <- answer{st, err}
 	})
 	for {

@@ -300,3 +300,40 @@ func settledBy(t *testing.T, n *node.Node, id string) string {
 	t.Fatalf("not settled: %s", raw)
 	return ""
 }
+
+// berth, containerd and the shim are all dead when the process ends, and what was left of it is reaped: the pidfd that the
+// service manager kept tells the next berth how, where the kernel can.
+func TestTheCodeSurvivesEverybody(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
+	n := node.Start(t, node.Options{External: true, ServiceManager: true})
+	id, runs := waits(t, n, "exit 42"), waits(t, n, "exit 43")
+	pid := n.Pid(id)
+	n.Until("all are kept", func() bool { return len(n.Kept()) == 4 }) // and two sandboxes
+	n.Berth.Kill(syscall.SIGKILL)
+	n.Containerd.Kill(syscall.SIGKILL)
+	for _, shim := range n.Shims() {
+		_ = syscall.Kill(shim, syscall.SIGKILL)
+		_, _ = syscall.Wait4(shim, nil, 0, nil)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var how syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &how, 0, nil); err != nil || how.ExitStatus() != 42 {
+		t.Fatalf("the process ended with %v %v", how, err)
+	}
+	n.StartContainerd()
+	n.StartBerth()
+	if n.Exact() {
+		node.ExpectExit(t, n.Ended(id), 42, "Error")
+	} else {
+		node.ExpectExit(t, n.Ended(id), 255, "Unknown")
+	}
+	// The other one lost its shim, too; containerd, back again, ends what lost its shim. Its code is as measured as the kernel can.
+	if st := n.Ended(runs); n.Exact() && (st.GetExitCode() != 137 || st.GetReason() != "Error") {
+		t.Errorf("%v", st)
+	}
+}

@@ -82,6 +82,7 @@ type Node struct {
 	libexec  string
 	external string // containerd's socket, "" for embedded
 	seen     *seen
+	manager  *serviceManager // nil: there is none
 }
 
 // Options say how a node differs from the usual one.
@@ -92,6 +93,8 @@ type Options struct {
 	Libexec  string   // directory of shim and pause program; "" for the built one
 	CNI      string   // directory of CNI plug-ins; "" for the built one
 	Args     []string // more arguments of berth's
+	// ServiceManager keeps berth's descriptors beyond its death, as systemd does.
+	ServiceManager bool
 }
 
 // Start brings up a node; the test's end removes all pods, stops it and looks for leaks.
@@ -131,6 +134,9 @@ func Start(t testing.TB, o Options) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.stop)
+	if o.ServiceManager {
+		n.manager = startServiceManager(t, dir+"/notify")
+	}
 	if o.External {
 		n.external = dir + "/c/containerd.sock"
 		n.args = append(n.args, "--containerd", n.external, "--set", "runtimes.runc.root="+dir+"/runc")
@@ -193,7 +199,13 @@ func (n *Node) StartBerth() {
 // SpawnBerth starts one more berth on the node's data, and waits for nothing.
 func (n *Node) SpawnBerth() *Process {
 	n.t.Helper()
-	return n.Spawn(n.Module+"/build/bin/berth", n.args...)
+	name, args := n.Module+"/build/bin/berth", n.args
+	if n.manager == nil {
+		return n.spawn(nil, nil, name, args...)
+	}
+	env, files := n.manager.heritage()
+	// LISTEN_PID is the pid of who may use them: of the shell, which becomes berth.
+	return n.spawn(env, files, "/bin/sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, name}, args...)...)
 }
 
 func (n *Node) importImage() {
@@ -235,6 +247,11 @@ func (n *Node) stop() {
 	}
 	if n.Containerd != nil {
 		n.Containerd.Kill(syscall.SIGTERM)
+	}
+	if n.manager != nil {
+		if left := n.manager.stop(); left > 0 {
+			n.t.Errorf("%d descriptors were left with the service manager", left)
+		}
 	}
 	n.leaks()
 	if l, err := netlink.LinkByName(n.Bridge); err == nil {

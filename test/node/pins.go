@@ -39,9 +39,9 @@ func watchPins(dir string) (*seen, error) {
 	go func() {
 		defer close(s.done)
 		for ev := range w.Events {
-			if id, ok := strings.CutPrefix(filepath.Base(ev.Name), "berth-"); ok {
+			if name := strings.Split(filepath.Base(ev.Name), "-"); len(name) == 3 { // berth-OWNER-ID
 				s.mu.Lock()
-				s.ids[id] = true
+				s.ids[name[2]] = true
 				s.mu.Unlock()
 			}
 		}

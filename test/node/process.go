@@ -51,8 +51,15 @@ func (l *lines) String() string {
 // Spawn starts a program that finds the node's shim and runc in PATH. The caller ends it.
 func (n *Node) Spawn(name string, args ...string) *Process {
 	n.t.Helper()
+	return n.spawn(nil, nil, name, args...)
+}
+
+// spawn is Spawn with more in the environment, and descriptors from 3 on.
+func (n *Node) spawn(env []string, files []*os.File, name string, args ...string) *Process {
+	n.t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), "PATH="+n.libexec+":"+os.Getenv("PATH"))
+	cmd.Env = append(append(os.Environ(), "PATH="+n.libexec+":"+os.Getenv("PATH")), env...)
+	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what a terminal sends to the test is not for it
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// serviceManager stands for systemd: it keeps the descriptors that berth hands it, and passes them to the next one
+// (sd_notify(3), sd_listen_fds(3)).
+type serviceManager struct {
+	conn *net.UnixConn
+	done chan struct{}
+
+	mu   sync.Mutex
+	kept map[string]*os.File
+}
+
+func startServiceManager(t testing.TB, path string) *serviceManager {
+	t.Helper()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &serviceManager{conn: conn, done: make(chan struct{}), kept: map[string]*os.File{}}
+	go func() {
+		defer close(m.done)
+		for m.take() {
+		}
+	}()
+	return m
+}
+
+// take takes one message; false when the socket is closed.
+func (m *serviceManager) take() bool {
+	b, oob := make([]byte, 4096), make([]byte, 4096)
+	n, on, _, _, err := m.conn.ReadMsgUnix(b, oob)
+	if err != nil {
+		return false
+	}
+	set := map[string]string{}
+	for line := range strings.Lines(string(b[:n])) {
+		k, v, _ := strings.Cut(strings.TrimSpace(line), "=")
+		set[k] = v
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old := m.kept[set["FDNAME"]]; old != nil && set["FDSTOREREMOVE"] == "1" {
+		_ = old.Close()
+		delete(m.kept, set["FDNAME"])
+	}
+	msgs, _ := unix.ParseSocketControlMessage(oob[:on])
+	for i := range msgs {
+		fds, _ := unix.ParseUnixRights(&msgs[i])
+		for _, fd := range fds {
+			m.kept[set["FDNAME"]] = os.NewFile(uintptr(fd), set["FDNAME"])
+		}
+	}
+	return true
+}
+
+// Kept are the names of what the service manager keeps, sorted.
+func (n *Node) Kept() []string {
+	n.manager.mu.Lock()
+	defer n.manager.mu.Unlock()
+	var names []string
+	for name := range n.manager.kept {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// heritage is what a berth that starts gets: its environment and descriptors from 3 on.
+func (m *serviceManager) heritage() (env []string, files []*os.File) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for name, f := range m.kept {
+		names, files = append(names, name), append(files, f)
+	}
+	return []string{
+		"NOTIFY_SOCKET=" + m.conn.LocalAddr().String(), fmt.Sprint("LISTEN_FDS=", len(files)), "LISTEN_FDNAMES=" + strings.Join(names, ":"),
+	}, files
+}
+
+func (m *serviceManager) stop() (left int) {
+	_ = m.conn.Close()
+	<-m.done
+	for _, f := range m.kept {
+		_ = f.Close()
+	}
+	return len(m.kept)
+}
