@@ -86,6 +86,7 @@ type Runtime struct {
 	Binary                       string   `toml:"binary" doc:"Path of the OCI runtime. Empty: runc of the libexec directory (embedded), the shim's own default (external)."`
 	Root                         string   `toml:"root" doc:"Directory of the OCI runtime's state. Empty: below state (embedded), the shim's own default (external)."`
 	SystemdCgroup                bool     `toml:"systemd_cgroup" doc:"Let systemd make the cgroups. It must be what the kubelet does."`
+	Sandboxer                    string   `toml:"sandboxer" doc:"Sandbox controller of containerd's that makes the pod sandboxes, for shims with a sandbox API. Empty: berth's own, a pause process."`
 	HostProcess                  bool     `toml:"host_process" doc:"A container's init is a process of this host, so that the kernel can witness its end. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Privileged containers do not get the host's devices."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime."`

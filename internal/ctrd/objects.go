@@ -3,6 +3,7 @@
 package ctrd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -42,7 +43,7 @@ func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler
 	}
 	now := time.Now().UTC()
 	_, err = c.client.SandboxStore().Create(ns(ctx), sandbox.Sandbox{
-		ID: id, Runtime: sandbox.RuntimeOpts{Name: h.Type, Options: o}, Sandboxer: "berth",
+		ID: id, Runtime: sandbox.RuntimeOpts{Name: h.Type, Options: o}, Sandboxer: cmp.Or(h.Sandboxer, "berth"),
 		Labels: map[string]string{LabelOwner: c.owner}, CreatedAt: now, UpdatedAt: now,
 	})
 	if err != nil {

@@ -131,7 +131,7 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 	out := map[string]pod.Handler{}
 	for name, r := range d.cfg.Runtimes {
 		h := pod.Handler{
-			Name: name, Type: r.Type, Binary: r.Binary, Root: r.Root, SystemdCgroup: r.SystemdCgroup, HostProcess: r.HostProcess,
+			Name: name, Type: r.Type, Binary: r.Binary, Root: r.Root, SystemdCgroup: r.SystemdCgroup, Sandboxer: r.Sandboxer, HostProcess: r.HostProcess,
 			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices, PodAnnotations: r.PodAnnotations, ContainerAnnotations: r.ContainerAnnotations,
 		}
 		if d.embedded != nil && r.Type == "io.containerd.runc.v2" {

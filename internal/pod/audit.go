@@ -60,7 +60,7 @@ func (c *Controller) Audit(ctx context.Context) {
 func (c *Controller) auditTask(ctx context.Context, u *unit) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	st, err := c.runtime.TaskState(ctx, u.id)
+	st, err := c.bodyState(ctx, u)
 	switch {
 	case errdefs.IsNotFound(err):
 		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when berth looked"})

@@ -89,7 +89,9 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	if err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID); err != nil {
 		return err
 	}
-	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
+	own := u.handler
+	own.Sandboxer = "" // nobody but berth's
+	if err := c.runtime.CreateSandbox(ctx, u.id, own); err != nil {
 		return err
 	}
 	if err := c.runtime.CreateContainer(ctx, Object{
@@ -212,7 +214,7 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 	c.pump(u, stdio)
 	stdin, stdout, stderr := stdio.FIFOs()
 	pid, err := c.runtime.CreateTask(ctx, TaskRequest{
-		ID: u.id, IO: TaskIO{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: cfg.GetTty()},
+		ID: u.id, Endpoint: u.pod.now().Endpoint, IO: TaskIO{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: cfg.GetTty()},
 		Snapshotter: u.container.Snapshotter, SnapshotKey: u.id,
 	})
 	stdio.Started()
@@ -361,7 +363,7 @@ func (c *Controller) signal(ctx context.Context, u *unit, sig unix.Signal) error
 	if _, watched := c.kernel.Look(u.id); watched {
 		return err // it ended
 	}
-	err = c.runtime.KillTask(ctx, u.id, sig)
+	err = c.killBody(ctx, u, sig)
 	if errdefs.IsNotFound(err) {
 		// No process, says containerd, and the kernel knows of none: nobody will report the exit.
 		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})

@@ -209,6 +209,31 @@ func (w fakeRuntime) TaskState(ctx context.Context, id string) (TaskState, error
 	return TaskState{Pid: t.pid, Running: t.started}, nil
 }
 
+func (w fakeRuntime) TaskMetrics(ctx context.Context, id string) (Metric, error) {
+	return Metric{Type: "fake"}, w.step(ctx, "metrics", id)
+}
+
+func (w fakeRuntime) Sandboxer(string) Sandboxer { return remote{pauser{w}} }
+
+// remote is a sandboxer of containerd's: its sandboxes are no tasks that a list shows, and have their pid when they run.
+type remote struct{ pauser }
+
+func (r remote) Create(ctx context.Context, req SandboxRequest) (Instance, error) {
+	if req.Spec != nil {
+		return Instance{}, errors.New("a sandboxer of containerd's makes its own specification")
+	}
+	_, err := r.runtime.CreateTask(ctx, TaskRequest{ID: req.ID})
+	return Instance{}, err
+}
+
+func (r remote) Start(ctx context.Context, id string) (Instance, error) {
+	if err := r.runtime.StartTask(ctx, id); err != nil {
+		return Instance{}, err
+	}
+	st, err := r.runtime.TaskState(ctx, id)
+	return Instance{Pid: st.Pid, Endpoint: state.Endpoint{Address: "ttrpc+unix:///" + id, Version: 3}}, err
+}
+
 func (w fakeRuntime) WaitTask(ctx context.Context, id string) (TaskState, error) {
 	t := w.task(id)
 	if t == nil {
@@ -441,8 +466,9 @@ func start(t *testing.T, w *world) *bubble {
 	b := &bubble{world: w, t: t, feed: feed.New(feed.Config{}), stdios: &fakeStdios{}}
 	b.Controller = New(Config{
 		Root: dir + "/root", State: dir + "/state", DefaultHandler: "runc", ResolvConf: "/nonexistent",
-		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"}},
-		Host:     spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
+		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"},
+			"shim": {Name: "shim", Type: "shim", Sandboxer: "shim", HostProcess: true}, "vmm": {Name: "vmm", Type: "vmm", Sandboxer: "vmm"}},
+		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
 	}, Outside{
 		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Stdios: b.stdios, Images: fakeImages{},
 		Store: fakeStore{w}, Feed: b.feed,

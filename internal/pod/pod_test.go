@@ -643,3 +643,75 @@ func TestAStartThatFailedIsNotToldAsAKill(t *testing.T) {
 		b.expect(c, exited, 128, "StartError")
 	})
 }
+
+// Sandboxes of containerd's controllers go the same way: whatever makes them, they are watched, stopped, settled, released
+// and recovered by the same lanes.
+func TestSandboxersOfContainerds(t *testing.T) {
+	for _, handler := range []string{"", "shim", "vmm"} {
+		t.Run(handler, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				b := start(t, w)
+				p := b.pod("p1", handler)
+				c := b.run(p, "c1")
+				u, _ := b.unit(p)
+				if remote := handler != ""; (u.now().Endpoint.Address != "") != remote || w.objects["container/"+p] == remote {
+					t.Errorf("endpoint %v, container object %v", u.now().Endpoint, w.objects["container/"+p])
+				}
+				if m, err := b.SandboxMetrics(t.Context(), p); err != nil || m.Type != "fake" {
+					t.Errorf("%v %v", m, err)
+				}
+				if err := b.UpdatePodSandbox(t.Context(), p, config("p1")); err != nil {
+					t.Error(err)
+				}
+				cu, _ := b.unit(c)
+				loaded := state.Loaded{
+					Sandboxes:  []state.SandboxRecord{{Sandbox: *u.sandbox, Status: *u.now()}},
+					Containers: []state.ContainerRecord{{Container: *cu.container, Status: *cu.now()}},
+				}
+				b.stop()
+				w.set(func() { clear(w.watched) })
+				again := start(t, w)
+				if err := again.Recover(t.Context(), loaded); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if l := again.ListPodSandbox(nil); len(l) != 1 || l[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+					t.Fatalf("after a restart: %v", l)
+				}
+				w.set(func() { w.fail["delete-task "+p] = errors.New("not now") })
+				if err := again.StopPodSandbox(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+				if l := again.ListPodSandbox(nil); len(l) != 1 || l[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+					t.Errorf("stopped: %v", l)
+				}
+				w.set(func() { delete(w.fail, "delete-task "+p) }) // its own lane tries again
+				if err := again.RemovePodSandbox(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+				if len(w.tasks) != 0 || len(w.objects) != 0 || len(w.netns) != 0 || len(w.cni) != 0 {
+					t.Errorf("left: %v %v %v %v", w.tasks, w.objects, w.netns, w.cni)
+				}
+			})
+		})
+	}
+}
+
+func TestAStopOfTheBuiltInSandboxer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		u, _ := b.unit(p)
+		if pl, err := b.sandboxer(u).Platform(t.Context(), p); err != nil || pl.OS != "linux" {
+			t.Errorf("%v %v", pl, err)
+		}
+		if err := b.sandboxer(u).Stop(t.Context(), p, time.Minute); err != nil { // it does not heed the signal
+			t.Fatal(err)
+		}
+		if st, err := b.sandboxer(u).Status(t.Context(), p); err != nil || !st.Stopped || st.Code != 137 {
+			t.Errorf("%v %v", st, err)
+		}
+	})
+}

@@ -25,6 +25,8 @@ type Handler struct {
 	// state; "" for its default.
 	Binary, Root  string
 	SystemdCgroup bool
+	// Sandboxer is the sandbox controller of containerd's that makes the pods' sandboxes; "" for the built-in one.
+	Sandboxer string
 	// HostProcess says that a container's init is a process of this host, so that the kernel
 	// can speak for it. False for VM runtimes.
 	HostProcess                  bool
@@ -88,6 +90,11 @@ type Runtime interface {
 
 	// Inventory lists what containerd has of ours.
 	Inventory(ctx context.Context) (Inventory, error)
+	// TaskMetrics is the shim's account of a task.
+	TaskMetrics(ctx context.Context, id string) (Metric, error)
+	// Sandboxer is a sandbox controller of containerd's.
+	Sandboxer(name string) Sandboxer
+
 	// Spec is the OCI spec of a container object, for verbose status.
 	Spec(ctx context.Context, id string) (*specs.Spec, error)
 }
@@ -95,6 +102,7 @@ type Runtime interface {
 // TaskRequest asks for a task.
 type TaskRequest struct {
 	ID                       string
+	Endpoint                 state.Endpoint // of the sandbox; zero: the sandbox's shim, or one of its own
 	IO                       TaskIO
 	Snapshotter, SnapshotKey string // of the root filesystem; empty when the spec names a directory
 }

@@ -215,6 +215,14 @@ func (c *Controller) compare(ctx context.Context, inv Inventory) {
 func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 	st := u.now()
 	task, has := inv.Tasks[u.id]
+	if u.isSandbox() && u.sandbox.Sandboxer != "" { // it is no task
+		var err error
+		if task, err = c.bodyState(ctx, u); err == nil {
+			has = true
+		} else if !errdefs.IsNotFound(err) {
+			inv.Unknown = map[string]bool{u.id: true}
+		}
+	}
 	s := sight{Phase: st.Phase, Removing: st.Removing, Made: st.Process.Pid != 0, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
 	do := decide(s)
 	if do != courseNone {

@@ -116,21 +116,21 @@ func (c *Controller) releaseTask(ctx context.Context, u *unit) error {
 	case processUnseen:
 		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
 	case processUnknown:
-		kerr = c.runtime.KillTask(ctx, u.id, unix.SIGKILL)
+		kerr = c.killBody(ctx, u, unix.SIGKILL)
 	case processGone:
 	}
 	if kerr != nil && !errdefs.IsNotFound(kerr) {
 		c.obs.Event(u.id, "what is left of it could not be killed", kerr) // its deletion will tell
 	}
 	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
-	st, err := c.runtime.WaitTask(ctx, u.id)
+	st, err := c.waitBody(ctx, u)
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("the shim has not seen its end: %w", err)
 	}
 	if err := c.lastWord(u, st, err); err != nil {
 		return err
 	}
-	if err := c.runtime.DeleteTask(ctx, u.id); err != nil && !errdefs.IsNotFound(err) {
+	if err := c.deleteBody(ctx, u); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
 	// A process can outlive its shim, and then nobody but the kernel knows of it.

@@ -43,7 +43,7 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 
 func (c *Controller) runSandbox(ctx context.Context, id string, config *runtimeapi.PodSandboxConfig, h Handler) error {
 	now := time.Now()
-	sb := state.Sandbox{ID: id, Handler: h.Name, CreatedAt: now, Config: config}
+	sb := state.Sandbox{ID: id, Handler: h.Name, Sandboxer: h.Sandboxer, CreatedAt: now, Config: config}
 	holds := state.HoldTask | state.HoldContainer | state.HoldSandbox | state.HoldFiles
 	if hostNetwork := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE; !hostNetwork {
 		sb.NetNS = c.network.PathFor(id)
@@ -85,11 +85,15 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		})
 	}
 	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves what nobody knows of.
-	g.Go(func() error { return c.makePause(ctx, u) })
+	g.Go(func() error { return c.makeBody(ctx, u) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := c.runtime.StartTask(ctx, u.id); err != nil {
+	started, err := c.sandboxer(u).Start(ctx, u.id)
+	if err != nil {
+		return err
+	}
+	if err := c.meet(u, started.Pid); err != nil {
 		return err
 	}
 	c.waitTask(u)
@@ -101,6 +105,7 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		if st.StartedAt.IsZero() {
 			st.StartedAt = time.Now()
 		}
+		st.Endpoint = started.Endpoint
 		if st.Phase == state.Creating { // not when its exit was settled meanwhile
 			st.Phase = state.Ready
 		}
@@ -108,30 +113,39 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	})
 }
 
-// makePause makes the sandbox's files, its objects in containerd and its process, not yet started.
-func (c *Controller) makePause(ctx context.Context, u *unit) error {
+// makeBody makes the sandbox's files, its object in containerd and the sandbox itself, not yet started.
+func (c *Controller) makeBody(ctx context.Context, u *unit) error {
 	if err := c.makeSandboxFiles(u); err != nil {
 		return err
 	}
-	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
-		ID: u.id, Config: u.sandbox.Config, NetNS: u.sandbox.NetNS,
-		PauseRootfs: c.cfg.PauseRootfs, PauseArgs: []string{"/pause"},
-		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
-		PodAnnotations:               u.handler.PodAnnotations,
-	})
-	if err != nil {
-		return err
+	r := c.sandboxRequest(u)
+	if u.sandbox.Sandboxer == "" {
+		oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
+			ID: u.id, Config: u.sandbox.Config, NetNS: u.sandbox.NetNS,
+			PauseRootfs: c.cfg.PauseRootfs, PauseArgs: []string{"/pause"},
+			PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
+			PodAnnotations:               u.handler.PodAnnotations,
+		})
+		if err != nil {
+			return err
+		}
+		c.noteDegraded(u, degraded)
+		r.Spec = oci
 	}
-	c.noteDegraded(u, degraded)
 	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}
-	if err := c.runtime.CreateContainer(ctx, Object{ID: u.id, Handler: u.handler, Spec: oci, Labels: objectLabels(u.sandbox.Config.GetLabels(), kindSandbox)}); err != nil {
-		return err
-	}
-	pid, err := c.runtime.CreateTask(ctx, TaskRequest{ID: u.id})
+	made, err := c.sandboxer(u).Create(ctx, r)
 	if err != nil {
 		return err
+	}
+	return c.meet(u, made.Pid)
+}
+
+// meet has a sandbox's process watched, once it is known, and written down.
+func (c *Controller) meet(u *unit, pid uint32) error {
+	if pid == 0 || u.process().Pid != 0 {
+		return nil
 	}
 	p, err := c.watch(u, state.Process{Pid: pid})
 	if err != nil {
@@ -163,7 +177,7 @@ func (c *Controller) waitTask(u *unit) {
 		return // the kernel tells end and code; the stream and the audit are there too
 	}
 	c.spawn(func() {
-		st, err := c.runtime.WaitTask(c.life, u.id)
+		st, err := c.waitBody(c.life, u)
 		if err != nil || !st.Stopped {
 			return // the connection broke: on the next one the relist asks
 		}

@@ -170,9 +170,9 @@ func (c *Controller) endUnstarted(ctx context.Context, u *unit) error {
 	case processUnseen:
 		return fmt.Errorf("end what was made for the start of %s: the kernel cannot watch it", u.id)
 	case processUnknown: // of a VM, or none was made
-		err := c.runtime.KillTask(ctx, u.id, unix.SIGKILL)
+		err := c.killBody(ctx, u, unix.SIGKILL)
 		if err == nil {
-			_, err = c.runtime.WaitTask(ctx, u.id)
+			_, err = c.waitBody(ctx, u)
 		}
 		if err != nil && !errdefs.IsNotFound(err) && u.process().Pid != 0 {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
@@ -215,7 +215,7 @@ func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
 	}
 	answered := make(chan answer, 1)
 	c.spawn(func() {
-		st, err := c.runtime.WaitTask(ctx, u.id) // the shim may be about to learn it
+		st, err := c.waitBody(ctx, u) // the shim may be about to learn it
 		answered <- answer{st, err}
 	})
 	for {

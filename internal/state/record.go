@@ -105,6 +105,12 @@ type Process struct {
 	Cgroup string `json:"cgroup,omitempty"`
 }
 
+// Endpoint is a task service: an address such as ttrpc+unix:///path, and the version of its protocol.
+type Endpoint struct {
+	Address string `json:"address"`
+	Version uint32 `json:"version"`
+}
+
 // Network is what CNI gave a sandbox.
 type Network struct {
 	IPs []string `json:"ips,omitempty"` // primary first
@@ -132,6 +138,8 @@ type Status struct {
 	Undone string `json:"undone,omitempty"`
 	// Network is the sandbox's; nil for containers and host networking.
 	Network *Network `json:"network,omitempty"`
+	// Endpoint is where a sandbox's tasks are reached, if it is not the shim that containerd knows.
+	Endpoint Endpoint `json:"endpoint,omitzero"`
 }
 
 // Container is what was asked for: written once, before anything is made.
@@ -153,9 +161,11 @@ type Container struct {
 
 // Sandbox is what was asked for: written once, before anything is made.
 type Sandbox struct {
-	ID        string                       `json:"id"`
-	Handler   string                       `json:"handler"`
-	NetNS     string                       `json:"netns,omitempty"` // "" for host networking
+	ID      string `json:"id"`
+	Handler string `json:"handler"`
+	NetNS   string `json:"netns,omitempty"` // "" for host networking
+	// Sandboxer is containerd's that made it; "" for the built-in one.
+	Sandboxer string                       `json:"sandboxer,omitempty"`
 	CreatedAt time.Time                    `json:"createdAt"`
 	Config    *runtimeapi.PodSandboxConfig `json:"-"`
 	Raw       []byte                       `json:"config"` // Config as protobuf
