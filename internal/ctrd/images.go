@@ -20,8 +20,6 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/leases"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -50,6 +48,8 @@ type ImagesConfig struct {
 	Snapshotter            string
 	RegistryDir            string // of certs.d directories; "" for none
 	MaxConcurrentDownloads int
+	Owner                  string // this berth's ID
+	MountDir               string // where images are mounted to be read; nobody else's
 	Logger                 *slog.Logger
 }
 
@@ -58,17 +58,22 @@ type Images struct {
 	client *containerd.Client
 	cfg    ImagesConfig
 	temp   atomic.Uint64
+	views  sync.Map // by key, those in use
 	usage  struct {
 		sync.Mutex
 		committed map[string]snapshots.Usage // never changes once a snapshot is committed
 	}
 }
 
-// NewImages wraps a client; the caller closes it.
-func NewImages(client *containerd.Client, cfg ImagesConfig) *Images {
+// NewImages wraps a client; the caller closes it. There is one in a process: where it mounts is known to containerd's packages
+// as a whole.
+func NewImages(client *containerd.Client, cfg ImagesConfig) (*Images, error) {
+	if err := prepareMounts(cfg.MountDir); err != nil {
+		return nil, err
+	}
 	i := &Images{client: client, cfg: cfg}
 	i.usage.committed = map[string]snapshots.Usage{}
-	return i
+	return i, nil
 }
 
 // Snapshotter is where images are unpacked.
@@ -272,24 +277,6 @@ func (i *Images) Tag(ctx context.Context, s image.Stored, name string) error {
 // Delete removes a name; what no name needs any more is collected by containerd.
 func (i *Images) Delete(ctx context.Context, name string) error {
 	return native(i.client.ImageService().Delete(ns(ctx), name, images.SynchronousDelete()))
-}
-
-// view mounts an image's root, read-only, for the time of f.
-func (i *Images) view(ctx context.Context, chainID string, f func(root string) error) error {
-	ctx = ns(ctx)
-	ctx, done, err := i.client.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(10*time.Minute))
-	if err != nil {
-		return native(err)
-	}
-	defer func() { _ = done(context.WithoutCancel(ctx)) }()
-	sn := i.client.SnapshotService(i.cfg.Snapshotter)
-	key := fmt.Sprintf("berth-view-%d-%d-%d", os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
-	ms, err := sn.View(ctx, key, chainID)
-	if err != nil {
-		return fmt.Errorf("view image: %w", native(err))
-	}
-	defer func() { _ = sn.Remove(context.WithoutCancel(ctx), key) }()
-	return mount.WithReadonlyTempMount(ctx, ms, f)
 }
 
 // ReadFiles reads files of an image. Links are followed within the image only.

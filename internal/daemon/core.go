@@ -38,6 +38,8 @@ type Around struct {
 	Load func() (state.Loaded, error)
 	// Recovered is called once everything that runs is watched again. It may be nil.
 	Recovered func()
+	// Sweep is called on each connection, to give back what a kill left with containerd that no pod has. It may be nil.
+	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
 	// ImageChanged is told of containerd's image events; RefreshImages looks all up again.
@@ -99,6 +101,11 @@ func (c *Core) listener(recovered chan<- struct{}) ctrd.Listener {
 				close(recovered)
 			} else if err := errors.Join(c.Pods.Relist(ctx), c.around.RefreshImages(ctx)); err != nil {
 				return err
+			}
+			if c.around.Sweep != nil {
+				if err := c.around.Sweep(ctx); err != nil {
+					c.around.Log.Warn("not all that a kill left with containerd could be swept away", "err", err)
+				}
 			}
 			c.link.set(nil)
 			return nil

@@ -55,6 +55,7 @@ type daemon struct {
 	client   *ctrd.Client
 	embedded *embed.Server
 	ctrd     *ctrd.Containerd
+	stored   *ctrd.Images
 	images   *image.Service
 	network  *network.Network
 	kernel   *witness.Kernel
@@ -95,9 +96,13 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.ctrd = ctrd.New(d.client, d.store.Owner(), cfg.Containerd.Snapshotter, d.log)
-	d.images = image.New(ctrd.NewImages(d.client, ctrd.ImagesConfig{
-		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads, Logger: d.log,
-	}), image.Config{PullTimeout: time.Duration(cfg.Image.PullTimeout), Logger: d.log})
+	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
+		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		Owner: d.store.Owner(), MountDir: filepath.Join(cfg.State, "images"), Logger: d.log,
+	}); err != nil {
+		return err
+	}
+	d.images = image.New(d.stored, image.Config{PullTimeout: time.Duration(cfg.Image.PullTimeout), Logger: d.log})
 	if err := d.openNetwork(); err != nil {
 		return err
 	}
@@ -193,7 +198,8 @@ func (d *daemon) openPods() error {
 		Outside: pod.Outside{
 			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{d.log}, Images: images{d.images}, Store: d.store,
 		},
-		Load: d.store.Load, Recovered: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, ImageChanged: d.images.Changed, RefreshImages: d.images.Refresh, Log: d.log,
+		Load: d.store.Load, Recovered: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, Sweep: d.stored.Sweep, ImageChanged: d.images.Changed,
+		RefreshImages: d.images.Refresh, Log: d.log,
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
 	return nil

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// viewPrefix begins the names of views: of the lease and of the snapshot, which have the same.
+	viewPrefix = "berth-view-"
+	// viewUndo is how long taking a view away may take, whatever became of who asked for it.
+	viewUndo = 10 * time.Second
+)
+
+// prepareMounts says where images are mounted to be read, and takes away what an earlier berth was killed with.
+func prepareMounts(dir string) error {
+	if err := mount.SetTempMountLocation(dir); err != nil {
+		return fmt.Errorf("prepare mounts of images in %s: %w", dir, err)
+	}
+	if warnings, err := mount.CleanupTempMounts(unix.MNT_DETACH); err != nil || len(warnings) > 0 {
+		return fmt.Errorf("take away mounts of images in %s: %w", dir, errors.Join(append(warnings, err)...))
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("take away mounts of images: %w", err)
+	}
+	for _, e := range left { // empty: what was mounted there is gone
+		if err := os.Remove(dir + "/" + e.Name()); err != nil {
+			return fmt.Errorf("take away mounts of images: %w", err)
+		}
+	}
+	return nil
+}
+
+// view mounts an image's root, read-only, for the time of f.
+func (i *Images) view(ctx context.Context, chainID string, f func(root string) error) (err error) {
+	key := fmt.Sprintf("%s%d-%d-%d", viewPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
+	i.views.Store(key, nil)
+	defer i.views.Delete(key)
+	ctx = ns(ctx)
+	lctx, _, err := i.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(LabelOwner, i.cfg.Owner), leases.WithExpiration(10*time.Minute))
+	if err != nil {
+		return fmt.Errorf("view image: %w", native(err))
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewUndo)
+		defer cancel()
+		if uerr := i.unview(ctx, key); uerr != nil { // Sweep will
+			i.cfg.Logger.Warn("view of an image is left for later", "view", key, "err", uerr)
+		}
+	}()
+	ms, err := i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
+	if err != nil {
+		return fmt.Errorf("view image: %w", native(err))
+	}
+	return mount.WithReadonlyTempMount(lctx, ms, f)
+}
+
+func (i *Images) unview(ctx context.Context, key string) error {
+	if err := native(i.client.SnapshotService(i.cfg.Snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove view %s: %w", key, err)
+	}
+	if err := native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key})); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete lease of view %s: %w", key, err)
+	}
+	return nil
+}
+
+// Sweep takes away the views that an earlier berth left when it was killed, or that could not be taken away because containerd
+// was.
+func (i *Images) Sweep(ctx context.Context) error {
+	ctx = ns(ctx)
+	all, err := i.client.LeasesService().List(ctx, fmt.Sprintf("id~=^%s,labels.%q==%q", viewPrefix, LabelOwner, i.cfg.Owner))
+	if err != nil {
+		return fmt.Errorf("list views of images: %w", native(err))
+	}
+	var errs []error
+	for _, l := range all {
+		if _, used := i.views.Load(l.ID); !used {
+			errs = append(errs, i.unview(ctx, l.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
