@@ -258,7 +258,7 @@ func (n *Node) stop() {
 		_ = netlink.LinkDel(l)
 	}
 	bridge := network.Bridge{Name: n.Bridge, Subnet: n.Subnet}
-	for exec.Command("iptables", append([]string{"-w", "-t", "nat", "-D"}, bridge.Rule()...)...).Run() == nil { //nolint:revive // until there is none
+	for exec.Command("iptables", append([]string{"-w", "-t", "nat", "-D"}, bridge.Rule()...)...).Run() == nil { // until there is none
 	}
 	if err := os.RemoveAll(n.Dir); err != nil {
 		n.t.Error(err)
