@@ -75,14 +75,17 @@ func kernelTellsExits(t *testing.T) bool {
 // while the processes end, so that it cannot read the code off a zombie; or it is killed.
 func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
-		for _, away := range []func() (back func()){
+		cfg := n.PodConfig()
+		pod := n.Pod(cfg)
+		for i, away := range []func() (back func()){
 			func() func() {
 				n.Berth.Signal(syscall.SIGSTOP)
 				return func() { n.Berth.Signal(syscall.SIGCONT) }
 			},
 			func() func() { n.Berth.Kill(syscall.SIGKILL); return n.StartBerth },
 		} {
-			zero, some, killed := waits(t, n, "exit 0"), waits(t, n, "exit 42"), waits(t, n, "exit 1")
+			in := func(name, end string) string { return waitsIn(t, n, pod, cfg, fmt.Sprint(name, i), end) }
+			zero, some, killed := in("zero", "exit 0"), in("some", "exit 42"), in("killed", "exit 1")
 			pids := map[int]syscall.Signal{n.Pid(zero): syscall.SIGTERM, n.Pid(some): syscall.SIGTERM, n.Pid(killed): syscall.SIGKILL}
 			back := away()
 			for pid, sig := range pids {
@@ -273,7 +276,14 @@ func appArmorOn() bool {
 // waits is a container that does what end says once it is sent SIGTERM, in a pod of its own.
 func waits(t *testing.T, n *node.Node, end string) string {
 	t.Helper()
-	_, id := n.Sh("trap '" + end + "' TERM; echo ready; while :; do sleep 0.05; done")
+	cfg := n.PodConfig()
+	return waitsIn(t, n, n.Pod(cfg), cfg, "waits", end)
+}
+
+// waitsIn is one more of them in a pod.
+func waitsIn(t *testing.T, n *node.Node, pod string, sandbox *runtimeapi.PodSandboxConfig, name, end string) string {
+	t.Helper()
+	id := n.Run(pod, sandbox, node.ContainerConfig(name, "sh", "-c", "trap '"+end+"' TERM; echo ready; while :; do sleep 0.05; done"))
 	n.Until("ready", func() bool { return n.Log(id) != "" })
 	return id
 }
