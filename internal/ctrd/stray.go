@@ -66,6 +66,9 @@ func (c *Containerd) endStrays(ctx context.Context, id string) error {
 			return fmt.Errorf("end strays of %s: %s delete: %w: %s", id, binary, err, bytes.TrimSpace(out))
 		}
 	}
+	if err := removeBundle(id); err != nil {
+		return fmt.Errorf("end strays of %s: %w", id, err)
+	}
 	if spec.Linux != nil && strings.HasSuffix(spec.Linux.CgroupsPath, "/"+id) { // else systemd's, which removes them itself
 		if err := cgroup.RemoveAll(ctx, spec.Linux.CgroupsPath); err != nil {
 			return fmt.Errorf("end strays of %s: %w", id, err)
