@@ -52,6 +52,9 @@ func (c *Containerd) endStrays(ctx context.Context, id string) error {
 	if binary == "" {
 		binary = "runc"
 	}
+	if err := awaitCleanup(ctx, id); err != nil {
+		return fmt.Errorf("end strays of %s: %w", id, err)
+	}
 	if err := endProcesses(func(args []string) bool { return isShim(args, id) || isRuntime(args, filepath.Base(binary), id) }); err != nil {
 		return fmt.Errorf("end strays of %s: %w", id, err)
 	}
@@ -77,8 +80,13 @@ func (c *Containerd) endStrays(ctx context.Context, id string) error {
 	return nil
 }
 
-// isShim knows a shim by its arguments; IDs are random and not shared.
-func isShim(args []string, id string) bool {
+// isShim knows a shim, or what starts one, by its arguments; IDs are random and not shared.
+func isShim(args []string, id string) bool { return isOfShim(args, id) && !isCleanup(args, id) }
+
+// isCleanup knows what containerd calls once a shim died.
+func isCleanup(args []string, id string) bool { return isOfShim(args, id) && args[len(args)-1] == "delete" }
+
+func isOfShim(args []string, id string) bool {
 	i := slices.Index(args, "-id")
 	return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") && i > 0 && i+1 < len(args) && args[i+1] == id
 }
@@ -87,6 +95,17 @@ func isShim(args []string, id string) bool {
 func isRuntime(args []string, binary, id string) bool {
 	return filepath.Base(args[0]) == binary && slices.Contains(args[1:], id) && slices.ContainsFunc(args[1:], func(a string) bool {
 		return a == "create" || a == "start" || a == "delete"
+	})
+}
+
+// awaitCleanup waits for containerd's own clean-up after a shim that died. It is not to be cut off: the bundle, which goes after it,
+// would stay.
+func awaitCleanup(ctx context.Context, id string) error {
+	return eachProcess(func(args []string) bool { return isCleanup(args, id) }, func(pid, fd int) error {
+		if await(ctx, fd, time.Hour) {
+			return nil
+		}
+		return fmt.Errorf("containerd is still cleaning up after its shim, in process %d: %w", pid, ctx.Err())
 	})
 }
 
