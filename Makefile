@@ -71,12 +71,17 @@ race: tools ## Tests again and again with the race detector: make race PKG=./int
 	CGO_ENABLED=1 go test -race -failfast $(TESTFLAGS) $(PKG)
 
 .PHONY: sim
-sim: ## The controller in virtual time, against fakes: make sim COUNT=100
+sim: ## The whole of berth in virtual time, between fakes: make sim ARGS='-schedules 100000'
 	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./internal/pod ./internal/lane ./internal/feed
+	CGO_ENABLED=0 go test -timeout 0 ./test/sim $(if $(ARGS),-args $(ARGS))
+
+.PHONY: fault
+fault: setup tools build ## Real containers where things go wrong: make fault ROUNDS=10 for ten times as much of what is random
+	BERTH_ROUNDS=$(ROUNDS) CGO_ENABLED=1 go test -race $(if $(ROUNDS),-timeout 24h -count=$(COUNT) -run '$(RUN)',$(TESTFLAGS)) ./test/fault/...
 
 .PHONY: e2e
 e2e: setup tools build ## Real containers
-	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./test/e2e/...
+	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./test/node/... ./test/e2e/...
 
 .PHONY: test-guest
 test-guest: setup tools build ## What depends on the kernel, on an older one: test/guest (SUITES='test/e2e:OOM' for less)

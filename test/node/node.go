@@ -230,6 +230,9 @@ func (n *Node) stop() {
 	defer func() {
 		if n.t.Failed() && n.Berth != nil {
 			n.t.Logf("berth's log:\n%s", n.Berth.out)
+			if n.Containerd != nil {
+				n.t.Logf("containerd's log:\n%s", n.Containerd.out)
+			}
 		}
 	}()
 	if n.Client != nil {

@@ -111,11 +111,14 @@ func eachProcess(f func(pid int, cmdline []byte)) {
 	}
 }
 
-// Shims are the pids of the node's shims by the ID that each was started for.
+// Shims are the pids of the node's shims by the ID that each was started for. What starts one, or cleans up after one, is none.
 func (n *Node) Shims() map[string]int {
 	found := map[string]int{}
 	eachProcess(func(pid int, b []byte) {
-		args := bytes.Split(b, []byte{0})
+		args := bytes.Split(bytes.TrimSuffix(b, []byte{0}), []byte{0})
+		if last := string(args[len(args)-1]); last == "start" || last == "delete" {
+			return
+		}
 		if !bytes.Equal([]byte(filepath.Base(string(args[0]))), []byte("containerd-shim-runc-v2")) || !bytes.Contains(b, []byte(n.Dir+"/")) {
 			return
 		}
