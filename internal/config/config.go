@@ -31,6 +31,7 @@ type Config struct {
 	Lanes          Lanes              `toml:"lanes"`
 	Logs           Logs               `toml:"logs"`
 	Metrics        Metrics            `toml:"metrics"`
+	Tracing        Tracing            `toml:"tracing"`
 	Runtimes       map[string]Runtime `toml:"runtimes"`
 }
 
@@ -80,6 +81,12 @@ type Metrics struct {
 	Address string `toml:"address" doc:"HOST:PORT to serve /metrics on. Empty: off."`
 }
 
+// Tracing is OpenTelemetry's.
+type Tracing struct {
+	Endpoint string  `toml:"endpoint" doc:"URL of an OTLP collector's gRPC endpoint, such as http://127.0.0.1:4317. Empty: off."`
+	Sampling float64 `toml:"sampling" doc:"Part of the traces that berth begins itself that is kept: 0 to 1."`
+}
+
 // Runtime is one runtime handler.
 type Runtime struct {
 	Type                         string   `toml:"type" doc:"containerd runtime: a name such as io.containerd.runc.v2, or the path of a shim."`
@@ -115,6 +122,7 @@ func Default() Config {
 		Image:   Image{"", Duration(5 * time.Minute), 3},
 		Lanes:   Lanes{Duration(10 * time.Second), Duration(time.Second), Duration(5 * time.Minute)},
 		Logs:    Logs{16 << 10},
+		Tracing: Tracing{"", 1},
 		Runtimes: map[string]Runtime{"runc": {
 			Type: "io.containerd.runc.v2", HostProcess: true, PodAnnotations: []string{}, ContainerAnnotations: []string{},
 		}},
@@ -233,6 +241,12 @@ func (c *Config) Check() error {
 		if p.v != "" && !filepath.IsAbs(p.v) {
 			bad(p.key, "%q is no absolute path", p.v)
 		}
+	}
+	if s := c.Tracing.Sampling; s < 0 || s > 1 {
+		bad("tracing.sampling", "%v is not between 0 and 1", s)
+	}
+	if e := c.Tracing.Endpoint; e != "" && !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") {
+		bad("tracing.endpoint", "%q is no http:// or https:// URL", e)
 	}
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")

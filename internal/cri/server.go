@@ -20,7 +20,7 @@ import (
 type Observe func(method string, took time.Duration, code codes.Code)
 
 // NewServer makes the gRPC server with all services registered. The caller serves and stops it.
-func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observe Observe) *grpc.Server {
+func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observe Observe, opts ...grpc.ServerOption) *grpc.Server {
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
 		began := time.Now()
 		defer func() {
@@ -43,7 +43,7 @@ func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observe Ob
 		}()
 		return h(srv, ss)
 	}
-	s := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream))
+	s := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream))...)
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
 	runtimeapi.RegisterImageServiceServer(s, i)
 	RegisterAdmin(s, a)

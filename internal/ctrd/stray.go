@@ -84,7 +84,9 @@ func (c *Containerd) endStrays(ctx context.Context, id string) error {
 func isShim(args []string, id string) bool { return isOfShim(args, id) && !isCleanup(args, id) }
 
 // isCleanup knows what containerd calls once a shim died.
-func isCleanup(args []string, id string) bool { return isOfShim(args, id) && args[len(args)-1] == "delete" }
+func isCleanup(args []string, id string) bool {
+	return isOfShim(args, id) && args[len(args)-1] == "delete"
+}
 
 func isOfShim(args []string, id string) bool {
 	i := slices.Index(args, "-id")

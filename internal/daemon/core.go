@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/cri"
@@ -45,14 +47,21 @@ type Around struct {
 	// ImageChanged is told of containerd's image events; RefreshImages looks all up again.
 	ImageChanged  func(name string)
 	RefreshImages func(ctx context.Context) error
-	Log           *slog.Logger
+	// Tracing is where traces go; nil for nowhere.
+	Tracing trace.TracerProvider
+	Log     *slog.Logger
 }
 
 // NewCore puts a core together. Nothing runs yet.
 func NewCore(cfg pod.Config, a Around) *Core {
 	c := &Core{Feed: feed.New(feed.Config{}), Timeline: timeline.New(), around: a}
-	c.obs = newObserver(a.Log, c.Timeline)
 	out := a.Outside
+	if a.Tracing == nil {
+		a.Tracing = noop.NewTracerProvider()
+	} else {
+		out.Runtime, out.Network = tracedRuntime{out.Runtime, a.Tracing.Tracer("berth")}, tracedNetwork{out.Network, a.Tracing.Tracer("berth")}
+	}
+	c.obs = newObserver(a.Log, c.Timeline, newTrips(a.Tracing))
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
 	return c

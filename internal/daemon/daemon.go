@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -61,6 +64,7 @@ type daemon struct {
 	kernel   *witness.Kernel
 	kept     *fdstore.Store
 	core     *Core
+	tracing  trace.TracerProvider // nil: off
 	handlers map[string]pod.Handler
 }
 
@@ -92,6 +96,11 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.undo = append(d.undo, d.store.Close)
+	var stop func() error
+	if d.tracing, stop, err = newTracing(ctx, cfg.Tracing); err != nil {
+		return err
+	}
+	d.undo = append(d.undo, stop)
 	if err := d.openContainerd(ctx); err != nil {
 		return err
 	}
@@ -199,7 +208,7 @@ func (d *daemon) openPods() error {
 			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{d.log}, Images: images{d.images}, Store: d.store,
 		},
 		Load: d.store.Load, Recovered: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, Sweep: d.stored.Sweep, ImageChanged: d.images.Changed,
-		RefreshImages: d.images.Refresh, Log: d.log,
+		RefreshImages: d.images.Refresh, Tracing: d.tracing, Log: d.log,
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
 	return nil
@@ -215,9 +224,13 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		return err
 	}
 	// The socket's file goes when the listener is closed, which Stop of the server does.
+	var opts []grpc.ServerOption
+	if d.tracing != nil {
+		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
+	}
 	server := cri.NewServer(
 		&cri.Runtime{Pods: d.core.Pods, Health: health{d}, Subscribe: d.core.Subscribe},
-		&cri.Image{Images: d.images}, admin{d}, d.log, d.core.obs.call)
+		&cri.Image{Images: d.images}, admin{d}, d.log, d.core.obs.call, opts...)
 
 	// The witnesses run before the records are compared: what ends meanwhile is heard.
 	g, ctx := errgroup.WithContext(ctx)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"berth/internal/lane"
+	"berth/internal/pod"
+	"berth/internal/state"
 	"berth/internal/timeline"
 )
 
@@ -27,17 +30,19 @@ var goVersion = runtime.Version()
 type observer struct {
 	log      *slog.Logger
 	timeline *timeline.Timeline
+	trips    *trips
 	reg      *prometheus.Registry
 
 	lag        *prometheus.HistogramVec
 	attempts   *prometheus.CounterVec
 	reconnects prometheus.Counter
 	calls      *prometheus.HistogramVec
+	repairs    *prometheus.CounterVec
 }
 
-func newObserver(log *slog.Logger, t *timeline.Timeline) *observer {
+func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer {
 	o := &observer{
-		log: log, timeline: t, reg: prometheus.NewRegistry(),
+		log: log, timeline: t, trips: trips, reg: prometheus.NewRegistry(),
 		lag: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_exit_lag_seconds", Help: "From a process's end to its exit being durable and visible, by the witness whose code stands.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
@@ -50,13 +55,19 @@ func newObserver(log *slog.Logger, t *timeline.Timeline) *observer {
 			Name: "berth_cri_call_seconds", Help: "CRI calls by method and code.", Buckets: prometheus.ExponentialBuckets(0.0001, 3, 12),
 		}, []string{"method", "code"}),
 	}
-	o.reg.MustRegister(o.lag, o.attempts, o.reconnects, o.calls, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_audit_repairs_total", Help: "What nobody had told of and the audit found, by what was found.",
+	}, []string{"what"})
+	o.reg.MustRegister(o.lag, o.attempts, o.reconnects, o.calls, o.repairs, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return o
 }
 
 // Event implements pod.Observer.
 func (o *observer) Event(id, what string, err error, fields ...any) {
 	o.timeline.Add(id, time.Now(), what, err, fields...)
+	if what == pod.EventRemoved || what == pod.EventReleased && len(fields) > 1 && strings.Contains(fmt.Sprint(fields[1]), state.HoldTask.String()) {
+		o.trips.released(id)
+	}
 	args := append([]any{"id", short(id)}, fields...)
 	if err != nil {
 		o.log.Warn(what, append(args, "err", err)...)
@@ -65,8 +76,12 @@ func (o *observer) Event(id, what string, err error, fields ...any) {
 	o.log.Info(what, args...)
 }
 
+// Repaired implements pod.Observer.
+func (o *observer) Repaired(what string) { o.repairs.WithLabelValues(what).Inc() }
+
 // Settled implements pod.Observer.
-func (o *observer) Settled(_, origin string, lag time.Duration) {
+func (o *observer) Settled(id, origin string, lag time.Duration) {
+	o.trips.settled(id, origin, lag)
 	o.lag.WithLabelValues(origin).Observe(max(lag, 0).Seconds())
 }
 
@@ -74,7 +89,8 @@ func (o *observer) Settled(_, origin string, lag time.Duration) {
 func (o *observer) Began(string, int) {}
 
 // Ended implements lane.Observer.
-func (o *observer) Ended(_ string, _ int, _ time.Duration, r lane.Result) {
+func (o *observer) Ended(id string, n int, took time.Duration, r lane.Result) {
+	o.trips.attempted(id, n, took, r)
 	o.attempts.WithLabelValues(r.String()).Inc()
 }
 

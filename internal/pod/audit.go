@@ -49,6 +49,7 @@ func (c *Controller) Audit(ctx context.Context) {
 		case processGone:
 			if known, _ := u.heard(); known.Zero() {
 				c.obs.Event(u.id, "audit: ended, and nobody told", nil)
+				c.obs.Repaired("exit")
 				c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit}) // when, another may know
 			}
 		case processUnseen, processUnknown:

@@ -161,7 +161,7 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 	if !c.spawn(func() {
 		defer u.starting.unlock()
 		defer u.launching.Store(false)
-		ctx, cancel := context.WithTimeout(c.life, c.cfg.CreateTimeout)
+		ctx, cancel := c.outlive(ctx)
 		defer cancel()
 		done <- c.startContainer(ctx, u)
 	}) {

@@ -132,6 +132,7 @@ func New(cfg Config, o Outside) *Controller {
 type deaf struct{}
 
 func (deaf) Event(string, string, error, ...any)   {}
+func (deaf) Repaired(string)                       {}
 func (deaf) Settled(string, string, time.Duration) {}
 
 // Run drives the lanes and the audit until ctx ends, then ends the operations in flight and waits

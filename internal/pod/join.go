@@ -54,7 +54,7 @@ func (c *Controller) join(ctx context.Context, name string, config proto.Message
 	c.flights.Lock()
 	f, taken := c.flights.byName[name]
 	if !taken {
-		if f = c.launchLocked(name, config, work); f == nil {
+		if f = c.launchLocked(ctx, name, config, work); f == nil {
 			c.flights.Unlock()
 			return "", errStopping
 		}
@@ -76,12 +76,13 @@ func (c *Controller) join(ctx context.Context, name string, config proto.Message
 	return f.id, f.err
 }
 
-// launchLocked starts the operation; nil when berth is stopping. c.flights must be locked.
-func (c *Controller) launchLocked(name string, config proto.Message, work func(ctx context.Context, id string) error) *flight {
+// launchLocked starts the operation; nil when berth is stopping. It goes on when ctx ends, and keeps what ctx carries.
+// c.flights must be locked.
+func (c *Controller) launchLocked(ctx context.Context, name string, config proto.Message, work func(ctx context.Context, id string) error) *flight {
 	f := &flight{config: config, done: make(chan struct{}), id: newID()}
 	c.flights.byName[name] = f
 	if c.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.life, c.cfg.CreateTimeout)
+		ctx, cancel := c.outlive(ctx)
 		defer cancel()
 		err := work(ctx, f.id)
 		c.flights.Lock()
@@ -132,4 +133,11 @@ func (f *flights) release(name, id string) {
 	if fl, ok := f.byName[name]; ok && fl.id == id {
 		delete(f.byName, name)
 	}
+}
+
+// outlive is a context that carries what ctx does, and ends with berth or after CreateTimeout instead of with ctx.
+func (c *Controller) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.CreateTimeout)
+	stop := context.AfterFunc(c.life, cancel)
+	return ctx, func() { stop(); cancel() }
 }

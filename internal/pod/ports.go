@@ -199,10 +199,18 @@ type Feed interface {
 	Forget(podID string)
 }
 
+// Events by which others know where a unit stands.
+const (
+	EventReleased = "released" // with the names of what was given back
+	EventRemoved  = "removed"
+)
+
 // Observer hears what happens, for logs, metrics and timelines. Its methods must not block.
 type Observer interface {
 	// Event is one thing that happened to id. err may be nil.
 	Event(id, what string, err error, fields ...any)
+	// Repaired tells of something that nobody had told, and the audit found.
+	Repaired(what string)
 	// Settled tells of a settled exit: the lag is from the process's end to its being durable.
 	Settled(id, origin string, lag time.Duration)
 }

@@ -130,6 +130,7 @@ func (c *Controller) reap(ctx context.Context, id string) error {
 	delete(c.strays.byID, id)
 	c.strays.Unlock()
 	c.obs.Event(id, "ours without a record: reaped", nil)
+	c.obs.Repaired("stray")
 	return nil
 }
 

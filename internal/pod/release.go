@@ -76,7 +76,7 @@ func (c *Controller) release(ctx context.Context, u *unit) error {
 		}); cerr != nil {
 			return errors.Join(err, cerr)
 		}
-		c.obs.Event(u.id, "released", nil, "what", gone.String(), "holds", u.now().Holds.String())
+		c.obs.Event(u.id, EventReleased, nil, "what", gone.String(), "holds", u.now().Holds.String())
 	}
 	return err
 }
@@ -238,7 +238,7 @@ func (c *Controller) forget(u *unit) error {
 	if u.isSandbox() {
 		c.feed.Forget(u.id)
 	}
-	c.obs.Event(u.id, "removed", nil)
+	c.obs.Event(u.id, EventRemoved, nil)
 	close(u.removed)
 	return nil
 }

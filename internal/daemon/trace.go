@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"berth/internal/config"
+	"berth/internal/lane"
+	"berth/internal/network"
+	"berth/internal/pod"
+	"berth/internal/version"
+)
+
+// newTracing makes what traces go through: nil, without an endpoint. stop sends what is left.
+func newTracing(ctx context.Context, cfg config.Tracing) (p trace.TracerProvider, stop func() error, err error) {
+	if cfg.Endpoint == "" {
+		return nil, func() error { return nil }, nil
+	}
+	e, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.Endpoint))
+	if err != nil {
+		return nil, nil, fmt.Errorf("send traces to %s: %w", cfg.Endpoint, err)
+	}
+	tp := sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(e), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.Sampling))),
+		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "berth"), attribute.String("service.version", version.Version))),
+	)
+	return tp, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		return tp.Shutdown(ctx)
+	}, nil
+}
+
+// trips traces the trip of each exit: one span from the process's end to the last thing given back, below it the way to
+// the durable fact and every attempt.
+type trips struct {
+	tracer trace.Tracer
+
+	mu   sync.Mutex
+	byID map[string]trace.Span // of exits that were settled and not released
+}
+
+func newTrips(p trace.TracerProvider) *trips {
+	return &trips{tracer: p.Tracer("berth"), byID: map[string]trace.Span{}}
+}
+
+// settled begins the trip of id, whose process ended lag ago.
+func (t *trips) settled(id, origin string, lag time.Duration) {
+	now := time.Now()
+	died := now.Add(-max(lag, 0))
+	ctx, root := t.tracer.Start(context.Background(), "exit", trace.WithNewRoot(), trace.WithTimestamp(died),
+		trace.WithAttributes(attribute.String("berth.id", id), attribute.String("berth.witness", origin)))
+	_, s := t.tracer.Start(ctx, "settle", trace.WithTimestamp(died))
+	s.End(trace.WithTimestamp(now))
+	if !root.IsRecording() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.byID[id]; old != nil {
+		old.End()
+	}
+	t.byID[id] = root
+}
+
+// attempted tells of an attempt of id's lane.
+func (t *trips) attempted(id string, n int, took time.Duration, r lane.Result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	root := t.byID[id]
+	if root == nil {
+		return
+	}
+	now := time.Now()
+	_, s := t.tracer.Start(trace.ContextWithSpan(context.Background(), root), "attempt", trace.WithTimestamp(now.Add(-took)),
+		trace.WithAttributes(attribute.Int("berth.attempt", n)))
+	if err := r.Err(); err != nil {
+		s.RecordError(err)
+		s.SetStatus(otelcodes.Error, err.Error())
+	}
+	s.End(trace.WithTimestamp(now))
+}
+
+// released ends the trip of id.
+func (t *trips) released(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if root := t.byID[id]; root != nil {
+		root.End()
+		delete(t.byID, id)
+	}
+}
+
+// span runs f in a span of its own below ctx's.
+func span(ctx context.Context, t trace.Tracer, name, id string, f func(ctx context.Context) error) error {
+	ctx, s := t.Start(ctx, name, trace.WithAttributes(attribute.String("berth.id", id)))
+	defer s.End()
+	err := f(ctx)
+	if err != nil {
+		s.RecordError(err)
+		s.SetStatus(otelcodes.Error, err.Error())
+	}
+	return err
+}
+
+// tracedRuntime and tracedNetwork show where the time of a call goes.
+type tracedRuntime struct {
+	pod.Runtime
+	tracer trace.Tracer
+}
+
+func (r tracedRuntime) PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error {
+	return span(ctx, r.tracer, "prepare snapshot", key, func(ctx context.Context) error { return r.Runtime.PrepareSnapshot(ctx, snapshotter, key, chainID) })
+}
+
+func (r tracedRuntime) CreateTask(ctx context.Context, q pod.TaskRequest) (pid uint32, err error) {
+	err = span(ctx, r.tracer, "create task", q.ID, func(ctx context.Context) error { pid, err = r.Runtime.CreateTask(ctx, q); return err })
+	return pid, err
+}
+
+func (r tracedRuntime) StartTask(ctx context.Context, id string) error {
+	return span(ctx, r.tracer, "start task", id, func(ctx context.Context) error { return r.Runtime.StartTask(ctx, id) })
+}
+
+func (r tracedRuntime) DeleteTask(ctx context.Context, id string) error {
+	return span(ctx, r.tracer, "delete task", id, func(ctx context.Context) error { return r.Runtime.DeleteTask(ctx, id) })
+}
+
+type tracedNetwork struct {
+	pod.Network
+	tracer trace.Tracer
+}
+
+func (n tracedNetwork) Setup(ctx context.Context, p network.Pod) (res network.Result, err error) {
+	err = span(ctx, n.tracer, "add to network", p.ID, func(ctx context.Context) error { res, err = n.Network.Setup(ctx, p); return err })
+	return res, err
+}
+
+func (n tracedNetwork) Teardown(ctx context.Context, p network.Pod, recorded network.Result) error {
+	return span(ctx, n.tracer, "take off network", p.ID, func(ctx context.Context) error { return n.Network.Teardown(ctx, p, recorded) })
+}
