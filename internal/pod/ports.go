@@ -195,6 +195,8 @@ type Store interface {
 type Feed interface {
 	// Stamp is the next instant for an event of a pod, taken before the snapshot it comes with.
 	Stamp(podID string, now time.Time) int64
+	// Instant is for an answer whose snapshot is taken after the call: not below any stamp so far.
+	Instant(now time.Time) int64
 	Publish(ev *runtimeapi.ContainerEventResponse)
 	Forget(podID string)
 }

@@ -22,13 +22,13 @@ func (c *Controller) PodSandboxStatus(ctx context.Context, id string, verbose bo
 	if err != nil {
 		return nil, err
 	}
-	resp := &runtimeapi.PodSandboxStatusResponse{Status: c.sandboxStatus(u)}
+	at := c.feed.Instant(time.Now()) // before the snapshot, which is never older
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: c.sandboxStatus(u), Timestamp: at}
 	for _, ct := range byAge(u.containers()) {
 		if visible(ct) {
 			resp.ContainersStatuses = append(resp.ContainersStatuses, c.containerStatus(ct))
 		}
 	}
-	resp.Timestamp = time.Now().UnixNano()
 	if verbose {
 		resp.Info, err = c.sandboxInfo(ctx, u)
 	}
