@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -53,8 +54,14 @@ func (s sandboxer) object(r pod.SandboxRequest) (sandbox.Sandbox, error) {
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
+	var spec typeurl.Any
+	if r.Spec != nil {
+		if spec, err = typeurl.MarshalAny(r.Spec); err != nil {
+			return sandbox.Sandbox{}, fmt.Errorf("encode spec of %s: %w", r.ID, err)
+		}
+	}
 	return sandbox.Sandbox{
-		ID: r.ID, Runtime: sandbox.RuntimeOpts{Name: r.Handler.Type, Options: o}, Sandboxer: s.name, Labels: map[string]string{LabelOwner: s.c.owner},
+		Spec: spec, ID: r.ID, Runtime: sandbox.RuntimeOpts{Name: r.Handler.Type, Options: o}, Sandboxer: s.name, Labels: map[string]string{LabelOwner: s.c.owner},
 		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: time.Now().UTC(),
 	}, nil
 }

@@ -119,19 +119,17 @@ func (c *Controller) makeBody(ctx context.Context, u *unit) error {
 		return err
 	}
 	r := c.sandboxRequest(u)
-	if u.sandbox.Sandboxer == "" {
-		oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
-			ID: u.id, Config: u.sandbox.Config, NetNS: u.sandbox.NetNS,
-			PauseRootfs: c.cfg.PauseRootfs, PauseArgs: []string{"/pause"},
-			PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
-			PodAnnotations:               u.handler.PodAnnotations,
-		})
-		if err != nil {
-			return err
-		}
-		c.noteDegraded(u, degraded)
-		r.Spec = oci
+	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
+		ID: u.id, Config: u.sandbox.Config, NetNS: u.sandbox.NetNS,
+		PauseRootfs: c.cfg.PauseRootfs, PauseArgs: []string{"/pause"},
+		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
+		PodAnnotations:               u.handler.PodAnnotations,
+	})
+	if err != nil {
+		return err
 	}
+	c.noteDegraded(u, degraded)
+	r.Spec = oci
 	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}

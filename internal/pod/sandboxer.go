@@ -44,7 +44,7 @@ type SandboxRequest struct {
 	Config    *runtimeapi.PodSandboxConfig
 	CreatedAt time.Time
 	NetNS     string      // "" for the host's network
-	Spec      *specs.Spec // of the pause process; nil for a sandboxer of containerd's
+	Spec      *specs.Spec // of the pause process; others take from it what they need: annotations, cgroup
 	Labels    map[string]string
 }
 

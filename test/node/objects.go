@@ -200,3 +200,17 @@ func (n *Node) Pid(id string) int {
 	}
 	return info.Pid
 }
+
+// SandboxPid is the process of a sandbox that runs.
+func (n *Node) SandboxPid(id string) int {
+	n.t.Helper()
+	resp, err := n.PodSandboxStatus(n.t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var info struct{ Pid int }
+	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil || info.Pid == 0 {
+		n.t.Fatalf("no pid of %s: %v", id, err)
+	}
+	return info.Pid
+}
