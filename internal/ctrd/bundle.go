@@ -29,7 +29,7 @@ func removeBundle(id string) error {
 			continue
 		}
 		rootfs := filepath.Join(bundle, "rootfs")
-		for unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { //nolint:revive // one mount may cover another
+		for unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { // one mount may cover another
 		}
 		// Never recursively: a root filesystem that is still mounted is the image's and the container's.
 		if err := os.Remove(rootfs); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -35,20 +35,20 @@ func (k kernel) fact(p *process) exit.Fact {
 // Watch implements pod.Kernel.
 func (k kernel) Watch(id string, p state.Process) (state.Process, error) {
 	err := k.w.do(context.Background(), k.l, "watch", id, func() error {
-		real := k.w.procs[p.Pid]
+		proc := k.w.procs[p.Pid]
 		if kept := k.w.kept[id]; kept != nil {
-			real = kept
-		} else if real == nil || real.reaped || p.StartTicks != 0 && p.StartTicks != real.ticks || p.BootID != "" && p.BootID != bootID {
+			proc = kept
+		} else if proc == nil || proc.reaped || p.StartTicks != 0 && p.StartTicks != proc.ticks || p.BootID != "" && p.BootID != bootID {
 			return fmt.Errorf("watch %s: %w", short(id), errdefs.ErrNotFound)
 		}
-		k.l.watched[id] = real
+		k.l.watched[id] = proc
 		if k.w.Keeper {
-			k.w.kept[id] = real
+			k.w.kept[id] = proc
 		}
-		p.Pid, p.StartTicks, p.BootID = real.pid, real.ticks, bootID
-		if real.ended {
-			real.kept = true
-			go k.told(real)
+		p.Pid, p.StartTicks, p.BootID = proc.pid, proc.ticks, bootID
+		if proc.ended {
+			proc.kept = true
+			go k.told(proc)
 		}
 		return nil
 	})

@@ -360,7 +360,7 @@ func (s *Story) Report(err error) string {
 }
 
 // made makes name unless it is there already, as a client that lists first does.
-func (s *Story) made(name string, make func() error) error {
+func (s *Story) made(name string, create func() error) error {
 	id, err := s.find(name)
 	if err != nil {
 		return err
@@ -369,7 +369,7 @@ func (s *Story) made(name string, make func() error) error {
 		s.called(name, id)
 		return nil
 	}
-	return make()
+	return create()
 }
 
 // find asks berth for the ID of a name; "" when there is none.
