@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/fsnotify/fsnotify"
 )
@@ -82,7 +83,9 @@ func New(cfg Config) (*Network, error) {
 			return nil, fmt.Errorf("make network directory: %w", err)
 		}
 	}
-	n := &Network{cfg: cfg, cni: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, nil)}
+	// The library would make its caller of plug-ins with the first call, and calls come side by side.
+	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
+	n := &Network{cfg: cfg, cni: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, exec)}
 	n.reload()
 	return n, nil
 }
