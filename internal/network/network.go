@@ -258,6 +258,9 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	if err != nil || list == nil {
 		return err
 	}
+	if err := endPlugins(ctx, p.ID); err != nil {
+		return err
+	}
 	if _, err := os.Stat(p.NetNS); errors.Is(err, os.ErrNotExist) || !isPinned(p.NetNS) {
 		p.NetNS = "" // CNI: DEL without a namespace frees what is outside of it
 	}

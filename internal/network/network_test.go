@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -263,6 +265,33 @@ func TestTeardownUsesTheConfigurationOfSetup(t *testing.T) {
 	if s := string(b); strings.Contains(s, "second") || !strings.Contains(s, "DEL") || strings.Count(s, "first") != 2 {
 		t.Errorf("the plug-in was asked:\n%s", s)
 	}
+}
+
+// A plug-in that outlived the berth that called it must not go on adding what is being taken down.
+func TestAPluginThatIsLeftAtWorkIsEnded(t *testing.T) {
+	n := build(t, nil)
+	works := func(id string) (*exec.Cmd, chan error) {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + id}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		return cmd, ended
+	}
+	_, left := works("left")
+	other, alive := works("left-not")
+	if err := n.Teardown(t.Context(), Pod{ID: "left", Name: "left", NetNS: n.PathFor("left")}, Result{}); err != nil {
+		t.Fatal(err)
+	}
+	<-left
+	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("another pod's was ended: %v", err)
+	}
+	_ = other.Process.Kill()
+	<-alive
 }
 
 func TestTheDirectoryIsFollowed(t *testing.T) {
