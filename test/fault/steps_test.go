@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// PROPERTIES 4: kill -9 of berth, of containerd or of both at each step of a pod's life that somebody else does, while it is at it and
+// still is when they are back. Others go on, what had ended is told with its code, and once the step goes on all can be
+// removed and nothing is left.
+func TestKill9AtEachStepOfALife(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
+		victims := [][]*node.Process{{n.Berth}}
+		if n.Containerd != nil {
+			victims = [][]*node.Process{{n.Berth}, {n.Containerd}, {n.Berth, n.Containerd}}
+		}
+		for _, step := range []string{
+			"bridge.ADD", "portmap.ADD", "shim.bootstrap", "shim.Create", "runc.create", "shim.Start", "runc.start",
+			"shim.Delete", "runc.delete", "shim.Shutdown", "bridge.DEL", "portmap.DEL",
+		} {
+			for k := range victims {
+				both := len(victims[k]) == 2
+				berth := both || k == 0
+				f.set(step, "stall")
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); live(ctx, n) }()
+				n.Until(step+" is met", func() bool { return len(f.hits(step)) > 0 })
+				if berth {
+					n.Berth.Kill(syscall.SIGKILL)
+				}
+				if both || k == 1 {
+					n.Containerd.Kill(syscall.SIGKILL)
+					n.StartContainerd()
+				}
+				cancel()
+				<-done
+				if berth {
+					n.StartBerth()
+				}
+				n.Until("berth is connected", func() bool { return connected(t, n) })
+				expectEnds(t, n, step)
+				f.clear(step)
+				n.RemoveAll(t.Context())
+				n.NoLeaks(t.Context())
+				if t.Failed() {
+					t.Fatalf("at %s, berth killed: %v, containerd killed: %v", step, berth, both || k == 1)
+				}
+			}
+		}
+	})
+}
+
+// live makes a pod, runs a container in it that ends with 42, and removes both. It gives up at the first error.
+func live(ctx context.Context, n *node.Node) {
+	cfg := n.PodConfig()
+	cfg.PortMappings = []*runtimeapi.PortMapping{{HostPort: 30997, ContainerPort: 80}}
+	pod, err := n.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg})
+	if err != nil {
+		return
+	}
+	c, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod.GetPodSandboxId(), SandboxConfig: cfg, Config: node.ContainerConfig("c", "sh", "-c", "exit 42"),
+	})
+	if err != nil {
+		return
+	}
+	if _, err := n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()}); err != nil {
+		return
+	}
+	for { // a removal that comes first would kill it
+		st, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()})
+		if err != nil {
+			return
+		}
+		if st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
+			break
+		}
+	}
+	_, _ = n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.GetPodSandboxId()})
+}
+
+// expectEnds expects that what has ended did so as it was asked to, or was not started.
+func expectEnds(t *testing.T, n *node.Node, step string) {
+	t.Helper()
+	list, err := n.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list.GetContainers() {
+		resp, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()})
+		if err != nil {
+			continue // its removal goes on
+		}
+		st := resp.GetStatus()
+		if st.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
+			t.Errorf("%s: %v", step, st)
+		}
+		if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+			continue
+		}
+		switch {
+		case st.GetExitCode() == 42 && st.GetReason() == "Error":
+		case st.GetExitCode() == 128 && st.GetReason() == "StartError":
+		case st.GetExitCode() == 137 || st.GetExitCode() == 255: // runc's own init, when its start was cut off
+			if step != "runc.start" && step != "shim.Start" && step != "runc.create" && step != "shim.Create" {
+				t.Errorf("%s: %v\n%s", step, st, timeline(t, n, st.GetId()))
+			}
+		default:
+			t.Errorf("%s: %v", step, st)
+		}
+	}
+}
