@@ -169,7 +169,7 @@ func eachProcess(meant func(args []string) bool, do func(pid, fd int) error) err
 		if err != nil {
 			continue // it ended meanwhile
 		}
-		if meant(arguments(pid)) { // still
+		if meant(arguments(pid)) && !inContainer(pid) { // still
 			err = do(pid, fd)
 		}
 		_ = unix.Close(fd)
@@ -184,4 +184,11 @@ func eachProcess(meant func(args []string) bool, do func(pid, fd int) error) err
 func arguments(pid int) []string {
 	b, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
+}
+
+// inContainer reports whether a process is in another PID namespace: whatever its arguments say, it is a pod's then.
+func inContainer(pid int) bool {
+	own, oerr := os.Readlink("/proc/self/ns/pid")
+	its, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns/pid"))
+	return oerr == nil && err == nil && own != its
 }
