@@ -60,7 +60,8 @@ test: setup tools build vet ## All tests with the race detector, as root
 	@pkgs=$$(go list $(PKG)); host=$$(grep -E '$(HOSTWIDE)' <<<"$$pkgs" || true); rest=$$(grep -vE '$(HOSTWIDE)' <<<"$$pkgs" || true); \
 	  export CGO_ENABLED=1; set -x; \
 	  [ -z "$$rest" ] || $(LIMIT) go test -race $(TESTFLAGS) $$rest; \
-	  [ -z "$$host" ] || $(LIMIT) go test -race -p 1 $(TESTFLAGS) $$host
+	  [ -z "$$host" ] || $(LIMIT) go test -race -p 1 $(TESTFLAGS) $$host; \
+	  if grep -q '/test/sim$$' <<<"$$rest"; then CGO_ENABLED=0 $(LIMIT) go test $(TESTFLAGS) berth/test/sim; fi # thousands: without the detector
 
 .PHONY: vet
 vet:

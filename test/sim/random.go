@@ -96,7 +96,8 @@ func (s *Story) step(r *rand.Rand) {
 	op := operations[r.IntN(len(operations))]
 	switch n := r.IntN(100); {
 	case n < 12:
-		s.Background(func() error { return s.made(pod, func() error { return s.RunPod(pod, handler(r)) }) })
+		on := handler(r)
+		s.Background(func() error { return s.made(pod, func() error { return s.RunPod(pod, on) }) })
 	case n < 24:
 		s.Background(func() error { return s.made(name, func() error { return s.Create(name) }) })
 	case n < 38:

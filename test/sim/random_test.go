@@ -9,8 +9,11 @@ import (
 	"testing"
 )
 
+// manySchedules are played when nobody says how many.
+var manySchedules = 3000
+
 var (
-	schedules = flag.Int("schedules", 500, "random schedules to play")
+	schedules = flag.Int("schedules", 0, "random schedules to play")
 	seed      = flag.Uint64("seed", 0, "play this schedule alone")
 	length    = flag.Int("length", 60, "steps of a random schedule")
 )
@@ -20,6 +23,9 @@ func TestRandomSchedules(t *testing.T) {
 	if *seed != 0 {
 		playSeed(t, *seed)
 		return
+	}
+	if *schedules == 0 {
+		*schedules = manySchedules
 	}
 	first := rand.Uint64()>>1 | 1
 	for lane := range 2 {
