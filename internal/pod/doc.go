@@ -21,7 +21,10 @@
 //   - Readers (status, list) are served from memory, from the last durable status, and take
 //     no lock that is held over I/O.
 //   - What is made outside is in the unit's record before it is made (state.Hold), and struck
-//     off after it was given back.
+//     off after it was given back. A process is in it before it is started.
+//   - Whatever the kernel watches and says to live is not EXITED, whoever claims so; what was
+//     made for a start that failed is ended before that is told.
+//   - What is ours and has no record all the same is reaped, each on a lane of its own (reap.go).
 //   - A call retried by a client that did not get its answer joins the one in flight (join.go).
 //   - After a restart, [Controller.Recover] brings records and the outside together by one
 //     table (recover.go).
