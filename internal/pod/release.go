@@ -52,16 +52,19 @@ func (c *Controller) release(ctx context.Context, u *unit) error {
 	})
 	task.give(state.HoldTask, 0, func() error { return c.releaseTask(ctx, u) })
 	task.give(state.HoldIO, state.HoldTask, func() error { return c.releaseIO(ctx, u) })
+	own := giving{want: want, id: u.id, gone: task.gone}
+	side.Go(func() {
+		own.give(state.HoldSandbox, state.HoldTask, func() error { return c.runtime.DeleteSandbox(ctx, u.id) })
+		own.give(state.HoldFiles, state.HoldTask, func() error { return c.removeFiles(u) })
+	})
 	task.give(state.HoldContainer, state.HoldTask, func() error { return c.runtime.DeleteContainer(ctx, u.id) })
 	task.give(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func() error {
 		return c.runtime.DeleteSnapshot(ctx, u.container.Snapshotter, u.id)
 	})
-	task.give(state.HoldSandbox, state.HoldTask, func() error { return c.runtime.DeleteSandbox(ctx, u.id) })
-	task.give(state.HoldFiles, state.HoldTask, func() error { return c.removeFiles(u) })
 	side.Wait()
-	gone := task.gone | net.gone
+	gone := task.gone | own.gone | net.gone
 
-	err := errors.Join(append(task.errs, net.errs...)...)
+	err := errors.Join(append(append(task.errs, own.errs...), net.errs...)...)
 	u.mu.Lock()
 	u.mu.lastErr = err
 	u.mu.Unlock()
