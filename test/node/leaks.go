@@ -176,36 +176,89 @@ func (n *Node) leftLinks() (left []string) {
 	return left
 }
 
-// leftRules are rules and chains of the pods' in the host's tables.
-func (n *Node) leftRules(ids map[string]bool) (left []string) {
+// rule is a rule or a chain of a pod's in the host's tables.
+type rule struct{ table, line string }
+
+// chain is the chain's name when the rule declares one, else "".
+func (r rule) chain() string {
+	name, ok := strings.CutPrefix(strings.Fields(r.line)[0], ":")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
+// rules are those that name one of the pods, or an address of theirs.
+func (n *Node) rules(ids map[string]bool) (found []rule, err error) {
 	marks := []string{strings.TrimSuffix(n.Subnet, "0/24")}
 	for id := range ids {
 		marks = append(marks, id)
 		for _, prefix := range []string{"CNI-", "CNI-DN-", "CNI-SN-"} { // chains that the bridge and portmap plug-ins make
 			const most = 28 // characters of a chain's name
-			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth"+id)))[:most])
+			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth" + id)))[:most])
 		}
 	}
 	out, err := exec.Command("iptables-save").CombinedOutput()
 	if err != nil {
-		return []string{fmt.Sprintf("iptables-save: %v: %s", err, out)}
+		return nil, fmt.Errorf("iptables-save: %w: %s", err, out)
 	}
+	table := ""
 	for line := range strings.Lines(string(out)) {
+		line = strings.TrimSpace(line)
+		if t, ok := strings.CutPrefix(line, "*"); ok {
+			table = t
+		}
 		if strings.Contains(line, n.Bridge) {
 			continue // the bridge's own, which stays with it
 		}
-		for _, m := range marks {
-			if strings.Contains(line, m) {
-				left = append(left, "rule "+strings.TrimSpace(line))
-				break
-			}
+		if slices.ContainsFunc(marks, func(m string) bool { return strings.Contains(line, m) }) {
+			found = append(found, rule{table, line})
 		}
+	}
+	return found, nil
+}
+
+func (n *Node) leftRules(ids map[string]bool) (left []string) {
+	found, err := n.rules(ids)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, r := range found {
+		left = append(left, "rule "+r.line)
 	}
 	return left
 }
 
+// sweepRules removes the rules first, then the chains, which nothing refers to any more.
+func (n *Node) sweepRules() {
+	found, _ := n.rules(n.seen.all())
+	for _, change := range []func(rule) string{
+		func(r rule) string {
+			if r.chain() != "" {
+				return ""
+			}
+			return strings.Replace(r.line, "-A ", "-D ", 1)
+		},
+		func(r rule) string {
+			if r.chain() == "" {
+				return ""
+			}
+			return "-F " + r.chain() + "\n-X " + r.chain()
+		},
+	} {
+		for _, r := range found {
+			if c := change(r); c != "" {
+				cmd := exec.Command("iptables-restore", "--noflush")
+				cmd.Stdin = strings.NewReader("*" + r.table + "\n" + c + "\nCOMMIT\n")
+				_ = cmd.Run()
+			}
+		}
+	}
+}
+
 // sweep takes away what was left, so that it is nobody else's trouble.
 func (n *Node) sweep() {
+	n.sweepRules()
 	kill := func(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
 	n.eachOwn(func(pid int, _ []byte) { kill(pid) })
 	for _, g := range n.cgroups("/*") {

@@ -3,6 +3,10 @@
 package node
 
 import (
+	"crypto/sha512"
+	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -56,4 +60,32 @@ func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// What is left is taken away, so that a test that fails is nobody else's trouble.
+func TestWhatIsLeftIsSwept(t *testing.T) {
+	n := Start(t, Options{})
+	id := strings.Repeat("0123456789abcdef", 4)
+	if err := os.WriteFile(n.Dir+"/netns/berth-"+id, nil, 0o600); err != nil { // so that it is seen
+		t.Fatal(err)
+	}
+	n.Until("the pod is seen", func() bool { return n.seen.all()[id] })
+	if err := os.Remove(n.Dir + "/netns/berth-" + id); err != nil {
+		t.Fatal(err)
+	}
+	chain := fmt.Sprintf("CNI-%x", sha512.Sum512([]byte("berth"+id)))[:28]
+	for _, args := range [][]string{
+		{"-N", chain}, {"-A", chain, "-d", n.Subnet, "-j", "ACCEPT"}, {"-A", "POSTROUTING", "-m", "comment", "--comment", "name: \"berth\" id: \"" + id + "\"", "-j", chain},
+	} {
+		if out, err := exec.Command("iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("iptables %q: %v: %s", args, err, out)
+		}
+	}
+	if left := n.leftRules(n.seen.all()); len(left) != 3 {
+		t.Errorf("three rules and chains are left, seen are %q", left)
+	}
+	n.sweepRules()
+	if left := n.leftRules(n.seen.all()); len(left) != 0 {
+		t.Errorf("not swept: %q", left)
+	}
 }
