@@ -195,7 +195,7 @@ func (n *Node) rules(ids map[string]bool) (found []rule, err error) {
 		marks = append(marks, id)
 		for _, prefix := range []string{"CNI-", "CNI-DN-", "CNI-SN-"} { // chains that the bridge and portmap plug-ins make
 			const most = 28 // characters of a chain's name
-			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth" + id)))[:most])
+			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth"+id)))[:most])
 		}
 	}
 	out, err := exec.Command("iptables-save").CombinedOutput()
