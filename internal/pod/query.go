@@ -70,8 +70,9 @@ func (c *Controller) ContainerStatus(ctx context.Context, id string, verbose boo
 
 // ListContainers lists the containers that match, oldest first.
 func (c *Controller) ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
-	var list []*runtimeapi.Container
-	for _, u := range byAge(c.all(false)) {
+	all := byAge(c.all(false))
+	list := make([]*runtimeapi.Container, 0, len(all))
+	for _, u := range all {
 		if !visible(u) || !idMatches(f.GetId(), u.id) || !idMatches(f.GetPodSandboxId(), u.pod.id) {
 			continue
 		}
@@ -104,16 +105,12 @@ func labelsMatch(selector, labels map[string]string) bool {
 
 func byAge(us []*unit) []*unit {
 	slices.SortFunc(us, func(a, b *unit) int {
-		return cmp.Or(a.createdAt().Compare(b.createdAt()), cmp.Compare(a.id, b.id))
+		if d := cmp.Compare(a.born, b.born); d != 0 {
+			return d
+		}
+		return cmp.Compare(a.id, b.id)
 	})
 	return us
-}
-
-func (u *unit) createdAt() time.Time {
-	if u.isSandbox() {
-		return u.sandbox.CreatedAt
-	}
-	return u.container.CreatedAt
 }
 
 func sandboxState(st *state.Status) runtimeapi.PodSandboxState {

@@ -29,7 +29,10 @@ func due(u *unit, st *state.Status) state.Hold {
 		return 0
 	}
 	d := state.HoldTask | state.HoldIO
-	if u.isSandbox() && st.Stopping {
+	switch {
+	case !u.isSandbox():
+		d |= state.HoldSandbox // it kept the ended task from containerd's clean-up, and the task is gone
+	case st.Stopping:
 		d |= state.HoldNetwork | state.HoldNetNS
 	}
 	if st.Removing {

@@ -33,6 +33,7 @@ type unit struct {
 	pod       *unit // of a container, its sandbox; of a sandbox, itself
 	handler   Handler
 	store     Store
+	born      int64 // when it was created, in nanoseconds since the epoch
 
 	// status is the last durable status: what readers see. Never nil.
 	status atomic.Pointer[state.Status]
@@ -78,7 +79,7 @@ type unit struct {
 }
 
 func newSandbox(s state.Sandbox, st state.Status, h Handler, store Store) *unit {
-	u := &unit{id: s.ID, sandbox: &s, handler: h, store: store}
+	u := &unit{id: s.ID, sandbox: &s, handler: h, store: store, born: s.CreatedAt.UnixNano()}
 	u.pod = u
 	u.members.byID = map[string]*unit{}
 	u.init(st)
@@ -86,7 +87,7 @@ func newSandbox(s state.Sandbox, st state.Status, h Handler, store Store) *unit 
 }
 
 func newContainer(c state.Container, st state.Status, pod *unit, store Store) *unit {
-	u := &unit{id: c.ID, container: &c, pod: pod, handler: pod.handler, store: store}
+	u := &unit{id: c.ID, container: &c, pod: pod, handler: pod.handler, store: store, born: c.CreatedAt.UnixNano()}
 	u.init(st)
 	return u
 }
