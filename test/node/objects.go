@@ -194,11 +194,7 @@ func (n *Node) Pid(id string) int {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	var info struct{ Pid int }
-	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil || info.Pid == 0 {
-		n.t.Fatalf("no pid of %s: %v", id, err)
-	}
-	return info.Pid
+	return n.pidIn(resp.GetInfo(), id)
 }
 
 // SandboxPid is the process of a sandbox that runs.
@@ -208,9 +204,14 @@ func (n *Node) SandboxPid(id string) int {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	return n.pidIn(resp.GetInfo(), id)
+}
+
+func (n *Node) pidIn(verbose map[string]string, id string) int {
+	n.t.Helper()
 	var info struct{ Pid int }
-	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil || info.Pid == 0 {
-		n.t.Fatalf("no pid of %s: %v", id, err)
+	if err := json.Unmarshal([]byte(verbose["info"]), &info); err != nil || info.Pid <= 1 {
+		n.t.Fatalf("pid %d of %s: %v", info.Pid, id, err)
 	}
 	return info.Pid
 }
