@@ -169,12 +169,15 @@ func (c *Controller) endUnstarted(ctx context.Context, u *unit) error {
 		return nil // its end is on its way here
 	case processUnseen:
 		return fmt.Errorf("end what was made for the start of %s: the kernel cannot watch it", u.id)
-	case processUnknown: // of a VM, or none was made
-		err := c.killBody(ctx, u, unix.SIGKILL)
+	case processUnknown:
+		if u.process().Pid == 0 {
+			break // none was made, or none that could have been started
+		}
+		err := c.killBody(ctx, u, unix.SIGKILL) // of a VM
 		if err == nil {
 			_, err = c.waitBody(ctx, u)
 		}
-		if err != nil && !errdefs.IsNotFound(err) && u.process().Pid != 0 {
+		if err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
 	case processGone:

@@ -204,6 +204,11 @@ func (n *Node) SpawnBerth() *Process {
 		return n.spawn(nil, nil, name, args...)
 	}
 	env, files := n.manager.heritage()
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
 	// LISTEN_PID is the pid of who may use them: of the shell, which becomes berth.
 	return n.spawn(env, files, "/bin/sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, name}, args...)...)
 }

@@ -79,13 +79,18 @@ func (n *Node) Kept() []string {
 	return names
 }
 
-// heritage is what a berth that starts gets: its environment and descriptors from 3 on.
+// heritage is what a berth that starts gets: its environment and descriptors from 3 on, copies that the caller closes: what is
+// kept may be dropped at any time.
 func (m *serviceManager) heritage() (env []string, files []*os.File) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var names []string
 	for name, f := range m.kept {
-		names, files = append(names, name), append(files, f)
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			continue // the test will miss it
+		}
+		names, files = append(names, name), append(files, os.NewFile(uintptr(fd), name))
 	}
 	return []string{
 		"NOTIFY_SOCKET=" + m.conn.LocalAddr().String(), fmt.Sprint("LISTEN_FDS=", len(files)), "LISTEN_FDNAMES=" + strings.Join(names, ":"),
