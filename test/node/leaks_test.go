@@ -44,7 +44,7 @@ func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
 			state, records = n.Dir+"/c", n.Dir+"/runc/k8s.io/"
 		}
 		for _, begin := range []string{
-			"process ", "mount " + n.Dir + "/run/sandboxes/" + pod + "/shm", "mount " + state, "mount " + n.Dir + "/netns/berth-" + pod, "link veth", "rule :CNI-DN-", "rule -A CNI-DN-",
+			"process ", "mount " + n.Dir + "/run/sandboxes/" + pod + "/shm", "mount " + state, "mount " + n.Dir + "/netns/berth-", "link veth", "rule :CNI-DN-", "rule -A CNI-DN-",
 			"cgroup /sys/fs/cgroup", n.Dir + "/netns/", n.Dir + "/run/io/", n.Dir + "/run/sandboxes/", n.Dir + "/lib/cni/results/", n.Dir + "/lib/ipam/berth/10.",
 			state + "/io.containerd.runtime.v2.task/k8s.io/" + id, records + id, "pod " + pod, "container " + id,
 			"containerd's container " + pod, "containerd's container " + id, "containerd's task " + id, "containerd's sandbox " + id, "containerd's snapshot ", "containerd's lease forgotten",
@@ -66,11 +66,11 @@ func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
 func TestWhatIsLeftIsSwept(t *testing.T) {
 	n := Start(t, Options{})
 	id := strings.Repeat("0123456789abcdef", 4)
-	if err := os.WriteFile(n.Dir+"/netns/berth-"+id, nil, 0o600); err != nil { // so that it is seen
+	if err := os.WriteFile(n.Dir+"/netns/berth-owner-"+id, nil, 0o600); err != nil { // so that it is seen
 		t.Fatal(err)
 	}
 	n.Until("the pod is seen", func() bool { return n.seen.all()[id] })
-	if err := os.Remove(n.Dir + "/netns/berth-" + id); err != nil {
+	if err := os.Remove(n.Dir + "/netns/berth-owner-" + id); err != nil {
 		t.Fatal(err)
 	}
 	chain := fmt.Sprintf("CNI-%x", sha512.Sum512([]byte("berth"+id)))[:28]
