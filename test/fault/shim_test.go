@@ -57,13 +57,18 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 	})
 }
 
-// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and the pod is NOTREADY.
+// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and the pod is NOTREADY. A kernel
+// that does not tell codes leaves only containerd's word for it, which is the same whatever the process ended with.
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		pod, id := n.Sh(exitOnTerm(42))
 		ready(n, id)
 		killShim(t, n, pod)
-		node.ExpectExit(t, n.Ended(id), 137, "Error")
+		if n.Exact() {
+			node.ExpectExit(t, n.Ended(id), 137, "Error")
+		} else {
+			node.ExpectExit(t, n.Ended(id), 255, "Unknown")
+		}
 		n.Until("the pod is NOTREADY", func() bool {
 			st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
 			return err == nil && st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
