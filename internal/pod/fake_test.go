@@ -42,6 +42,7 @@ type world struct {
 	oom       map[string]uint64        // by cgroup
 	did       []string
 	nextPid   uint32
+	waits     map[string]int // WaitTask in flight, by ID
 	exact     bool
 	down      bool // containerd
 	c         *Controller
@@ -60,7 +61,7 @@ func newWorld() *world {
 	return &world{
 		tasks: map[string]*fakeTask{}, objects: map[string]bool{}, netns: map[string]bool{}, cni: map[string]bool{}, watched: map[string]bool{},
 		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{},
-		oom: map[string]uint64{}, nextPid: 100, exact: true,
+		oom: map[string]uint64{}, waits: map[string]int{}, nextPid: 100, exact: true,
 	}
 }
 
@@ -236,6 +237,8 @@ func (w fakeRuntime) WaitTask(ctx context.Context, id string) (TaskState, error)
 	if t == nil {
 		return TaskState{}, errdefs.ErrNotFound
 	}
+	w.set(func() { w.waits[id]++ })
+	defer w.set(func() { w.waits[id]-- })
 	select {
 	case <-t.done:
 		return TaskState{Stopped: true, Code: t.code, ExitedAt: t.at}, nil

@@ -715,3 +715,25 @@ func TestAStopOfTheBuiltInSandboxer(t *testing.T) {
 		}
 	})
 }
+
+// Every relist finds what runs again: the task witness must not get one more listener each time.
+func TestARelistAddsNoListener(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "vm")
+		c := b.run(p, "c1")
+		time.Sleep(time.Hour) // relists at leisure
+		for range 10 {
+			if err := b.Relist(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		w.set(func() {
+			if w.waits[p] != 1 || w.waits[c] != 1 {
+				t.Errorf("listeners: %v", w.waits)
+			}
+		})
+	})
+}

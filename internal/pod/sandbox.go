@@ -23,10 +23,9 @@ import (
 
 // labels that the ecosystem reads (ctr, nerdctl, node agents).
 const (
-	labelKind      = "io.cri-containerd.kind"
-	kindSandbox    = "sandbox"
-	kindContainer  = "container"
-	sandboxerBerth = "berth"
+	labelKind     = "io.cri-containerd.kind"
+	kindSandbox   = "sandbox"
+	kindContainer = "container"
 )
 
 // RunPodSandbox makes a sandbox and returns its ID once it is READY. The same request again,
@@ -174,13 +173,19 @@ func (c *Controller) waitTask(u *unit) {
 	if u.handler.HostProcess && c.kernel.Exact() {
 		return // the kernel tells end and code; the stream and the audit are there too
 	}
-	c.spawn(func() {
+	if !u.waiting.CompareAndSwap(false, true) {
+		return // a relist finds many that are listened to already
+	}
+	if !c.spawn(func() {
+		defer u.waiting.Store(false)
 		st, err := c.waitBody(c.life, u)
 		if err != nil || !st.Stopped {
 			return // the connection broke: on the next one the relist asks
 		}
 		c.Exited(exit.Fact{ID: u.id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task})
-	})
+	}) {
+		u.waiting.Store(false)
+	}
 }
 
 func (c *Controller) noteDegraded(u *unit, degraded []spec.Degraded) {

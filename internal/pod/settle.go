@@ -192,9 +192,6 @@ func (c *Controller) endUnstarted(ctx context.Context, u *unit) error {
 func (c *Controller) improve(u *unit, known exit.Fact) error {
 	changed := false
 	err := u.change(func(st *state.Status) bool {
-		if st.Exit.Origin == exit.Start && known.Signal() == int(unix.SIGKILL) {
-			return false // of the clean-up: what was made and not started is killed
-		}
 		st.Exit, changed = exit.Merge(st.Exit, known)
 		return changed
 	})

@@ -46,6 +46,8 @@ type unit struct {
 	starting gate
 	// launching says that what holds starting is a start that was asked for.
 	launching atomic.Bool
+	// waiting says that the task witness listens: one goroutine of this unit's, no more.
+	waiting atomic.Bool
 
 	settled chan struct{} // closed when the exit is durable
 	removed chan struct{} // closed when the record is deleted
