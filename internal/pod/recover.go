@@ -225,6 +225,9 @@ func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 	}
 	s := sight{Phase: st.Phase, Removing: st.Removing, Made: st.Process.Pid != 0, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
 	do := decide(s)
+	if do == courseRelease && !st.Removing && due(u, st) == 0 {
+		return // it lies there until somebody removes it: nothing to do, and nothing to tell each time
+	}
 	if do != courseNone {
 		c.obs.Event(u.id, "compared with containerd", nil, "phase", string(s.Phase), "task", string(s.Task), "process", string(s.Process), "course", string(do))
 	}
