@@ -151,17 +151,7 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	containerd.Signal(syscall.SIGSTOP)
 	berth.Signal(syscall.SIGSTOP)
 	defer func() { containerd.Signal(syscall.SIGCONT); berth.Signal(syscall.SIGCONT) }() // also when the test fails
-	for _, shim := range n.Shims() {
-		_ = syscall.Kill(shim, syscall.SIGKILL)
-		_, _ = syscall.Wait4(shim, nil, 0, nil)
-	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	var how syscall.WaitStatus
-	if _, err := syscall.Wait4(pid, &how, 0, nil); err != nil || how.ExitStatus() != 42 {
-		t.Fatalf("the process ended with %v %v", how, err)
-	}
+	endWithoutShim(t, n, pid)
 	berth.Signal(syscall.SIGCONT)
 	honest := func() {
 		t.Helper()
@@ -324,17 +314,7 @@ func TestTheCodeSurvivesEverybody(t *testing.T) {
 	n.Until("all are kept", func() bool { return len(n.Kept()) == 4 }) // and two sandboxes
 	n.Berth.Kill(syscall.SIGKILL)
 	n.Containerd.Kill(syscall.SIGKILL)
-	for _, shim := range n.Shims() {
-		_ = syscall.Kill(shim, syscall.SIGKILL)
-		_, _ = syscall.Wait4(shim, nil, 0, nil)
-	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	var how syscall.WaitStatus
-	if _, err := syscall.Wait4(pid, &how, 0, nil); err != nil || how.ExitStatus() != 42 {
-		t.Fatalf("the process ended with %v %v", how, err)
-	}
+	endWithoutShim(t, n, pid)
 	n.StartContainerd()
 	n.StartBerth()
 	if n.Exact() {
@@ -345,5 +325,21 @@ func TestTheCodeSurvivesEverybody(t *testing.T) {
 	// The other one lost its shim, too; containerd, back again, ends what lost its shim. Its code is as measured as the kernel can.
 	if st := n.Ended(runs); n.Exact() && (st.GetExitCode() != 137 || st.GetReason() != "Error") {
 		t.Errorf("%v", st)
+	}
+}
+
+// endWithoutShim kills the shims, has pid end with 42 and reaps it: the test is a subreaper.
+func endWithoutShim(t *testing.T, n *node.Node, pid int) {
+	t.Helper()
+	for _, shim := range n.Shims() {
+		_ = syscall.Kill(shim, syscall.SIGKILL)
+		_, _ = syscall.Wait4(shim, nil, 0, nil)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var how syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &how, 0, nil); err != nil || how.ExitStatus() != 42 {
+		t.Fatalf("the process ended with %v %v", how, err)
 	}
 }

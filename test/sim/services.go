@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+
+	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/core/introspection"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// client is a containerd client of one berth's.
+func (w *World) client(l *life) (*containerd.Client, error) {
+	s := services{w: w, l: l}
+	return containerd.New("", containerd.WithServices(
+		containerd.WithContainerStore(fakeContainers{services: s}), containerd.WithSandboxStore(fakeSandboxes{services: s}),
+		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{snapshotter: fakeSnapshotter{services: s}}),
+		containerd.WithTaskClient(fakeTasks{services: s}), containerd.WithEventService(fakeEvents{services: s}),
+		containerd.WithIntrospectionService(fakeIntrospection{services: s}),
+	))
+}
+
+const snapshotter = "fake"
+
+type services struct {
+	w *World
+	l *life
+}
+
+func (s services) down() error {
+	if s.w.ctrd.down {
+		return fmt.Errorf("dial: connection refused: %w", errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+func (s services) do(ctx context.Context, op, id string, effect func(c *containerdState) error) error {
+	return s.w.do(ctx, s.l, op, id, func() error {
+		if err := s.down(); err != nil {
+			return err
+		}
+		return effect(&s.w.ctrd)
+	})
+}
+
+func (s services) read(ctx context.Context, op, id string, look func(c *containerdState) error) error {
+	return s.w.read(ctx, s.l, op, id, func() error {
+		if err := s.down(); err != nil {
+			return err
+		}
+		return look(&s.w.ctrd)
+	})
+}
+
+type fakeIntrospection struct {
+	services
+	introspection.Service
+}
+
+func (s fakeIntrospection) Server(ctx context.Context) (*introspectionapi.ServerResponse, error) {
+	return &introspectionapi.ServerResponse{}, s.read(ctx, "server", "", func(*containerdState) error { return nil })
+}
+
+type fakeEvents struct {
+	services
+	containerd.EventService
+}
+
+func (s fakeEvents) Subscribe(ctx context.Context, _ ...string) (ch <-chan *events.Envelope, errs <-chan error) {
+	sub := &subscription{ch: make(chan *events.Envelope, 4096), errs: make(chan error, 1)}
+	err := s.read(ctx, "subscribe", "", func(c *containerdState) error { c.subs[sub] = true; return nil })
+	if err != nil {
+		sub.errs <- err
+		return sub.ch, sub.errs
+	}
+	context.AfterFunc(ctx, func() {
+		s.w.mu.Lock()
+		defer s.w.mu.Unlock()
+		delete(s.w.ctrd.subs, sub)
+		select {
+		case sub.errs <- ctx.Err():
+		default:
+		}
+	})
+	return sub.ch, sub.errs
+}
+
+type fakeContainers struct {
+	services
+	containers.Store
+}
+
+func (s fakeContainers) Create(ctx context.Context, o containers.Container) (containers.Container, error) {
+	return o, s.do(ctx, "create-container", o.ID, func(c *containerdState) error { return insert(c.objects, o.ID, o) })
+}
+
+func (s fakeContainers) Delete(ctx context.Context, id string) error {
+	return s.do(ctx, "delete-container", id, func(c *containerdState) error { return remove(c.objects, id) })
+}
+
+func (s fakeContainers) Get(ctx context.Context, id string) (o containers.Container, err error) {
+	err = s.read(ctx, "get-container", id, func(c *containerdState) error {
+		var ok bool
+		if o, ok = c.objects[id]; !ok {
+			return errdefs.ErrNotFound
+		}
+		return nil
+	})
+	return o, err
+}
+
+func (s fakeContainers) List(ctx context.Context, _ ...string) (all []containers.Container, err error) {
+	err = s.read(ctx, "list-containers", "", func(c *containerdState) error {
+		for _, o := range c.objects {
+			all = append(all, o)
+		}
+		return nil
+	})
+	return all, err
+}
+
+func insert[T any](m map[string]T, id string, v T) error {
+	if _, ok := m[id]; ok {
+		return errdefs.ErrAlreadyExists
+	}
+	m[id] = v
+	return nil
+}
+
+func remove[T any](m map[string]T, id string) error {
+	if _, ok := m[id]; !ok {
+		return errdefs.ErrNotFound
+	}
+	delete(m, id)
+	return nil
+}
+
+type fakeSandboxes struct {
+	services
+	sandbox.Store
+}
+
+func (s fakeSandboxes) Create(ctx context.Context, o sandbox.Sandbox) (sandbox.Sandbox, error) {
+	return o, s.do(ctx, "create-sandbox", o.ID, func(c *containerdState) error { return insert(c.sandboxes, o.ID, o) })
+}
+
+func (s fakeSandboxes) Delete(ctx context.Context, id string) error {
+	return s.do(ctx, "delete-sandbox", id, func(c *containerdState) error { return remove(c.sandboxes, id) })
+}
+
+func (s fakeSandboxes) List(ctx context.Context, _ ...string) (all []sandbox.Sandbox, err error) {
+	err = s.read(ctx, "list-sandboxes", "", func(c *containerdState) error {
+		for _, o := range c.sandboxes {
+			all = append(all, o)
+		}
+		return nil
+	})
+	return all, err
+}
+
+type fakeSnapshotter struct {
+	services
+	snapshots.Snapshotter
+}
+
+func (s fakeSnapshotter) Prepare(ctx context.Context, key, parent string, _ ...snapshots.Opt) ([]mount.Mount, error) {
+	return nil, s.do(ctx, "prepare-snapshot", key, func(c *containerdState) error { return insert(c.snaps, key, parent) })
+}
+
+func (s fakeSnapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
+	return nil, s.read(ctx, "mounts", key, func(c *containerdState) error {
+		if _, ok := c.snaps[key]; !ok {
+			return errdefs.ErrNotFound
+		}
+		return nil
+	})
+}
+
+func (s fakeSnapshotter) Remove(ctx context.Context, key string) error {
+	return s.do(ctx, "remove-snapshot", key, func(c *containerdState) error { return remove(c.snaps, key) })
+}
+
+func (s fakeSnapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, _ ...string) error {
+	var keys []string
+	err := s.read(ctx, "walk-snapshots", "", func(c *containerdState) error {
+		for k := range c.snaps {
+			keys = append(keys, k)
+		}
+		return nil
+	})
+	for _, k := range keys {
+		if err := fn(ctx, snapshots.Info{Name: k}); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+type fakeTasks struct {
+	services
+	tasks.TasksClient
+}
+
+func (s fakeTasks) Create(ctx context.Context, r *tasks.CreateTaskRequest, _ ...grpc.CallOption) (*tasks.CreateTaskResponse, error) {
+	resp := &tasks.CreateTaskResponse{ContainerID: r.ContainerID}
+	return resp, s.do(ctx, "create-task", r.ContainerID, func(c *containerdState) error {
+		o, ok := c.objects[r.ContainerID]
+		if !ok {
+			return fmt.Errorf("container %s: %w", short(r.ContainerID), errdefs.ErrNotFound)
+		}
+		if c.tasks[o.ID] != nil {
+			return errdefs.ErrAlreadyExists
+		}
+		sh := c.shims[o.SandboxID]
+		switch {
+		case o.SandboxID == "":
+			sh = &shim{id: o.ID, vm: o.Runtime.Name == "vm"}
+			c.shims[o.ID] = sh
+		case sh == nil || sh.dead:
+			return fmt.Errorf("shim of sandbox %s: %w", short(o.SandboxID), errdefs.ErrNotFound)
+		}
+		t := &task{id: o.ID, shim: sh, proc: s.w.spawn(o.ID), done: make(chan struct{})}
+		t.proc.vm = sh.vm
+		c.tasks[o.ID] = t
+		resp.Pid = t.proc.pid
+		return nil
+	})
+}
+
+func (c *containerdState) live(id string) (*task, error) {
+	t := c.tasks[id]
+	if t == nil {
+		return nil, fmt.Errorf("task %s: %w", short(id), errdefs.ErrNotFound)
+	}
+	if t.shim.dead {
+		return nil, fmt.Errorf("shim of %s: connection closed: %w", short(id), errdefs.ErrUnavailable)
+	}
+	return t, nil
+}
+
+func (s fakeTasks) Start(ctx context.Context, r *tasks.StartRequest, _ ...grpc.CallOption) (*tasks.StartResponse, error) {
+	return &tasks.StartResponse{}, s.do(ctx, "start-task", r.ContainerID, func(c *containerdState) error {
+		t, err := c.live(r.ContainerID)
+		if err != nil {
+			return err
+		}
+		if t.proc.started || t.proc.ended {
+			return errdefs.ErrFailedPrecondition
+		}
+		t.proc.started = true
+		return nil
+	})
+}
+
+func (s fakeTasks) Kill(ctx context.Context, r *tasks.KillRequest, _ ...grpc.CallOption) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, s.do(ctx, "kill-task", r.ContainerID, func(c *containerdState) error {
+		t, err := c.live(r.ContainerID)
+		if err != nil {
+			return err
+		}
+		return s.w.signal(t.proc, r.Signal)
+	})
+}
+
+func (s fakeTasks) Delete(ctx context.Context, r *tasks.DeleteTaskRequest, _ ...grpc.CallOption) (*tasks.DeleteResponse, error) {
+	resp := &tasks.DeleteResponse{}
+	return resp, s.do(ctx, "delete-task", r.ContainerID, func(c *containerdState) error {
+		t, err := c.live(r.ContainerID)
+		if err != nil {
+			return err
+		}
+		if !t.seen {
+			return fmt.Errorf("task %s must be stopped before deletion: %w", short(t.id), errdefs.ErrFailedPrecondition)
+		}
+		resp.ExitStatus, resp.ExitedAt = t.proc.code, timestamppb.New(t.proc.at)
+		c.drop(t)
+		return nil
+	})
+}
+
+func (s fakeTasks) Get(ctx context.Context, r *tasks.GetRequest, _ ...grpc.CallOption) (*tasks.GetResponse, error) {
+	resp := &tasks.GetResponse{}
+	return resp, s.read(ctx, "get-task", r.ContainerID, func(c *containerdState) error {
+		t, err := c.live(r.ContainerID)
+		if err != nil {
+			return err
+		}
+		p := &tasktypes.Process{ID: t.id, Pid: t.proc.pid, Status: tasktypes.Status_CREATED}
+		switch {
+		case t.seen:
+			p.Status, p.ExitStatus, p.ExitedAt = tasktypes.Status_STOPPED, t.proc.code, timestamppb.New(t.proc.at)
+		case t.proc.started:
+			p.Status = tasktypes.Status_RUNNING
+		}
+		resp.Process = p
+		return nil
+	})
+}
+
+func (s fakeTasks) List(ctx context.Context, _ *tasks.ListTasksRequest, _ ...grpc.CallOption) (*tasks.ListTasksResponse, error) {
+	resp := &tasks.ListTasksResponse{}
+	return resp, s.read(ctx, "list-tasks", "", func(c *containerdState) error {
+		for id := range c.tasks {
+			resp.Tasks = append(resp.Tasks, &tasktypes.Process{ID: id})
+		}
+		return nil
+	})
+}
+
+func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest, _ ...grpc.CallOption) (*tasks.WaitResponse, error) {
+	var t *task
+	if err := s.read(ctx, "wait-task", r.ContainerID, func(c *containerdState) (err error) { t, err = c.live(r.ContainerID); return err }); err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.l.gone:
+		return nil, errKilled
+	case <-t.done:
+	}
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if !t.seen || s.w.ctrd.down { // the shim died, or the way to it
+		return nil, fmt.Errorf("wait for task %s: connection closed: %w", short(t.id), errdefs.ErrUnavailable)
+	}
+	return &tasks.WaitResponse{ExitStatus: t.proc.code, ExitedAt: timestamppb.New(t.proc.at)}, nil
+}
