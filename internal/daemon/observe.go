@@ -85,13 +85,14 @@ func (o *observer) Settled(id, origin string, lag time.Duration) {
 	o.lag.WithLabelValues(origin).Observe(max(lag, 0).Seconds())
 }
 
-// Began implements lane.Observer.
-func (o *observer) Began(string, int) {}
-
 // Ended implements lane.Observer.
-func (o *observer) Ended(id string, n int, took time.Duration, r lane.Result) {
-	o.trips.attempted(id, n, took, r)
+func (o *observer) Ended(key pod.LaneKey, n int, took time.Duration, r lane.Result) {
+	o.trips.attempted(key.String(), n, took, r)
 	o.attempts.WithLabelValues(r.String()).Inc()
+	var p *lane.PanicError
+	if errors.As(r.Err(), &p) {
+		o.log.Error("lane attempt panicked", "id", key.String(), "attempt", n, "err", p, "stack", string(p.Stack))
+	}
 }
 
 func (o *observer) lost(err error) {

@@ -198,7 +198,7 @@ func (c *Controller) startContainer(ctx context.Context, u *unit) error {
 	c.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
 	c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	if u.now().Phase.Ended() {
-		c.lanes.Offer(u.id, StepRelease) // it is the start that knows of the task's making last
+		c.lanes.Offer(LaneKey{ID: u.id}, StepRelease) // it is the start that knows of the task's making last
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (c *Controller) startFailed(u *unit, why error) {
 		return // berth stops: whether it was started is seen when it is back
 	}
 	u.giveUp(why)
-	c.lanes.Offer(u.id, StepSettle)
+	c.lanes.Offer(LaneKey{ID: u.id}, StepSettle)
 }
 
 // StopContainer asks a container to end, waits for timeout, then kills it, and returns once its exit
@@ -286,7 +286,7 @@ func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.
 func (c *Controller) stopUnit(ctx context.Context, u *unit, timeout time.Duration) error {
 	switch st := u.now(); {
 	case st.Phase.Ended():
-		c.lanes.Poke(u.id)
+		c.lanes.Poke(LaneKey{ID: u.id})
 		return nil
 	case st.Phase == state.Creating || st.Phase == state.Created:
 		return c.stopUnstarted(ctx, u)

@@ -41,6 +41,11 @@ type Config struct {
 	NetworkWait     time.Duration // StopPodSandbox waits so long for the network's release; 5 s
 	AuditInterval   time.Duration // 2 s
 	RelistInterval  time.Duration // of comparing with all that containerd has; 5 min
+
+	// NewID makes the ID of a sandbox or container; nil: 64 random hexadecimal digits.
+	NewID func() string
+	// Rand, in [0,1), spreads the back-off; nil: a random source. The simulation sets both.
+	Rand func() float64
 }
 
 func (cfg *Config) defaults() {
@@ -57,6 +62,9 @@ func (cfg *Config) defaults() {
 			*d.v = d.d
 		}
 	}
+	if cfg.NewID == nil {
+		cfg.NewID = newID
+	}
 }
 
 // Outside is everything that the controller works on. All fields are required but Observer.
@@ -71,7 +79,7 @@ type Outside struct {
 	Feed     Feed
 	Observer Observer
 	// LaneObserver may be nil.
-	LaneObserver lane.Observer
+	LaneObserver lane.Observer[LaneKey]
 }
 
 // Controller holds every sandbox and container. Its methods may be called from any goroutine
@@ -87,7 +95,7 @@ type Controller struct {
 	store   Store
 	feed    Feed
 	obs     Observer
-	lanes   *lane.Runner[Step]
+	lanes   *lane.Runner[LaneKey, Step]
 
 	// ops are the goroutines of operations that outlive their callers, and of stdio.
 	ops struct {
@@ -121,10 +129,10 @@ func New(cfg Config, o Outside) *Controller {
 	c.units.byID = map[string]*unit{}
 	c.flights.byName = map[string]*flight{}
 	c.strays.byID, c.strays.damaged = map[string]stray{}, map[string]bool{}
-	c.lanes = lane.NewRunner(lane.Config[Step]{
+	c.lanes = lane.NewRunner(lane.Config{
 		Backoff:  lane.Backoff{Min: cfg.BackoffMin, Max: cfg.BackoffMax, Factor: 2, Jitter: 0.1},
 		Deadline: cfg.AttemptTimeout,
-		Coalesce: func(waiting, offered Step) (Step, bool) { return waiting, waiting == offered },
+		Rand:     cfg.Rand,
 	}, c.attempt, o.LaneObserver)
 	return c
 }

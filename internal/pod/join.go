@@ -79,7 +79,7 @@ func (c *Controller) join(ctx context.Context, name string, config proto.Message
 // launchLocked starts the operation; nil when berth is stopping. It goes on when ctx ends, and keeps what ctx carries.
 // c.flights must be locked.
 func (c *Controller) launchLocked(ctx context.Context, name string, config proto.Message, work func(ctx context.Context, id string) error) *flight {
-	f := &flight{config: config, done: make(chan struct{}), id: newID()}
+	f := &flight{config: config, done: make(chan struct{}), id: c.cfg.NewID()}
 	c.flights.byName[name] = f
 	if c.spawn(func() {
 		ctx, cancel := c.outlive(ctx)

@@ -77,7 +77,7 @@ func (c *Controller) findStrays(ctx context.Context, inv Inventory, sure bool) {
 		c.strays.seen[id] = true
 		if sure && !s.orphan || last[id] {
 			c.strays.byID[id] = s
-			c.lanes.Offer(id, StepReap)
+			c.lanes.Offer(LaneKey{ID: id}, StepReap)
 		}
 	}
 }

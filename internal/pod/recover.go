@@ -244,14 +244,14 @@ func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd knew nothing of it any more"})
 	case courseNoStart:
 		u.giveUp(errors.New("berth stopped while it was being started"))
-		c.lanes.Offer(u.id, StepSettle)
+		c.lanes.Offer(LaneKey{ID: u.id}, StepSettle)
 	case courseUndo:
 		u.hear(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
-		c.lanes.Offer(u.id, StepSettle)
+		c.lanes.Offer(LaneKey{ID: u.id}, StepSettle)
 	case courseRelease:
 		c.reopenStdio(u)
-		c.lanes.Offer(u.id, StepRelease)
-		c.lanes.Poke(u.id) // what it failed for may be over
+		c.lanes.Offer(LaneKey{ID: u.id}, StepRelease)
+		c.lanes.Poke(LaneKey{ID: u.id}) // what it failed for may be over
 	}
 }
 

@@ -272,11 +272,11 @@ func (c *Controller) undo(ctx context.Context, u *unit, why error) error {
 	}); err != nil {
 		// Still CREATING on disk: its lane tries until it can be recorded, or recovery undoes it.
 		u.hear(exit.NotStarted(u.id, time.Now(), why.Error()), false)
-		c.lanes.Offer(u.id, StepSettle)
+		c.lanes.Offer(LaneKey{ID: u.id}, StepSettle)
 		return err
 	}
-	c.lanes.Offer(u.id, StepRelease)
-	c.lanes.Poke(u.id)
+	c.lanes.Offer(LaneKey{ID: u.id}, StepRelease)
+	c.lanes.Poke(LaneKey{ID: u.id})
 	if err := c.waitRemoved(ctx, u); err != nil {
 		return fmt.Errorf("undo: %w", err)
 	}
@@ -318,11 +318,11 @@ func (c *Controller) stopSandbox(ctx context.Context, u *unit) error {
 	if err := c.stopUnit(ctx, u, 0); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
 	}
-	c.lanes.Offer(u.id, StepRelease)
-	c.lanes.Poke(u.id)
+	c.lanes.Offer(LaneKey{ID: u.id}, StepRelease)
+	c.lanes.Poke(LaneKey{ID: u.id})
 	wait, cancel := context.WithTimeout(ctx, c.cfg.NetworkWait)
 	defer cancel()
-	_ = c.lanes.Idle(wait, u.id) // what is not released by then is retried; the record says so
+	_ = c.lanes.Idle(wait, LaneKey{ID: u.id}) // what is not released by then is retried; the record says so
 	return nil
 }
 
@@ -375,7 +375,7 @@ func (c *Controller) removeUnit(ctx context.Context, u *unit) error {
 			return err
 		}
 	}
-	c.lanes.Offer(u.id, StepRelease)
-	c.lanes.Poke(u.id)
+	c.lanes.Offer(LaneKey{ID: u.id}, StepRelease)
+	c.lanes.Poke(LaneKey{ID: u.id})
 	return c.waitRemoved(ctx, u)
 }

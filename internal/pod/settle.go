@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -18,9 +17,20 @@ import (
 	"berth/internal/state"
 )
 
-// late marks the lane of what is learned after an exit was settled: a better word must not wait behind a release that
-// backs off.
-const late = "/late"
+// LaneKey names a lane: each unit has one, and a second one for an exit code that arrives after the
+// exit was settled, so that the correction does not queue behind a release that backs off.
+type LaneKey struct {
+	ID         string
+	Correction bool
+}
+
+// String is the unit's ID, with a suffix for the lane of corrections.
+func (k LaneKey) String() string {
+	if k.Correction {
+		return k.ID + "/correction"
+	}
+	return k.ID
+}
 
 // Step is what a lane attempts for one unit.
 type Step string
@@ -65,9 +75,9 @@ func (c *Controller) Exited(f exit.Fact) {
 	switch known, _ := u.heard(); {
 	case known.Zero():
 	case u.now().Phase.Ended():
-		c.lanes.Offer(f.ID+late, StepSettle)
+		c.lanes.Offer(LaneKey{ID: f.ID, Correction: true}, StepSettle)
 	default:
-		c.lanes.Offer(f.ID, StepSettle)
+		c.lanes.Offer(LaneKey{ID: f.ID}, StepSettle)
 	}
 }
 
@@ -85,8 +95,8 @@ func (c *Controller) OOMKilled(id string) {
 }
 
 // attempt is what the lanes run.
-func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Result {
-	u, ok := c.unit(strings.TrimSuffix(a.ID, late))
+func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step]) lane.Result {
+	u, ok := c.unit(a.Key.ID)
 	if !ok && a.Item != StepReap {
 		return lane.Done()
 	}
@@ -97,10 +107,13 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Res
 	case StepRelease:
 		err = c.release(ctx, u)
 	case StepReap:
-		err = c.reap(ctx, a.ID)
+		err = c.reap(ctx, a.Key.ID)
 	}
 	if err != nil {
-		c.obs.Event(a.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
+		c.obs.Event(a.Key.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
+		if a.Item == StepSettle {
+			return lane.RetryWithin(err, time.Second)
+		}
 		return lane.Retry(err)
 	}
 	return lane.Done()
@@ -154,7 +167,7 @@ func (c *Controller) settle(ctx context.Context, u *unit) error {
 	if u.now().Undone == "" {
 		c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
-	c.lanes.Offer(u.id, StepRelease)
+	c.lanes.Offer(LaneKey{ID: u.id}, StepRelease)
 	return nil
 }
 
