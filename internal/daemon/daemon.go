@@ -27,10 +27,10 @@ import (
 	"berth/internal/fdstore"
 	"berth/internal/image"
 	"berth/internal/network"
+	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/spec"
 	"berth/internal/state"
-	"berth/internal/witness"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.
@@ -61,7 +61,7 @@ type daemon struct {
 	stored   *ctrd.Images
 	images   *image.Service
 	network  *network.Network
-	kernel   *witness.Kernel
+	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
 	core     *Core
 	tracing  trace.TracerProvider // nil: off
@@ -116,7 +116,7 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	// The core is made after the kernel witness, which reports to it from Run on.
-	if d.kernel, err = witness.NewKernel(func(f exit.Fact) { d.core.Pods.Exited(f) }, d.log, d.kept, inherited); err != nil {
+	if d.kernel, err = pidfd.New(func(f exit.Fact) { d.core.Pods.Exited(f) }, d.kept, inherited); err != nil {
 		return err
 	}
 	return d.openPods()

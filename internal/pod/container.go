@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/exit"
 	"berth/internal/logs"
+	"berth/internal/pidfd"
 	"berth/internal/state"
 )
 
@@ -221,7 +222,7 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 	if err != nil {
 		return state.Process{}, err
 	}
-	proc, err := c.watch(u, state.Process{Pid: pid})
+	proc, err := c.watch(u, pidfd.Process{Pid: pid})
 	if err != nil {
 		return proc, err
 	}

@@ -22,6 +22,7 @@ import (
 	"berth/internal/feed"
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/pidfd"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -287,7 +288,7 @@ func (w *world) exit(id string, code uint32, tell bool) {
 
 type fakeKernel struct{ *world }
 
-func (w fakeKernel) Watch(id string, p state.Process) (state.Process, error) {
+func (w fakeKernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.tasks[id]

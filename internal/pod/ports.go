@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/pidfd"
 	"berth/internal/state"
 )
 
@@ -120,7 +121,7 @@ type Inventory struct {
 // Kernel is the kernel witness.
 type Kernel interface {
 	// Watch identifies and watches a process; ErrNotFound when it is gone.
-	Watch(id string, p state.Process) (state.Process, error)
+	Watch(id string, p pidfd.Process) (pidfd.Process, error)
 	Forget(id string)
 	// Signal is ErrNotFound when the process is not watched or gone.
 	Signal(id string, sig unix.Signal) error

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
+	"berth/internal/pidfd"
 	"berth/internal/state"
 )
 
@@ -282,7 +283,7 @@ func (c *Controller) seeProcess(u *unit) processSight {
 	if !u.handler.HostProcess || p.Pid == 0 {
 		return processUnknown
 	}
-	_, err := c.kernel.Watch(u.id, p)
+	_, err := c.kernel.Watch(u.id, p.Process)
 	switch {
 	case errdefs.IsNotFound(err):
 		return processGone
@@ -300,7 +301,7 @@ func (c *Controller) seeProcess(u *unit) processSight {
 func (c *Controller) resume(u *unit, task TaskState) {
 	c.reopenStdio(u)
 	if u.now().Process.Pid == 0 && task.Pid != 0 {
-		if p, err := c.watch(u, state.Process{Pid: task.Pid}); err == nil {
+		if p, err := c.watch(u, pidfd.Process{Pid: task.Pid}); err == nil {
 			u.setProcess(p)
 		}
 	}
@@ -325,7 +326,7 @@ func (c *Controller) reopenStdio(u *unit) {
 
 // adopt records a start whose success was not recorded when berth was cut off.
 func (c *Controller) adopt(u *unit, task TaskState) {
-	p, err := c.watch(u, state.Process{Pid: task.Pid})
+	p, err := c.watch(u, pidfd.Process{Pid: task.Pid})
 	if errdefs.IsNotFound(err) {
 		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit})
 		return

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/exit"
 	"berth/internal/network"
+	"berth/internal/pidfd"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -144,7 +145,7 @@ func (c *Controller) meet(u *unit, pid uint32) error {
 	if pid == 0 || u.process().Pid != 0 {
 		return nil
 	}
-	p, err := c.watch(u, state.Process{Pid: pid})
+	p, err := c.watch(u, pidfd.Process{Pid: pid})
 	if err != nil {
 		return err
 	}
@@ -153,12 +154,13 @@ func (c *Controller) meet(u *unit, pid uint32) error {
 
 // watch registers the kernel witness for a process that was made and not yet started, and finds
 // its cgroup.
-func (c *Controller) watch(u *unit, p state.Process) (state.Process, error) {
+func (c *Controller) watch(u *unit, named pidfd.Process) (state.Process, error) {
+	p := state.Process{Process: named}
 	if !u.handler.HostProcess {
 		return p, nil
 	}
-	p, err := c.kernel.Watch(u.id, p)
-	if err != nil {
+	var err error
+	if p.Process, err = c.kernel.Watch(u.id, named); err != nil {
 		return p, err
 	}
 	if p.Cgroup, err = c.cgroups.Of(p.Pid); err != nil {
