@@ -158,6 +158,8 @@ type Container struct {
 type Sandbox struct {
 	ID      string `json:"id"`
 	Handler string `json:"handler"`
+	// RuntimeHandler is the handler as it was asked for; "" for the default.
+	RuntimeHandler string `json:"runtimeHandler,omitempty"`
 	NetNS   string `json:"netns,omitempty"` // "" for host networking
 	// Sandboxer is containerd's that made it; "" for the built-in one.
 	Sandboxer string                       `json:"sandboxer,omitempty"`
