@@ -293,10 +293,8 @@ func (c *Controller) stopUnit(ctx context.Context, u *unit, timeout time.Duratio
 	}
 	c.obs.Event(u.id, "stop asked for", nil, "timeout", timeout.String())
 	if timeout > 0 {
-		u.mu.Lock()
-		u.mu.stopped = true
-		u.mu.Unlock()
-		if err := c.signal(ctx, u, signalNumber(u)); err != nil && !errdefs.IsNotFound(err) {
+		err := u.counted(&u.mu.stops, func() error { return c.signal(ctx, u, signalNumber(u)) })
+		if err != nil && !errdefs.IsNotFound(err) {
 			c.obs.Event(u.id, "stop signal not delivered, killing", err)
 		} else {
 			wait, cancel := context.WithTimeout(ctx, timeout)
@@ -318,13 +316,8 @@ func (c *Controller) kill(ctx context.Context, u *unit) error {
 	if alive, watched := c.kernel.Look(u.id); watched && !alive {
 		return nil
 	}
-	u.setKilled(true)
-	err := c.signal(ctx, u, unix.SIGKILL)
-	if errdefs.IsNotFound(err) {
-		u.setKilled(false)
-		return nil
-	}
-	if err != nil {
+	err := u.counted(&u.mu.kills, func() error { return c.signal(ctx, u, unix.SIGKILL) })
+	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("kill %s %s: %w", u.kind(), u.id, err)
 	}
 	return nil

@@ -275,7 +275,7 @@ func (c *Controller) oomKilled(u *unit, f exit.Fact) bool {
 		return false
 	}
 	u.mu.Lock()
-	byUs, told := u.mu.killed || u.mu.stopped && f.Signal() != 9, u.mu.oomTold
+	byUs, told := u.mu.kills > 0 || u.mu.stops > 0 && f.Signal() != 9, u.mu.oomTold
 	u.mu.Unlock()
 	if byUs {
 		return false

@@ -59,8 +59,8 @@ type unit struct {
 		hint    exit.Fact     // what containerd said while the kernel watches
 		more    chan struct{} // closed, and replaced, when heard or hint learn something
 		stdio   Stdio         // nil when there is none
-		killed  bool          // berth itself sent SIGKILL
-		stopped bool          // berth itself asked it to stop
+		kills   int           // SIGKILLs of berth's that were delivered or are in flight
+		stops   int           // stop signals of berth's, likewise
 		oomTold bool          // containerd told of an OOM kill
 		lastErr error         // of the last release attempt
 		// unstarted is why the start was given up, and the process that was made for it killed.
@@ -220,10 +220,21 @@ func (u *unit) process() state.Process {
 	return u.mu.process
 }
 
-func (u *unit) setKilled(killed bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.mu.killed = killed
+// counted sends a signal and counts it in n, which u.mu guards. It counts from before it is sent,
+// because the exit that it causes may be settled before send returns. A signal that could not be
+// delivered does not count: it does not explain an exit.
+func (u *unit) counted(n *int, send func() error) error {
+	add := func(d int) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		*n += d
+	}
+	add(1)
+	err := send()
+	if err != nil {
+		add(-1)
+	}
+	return err
 }
 
 // giveUp notes that a start was given up.
