@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -240,7 +241,7 @@ func (c *Controller) find(id string, sandbox bool) (*unit, error) {
 	}
 }
 
-// all lists the units of one kind.
+// all lists the units of one kind, the oldest first: what is done for each is done in a fixed order.
 func (c *Controller) all(sandboxes bool) []*unit {
 	c.units.RLock()
 	defer c.units.RUnlock()
@@ -250,6 +251,7 @@ func (c *Controller) all(sandboxes bool) []*unit {
 			list = append(list, u)
 		}
 	}
+	slices.SortFunc(list, (*unit).older)
 	return list
 }
 

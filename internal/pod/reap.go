@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -70,7 +72,8 @@ func (c *Controller) findStrays(ctx context.Context, inv Inventory, sure bool) {
 	defer c.strays.Unlock()
 	last := c.strays.seen
 	c.strays.seen = map[string]bool{}
-	for id, s := range found {
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		s := found[id]
 		if _, ok := c.unit(id); ok || c.strays.damaged[id] {
 			continue
 		}

@@ -3,8 +3,10 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -263,7 +265,12 @@ func (u *unit) stdio() Stdio {
 	return u.mu.stdio
 }
 
-// containers lists the containers of a sandbox.
+// older compares units by the time when they were created, then by ID.
+func (u *unit) older(other *unit) int {
+	return cmp.Or(cmp.Compare(u.born, other.born), cmp.Compare(u.id, other.id))
+}
+
+// containers lists the containers of a sandbox, the oldest first.
 func (u *unit) containers() []*unit {
 	u.members.RLock()
 	defer u.members.RUnlock()
@@ -271,6 +278,7 @@ func (u *unit) containers() []*unit {
 	for _, c := range u.members.byID {
 		list = append(list, c)
 	}
+	slices.SortFunc(list, (*unit).older)
 	return list
 }
 

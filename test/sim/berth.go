@@ -49,7 +49,8 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 	b.Core = daemon.NewCore(pod.Config{
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]pod.Handler{"runc": {Name: "runc", Type: "runc", HostProcess: true}, "vm": {Name: "vm", Type: "vm"}},
-		Host:     spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
+		NewID:    w.newID, Rand: func() float64 { return w.jitter },
+		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
 	}, daemon.Around{
 		Outside: pod.Outside{
 			Runtime: adapter, Kernel: k, Cgroups: cgroups{w, l}, Network: plumbing{w, l}, Stdios: outputs{}, Images: library{}, Store: disk{w, l, store},

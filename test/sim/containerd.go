@@ -4,6 +4,8 @@ package sim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	eventtypes "github.com/containerd/containerd/api/events"
@@ -23,7 +25,7 @@ type containerdState struct {
 	snaps     map[string]string // parent by key
 	shims     map[string]*shim  // by ID of their first task
 	tasks     map[string]*task
-	subs      map[*subscription]bool
+	subs      []*subscription
 }
 
 // shim is one per pod.
@@ -34,21 +36,42 @@ type shim struct {
 }
 
 type task struct {
-	id   string
-	shim *shim
-	proc *process
-	seen bool          // the shim knows that it ended
-	done chan struct{} // closed then
+	id      string
+	shim    *shim
+	proc    *process
+	seen    bool          // the shim knows that it ended
+	done    chan struct{} // closed then
+	waiters int           // that asked to wait, ever
 }
 
 type subscription struct {
-	ch   chan *events.Envelope
-	errs chan error
+	queue []*events.Envelope // on their way
+	ch    chan *events.Envelope
+	errs  chan error
+}
+
+// maxQueue is how many events wait for a subscriber.
+const maxQueue = 4096
+
+// deliver hands over the first event that is on its way.
+func (s *subscription) deliver(w *World) {
+	w.turns.take("event")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(s.queue) == 0 {
+		return // the connection is lost
+	}
+	ev := s.queue[0]
+	s.queue = s.queue[1:]
+	select {
+	case s.ch <- ev:
+	default:
+	}
 }
 
 func (c *containerdState) init() {
 	c.objects, c.sandboxes, c.snaps = map[string]containers.Container{}, map[string]sandbox.Sandbox{}, map[string]string{}
-	c.shims, c.tasks, c.subs = map[string]*shim{}, map[string]*task{}, map[*subscription]bool{}
+	c.shims, c.tasks = map[string]*shim{}, map[string]*task{}
 }
 
 func (c *containerdState) shimOf(id string) *shim {
@@ -91,14 +114,14 @@ func (c *containerdState) reap(w *World, p *process) {
 		w.mute--
 		return
 	}
-	c.publish(p.id, p.pid, p.code, p.at)
+	c.publish(w, p.id, p.pid, p.code, p.at)
 }
 
-func (c *containerdState) publish(id string, pid, code uint32, at time.Time) {
-	c.send("/tasks/exit", &eventtypes.TaskExit{ContainerID: id, ID: id, Pid: pid, ExitStatus: code, ExitedAt: timestamppb.New(at)})
+func (c *containerdState) publish(w *World, id string, pid, code uint32, at time.Time) {
+	c.send(w, "/tasks/exit", &eventtypes.TaskExit{ContainerID: id, ID: id, Pid: pid, ExitStatus: code, ExitedAt: timestamppb.New(at)})
 }
 
-func (c *containerdState) send(topic string, ev any) {
+func (c *containerdState) send(w *World, topic string, ev any) {
 	if c.down {
 		return
 	}
@@ -106,11 +129,12 @@ func (c *containerdState) send(topic string, ev any) {
 	if err != nil {
 		panic(err)
 	}
-	for s := range c.subs {
-		select {
-		case s.ch <- &events.Envelope{Timestamp: time.Now(), Namespace: "k8s.io", Topic: topic, Event: a}:
-		default: // containerd's queue is bounded
+	for _, s := range c.subs {
+		if len(s.queue) == maxQueue {
+			continue // containerd's queue is bounded
 		}
+		s.queue = append(s.queue, &events.Envelope{Timestamp: time.Now(), Namespace: "k8s.io", Topic: topic, Event: a})
+		go s.deliver(w)
 	}
 }
 
@@ -125,7 +149,7 @@ func (w *World) KillShim(pod string) bool {
 	}
 	w.note("*** shim dies", pod)
 	s.dead = true
-	for _, t := range w.ctrd.tasks {
+	for _, t := range sorted(w.ctrd.tasks) {
 		if t.shim == s {
 			t.proc.lost = true
 			if s.vm && !t.proc.ended {
@@ -144,10 +168,11 @@ func (w *World) KillShim(pod string) bool {
 
 // bury is containerd's clean-up after a dead shim. It ends what was never started; what runs lives on here, which is what is hard.
 func (c *containerdState) bury(w *World, s *shim) {
-	for id, t := range c.tasks {
+	for _, t := range sorted(c.tasks) {
 		if t.shim != s {
 			continue
 		}
+		id := t.id
 		delete(c.tasks, id)
 		if !t.seen {
 			close(t.done)
@@ -155,7 +180,7 @@ func (c *containerdState) bury(w *World, s *shim) {
 		if !t.proc.started && !t.proc.ended {
 			w.end(t.proc, 137)
 		}
-		c.publish(id, t.proc.pid, 137, time.Now())
+		c.publish(w, id, t.proc.pid, 137, time.Now())
 	}
 	delete(c.shims, s.id)
 }
@@ -166,10 +191,11 @@ func (w *World) StopContainerd() {
 	defer w.mu.Unlock()
 	w.note("*** containerd goes", "")
 	w.ctrd.down = true
-	for s := range w.ctrd.subs {
+	for _, s := range w.ctrd.subs {
 		s.errs <- fmt.Errorf("connection closed: %w", errdefs.ErrUnavailable)
-		delete(w.ctrd.subs, s)
+		s.queue = nil
 	}
+	w.ctrd.subs = nil
 }
 
 // StartContainerd brings it back. As it loads, it cleans up behind dead shims and deletes the tasks that have ended, unless there
@@ -180,17 +206,26 @@ func (w *World) StartContainerd() {
 	w.note("*** containerd comes", "")
 	c := &w.ctrd
 	c.down = false
-	for _, s := range c.shims {
+	for _, s := range sorted(c.shims) {
 		if s.dead {
 			c.bury(w, s)
 		}
 	}
-	for id, t := range c.tasks {
-		if _, kept := c.sandboxes[id]; t.seen && !kept {
+	for _, t := range sorted(c.tasks) {
+		if _, kept := c.sandboxes[t.id]; t.seen && !kept {
 			t.proc.lost = true
 			c.drop(t)
 		}
 	}
+}
+
+// sorted lists a map's values by their keys.
+func sorted[T any](m map[string]T) []T {
+	list := make([]T, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, m[k])
+	}
+	return list
 }
 
 // drop deletes a task and, with its last one, the shim.

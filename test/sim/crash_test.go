@@ -31,16 +31,16 @@ func tempDir(t *testing.T) string {
 // tell plays a story in a bubble of its own and reports what went wrong.
 func tell(t *testing.T, play func(t *testing.T, s *Story) error) {
 	t.Helper()
-	if r := played(t, play); r != "" {
+	if r, _ := played(t, 1, play); r != "" {
 		t.Error(r)
 	}
 }
 
-func played(t *testing.T, play func(t *testing.T, s *Story) error) (report string) {
+func played(t *testing.T, seed uint64, play func(t *testing.T, s *Story) error) (report string, journal []string) {
 	t.Helper()
 	dir := tempDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := NewStory(t.Context(), dir)
+		s := NewStory(t.Context(), dir, seed)
 		err := play(t, s)
 		if err == nil {
 			err = s.Finish()
@@ -48,9 +48,10 @@ func played(t *testing.T, play func(t *testing.T, s *Story) error) (report strin
 		if err != nil {
 			s.Abandon()
 		}
-		report = s.Report(err)
+		s.World.End()
+		report, journal = s.Report(err), s.World.book.lines
 	})
-	return report
+	return report, journal
 }
 
 func TestALife(t *testing.T) {

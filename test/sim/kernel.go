@@ -5,6 +5,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -48,7 +49,10 @@ func (k kernel) Watch(id string, p state.Process) (state.Process, error) {
 		p.Pid, p.StartTicks, p.BootID = proc.pid, proc.ticks, bootID
 		if proc.ended {
 			proc.kept = true
-			go k.told(proc)
+			go func() {
+				k.w.turns.take("kernel " + id)
+				k.told(proc)
+			}()
 		}
 		return nil
 	})
@@ -115,13 +119,12 @@ func (c cgroups) Of(pid uint32) (dir string, err error) {
 
 func (c cgroups) OOMKills(dir string) (n uint64, err error) {
 	err = c.w.read(context.Background(), c.l, "oom", dir, func() error {
-		for _, t := range c.w.ctrd.tasks {
-			if t.proc.cgroup == dir {
-				n = t.proc.oom
-				return nil
-			}
+		t := c.w.ctrd.tasks[strings.TrimPrefix(dir, "/cg/")]
+		if t == nil {
+			return errdefs.ErrNotFound
 		}
-		return errdefs.ErrNotFound
+		n = t.proc.oom
+		return nil
 	})
 	return n, err
 }

@@ -31,8 +31,10 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 				return err
 			}
 		}
+		s.turn()
 		s.step(r)
 		time.Sleep(pause(r))
+		s.turn()
 		if r.IntN(8) == 0 {
 			_ = s.Look(false) // an error says that berth is away
 		}
@@ -69,6 +71,7 @@ func (s *Story) away(r *rand.Rand) {
 			s.outage(r)
 		}
 		time.Sleep(pause(r))
+		s.turn()
 	}
 }
 
@@ -81,6 +84,7 @@ func (s *Story) outage(r *rand.Rand) {
 	d := time.Duration(r.IntN(90_000)) * time.Millisecond
 	s.wg.Go(func() {
 		time.Sleep(d)
+		s.turn()
 		s.World.StartContainerd()
 	})
 }
@@ -141,7 +145,7 @@ func (s *Story) step(r *rand.Rand) {
 	case n < 90:
 		s.World.DiskFull(true)
 		d := time.Duration(r.IntN(60_000)) * time.Millisecond
-		s.wg.Go(func() { time.Sleep(d); s.World.DiskFull(false) })
+		s.wg.Go(func() { time.Sleep(d); s.turn(); s.World.DiskFull(false) })
 	case n < 93:
 		s.World.KillAt(1+r.IntN(20), r.IntN(2) == 0)
 	case n < 95:

@@ -63,6 +63,7 @@ func (s *Story) statement(text string) error {
 		time.Sleep(time.Millisecond) // it is under way
 		return nil
 	}
+	s.turn()
 	rest, fails := strings.CutPrefix(text, "!")
 	st, err := parse(strings.TrimSpace(rest))
 	if err != nil {

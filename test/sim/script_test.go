@@ -32,7 +32,7 @@ func TestAnUntrueStoryFails(t *testing.T) {
 		"boot berth\nrun p1\nstart p1/c1\nexpect c1 EXITED 0", "boot berth\nrun p1\nstart p1/c1\nexit c1 code=3\nexpect c1 EXITED 4",
 		"boot berth\nrun p1\nstart p1/c1\nexit c1 code=3\nexpect-feed c1 STOPPED count=2", "boot berth\n! run p1", "dance",
 	} {
-		if played(t, func(_ *testing.T, s *Story) error { return s.Play(strings.NewReader(script)) }) == "" {
+		if r, _ := played(t, 1, func(_ *testing.T, s *Story) error { return s.Play(strings.NewReader(script)) }); r == "" {
 			t.Errorf("this was found to be true:\n%s", script)
 		}
 	}

@@ -39,8 +39,8 @@ type Story struct {
 }
 
 // NewStory begins in an empty world. dir is for berth's state.
-func NewStory(ctx context.Context, dir string) *Story {
-	w := NewWorld()
+func NewStory(ctx context.Context, dir string, seed uint64) *Story {
+	w := NewWorld(seed)
 	return &Story{World: w, Watch: NewWatch(w), ctx: ctx, dir: dir, ids: map[string]string{}, quit: func() {}}
 }
 
@@ -137,7 +137,10 @@ func (s *Story) end(how func(*Berth) error) error {
 var errNoBerth = errors.New("there is no berth")
 
 // Background makes a call beside the story; Wait waits for all of them.
-func (s *Story) Background(call func() error) { s.wg.Go(func() { _ = call() }) }
+func (s *Story) Background(call func() error) { s.wg.Go(func() { s.turn(); _ = call() }) }
+
+// turn waits until it is the story's turn to do something.
+func (s *Story) turn() { s.World.turns.take("client") }
 
 // call is one CRI call with a client's patience.
 func (s *Story) call(f func(ctx context.Context, b *Berth) error) error {

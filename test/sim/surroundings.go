@@ -5,6 +5,8 @@ package sim
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -14,7 +16,6 @@ import (
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pod"
-	"berth/internal/state"
 )
 
 // plumbing is network.Network's stand-in: namespaces and CNI results of the world.
@@ -48,32 +49,12 @@ func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result)
 
 func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	err = n.w.read(ctx, n.l, "netns-list", "", func() error {
-		for p := range n.w.netns {
+		for _, p := range slices.Sorted(maps.Keys(n.w.netns)) {
 			ids = append(ids, strings.TrimPrefix(p, "/netns/"))
 		}
 		return nil
 	})
 	return ids, err
-}
-
-// disk puts the world's faults before a real database.
-type disk struct {
-	w     *World
-	l     *life
-	store *state.Store
-}
-
-func (d disk) Commit(changes ...state.Change) error {
-	id := ""
-	if len(changes) > 0 {
-		id = changes[0].ID()
-	}
-	return d.w.do(context.Background(), d.l, "commit", id, func() error {
-		if d.w.full {
-			return errFull
-		}
-		return d.store.Commit(changes...)
-	})
 }
 
 // output is a container's stdio, of which nothing is held open.

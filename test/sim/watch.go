@@ -235,5 +235,5 @@ func (w *World) unknowable(p *process) bool {
 
 // told: the kernel told a berth that lived long enough to write it down.
 func (w *World) told(p *process) bool {
-	return p.watcher != nil && (!p.watcher.dead() || p.watcher.died.Sub(p.at) > 5*time.Second)
+	return p.watcher != nil && (!p.watcher.dead() || p.recorded)
 }

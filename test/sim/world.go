@@ -4,6 +4,9 @@ package sim
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,6 +30,10 @@ type World struct {
 	// Keeper says that a service manager keeps the pidfds that berth hands it.
 	Keeper bool
 
+	turns  *turns
+	ids    uint64  // made so far
+	jitter float64 // of berth's back-offs
+
 	life  *life // of the berth that runs, or nil
 	procs map[uint32]*process
 	inits map[string]*process // the process of each container and sandbox ever made, by ID
@@ -39,9 +46,9 @@ type World struct {
 	kept map[string]*process
 
 	rules []*rule
-	full  bool // the disk
-	mute  int  // exit events of shims still to be swallowed
-	deaf  int  // exits of which the kernel's word is still to be swallowed
+	disk  diskState
+	mute  int // exit events of shims still to be swallowed
+	deaf  int // exits of which the kernel's word is still to be swallowed
 
 	// steps counts effects; the berth is killed at step killAt: before its effect, or right after it.
 	steps     int
@@ -59,7 +66,6 @@ type World struct {
 // life is one berth's access to the world, until it dies.
 type life struct {
 	gone    chan struct{} // closed at death
-	died    time.Time
 	watched map[string]*process
 	sink    func(p *process) // the kernel's word
 }
@@ -94,6 +100,8 @@ type process struct {
 	watcher *life
 	kept    bool
 	away    bool
+	// recorded: watcher had the time, and a disk that works, to record what it knew.
+	recorded bool
 	// lost says that its shim died, or containerd dropped its task, so that only the kernel can know the code.
 	lost bool
 }
@@ -107,25 +115,43 @@ type rule struct {
 	late   bool // the effect takes place although the call fails
 }
 
-// NewWorld is empty and healthy.
-func NewWorld() *World {
+// NewWorld makes an empty, healthy world. The seed decides the order of what happens at the same
+// instant. End must be called.
+func NewWorld(seed uint64) *World {
 	w := &World{
+		turns: newTurns(seed), jitter: float64(seed%1000) / 1000,
 		Exact: true, ShimDelay: time.Millisecond, procs: map[uint32]*process{}, inits: map[string]*process{}, pid: 1000, netns: map[string]bool{},
 		cni: map[string]bool{}, kept: map[string]*process{}, calls: map[string]int{},
 	}
 	w.ctrd.init()
+	go w.turns.run()
 	return w
+}
+
+// End ends the order of turns: what still goes on does so without one.
+func (w *World) End() { w.turns.end() }
+
+// newID makes the next ID of a sandbox or container.
+func (w *World) newID() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids++
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:8], w.turns.seed)
+	binary.LittleEndian.PutUint64(b[8:], w.ids)
+	h := sha256.Sum256(b[:])
+	return hex.EncodeToString(h[:])
 }
 
 var (
 	errKilled = errors.New("berth is dead: nothing that it does reaches the world")
 	errInject = errors.New("this was made to fail")
-	errFull   = errors.New("no space left on device")
 )
 
 // do is the door of each effect of a life on the world: counted, killed, stalled or failed if that was asked for. effect
 // runs with the world locked.
 func (w *World) do(ctx context.Context, l *life, op, id string, effect func() error) error {
+	w.turns.take(op + " " + id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l.dead() {
@@ -143,8 +169,11 @@ func (w *World) do(ctx context.Context, l *life, op, id string, effect func() er
 		return errKilled
 	}
 	if r := w.match(op, id); r != nil {
+		if op == "commit" {
+			w.diskFails()
+		}
 		if r.stall > 0 {
-			if err := w.stallLocked(ctx, l, r.stall); err != nil {
+			if err := w.stallLocked(ctx, l, op+" "+id, r.stall); err != nil {
 				if r.late {
 					w.later(effect)
 				}
@@ -169,6 +198,7 @@ func (w *World) do(ctx context.Context, l *life, op, id string, effect func() er
 // later carries out what its caller has given up.
 func (w *World) later(effect func() error) {
 	time.AfterFunc(time.Minute, func() {
+		w.turns.take("what was given up")
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.note("*** what was given up is carried out", "")
@@ -208,23 +238,33 @@ func (w *World) match(op, id string) *rule {
 }
 
 // stallLocked waits with the world unlocked.
-func (w *World) stallLocked(ctx context.Context, l *life, d time.Duration) error {
+func (w *World) stallLocked(ctx context.Context, l *life, what string, d time.Duration) error {
+	if strings.HasPrefix(what, "commit") {
+		w.disk.stalled++
+		defer func() {
+			w.diskFails()
+			w.disk.stalled--
+		}()
+	}
 	w.mu.Unlock()
 	defer w.mu.Lock()
 	t := time.NewTimer(d)
 	defer t.Stop()
+	var err error
 	select {
 	case <-t.C:
-		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		err = ctx.Err()
 	case <-l.gone:
-		return errKilled
+		err = errKilled
 	}
+	w.turns.take("after " + what)
+	return err
 }
 
 // read is the door of what has no effect.
 func (w *World) read(ctx context.Context, l *life, op, id string, look func() error) error {
+	w.turns.take(op + " " + id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l.dead() {
@@ -233,7 +273,7 @@ func (w *World) read(ctx context.Context, l *life, op, id string, look func() er
 	w.calls[op+" "+id]++
 	if r := w.match(op, id); r != nil {
 		if r.stall > 0 {
-			if err := w.stallLocked(ctx, l, r.stall); err != nil {
+			if err := w.stallLocked(ctx, l, op+" "+id, r.stall); err != nil {
 				return err
 			}
 		}
@@ -249,7 +289,7 @@ func (w *World) killLocked(l *life) {
 		return
 	}
 	w.note("--- berth dies", "")
-	l.died = time.Now()
+	w.diskFails()
 	close(l.gone)
 	if w.life == l {
 		w.life = nil
@@ -298,14 +338,8 @@ func (w *World) add(r *rule) {
 func (w *World) Heal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rules, w.full, w.mute, w.deaf = nil, false, 0, 0
-}
-
-// DiskFull makes commits fail, or work again.
-func (w *World) DiskFull(full bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.full = full
+	w.diskFails()
+	w.rules, w.disk.full, w.mute, w.deaf = nil, false, 0, 0
 }
 
 // Swallow makes the next events of shims, and the next words of the kernel, be lost.
@@ -360,7 +394,7 @@ func (w *World) Exit(id string, code uint32, oom bool) bool {
 	if oom {
 		p.oom++
 		if s := w.ctrd.shimOf(id); s != nil && !s.dead {
-			w.ctrd.send("/tasks/oom", &eventtypes.TaskOOM{ContainerID: id})
+			w.ctrd.send(w, "/tasks/oom", &eventtypes.TaskOOM{ContainerID: id})
 		}
 	}
 	w.end(p, code)
@@ -376,7 +410,10 @@ func (w *World) end(p *process, code uint32) {
 			w.deaf--
 		} else {
 			p.watcher = l
-			go l.sink(p)
+			go func() {
+				w.turns.take("kernel " + p.id)
+				l.sink(p)
+			}()
 		}
 	}
 	if s := w.ctrd.shimOf(p.id); s == nil || s.dead {
@@ -384,6 +421,7 @@ func (w *World) end(p *process, code uint32) {
 		return
 	}
 	time.AfterFunc(w.ShimDelay, func() {
+		w.turns.take("shim " + p.id)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.ctrd.reap(w, p)
