@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// containerdState is what containerd and its shims hold. It is guarded by the world's lock.
+// containerdState is what containerd and its shims have. It is guarded by the world's lock.
 type containerdState struct {
 	down      bool
 	objects   map[string]containers.Container
@@ -28,10 +28,10 @@ type containerdState struct {
 	subs      []*subscription
 }
 
-// shim is one per pod.
+// shim is the shim of a pod.
 type shim struct {
 	id   string
-	vm   bool // what runs in it dies with it
+	vm   bool // its processes die with it
 	dead bool
 }
 
@@ -39,9 +39,9 @@ type task struct {
 	id      string
 	shim    *shim
 	proc    *process
-	seen    bool          // the shim knows that it ended
-	done    chan struct{} // closed then
-	waiters int           // that asked to wait, ever
+	seen    bool          // its shim knows that the process ended
+	done    chan struct{} // closed when seen, or when the shim died
+	waiters int           // calls that waited for it so far
 }
 
 type subscription struct {
@@ -101,7 +101,7 @@ func (c *containerdState) left() []string {
 	return left
 }
 
-// reap is what a shim does when its process ended: it has the status, and tells containerd.
+// reap is what a shim does when its process ended: it takes the status, and publishes it.
 func (c *containerdState) reap(w *World, p *process) {
 	t := c.tasks[p.id]
 	p.reaped = true
@@ -110,8 +110,8 @@ func (c *containerdState) reap(w *World, p *process) {
 	}
 	t.seen = true
 	close(t.done)
-	if w.mute > 0 {
-		w.mute--
+	if w.lostEvents > 0 {
+		w.lostEvents--
 		return
 	}
 	c.publish(w, p.id, p.pid, p.code, p.at)
@@ -131,15 +131,15 @@ func (c *containerdState) send(w *World, topic string, ev any) {
 	}
 	for _, s := range c.subs {
 		if len(s.queue) == maxQueue {
-			continue // containerd's queue is bounded
+			continue // the queue is bounded: the event is lost
 		}
 		s.queue = append(s.queue, &events.Envelope{Timestamp: time.Now(), Namespace: "k8s.io", Topic: topic, Event: a})
 		go s.deliver(w)
 	}
 }
 
-// KillShim ends the shim of a pod as SIGKILL does: the pod's processes live on, and containerd, which cleans up behind
-// it, claims that they ended with 137.
+// KillShim ends the shim of a pod as SIGKILL does. The pod's processes live on, and containerd,
+// which cleans up after the shim, claims that they ended with 137.
 func (w *World) KillShim(pod string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,13 +161,14 @@ func (w *World) KillShim(pod string) bool {
 		}
 	}
 	if !w.ctrd.down {
-		w.ctrd.bury(w, s)
+		w.ctrd.cleanUp(w, s)
 	}
 	return true
 }
 
-// bury is containerd's clean-up after a dead shim. It ends what was never started; what runs lives on here, which is what is hard.
-func (c *containerdState) bury(w *World, s *shim) {
+// cleanUp is what containerd does after a shim died. It ends processes that were not started. Those
+// that run live on, which is the harder case for berth.
+func (c *containerdState) cleanUp(w *World, s *shim) {
 	for _, t := range sorted(c.tasks) {
 		if t.shim != s {
 			continue
@@ -185,11 +186,11 @@ func (c *containerdState) bury(w *World, s *shim) {
 	delete(c.shims, s.id)
 }
 
-// StopContainerd takes containerd away; shims and processes live on.
+// StopContainerd ends containerd; shims and processes live on.
 func (w *World) StopContainerd() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.note("*** containerd goes", "")
+	w.note("*** containerd ends", "")
 	w.ctrd.down = true
 	for _, s := range w.ctrd.subs {
 		s.errs <- fmt.Errorf("connection closed: %w", errdefs.ErrUnavailable)
@@ -198,17 +199,17 @@ func (w *World) StopContainerd() {
 	w.ctrd.subs = nil
 }
 
-// StartContainerd brings it back. As it loads, it cleans up behind dead shims and deletes the tasks that have ended, unless there
-// is a sandbox object with their ID.
+// StartContainerd starts containerd again. As it loads, it cleans up after dead shims, and deletes
+// the tasks that have ended, unless there is a sandbox object with their ID.
 func (w *World) StartContainerd() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.note("*** containerd comes", "")
+	w.note("*** containerd starts", "")
 	c := &w.ctrd
 	c.down = false
 	for _, s := range sorted(c.shims) {
 		if s.dead {
-			c.bury(w, s)
+			c.cleanUp(w, s)
 		}
 	}
 	for _, t := range sorted(c.tasks) {
@@ -228,7 +229,7 @@ func sorted[T any](m map[string]T) []T {
 	return list
 }
 
-// drop deletes a task and, with its last one, the shim.
+// drop deletes a task, and its shim with the last of its tasks.
 func (c *containerdState) drop(t *task) {
 	delete(c.tasks, t.id)
 	for _, other := range c.tasks {
@@ -239,7 +240,7 @@ func (c *containerdState) drop(t *task) {
 	delete(c.shims, t.shim.id)
 }
 
-// ContainerdDown reports whether it is away.
+// ContainerdDown reports whether containerd does not run.
 func (w *World) ContainerdDown() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,19 +15,19 @@ var errFull = errors.New("no space left on device")
 // diskState says whether commits succeed, and since when. It is guarded by the world's lock.
 type diskState struct {
 	full    bool
-	stalled int       // commits that are stalled
+	stalled int       // commits that are stalled now
 	since   time.Time // when commits last began to succeed again
 }
 
 func (d *diskState) works() bool { return !d.full && d.stalled == 0 }
 
-// settleBound is within which a berth records an exit that it knows, on a disk that works: its
-// bounds on measuring the code and on draining the log, and one more attempt.
+// settleBound is the time within which a berth records an exit that it knows of, on a disk that
+// works: its bounds on measuring the code and on draining the log, and one attempt more.
 const settleBound = 5 * time.Second
 
-// diskFails is called before commits begin to fail, when one failed, and when the berth dies: what
-// was recorded until then stays known. The world must be locked.
-func (w *World) diskFails() {
+// commitsFail is called when a commit fails, before commits begin to fail, and when the berth dies:
+// what it had the time to record until then stays known. The world must be locked.
+func (w *World) commitsFail() {
 	if w.disk.works() && w.life != nil {
 		for _, p := range w.inits {
 			if p.watcher != w.life {
@@ -47,14 +47,19 @@ func (w *World) diskFails() {
 func (w *World) DiskFull(full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if full != w.disk.full {
-		w.note(map[bool]string{true: "*** the disk is full", false: "*** the disk has room"}[full], "")
+	if full == w.disk.full {
+		return
 	}
-	w.diskFails()
+	if full {
+		w.note("*** the disk is full", "")
+	} else {
+		w.note("*** the disk has room", "")
+	}
+	w.commitsFail()
 	w.disk.full = full
 }
 
-// disk puts the world's faults before a real database.
+// disk puts the world's faults in front of a real database.
 type disk struct {
 	w     *World
 	l     *life

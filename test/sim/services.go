@@ -24,13 +24,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// client is a containerd client of one berth's.
+// client makes a containerd client for one life of berth.
 func (w *World) client(l *life) (*containerd.Client, error) {
 	s := services{w: w, l: l}
 	return containerd.New("", containerd.WithServices(
-		containerd.WithContainerStore(fakeContainers{services: s}), containerd.WithSandboxStore(fakeSandboxes{services: s}),
+		containerd.WithContainerStore(fakeContainers{services: s}),
+		containerd.WithSandboxStore(fakeSandboxes{services: s}),
 		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{snapshotter: fakeSnapshotter{services: s}}),
-		containerd.WithTaskClient(fakeTasks{services: s}), containerd.WithEventService(fakeEvents{services: s}),
+		containerd.WithTaskClient(fakeTasks{services: s}),
+		containerd.WithEventService(fakeEvents{services: s}),
 		containerd.WithIntrospectionService(fakeIntrospection{services: s}),
 	))
 }
@@ -339,7 +341,7 @@ func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest, _ ...grpc.Cal
 	s.w.turns.take(fmt.Sprint("waited for task ", t.id, " ", waiter))
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	if !t.seen || s.w.ctrd.down { // the shim died, or the way to it
+	if !t.seen || s.w.ctrd.down { // the shim died, or containerd did
 		return nil, fmt.Errorf("wait for task %s: connection closed: %w", short(t.id), errdefs.ErrUnavailable)
 	}
 	return &tasks.WaitResponse{ExitStatus: t.proc.code, ExitedAt: timestamppb.New(t.proc.at)}, nil

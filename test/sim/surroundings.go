@@ -18,7 +18,7 @@ import (
 	"berth/internal/pod"
 )
 
-// plumbing is network.Network's stand-in: namespaces and CNI results of the world.
+// plumbing stands for network.Network: it keeps the world's network namespaces and CNI results.
 type plumbing struct {
 	w *World
 	l *life
@@ -40,7 +40,11 @@ func (n plumbing) Setup(ctx context.Context, p network.Pod) (network.Result, err
 	if err != nil {
 		return network.Result{}, err
 	}
-	return network.Result{IPs: []string{"10.0.0.2"}, Raw: json.RawMessage(`{}`), Conf: json.RawMessage(`{}`)}, nil
+	return network.Result{
+		IPs:  []string{"10.0.0.2"},
+		Raw:  json.RawMessage(`{}`),
+		Conf: json.RawMessage(`{}`),
+	}, nil
 }
 
 func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result) error {
@@ -57,13 +61,13 @@ func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// output is a container's stdio, of which nothing is held open.
+// outputs stands for the stdio of containers: they write nothing.
+type outputs struct{}
+
 type output struct {
 	closed chan struct{}
 	once   sync.Once
 }
-
-type outputs struct{}
 
 func (outputs) Create(logs.Options) (pod.Stdio, error) {
 	return &output{closed: make(chan struct{})}, nil
@@ -85,7 +89,7 @@ func (o *output) Run(ctx context.Context) error {
 	return nil
 }
 
-// store of images: there is one.
+// library stands for the images: there is one.
 type library struct{}
 
 const image = "registry.example/app:1"
@@ -94,7 +98,13 @@ func (library) Resolve(ref string) (pod.Image, error) {
 	if ref != image {
 		return pod.Image{}, errdefs.ErrNotFound
 	}
-	return pod.Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: snapshotter, Config: ocispec.ImageConfig{Cmd: []string{"/app"}}}, nil
+	return pod.Image{
+		ID:          "sha256:1",
+		Ref:         ref,
+		ChainID:     "sha256:2",
+		Snapshotter: snapshotter,
+		Config:      ocispec.ImageConfig{Cmd: []string{"/app"}},
+	}, nil
 }
 
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {

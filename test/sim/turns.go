@@ -12,21 +12,24 @@ import (
 )
 
 // turns is the order of everything that passes between berth and the world, and between berth and
-// its clients. Whoever wants to pass waits for a turn. A turn is given only when every goroutine of
-// the story waits for something, to one of those that wait for a turn; who that is depends on the
-// seed and on what it wants, not on which goroutine came first. So Go's scheduler has no say in the
-// order of effects, but in what happens between two of them inside berth.
+// its clients. Whoever wants to pass waits for a turn. The next turn is given when every goroutine
+// of the story is blocked, to one of those that wait for a turn. Which one depends on the seed and
+// on what it wants to do, not on which goroutine came first. So Go's scheduler does not decide the
+// order of effects, only what happens inside berth between two of them.
+//
+// No goroutine may hold a lock (sync.Mutex) while it waits for its turn: those that wait for the
+// lock would not count as blocked, and nobody would be given a turn any more.
 type turns struct {
 	seed uint64
 	wake chan struct{} // holds one "look again"
 
 	mu      sync.Mutex
-	asked   map[string]uint64 // how often each was asked for
+	asked   map[string]uint64 // how often each passage was asked for
 	waiting []*turn
 	over    bool // everything passes
 }
 
-// turn is one passage that is waited for.
+// turn is one passage that somebody waits for.
 type turn struct {
 	rank uint64
 	what string
@@ -37,7 +40,7 @@ func newTurns(seed uint64) *turns {
 	return &turns{seed: seed, wake: make(chan struct{}, 1), asked: map[string]uint64{}}
 }
 
-// take waits for a turn to do what is named. No lock may be held that another goroutine could want.
+// take waits for a turn to do what is named.
 func (t *turns) take(what string) {
 	t.mu.Lock()
 	if t.over {
@@ -59,7 +62,9 @@ func (t *turns) look() {
 	}
 }
 
-// rank orders those that wait. It is as good as random, and the same each time.
+// rank is a number that looks random, and is the same for the n-th passage of a name each time the
+// seed is played. As it depends on nothing else, one passage more or less does not change the order
+// of all that follow.
 func (t *turns) rank(what string, n uint64) uint64 {
 	h := fnv.New64a()
 	var b [16]byte
@@ -67,15 +72,14 @@ func (t *turns) rank(what string, n uint64) uint64 {
 	binary.LittleEndian.PutUint64(b[8:], n)
 	_, _ = h.Write(b[:])
 	_, _ = h.Write([]byte(what))
-	// FNV leaves the high bits of short inputs alike; this spreads them.
+	// The high bits of FNV hardly differ between short inputs: mix them with the low ones.
 	x := h.Sum64()
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	return x
+	x = (x ^ x>>32) * 0x9e3779b97f4a7c15
+	return x ^ x>>29
 }
 
-// run gives turns until end is called. It must run in the story's bubble.
+// run gives turns until end is called. It must run in the story's bubble, and only once: a bubble
+// has room for one synctest.Wait at a time.
 func (t *turns) run() {
 	for range t.wake {
 		for {
