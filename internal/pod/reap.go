@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/network"
+	"berth/internal/state"
 )
 
 // strays are what is ours outside and has no record. berth's own order of doing things leaves none; a restored backup does, and
@@ -85,12 +86,18 @@ func (c *Controller) findStrays(ctx context.Context, inv Inventory, sure bool) {
 	}
 }
 
-// reap gives back what one stray has.
+// reap gives back what one stray has. Of a unit that has ended it is a task that was made after the
+// unit's own was released, and nothing else.
 func (c *Controller) reap(ctx context.Context, id string) error {
 	c.strays.Lock()
 	s, ok := c.strays.byID[id]
 	c.strays.Unlock()
-	if _, known := c.unit(id); known || !ok {
+	u, known := c.unit(id)
+	if known {
+		if st := u.now(); !st.Phase.Ended() || st.Holds.Has(state.HoldTask) {
+			return nil
+		}
+	} else if !ok {
 		return nil
 	}
 	c.obs.Event(id, "ours without a record: reaping", nil)
@@ -107,6 +114,11 @@ func (c *Controller) reap(ctx context.Context, id string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("reap %s: %w", id, err)
+	}
+	if known {
+		c.obs.Event(id, "a task that was made after its release: reaped", nil)
+		c.obs.Repaired("stray")
+		return nil
 	}
 	errs := []error{absent(c.runtime.DeleteContainer(ctx, id))}
 	if s.snapshotter != "" {

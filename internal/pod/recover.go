@@ -225,6 +225,10 @@ func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 	}
 	s := sight{Phase: st.Phase, Removing: st.Removing, Made: st.Process.Pid != 0, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
 	do := decide(s)
+	if do == courseRelease && has && !st.Holds.Has(state.HoldTask) {
+		// containerd carried out a start that had been given up, after the task was released.
+		c.lanes.Offer(LaneKey{ID: u.id}, StepReap)
+	}
 	if do == courseRelease && !st.Removing && due(u, st) == 0 {
 		return // it lies there until somebody removes it: nothing to do, and nothing to tell each time
 	}
