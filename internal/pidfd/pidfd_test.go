@@ -187,7 +187,7 @@ func TestACodeThatTheKernelHidesIsNotReportedAsSuccess(t *testing.T) {
 	}
 	end()
 	events := make([]unix.EpollEvent, 1)
-	for n, err := 0, error(unix.EINTR); n == 0; n, err = unix.EpollWait(w.ep, events, -1) {
+	for n, err := 0, error(unix.EINTR); n <= 0; n, err = unix.EpollWait(w.ep, events, -1) {
 		if !errors.Is(err, unix.EINTR) {
 			t.Fatal(err)
 		}
