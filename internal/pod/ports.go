@@ -109,12 +109,12 @@ type TaskRequest struct {
 
 // Inventory is everything of ours that containerd has, by ID.
 type Inventory struct {
-	Containers map[string]map[string]string // labels by container ID
-	Tasks      map[string]TaskState
-	Unknown    map[string]bool // there may be a task, its shim does not say
-	Sandboxes  map[string]bool
-	Snapshots  map[string]string // snapshotter by key, of those that berth made
-	Orphans    map[string]bool   // tasks of which there is no container, by whomever they were made
+	Containers  map[string]map[string]string // labels by container ID
+	Tasks       map[string]TaskState
+	Unreachable map[string]bool // containers that may have a task: its shim does not answer in time
+	Sandboxes   map[string]bool
+	Snapshots   map[string]string // snapshotter by key, of those that berth made
+	Orphans     map[string]bool   // tasks that have no container, whoever made them
 }
 
 // Kernel is the kernel witness.

@@ -220,10 +220,10 @@ func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 		if task, err = c.bodyState(ctx, u); err == nil {
 			has = true
 		} else if !errdefs.IsNotFound(err) {
-			inv.Unknown = map[string]bool{u.id: true}
+			inv.Unreachable = map[string]bool{u.id: true}
 		}
 	}
-	s := sight{Phase: st.Phase, Removing: st.Removing, Made: st.Process.Pid != 0, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
+	s := sight{Phase: st.Phase, Removing: st.Removing, Made: st.Process.Pid != 0, Task: seenTask(task, has, inv.Unreachable[u.id]), Process: c.seeProcess(u)}
 	do := decide(s)
 	if do == courseRelease && !st.Removing && due(u, st) == 0 {
 		return // it lies there until somebody removes it: nothing to do, and nothing to tell each time

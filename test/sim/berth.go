@@ -45,7 +45,7 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 	}
 	k := kernel{w: w, l: l, sink: func(f exit.Fact) { b.Core.Pods.Exited(f) }}
 	l.sink = k.told
-	adapter := ctrd.New(client, store.Owner(), snapshotter, log)
+	adapter := ctrd.New(client, ctrd.Config{Owner: store.Owner(), Snapshotter: snapshotter, Logger: log})
 	b.Core = daemon.NewCore(pod.Config{
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]pod.Handler{"runc": {Name: "runc", Type: "runc", HostProcess: true}, "vm": {Name: "vm", Type: "vm"}},
