@@ -105,7 +105,11 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openContainerd(ctx); err != nil {
 		return err
 	}
-	d.ctrd = ctrd.New(d.client, d.store.Owner(), cfg.Containerd.Snapshotter, d.log)
+	adapter := ctrd.Config{Owner: d.store.Owner(), Snapshotter: cfg.Containerd.Snapshotter, Logger: d.log}
+	if d.embedded != nil {
+		adapter.SetAside = d.embedded.SetAside
+	}
+	d.ctrd = ctrd.New(d.client, adapter)
 	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
 		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		Owner: d.store.Owner(), MountDir: filepath.Join(cfg.State, "images"), Logger: d.log,
