@@ -69,7 +69,7 @@ func New(serve Serve) *cobra.Command {
 	}
 	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the berth to speak to (environment: BERTH_ENDPOINT)")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
-	root.AddCommand(a.serveCommand(), configCommand(), demoCommand(serve),
+	root.AddCommand(a.serveCommand(), configCommand(),
 		a.playCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.eventsCommand(), a.stopCommand(), a.rmCommand(),
 		a.imagesCommand(), a.pullCommand(), a.importCommand(), a.inspectCommand(), a.statusCommand(), a.versionCommand(),
 		a.timelineCommand(), a.debugCommand())

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/manifest"
 )
 
 // berth runs a command against an endpoint and returns what it wrote, and its error as a person reads it.
@@ -126,7 +127,7 @@ func TestNames(t *testing.T) {
 
 func TestStopLeavesTheTimeThatThePodSays(t *testing.T) {
 	f := house()
-	f.cts[2].Annotations = map[string]string{annotationGrace: "77"}
+	f.cts[2].Annotations = map[string]string{manifest.AnnotationGrace: "77"}
 	at := serveFake(t, f)
 	berth(t, at, "stop", "nginx")
 	berth(t, at, "stop", "sql")
@@ -195,7 +196,7 @@ func TestNobodyAnswers(t *testing.T) {
 	says(t, "an endpoint that is no socket", problem, "localhost:1", "unix:///")
 }
 
-const manifest = `
+const podYAML = `
 apiVersion: v1
 kind: Pod
 metadata: {name: p}
@@ -226,7 +227,7 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	f := newFake()
 	f.ends = map[string]int32{"first": 0, "second": 0, "one": 0, "two": 3}
 	f.images["b"] = &runtimeapi.Image{}
-	out, problem, code, dir := play(t, f, manifest, "--wait", "--rm")
+	out, problem, code, dir := play(t, f, podYAML, "--wait", "--rm")
 	want := []string{
 		"pull a ", "pull b ", "run pod0 ",
 		"create first", "start first", "create second", "start second", "create one", "start one", "create two", "start two",
@@ -251,7 +252,7 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 func TestPlayStopsAtAnInitContainerThatFails(t *testing.T) {
 	f := newFake()
 	f.ends = map[string]int32{"first": 9}
-	_, problem, code, _ := play(t, f, manifest)
+	_, problem, code, _ := play(t, f, podYAML)
 	says(t, "play", problem, "first", "9", "/logs/first/0.log")
 	if code != 1 || slices.Contains(f.calls, "create second") || !slices.Contains(f.calls, "stop-pod pod0") {
 		t.Errorf("exit code %d after %q", code, f.calls)
@@ -260,9 +261,9 @@ func TestPlayStopsAtAnInitContainerThatFails(t *testing.T) {
 
 func TestPlayMakesNothingWithoutItsImages(t *testing.T) {
 	for text, want := range map[string]string{
-		strings.ReplaceAll(manifest, "image: b", "image: nowhere/b"):                                                              "container one: pull image nowhere/b: registry nowhere does not answer",
-		strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: Never"):                                         "is not on the node",
-		strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: Always, securityContext: {runAsNonRoot: true}"): "runAsNonRoot",
+		strings.ReplaceAll(podYAML, "image: b", "image: nowhere/b"):                                                              "container one: pull image nowhere/b: registry nowhere does not answer",
+		strings.ReplaceAll(podYAML, "imagePullPolicy: Always", "imagePullPolicy: Never"):                                         "is not on the node",
+		strings.ReplaceAll(podYAML, "imagePullPolicy: Always", "imagePullPolicy: Always, securityContext: {runAsNonRoot: true}"): "runAsNonRoot",
 	} {
 		f := newFake()
 		_, problem, _, _ := play(t, f, text)

@@ -86,11 +86,8 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.libexec, err = findLibexec(cfg.Libexec); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
-		return fmt.Errorf("make root directory: %w", err)
-	}
-	if err := os.MkdirAll(cfg.State, 0o711); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
+	if err := errors.Join(makeDir(cfg.Root, rootMode), makeDir(cfg.State, stateMode)); err != nil {
+		return err
 	}
 	if d.store, err = state.Open(cfg.Root); err != nil {
 		return err
