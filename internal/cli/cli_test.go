@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
+	"berth/internal/asynclog"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/manifest"
@@ -33,7 +33,7 @@ func berth(t *testing.T, endpoint string, args ...string) (out, problem string) 
 
 func run(endpoint string, args ...string) (string, error) {
 	var b bytes.Buffer
-	cmd := New(func(context.Context, config.Config, func(), *slog.Logger) error { return nil })
+	cmd := New(func(context.Context, config.Config, func(), *asynclog.Log) error { return nil })
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
 	cmd.SetOut(&b)
 	cmd.SetErr(&b)
@@ -280,20 +280,21 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got config.Config
-	var b bytes.Buffer
-	cmd := New(func(_ context.Context, c config.Config, ready func(), log *slog.Logger) error {
+	var out, log bytes.Buffer
+	cmd := New(func(_ context.Context, c config.Config, ready func(), log *asynclog.Log) error {
 		got = c
 		log.Debug("hello")
 		ready()
 		return nil
 	})
 	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag", "--address", "/a.sock", "--cni-bin-dir", "/x", "--cni-bin-dir", "/y", "--metrics", "localhost:1", "--set", "lanes.backoff_min=3s"})
-	cmd.SetOut(&b)
-	cmd.SetErr(&b)
+	cmd.SetOut(&out)
+	cmd.SetErr(&log)
 	if err := cmd.ExecuteContext(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	says(t, "serve", b.String(), "berth is ready on /a.sock\n", "hello")
+	says(t, "serve", out.String(), "berth is ready on /a.sock\n")
+	says(t, "the log", log.String(), "level=DEBUG msg=hello")
 	if got.Root != "/from-flag" || got.State != "/s" || !slices.Equal(got.Network.BinDirs, []string{"/x", "/y"}) || got.Metrics.Address != "localhost:1" {
 		t.Errorf("got %+v", got)
 	}
@@ -314,7 +315,7 @@ func TestConfigCommands(t *testing.T) {
 		t.Errorf("the defaults are shown differently: %s\n%s", problem, out2)
 	}
 	out, _ = berth(t, "/s", "config", "check", file)
-	says(t, "config check", out, "good")
+	says(t, "config check", out, "valid")
 	if err := os.WriteFile(file, []byte("rot = 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,9 @@ type Around struct {
 	// Tracing is where traces go; nil for nowhere.
 	Tracing trace.TracerProvider
 	Log     *slog.Logger
+	// Panicked is called in a goroutine of the core that panicked, and ends the process. It may be
+	// nil; then the Go runtime does.
+	Panicked func(where string, p any)
 }
 
 // NewCore puts a core together. Nothing runs yet.
@@ -70,9 +73,10 @@ func NewCore(cfg pod.Config, a Around) *Core {
 // Run follows containerd and drives the controller until ctx ends. recovered is closed once records and outside
 // were compared: only then may calls be served.
 func (c *Core) Run(ctx context.Context, recovered chan<- struct{}) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.Pods.Run(ctx) })
-	g.Go(func() error { return c.around.Follow(ctx, c.listener(recovered)) })
+	eg, ctx := errgroup.WithContext(ctx)
+	g := &group{eg, c.around.Panicked}
+	g.Go("pods", func() error { return c.Pods.Run(ctx) })
+	g.Go("containerd's events", func() error { return c.around.Follow(ctx, c.listener(recovered)) })
 	return g.Wait()
 }
 

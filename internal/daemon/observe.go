@@ -3,19 +3,14 @@
 package daemon
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"runtime"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
 
 	"berth/internal/lane"
@@ -38,6 +33,7 @@ type observer struct {
 	reconnects prometheus.Counter
 	calls      *prometheus.HistogramVec
 	repairs    *prometheus.CounterVec
+	panics     *prometheus.CounterVec
 }
 
 func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer {
@@ -58,7 +54,10 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 	o.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_audit_repairs_total", Help: "What nobody had told of and the audit found, by what was found.",
 	}, []string{"what"})
-	o.reg.MustRegister(o.lag, o.attempts, o.reconnects, o.calls, o.repairs, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_panics_total", Help: "Panics that ended a call, by method. The log has their stacks.",
+	}, []string{"method"})
+	o.reg.MustRegister(o.panics, o.lag, o.attempts, o.reconnects, o.calls, o.repairs, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return o
 }
 
@@ -99,42 +98,19 @@ func (o *observer) lost(err error) {
 	o.log.Warn("connection to containerd lost, connecting again", "err", err)
 }
 
-func (o *observer) call(method string, took time.Duration, code codes.Code) {
+// Called implements cri.Observer.
+func (o *observer) Called(method string, took time.Duration, code codes.Code) {
 	o.calls.WithLabelValues(method, code.String()).Observe(took.Seconds())
 }
+
+// Panicked implements cri.Observer.
+func (o *observer) Panicked(method string) { o.panics.WithLabelValues(method).Inc() }
 
 func short(id string) string {
 	if len(id) > 13 {
 		return id[:13]
 	}
 	return id
-}
-
-// metrics serves /metrics if it is configured.
-func (d *daemon) metrics(ctx context.Context) error {
-	d.core.obs.reg.MustRegister(gauges(d)...)
-	if d.cfg.Metrics.Address == "" {
-		return nil
-	}
-	lis, err := net.Listen("tcp", d.cfg.Metrics.Address)
-	if err != nil {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(d.core.obs.reg, promhttp.HandlerOpts{}))
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { defer close(stopped); _ = s.Close() })
-	defer func() {
-		if !stop() {
-			<-stopped
-		}
-	}()
-	d.log.Info("metrics are served", "address", lis.Addr().String())
-	if err := s.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	return nil
 }
 
 // gauges are read when they are asked for.
@@ -145,7 +121,12 @@ func gauges(d *daemon) []prometheus.Collector {
 	oldest := func(step string) func() float64 {
 		return func() float64 { return d.core.Pods.Oldest(step).Seconds() }
 	}
+	counter := func(name, help string, read func() uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) })
+	}
 	return []prometheus.Collector{
+		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", d.log.Dropped),
+		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", d.spans.lost),
 		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.core.Pods.Lanes())) }),
 		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest("settle")),
 		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest("release")),
