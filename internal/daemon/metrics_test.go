@@ -49,7 +49,7 @@ func TestMetricsAreServedOnceTheirPortIsFree(t *testing.T) {
 		resp.Body.Close()
 		body = string(b)
 	}
-	if want := `berth_panics_total{method="StopContainer"} 1`; !strings.Contains(body, want) {
+	if want := `berth_panics_total{where="StopContainer"} 1`; !strings.Contains(body, want) {
 		t.Errorf("no %s in\n%s", want, body)
 	}
 	http.DefaultClient.CloseIdleConnections()

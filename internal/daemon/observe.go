@@ -3,16 +3,16 @@
 package daemon
 
 import (
-	"fmt"
+	"errors"
 	"log/slog"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc/codes"
 
+	"berth/internal/exit"
 	"berth/internal/lane"
 	"berth/internal/pod"
 	"berth/internal/state"
@@ -55,8 +55,8 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 		Name: "berth_audit_repairs_total", Help: "What nobody had told of and the audit found, by what was found.",
 	}, []string{"what"})
 	o.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "berth_panics_total", Help: "Panics that ended a call, by method. The log has their stacks.",
-	}, []string{"method"})
+		Name: "berth_panics_total", Help: "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.",
+	}, []string{"where"})
 	o.reg.MustRegister(o.panics, o.lag, o.attempts, o.reconnects, o.calls, o.repairs, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return o
 }
@@ -64,10 +64,7 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 // Event implements pod.Observer.
 func (o *observer) Event(id, what string, err error, fields ...any) {
 	o.timeline.Add(id, time.Now(), what, err, fields...)
-	if what == pod.EventRemoved || what == pod.EventReleased && len(fields) > 1 && strings.Contains(fmt.Sprint(fields[1]), state.HoldTask.String()) {
-		o.trips.released(id)
-	}
-	args := append([]any{"id", short(id)}, fields...)
+	args := append([]any{"id", id}, fields...)
 	if err != nil {
 		o.log.Warn(what, append(args, "err", err)...)
 		return
@@ -75,22 +72,39 @@ func (o *observer) Event(id, what string, err error, fields ...any) {
 	o.log.Info(what, args...)
 }
 
-// Repaired implements pod.Observer.
-func (o *observer) Repaired(what string) { o.repairs.WithLabelValues(what).Inc() }
-
 // Settled implements pod.Observer.
-func (o *observer) Settled(id, origin string, lag time.Duration) {
-	o.trips.settled(id, origin, lag)
-	o.lag.WithLabelValues(origin).Observe(max(lag, 0).Seconds())
+func (o *observer) Settled(id string, f exit.Fact, lag time.Duration) {
+	o.trips.settled(id, string(f.Origin), lag)
+	o.lag.WithLabelValues(string(f.Origin)).Observe(max(lag, 0).Seconds())
+	o.Event(id, "settled", nil, "code", f.ExitCode(), "reason", f.Reason(), "witness", string(f.Origin))
 }
 
-// Began implements lane.Observer.
-func (o *observer) Began(string, int) {}
+// Released implements pod.Observer.
+func (o *observer) Released(id string, gone, held state.Hold) {
+	if gone.Has(state.HoldTask) {
+		o.trips.released(id)
+	}
+	o.Event(id, "released", nil, "what", gone.String(), "holds", held.String())
+}
+
+// Removed implements pod.Observer.
+func (o *observer) Removed(id string) {
+	o.trips.released(id)
+	o.Event(id, "removed", nil)
+}
+
+// Repaired implements pod.Observer.
+func (o *observer) Repaired(what pod.Repair) { o.repairs.WithLabelValues(string(what)).Inc() }
 
 // Ended implements lane.Observer.
-func (o *observer) Ended(id string, n int, took time.Duration, r lane.Result) {
-	o.trips.attempted(id, n, took, r)
+func (o *observer) Ended(key pod.LaneKey, n int, took time.Duration, r lane.Result) {
+	o.trips.attempted(key.String(), n, took, r)
 	o.attempts.WithLabelValues(r.String()).Inc()
+	var p *lane.PanicError
+	if errors.As(r.Err(), &p) {
+		o.panics.WithLabelValues("lane").Inc()
+		o.log.Error("lane attempt panicked", "id", key.String(), "attempt", n, "err", p, "stack", string(p.Stack))
+	}
 }
 
 func (o *observer) lost(err error) {
@@ -106,19 +120,12 @@ func (o *observer) Called(method string, took time.Duration, code codes.Code) {
 // Panicked implements cri.Observer.
 func (o *observer) Panicked(method string) { o.panics.WithLabelValues(method).Inc() }
 
-func short(id string) string {
-	if len(id) > 13 {
-		return id[:13]
-	}
-	return id
-}
-
 // gauges are read when they are asked for.
 func gauges(d *daemon) []prometheus.Collector {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
-	oldest := func(step string) func() float64 {
+	oldest := func(step pod.Step) func() float64 {
 		return func() float64 { return d.core.Pods.Oldest(step).Seconds() }
 	}
 	counter := func(name, help string, read func() uint64) prometheus.Collector {
@@ -128,8 +135,8 @@ func gauges(d *daemon) []prometheus.Collector {
 		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", d.log.Dropped),
 		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", d.spans.lost),
 		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.core.Pods.Lanes())) }),
-		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest("settle")),
-		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest("release")),
+		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest(pod.StepSettle)),
+		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest(pod.StepRelease)),
 		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.core.Feed.Stats().Queued) }),
 		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.core.Feed.Stats().Coalesced) }),
 		gauge("berth_feed_subscribers", "Subscribers of container events.", func() float64 { return float64(d.core.Feed.Stats().Subscribers) }),
