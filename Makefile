@@ -47,7 +47,8 @@ run: tools build ## Run berth here, as root: make run ARGS='--help'
 
 .PHONY: demo
 demo: setup tools build ## Show berth at work, as root, without Docker, a registry or the network
-	$(BERTH) demo
+	$(GOBUILD) -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
+	$(BERTH)-demo
 
 ##@ Test
 

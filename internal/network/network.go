@@ -107,10 +107,13 @@ func (n *Network) Active() (name, source string, conf json.RawMessage) {
 	return n.mu.active.Name, n.mu.source, n.mu.active.Bytes
 }
 
-// Run follows the configuration directory until ctx ends.
+// Run follows the configuration directory until ctx ends. It returns an error if the directory cannot be
+// watched, for example because the host has no inotify instance left; it has read the directory then, so
+// that a caller who runs it again and again follows it, too.
 func (n *Network) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
+		n.reload()
 		return fmt.Errorf("follow %s: %w", n.cfg.ConfDir, err)
 	}
 	defer w.Close()
@@ -124,7 +127,8 @@ func (n *Network) Run(ctx context.Context) error {
 				_ = w.Remove(watched)
 			}
 			if err := w.Add(dir); err != nil {
-				n.cfg.Logger.Warn("network configuration is not followed", "dir", dir, "err", err)
+				n.reload()
+				return fmt.Errorf("follow %s: %w", dir, err)
 			}
 			watched = dir
 			settle.Reset(0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package manifest
 
 import (
 	"encoding/json"
@@ -12,8 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// podFields are the fields of a pod that [Translate] reads: [] is any index, and labels and annotations are whole.
-// A field that is not here is not done, and saying so is better than a pod that is not what its author wrote.
+// podFields are the fields of a pod that [Translate] reads. [] stands for any index; labels and
+// annotations are taken as a whole. A field that is not in this list is not supported, and an error is
+// better than a pod that is not what its author wrote.
 var podFields = func() map[string]bool {
 	list := strings.Fields(`
 		apiVersion kind
@@ -47,10 +48,10 @@ var podFields = func() map[string]bool {
 	return m
 }()
 
-// without have no effect where there is no cluster, if they are false.
-var without = map[string]bool{"spec.enableServiceLinks": true, "spec.automountServiceAccountToken": true}
+// harmless are fields that have no effect outside a cluster when they are false.
+var harmless = map[string]bool{"spec.enableServiceLinks": true, "spec.automountServiceAccountToken": true}
 
-// unsupported are the paths of the fields that are set and that berth does not do, sorted.
+// unsupported returns the paths of the fields that are set and that berth does not support, sorted.
 func unsupported(pod *corev1.Pod) ([]string, error) {
 	b, err := json.Marshal(pod)
 	if err != nil {
@@ -66,21 +67,22 @@ func unsupported(pod *corev1.Pod) ([]string, error) {
 	return out, nil
 }
 
-// walk goes down to what podFields does not know: at is the path, pattern the same with [] for each index.
+// walk appends the paths of all fields below v that podFields does not contain. at is the path of v, and
+// pattern is the same path with [] for each index.
 func walk(v any, at, pattern string, out *[]string) {
-	if podFields[pattern] || v == false && without[pattern] {
+	if podFields[pattern] || v == false && harmless[pattern] {
 		return
 	}
 	switch v := v.(type) {
 	case map[string]any:
-		if known(pattern) || hollow[pattern] {
+		if supported(pattern) || hollow[pattern] {
 			for _, k := range slices.Sorted(maps.Keys(v)) {
 				walk(v[k], strings.TrimPrefix(at+"."+k, "."), strings.TrimPrefix(pattern+"."+k, "."), out)
 			}
 			return
 		}
 	case []any:
-		if known(pattern + "[]") {
+		if supported(pattern + "[]") {
 			for i, e := range v {
 				walk(e, fmt.Sprintf("%s[%d]", at, i), pattern+"[]", out)
 			}
@@ -95,11 +97,11 @@ func walk(v any, at, pattern string, out *[]string) {
 	*out = append(*out, at)
 }
 
-// hollow may be there; nothing in them is done.
+// hollow are objects that may be present although none of their fields is supported.
 var hollow = map[string]bool{"status": true, "spec.volumes[].emptyDir": true}
 
-// known: something below the path is done.
-func known(pattern string) bool {
+// supported reports whether the field, or something below it, is in podFields.
+func supported(pattern string) bool {
 	if pattern == "" || podFields[pattern] {
 		return true
 	}

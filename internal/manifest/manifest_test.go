@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package manifest
 
 import (
 	"bytes"
@@ -12,12 +12,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestTranslate compares each testdata/*.yaml's plan, or error, with the golden file beside it.
+// Each testdata/*.yaml has a golden file beside it with the plan, or the error, that it becomes.
 func TestTranslate(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -29,8 +31,16 @@ func TestTranslate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := PlayOptions{UID: "u-1", HostIP: "192.0.2.7", HostDNS: &runtimeapi.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"ndots:1", "rotate"}}}
-			o.IgnoreUnsupported = bytes.HasPrefix(b, []byte("# --ignore-unsupported"))
+			o := Options{
+				UID:    "u-1",
+				HostIP: "192.0.2.7",
+				HostDNS: &runtimeapi.DNSConfig{
+					Servers:  []string{"192.0.2.53"},
+					Searches: []string{"example.org"},
+					Options:  []string{"ndots:1", "rotate"},
+				},
+				IgnoreUnsupported: bytes.HasPrefix(b, []byte("# --ignore-unsupported")),
+			}
 			got := describe(t, b, o)
 			golden := strings.TrimSuffix(f, ".yaml") + ".golden"
 			if *update {
@@ -49,8 +59,8 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-func describe(t *testing.T, b []byte, o PlayOptions) []byte {
-	pod, err := ParsePod(b)
+func describe(t *testing.T, b []byte, o Options) []byte {
+	pod, err := Parse(b)
 	if err != nil {
 		return []byte("ERROR " + err.Error() + "\n")
 	}
@@ -66,7 +76,17 @@ func describe(t *testing.T, b []byte, o PlayOptions) []byte {
 		return []byte("ERROR " + strings.ReplaceAll(err.Error(), "\n", "\nERROR ") + "\n")
 	}
 	raw := func(v any) json.RawMessage {
-		b, err := marshal(v)
+		if m, ok := v.(proto.Message); ok {
+			b, err := protojson.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v = nil // protojson varies its white space on purpose, so it is written anew
+			if err := json.Unmarshal(b, &v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,11 +101,19 @@ func describe(t *testing.T, b []byte, o PlayOptions) []byte {
 		Name, Handler, HostIP string
 		Grace                 int64
 		Ignored               []string
-		Volumes               []PlannedVolume
+		Volumes               []Volume
 		Sandbox               json.RawMessage
 		Init, Containers      []container
-	}{Name: plan.Name, Handler: plan.Handler, HostIP: plan.HostIP, Grace: plan.Grace, Ignored: plan.Ignored, Volumes: plan.Volumes, Sandbox: raw(plan.Sandbox)}
-	add := func(to *[]container, list []PlannedContainer) {
+	}{
+		Name:    plan.Name,
+		Handler: plan.Handler,
+		HostIP:  plan.HostIP,
+		Grace:   plan.Grace,
+		Ignored: plan.Ignored,
+		Volumes: plan.Volumes,
+		Sandbox: raw(plan.Sandbox),
+	}
+	add := func(to *[]container, list []Container) {
 		for _, c := range list {
 			env := c.Config.GetEnvs() // bytes would be written in base64
 			c.Config.Envs = nil
@@ -121,7 +149,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// A name, namespace or UID is part of paths (CVE-2025-0750 is one that was not checked).
+// A name, a namespace or a UID becomes part of a path (CVE-2025-0750 is such a one that was not checked).
 func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 	pod := func(meta, container, volume string) string {
 		return "apiVersion: v1\nkind: Pod\nmetadata: {" + meta + "}\nspec: {containers: [{name: " + container + ", image: i}], volumes: [{name: " + volume + ", emptyDir: {}}]}\n"
@@ -133,11 +161,11 @@ func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 		"spec.containers[0].name": pod(`name: p`, `"../c"`, "v"),
 		"spec.volumes[0].name":    pod(`name: p`, "c", `".."`),
 	} {
-		p, err := ParsePod([]byte(manifest))
+		p, err := Parse([]byte(manifest))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Translate(p, PlayOptions{UID: "u-1"}); err == nil || !strings.Contains(err.Error(), what) {
+		if _, err := Translate(p, Options{UID: "u-1"}); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
@@ -157,26 +185,26 @@ func TestVolumesArePrepared(t *testing.T) {
 		{"file", "", ""}, {"file", "File", ""}, {"new", "Directory", ""},
 		{"none", "", "no such file"}, {"file", "Directory", "not of type"}, {"new", "File", "not of type"}, {"file", "Socket", "not of type"},
 	} {
-		err := PlannedVolume{"v", filepath.Join(dir, v.path), v.kind}.prepare()
+		err := Volume{"v", filepath.Join(dir, v.path), v.kind}.Prepare()
 		if v.problem == "" && err != nil || v.problem != "" && (err == nil || !strings.Contains(err.Error(), v.problem)) {
 			t.Errorf("%s as %q: got %v", v.path, v.kind, err)
 		}
 	}
 	if st, err := os.Stat(filepath.Join(dir, "u/e")); err != nil || st.Mode().Perm() != 0o777 {
-		t.Errorf("an emptyDir is for every user: %v %v", st.Mode(), err)
+		t.Errorf("an emptyDir is not writable for every user: %v %v", st.Mode(), err)
 	}
 	if b, _ := os.ReadFile(file); string(b) != "kept" {
-		t.Error("FileOrCreate made a file that was there")
+		t.Error("FileOrCreate replaced a file that existed")
 	}
 	for _, uid := range []string{"", "..", "../" + filepath.Base(dir), "u/e"} {
-		if err := removeVolumes(dir, uid); err != nil {
+		if err := RemoveVolumes(dir, uid); err != nil {
 			t.Error(err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "u/e")); err != nil {
-		t.Error("a UID that is no word removed something")
+		t.Error("a UID that is not a plain word removed something")
 	}
-	if err := removeVolumes(dir, "u"); err != nil {
+	if err := RemoveVolumes(dir, "u"); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "u")); err == nil {
