@@ -262,7 +262,7 @@ func TestCgroupPathsPerDriver(t *testing.T) {
 		{false, "", "/k8s.io/id"}, {false, "/kubepods/pod1", "/kubepods/pod1/id"}, {false, "kubepods.slice", ""}, {false, "/../../x", ""},
 		{true, "", "system.slice:cri-containerd:id"}, {true, "/kubepods.slice/kubepods-pod1.slice", "kubepods-pod1.slice:cri-containerd:id"}, {true, "/kubepods", ""},
 	} {
-		got, err := cgroupsPath(Host{SystemdCgroup: tt.systemd}, tt.parent, "id")
+		got, err := cgroupsPath(tt.systemd, tt.parent, "id")
 		if got != tt.want || (err != nil) != (tt.want == "") {
 			t.Errorf("systemd %v, parent %q: %q %v", tt.systemd, tt.parent, got, err)
 		}

@@ -63,7 +63,7 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	if s.Linux.Sysctl, err = sysctls(cfg, ns); err != nil {
 		return nil, nil, err
 	}
-	if s.Linux.CgroupsPath, err = cgroupsPath(h, cfg.GetLinux().GetCgroupParent(), in.ID); err != nil {
+	if s.Linux.CgroupsPath, err = cgroupsPath(h.SystemdCgroup, cfg.GetLinux().GetCgroupParent(), in.ID); err != nil {
 		return nil, nil, err
 	}
 	shares := uint64(pauseShares)
@@ -160,11 +160,11 @@ func sysctls(cfg *runtimeapi.PodSandboxConfig, ns *runtimeapi.NamespaceOption) (
 }
 
 // cgroupsPath is parent/ID for cgroupfs, and slice:prefix:ID for systemd.
-func cgroupsPath(h Host, parent, id string) (string, error) {
+func cgroupsPath(systemd bool, parent, id string) (string, error) {
 	if strings.Contains(parent, "..") || strings.ContainsAny(parent, "\n") {
 		return "", fmt.Errorf("cgroup parent %q leaves its place: %w", parent, errdefs.ErrInvalidArgument)
 	}
-	if h.SystemdCgroup {
+	if systemd {
 		slice := path.Base(parent)
 		if parent == "" {
 			slice = "system.slice"
