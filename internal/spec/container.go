@@ -60,7 +60,7 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := capabilities(h, s, sec); err != nil {
 		return nil, nil, err
 	}
-	if err := namespaces(s, in); err != nil {
+	if err := namespaces(h, s, in); err != nil {
 		return nil, nil, err
 	}
 	if err := mounts(h, s, in); err != nil {
@@ -158,105 +158,6 @@ func setEnv(env []string, e string) []string {
 		}
 	}
 	return append(env, e)
-}
-
-// defaultCaps are what a container has unless it asks for more or less: the set that Docker
-// introduced and Kubernetes users know.
-var defaultCaps = []string{
-	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
-	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
-}
-
-func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityContext) error {
-	known := map[string]bool{}
-	for _, c := range h.Capabilities {
-		known[c] = true
-	}
-	norm := func(list []string) (out []string, all bool, err error) {
-		for _, c := range list {
-			n := strings.ToUpper(c)
-			if n == "ALL" {
-				all = true
-				continue
-			}
-			if !strings.HasPrefix(n, "CAP_") {
-				n = "CAP_" + n
-			}
-			if !known[n] {
-				return nil, false, fmt.Errorf("capability %q is not known to this host: %w", c, errdefs.ErrInvalidArgument)
-			}
-			out = append(out, n)
-		}
-		return out, all, nil
-	}
-	add, addAll, err := norm(sec.GetCapabilities().GetAddCapabilities())
-	if err != nil {
-		return err
-	}
-	drop, dropAll, err := norm(sec.GetCapabilities().GetDropCapabilities())
-	if err != nil {
-		return err
-	}
-	ambient, _, err := norm(sec.GetCapabilities().GetAddAmbientCapabilities())
-	if err != nil {
-		return err
-	}
-	var caps []string
-	switch {
-	case sec.GetPrivileged():
-		caps = slices.Clone(h.Capabilities)
-		add, drop = nil, nil
-	case addAll:
-		caps = slices.Clone(h.Capabilities)
-	case dropAll:
-	default:
-		for _, c := range defaultCaps {
-			if known[c] {
-				caps = append(caps, c)
-			}
-		}
-	}
-	for _, c := range append(add, ambient...) {
-		if !slices.Contains(caps, c) {
-			caps = append(caps, c)
-		}
-	}
-	caps = slices.DeleteFunc(caps, func(c string) bool { return slices.Contains(drop, c) })
-	// Inheritable stays empty, always: what is in it passes to programs without their file asking (CVE-2022-24769).
-	// Ambient capabilities need to be inheritable, so those that were asked for are.
-	s.Process.Capabilities = &specs.LinuxCapabilities{Bounding: caps, Effective: slices.Clone(caps), Permitted: slices.Clone(caps)}
-	if len(ambient) > 0 {
-		s.Process.Capabilities.Ambient, s.Process.Capabilities.Inheritable = ambient, slices.Clone(ambient)
-	}
-	return nil
-}
-
-func namespaces(s *specs.Spec, in Container) error {
-	opts := in.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	ofPause := func(name string) string { return fmt.Sprintf("/proc/%d/ns/%s", in.SandboxPID, name) }
-	s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}}
-	add := func(t specs.LinuxNamespaceType, p string) {
-		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t, Path: p})
-	}
-	if in.NetNS != "" {
-		add(specs.NetworkNamespace, in.NetNS)
-		add(specs.UTSNamespace, ofPause("uts"))
-	}
-	if opts.GetIpc() != runtimeapi.NamespaceMode_NODE {
-		add(specs.IPCNamespace, ofPause("ipc"))
-	}
-	switch opts.GetPid() {
-	case runtimeapi.NamespaceMode_CONTAINER:
-		add(specs.PIDNamespace, "")
-	case runtimeapi.NamespaceMode_POD:
-		add(specs.PIDNamespace, ofPause("pid"))
-	case runtimeapi.NamespaceMode_TARGET:
-		if in.TargetPID == 0 {
-			return fmt.Errorf("target container %q does not run, its PID namespace cannot be joined: %w", opts.GetTargetId(), errdefs.ErrFailedPrecondition)
-		}
-		add(specs.PIDNamespace, fmt.Sprintf("/proc/%d/ns/pid", in.TargetPID))
-	}
-	return nil
 }
 
 func profile(p *runtimeapi.SecurityProfile, privileged bool) *runtimeapi.SecurityProfile {

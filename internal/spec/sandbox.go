@@ -43,23 +43,13 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	s.Mounts = defaultMounts(h, false)[:2] // it looks at nothing; an OCI runtime needs /proc and /dev
 	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = defaultMasked(), defaultReadonly()
 
-	s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}}
-	if ns.GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		s.Linux.Namespaces = append(s.Linux.Namespaces,
-			specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: in.NetNS}, specs.LinuxNamespace{Type: specs.UTSNamespace})
-	} else {
-		s.Hostname = "" // it shares the host's UTS namespace
-	}
-	if ns.GetPid() != runtimeapi.NamespaceMode_NODE {
-		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace})
-	}
-	if ns.GetIpc() != runtimeapi.NamespaceMode_NODE {
-		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.IPCNamespace})
-	}
-	if u := ns.GetUsernsOptions(); u.GetMode() == runtimeapi.NamespaceMode_POD && len(u.GetUids()) > 0 {
-		return nil, nil, fmt.Errorf("user namespaces are not supported by this berth yet: %w", errdefs.ErrNotImplemented)
-	}
 	var err error
+	if s.Linux.Namespaces, err = sandboxNamespaces(ns, in.NetNS); err != nil {
+		return nil, nil, err
+	}
+	if ns.GetNetwork() == onNode && s.Hostname != "" {
+		return nil, nil, fmt.Errorf("hostname %q: the pod uses host networking, and so the host's name: %w", s.Hostname, errdefs.ErrInvalidArgument)
+	}
 	if s.Linux.Sysctl, err = sysctls(cfg, ns); err != nil {
 		return nil, nil, err
 	}
