@@ -188,7 +188,7 @@ func (d *daemon) openPods() error {
 		return fmt.Errorf("look at own capabilities: %w", err)
 	}
 	d.handlers = d.makeHandlers()
-	host, err := spec.ReadHost(d.handlers[d.cfg.DefaultRuntime].SystemdCgroup, caps, loadAppArmor(d.log))
+	host, err := spec.ReadHost(caps, loadAppArmor(d.log))
 	if err != nil {
 		return err
 	}

@@ -121,8 +121,8 @@ func (c *Controller) makeBody(ctx context.Context, u *unit) error {
 	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
 		ID: u.id, Config: u.sandbox.Config, NetNS: u.sandbox.NetNS,
 		PauseRootfs: c.cfg.PauseRootfs, PauseArgs: []string{"/pause"},
-		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
-		PodAnnotations:               u.handler.PodAnnotations,
+		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices, SystemdCgroup: u.handler.SystemdCgroup, Seccomp: loadSeccomp,
+		PodAnnotations: u.handler.PodAnnotations,
 	})
 	if err != nil {
 		return err

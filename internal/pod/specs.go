@@ -36,8 +36,8 @@ func (c *Controller) containerSpec(ctx context.Context, u *unit, img Image) (*sp
 		ID: u.id, SandboxID: p.id, SandboxPID: p.now().Process.Pid, Config: cfg, Sandbox: p.sandbox.Config, Image: img.Config,
 		ImageName: imageRef(cfg), Passwd: passwd, Group: group, NetNS: p.sandbox.NetNS, Hostname: p.hostname(),
 		Files: c.sharedFiles(p), Volumes: volumes, Devices: hostDevices,
-		PrivilegedWithoutHostDevices: p.handler.PrivilegedWithoutHostDevices,
-		PodAnnotations:               p.handler.PodAnnotations, ContainerAnnotations: p.handler.ContainerAnnotations,
+		PrivilegedWithoutHostDevices: p.handler.PrivilegedWithoutHostDevices, SystemdCgroup: p.handler.SystemdCgroup,
+		PodAnnotations: p.handler.PodAnnotations, ContainerAnnotations: p.handler.ContainerAnnotations,
 		Seccomp: loadSeccomp,
 	}
 	if ns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions(); ns.GetPid() == runtimeapi.NamespaceMode_TARGET {

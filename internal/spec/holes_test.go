@@ -259,7 +259,7 @@ func TestCgroupPathsPerDriver(t *testing.T) {
 		systemd      bool
 		parent, want string
 	}{
-		{false, "", "/k8s.io/id"}, {false, "/kubepods/pod1", "/kubepods/pod1/id"}, {false, "kubepods.slice", ""}, {false, "/../../x", ""},
+		{false, "", "/k8s.io/id"}, {false, "/kubepods/pod1", "/kubepods/pod1/id"}, {false, "kubepods.slice", ""}, {false, "/kubepods.slice/kubepods-pod1.slice", ""}, {false, "/../../x", ""},
 		{true, "", "system.slice:cri-containerd:id"}, {true, "/kubepods.slice/kubepods-pod1.slice", "kubepods-pod1.slice:cri-containerd:id"}, {true, "/kubepods", ""},
 	} {
 		got, err := cgroupsPath(tt.systemd, tt.parent, "id")

@@ -17,9 +17,8 @@ import (
 
 // Host is what the node can do. It is read once, when berth starts.
 type Host struct {
-	CgroupV2      bool
-	SystemdCgroup bool // the handler's cgroup driver
-	Seccomp       bool
+	CgroupV2 bool
+	Seccomp  bool
 	// AppArmorDefault is the name of the loaded default profile; "" where AppArmor is off.
 	AppArmorDefault string
 	Capabilities    []string // all that a privileged container gets, CAP_ names
@@ -30,6 +29,11 @@ type Host struct {
 	// MinOOMScoreAdj is the lowest oom_score_adj that this process may write: -1000 with
 	// CAP_SYS_RESOURCE.
 	MinOOMScoreAdj int
+	// MaxRlimits are the highest resource limits that this process may set, by their OCI names; none
+	// with CAP_SYS_RESOURCE.
+	MaxRlimits map[string]uint64
+	// SELinux allocates labels; nil where SELinux is off.
+	SELinux SELinux
 	// Devices lists the host's device nodes, for privileged containers.
 	Devices func() []Device
 }
@@ -50,11 +54,10 @@ type Degraded struct{ What, Why string }
 // cgroupRoot is where the control groups of the host are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// ReadHost reads what this host can do. systemd says which cgroup driver the OCI runtime uses,
-// capabilities are those of this process, and appArmorDefault is the profile that is loaded.
-func ReadHost(systemd bool, capabilities []string, appArmorDefault string) (Host, error) {
+// ReadHost reads what this host can do. capabilities are those of this process, and appArmorDefault
+// is the profile that is loaded.
+func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
 	h := Host{
-		SystemdCgroup:   systemd,
 		Capabilities:    capabilities,
 		AppArmorDefault: appArmorDefault,
 		MinOOMScoreAdj:  -1000,
@@ -85,6 +88,9 @@ func ReadHost(systemd bool, capabilities []string, appArmorDefault string) (Host
 		own, err := os.ReadFile("/proc/self/oom_score_adj")
 		if err != nil {
 			return h, fmt.Errorf("read own oom_score_adj: %w", err)
+		}
+		if h.MaxRlimits, err = readMaxRlimits(); err != nil {
+			return h, err
 		}
 		if h.MinOOMScoreAdj, err = strconv.Atoi(strings.TrimSpace(string(own))); err != nil {
 			return h, fmt.Errorf("read own oom_score_adj: %w", err)

@@ -18,7 +18,7 @@ import (
 func resources(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	r := in.Config.GetLinux().GetResources()
 	var err error
-	if s.Linux.CgroupsPath, err = cgroupsPath(h.SystemdCgroup, in.Sandbox.GetLinux().GetCgroupParent(), in.ID); err != nil {
+	if s.Linux.CgroupsPath, err = cgroupsPath(in.SystemdCgroup, in.Sandbox.GetLinux().GetCgroupParent(), in.ID); err != nil {
 		return nil, err
 	}
 	res, degraded, err := LinuxResources(h, r)
