@@ -64,6 +64,12 @@ func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte,
 	return i.s.Files(ctx, img.ChainID)
 }
 
+// Name is what the status of a container shows as its image.
+func (i images) Name(id string) string { return i.s.Name(id) }
+
+// Unpack makes the snapshots of an image that is there without them.
+func (i images) Unpack(ctx context.Context, img pod.Image) error { return i.s.Unpack(ctx, img.ID) }
+
 func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)
 }
