@@ -28,6 +28,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/pod"
+	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
 	"berth/internal/witness"
@@ -191,6 +192,9 @@ func (d *daemon) openPods() error {
 	host, err := spec.ReadHost(caps, loadAppArmor(d.log))
 	if err != nil {
 		return err
+	}
+	if labels := selinux.Open(); labels != nil { // a nil *Labels would not be a nil interface
+		host.SELinux = labels
 	}
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
