@@ -61,6 +61,9 @@ func forContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := CheckContainer(cfg); err != nil {
 		return nil, nil, err
 	}
+	if err := CheckImage(in.Image); err != nil {
+		return nil, nil, err
+	}
 	s := base(h)
 	s.Root = &specs.Root{Path: "rootfs", Readonly: sec.GetReadonlyRootfs()}
 	s.Process.Terminal = cfg.GetTty()

@@ -4,8 +4,11 @@ package spec
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -17,6 +20,7 @@ const (
 	MaxLabels      = 256 << 10 // bytes of all labels, and of all annotations: Kubernetes' own bound
 	MaxMounts      = 4096      // mounts of a container
 	MaxPaths       = 1024      // masked paths, and read-only paths
+	MaxVolumes     = 128       // volumes of an image, each of which is a directory and a mount
 	maxExecString  = 128 << 10 // bytes of one argument or variable with its end: MAX_ARG_STRLEN of execve(2)
 	maxExecStrings = 6 << 20   // bytes of all of them: three quarters of _STK_LIM, the most that execve(2) takes
 )
@@ -57,6 +61,20 @@ func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 	for _, d := range cfg.GetDevices() {
 		if err := checkDevice(d); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// CheckImage refuses to run an image whose configuration asks for more than any use of it. It is called
+// before anything is recorded or made. The error is ErrInvalidArgument and names the field.
+func CheckImage(cfg ocispec.ImageConfig) error {
+	if n := len(cfg.Volumes); n > MaxVolumes {
+		return tooMuch("volumes of the image", n, MaxVolumes, "entries")
+	}
+	for v := range cfg.Volumes {
+		if strings.Contains(v, "\x00") || slices.Contains(strings.Split(v, "/"), "..") { // CVE-2022-23648
+			return fmt.Errorf("volumes of the image: %q is not a path within the image: %w", v, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
