@@ -45,8 +45,8 @@ func (s boundedStore) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (co
 	return largeBlob{r, desc}, nil
 }
 
-// largeBlob lets parts of itself be read. Whoever wants all of it is told of one byte more than the
-// bound, makes a buffer of that size, and gets an error.
+// largeBlob lets parts of itself be read. To whoever wants all of it its size is one byte more than the
+// bound, which keeps the buffer small, and reading into that buffer is an error.
 type largeBlob struct {
 	content.ReaderAt
 	desc ocispec.Descriptor

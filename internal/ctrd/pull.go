@@ -110,7 +110,7 @@ func (b bearer) Authorize(_ context.Context, r *http.Request) error {
 	return nil
 }
 
-// AddResponses is called when the registry refuses: there is no other token to try.
+// AddResponses is called when the registry refuses: no other token can be tried.
 func (b bearer) AddResponses(context.Context, []*http.Response) error {
 	return errdefs.ErrNotImplemented
 }

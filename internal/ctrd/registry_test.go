@@ -29,9 +29,9 @@ func resolver(t *testing.T, registry string, creds image.Credentials) remotes.Re
 // listener is a server that notes the credentials that it is sent, in headers, bodies and queries.
 type listener struct {
 	*httptest.Server
-	mu    sync.Mutex
-	asked int
-	heard []string
+	mu       sync.Mutex
+	asked    int
+	received []string
 }
 
 func listen(t *testing.T, answer http.HandlerFunc) *listener {
@@ -41,11 +41,11 @@ func listen(t *testing.T, answer http.HandlerFunc) *listener {
 		l.mu.Lock()
 		l.asked++
 		if a := r.Header.Get("Authorization"); a != "" {
-			l.heard = append(l.heard, a)
+			l.received = append(l.received, a)
 		}
 		for k, v := range r.Form {
 			if strings.Contains(k, "token") || strings.Contains(k, "password") {
-				l.heard = append(l.heard, v...)
+				l.received = append(l.received, v...)
 			}
 		}
 		l.mu.Unlock()
@@ -55,10 +55,10 @@ func listen(t *testing.T, answer http.HandlerFunc) *listener {
 	return l
 }
 
-func (l *listener) sent() (asked int, heard []string) {
+func (l *listener) sent() (asked int, received []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.asked, append([]string(nil), l.heard...)
+	return l.asked, append([]string(nil), l.received...)
 }
 
 // A bearer token for a registry was posted to the token server that the registry names: whoever
@@ -91,8 +91,8 @@ func TestARegistryTokenGoesToTheRegistryAlone(t *testing.T) {
 	if _, _, err := resolver(t, reg.Addr, image.Credentials{RegistryToken: "mine"}).Resolve(t.Context(), ref); err == nil {
 		t.Error("resolved with a token that the registry does not take")
 	}
-	if asked, heard := realm.sent(); asked != 0 || len(heard) != 0 {
-		t.Errorf("the realm was asked %d times and sent %q", asked, heard)
+	if asked, received := realm.sent(); asked != 0 || len(received) != 0 {
+		t.Errorf("the realm was asked %d times and sent %q", asked, received)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestCredentialsAreNotSentToHostsThatAManifestNames(t *testing.T) {
 			evil.mu.Lock()
 			evil.asked++
 			if a != "" {
-				evil.heard = append(evil.heard, a)
+				evil.received = append(evil.received, a)
 			}
 			evil.mu.Unlock()
 			w.Header().Set("WWW-Authenticate", strings.ReplaceAll(scheme, "REALM", evil.URL))
@@ -132,8 +132,8 @@ func TestCredentialsAreNotSentToHostsThatAManifestNames(t *testing.T) {
 				t.Error("fetched from a server that refuses")
 			}
 		}
-		if asked, heard := evil.sent(); asked == 0 || len(heard) != 0 {
-			t.Errorf("the other host was asked %d times and sent %q", asked, heard)
+		if asked, received := evil.sent(); asked == 0 || len(received) != 0 {
+			t.Errorf("the other host was asked %d times and sent %q", asked, received)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestCredentialsAreNotSentAlongWithARedirect(t *testing.T) {
 	if _, _, err := resolver(t, reg.Addr, image.Credentials{Username: "me", Password: "secret"}).Resolve(t.Context(), ref); err == nil {
 		t.Error("resolved elsewhere")
 	}
-	if asked, heard := elsewhere.sent(); asked == 0 || len(heard) != 0 {
-		t.Errorf("the other host was asked %d times and sent %q", asked, heard)
+	if asked, received := elsewhere.sent(); asked == 0 || len(received) != 0 {
+		t.Errorf("the other host was asked %d times and sent %q", asked, received)
 	}
 }

@@ -279,7 +279,7 @@ func TestResolveAndRemove(t *testing.T) {
 	}
 }
 
-func TestChangesFromOutsideAreFollowed(t *testing.T) {
+func TestChangesByOthersAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		s := service(t, f)

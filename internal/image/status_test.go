@@ -15,8 +15,8 @@ const (
 	oneDigest = "docker.io/library/one@sha256:1"
 )
 
-// A pod showed an image ID as its image, and whoever waited for a changed image waited for ever. The
-// name follows the tag: one that was moved to another image is no name of the first any more.
+// A pod showed an image ID as its image, and whoever waited for a changed image waited for ever. A
+// tag that was moved to another image does not name the first one any more.
 func TestAnImageIsNamedByItsFirstTagElseItsDigestElseItsID(t *testing.T) {
 	f := newFake()
 	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})

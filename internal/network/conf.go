@@ -114,8 +114,9 @@ func (n *Network) poll(ctx context.Context) {
 	defer cancel()
 	t := time.NewTicker(pollInterval)
 	defer t.Stop()
+	was := n.fingerprint() // before reading: what changes meanwhile is read again
 	n.reload()
-	for was := n.fingerprint(); ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return

@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// LabelKind is the label of a container object by which ctr, nerdctl and node agents tell pods from
-// containers: its value is KindSandbox or KindContainer.
+// LabelKind is the label of a container object by which ctr, nerdctl and node agents distinguish
+// pods from containers. Its value is KindSandbox or KindContainer.
 const (
 	LabelKind     = "io.cri-containerd.kind"
 	KindSandbox   = "sandbox"
