@@ -57,11 +57,15 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	return pod.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Snapshotter: i.s.Snapshotter(), Config: img.Config}, nil
 }
 
-func (i images) Name(id string) string { return "" }
-
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
 	return i.s.Files(ctx, img.ChainID)
 }
+
+// Name is what the status of a container shows as its image.
+func (i images) Name(id string) string { return i.s.Name(id) }
+
+// Unpack makes the snapshots of an image that is there without them.
+func (i images) Unpack(ctx context.Context, img pod.Image) error { return i.s.Unpack(ctx, img.ID) }
 
 func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)

@@ -108,6 +108,7 @@ func New(cfg Config, p Ports) *Controller {
 		names:       c.names,
 		lanes:       c.lanes,
 		pacer:       pacer,
+		labels:      p.Labels,
 		publisher:   c.publisher,
 		obs:         p.Observer,
 	}
@@ -143,6 +144,7 @@ func New(cfg Config, p Ports) *Controller {
 		publisher: c.publisher,
 		orphans:   c.orphans,
 		damaged:   c.damaged,
+		labels:    p.Labels,
 		obs:       p.Observer,
 		restored:  make(chan struct{}),
 	}

@@ -493,6 +493,7 @@ func (fakeImages) Resolve(ref string) (Image, error) {
 	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
 func (fakeImages) Name(string) string                                    { return "" }
+func (fakeImages) Unpack(context.Context, Image) error                   { return nil }
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
 func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
 

@@ -32,6 +32,8 @@ type Ports struct {
 	Images  Images
 	Store   Store
 	Feed    Feed
+	// Labels may be nil: the host does not have SELinux.
+	Labels Labels
 	// Hooks may be nil: nothing takes part then.
 	Hooks Hooks
 	// Observer and LaneObserver may be nil.
@@ -237,9 +239,20 @@ type Images interface {
 	Name(id string) string
 	// Files returns the image's /etc/passwd and /etc/group.
 	Files(ctx context.Context, img Image) (passwd, group []byte, err error)
+	// Unpack makes the snapshots of an image that is on this node without them: it was fetched by
+	// another client, or they were lost. Whoever asks at the same time shares the work.
+	Unpack(ctx context.Context, img Image) error
 	// CopyOut copies what the image has under path into dir, ownership and modes kept. A path that
 	// the image does not have leaves dir empty.
 	CopyOut(ctx context.Context, img Image, path, dir string) error
+}
+
+// Labels keeps the SELinux labels that package spec has allocated: package selinux.
+type Labels interface {
+	// Reserve takes the label of a process that an earlier berth started.
+	Reserve(process string) error
+	// Release gives a label back when nothing runs under it any more.
+	Release(process string)
 }
 
 // Store commits records.

@@ -30,6 +30,7 @@ type recovery struct {
 	publisher *publisher
 	orphans   *orphans
 	damaged   *damaged
+	labels    Labels // nil without SELinux
 	obs       Observer
 	// restored is closed when the records are in the registry: the audit waits for it.
 	restored chan struct{}
@@ -84,6 +85,11 @@ func (r *recovery) restoreUnit(u *unit) {
 	}
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
+	}
+	if r.labels != nil && u.label() != "" {
+		if err := r.labels.Reserve(u.label()); err != nil {
+			r.obs.Event(u.id, "its SELinux label cannot be reserved: another pod may get the same", err)
+		}
 	}
 	if u.now().Holds.Has(state.HoldTask) {
 		r.processes.observe(u) // so that its end from now on is measured

@@ -75,6 +75,8 @@ type Status struct {
 	// Removing says that a removal was asked for: everything is released once the process has ended,
 	// and then the record is deleted. That goes on by itself, through a crash too.
 	Removing bool `json:"removing,omitempty"`
+	// SELinuxLabel is the label of the process, which stays allocated until the removal.
+	SELinuxLabel string `json:"selinuxLabel,omitempty"`
 	// Undone says why a creation was given up. It is empty if none was.
 	Undone string `json:"undone,omitempty"`
 	// Network is what CNI allocated for a sandbox. It is nil for containers and for sandboxes in the
