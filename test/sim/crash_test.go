@@ -78,8 +78,6 @@ func aLife(s *Story) error {
 
 // The same life, with berth killed at its k-th effect on the world, for every k: before the effect, or right after it. Its client asks
 // again until it has what it wants.
-//
-// PROPERTIES 4.
 func TestKilledBetweenAnyTwoEffects(t *testing.T) {
 	for _, exact := range []bool{true, false} {
 		for _, after := range []bool{false, true} {
