@@ -47,12 +47,12 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 	l.sink = k.told
 	adapter := ctrd.New(client, store.Owner(), snapshotter, log)
 	b.Core = daemon.NewCore(pod.Config{
-		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), DefaultHandler: "runc", ResolvConf: "/nonexistent",
+		DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]pod.Handler{"runc": {Name: "runc", Type: "runc", HostProcess: true}, "vm": {Name: "vm", Type: "vm"}},
 		Host:     spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
-	}, daemon.Around{
-		Outside: pod.Outside{
-			Runtime: adapter, Kernel: k, Cgroups: cgroups{w, l}, Network: plumbing{w, l}, Stdios: outputs{}, Images: library{}, Store: disk{w, l, store},
+	}, daemon.Ports{
+		Ports: pod.Ports{
+			Runtime: adapter, Kernel: k, Cgroups: cgroups{w, l}, Network: plumbing{w, l}, Files: files{w, l}, Stdios: outputs{}, Images: library{}, Store: disk{w, l, store},
 		},
 		Load: store.Load, Follow: adapter.Follow, ImageChanged: func(string) {}, RefreshImages: func(context.Context) error { return nil }, Log: log,
 	})
@@ -60,10 +60,10 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	b.cancel = cancel
-	recovered := make(chan struct{})
-	go func() { b.done <- b.Core.Run(run, recovered) }()
+	restored := make(chan struct{})
+	go func() { b.done <- b.Core.Run(run, restored) }()
 	select {
-	case <-recovered:
+	case <-restored:
 		return b, nil
 	case <-l.gone:
 		return nil, errors.Join(errKilled, b.Kill())

@@ -82,7 +82,7 @@ func (v *Watch) event(ev *runtimeapi.ContainerEventResponse, h heard) {
 	defer v.mu.Unlock()
 	id, what := ev.GetContainerId(), ev.GetContainerEventType()
 	pod := ev.GetPodSandboxStatus().GetId()
-	if ev.GetPodSandboxStatus() == nil {
+	if ev.GetPodSandboxStatus() == nil && what != runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT { // of a sandbox whose pod has another
 		v.problemLocked("event %s of %s comes without its pod", what, short(id))
 	}
 	last, again := h.last[id]

@@ -34,6 +34,7 @@ type World struct {
 
 	ctrd  containerdState
 	netns map[string]bool
+	files map[string]bool
 	cni   map[string]bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*process
@@ -110,7 +111,7 @@ type rule struct {
 // NewWorld is empty and healthy.
 func NewWorld() *World {
 	w := &World{
-		Exact: true, ShimDelay: time.Millisecond, procs: map[uint32]*process{}, inits: map[string]*process{}, pid: 1000, netns: map[string]bool{},
+		Exact: true, ShimDelay: time.Millisecond, procs: map[uint32]*process{}, inits: map[string]*process{}, pid: 1000, netns: map[string]bool{}, files: map[string]bool{},
 		cni: map[string]bool{}, kept: map[string]*process{}, calls: map[string]int{},
 	}
 	w.ctrd.init()
@@ -417,7 +418,7 @@ func (w *World) Left() []string {
 		kind string
 		ids  []string
 	}{
-		{"network namespace", slices.Collect(maps.Keys(w.netns))}, {"CNI result", slices.Collect(maps.Keys(w.cni))},
+		{"network namespace", slices.Collect(maps.Keys(w.netns))}, {"files", slices.Collect(maps.Keys(w.files))}, {"CNI result", slices.Collect(maps.Keys(w.cni))},
 		{"kept pidfd", slices.Collect(maps.Keys(w.kept))},
 	} {
 		for _, id := range m.ids {
