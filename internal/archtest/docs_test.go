@@ -123,7 +123,8 @@ func naming(t *testing.T) map[int][]string {
 	return by
 }
 
-// ARCHITECTURE.md says of each promise of docs/PROPERTIES.md where it is proven, and a test there names it.
+// ARCHITECTURE.md says of each promise of docs/PROPERTIES.md where it is proven, and a test there
+// names it.
 func TestPromisesAreProvenWhereTheTableSays(t *testing.T) {
 	row := regexp.MustCompile(`(?m)^\| (\d+) \| (.*) \|$`)
 	promises := map[string]string{}

@@ -149,7 +149,7 @@ func TestPlotsAreWellFormedAndStayInside(t *testing.T) {
 func check(t *testing.T, name, svg string) {
 	t.Helper()
 	if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-		t.Errorf("%s has a place that is no number", name)
+		t.Errorf("%s has a place that is not a number", name)
 	}
 	d := xml.NewDecoder(strings.NewReader(svg))
 	elements := 0
