@@ -59,7 +59,7 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 		close(u.removed)
 		return err
 	}
-	err = guard(func() error { return c.makeContainer(ctx, u, img) })
+	err = interrupted(ctx, guard(func() error { return c.makeContainer(ctx, u, img) }))
 	u.task.unlock()
 	if err != nil {
 		c.obs.Event(id, "container could not be made", err)
@@ -128,8 +128,8 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	}); err != nil {
 		return err
 	}
-	if ctx.Err() != nil { // interrupted when everything was made already
-		return ctxError(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err() // interrupted when everything was made already
 	}
 	return u.change(func(st *state.Status) bool { st.Phase = state.Created; return true })
 }

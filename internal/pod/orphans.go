@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -57,7 +59,8 @@ func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]boo
 	defer o.mu.Unlock()
 	last := o.seen
 	o.seen = map[string]bool{}
-	for id, what := range found {
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		what := found[id]
 		_, damaged := o.damaged[id]
 		if _, ok := o.units.get(id); ok || before[id] || damaged {
 			continue

@@ -142,6 +142,10 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		Process:  r.processes.observe(u),
 	}
 	do := decide(o)
+	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
+		r.holdAgain(u)
+		st = u.now()
+	}
 	if do == actionRelease && !st.Removing && due(u, st) == 0 {
 		return // it lies there until somebody removes it: nothing to do, and nothing to log each time
 	}
@@ -211,4 +215,20 @@ func (r *recovery) adopt(u *unit, known TaskState) {
 	}
 	r.witnesses.listen(u)
 	r.publisher.started(u)
+}
+
+// holdAgain records that an ended unit holds a task once more: containerd carried out a start that
+// berth had given up, after the task was released. Its process is not the one on record.
+func (r *recovery) holdAgain(u *unit) {
+	if err := u.change(func(st *state.Status) bool {
+		st.Holds |= state.HoldTask
+		st.Process = state.Process{}
+		return true
+	}); err != nil {
+		r.obs.Event(u.id, "a task that was made after the release cannot be recorded", err) // the next relist tries again
+		return
+	}
+	u.setProcess(state.Process{})
+	r.obs.Event(u.id, "a task was made after the release: releasing it, too", nil)
+	r.obs.Repaired(RepairedOrphan)
 }
