@@ -205,7 +205,7 @@ func (d *daemon) openPods() error {
 		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout), BackoffMin: time.Duration(d.cfg.Lanes.BackoffMin), BackoffMax: time.Duration(d.cfg.Lanes.BackoffMax),
 	}, Around{
 		Outside: pod.Outside{
-			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{d.log}, Images: images{d.images}, Store: d.store,
+			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{}, Images: images{d.images}, Store: d.store,
 		},
 		Load: d.store.Load, Recovered: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, Sweep: d.stored.Sweep, ImageChanged: d.images.Changed,
 		RefreshImages: d.images.Refresh, Tracing: d.tracing, Log: d.log,

@@ -217,7 +217,9 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 		ID: u.id, Endpoint: u.pod.now().Endpoint, IO: TaskIO{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: cfg.GetTty()},
 		Snapshotter: u.container.Snapshotter, SnapshotKey: u.id,
 	})
-	stdio.Started()
+	if serr := stdio.Started(); err == nil {
+		err = serr
+	}
 	if err != nil {
 		return state.Process{}, err
 	}
@@ -243,10 +245,22 @@ func (c *Controller) recordProcess(u *unit, p state.Process) error {
 
 func (c *Controller) logOptions(u *unit) logs.Options {
 	cfg := u.container.Config
-	return logs.Options{
-		Dir: c.ioDir(u.id), Path: u.container.LogPath, Stdin: cfg.GetStdin(), Stdout: true, Stderr: !cfg.GetTty(),
-		MaxLine: c.cfg.MaxLogLine,
+	o := logs.Options{
+		Dir:      c.ioDir(u.id),
+		Stdin:    cfg.GetStdin(),
+		Stdout:   true,
+		Stderr:   !cfg.GetTty(),
+		Terminal: cfg.GetTty(),
+		MaxLine:  c.cfg.MaxLogLine,
+		Report:   func(what string, err error) { c.obs.Event(u.id, what, err) },
 	}
+	if u.container.LogPath != "" {
+		o.LogDirectory, o.LogPath = u.pod.sandbox.Config.GetLogDirectory(), cfg.GetLogPath()
+	}
+	if !cfg.GetStdin() || cfg.GetTty() { // the shim gives a program that it logs to no stdin
+		o.LoggerProgram = u.handler.Logger
+	}
+	return o
 }
 
 // pump copies the container's output until it is drained or closed.
@@ -385,7 +399,7 @@ func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
 }
 
 // ReopenContainerLog starts a new log file after the old one was moved away.
-func (c *Controller) ReopenContainerLog(_ context.Context, id string) error {
+func (c *Controller) ReopenContainerLog(ctx context.Context, id string) error {
 	u, err := c.find(id, false)
 	if err != nil {
 		return err
@@ -394,5 +408,5 @@ func (c *Controller) ReopenContainerLog(_ context.Context, id string) error {
 	if u.now().Phase != state.Running || s == nil {
 		return fmt.Errorf("reopen log of container %s: it is %s, not RUNNING: %w", u.id, u.now().Phase, errdefs.ErrFailedPrecondition)
 	}
-	return s.Reopen()
+	return s.Reopen(ctx)
 }

@@ -401,7 +401,7 @@ type fakeStdio struct {
 }
 
 func (s *fakeStdio) FIFOs() (a, b, c string) { return "", "out", "err" }
-func (s *fakeStdio) Started()                {}
+func (s *fakeStdio) Started() error          { return nil }
 func (s *fakeStdio) Run(ctx context.Context) error {
 	select {
 	case <-s.closed:
@@ -409,11 +409,19 @@ func (s *fakeStdio) Run(ctx context.Context) error {
 	}
 	return nil
 }
-func (s *fakeStdio) Drained() <-chan struct{}    { return s.drained }
-func (s *fakeStdio) Flush(context.Context) error { return nil }
-func (s *fakeStdio) Reopen() error               { return nil }
-func (s *fakeStdio) Close() error                { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *fakeStdio) Remove() error               { return s.Close() }
+func (s *fakeStdio) Drained() <-chan struct{}     { return s.drained }
+func (s *fakeStdio) Flush(context.Context) error  { return nil }
+func (s *fakeStdio) Reopen(context.Context) error { return nil }
+func (s *fakeStdio) Drain(ctx context.Context) error {
+	select {
+	case <-s.drained:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (s *fakeStdio) Close() error  { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *fakeStdio) Remove() error { return s.Close() }
 
 type fakeStdios struct{ held bool } // held: something holds the output open
 

@@ -29,7 +29,10 @@ type Handler struct {
 	Sandboxer string
 	// HostProcess says that a container's init is a process of this host, so that the kernel
 	// can speak for it. False for VM runtimes.
-	HostProcess                  bool
+	HostProcess bool
+	// Logger is the path of berth-logger where the runtime's shim starts it to keep a container's
+	// output while berth is away; "" for shims that copy the output into FIFOs.
+	Logger                       string
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string
 	ContainerAnnotations         []string
@@ -47,7 +50,7 @@ type Object struct {
 	Labels                   map[string]string
 }
 
-// TaskIO are the FIFO paths of a task; empty for none.
+// TaskIO are the paths of FIFOs, or logging URIs, of a task; empty for none.
 type TaskIO struct {
 	Stdin, Stdout, Stderr string
 	Terminal              bool
@@ -150,12 +153,16 @@ type Network interface {
 // Stdio is one container's stdin, stdout and stderr.
 type Stdio interface {
 	FIFOs() (stdin, stdout, stderr string)
-	// Started says that the shim holds its ends now.
-	Started()
+	// Started says that the shim holds its ends now, or never will. With an error, a container that
+	// is started would lose its output.
+	Started() error
 	Run(ctx context.Context) error
+	// Drained is closed when the output has ended and is logged. Drain waits for what a container
+	// wrote before its processes ended; Flush for what is there now.
 	Drained() <-chan struct{}
+	Drain(ctx context.Context) error
 	Flush(ctx context.Context) error
-	Reopen() error
+	Reopen(ctx context.Context) error
 	Close() error
 	Remove() error
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/logs"
 	"berth/internal/network"
 )
 
@@ -121,7 +122,7 @@ func (c *Controller) reap(ctx context.Context, id string) error {
 	if err := unmount(filepath.Join(c.sandboxDir(id), "shm")); err != nil {
 		errs = append(errs, err)
 	} else {
-		errs = append(errs, os.RemoveAll(c.sandboxDir(id)), os.RemoveAll(c.ioDir(id)), os.RemoveAll(c.volumeDir(id)))
+		errs = append(errs, os.RemoveAll(c.sandboxDir(id)), logs.RemoveAll(c.ioDir(id)), os.RemoveAll(c.volumeDir(id)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("reap %s: %w", id, err)

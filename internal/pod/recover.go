@@ -232,6 +232,10 @@ func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
 		c.obs.Event(u.id, "compared with containerd", nil, "phase", string(s.Phase), "task", string(s.Task), "process", string(s.Process), "course", string(do))
 	}
 	switch do {
+	case courseTask, courseAsk, courseLost, courseNoStart:
+		c.reopenStdio(u) // what it wrote while berth was away
+	}
+	switch do {
 	case courseWatch:
 		c.resume(u, task)
 	case courseAdopt:

@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
+	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/state"
 )
@@ -179,7 +180,7 @@ func (c *Controller) waitGone(ctx context.Context, u *unit) error {
 func (c *Controller) releaseIO(ctx context.Context, u *unit) error {
 	s := u.stdio()
 	if s == nil {
-		return os.RemoveAll(c.ioDir(u.id))
+		return logs.RemoveAll(c.ioDir(u.id))
 	}
 	wait, cancel := context.WithTimeout(ctx, c.cfg.DrainTimeout)
 	defer cancel()

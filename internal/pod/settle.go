@@ -286,10 +286,8 @@ func (c *Controller) drain(ctx context.Context, u *unit) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.DrainTimeout)
 	defer cancel()
-	select {
-	case <-s.Drained():
-	case <-ctx.Done():
-		c.obs.Event(u.id, "log still draining: something holds the container's output open", nil)
+	if err := s.Drain(ctx); err != nil {
+		c.obs.Event(u.id, "log still draining", err)
 	}
 }
 

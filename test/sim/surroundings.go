@@ -90,10 +90,11 @@ func (outputs) Create(logs.Options) (pod.Stdio, error) {
 func (o outputs) Open(l logs.Options) (pod.Stdio, error) { return o.Create(l) }
 
 func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
-func (o *output) Started()                              {}
+func (o *output) Started() error                        { return nil }
 func (o *output) Drained() <-chan struct{}              { c := make(chan struct{}); close(c); return c }
 func (o *output) Flush(context.Context) error           { return nil }
-func (o *output) Reopen() error                         { return nil }
+func (o *output) Drain(context.Context) error           { return nil }
+func (o *output) Reopen(context.Context) error          { return nil }
 func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
 func (o *output) Remove() error                         { return o.Close() }
 func (o *output) Run(ctx context.Context) error {
