@@ -133,7 +133,7 @@ PINNED  := tools/go.mod tools/go.sum
 PLUGINS := bridge loopback host-local portmap firewall
 
 .PHONY: tools
-tools: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc containerd pause) $(addprefix $(CNI)/,$(PLUGINS)) ## Build the shim, runc, containerd, the pause program and the CNI plug-ins
+tools: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc containerd pause berth-logger) $(addprefix $(CNI)/,$(PLUGINS)) ## Build the shim, runc, containerd, pause, berth-logger and the CNI plug-ins
 
 $(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(LIBEXEC)/%: $(PINNED)
 	cd tools && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
@@ -157,6 +157,10 @@ $(LIBEXEC)/pause: pause/pause.c
 	@mkdir -p $(@D)
 	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -DVERSION='"$(VERSION)"' -o $@ $<
 
+$(LIBEXEC)/berth-logger: logger/logger.c
+	@mkdir -p $(@D)
+	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+
 $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && go build -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
@@ -167,7 +171,7 @@ DESTDIR ?=
 install: setup tools build ## Install under PREFIX (/usr/local): programs, systemd unit, and /etc/berth/config.toml unless it exists
 	install -D -m 755 $(BERTH) $(DESTDIR)$(PREFIX)/bin/berth
 	install -d $(DESTDIR)$(PREFIX)/libexec/berth/cni $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause) $(DESTDIR)$(PREFIX)/libexec/berth/
+	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(DESTDIR)$(PREFIX)/libexec/berth/
 	install -m 755 $(addprefix $(CNI)/,$(PLUGINS)) $(DESTDIR)$(PREFIX)/libexec/berth/cni/
 	sed 's|/usr/local|$(PREFIX)|g' contrib/berth.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
 	[[ -e $(DESTDIR)/etc/berth/config.toml ]] || install -D -m 644 contrib/config.toml $(DESTDIR)/etc/berth/config.toml

@@ -237,7 +237,7 @@ func (d *daemon) openPods() error {
 			Cgroups: cgroups{},
 			Network: d.network,
 			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
-			Stdios:  stdios{d.log.Logger},
+			Stdios:  stdios{},
 			Images:  images{d.images},
 			Store:   d.store,
 			Labels:  labels,

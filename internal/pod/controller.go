@@ -124,6 +124,7 @@ func New(cfg Config, p Ports) *Controller {
 		runtime: p.Runtime,
 		network: p.Network,
 		files:   p.Files,
+		stdios:  p.Stdios,
 		store:   p.Store,
 		units:   c.units,
 		damaged: c.damaged,

@@ -437,7 +437,6 @@ func (w fakeFiles) MakeVolume(id string, n int) (string, error) {
 }
 func (w fakeFiles) MakeHostPath(string) error { return nil }
 func (w fakeFiles) IO(id string) string       { return "/io/" + id }
-func (w fakeFiles) RemoveIO(string) error     { return nil }
 func (w fakeFiles) Remove(id string) error {
 	return absent(w.unmake(context.Background(), "files", id))
 }
@@ -459,7 +458,7 @@ type fakeStdio struct {
 }
 
 func (s *fakeStdio) FIFOs() (a, b, c string) { return "", "out", "err" }
-func (s *fakeStdio) Started()                {}
+func (s *fakeStdio) Started() error          { return nil }
 func (s *fakeStdio) Run(ctx context.Context) error {
 	select {
 	case <-s.closed:
@@ -467,11 +466,19 @@ func (s *fakeStdio) Run(ctx context.Context) error {
 	}
 	return nil
 }
-func (s *fakeStdio) Drained() <-chan struct{}    { return s.drained }
-func (s *fakeStdio) Flush(context.Context) error { return nil }
-func (s *fakeStdio) Reopen() error               { return nil }
-func (s *fakeStdio) Close() error                { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *fakeStdio) Remove() error               { return s.Close() }
+func (s *fakeStdio) Drained() <-chan struct{}     { return s.drained }
+func (s *fakeStdio) Flush(context.Context) error  { return nil }
+func (s *fakeStdio) Reopen(context.Context) error { return nil }
+func (s *fakeStdio) Drain(ctx context.Context) error {
+	select {
+	case <-s.drained:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (s *fakeStdio) Close() error  { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *fakeStdio) Remove() error { return s.Close() }
 
 type fakeStdios struct{ held bool } // held: something holds the output open
 
@@ -482,6 +489,7 @@ func (f *fakeStdios) Create(logs.Options) (Stdio, error) {
 	}
 	return s, nil
 }
+func (f *fakeStdios) RemoveAll(string) error             { return nil }
 func (f *fakeStdios) Open(o logs.Options) (Stdio, error) { return f.Create(o) }
 
 type fakeImages struct{}

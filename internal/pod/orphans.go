@@ -23,6 +23,7 @@ type orphans struct {
 	runtime Runtime
 	network Network
 	files   Files
+	stdios  Stdios
 	store   Store
 	units   *registry
 	damaged *damaged // what belongs to these is left alone
@@ -144,7 +145,7 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 			errs = append(errs, o.network.RemoveNS(ctx, path))
 		}
 	}
-	errs = append(errs, o.files.Remove(id), o.files.RemoveIO(id))
+	errs = append(errs, o.files.Remove(id), o.stdios.RemoveAll(o.files.IO(id)))
 	return errors.Join(errs...)
 }
 

@@ -131,12 +131,12 @@ func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 }
 
 // ReopenContainerLog starts a new log file after the old one was moved away.
-func (c *Controller) ReopenContainerLog(_ context.Context, id string) error {
+func (c *Controller) ReopenContainerLog(ctx context.Context, id string) error {
 	u, err := c.units.findContainer(id)
 	if err != nil {
 		return err
 	}
-	return c.output.reopenLog(u)
+	return c.output.reopenLog(ctx, u)
 }
 
 // handler resolves a runtime handler's name; "" is the default.

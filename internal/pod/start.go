@@ -133,7 +133,9 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 		Snapshotter: u.container.Snapshotter,
 		SnapshotKey: u.id,
 	})
-	stdio.Started()
+	if serr := stdio.Started(); err == nil {
+		err = serr
+	}
 	if err != nil {
 		return state.Process{}, err
 	}
