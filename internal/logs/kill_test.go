@@ -34,15 +34,15 @@ func pumpForEver(dir string) {
 // pumpFor lets a process pump for a while, and kills it.
 func pumpFor(t *testing.T, dir string, d time.Duration) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), "LOGS_TEST_DIR="+dir)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(d)
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
+	_ = cmd.Wait() // killed when d is over
 }
 
 // away is a container whose berth has gone: what lies in its directory, and its pipes.
