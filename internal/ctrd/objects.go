@@ -123,7 +123,7 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 	ctx = ns(ctx)
 	inv := pod.Inventory{
 		Containers: map[string]map[string]string{}, Tasks: map[string]pod.TaskState{}, Sandboxes: map[string]bool{}, Snapshots: map[string]string{},
-		Unknown: map[string]bool{}, Orphans: map[string]bool{},
+		Unreachable: map[string]bool{}, Orphans: map[string]bool{},
 	}
 	filter := fmt.Sprintf("labels.%q==%q", LabelOwner, c.owner)
 	cs, err := c.client.ContainerService().List(ctx, filter)
@@ -142,7 +142,7 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 			inv.Tasks[o.ID] = st
 		case !errdefs.IsNotFound(err):
 			c.log.Warn("task cannot be asked", "id", o.ID, "err", err)
-			inv.Unknown[o.ID] = true
+			inv.Unreachable[o.ID] = true
 		}
 	}
 	if err := c.orphans(ctx, inv.Orphans); err != nil {

@@ -114,28 +114,3 @@ func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error)
 func (s sandboxer) Shutdown(ctx context.Context, id string) error {
 	return s.fail("shut down", id, s.controller().Shutdown(ns(ctx), id))
 }
-
-// Metrics is its account.
-func (s sandboxer) Metrics(ctx context.Context, id string) (pod.Metric, error) {
-	m, err := s.controller().Metrics(ns(ctx), id)
-	if err != nil {
-		return pod.Metric{}, s.fail("measure", id, err)
-	}
-	return metric(m), nil
-}
-
-// Update tells it of a change; one that takes none is content.
-func (s sandboxer) Update(ctx context.Context, r pod.SandboxRequest, fields ...string) error {
-	o, err := s.object(r)
-	if err != nil {
-		return err
-	}
-	if err := o.AddExtension("config", r.Config); err != nil {
-		return s.fail("update", r.ID, err)
-	}
-	err = s.fail("update", r.ID, s.controller().Update(ns(ctx), r.ID, o, fields...))
-	if errdefs.IsNotImplemented(err) {
-		return nil
-	}
-	return err
-}

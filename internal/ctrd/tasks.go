@@ -114,19 +114,3 @@ func (c *Containerd) WaitTask(ctx context.Context, id string) (pod.TaskState, er
 	}
 	return pod.TaskState{Stopped: true, Code: r.ExitStatus, ExitedAt: r.ExitedAt.AsTime()}, nil
 }
-
-// TaskMetrics is the shim's account of a task: cgroup statistics, for runc.
-func (c *Containerd) TaskMetrics(ctx context.Context, id string) (pod.Metric, error) {
-	r, err := c.client.TaskService().Metrics(ns(ctx), &tasks.MetricsRequest{Filters: []string{"id==" + id}})
-	if err != nil {
-		return pod.Metric{}, fmt.Errorf("measure task %s: %w", id, native(err))
-	}
-	if len(r.Metrics) == 0 {
-		return pod.Metric{}, fmt.Errorf("measure task %s: %w", id, errdefs.ErrNotFound)
-	}
-	return metric(r.Metrics[0]), nil
-}
-
-func metric(m *types.Metric) pod.Metric {
-	return pod.Metric{At: m.GetTimestamp().AsTime(), Type: m.GetData().GetTypeUrl(), Data: m.GetData().GetValue()}
-}

@@ -27,10 +27,11 @@ import (
 	"berth/internal/fdstore"
 	"berth/internal/image"
 	"berth/internal/network"
+	"berth/internal/pidfd"
 	"berth/internal/pod"
+	"berth/internal/podfiles"
 	"berth/internal/spec"
 	"berth/internal/state"
-	"berth/internal/witness"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.
@@ -61,7 +62,7 @@ type daemon struct {
 	stored   *ctrd.Images
 	images   *image.Service
 	network  *network.Network
-	kernel   *witness.Kernel
+	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
 	core     *Core
 	tracing  trace.TracerProvider // nil: off
@@ -116,7 +117,7 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	// The core is made after the kernel witness, which reports to it from Run on.
-	if d.kernel, err = witness.NewKernel(func(f exit.Fact) { d.core.Pods.Exited(f) }, d.log, d.kept, inherited); err != nil {
+	if d.kernel, err = pidfd.New(func(f exit.Fact) { d.core.Pods.Exited(f) }, d.kept, inherited); err != nil {
 		return err
 	}
 	return d.openPods()
@@ -200,14 +201,14 @@ func (d *daemon) openPods() error {
 		return err
 	}
 	d.core = NewCore(pod.Config{
-		Root: d.cfg.Root, State: d.cfg.State, Handlers: d.handlers, DefaultHandler: d.cfg.DefaultRuntime, Host: host, PauseRootfs: pause,
+		Handlers: d.handlers, DefaultHandler: d.cfg.DefaultRuntime, Host: host, PauseRootfs: pause,
 		MaxLogLine: d.cfg.Logs.MaxLine, ResolvConf: "/etc/resolv.conf",
 		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout), BackoffMin: time.Duration(d.cfg.Lanes.BackoffMin), BackoffMax: time.Duration(d.cfg.Lanes.BackoffMax),
-	}, Around{
-		Outside: pod.Outside{
-			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Stdios: stdios{d.log}, Images: images{d.images}, Store: d.store,
+	}, Ports{
+		Ports: pod.Ports{
+			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Files: podfiles.New(d.cfg.Root, d.cfg.State), Stdios: stdios{d.log}, Images: images{d.images}, Store: d.store,
 		},
-		Load: d.store.Load, Recovered: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, Sweep: d.stored.Sweep, ImageChanged: d.images.Changed,
+		Load: d.store.Load, Restored: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, Sweep: d.stored.Sweep, ImageChanged: d.images.Changed,
 		RefreshImages: d.images.Refresh, Tracing: d.tracing, Log: d.log,
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
@@ -238,8 +239,8 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go(func() error { return d.kept.Run(ctx) })
 	g.Go(func() error { return d.network.Run(ctx) })
 	g.Go(func() error { return d.images.Run(ctx) })
-	recovered := make(chan struct{})
-	g.Go(func() error { return d.core.Run(ctx, recovered) })
+	restored := make(chan struct{})
+	g.Go(func() error { return d.core.Run(ctx, restored) })
 	g.Go(func() error { return d.metrics(ctx) })
 	if d.embedded != nil {
 		g.Go(func() error {
@@ -255,7 +256,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 			return lis.Close()
-		case <-recovered:
+		case <-restored:
 		}
 		return d.serve(ctx, server, lis, ready)
 	})

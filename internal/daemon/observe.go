@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
 
+	"berth/internal/exit"
 	"berth/internal/lane"
 	"berth/internal/pod"
 	"berth/internal/state"
@@ -65,10 +65,7 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 // Event implements pod.Observer.
 func (o *observer) Event(id, what string, err error, fields ...any) {
 	o.timeline.Add(id, time.Now(), what, err, fields...)
-	if what == pod.EventRemoved || what == pod.EventReleased && len(fields) > 1 && strings.Contains(fmt.Sprint(fields[1]), state.HoldTask.String()) {
-		o.trips.released(id)
-	}
-	args := append([]any{"id", short(id)}, fields...)
+	args := append([]any{"id", id}, fields...)
 	if err != nil {
 		o.log.Warn(what, append(args, "err", err)...)
 		return
@@ -76,14 +73,29 @@ func (o *observer) Event(id, what string, err error, fields ...any) {
 	o.log.Info(what, args...)
 }
 
-// Repaired implements pod.Observer.
-func (o *observer) Repaired(what string) { o.repairs.WithLabelValues(what).Inc() }
-
 // Settled implements pod.Observer.
-func (o *observer) Settled(id, origin string, lag time.Duration) {
-	o.trips.settled(id, origin, lag)
-	o.lag.WithLabelValues(origin).Observe(max(lag, 0).Seconds())
+func (o *observer) Settled(id string, f exit.Fact, lag time.Duration) {
+	o.trips.settled(id, string(f.Origin), lag)
+	o.lag.WithLabelValues(string(f.Origin)).Observe(max(lag, 0).Seconds())
+	o.Event(id, "settled", nil, "code", f.ExitCode(), "reason", f.Reason(), "witness", string(f.Origin))
 }
+
+// Released implements pod.Observer.
+func (o *observer) Released(id string, gone, held state.Hold) {
+	if gone.Has(state.HoldTask) {
+		o.trips.released(id)
+	}
+	o.Event(id, "released", nil, "what", gone.String(), "holds", held.String())
+}
+
+// Removed implements pod.Observer.
+func (o *observer) Removed(id string) {
+	o.trips.released(id)
+	o.Event(id, "removed", nil)
+}
+
+// Repaired implements pod.Observer.
+func (o *observer) Repaired(what pod.Repair) { o.repairs.WithLabelValues(string(what)).Inc() }
 
 // Ended implements lane.Observer.
 func (o *observer) Ended(key pod.LaneKey, n int, took time.Duration, r lane.Result) {
@@ -102,13 +114,6 @@ func (o *observer) lost(err error) {
 
 func (o *observer) call(method string, took time.Duration, code codes.Code) {
 	o.calls.WithLabelValues(method, code.String()).Observe(took.Seconds())
-}
-
-func short(id string) string {
-	if len(id) > 13 {
-		return id[:13]
-	}
-	return id
 }
 
 // metrics serves /metrics if it is configured.
@@ -143,13 +148,13 @@ func gauges(d *daemon) []prometheus.Collector {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
-	oldest := func(step string) func() float64 {
+	oldest := func(step pod.Step) func() float64 {
 		return func() float64 { return d.core.Pods.Oldest(step).Seconds() }
 	}
 	return []prometheus.Collector{
 		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.core.Pods.Lanes())) }),
-		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest("settle")),
-		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest("release")),
+		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest(pod.StepSettle)),
+		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest(pod.StepRelease)),
 		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.core.Feed.Stats().Queued) }),
 		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.core.Feed.Stats().Coalesced) }),
 		gauge("berth_feed_subscribers", "Subscribers of container events.", func() float64 { return float64(d.core.Feed.Stats().Subscribers) }),

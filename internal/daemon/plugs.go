@@ -60,6 +60,8 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	return pod.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Snapshotter: i.s.Snapshotter(), Config: img.Config}, nil
 }
 
+func (i images) Name(id string) string { return "" }
+
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
 	return i.s.Files(ctx, img.ChainID)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,6 +23,8 @@ import (
 	"berth/internal/feed"
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/pidfd"
+	"berth/internal/podfiles"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -210,13 +213,9 @@ func (w fakeRuntime) TaskState(ctx context.Context, id string) (TaskState, error
 	return TaskState{Pid: t.pid, Running: t.started}, nil
 }
 
-func (w fakeRuntime) TaskMetrics(ctx context.Context, id string) (Metric, error) {
-	return Metric{Type: "fake"}, w.step(ctx, "metrics", id)
-}
-
 func (w fakeRuntime) Sandboxer(string) Sandboxer { return remote{pauser{w}} }
 
-// remote is a sandboxer of containerd's: its sandboxes are no tasks that a list shows, and have their pid when they run.
+// remote is a sandboxer of containerd's: its sandboxes are not tasks that a list shows, and have their pid when they run.
 type remote struct{ pauser }
 
 func (r remote) Create(ctx context.Context, req SandboxRequest) (Instance, error) {
@@ -287,7 +286,7 @@ func (w *world) exit(id string, code uint32, tell bool) {
 
 type fakeKernel struct{ *world }
 
-func (w fakeKernel) Watch(id string, p state.Process) (state.Process, error) {
+func (w fakeKernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.tasks[id]
@@ -395,6 +394,34 @@ func (w fakeNetwork) Pinned(context.Context) ([]string, error) {
 }
 func (w fakeNetwork) Status() error { return nil }
 
+// fakeFiles are the directories of pods, of which only the existence counts here.
+type fakeFiles struct{ *world }
+
+func (w fakeFiles) MakeSandbox(s podfiles.Sandbox) error {
+	return w.make(context.Background(), "files", s.ID)
+}
+func (w fakeFiles) Shared(string, bool) map[string]string { return map[string]string{} }
+func (w fakeFiles) MakeVolume(id string, n int) (string, error) {
+	return fmt.Sprint("/volumes/", id, "/", n), w.make(context.Background(), "files", id)
+}
+func (w fakeFiles) MakeHostPath(string) error { return nil }
+func (w fakeFiles) IO(id string) string       { return "/io/" + id }
+func (w fakeFiles) RemoveIO(string) error     { return nil }
+func (w fakeFiles) Remove(id string) error {
+	return absent(w.unmake(context.Background(), "files", id))
+}
+func (w fakeFiles) IDs() ([]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ids []string
+	for o := range w.objects {
+		if id, ok := strings.CutPrefix(o, "files/"); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
 type fakeStdio struct {
 	drained, closed chan struct{}
 	once            sync.Once
@@ -434,6 +461,7 @@ func (fakeImages) Resolve(ref string) (Image, error) {
 	}
 	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
+func (fakeImages) Name(string) string                                    { return "" }
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
 func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
 
@@ -462,18 +490,34 @@ type bubble struct {
 
 func start(t *testing.T, w *world) *bubble {
 	t.Helper()
-	dir := t.TempDir()
+	return startWith(t, w, state.Loaded{})
+}
+
+// restart is a berth that finds the records of an earlier one and has compared them with containerd.
+func restart(t *testing.T, w *world, loaded state.Loaded) *bubble {
+	t.Helper()
+	b := startWith(t, w, loaded)
+	if err := b.Relist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return b
+}
+
+func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
+	t.Helper()
 	b := &bubble{world: w, t: t, feed: feed.New(feed.Config{}), stdios: &fakeStdios{}}
 	b.Controller = New(Config{
-		Root: dir + "/root", State: dir + "/state", DefaultHandler: "runc", ResolvConf: "/nonexistent",
+		DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"},
 			"shim": {Name: "shim", Type: "shim", Sandboxer: "shim", HostProcess: true}, "vmm": {Name: "vmm", Type: "vmm", Sandboxer: "vmm"}},
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
-	}, Outside{
-		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Stdios: b.stdios, Images: fakeImages{},
+	}, Ports{
+		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{},
 		Store: fakeStore{w}, Feed: b.feed,
 	})
 	w.c = b.Controller
+	b.Restore(loaded)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = b.Run(ctx) })
@@ -482,14 +526,26 @@ func start(t *testing.T, w *world) *bubble {
 	return b
 }
 
-// hostIPC pods have no shm of their own to mount: these tests are about lives, not mounts.
 func config(name string) *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "ns", Uid: "u"}, Hostname: "h",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 		}},
 	}
+}
+
+// records are the records of units, as a restart would load them.
+func (b *bubble) records() state.Loaded {
+	var l state.Loaded
+	for _, u := range b.units.all() {
+		if u.isSandbox() {
+			l.Sandboxes = append(l.Sandboxes, state.SandboxRecord{Sandbox: *u.sandbox, Status: *u.now()})
+		} else {
+			l.Containers = append(l.Containers, state.ContainerRecord{Container: *u.container, Status: *u.now()})
+		}
+	}
+	return l
 }
 
 func (b *bubble) pod(name, handler string) string {
@@ -505,7 +561,7 @@ func ctr(name string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "img"}, Command: []string{"x"},
 		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 		}},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
+	"berth/internal/pidfd"
 )
 
 // Phase is where the life of a sandbox or container stands.
@@ -93,15 +94,11 @@ next:
 	return nil
 }
 
-// Process identifies a process so that a reused pid is not taken for it.
+// Process is the init process of a container or pod sandbox, as a record names it.
 type Process struct {
-	Pid uint32 `json:"pid"`
-	// StartTicks is field 22 of /proc/PID/stat: clock ticks after boot. 0: not known.
-	StartTicks uint64 `json:"startTicks,omitempty"`
-	// BootID is /proc/sys/kernel/random/boot_id of the boot in which it was started.
-	BootID string `json:"bootID,omitempty"`
-	// Cgroup is the directory of its memory controller (v1) or its unified one (v2).
-	// Empty: not known.
+	pidfd.Process
+	// Cgroup is the directory of the process's group: the memory controller's on cgroup v1, the
+	// unified hierarchy's on v2. Empty means that it is not known.
 	Cgroup string `json:"cgroup,omitempty"`
 }
 
@@ -155,14 +152,14 @@ type Container struct {
 	CreatedAt   time.Time                   `json:"createdAt"`
 	Config      *runtimeapi.ContainerConfig `json:"-"`
 	Raw         []byte                      `json:"config"` // Config as protobuf
-	// Volumes are the host directories made for the image's volumes: container path by index.
-	Volumes []string `json:"volumes,omitempty"`
 }
 
 // Sandbox is what was asked for: written once, before anything is made.
 type Sandbox struct {
 	ID      string `json:"id"`
 	Handler string `json:"handler"`
+	// RuntimeHandler is the handler as it was asked for; "" for the default.
+	RuntimeHandler string `json:"runtimeHandler,omitempty"`
 	NetNS   string `json:"netns,omitempty"` // "" for host networking
 	// Sandboxer is containerd's that made it; "" for the built-in one.
 	Sandboxer string                       `json:"sandboxer,omitempty"`

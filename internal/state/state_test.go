@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
+	"berth/internal/pidfd"
 )
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
@@ -37,7 +38,7 @@ func someContainer(id string) (Container, Status) {
 			ID: id, PodID: "p1", Handler: "runc", ImageID: "sha256:1", CreatedAt: t0,
 			Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}, Args: []string{"a"}},
 		}, Status{
-			Phase: Exited, CreatedAt: t0, StartedAt: t0.Add(1), Process: Process{Pid: 7, StartTicks: 8, BootID: "b"},
+			Phase: Exited, CreatedAt: t0, StartedAt: t0.Add(1), Process: Process{Process: pidfd.Process{Pid: 7, StartTicks: 8, BootID: "b"}},
 			Exit:  exit.Fact{ID: id, Code: 42, Measured: true, Origin: exit.Kernel, At: t0.Add(2)},
 			Holds: HoldTask | HoldSnapshot,
 		}

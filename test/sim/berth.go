@@ -46,12 +46,13 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 	k := kernel{w: w, l: l, sink: func(f exit.Fact) { b.Core.Pods.Exited(f) }}
 	l.notify = k.report
 	adapter := ctrd.New(client, store.Owner(), snapshotter, log)
-	b.Core = daemon.NewCore(w.config(dir), daemon.Around{
-		Outside: pod.Outside{
+	b.Core = daemon.NewCore(w.config(), daemon.Ports{
+		Ports: pod.Ports{
 			Runtime: adapter,
 			Kernel:  k,
 			Cgroups: cgroups{w, l},
 			Network: plumbing{w, l},
+			Files:   files{w, l},
 			Stdios:  outputs{},
 			Images:  library{},
 			Store:   disk{w, l, store},
@@ -66,10 +67,10 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	b.cancel = cancel
-	recovered := make(chan struct{})
-	go func() { b.done <- b.Core.Run(run, recovered) }()
+	restored := make(chan struct{})
+	go func() { b.done <- b.Core.Run(run, restored) }()
 	select {
-	case <-recovered:
+	case <-restored:
 		return b, nil
 	case <-l.gone:
 		return nil, errors.Join(errKilled, b.Kill())
@@ -82,10 +83,8 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 }
 
 // config is a node's. IDs and jitter come from the seed.
-func (w *World) config(dir string) pod.Config {
+func (w *World) config() pod.Config {
 	return pod.Config{
-		Root:           filepath.Join(dir, "root"),
-		State:          filepath.Join(dir, "state"),
 		DefaultHandler: "runc",
 		ResolvConf:     "/nonexistent",
 		Handlers: map[string]pod.Handler{

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/exit"
-	"berth/internal/state"
+	"berth/internal/pidfd"
 )
 
 // kernel is the kernel witness of one life. It keeps the contract of pod.Kernel with the world's
@@ -35,7 +35,7 @@ func (k kernel) fact(p *process) exit.Fact {
 }
 
 // Watch implements pod.Kernel.
-func (k kernel) Watch(id string, p state.Process) (state.Process, error) {
+func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	err := k.w.do(context.Background(), k.l, "watch", id, func() error {
 		proc := k.w.procs[p.Pid]
 		if kept := k.w.kept[id]; kept != nil {

@@ -5,6 +5,7 @@ package sim
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pod"
+	"berth/internal/podfiles"
 )
 
 // plumbing stands for network.Network: it keeps the world's network namespaces and CNI results.
@@ -56,6 +58,39 @@ func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 		for _, p := range slices.Sorted(maps.Keys(n.w.netns)) {
 			ids = append(ids, strings.TrimPrefix(p, "/netns/"))
 		}
+		return nil
+	})
+	return ids, err
+}
+
+// files stands for package podfiles: it keeps the IDs that have files.
+type files struct {
+	w *World
+	l *life
+}
+
+func (f files) make(id string) error {
+	return f.w.do(context.Background(), f.l, "files", id, func() error { f.w.files[id] = true; return nil })
+}
+
+func (f files) MakeSandbox(s podfiles.Sandbox) error { return f.make(s.ID) }
+
+func (f files) MakeVolume(id string, n int) (string, error) {
+	return fmt.Sprint("/volumes/", id, "/", n), f.make(id)
+}
+
+func (f files) Shared(string, bool) map[string]string { return nil }
+func (f files) MakeHostPath(string) error             { return nil }
+func (f files) IO(id string) string                   { return "/io/" + id }
+func (f files) RemoveIO(string) error                 { return nil }
+
+func (f files) Remove(id string) error {
+	return f.w.do(context.Background(), f.l, "files-remove", id, func() error { delete(f.w.files, id); return nil })
+}
+
+func (f files) IDs() (ids []string, err error) {
+	err = f.w.read(context.Background(), f.l, "files-list", "", func() error {
+		ids = slices.Sorted(maps.Keys(f.w.files))
 		return nil
 	})
 	return ids, err
@@ -106,6 +141,8 @@ func (library) Resolve(ref string) (pod.Image, error) {
 		Config:      ocispec.ImageConfig{Cmd: []string{"/app"}},
 	}, nil
 }
+
+func (library) Name(string) string { return image }
 
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {
 	return nil, nil, nil

@@ -42,6 +42,7 @@ type World struct {
 	ctrd  containerdState
 	disk  diskState
 	netns map[string]bool
+	files map[string]bool
 	cni   map[string]bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*process
@@ -121,6 +122,7 @@ func NewWorld(seed uint64) *World {
 		inits:     map[string]*process{},
 		pid:       1000,
 		netns:     map[string]bool{},
+		files:     map[string]bool{},
 		cni:       map[string]bool{},
 		kept:      map[string]*process{},
 		calls:     map[string]int{},
@@ -281,6 +283,7 @@ func (w *World) Left() []string {
 		ids  []string
 	}{
 		{"network namespace", slices.Collect(maps.Keys(w.netns))},
+		{"files", slices.Collect(maps.Keys(w.files))},
 		{"CNI result", slices.Collect(maps.Keys(w.cni))},
 		{"kept pidfd", slices.Collect(maps.Keys(w.kept))},
 	} {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package witness
+package pidfd
 
 import (
 	"bytes"
@@ -10,6 +10,18 @@ import (
 	"strings"
 	"sync"
 )
+
+// Process identifies a process of this host so that another one that got the same pid later is not
+// taken for it.
+type Process struct {
+	Pid uint32 `json:"pid"`
+	// StartTicks is field 22 of /proc/PID/stat: the instant of its start, in clock ticks after boot.
+	// 0 means that it is not known.
+	StartTicks uint64 `json:"startTicks,omitempty"`
+	// BootID is /proc/sys/kernel/random/boot_id of the boot in which the process was started. Empty
+	// means that it is not known.
+	BootID string `json:"bootID,omitempty"`
+}
 
 // BootID is the id of the running kernel's boot (proc_sys_kernel(5), random/boot_id).
 var BootID = sync.OnceValue(func() string {

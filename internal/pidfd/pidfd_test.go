@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package witness
+package pidfd
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"sync"
@@ -16,12 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/exit"
-	"berth/internal/state"
 )
 
 // kernel runs a witness and collects what it tells.
 type heard struct {
-	*Kernel
+	*Watcher
 	mu    sync.Mutex
 	facts map[string][]exit.Fact
 	more  chan struct{}
@@ -35,7 +33,7 @@ func listen(t *testing.T) *heard {
 func listenWith(t *testing.T, keep Keeper, inherited map[string]int) *heard {
 	t.Helper()
 	h := &heard{facts: map[string][]exit.Fact{}, more: make(chan struct{}, 1)}
-	k, err := NewKernel(func(f exit.Fact) {
+	k, err := New(func(f exit.Fact) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.facts[f.ID] = append(h.facts[f.ID], f)
@@ -43,11 +41,11 @@ func listenWith(t *testing.T, keep Keeper, inherited map[string]int) *heard {
 		case h.more <- struct{}{}:
 		default:
 		}
-	}, slog.New(slog.DiscardHandler), keep, inherited)
+	}, keep, inherited)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Kernel = k
+	h.Watcher = k
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -112,7 +110,7 @@ func TestExitCodesAreTheKernels(t *testing.T) {
 		t.Run(tt.script, func(t *testing.T) {
 			h := listen(t)
 			cmd, end := process(t, tt.script)
-			p, err := h.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid)})
+			p, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +142,7 @@ func TestAZombieTellsItsCode(t *testing.T) {
 	h := listen(t)
 	cmd, end := process(t, "exit 42")
 	defer func() { _ = cmd.Wait() }()
-	if _, err := h.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
+	if _, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
 		t.Fatal(err)
 	}
 	end()
@@ -161,7 +159,7 @@ func TestAReusedPidIsNotTakenForTheRecordedProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, p := range map[string]state.Process{
+	for name, p := range map[string]Process{
 		"other start time": {Pid: me, StartTicks: st.startTicks + 1, BootID: BootID()},
 		"other boot":       {Pid: me, StartTicks: st.startTicks, BootID: "00000000-0000-0000-0000-000000000000"},
 		"no pid":           {},
@@ -170,7 +168,7 @@ func TestAReusedPidIsNotTakenForTheRecordedProcess(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if _, err := h.Watch("same", state.Process{Pid: me, StartTicks: st.startTicks, BootID: BootID()}); err != nil {
+	if _, err := h.Watch("same", Process{Pid: me, StartTicks: st.startTicks, BootID: BootID()}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -179,7 +177,7 @@ func TestSignalsReachTheProcessAndNoOther(t *testing.T) {
 	h := listen(t)
 	cmd, end := process(t, "exit 1")
 	defer end()
-	if _, err := h.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
+	if _, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Signal("c1", unix.SIGKILL); err != nil {
@@ -209,7 +207,7 @@ func TestManyAtOnceAndNoDescriptorIsLeft(t *testing.T) {
 		for i := range n {
 			cmd, end := process(t, fmt.Sprintf("exit %d", i))
 			cmds, ends = append(cmds, cmd), append(ends, end)
-			if _, err := h.Watch(fmt.Sprint(i), state.Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
+			if _, err := h.Watch(fmt.Sprint(i), Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -258,7 +256,7 @@ func TestAnInheritedPidfdTellsOfAnExitThatNobodySaw(t *testing.T) {
 	end()
 	_ = cmd.Wait()
 	got := make(chan exit.Fact, 2)
-	k, err := NewKernel(func(f exit.Fact) { got <- f }, slog.New(slog.DiscardHandler), nil, map[string]int{"c1": fd})
+	k, err := New(func(f exit.Fact) { got <- f }, nil, map[string]int{"c1": fd})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +265,7 @@ func TestAnInheritedPidfdTellsOfAnExitThatNobodySaw(t *testing.T) {
 	wg.Go(func() { _ = k.Run(ctx) })
 	defer wg.Wait()
 	defer cancel()
-	if _, err := k.Watch("c1", state.Process{Pid: uint32(cmd.Process.Pid), StartTicks: 1, BootID: BootID()}); err != nil {
+	if _, err := k.Watch("c1", Process{Pid: uint32(cmd.Process.Pid), StartTicks: 1, BootID: BootID()}); err != nil {
 		t.Fatal(err)
 	}
 	if f := <-got; f.Measured != k.Exact() || k.Exact() && f.Code != 42 {
@@ -310,7 +308,7 @@ func (s *shelf) Drop(id string) {
 func TestAKeptPidfdTellsWhatNobodySaw(t *testing.T) {
 	s := &shelf{fds: map[string]int{}}
 	cmd, end := process(t, "exit 42")
-	p := state.Process{Pid: uint32(cmd.Process.Pid)} //nolint:gosec // a pid
+	p := Process{Pid: uint32(cmd.Process.Pid)} //nolint:gosec // a pid
 	exact := false
 	t.Run("an earlier berth", func(t *testing.T) {
 		first := listenWith(t, s, nil)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package witness holds the witnesses of an exit: independent sources that say that the
+// Package pidfd holds the witnesses of an exit: independent sources that say that the
 // process of a container or pod sandbox ended.
 //
 //	Kernel   a pidfd per process, one epoll loop for all: speaks for runtimes whose init is
@@ -25,4 +25,4 @@
 // # Never
 //
 // A witness settles nothing and holds no state about what was already told.
-package witness
+package pidfd

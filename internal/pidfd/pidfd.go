@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package witness
+package pidfd
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,17 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/exit"
-	"berth/internal/state"
 )
 
 // ErrGone is returned when the process to be watched does not exist any more (or its pid
 // belongs to another by now): it ended, and this kernel no longer knows how.
 var ErrGone = fmt.Errorf("the process is gone: %w", errdefs.ErrNotFound)
 
-// Kernel watches processes by pidfd (pidfd_open(2)), all in one epoll loop.
-type Kernel struct {
+// Watcher watches processes by pidfd (pidfd_open(2)), all in one epoll loop.
+type Watcher struct {
 	sink func(exit.Fact) // must not block
-	log  *slog.Logger
 	keep Keeper
 	ep   int
 	wake int // eventfd that ends the loop
@@ -47,7 +44,7 @@ type watch struct {
 	id     string
 	fd     int
 	slot   int32 // what epoll reports; never reused, unlike a descriptor's number
-	proc   state.Process
+	proc   Process
 	late   bool // it had ended when it was first watched: nobody here knows when
 	ended  bool // POLLIN was seen
 	told   bool // a measured fact was emitted
@@ -61,10 +58,10 @@ type Keeper interface {
 	Drop(id string)
 }
 
-// NewKernel makes the witness. sink is called from Run's goroutine and from Watch, and must not block.
+// New makes the witness. sink is called from Run's goroutine and from Watch, and must not block.
 // keep may be nil; inherited holds pidfds that an earlier berth left with its Keeper.
 // The caller runs Run.
-func NewKernel(sink func(exit.Fact), log *slog.Logger, keep Keeper, inherited map[string]int) (*Kernel, error) {
+func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watch processes: epoll: %w", err)
@@ -79,7 +76,7 @@ func NewKernel(sink func(exit.Fact), log *slog.Logger, keep Keeper, inherited ma
 		_ = unix.Close(wake)
 		return nil, fmt.Errorf("watch processes: epoll: %w", err)
 	}
-	k := &Kernel{sink: sink, log: log, keep: keep, ep: ep, wake: wake}
+	k := &Watcher{sink: sink, keep: keep, ep: ep, wake: wake}
 	k.mu.byID = map[string]*watch{}
 	k.mu.bySlot = map[int32]*watch{}
 	k.mu.inherited = map[string]int{}
@@ -92,13 +89,13 @@ func NewKernel(sink func(exit.Fact), log *slog.Logger, keep Keeper, inherited ma
 
 // Exact reports whether this kernel gives the exit status of a process that somebody else
 // reaped (PIDFD_INFO_EXIT, Linux 6.15).
-func (k *Kernel) Exact() bool { return k.exact.Load() }
+func (k *Watcher) Exact() bool { return k.exact.Load() }
 
 // Watch starts to watch the init process of id and returns its full identity. It must be
 // called after the process was made and, for a complete account, before it is started.
 // [ErrGone] when it does not exist any more. If an earlier berth left a pidfd for id, the
 // fact is told from that even then. Watching an id twice is not an error.
-func (k *Kernel) Watch(id string, p state.Process) (state.Process, error) {
+func (k *Watcher) Watch(id string, p Process) (Process, error) {
 	k.mu.Lock()
 	if w, ok := k.mu.byID[id]; ok {
 		k.mu.Unlock()
@@ -139,7 +136,7 @@ func (k *Kernel) Watch(id string, p state.Process) (state.Process, error) {
 
 // openPidfd opens p's process and makes sure that it is p: the identity is read while the
 // descriptor holds the pid, so that it cannot be another's.
-func openPidfd(p state.Process) (int, state.Process, error) {
+func openPidfd(p Process) (int, Process, error) {
 	if p.Pid == 0 {
 		return -1, p, fmt.Errorf("no pid: %w", ErrGone)
 	}
@@ -172,7 +169,7 @@ func openPidfd(p state.Process) (int, state.Process, error) {
 }
 
 // Forget stops to watch id. Unknown ids are fine.
-func (k *Kernel) Forget(id string) {
+func (k *Watcher) Forget(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if fd, ok := k.mu.inherited[id]; ok {
@@ -189,7 +186,7 @@ func (k *Kernel) Forget(id string) {
 
 // ForgetUnclaimed lets go of the pidfds of an earlier berth that nobody asked for since: call it once everything that runs
 // is watched again.
-func (k *Kernel) ForgetUnclaimed() {
+func (k *Watcher) ForgetUnclaimed() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, fd := range k.mu.inherited {
@@ -201,7 +198,7 @@ func (k *Kernel) ForgetUnclaimed() {
 	}
 }
 
-func (k *Kernel) dropLocked(w *watch) {
+func (k *Watcher) dropLocked(w *watch) {
 	delete(k.mu.byID, w.id)
 	delete(k.mu.bySlot, w.slot)
 	_ = unix.Close(w.fd) // leaves the epoll set with it: no other descriptor shares the file
@@ -209,7 +206,7 @@ func (k *Kernel) dropLocked(w *watch) {
 
 // Signal sends sig to the process of id by its pidfd, which cannot hit another process.
 // ErrNotFound when id is not watched, [ErrGone] when its process ended.
-func (k *Kernel) Signal(id string, sig unix.Signal) error {
+func (k *Watcher) Signal(id string, sig unix.Signal) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w, ok := k.mu.byID[id]
@@ -228,7 +225,7 @@ func (k *Kernel) Signal(id string, sig unix.Signal) error {
 
 // Look asks the kernel now about the process of id. watched is false when the kernel cannot
 // speak for id; alive says that its process has not ended.
-func (k *Kernel) Look(id string) (alive, watched bool) {
+func (k *Watcher) Look(id string) (alive, watched bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w, ok := k.mu.byID[id]
@@ -251,7 +248,7 @@ func readable(fd int) bool {
 
 // Run reports exits until ctx ends. It returns nil then, or the error that keeps it from
 // waiting. All descriptors are closed when it returns.
-func (k *Kernel) Run(ctx context.Context) error {
+func (k *Watcher) Run(ctx context.Context) error {
 	woke := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(woke)
@@ -284,7 +281,7 @@ func (k *Kernel) Run(ctx context.Context) error {
 	}
 }
 
-func (k *Kernel) close() {
+func (k *Watcher) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.mu.closed = true
@@ -304,7 +301,7 @@ func (k *Kernel) close() {
 // A pidfd is readable once the process (its last thread) ended, and hung up once it was
 // reaped. Between the two it is a zombie, whose status /proc tells. After the reaping,
 // Linux 6.15 tells it by PIDFD_GET_INFO. Older kernels forget: the fact is unmeasured then.
-func (k *Kernel) woken(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
+func (k *Watcher) woken(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w, ok := k.mu.bySlot[ev.Fd]
