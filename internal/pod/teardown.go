@@ -236,10 +236,31 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	return nil
 }
 
+// removeMembers has the containers of the sandbox u removed that joined it while its own removal was
+// being recorded: whoever asked for that may be gone.
+func (t *teardown) removeMembers(u *unit) error {
+	for _, ct := range u.containers() {
+		if err := absent(markRemoving(ct)); err != nil {
+			return err
+		}
+		switch {
+		case ct.runs(): // the audit kills it
+		case ct.now().Phase == state.Creating:
+			ct.interrupt(errStopRequested)
+		default:
+			t.lanes.releaseNow(ct)
+		}
+	}
+	return nil
+}
+
 // forget deletes the record of u, which holds nothing any more.
 func (t *teardown) forget(u *unit) error {
 	if u.isSandbox() {
 		if n := u.seal(); n > 0 {
+			if err := t.removeMembers(u); err != nil {
+				return err
+			}
 			return fmt.Errorf("remove sandbox %s: %d containers are still being removed", u.id, n)
 		}
 	}
