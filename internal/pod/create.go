@@ -46,7 +46,9 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	}
 	ctx, done := u.interruptible(ctx)
 	defer done()
-	_ = u.task.tryLock() // nobody else knows u yet
+	// Nobody else knows u yet. A removal of the pod may find it from here on, and changes it only once
+	// its record is there.
+	_, _ = u.task.tryLock(), u.changing.tryLock()
 	if !c.units.add(u) {
 		return fmt.Errorf("sandbox %s is removed: %w", p.id, errdefs.ErrNotFound)
 	}
@@ -54,6 +56,8 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err == nil {
 		err = c.store.Commit(state.NewContainer(*u.container, *u.now()))
 	}
+	u.erased = err != nil
+	u.changing.unlock()
 	if err != nil {
 		c.units.drop(u)
 		u.task.unlock()

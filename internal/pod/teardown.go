@@ -63,6 +63,11 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 		defer t.pacer.admit(ctx, u.hurried)()
 	}
 	st := u.now()
+	if u.isSandbox() && st.Removing {
+		if err := t.removeMembers(u); err != nil {
+			return err
+		}
+	}
 	want := due(u, st)
 	// The network needs nothing of the rest, and its plug-ins take their time.
 	task, net := sequence{want: want, id: u.id}, sequence{want: want, id: u.id}
@@ -233,6 +238,24 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	t.lanes.releaseNow(u)
 	if err := waitRemoved(ctx, u); err != nil {
 		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
+}
+
+// removeMembers has the containers of the sandbox u removed that joined it while its own removal was
+// being recorded: whoever asked for that may be gone.
+func (t *teardown) removeMembers(u *unit) error {
+	for _, ct := range u.containers() {
+		if err := absent(markRemoving(ct)); err != nil {
+			return err
+		}
+		switch {
+		case ct.runs(): // the audit kills it
+		case ct.now().Phase == state.Creating:
+			ct.interrupt(errStopRequested)
+		default:
+			t.lanes.releaseNow(ct)
+		}
 	}
 	return nil
 }
