@@ -38,7 +38,7 @@ func newTracing(ctx context.Context, cfg config.Tracing) (*sdktrace.TracerProvid
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.Sampling))),
 		sdktrace.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", "berth"),
-			attribute.String("service.version", version.Version),
+			attribute.String("service.version", version.Semantic()),
 		)),
 	), s, nil
 }
