@@ -423,8 +423,7 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 	})
 }
 
-// The kubelet forgets a pod, by its UID, when it is told that the sandbox in the event was deleted:
-// the event must not name the pod while another sandbox of it lives.
+// The kubelet forgets a pod, by its UID, when the sandbox in the event is reported deleted: the event must not name the pod while another sandbox of it lives.
 func TestTheDeletionOfAnOldSandboxDoesNotNameItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
