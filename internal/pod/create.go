@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -63,7 +64,7 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 		close(u.removed)
 		return err
 	}
-	err = guard(func() error { return c.makeContainer(ctx, u, img) })
+	err = interrupted(ctx, guard(func() error { return c.makeContainer(ctx, u, img) }))
 	u.task.unlock()
 	if err != nil {
 		c.obs.Event(id, "container could not be made", err)
@@ -112,7 +113,8 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 			return fmt.Errorf("adjust spec: %w", err)
 		}
 	}
-	if err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID); err != nil {
+	u.setLabel(oci.Process.SelinuxLabel)
+	if err := c.prepareSnapshot(ctx, u, img); err != nil {
 		return err
 	}
 	own := u.handler
@@ -128,14 +130,30 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 		Spec:        oci,
 		Snapshotter: img.Snapshotter,
 		SnapshotKey: u.id,
-		Labels:      objectLabels(u.container.Config.GetLabels(), kindContainer),
+		Labels:      spec.ObjectLabels(u.container.Config.GetLabels(), spec.KindContainer),
 	}); err != nil {
 		return err
 	}
-	if ctx.Err() != nil { // interrupted when everything was made already
-		return ctxError(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err() // interrupted when everything was made already
 	}
-	return u.change(func(st *state.Status) bool { st.Phase = state.Created; return true })
+	return u.change(func(st *state.Status) bool {
+		st.Phase, st.SELinuxLabel = state.Created, u.label()
+		return true
+	})
+}
+
+// prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node
+// without its snapshots.
+func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
+	err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+	if !errdefs.IsNotFound(err) {
+		return err
+	}
+	if err := c.images.Unpack(ctx, img); err != nil {
+		return err
+	}
+	return c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
 }
 
 // imageRef is the image that a container asks for.

@@ -42,9 +42,12 @@ type world struct {
 	ctrs      map[string]state.ContainerRecord
 	fail      map[string]error         // operation, or operation and ID
 	block     map[string]chan struct{} // likewise
+	slow      map[string]time.Duration // by operation and ID
+	panics    map[string]bool          // by operation
 	oom       map[string]uint64        // by cgroup
 	did       []string
 	nextPid   uint32
+	names     int
 	waits     map[string]int // WaitTask in flight, by ID
 	exact     bool
 	down      bool // containerd
@@ -63,7 +66,7 @@ type fakeTask struct {
 func newWorld() *world {
 	return &world{
 		tasks: map[string]*fakeTask{}, objects: map[string]bool{}, netns: map[string]bool{}, cni: map[string]bool{}, watched: map[string]bool{},
-		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{},
+		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{},
 		oom: map[string]uint64{}, waits: map[string]int{}, nextPid: 100, exact: true,
 	}
 }
@@ -82,7 +85,18 @@ func (w *world) step(ctx context.Context, op, id string) error {
 	if w.down && op != "commit" && op != "netns" && op != "cni" {
 		err = errdefs.ErrUnavailable
 	}
+	slow, panics := w.slow[op+" "+id], w.panics[op]
 	w.mu.Unlock()
+	if panics {
+		panic(op)
+	}
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	if ch != nil {
 		select {
 		case <-ch:
@@ -262,6 +276,18 @@ func (w fakeRuntime) Inventory(ctx context.Context) (Inventory, error) {
 			inv.Tasks[id] = st
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for o := range w.objects {
+		switch kind, id, _ := strings.Cut(o, "/"); kind {
+		case "container":
+			inv.Containers[id] = nil
+		case "sandbox":
+			inv.Sandboxes[id] = true
+		case "snapshot":
+			inv.Snapshots[id] = "fake"
+		}
+	}
 	return inv, nil
 }
 
@@ -305,9 +331,11 @@ func (w fakeKernel) Forget(id string) {
 }
 
 func (w fakeKernel) Signal(id string, sig unix.Signal) error {
+	if err := w.step(context.Background(), "signal", id); err != nil {
+		return err
+	}
 	w.mu.Lock()
 	t, ok := w.tasks[id], w.watched[id]
-	w.did = append(w.did, "signal "+id)
 	gone := !ok || t == nil || t.ended
 	w.mu.Unlock()
 	if gone {
@@ -335,6 +363,9 @@ type fakeCgroups struct{ *world }
 func (w fakeCgroups) Of(pid uint32) (string, error)         { return fmt.Sprint("cg", pid), nil }
 func (w fakeCgroups) KillAll(context.Context, string) error { return nil }
 func (w fakeCgroups) OOMKills(dir string) (uint64, error) {
+	if err := w.step(context.Background(), "oom", dir); err != nil {
+		return 0, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.oom[dir], nil
@@ -406,7 +437,6 @@ func (w fakeFiles) MakeVolume(id string, n int) (string, error) {
 }
 func (w fakeFiles) MakeHostPath(string) error { return nil }
 func (w fakeFiles) IO(id string) string       { return "/io/" + id }
-func (w fakeFiles) RemoveIO(string) error     { return nil }
 func (w fakeFiles) Remove(id string) error {
 	return absent(w.unmake(context.Background(), "files", id))
 }
@@ -428,7 +458,7 @@ type fakeStdio struct {
 }
 
 func (s *fakeStdio) FIFOs() (a, b, c string) { return "", "out", "err" }
-func (s *fakeStdio) Started()                {}
+func (s *fakeStdio) Started() error          { return nil }
 func (s *fakeStdio) Run(ctx context.Context) error {
 	select {
 	case <-s.closed:
@@ -436,11 +466,19 @@ func (s *fakeStdio) Run(ctx context.Context) error {
 	}
 	return nil
 }
-func (s *fakeStdio) Drained() <-chan struct{}    { return s.drained }
-func (s *fakeStdio) Flush(context.Context) error { return nil }
-func (s *fakeStdio) Reopen() error               { return nil }
-func (s *fakeStdio) Close() error                { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *fakeStdio) Remove() error               { return s.Close() }
+func (s *fakeStdio) Drained() <-chan struct{}     { return s.drained }
+func (s *fakeStdio) Flush(context.Context) error  { return nil }
+func (s *fakeStdio) Reopen(context.Context) error { return nil }
+func (s *fakeStdio) Drain(ctx context.Context) error {
+	select {
+	case <-s.drained:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (s *fakeStdio) Close() error  { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *fakeStdio) Remove() error { return s.Close() }
 
 type fakeStdios struct{ held bool } // held: something holds the output open
 
@@ -451,6 +489,7 @@ func (f *fakeStdios) Create(logs.Options) (Stdio, error) {
 	}
 	return s, nil
 }
+func (f *fakeStdios) RemoveAll(string) error             { return nil }
 func (f *fakeStdios) Open(o logs.Options) (Stdio, error) { return f.Create(o) }
 
 type fakeImages struct{}
@@ -462,6 +501,7 @@ func (fakeImages) Resolve(ref string) (Image, error) {
 	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
 func (fakeImages) Name(string) string                                    { return "" }
+func (fakeImages) Unpack(context.Context, Image) error                   { return nil }
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
 func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
 
@@ -587,6 +627,21 @@ func (b *bubble) expect(id string, s runtimeapi.ContainerState, code int32, reas
 	if got := st.GetStatus(); got.GetState() != s || got.GetExitCode() != code || got.GetReason() != reason {
 		b.t.Errorf("%s is %s %d %s, want %s %d %s", id, got.GetState(), got.GetExitCode(), got.GetReason(), s, code, reason)
 	}
+}
+
+// cgroupOf is the cgroup of a container's process.
+func (w *world) cgroupOf(id string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprint("cg", w.tasks[id].pid)
+}
+
+// newName is a name that no container has yet.
+func (w *world) newName() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.names++
+	return fmt.Sprint("n", w.names)
 }
 
 // count is how often an operation was done.

@@ -29,6 +29,8 @@ type recovery struct {
 	lanes     *lanes
 	publisher *publisher
 	orphans   *orphans
+	damaged   *damaged
+	labels    Labels // nil without SELinux
 	obs       Observer
 	// restored is closed when the records are in the registry: the audit waits for it.
 	restored chan struct{}
@@ -39,7 +41,7 @@ type recovery struct {
 // shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
 func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
-		r.orphans.addDamaged(d)
+		r.damaged.add(d)
 	}
 	for _, rec := range loaded.Sandboxes {
 		r.restoreUnit(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
@@ -47,9 +49,12 @@ func (r *recovery) restore(loaded state.Loaded) {
 	for _, rec := range loaded.Containers {
 		p, ok := r.units.get(rec.PodID)
 		if !ok || !p.isSandbox() {
-			r.orphans.addDamaged(state.Damaged{
-				ID:  rec.ID,
-				Err: fmt.Errorf("the record names the sandbox %q, which has no record", rec.PodID),
+			r.damaged.add(state.Damaged{
+				Kind:      state.KindContainer,
+				ID:        rec.ID,
+				Err:       fmt.Errorf("the record names the sandbox %q, which has no readable record", rec.PodID),
+				Container: rec.Container,
+				Status:    rec.Status,
 			})
 			continue
 		}
@@ -80,6 +85,11 @@ func (r *recovery) restoreUnit(u *unit) {
 	}
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
+	}
+	if r.labels != nil && u.label() != "" {
+		if err := r.labels.Reserve(u.label()); err != nil {
+			r.obs.Event(u.id, "its SELinux label cannot be reserved: another pod may get the same", err)
+		}
 	}
 	if u.now().Holds.Has(state.HoldTask) {
 		r.processes.observe(u) // so that its end from now on is measured
@@ -143,7 +153,8 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	}
 	do := decide(o)
 	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
-		r.orphans.addTask(u)
+		r.holdAgain(u)
+		st = u.now()
 	}
 	if do == actionRelease && !st.Removing && due(u, st) == 0 {
 		return // it lies there until somebody removes it: nothing to do, and nothing to log each time
@@ -214,4 +225,20 @@ func (r *recovery) adopt(u *unit, known TaskState) {
 	}
 	r.witnesses.listen(u)
 	r.publisher.started(u)
+}
+
+// holdAgain records that an ended unit holds a task once more: containerd carried out a start that
+// berth had given up, after the task was released. Its process is not the one on record.
+func (r *recovery) holdAgain(u *unit) {
+	if err := u.change(func(st *state.Status) bool {
+		st.Holds |= state.HoldTask
+		st.Process = state.Process{}
+		return true
+	}); err != nil {
+		r.obs.Event(u.id, "a task that was made after the release cannot be recorded", err) // the next relist tries again
+		return
+	}
+	u.setProcess(state.Process{})
+	r.obs.Event(u.id, "a task was made after the release: releasing it, too", nil)
+	r.obs.Repaired(RepairedOrphan)
 }

@@ -50,7 +50,7 @@ func (c *Controller) startUnit(ctx context.Context, u *unit) error {
 		ctx, cancel := c.ops.outlive(ctx)
 		defer cancel()
 		ctx, over := u.interruptible(ctx)
-		err := guard(func() error { return c.start(ctx, u) })
+		err := interrupted(ctx, guard(func() error { return c.start(ctx, u) }))
 		over()
 		if err != nil {
 			c.abandonStart(u, err)
@@ -133,7 +133,9 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 		Snapshotter: u.container.Snapshotter,
 		SnapshotKey: u.id,
 	})
-	stdio.Started()
+	if serr := stdio.Started(); err == nil {
+		err = serr
+	}
 	if err != nil {
 		return state.Process{}, err
 	}
@@ -150,7 +152,7 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 		return proc, fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
 	}
 	if ctx.Err() != nil {
-		return proc, ctxError(ctx)
+		return proc, ctx.Err()
 	}
 	if err := c.runtime.StartTask(ctx, u.id); err != nil {
 		return proc, err

@@ -30,6 +30,7 @@ type teardown struct {
 	names       *inflight
 	lanes       *lanes
 	pacer       *pacer
+	labels      Labels // nil without SELinux
 	publisher   *publisher
 	obs         Observer
 }
@@ -270,6 +271,9 @@ func (t *teardown) forget(u *unit) error {
 	t.units.drop(u)
 	t.names.free(nameOf(u), u.id)
 	t.processes.forget(u)
+	if t.labels != nil && u.label() != "" {
+		t.labels.Release(u.label())
+	}
 	t.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	if u.isSandbox() {
 		t.publisher.forget(u)

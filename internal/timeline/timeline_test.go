@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
+// PROPERTIES 15.
 func TestWhatHappenedIsToldInOrder(t *testing.T) {
 	tl := New()
 	at := time.Unix(1, 0)

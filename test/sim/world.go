@@ -42,7 +42,7 @@ type World struct {
 	ctrd  containerdState
 	disk  diskState
 	netns map[string]bool
-	files map[string]bool
+	files map[string]bool // of pods, by ID
 	cni   map[string]bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*process
