@@ -152,6 +152,9 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		Process:  r.processes.observe(u),
 	}
 	do := decide(o)
+	if (do == actionUndoStart || do == actionAdopt) && u.evidence.isAbandoned() {
+		do = actionAbandon // it is not a start that a crash cut off: it failed, and is being settled
+	}
 	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
 		r.holdAgain(u)
 		st = u.now()
