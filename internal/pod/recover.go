@@ -43,6 +43,9 @@ func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
 		r.damaged.add(d)
 	}
+	for _, id := range loaded.Orphans {
+		r.obs.Event(id, "a status without a record was deleted: an earlier berth was killed while it deleted the record", nil)
+	}
 	for _, rec := range loaded.Sandboxes {
 		r.restoreUnit(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
 	}
@@ -152,6 +155,9 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		Process:  r.processes.observe(u),
 	}
 	do := decide(o)
+	if (do == actionUndoStart || do == actionAdopt) && u.evidence.isAbandoned() {
+		do = actionAbandon // it is not a start that a crash cut off: it failed, and is being settled
+	}
 	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
 		r.holdAgain(u)
 		st = u.now()

@@ -193,14 +193,23 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		return nil
 	}
 	u.undoing.Store(true)
-	if err := t.deleteTask(ctx, u, func(*unit, TaskState, error) error { return nil }); err != nil {
+	// The record forgets the process before the task is deleted: a task without a process on record was
+	// never started, whereas a process on record without a task is one whose exit code is lost.
+	forget := func(u *unit, _ TaskState, _ error) error {
+		if err := t.processes.waitGone(ctx, u); err != nil {
+			return err
+		}
+		return u.change(func(st *state.Status) bool {
+			known := st.Process.Pid != 0
+			st.Process = state.Process{}
+			return known
+		})
+	}
+	if err := t.deleteTask(ctx, u, forget); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
 	if err := t.output.discard(u); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
-	}
-	if err := u.change(func(st *state.Status) bool { st.Process = state.Process{}; return true }); err != nil {
-		return err
 	}
 	u.setProcess(state.Process{})
 	u.undoing.Store(false)
