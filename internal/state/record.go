@@ -75,6 +75,8 @@ type Status struct {
 	// Removing says that a removal was asked for: everything is released once the process has
 	// ended, and then the record is deleted. That goes on by itself, through a crash too.
 	Removing bool `json:"removing,omitempty"`
+	// SELinuxLabel is the label of the process, which stays allocated until the removal.
+	SELinuxLabel string `json:"selinuxLabel,omitempty"`
 	// Undone says why a creation was given up. It is empty if none was.
 	Undone string `json:"undone,omitempty"`
 	// Network is what CNI allocated for a sandbox. It is nil for containers and for sandboxes in
@@ -104,9 +106,10 @@ type Container struct {
 type Sandbox struct {
 	ID      string `json:"id"`
 	Handler string `json:"handler"`
-	NetNS   string `json:"netns,omitempty"` // empty for the host's network
-	// Sandboxer is the sandbox controller of containerd's that makes it. It is empty for berth's
-	// own.
+	// RuntimeHandler is the handler as it was asked for. It is empty for the default.
+	RuntimeHandler string `json:"runtimeHandler,omitempty"`
+	NetNS          string `json:"netns,omitempty"` // empty for the host's network
+	// Sandboxer is the sandbox controller of containerd that makes it. It is empty for berth's own.
 	Sandboxer string                       `json:"sandboxer,omitempty"`
 	CreatedAt time.Time                    `json:"createdAt"`
 	Config    *runtimeapi.PodSandboxConfig `json:"-"`

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
+// PROPERTIES 15.
 func TestWhatHappenedIsReturnedInOrder(t *testing.T) {
 	tl := New()
 	at := time.Unix(1, 0)
