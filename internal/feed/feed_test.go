@@ -349,7 +349,7 @@ func TestSubscribersThatComeAndGoLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := New(Config{})
 		kubelet := f.Subscribe()
-		for i := range 10_000 {
+		for i := range 2_000 {
 			s := f.Subscribe()
 			publish(f, "p", fmt.Sprint("c", i), stopped)
 			drain(t, s)
