@@ -20,59 +20,64 @@ import (
 	"berth/internal/timeline"
 )
 
-// Core is berth without its surroundings: the controller, the feed, the timeline, and what joins them with containerd's
+// Core is berth without what it works on: the controller, the feed, the timeline, and what joins them with containerd's
 // events. Serve puts it between a real containerd, kernel and network; the simulation between fakes.
 type Core struct {
 	Pods     *pod.Controller
 	Feed     *feed.Feed
 	Timeline *timeline.Timeline
 
-	around Around
-	obs    *observer
-	link   link
+	ports Ports
+	obs   *observer
+	link  link
 }
 
-// Around is what a core stands between.
-type Around struct {
-	// Outside of the controller. Feed and the observers are the core's own.
-	pod.Outside
+// Ports is what a core works on.
+type Ports struct {
+	// Ports of the controller. Feed and the observers are the core's own.
+	pod.Ports
 	// Load reads the records, once, after the first connection to containerd.
 	Load func() (state.Loaded, error)
-	// Recovered is called once everything that runs is watched again. It may be nil.
-	Recovered func()
+	// Restored is called once everything that runs is watched again. It may be nil.
+	Restored func()
 	// Sweep is called on each connection, to give back what a kill left with containerd that no pod has. It may be nil.
 	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
-	// ImageChanged is told of containerd's image events; RefreshImages looks all up again.
+	// ImageChanged is called with each image event of containerd; RefreshImages reads all images again.
 	ImageChanged  func(name string)
 	RefreshImages func(ctx context.Context) error
 	// Tracing is where traces go; nil for nowhere.
 	Tracing trace.TracerProvider
 	Log     *slog.Logger
+	// Panicked is called in a goroutine of the core that panicked, and ends the process. It may be
+	// nil; then the Go runtime does.
+	Panicked func(where string, p any)
 }
 
 // NewCore puts a core together. Nothing runs yet.
-func NewCore(cfg pod.Config, a Around) *Core {
-	c := &Core{Feed: feed.New(feed.Config{}), Timeline: timeline.New(), around: a}
-	out := a.Outside
-	if a.Tracing == nil {
-		a.Tracing = noop.NewTracerProvider()
+func NewCore(cfg pod.Config, p Ports) *Core {
+	c := &Core{Feed: feed.New(feed.Config{}), Timeline: timeline.New(), ports: p}
+	out := p.Ports
+	if p.Tracing == nil {
+		p.Tracing = noop.NewTracerProvider()
 	} else {
-		out.Runtime, out.Network = tracedRuntime{out.Runtime, a.Tracing.Tracer("berth")}, tracedNetwork{out.Network, a.Tracing.Tracer("berth")}
+		out.Runtime, out.Network = tracedRuntime{out.Runtime, p.Tracing.Tracer("berth")}, tracedNetwork{out.Network, p.Tracing.Tracer("berth")}
 	}
-	c.obs = newObserver(a.Log, c.Timeline, newTrips(a.Tracing))
+	c.obs = newObserver(p.Log, c.Timeline, newTrips(p.Tracing))
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
 	return c
 }
 
-// Run follows containerd and drives the controller until ctx ends. recovered is closed once records and outside
-// were compared: only then may calls be served.
-func (c *Core) Run(ctx context.Context, recovered chan<- struct{}) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.Pods.Run(ctx) })
-	g.Go(func() error { return c.around.Follow(ctx, c.listener(recovered)) })
+// Run follows containerd and drives the controller until ctx ends. restored is closed once the
+// records are restored: only then may calls be served. Comparing them with what containerd has goes
+// on in the background.
+func (c *Core) Run(ctx context.Context, restored chan<- struct{}) error {
+	eg, ctx := errgroup.WithContext(ctx)
+	g := &group{eg, c.ports.Panicked}
+	g.Go("pods", func() error { return c.Pods.Run(ctx) })
+	g.Go("containerd's events", func() error { return c.ports.Follow(ctx, c.listener(restored)) })
 	return g.Wait()
 }
 
@@ -82,38 +87,38 @@ func (c *Core) Connected() error { return c.link.get() }
 // Subscribe to container events.
 func (c *Core) Subscribe() cri.Events { return c.Feed.Subscribe() }
 
-// listener connects containerd's events with those that want them. The first connection recovers, each later one
-// compares again.
-func (c *Core) listener(recovered chan<- struct{}) ctrd.Listener {
+// listener connects containerd's events with those that want them. The first connection restores the
+// records. Each one compares them with what containerd has.
+func (c *Core) listener(restored chan<- struct{}) ctrd.Listener {
 	first := true
 	return ctrd.Listener{
 		Exited: c.Pods.Exited,
 		OOM:    c.Pods.OOMKilled,
-		Image:  c.around.ImageChanged,
+		Image:  c.ports.ImageChanged,
 		Lost: func(err error) {
 			c.link.set(err)
 			c.obs.lost(err)
 		},
 		Connected: func(ctx context.Context) error {
 			if first {
-				loaded, err := c.around.Load()
+				loaded, err := c.ports.Load()
 				if err != nil {
 					return err
 				}
-				if err := c.Pods.Recover(ctx, loaded); err != nil {
-					return err
-				}
+				c.Pods.Restore(loaded)
 				first = false
-				if c.around.Recovered != nil {
-					c.around.Recovered()
+				if c.ports.Restored != nil {
+					c.ports.Restored()
 				}
-				close(recovered)
-			} else if err := errors.Join(c.Pods.Relist(ctx), c.around.RefreshImages(ctx)); err != nil {
+				c.link.set(nil)
+				close(restored)
+			}
+			if err := errors.Join(c.Pods.Relist(ctx), c.ports.RefreshImages(ctx)); err != nil {
 				return err
 			}
-			if c.around.Sweep != nil {
-				if err := c.around.Sweep(ctx); err != nil {
-					c.around.Log.Warn("not all that a kill left with containerd could be swept away", "err", err)
+			if c.ports.Sweep != nil {
+				if err := c.ports.Sweep(ctx); err != nil {
+					c.ports.Log.Warn("what a kill left with containerd could not be removed", "err", err)
 				}
 			}
 			c.link.set(nil)

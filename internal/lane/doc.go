@@ -1,31 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lane runs work per ID: in order and one at a time for one ID, independently across
-// IDs, retried with a back-off of its own, never dropped and never overtaken.
+// Package lane runs the work of each key in a lane of its own: in order and one attempt at a time
+// within a lane, independently of all other lanes, and retried with a back-off until it is done.
 //
-// The [Machine] is pure: no goroutine, no lock, no clock, no I/O. The [Runner] is the shell round
-// it that owns them. Whoever wants to drive a Machine by hand (a simulation, a test) owes it,
+// The [Machine] is pure: it has no goroutine, lock, clock or I/O. The [Runner] is the shell around
+// it that has them. Whoever drives a Machine by hand (a simulation, a test) owes it the following,
 // in this order:
 //
-//  1. Offer what arrives, whenever it arrives, with the time of the offer.
-//  2. Call Ready until it says no, and begin each attempt that it hands out.
-//  3. Call Done exactly once for each of them when it ended, with how.
-//  4. Sleep until NextWake at the latest, or until something else happened; back to 2.
+//  1. Call Offer for each item as it arrives, with the time of its arrival.
+//  2. Call Ready until it reports false, and begin each attempt that it returns.
+//  3. Call Done exactly once for each attempt when it has ended, with its result.
+//  4. Sleep until NextWake at the latest, or until an item arrives or an attempt ends; then go on
+//     with 2.
 //
-// Time given to a Machine must not go backwards.
+// The times that a Machine is given must not go backwards.
 //
 // # Promises
 //
-//   - An item offered to an ID while an attempt on that ID is in flight is handled by a later
-//     attempt: never lost, never merged into what runs already, never before it.
-//   - The head of a lane is attempted until it is done. What was offered later waits behind it.
-//   - One attempt per ID at a time, whatever its deadline says. An attempt past its
-//     deadline has its context cancelled and is overdue; the lane moves on when it returns.
-//   - IDs do not wait for each other: there is no pool that wedged lanes could fill.
-//   - Bounded: equal items that wait are folded together by the Coalesce function, a lane holds
-//     at most MaxQueue items, an idle lane holds no memory.
+//   - An item that is offered while an attempt on its key is in flight is handled by a later
+//     attempt: it is never lost, never merged into the attempt in flight and never handled before
+//     it.
+//   - The head of a lane is attempted until it is done. Items that were offered later wait behind it.
+//   - There is one attempt per key at a time, also when it has run past its deadline. The context of
+//     such an attempt has ended; the lane is overdue, and goes on when the attempt returns.
+//   - Lanes do not wait for each other: there is no pool of workers that stuck lanes could exhaust.
+//   - Everything is bounded: an item that equals the last waiting one is folded into it, a lane holds
+//     at most MaxQueue items, and an idle lane holds no memory.
+//   - A panic of the handler is a failed attempt whose error is a [*PanicError].
+//
+// # Deadlines that grow
+//
+// Slow is not stuck: work that needs 30 seconds would never be done in attempts that are cut off
+// after 10. The deadline of a head's next attempt is therefore twice as long whenever an attempt on
+// it failed at or past its own deadline, up to MaxDeadline. Three things do not change the
+// deadline:
+//
+//   - A failure before the deadline. It says that something is wrong, not that there was too little
+//     time. If each failure counted, a few refused connections would be enough to let the first
+//     attempt that really hangs hold its lane for MaxDeadline.
+//   - A Poke. Whoever waits for the work asks again and again, and each time the deadline would
+//     start from the beginning. A poke only ends the back-off.
+//   - A failure that ends with [RetryWithin]. Such work has to be tried often, so it must not be left
+//     inside one long attempt either.
+//
+// The deadline starts from the beginning for the next head.
 //
 // # To look at it live
 //
-// [Runner.Snapshot] lists the lanes that are not idle; `berth debug lanes` prints it.
+// [Runner.Snapshot] lists the lanes that are not idle; `berth debug lanes` prints them.
 package lane

@@ -15,9 +15,16 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// A story is a list of commands; what the machine answers stands below each, behind "> ".
+// id is the key of the tests.
+type id string
+
+func (i id) String() string { return string(i) }
+
+// TestStories plays the scripts in testdata. A script is a list of commands; what the machine
+// answers stands below each command, after "> ". -update rewrites the answers.
 //
-//	offer ID ITEM     poke ID     ready     done ID     fail ID     later ID SPAN     advance SPAN     show
+//	offer ID ITEM     poke ID     ready     advance SPAN     show
+//	done ID           fail ID     fail ID within SPAN
 func TestStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -29,7 +36,7 @@ func TestStories(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := tell(t, string(b))
+			got := play(t, string(b))
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -37,17 +44,17 @@ func TestStories(t *testing.T) {
 				return
 			}
 			if got != string(b) {
-				t.Fatalf("the story ends otherwise; got:\n%s", got)
+				t.Fatalf("the machine answers otherwise; got:\n%s", got)
 			}
 		})
 	}
 }
 
-func tell(t *testing.T, script string) string {
+func play(t *testing.T, script string) string {
 	t.Helper()
-	m := NewMachine(Config[string]{Coalesce: func(w, o string) (string, bool) { return w, w == o }, MaxQueue: 4})
+	m := NewMachine[id, string](Config{MaxQueue: 4})
 	now := time.Unix(0, 0).UTC()
-	flying := map[string]Attempt[string]{}
+	flying := map[id]Attempt[id, string]{}
 	var out strings.Builder
 	for line := range strings.Lines(script) {
 		line = strings.TrimRight(line, "\n")
@@ -68,26 +75,27 @@ func tell(t *testing.T, script string) string {
 			return d
 		}
 		end := func(r Result) {
-			if err := m.Done(now, flying[f[1]], r); err != nil {
+			key := id(f[1])
+			if err := m.Done(now, flying[key], r); err != nil {
 				say("%v", err)
 			}
-			delete(flying, f[1])
+			delete(flying, key)
 		}
 		switch f[0] {
 		case "offer":
-			if !m.Offer(now, f[1], f[2]) {
+			if !m.Offer(now, id(f[1]), f[2]) {
 				say("full")
 			}
 		case "poke":
-			m.Poke(now, f[1])
+			m.Poke(now, id(f[1]))
 		case "ready":
 			for {
 				a, ok := m.Ready(now)
 				if !ok {
 					break
 				}
-				flying[a.ID] = a
-				say("%s: %s, try %d", a.ID, a.Item, a.N)
+				flying[a.Key] = a
+				say("%s: %s, try %d, for %s", a.Key, a.Item, a.N, a.Deadline.Sub(now))
 			}
 			if w, ok := m.NextWake(); ok {
 				say("next in %s", w.Sub(now))
@@ -97,9 +105,11 @@ func tell(t *testing.T, script string) string {
 		case "done":
 			end(Done())
 		case "fail":
-			end(Retry(errors.New("no")))
-		case "later":
-			end(RetryAfter(span(f[2])))
+			if len(f) > 3 && f[2] == "within" {
+				end(RetryWithin(errors.New("no"), span(f[3])))
+			} else {
+				end(Retry(errors.New("no")))
+			}
 		case "advance":
 			now = now.Add(span(f[1]))
 		case "show":

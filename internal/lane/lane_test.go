@@ -6,33 +6,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// run runs a Runner inside the bubble and stops it at the test's end.
-func run[T any](t *testing.T, cfg Config[T], h Handler[T]) *Runner[T] {
+// run makes a Runner and starts it.
+func run[T comparable](t *testing.T, cfg Config, h Handler[id, T]) *Runner[id, T] {
 	t.Helper()
 	r := NewRunner(cfg, h, nil)
+	start(t, r)
+	return r
+}
+
+// start runs r until the end of the test.
+func start[T comparable](t *testing.T, r *Runner[id, T]) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = r.Run(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	return r
 }
 
-// The race of a shared back-off map: an event that arrives while the attempt on its ID is
-// failing was put back over, or lost.
+// With a back-off map that all IDs share, an event that arrives while the attempt on its ID fails is
+// overwritten, or lost.
 func TestAnEventOfferedWhileAnAttemptIsFailingIsHandledAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handled []string
 		failing := true
-		var r *Runner[string]
-		r = run(t, Config[string]{Coalesce: func(w, o string) (string, bool) { return w, w == o }}, func(_ context.Context, a Attempt[string]) Result {
+		var r *Runner[id, string]
+		r = run(t, Config{}, func(_ context.Context, a Attempt[id, string]) Result {
 			handled = append(handled, fmt.Sprint(a.Item, a.N))
 			if a.Item == "exit" && failing {
 				failing = false
@@ -57,7 +63,7 @@ func TestBackoffDoublesToItsBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waits []time.Duration
 		last := time.Now()
-		r := run(t, Config[int]{Rand: func() float64 { return 0 }}, func(_ context.Context, a Attempt[int]) Result {
+		r := run(t, Config{Rand: func() float64 { return 0 }}, func(_ context.Context, a Attempt[id, int]) Result {
 			waits = append(waits, time.Since(last))
 			last = time.Now()
 			if a.N == 12 {
@@ -76,23 +82,24 @@ func TestBackoffDoublesToItsBound(t *testing.T) {
 }
 
 func TestJitterOnlyProlongs(t *testing.T) {
-	m := NewMachine(Config[int]{Backoff: Backoff{Jitter: 0.1}, Rand: func() float64 { return 0.5 }})
+	m := NewMachine[id, int](Config{Backoff: Backoff{Jitter: 0.1}, Rand: func() float64 { return 0.5 }})
 	if d := m.backoff(0); d != 1050*time.Millisecond {
 		t.Fatalf("got %v", d)
 	}
 }
 
-func TestAThousandWedgedLanesDelayNobody(t *testing.T) {
+// PROPERTIES 3.
+func TestAThousandStuckLanesDoNotDelayAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{})
-		r := run(t, Config[int]{}, func(ctx context.Context, a Attempt[int]) Result {
-			if a.ID != "c1001" {
-				<-free // obeys no deadline
+		r := run(t, Config{}, func(ctx context.Context, a Attempt[id, int]) Result {
+			if a.Key != "c1001" {
+				<-free // whatever its deadline is
 			}
 			return Done()
 		})
 		for i := range 1000 {
-			r.Offer(fmt.Sprint("c", i), 1)
+			r.Offer(id(fmt.Sprint("c", i)), 1)
 		}
 		began := time.Now()
 		r.Offer("c1001", 1)
@@ -117,7 +124,7 @@ func TestAnAttemptsContextEndsAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var took time.Duration
-		r := run(t, Config[int]{}, func(ctx context.Context, a Attempt[int]) Result {
+		r := run(t, Config{}, func(ctx context.Context, a Attempt[id, int]) Result {
 			if a.N == 1 {
 				<-ctx.Done()
 				took = time.Since(began)
@@ -136,7 +143,7 @@ func TestAnAttemptsContextEndsAtItsDeadline(t *testing.T) {
 func TestAPokeTriesNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		r := run(t, Config[int]{}, func(_ context.Context, a Attempt[int]) Result {
+		r := run(t, Config{}, func(_ context.Context, a Attempt[id, int]) Result {
 			if a.N == 1 {
 				return Retry(errors.New("no"))
 			}
@@ -152,28 +159,123 @@ func TestAPokeTriesNow(t *testing.T) {
 	})
 }
 
-func TestAPanicIsAFailedAttempt(t *testing.T) {
+// PROPERTIES 18: what waits in a long back-off is not recorded within 2 s of the disk having room.
+func TestRetryWithinNeverWaitsLongerThanItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := run(t, Config[int]{}, func(_ context.Context, a Attempt[int]) Result {
-			if a.N == 1 {
-				panic("oops")
+		var waits []time.Duration
+		var last time.Time
+		cfg := Config{Backoff: Backoff{Min: 300 * time.Millisecond, Jitter: 0.5}, Rand: func() float64 { return 1 }}
+		r := run(t, cfg, func(_ context.Context, a Attempt[id, int]) Result {
+			if a.N > 1 {
+				waits = append(waits, time.Since(last))
 			}
-			return Done()
+			last = time.Now()
+			if a.N == 600 {
+				return Done()
+			}
+			return RetryWithin(errors.New("no space left on device"), time.Second)
 		})
 		r.Offer("c1", 1)
+		_ = r.Idle(t.Context(), "c1")
+		if waits[0] != 450*time.Millisecond || waits[1] != 900*time.Millisecond || slices.Max(waits) != time.Second {
+			t.Fatalf("waits %v", waits)
+		}
+	})
+}
+
+// PROPERTIES 21: work that takes 30 s was cut off after 10 s and began again, for ever. Whoever waits
+// for it pokes its lane now and then.
+func TestSlowWorkIsDoneAlthoughItsLaneIsPoked(t *testing.T) {
+	for _, poked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var spans []time.Duration
+			r := run(t, Config{}, func(ctx context.Context, a Attempt[id, string]) Result {
+				spans = append(spans, time.Until(a.Deadline))
+				select {
+				case <-time.After(30 * time.Second):
+					return Done()
+				case <-ctx.Done():
+					return Retry(ctx.Err())
+				}
+			})
+			r.Offer("c1", "release")
+			for ended := false; !ended; {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				ended = r.Idle(ctx, "c1") == nil
+				cancel()
+				if poked {
+					r.Poke("c1")
+				}
+			}
+			want := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}
+			if !slices.Equal(spans, want) {
+				t.Fatalf("attempts of %v, want %v", spans, want)
+			}
+		})
+	}
+}
+
+func TestADeadlineGrowsOnlyForAttemptsThatRanPastIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var spans []time.Duration
+		results := []func(ctx context.Context) Result{
+			func(context.Context) Result { return Retry(errors.New("connection refused")) },
+			func(ctx context.Context) Result { <-ctx.Done(); return RetryWithin(ctx.Err(), time.Second) },
+			func(ctx context.Context) Result { <-ctx.Done(); return Retry(ctx.Err()) },
+			func(context.Context) Result { return Retry(errors.New("connection refused")) },
+			func(ctx context.Context) Result { <-ctx.Done(); return Retry(ctx.Err()) },
+			func(ctx context.Context) Result { <-ctx.Done(); return Retry(ctx.Err()) },
+			func(ctx context.Context) Result { <-ctx.Done(); return Done() },
+			func(context.Context) Result { return Done() }, // the next item
+		}
+		cfg := Config{MaxDeadline: 50 * time.Second}
+		r := run(t, cfg, func(ctx context.Context, a Attempt[id, string]) Result {
+			spans = append(spans, time.Until(a.Deadline)/time.Second)
+			return results[len(spans)-1](ctx)
+		})
+		r.Offer("c1", "release")
+		r.Offer("c1", "reap")
+		_ = r.Idle(t.Context(), "c1")
+		if want := []time.Duration{10, 10, 10, 20, 20, 40, 50, 10}; !slices.Equal(spans, want) {
+			t.Fatalf("attempts of %d seconds, want %d", spans, want)
+		}
+	})
+}
+
+type ended []error
+
+func (e *ended) Ended(_ id, _ int, _ time.Duration, r Result) { *e = append(*e, r.Err()) }
+
+func TestAPanicIsAFailedAttemptAndReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen ended
+		oops := errors.New("oops")
+		r := NewRunner(Config{}, func(_ context.Context, a Attempt[id, int]) Result {
+			if a.N == 1 {
+				panic(oops)
+			}
+			return Done()
+		}, &seen)
+		start(t, r)
+		r.Offer("c1", 1)
 		synctest.Wait()
-		if s := r.Snapshot(); len(s) != 1 || s[0].Err == "" {
+		if s := r.Snapshot(); len(s) != 1 || s[0].Err != "attempt 1 on c1 panicked: oops" {
 			t.Fatalf("%+v", s)
 		}
-		if err := r.Idle(t.Context(), "c1"); err != nil {
-			t.Fatal(err)
+		var p *PanicError
+		if len(seen) != 1 || !errors.As(seen[0], &p) || p.Key != "c1" || p.N != 1 || !errors.Is(p, oops) ||
+			!strings.Contains(string(p.Stack), t.Name()) {
+			t.Fatalf("the observer was notified of %v, stack %s", seen, p.Stack)
+		}
+		if err := r.Idle(t.Context(), "c1"); err != nil || len(seen) != 2 || seen[1] != nil {
+			t.Fatal(err, seen)
 		}
 	})
 }
 
 func TestStopEndsWhatIsInFlightAndKeepsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRunner(Config[int]{}, func(ctx context.Context, a Attempt[int]) Result {
+		r := NewRunner(Config{}, func(ctx context.Context, a Attempt[id, int]) Result {
 			<-ctx.Done()
 			return Retry(ctx.Err())
 		}, nil)
@@ -194,7 +296,7 @@ func TestStopEndsWhatIsInFlightAndKeepsTheRest(t *testing.T) {
 
 func TestIdleGivesUpWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRunner(Config[int]{}, func(context.Context, Attempt[int]) Result { return Done() }, nil)
+		r := NewRunner(Config{}, func(context.Context, Attempt[id, int]) Result { return Done() }, nil)
 		r.Offer("c1", 1) // not running
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -205,137 +307,4 @@ func TestIdleGivesUpWithItsContext(t *testing.T) {
 			t.Fatal("a waiter that left is remembered")
 		}
 	})
-}
-
-// model is the obviously right machine: one list of items per ID, looked through from the front.
-type model struct {
-	items map[string][]int
-	fly   map[string]bool
-	wake  map[string]time.Time
-	fails map[string]int
-	poked map[string]bool
-}
-
-func FuzzMachine(f *testing.F) {
-	seed := rand.Uint64()
-	f.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 2))
-	for range 50 {
-		b := make([]byte, 300)
-		for i := range b {
-			b[i] = byte(r.Uint32())
-		}
-		f.Add(b)
-	}
-	f.Fuzz(func(t *testing.T, ops []byte) { against(t, ops) })
-}
-
-func against(t *testing.T, ops []byte) {
-	const room = 3
-	now := time.Unix(0, 0)
-	m := NewMachine(Config[int]{MaxQueue: room, Coalesce: func(w, o int) (int, bool) { return w, w == o }})
-	md := model{map[string][]int{}, map[string]bool{}, map[string]time.Time{}, map[string]int{}, map[string]bool{}}
-	fly := map[string]Attempt[int]{}
-	for _, op := range ops {
-		id := string('a' + rune(op>>6))
-		switch op & 7 {
-		case 0, 1, 2: // offer
-			item := int(op>>3) & 1
-			rest := md.items[id]
-			if md.fly[id] {
-				rest = rest[1:]
-			}
-			want := true
-			switch {
-			case len(rest) > 0 && rest[len(rest)-1] == item:
-			case len(rest) >= room:
-				want = false
-			default:
-				md.items[id] = append(md.items[id], item)
-			}
-			if got := m.Offer(now, id, item); got != want {
-				t.Fatalf("offer %s: %v", id, got)
-			}
-		case 3: // ready
-			for {
-				a, ok := m.Ready(now)
-				if !ok {
-					break
-				}
-				if md.fly[a.ID] || len(md.items[a.ID]) == 0 || md.items[a.ID][0] != a.Item || md.wake[a.ID].After(now) {
-					t.Fatalf("%s handed out %d, model %v flying %v until %v", a.ID, a.Item, md.items[a.ID], md.fly[a.ID], md.wake[a.ID])
-				}
-				md.fly[a.ID], fly[a.ID] = true, a
-			}
-			for id, items := range md.items {
-				if len(items) > 0 && !md.fly[id] && !md.wake[id].After(now) {
-					t.Fatalf("%s was forgotten: %v", id, items)
-				}
-			}
-		case 4: // done
-			if a, ok := fly[id]; ok {
-				delete(fly, id)
-				if err := m.Done(now, a, Done()); err != nil {
-					t.Fatal(err)
-				}
-				md.items[id], md.fly[id], md.fails[id], md.poked[id] = md.items[id][1:], false, 0, false
-			}
-		case 5: // fail
-			if a, ok := fly[id]; ok {
-				delete(fly, id)
-				if err := m.Done(now, a, Retry(errors.New("no"))); err != nil {
-					t.Fatal(err)
-				}
-				md.fly[id] = false
-				if md.poked[id] {
-					md.fails[id], md.poked[id], md.wake[id] = 0, false, now
-				} else {
-					md.wake[id] = now.Add(min(5*time.Minute, time.Second<<md.fails[id]))
-					md.fails[id]++
-				}
-			}
-		case 6: // poke
-			m.Poke(now, id)
-			if md.fly[id] {
-				md.poked[id] = true
-			} else if md.wake[id].After(now) {
-				md.wake[id], md.fails[id] = now, 0
-			}
-		case 7:
-			now = now.Add(time.Duration(op>>3) * 700 * time.Millisecond)
-		}
-		busy := 0
-		for _, items := range md.items {
-			if len(items) > 0 {
-				busy++
-			}
-		}
-		if m.Len() != busy {
-			t.Fatalf("%d lanes, model %d", m.Len(), busy)
-		}
-	}
-}
-
-func BenchmarkMachine(b *testing.B) {
-	for _, n := range []int{1, 10_000} {
-		b.Run(fmt.Sprint(n, " lanes"), func(b *testing.B) {
-			m := NewMachine(Config[int]{})
-			now := time.Unix(0, 0)
-			ids := make([]string, n)
-			for i := range ids {
-				ids[i] = fmt.Sprint(i)
-				if i > 0 { // the others sleep
-					m.Offer(now, ids[i], 1)
-					a, _ := m.Ready(now)
-					_ = m.Done(now, a, Retry(nil))
-				}
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				m.Offer(now, ids[0], 1)
-				a, _ := m.Ready(now)
-				_ = m.Done(now, a, Done())
-			}
-		})
-	}
 }

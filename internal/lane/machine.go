@@ -10,50 +10,56 @@ import (
 	"time"
 )
 
-// ErrStale is returned by [Machine.Done] for an attempt that is not the one in flight.
+// ErrStale is returned by [Machine.Done] for an attempt that is not in flight.
 var ErrStale = errors.New("no such attempt is in flight")
 
-// Backoff is the wait after a failed attempt: Min, then Factor times as long after each
-// further failure, at most Max, each prolonged by up to Jitter of itself.
+// Key identifies a lane. String is what people see: it must differ for keys that differ.
+type Key interface {
+	comparable
+	String() string
+}
+
+// Backoff is the wait after a failed attempt: Min after the first failure, then Factor times as
+// long after each further one, but at most Max. Each wait is prolonged by up to Jitter of itself.
 type Backoff struct {
-	Min, Max time.Duration
-	Factor   float64
-	Jitter   float64 // 0.1: up to a tenth longer
+	Min    time.Duration
+	Max    time.Duration
+	Factor float64
+	Jitter float64 // 0.1: up to a tenth longer
 }
 
-// Config is a machine's settings. Zero values take the defaults given.
-type Config[T any] struct {
-	Backoff  Backoff       // 1 s, 5 min, 2, no jitter
-	Deadline time.Duration // of one attempt; 10 s
-	// Coalesce folds an offered item into one that waits and was not attempted since. ok is false
-	// when both have to be kept, in order. nil: never fold.
-	Coalesce func(waiting, offered T) (merged T, ok bool)
-	MaxQueue int            // items waiting in one lane; 64
-	Rand     func() float64 // in [0,1), for jitter; nil: none
+// Config is the settings of a machine. A field that is zero takes the default named beside it.
+type Config struct {
+	Backoff     Backoff        // 1 s, 5 min, factor 2, no jitter
+	Deadline    time.Duration  // of the first attempt on an item; 10 s
+	MaxDeadline time.Duration  // to which the deadline grows; 5 min, and never less than Deadline
+	MaxQueue    int            // items that wait in one lane; 64
+	Rand        func() float64 // in [0,1), for the jitter; nil: a Machine has none, a Runner its own
 }
 
-func (c *Config[T]) defaults() {
+func (c *Config) defaults() {
 	c.Backoff.Min = cmp.Or(c.Backoff.Min, time.Second)
 	c.Backoff.Max = cmp.Or(c.Backoff.Max, 5*time.Minute)
 	c.Backoff.Factor = max(1, cmp.Or(c.Backoff.Factor, 2))
 	c.Deadline = cmp.Or(c.Deadline, 10*time.Second)
+	c.MaxDeadline = max(c.Deadline, cmp.Or(c.MaxDeadline, 5*time.Minute))
 	c.MaxQueue = cmp.Or(c.MaxQueue, 64)
 }
 
 // Attempt is one try at the head of a lane.
-type Attempt[T any] struct {
-	ID       string
+type Attempt[K Key, T comparable] struct {
+	Key      K
 	Item     T
-	N        int       // 1 for the first try of this item
+	N        int       // 1 for the first attempt on this item
 	Deadline time.Time // when its context ends
 	seq      uint64
 }
 
 // Result is how an attempt ended.
 type Result struct {
-	err   error
-	after time.Duration
-	kind  resultKind
+	kind   resultKind
+	err    error
+	within time.Duration // of retryWithin
 }
 
 type resultKind uint8
@@ -61,25 +67,29 @@ type resultKind uint8
 const (
 	done resultKind = iota
 	retry
-	retryAfter
+	retryWithin
 )
 
-// Done: the item is dealt with.
+// Done is the result of an attempt after which nothing is left to do for the item.
 func Done() Result { return Result{} }
 
-// Retry: the item is tried again after the lane's back-off.
+// Retry is the result of an attempt that failed. The item is tried again after the back-off.
 func Retry(err error) Result { return Result{kind: retry, err: err} }
 
-// RetryAfter: it is not time yet; the item is tried again after d, without counting as a failure.
-func RetryAfter(d time.Duration) Result { return Result{kind: retryAfter, after: d} }
+// RetryWithin is the result of a failed attempt at something that must not wait in a long back-off.
+// The back-off counts and grows as after [Retry], but this wait is never longer than limit, jitter
+// included, and the attempt's length does not prolong the deadline of the next.
+func RetryWithin(err error, limit time.Duration) Result {
+	return Result{kind: retryWithin, err: err, within: limit}
+}
 
-// Err is the error of a Retry.
+// Err is the error of an attempt that failed, else nil.
 func (r Result) Err() error { return r.err }
 
-// String names the result for metrics.
-func (r Result) String() string { return [...]string{"done", "retry", "later"}[r.kind] }
+// String names the result for metrics: done or retry.
+func (r Result) String() string { return [...]string{"done", "retry", "retry"}[r.kind] }
 
-// phase is where a lane stands.
+// phase is the state of a lane.
 //
 //	       Offer              Ready               Done
 //	idle ────────▶ queued ──────────▶ in flight ──────────▶ idle, or queued for the next item
@@ -97,79 +107,81 @@ const (
 
 func (p phase) String() string { return [...]string{"idle", "queued", "in flight", "backing off"}[p] }
 
-type laneState[T any] struct {
-	id       string
+type laneState[K Key, T comparable] struct {
+	key      K
 	phase    phase
 	items    []T // items[0] is the head: in flight, backing off, or next
-	tries    int // of the head
-	fails    int // in a row, for the back-off
+	tries    int // attempts on the head
+	fails    int // since the back-off last began from Min
+	overruns int // attempts on the head that failed at or past their deadline
 	poked    bool
 	lastErr  error
-	since    time.Time // of the phase
-	wake     time.Time // backing off until
+	since    time.Time // when the lane came to its phase
+	wake     time.Time // when the back-off ends
 	deadline time.Time // of the attempt in flight
 	seq      uint64    // of the attempt in flight
-	order    uint64    // among the queued
+	order    uint64    // rises each time the lane is queued; breaks ties between sleepers
 	index    int       // in the heap of sleepers, -1 outside
 }
 
-// Machine holds the lanes of all IDs. It is not safe for concurrent use.
-type Machine[T any] struct {
-	cfg      Config[T]
-	lanes    map[string]*laneState[T]
-	ready    []*laneState[T] // FIFO; entries that are not queued any more are skipped
-	sleepers sleepers[T]
+// Machine holds the lanes of all keys. It is not safe for concurrent use.
+type Machine[K Key, T comparable] struct {
+	cfg   Config
+	lanes map[K]*laneState[K, T]
+	// ready is a FIFO of exactly the lanes that are queued: only Ready takes a lane out of that
+	// phase, and it takes the first.
+	ready    []*laneState[K, T]
+	sleepers sleepers[K, T]
 	seq      uint64
 }
 
 // NewMachine makes a machine without lanes.
-func NewMachine[T any](cfg Config[T]) *Machine[T] {
+func NewMachine[K Key, T comparable](cfg Config) *Machine[K, T] {
 	cfg.defaults()
-	return &Machine[T]{cfg: cfg, lanes: map[string]*laneState[T]{}}
+	return &Machine[K, T]{cfg: cfg, lanes: map[K]*laneState[K, T]{}}
 }
 
 // move is the only way from one phase to another.
-func (m *Machine[T]) move(l *laneState[T], now time.Time, to phase) {
+func (m *Machine[K, T]) move(l *laneState[K, T], now time.Time, to phase) {
 	if l.index >= 0 {
 		heap.Remove(&m.sleepers, l.index)
 	}
 	l.phase, l.since = to, now
 	switch to {
 	case idle:
-		delete(m.lanes, l.id)
+		delete(m.lanes, l.key)
 	case queued:
 		m.seq++
 		l.order = m.seq
 		m.ready = append(m.ready, l)
 	case inFlight:
 		m.seq++
-		l.seq, l.deadline, l.poked = m.seq, now.Add(m.cfg.Deadline), false
+		l.seq, l.deadline, l.poked = m.seq, now.Add(m.span(l.overruns)), false
 		l.tries++
 	case backingOff:
 		heap.Push(&m.sleepers, l)
 	}
 }
 
-// Offer puts an item at the end of the lane of id. It reports false when the lane is full.
-func (m *Machine[T]) Offer(now time.Time, id string, item T) bool {
-	l, ok := m.lanes[id]
+// Offer puts an item at the end of the lane of key, unless it equals the last waiting one, which
+// then stands for both. It reports false, and drops the item, when the lane is full.
+func (m *Machine[K, T]) Offer(now time.Time, key K, item T) bool {
+	l, ok := m.lanes[key]
 	if !ok {
-		l = &laneState[T]{id: id, index: -1, items: []T{item}}
-		m.lanes[id] = l
+		l = &laneState[K, T]{key: key, index: -1, items: []T{item}}
+		m.lanes[key] = l
 		m.move(l, now, queued)
 		return true
 	}
-	// What is in flight is past folding: what arrives now is news to it. The head of a lane that
-	// backs off is not: the next attempt sees what was folded in.
+	// The item in flight does not stand for what is offered now: its attempt may already have
+	// passed what the offer is about. The head of a lane that backs off does: its next attempt
+	// begins later.
 	first := 0
 	if l.phase == inFlight {
 		first = 1
 	}
-	if last := len(l.items) - 1; last >= first && m.cfg.Coalesce != nil {
-		if merged, ok := m.cfg.Coalesce(l.items[last], item); ok {
-			l.items[last] = merged
-			return true
-		}
+	if last := len(l.items) - 1; last >= first && l.items[last] == item {
+		return true
 	}
 	if len(l.items)-first >= m.cfg.MaxQueue {
 		return false
@@ -178,10 +190,10 @@ func (m *Machine[T]) Offer(now time.Time, id string, item T) bool {
 	return true
 }
 
-// Poke makes a lane that backs off ready now, and lets its back-off begin anew. While an attempt is in
-// flight it is remembered: if that fails, the next follows at once.
-func (m *Machine[T]) Poke(now time.Time, id string) {
-	l, ok := m.lanes[id]
+// Poke ends the wait of a lane that backs off and lets its back-off begin from Min again. While an
+// attempt is in flight the poke is remembered: should the attempt fail, the next follows at once.
+func (m *Machine[K, T]) Poke(now time.Time, key K) {
+	l, ok := m.lanes[key]
 	if !ok {
 		return
 	}
@@ -196,24 +208,31 @@ func (m *Machine[T]) Poke(now time.Time, id string) {
 	}
 }
 
-// Ready hands out the next attempt whose time has come, first come first served.
-func (m *Machine[T]) Ready(now time.Time) (Attempt[T], bool) {
+// Ready returns the next attempt whose time has come, first come first served.
+func (m *Machine[K, T]) Ready(now time.Time) (Attempt[K, T], bool) {
 	for len(m.sleepers) > 0 && !m.sleepers[0].wake.After(now) {
 		m.move(m.sleepers[0], now, queued)
 	}
 	if len(m.ready) == 0 {
-		return Attempt[T]{}, false
+		return Attempt[K, T]{}, false
 	}
 	l := m.ready[0]
 	m.ready[0] = nil
 	m.ready = m.ready[1:]
 	m.move(l, now, inFlight)
-	return Attempt[T]{ID: l.id, Item: l.items[0], N: l.tries, Deadline: l.deadline, seq: l.seq}, true
+	return Attempt[K, T]{
+		Key:      l.key,
+		Item:     l.items[0],
+		N:        l.tries,
+		Deadline: l.deadline,
+		seq:      l.seq,
+	}, true
 }
 
-// Done ends an attempt. [ErrStale] when it is not the one in flight: nothing changes then.
-func (m *Machine[T]) Done(now time.Time, a Attempt[T], r Result) error {
-	l, ok := m.lanes[a.ID]
+// Done ends an attempt. It returns [ErrStale], and changes nothing, when the attempt is not in
+// flight.
+func (m *Machine[K, T]) Done(now time.Time, a Attempt[K, T], r Result) error {
+	l, ok := m.lanes[a.Key]
 	if !ok || l.phase != inFlight || l.seq != a.seq {
 		return ErrStale
 	}
@@ -222,7 +241,7 @@ func (m *Machine[T]) Done(now time.Time, a Attempt[T], r Result) error {
 		var none T
 		l.items[0] = none
 		l.items = l.items[1:]
-		l.tries, l.fails = 0, 0
+		l.tries, l.fails, l.overruns = 0, 0, 0
 		if len(l.items) == 0 {
 			m.move(l, now, idle)
 			return nil
@@ -230,22 +249,26 @@ func (m *Machine[T]) Done(now time.Time, a Attempt[T], r Result) error {
 		m.move(l, now, queued)
 		return nil
 	}
+	if r.kind == retry && !now.Before(l.deadline) {
+		l.overruns++
+	}
 	if l.poked {
 		l.fails = 0
 		m.move(l, now, queued)
 		return nil
 	}
-	wait := r.after
-	if r.kind == retry {
-		wait = m.backoff(l.fails)
-		l.fails++
+	wait := m.backoff(l.fails)
+	if r.kind == retryWithin {
+		wait = min(wait, max(r.within, 0))
 	}
+	l.fails++
 	l.wake = now.Add(wait)
 	m.move(l, now, backingOff)
 	return nil
 }
 
-func (m *Machine[T]) backoff(fails int) time.Duration {
+// backoff is the wait after a failure that had fails before it.
+func (m *Machine[K, T]) backoff(fails int) time.Duration {
 	b := m.cfg.Backoff
 	d := float64(b.Min)
 	for range fails {
@@ -260,9 +283,21 @@ func (m *Machine[T]) backoff(fails int) time.Duration {
 	return time.Duration(d)
 }
 
-// NextWake is when Ready will have something, or an attempt in flight becomes overdue, if
-// nothing else happens. False: never.
-func (m *Machine[T]) NextWake() (time.Time, bool) {
+// span is how long an attempt may take after overruns attempts on the same head that took too long.
+func (m *Machine[K, T]) span(overruns int) time.Duration {
+	d := m.cfg.Deadline
+	for range overruns {
+		if d >= m.cfg.MaxDeadline/2 {
+			return m.cfg.MaxDeadline
+		}
+		d *= 2
+	}
+	return d
+}
+
+// NextWake is when Ready will return an attempt if nothing else happens. It reports false when it
+// never will.
+func (m *Machine[K, T]) NextWake() (time.Time, bool) {
 	if len(m.ready) > 0 {
 		return m.ready[0].since, true
 	}
@@ -273,31 +308,38 @@ func (m *Machine[T]) NextWake() (time.Time, bool) {
 }
 
 // Len is the number of lanes that are not idle.
-func (m *Machine[T]) Len() int { return len(m.lanes) }
+func (m *Machine[K, T]) Len() int { return len(m.lanes) }
 
-// Busy reports whether the lane of id is not idle.
-func (m *Machine[T]) Busy(id string) bool {
-	_, ok := m.lanes[id]
+// Busy reports whether the lane of key is not idle.
+func (m *Machine[K, T]) Busy(key K) bool {
+	_, ok := m.lanes[key]
 	return ok
 }
 
 // Lane describes a lane that is not idle.
 type Lane struct {
-	ID      string    `json:"id"`
+	ID      string    `json:"id"`    // the key's String
 	State   string    `json:"state"` // queued, in flight, overdue, backing off
 	Since   time.Time `json:"since"`
-	Until   time.Time `json:"until,omitzero"` // backing off until, or the attempt's deadline
+	Until   time.Time `json:"until,omitzero"` // the end of the back-off, or the attempt's deadline
 	Waiting int       `json:"waiting"`        // items, the head included
-	Tries   int       `json:"tries"`          // of the head
+	Tries   int       `json:"tries"`          // attempts on the head
 	Err     string    `json:"error,omitempty"`
 	Head    any       `json:"head"`
 }
 
-// Snapshot lists the lanes that are not idle, by ID.
-func (m *Machine[T]) Snapshot(now time.Time) []Lane {
+// Snapshot lists the lanes that are not idle, sorted by ID.
+func (m *Machine[K, T]) Snapshot(now time.Time) []Lane {
 	list := make([]Lane, 0, len(m.lanes))
 	for _, l := range m.lanes {
-		d := Lane{ID: l.id, State: l.phase.String(), Since: l.since, Waiting: len(l.items), Tries: l.tries, Head: l.items[0]}
+		d := Lane{
+			ID:      l.key.String(),
+			State:   l.phase.String(),
+			Since:   l.since,
+			Waiting: len(l.items),
+			Tries:   l.tries,
+			Head:    l.items[0],
+		}
 		switch {
 		case l.phase == inFlight:
 			d.Until = l.deadline
@@ -316,26 +358,26 @@ func (m *Machine[T]) Snapshot(now time.Time) []Lane {
 	return list
 }
 
-// sleepers is a heap of the lanes that back off, soonest first.
-type sleepers[T any] []*laneState[T]
+// sleepers is a heap of the lanes that back off, the soonest first.
+type sleepers[K Key, T comparable] []*laneState[K, T]
 
-func (s sleepers[T]) Len() int { return len(s) }
-func (s sleepers[T]) Less(i, j int) bool {
+func (s sleepers[K, T]) Len() int { return len(s) }
+func (s sleepers[K, T]) Less(i, j int) bool {
 	if c := s[i].wake.Compare(s[j].wake); c != 0 {
 		return c < 0
 	}
 	return s[i].order < s[j].order
 }
-func (s sleepers[T]) Swap(i, j int) {
+func (s sleepers[K, T]) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
 	s[i].index, s[j].index = i, j
 }
-func (s *sleepers[T]) Push(x any) {
-	l := x.(*laneState[T])
+func (s *sleepers[K, T]) Push(x any) {
+	l := x.(*laneState[K, T])
 	l.index = len(*s)
 	*s = append(*s, l)
 }
-func (s *sleepers[T]) Pop() any {
+func (s *sleepers[K, T]) Pop() any {
 	old := *s
 	l := old[len(old)-1]
 	old[len(old)-1] = nil

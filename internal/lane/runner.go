@@ -11,88 +11,111 @@ import (
 	"time"
 )
 
-// Handler makes one attempt. ctx ends at the attempt's deadline and when the runner stops.
-type Handler[T any] func(ctx context.Context, a Attempt[T]) Result
+// Handler makes one attempt. Its context ends at the attempt's deadline, and when the runner stops.
+// A handler must be idempotent: after a failure the same item is attempted again.
+type Handler[K Key, T comparable] func(ctx context.Context, a Attempt[K, T]) Result
 
-// Observer hears of attempts. Its methods are called without any lock held and must not block.
-type Observer interface {
-	Began(id string, n int)
-	Ended(id string, n int, took time.Duration, r Result)
+// Observer is notified of attempts. It is called without a lock held, by the goroutine of the
+// attempt, which it must not block.
+type Observer[K Key] interface {
+	// Ended reports the end of the n-th attempt on the head of the lane of key. The error of an
+	// attempt that panicked is a [*PanicError].
+	Ended(key K, n int, took time.Duration, r Result)
 }
 
-// Runner drives a Machine: it owns the lock, the clock and the goroutines, of which there is one
-// per attempt in flight and one for all that wait.
-type Runner[T any] struct {
-	handle Handler[T]
-	obs    Observer
+// PanicError is the error of an attempt whose handler panicked.
+type PanicError struct {
+	Key   string // the key's String
+	N     int    // of the attempt
+	Value any    // what the handler panicked with
+	Stack []byte // of the goroutine that panicked
+}
 
-	wake chan struct{} // one slot: "look again"
+// Error names the attempt and the value. It leaves the stack to whoever logs it.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("attempt %d on %s panicked: %v", e.N, e.Key, e.Value)
+}
+
+// Unwrap is the value that the handler panicked with, if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Runner drives a [Machine]. It owns the lock, the clock and the goroutines: one for each attempt
+// in flight, and one for all that waits. Its methods may be called from any goroutine.
+type Runner[K Key, T comparable] struct {
+	handle Handler[K, T]
+	obs    Observer[K]
+
+	wake chan struct{} // holds one "look again"
 
 	mu struct {
 		sync.Mutex
-		m    *Machine[T]
-		idle map[string][]chan struct{} // closed when the lane is idle
+		m    *Machine[K, T]
+		idle map[K][]chan struct{} // closed when the lane is idle
 	}
 }
 
-// NewRunner makes a runner. Offers are taken before Run, too.
-func NewRunner[T any](cfg Config[T], h Handler[T], obs Observer) *Runner[T] {
+// NewRunner makes a runner. obs may be nil. Offers are accepted before Run is called, too.
+func NewRunner[K Key, T comparable](cfg Config, h Handler[K, T], obs Observer[K]) *Runner[K, T] {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Float64
 	}
-	r := &Runner[T]{handle: h, obs: obs, wake: make(chan struct{}, 1)}
-	r.mu.m = NewMachine(cfg)
-	r.mu.idle = map[string][]chan struct{}{}
+	r := &Runner[K, T]{handle: h, obs: obs, wake: make(chan struct{}, 1)}
+	r.mu.m = NewMachine[K, T](cfg)
+	r.mu.idle = map[K][]chan struct{}{}
 	return r
 }
 
-// Offer puts an item into the lane of id. It never blocks. False: the lane is full.
-func (r *Runner[T]) Offer(id string, item T) bool {
+// Offer puts an item into the lane of key. It never blocks. It reports false, and drops the item,
+// when the lane is full.
+func (r *Runner[K, T]) Offer(key K, item T) bool {
 	r.mu.Lock()
-	ok := r.mu.m.Offer(time.Now(), id, item)
+	ok := r.mu.m.Offer(time.Now(), key, item)
 	r.mu.Unlock()
 	r.look()
 	return ok
 }
 
-// Poke lets a lane that backs off try now.
-func (r *Runner[T]) Poke(id string) {
+// Poke lets a lane that backs off try now. It is a no-op for a lane that is idle or queued.
+func (r *Runner[K, T]) Poke(key K) {
 	r.mu.Lock()
-	r.mu.m.Poke(time.Now(), id)
+	r.mu.m.Poke(time.Now(), key)
 	r.mu.Unlock()
 	r.look()
 }
 
-func (r *Runner[T]) look() {
+func (r *Runner[K, T]) look() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Idle waits until the lane of id has nothing to do, or ctx ends.
-func (r *Runner[T]) Idle(ctx context.Context, id string) error {
+// Idle waits until the lane of key has nothing to do. It returns ctx's error when ctx ends first.
+func (r *Runner[K, T]) Idle(ctx context.Context, key K) error {
 	r.mu.Lock()
-	if !r.mu.m.Busy(id) {
+	if !r.mu.m.Busy(key) {
 		r.mu.Unlock()
 		return nil
 	}
 	ch := make(chan struct{})
-	r.mu.idle[id] = append(r.mu.idle[id], ch)
+	r.mu.idle[key] = append(r.mu.idle[key], ch)
 	r.mu.Unlock()
 	select {
 	case <-ch:
 		return nil
 	case <-ctx.Done():
-		r.unwait(id, ch)
+		r.unwait(key, ch)
 		return ctx.Err()
 	}
 }
 
-func (r *Runner[T]) unwait(id string, ch chan struct{}) {
+func (r *Runner[K, T]) unwait(key K, ch chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := r.mu.idle[id]
+	list := r.mu.idle[key]
 	for i, c := range list {
 		if c == ch {
 			list = append(list[:i:i], list[i+1:]...)
@@ -100,22 +123,22 @@ func (r *Runner[T]) unwait(id string, ch chan struct{}) {
 		}
 	}
 	if len(list) == 0 {
-		delete(r.mu.idle, id)
+		delete(r.mu.idle, key)
 		return
 	}
-	r.mu.idle[id] = list
+	r.mu.idle[key] = list
 }
 
-// Snapshot lists the lanes that are not idle, by ID.
-func (r *Runner[T]) Snapshot() []Lane {
+// Snapshot lists the lanes that are not idle, sorted by ID.
+func (r *Runner[K, T]) Snapshot() []Lane {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.m.Snapshot(time.Now())
 }
 
-// Run makes attempts until ctx ends; then it begins no more, ends the contexts of those in flight,
-// waits for them and returns nil. What is left in the lanes stays there.
-func (r *Runner[T]) Run(ctx context.Context) error {
+// Run makes attempts until ctx ends. Then it begins no more, ends the contexts of those in flight,
+// waits for them and returns nil. Items that are not done stay in their lanes.
+func (r *Runner[K, T]) Run(ctx context.Context) error {
 	var attempts sync.WaitGroup
 	defer attempts.Wait()
 	timer := time.NewTimer(0)
@@ -139,8 +162,8 @@ func (r *Runner[T]) Run(ctx context.Context) error {
 	}
 }
 
-// begin starts every attempt whose time has come and says when the next one does.
-func (r *Runner[T]) begin(ctx context.Context, attempts *sync.WaitGroup) (time.Time, bool) {
+// begin starts every attempt whose time has come. It returns when the next one's time comes.
+func (r *Runner[K, T]) begin(ctx context.Context, attempts *sync.WaitGroup) (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
@@ -152,23 +175,20 @@ func (r *Runner[T]) begin(ctx context.Context, attempts *sync.WaitGroup) (time.T
 	}
 }
 
-func (r *Runner[T]) attempt(ctx context.Context, a Attempt[T]) {
+func (r *Runner[K, T]) attempt(ctx context.Context, a Attempt[K, T]) {
 	ctx, cancel := context.WithDeadline(ctx, a.Deadline)
 	defer cancel()
-	if r.obs != nil {
-		r.obs.Began(a.ID, a.N)
-	}
 	began := time.Now()
 	res := r.guarded(ctx, a)
 	if r.obs != nil {
-		r.obs.Ended(a.ID, a.N, time.Since(began), res)
+		r.obs.Ended(a.Key, a.N, time.Since(began), res)
 	}
 	r.mu.Lock()
-	_ = r.mu.m.Done(time.Now(), a, res) // never stale: this goroutine alone has a
+	_ = r.mu.m.Done(time.Now(), a, res) // it cannot be stale: only this goroutine has a
 	var waiters []chan struct{}
-	if !r.mu.m.Busy(a.ID) {
-		waiters = r.mu.idle[a.ID]
-		delete(r.mu.idle, a.ID)
+	if !r.mu.m.Busy(a.Key) {
+		waiters = r.mu.idle[a.Key]
+		delete(r.mu.idle, a.Key)
 	}
 	r.mu.Unlock()
 	for _, w := range waiters {
@@ -177,11 +197,11 @@ func (r *Runner[T]) attempt(ctx context.Context, a Attempt[T]) {
 	r.look()
 }
 
-// guarded turns a panic of the handler into a failed attempt: one ID's trouble stays its own.
-func (r *Runner[T]) guarded(ctx context.Context, a Attempt[T]) (res Result) {
+// guarded turns a panic of the handler into a failed attempt, so that it stays within its lane.
+func (r *Runner[K, T]) guarded(ctx context.Context, a Attempt[K, T]) (res Result) {
 	defer func() {
-		if p := recover(); p != nil {
-			res = Retry(fmt.Errorf("attempt %d on %s panicked: %v\n%s", a.N, a.ID, p, debug.Stack()))
+		if v := recover(); v != nil {
+			res = Retry(&PanicError{Key: a.Key.String(), N: a.N, Value: v, Stack: debug.Stack()})
 		}
 	}()
 	return r.handle(ctx, a)

@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -11,77 +12,150 @@ import (
 	"berth/internal/exit"
 )
 
-// auditLoop is the witness that needs nobody to tell it anything: every AuditInterval it asks the kernel
-// about each process that should run, and containerd where the kernel does not know.
-func (c *Controller) auditLoop(ctx context.Context) {
-	t, all := time.NewTicker(c.cfg.AuditInterval), time.NewTicker(c.cfg.RelistInterval)
-	defer t.Stop()
-	defer all.Stop()
+// auditor is the witness that needs nobody to report anything. Every AuditInterval it asks the
+// kernel about each process that should run, and containerd where the kernel does not know. Every
+// RelistInterval it has everything compared with containerd.
+type auditor struct {
+	cfg       Config
+	units     *registry
+	processes *processes
+	witnesses *witnesses
+	stopper   *stopper
+	recovery  *recovery
+	ops       *operations
+	obs       Observer
+
+	mu     sync.Mutex
+	asking map[string]bool // containerd was asked about the ID and has not answered yet
+}
+
+// run audits until ctx ends. It begins once the records are restored: before that it would find the
+// end of a process whose log nobody has opened yet.
+func (a *auditor) run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-a.recovery.restored:
+	}
+	audit := time.NewTicker(a.cfg.AuditInterval)
+	defer audit.Stop()
+	relist := time.NewTimer(a.cfg.RelistInterval)
+	defer relist.Stop()
+	listed := make(chan time.Duration, 1)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
-			c.Audit(ctx)
-		case <-all.C:
-			c.relistAtLeisure(ctx)
+		case <-audit.C:
+			a.audit()
+		case <-relist.C: // aside: the audit of the processes does not wait for containerd
+			if !a.ops.spawn(func() { listed <- a.relist(ctx) }) {
+				return
+			}
+		case next := <-listed:
+			relist.Reset(next)
 		}
 	}
 }
 
-// relistAtLeisure finds what no event and no new connection would tell of.
-func (c *Controller) relistAtLeisure(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+// relist finds what no event and no new connection would show, and returns when to do it again.
+func (a *auditor) relist(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.AttemptTimeout)
 	defer cancel()
-	if err := c.Relist(ctx); err != nil {
-		c.obs.Event("", "audit: containerd cannot be compared with", err)
+	unreachable, err := a.recovery.relist(ctx)
+	if err != nil {
+		a.obs.Event("", "audit: records cannot be compared with containerd", err)
 	}
+	if unreachable {
+		return a.cfg.UnreachableInterval
+	}
+	return a.cfg.RelistInterval
 }
 
-// Audit compares once. What it finds is offered like any other witness's fact.
-func (c *Controller) Audit(ctx context.Context) {
-	for _, u := range append(c.all(true), c.all(false)...) {
-		if u.now().Phase != u.alive() && !u.givenUp() {
+// audit compares once. The kernel goes first, for all units, and answers at once; containerd is
+// asked aside, about each unit by itself. What is found is reported like any other witness's fact.
+func (a *auditor) audit() {
+	for _, u := range a.units.all() {
+		if u.evidence.isAbandoned() && !u.now().Phase.Ended() {
+			a.auditProcess(u)
 			continue
 		}
-		switch c.seeProcess(u) {
-		case processAlive:
-		case processGone:
-			if known, _ := u.heard(); known.Zero() {
-				c.obs.Event(u.id, "audit: ended, and nobody told", nil)
-				c.obs.Repaired("exit")
-				c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit}) // when, another may know
-			}
-		case processUnseen, processUnknown:
-			c.auditTask(ctx, u)
+		if !u.runs() {
+			continue
+		}
+		a.auditProcess(u)
+		if u.now().Removing {
+			// Whoever asked for the removal is gone, or could not end it.
+			a.ask(u, func(ctx context.Context) {
+				if err := a.stopper.kill(ctx, u); err != nil {
+					a.obs.Event(u.id, "it is to be removed and cannot be killed", err)
+				}
+			})
 		}
 	}
 }
 
-func (c *Controller) auditTask(ctx context.Context, u *unit) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	st, err := c.bodyState(ctx, u)
-	switch {
-	case errdefs.IsNotFound(err):
-		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when berth looked"})
-	case err == nil && st.Stopped:
-		c.Exited(exit.Fact{ID: u.id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task})
+func (a *auditor) auditProcess(u *unit) {
+	switch a.processes.observe(u) {
+	case processAlive:
+	case processGone:
+		if known, _ := u.evidence.known(); known.Zero() {
+			a.obs.Event(u.id, "audit: the process ended, and no witness reported it", nil)
+			a.obs.Repaired(RepairedExit)
+			a.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit}) // another witness may know when
+		}
+	case processUnreachable, processUnknown:
+		a.ask(u, func(ctx context.Context) { a.auditTask(ctx, u) })
 	}
 }
 
-// Oldest is the age of the oldest exit that waits for a step: heard and not settled, or settled and not
-// released. 0: none does.
-func (c *Controller) Oldest(step string) time.Duration {
+// ask runs one question to containerd about u aside, unless one is in flight already: what does not
+// answer is asked once, and nothing waits for it.
+func (a *auditor) ask(u *unit, question func(ctx context.Context)) {
+	a.mu.Lock()
+	busy := a.asking[u.id]
+	a.asking[u.id] = true
+	a.mu.Unlock()
+	if busy {
+		return
+	}
+	answered := func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.asking, u.id)
+	}
+	if !a.ops.spawn(func() {
+		defer answered()
+		ctx, cancel := context.WithTimeout(a.ops.life, a.cfg.AttemptTimeout)
+		defer cancel()
+		question(ctx)
+	}) {
+		answered()
+	}
+}
+
+func (a *auditor) auditTask(ctx context.Context, u *unit) {
+	st, err := u.workload.State(ctx)
+	switch {
+	case errdefs.IsNotFound(err):
+		a.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when berth looked"})
+	case err == nil && st.Stopped:
+		a.witnesses.report(taskFact(u.id, st))
+	}
+}
+
+// oldest is the age of the oldest exit that waits for a step: reported and not settled, or settled
+// and not released. 0: none does.
+func (a *auditor) oldest(step Step) time.Duration {
 	var oldest time.Duration
-	for _, u := range append(c.all(true), c.all(false)...) {
+	for _, u := range a.units.all() {
 		st := u.now()
 		var since time.Time
 		switch {
-		case Step(step) == StepSettle && !st.Phase.Ended():
-			known, _ := u.heard()
+		case step == StepSettle && !st.Phase.Ended():
+			known, _ := u.evidence.known()
 			since = known.At
-		case Step(step) == StepRelease && due(u, st) != 0:
+		case step == StepRelease && due(u, st) != 0:
 			since = st.Exit.At
 		}
 		if !since.IsZero() {

@@ -4,258 +4,236 @@ package pod
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"fmt"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/exit"
 	"berth/internal/lane"
-	"berth/internal/spec"
 	"berth/internal/state"
 )
 
-// Config is the controller's settings. Zero durations take the defaults.
-type Config struct {
-	Root, State    string // persistent and volatile directories of berth's own
-	Handlers       map[string]Handler
-	DefaultHandler string
-	Host           spec.Host
-	// PauseRootfs is a directory that holds the built-in pause program and nothing else.
-	PauseRootfs string
-	MaxLogLine  int // bytes; longer lines are split
-	ResolvConf  string
-
-	AttemptTimeout  time.Duration // of one lane attempt; 10 s
-	BackoffMin      time.Duration // 1 s
-	BackoffMax      time.Duration // 5 min
-	MeasureTimeout  time.Duration // for a code, once a process is known to have ended; 1.5 s
-	DrainTimeout    time.Duration // for the log before an exit is settled; 250 ms
-	LeftoverTimeout time.Duration // for processes that outlive init in a shared PID namespace; 1 s
-	CreateTimeout   time.Duration // of RunPodSandbox, CreateContainer and StartContainer, whatever became of the caller; 4 min
-	UndoTimeout     time.Duration // of undoing a failed creation before it is left to the lane; 10 s
-	NetworkWait     time.Duration // StopPodSandbox waits so long for the network's release; 5 s
-	AuditInterval   time.Duration // 2 s
-	RelistInterval  time.Duration // of comparing with all that containerd has; 5 min
-}
-
-func (cfg *Config) defaults() {
-	for _, d := range []struct {
-		v *time.Duration
-		d time.Duration
-	}{
-		{&cfg.AttemptTimeout, 10 * time.Second}, {&cfg.BackoffMin, time.Second}, {&cfg.BackoffMax, 5 * time.Minute},
-		{&cfg.MeasureTimeout, 1500 * time.Millisecond}, {&cfg.DrainTimeout, 250 * time.Millisecond},
-		{&cfg.LeftoverTimeout, time.Second}, {&cfg.CreateTimeout, 4 * time.Minute}, {&cfg.UndoTimeout, 10 * time.Second},
-		{&cfg.NetworkWait, 5 * time.Second}, {&cfg.AuditInterval, 2 * time.Second}, {&cfg.RelistInterval, 5 * time.Minute},
-	} {
-		if *d.v <= 0 {
-			*d.v = d.d
-		}
-	}
-}
-
-// Outside is everything that the controller works on. All fields are required but Observer.
-type Outside struct {
-	Runtime  Runtime
-	Kernel   Kernel
-	Cgroups  Cgroups
-	Network  Network
-	Stdios   Stdios
-	Images   Images
-	Store    Store
-	Feed     Feed
-	Observer Observer
-	// LaneObserver may be nil.
-	LaneObserver lane.Observer
-}
-
-// Controller holds every sandbox and container. Its methods may be called from any goroutine
-// once Recover has returned; Run must be running.
+// Controller holds every sandbox and container. What people ask for are its methods; what happens by
+// itself is the work of the types that it puts together. Its methods may be called from any
+// goroutine once Restore has returned; Run must be running.
 type Controller struct {
 	cfg     Config
 	runtime Runtime
-	kernel  Kernel
-	cgroups Cgroups
 	network Network
-	stdios  Stdios
+	files   Files
 	images  Images
 	store   Store
 	feed    Feed
+	hooks   Hooks // nil for none
 	obs     Observer
-	lanes   *lane.Runner[Step]
 
-	// ops are the goroutines of operations that outlive their callers, and of stdio.
-	ops struct {
-		sync.Mutex
-		sync.WaitGroup
-		closed bool // Run has ended: nothing is begun any more
-	}
-	// life ends when Run does: operations that outlive their callers end with it.
-	life context.Context
-	end  context.CancelFunc
-
-	units struct {
-		sync.RWMutex
-		byID map[string]*unit
-	}
-	flights flights
-	strays  strays
+	make      units
+	units     *registry
+	names     *inflight
+	ops       *operations
+	lanes     *lanes
+	processes *processes
+	output    *output
+	specs     *specBuilder
+	statuses  *statuses
+	describer *describer
+	publisher *publisher
+	witnesses *witnesses
+	settler   *settler
+	teardown  *teardown
+	stopper   *stopper
+	damaged   *damaged
+	orphans   *orphans
+	recovery  *recovery
+	auditor   *auditor
 }
 
-// New makes a controller without any unit. Call Recover, then Run.
-func New(cfg Config, o Outside) *Controller {
+// New makes a controller without any unit. Call Restore, run Run, and call Relist on each connection
+// to containerd.
+func New(cfg Config, p Ports) *Controller {
 	cfg.defaults()
+	if p.Observer == nil {
+		p.Observer = noObserver{}
+	}
 	c := &Controller{
-		cfg: cfg, runtime: o.Runtime, kernel: o.Kernel, cgroups: o.Cgroups, network: o.Network, stdios: o.Stdios,
-		images: o.Images, store: o.Store, feed: o.Feed, obs: o.Observer,
+		cfg:     cfg,
+		runtime: p.Runtime,
+		network: p.Network,
+		files:   p.Files,
+		images:  p.Images,
+		store:   p.Store,
+		feed:    p.Feed,
+		hooks:   p.Hooks,
+		obs:     p.Observer,
 	}
-	if c.obs == nil {
-		c.obs = deaf{}
+	pacer := newPacer()
+	c.make = units{p.Runtime, p.Store}
+	c.units = newRegistry()
+	c.ops = newOperations(cfg.CreateTimeout)
+	c.names = newInflight(c.ops, cfg.NewID)
+	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
+	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
+	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
+	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.units, p.Observer}
+	c.statuses = &statuses{p.Images}
+	c.describer = &describer{p.Runtime}
+	c.publisher = &publisher{p.Feed, c.statuses, c.units}
+	c.witnesses = &witnesses{
+		units:     c.units,
+		processes: c.processes,
+		lanes:     c.lanes,
+		pacer:     pacer,
+		ops:       c.ops,
+		obs:       p.Observer,
 	}
-	c.life, c.end = context.WithCancel(context.Background())
-	c.units.byID = map[string]*unit{}
-	c.flights.byName = map[string]*flight{}
-	c.strays.byID, c.strays.damaged = map[string]stray{}, map[string]bool{}
-	c.lanes = lane.NewRunner(lane.Config[Step]{
-		Backoff:  lane.Backoff{Min: cfg.BackoffMin, Max: cfg.BackoffMax, Factor: 2, Jitter: 0.1},
-		Deadline: cfg.AttemptTimeout,
-		Coalesce: func(waiting, offered Step) (Step, bool) { return waiting, waiting == offered },
-	}, c.attempt, o.LaneObserver)
+	c.settler = &settler{
+		cfg:       cfg,
+		processes: c.processes,
+		lanes:     c.lanes,
+		pacer:     pacer,
+		ops:       c.ops,
+		publisher: c.publisher,
+		hooks:     p.Hooks,
+		obs:       p.Observer,
+	}
+	c.teardown = &teardown{
+		undoTimeout: cfg.UndoTimeout,
+		runtime:     p.Runtime,
+		network:     p.Network,
+		files:       p.Files,
+		processes:   c.processes,
+		output:      c.output,
+		settler:     c.settler,
+		units:       c.units,
+		names:       c.names,
+		lanes:       c.lanes,
+		pacer:       pacer,
+		labels:      p.Labels,
+		publisher:   c.publisher,
+		obs:         p.Observer,
+	}
+	c.stopper = &stopper{
+		grace:     cfg.StartGrace,
+		processes: c.processes,
+		witnesses: c.witnesses,
+		lanes:     c.lanes,
+		obs:       p.Observer,
+	}
+	c.damaged = &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
+	c.orphans = &orphans{
+		runtime: p.Runtime,
+		network: p.Network,
+		files:   p.Files,
+		stdios:  p.Stdios,
+		store:   p.Store,
+		units:   c.units,
+		damaged: c.damaged,
+		lanes:   c.lanes,
+		obs:     p.Observer,
+		byID:    map[string]orphan{},
+	}
+	c.recovery = &recovery{
+		cfg:       cfg,
+		make:      c.make,
+		runtime:   p.Runtime,
+		units:     c.units,
+		names:     c.names,
+		processes: c.processes,
+		witnesses: c.witnesses,
+		output:    c.output,
+		lanes:     c.lanes,
+		publisher: c.publisher,
+		orphans:   c.orphans,
+		damaged:   c.damaged,
+		labels:    p.Labels,
+		obs:       p.Observer,
+		restored:  make(chan struct{}),
+	}
+	c.auditor = &auditor{
+		cfg:       cfg,
+		units:     c.units,
+		processes: c.processes,
+		witnesses: c.witnesses,
+		stopper:   c.stopper,
+		recovery:  c.recovery,
+		ops:       c.ops,
+		obs:       p.Observer,
+		asking:    map[string]bool{},
+	}
 	return c
 }
 
-type deaf struct{}
-
-func (deaf) Event(string, string, error, ...any)   {}
-func (deaf) Repaired(string)                       {}
-func (deaf) Settled(string, string, time.Duration) {}
-
-// Run drives the lanes and the audit until ctx ends, then ends the operations in flight and waits
-// for them. Processes of pods go on.
+// Run drives the lanes and the audit until ctx ends, then ends the operations in flight and waits for
+// them. The processes of pods go on.
 func (c *Controller) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.lanes.Run(ctx) })
-	g.Go(func() error { c.auditLoop(ctx); return nil })
+	g.Go(func() error { return c.lanes.runner.Run(ctx) })
+	g.Go(func() error { c.auditor.run(ctx); return nil })
 	err := g.Wait()
-	c.ops.Lock()
-	c.ops.closed = true
-	c.ops.Unlock()
-	c.end()
-	c.ops.Wait()
+	c.ops.close()
 	return err
 }
 
-// spawn runs f in a goroutine that Run waits for. False: berth is stopping, and f does not run.
-func (c *Controller) spawn(f func()) bool {
-	c.ops.Lock()
-	defer c.ops.Unlock()
-	if c.ops.closed {
-		return false
+// attempt makes one attempt of a lane.
+func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step]) lane.Result {
+	err := c.step(ctx, a)
+	switch {
+	case err == nil:
+		return lane.Done()
+	case ctx.Err() != nil && c.ops.stopping():
+		return lane.Retry(err) // berth stops, and whoever starts it again goes on
 	}
-	c.ops.Go(f)
-	return true
+	c.obs.Event(a.Key.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
+	if a.Item == StepSettle {
+		return lane.RetryWithin(err, c.cfg.SettleRetry)
+	}
+	return lane.Retry(err)
 }
 
-// errStopping is given to who asks for something while berth stops.
-var errStopping = fmt.Errorf("berth is stopping; ask again once it is back: %w", errdefs.ErrUnavailable)
+func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) error {
+	if a.Item == StepReap {
+		return c.orphans.reap(ctx, a.Key.ID)
+	}
+	u, ok := c.units.get(a.Key.ID)
+	if !ok {
+		return nil
+	}
+	switch a.Item {
+	case StepUndoStart:
+		return c.teardown.undoStart(ctx, u)
+	case StepSettle:
+		return c.settler.settle(ctx, u)
+	case StepRelease:
+		return c.teardown.release(ctx, u, a.N == 1)
+	case StepNotify:
+		return c.settler.notify(ctx, u)
+	}
+	return nil
+}
+
+// Exited takes a fact of a witness. It never blocks.
+func (c *Controller) Exited(f exit.Fact) { c.witnesses.report(f) }
+
+// OOMKilled takes containerd's report that the OOM killer fired in a container.
+func (c *Controller) OOMKilled(id string) { c.witnesses.reportOOM(id) }
+
+// Restore takes the records that were loaded. Call it once, before any call is served. Damaged
+// records are left alone, and what belongs to them too.
+func (c *Controller) Restore(loaded state.Loaded) { c.recovery.restore(loaded) }
+
+// Relist compares every unit with what containerd has: after each new connection to it, events may
+// have been lost.
+func (c *Controller) Relist(ctx context.Context) error {
+	_, err := c.recovery.relist(ctx)
+	return err
+}
+
+// Audit compares once with the kernel and, where that does not know, with containerd.
+func (c *Controller) Audit() { c.auditor.audit() }
 
 // Lanes shows the lanes that are not idle.
-func (c *Controller) Lanes() []lane.Lane { return c.lanes.Snapshot() }
+func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }
 
-func newID() string {
-	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
-}
-
-func (c *Controller) unit(id string) (*unit, bool) {
-	c.units.RLock()
-	defer c.units.RUnlock()
-	u, ok := c.units.byID[id]
-	return u, ok
-}
-
-// add makes u known. False: u's sandbox is gone or going, and takes no more containers.
-func (c *Controller) add(u *unit) bool {
-	c.units.Lock()
-	defer c.units.Unlock()
-	if !u.isSandbox() && !u.pod.join(u) {
-		return false
-	}
-	c.units.byID[u.id] = u
-	return true
-}
-
-// drop makes u unknown, and its name free.
-func (c *Controller) drop(u *unit) {
-	c.units.Lock()
-	delete(c.units.byID, u.id)
-	c.units.Unlock()
-	if !u.isSandbox() {
-		u.pod.leave(u)
-	}
-	c.flights.release(nameOf(u), u.id)
-}
-
-// find resolves an ID or an unambiguous prefix of one, as people type it.
-func (c *Controller) find(id string, sandbox bool) (*unit, error) {
-	kind := "container"
-	if sandbox {
-		kind = "sandbox"
-	}
-	if id == "" {
-		return nil, fmt.Errorf("find %s: no ID was given: %w", kind, errdefs.ErrInvalidArgument)
-	}
-	c.units.RLock()
-	defer c.units.RUnlock()
-	if u, ok := c.units.byID[id]; ok && u.isSandbox() == sandbox {
-		return u, nil
-	}
-	var found []*unit
-	for full, u := range c.units.byID {
-		if u.isSandbox() == sandbox && strings.HasPrefix(full, id) {
-			found = append(found, u)
-		}
-	}
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
-		return nil, fmt.Errorf("%s %q: %w", kind, id, errdefs.ErrNotFound)
-	default:
-		return nil, fmt.Errorf("%s %q: %d have IDs that begin so; give more of it: %w", kind, id, len(found), errdefs.ErrInvalidArgument)
-	}
-}
-
-// all lists the units of one kind.
-func (c *Controller) all(sandboxes bool) []*unit {
-	c.units.RLock()
-	defer c.units.RUnlock()
-	var list []*unit
-	for _, u := range c.units.byID {
-		if u.isSandbox() == sandboxes {
-			list = append(list, u)
-		}
-	}
-	return list
-}
-
-// visible reports whether clients are told of u: not while it is being made.
-func visible(u *unit) bool { return u.now().Phase != state.Creating }
-
-// handler resolves a runtime handler's name.
-func (c *Controller) handler(name string) (Handler, error) {
-	if name == "" {
-		name = c.cfg.DefaultHandler
-	}
-	h, ok := c.cfg.Handlers[name]
-	if !ok {
-		return Handler{}, fmt.Errorf("runtime handler %q is not configured: %w", name, errdefs.ErrInvalidArgument)
-	}
-	return h, nil
-}
+// Oldest is the age of the oldest exit that waits for a step: reported and not settled, or settled
+// and not released. 0: none does.
+func (c *Controller) Oldest(step Step) time.Duration { return c.auditor.oldest(step) }

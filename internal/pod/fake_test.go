@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,12 +23,15 @@ import (
 	"berth/internal/feed"
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/pidfd"
+	"berth/internal/podfiles"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
 
-// world is everything outside, in memory: containerd, the kernel, the network, the disk. What is to fail is set by
-// name; what was done is recorded. It outlives a controller, so that a restart finds it.
+// world is everything outside, in memory: containerd, the kernel, the network, the disk. What is to
+// fail is set by name; what was done is recorded. It outlives a controller, so that a restart finds
+// it.
 type world struct {
 	mu        sync.Mutex
 	tasks     map[string]*fakeTask
@@ -39,13 +43,18 @@ type world struct {
 	ctrs      map[string]state.ContainerRecord
 	fail      map[string]error         // operation, or operation and ID
 	block     map[string]chan struct{} // likewise
+	slow      map[string]time.Duration // by operation and ID
+	panics    map[string]bool          // by operation
 	oom       map[string]uint64        // by cgroup
 	did       []string
 	nextPid   uint32
+	names     int
 	waits     map[string]int // WaitTask in flight, by ID
 	exact     bool
 	down      bool // containerd
 	c         *Controller
+	hooks     Hooks
+	specs     map[string]*specs.Spec // of containers, by ID
 }
 
 type fakeTask struct {
@@ -60,7 +69,7 @@ type fakeTask struct {
 func newWorld() *world {
 	return &world{
 		tasks: map[string]*fakeTask{}, objects: map[string]bool{}, netns: map[string]bool{}, cni: map[string]bool{}, watched: map[string]bool{},
-		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{},
+		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{}, specs: map[string]*specs.Spec{},
 		oom: map[string]uint64{}, waits: map[string]int{}, nextPid: 100, exact: true,
 	}
 }
@@ -79,7 +88,18 @@ func (w *world) step(ctx context.Context, op, id string) error {
 	if w.down && op != "commit" && op != "netns" && op != "cni" {
 		err = errdefs.ErrUnavailable
 	}
+	slow, panics := w.slow[op+" "+id], w.panics[op]
 	w.mu.Unlock()
+	if panics {
+		panic(op)
+	}
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	if ch != nil {
 		select {
 		case <-ch:
@@ -124,6 +144,7 @@ func (w fakeRuntime) DeleteSandbox(ctx context.Context, id string) error {
 	return w.unmake(ctx, "sandbox", id)
 }
 func (w fakeRuntime) CreateContainer(ctx context.Context, o Object) error {
+	w.set(func() { w.specs[o.ID] = o.Spec })
 	return w.make(ctx, "container", o.ID)
 }
 func (w fakeRuntime) DeleteContainer(ctx context.Context, id string) error {
@@ -210,13 +231,10 @@ func (w fakeRuntime) TaskState(ctx context.Context, id string) (TaskState, error
 	return TaskState{Pid: t.pid, Running: t.started}, nil
 }
 
-func (w fakeRuntime) TaskMetrics(ctx context.Context, id string) (Metric, error) {
-	return Metric{Type: "fake"}, w.step(ctx, "metrics", id)
-}
-
 func (w fakeRuntime) Sandboxer(string) Sandboxer { return remote{pauser{w}} }
 
-// remote is a sandboxer of containerd's: its sandboxes are no tasks that a list shows, and have their pid when they run.
+// remote is a sandboxer of containerd: its sandboxes are not tasks that a list shows, and have a PID
+// once they run.
 type remote struct{ pauser }
 
 func (r remote) Create(ctx context.Context, req SandboxRequest) (Instance, error) {
@@ -263,11 +281,23 @@ func (w fakeRuntime) Inventory(ctx context.Context) (Inventory, error) {
 			inv.Tasks[id] = st
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for o := range w.objects {
+		switch kind, id, _ := strings.Cut(o, "/"); kind {
+		case "container":
+			inv.Containers[id] = nil
+		case "sandbox":
+			inv.Sandboxes[id] = true
+		case "snapshot":
+			inv.Snapshots[id] = "fake"
+		}
+	}
 	return inv, nil
 }
 
-// exit ends a process. tell says whether the kernel tells it now; otherwise nobody does.
-func (w *world) exit(id string, code uint32, tell bool) {
+// exit ends a process. report says whether the kernel reports it now; otherwise no witness does.
+func (w *world) exit(id string, code uint32, report bool) {
 	w.mu.Lock()
 	t := w.tasks[id]
 	if t == nil || t.ended {
@@ -278,7 +308,7 @@ func (w *world) exit(id string, code uint32, tell bool) {
 	close(t.done)
 	watched, exact, c := w.watched[id], w.exact, w.c
 	w.mu.Unlock()
-	if tell && watched {
+	if report && watched {
 		c.Exited(exit.Fact{ID: id, Code: code, Measured: exact, At: t.at, Origin: exit.Kernel})
 	}
 }
@@ -287,7 +317,7 @@ func (w *world) exit(id string, code uint32, tell bool) {
 
 type fakeKernel struct{ *world }
 
-func (w fakeKernel) Watch(id string, p state.Process) (state.Process, error) {
+func (w fakeKernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.tasks[id]
@@ -306,9 +336,11 @@ func (w fakeKernel) Forget(id string) {
 }
 
 func (w fakeKernel) Signal(id string, sig unix.Signal) error {
+	if err := w.step(context.Background(), "signal", id); err != nil {
+		return err
+	}
 	w.mu.Lock()
 	t, ok := w.tasks[id], w.watched[id]
-	w.did = append(w.did, "signal "+id)
 	gone := !ok || t == nil || t.ended
 	w.mu.Unlock()
 	if gone {
@@ -336,6 +368,9 @@ type fakeCgroups struct{ *world }
 func (w fakeCgroups) Of(pid uint32) (string, error)         { return fmt.Sprint("cg", pid), nil }
 func (w fakeCgroups) KillAll(context.Context, string) error { return nil }
 func (w fakeCgroups) OOMKills(dir string) (uint64, error) {
+	if err := w.step(context.Background(), "oom", dir); err != nil {
+		return 0, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.oom[dir], nil
@@ -395,13 +430,40 @@ func (w fakeNetwork) Pinned(context.Context) ([]string, error) {
 }
 func (w fakeNetwork) Status() error { return nil }
 
+// fakeFiles are the directories of pods, of which only the existence counts here.
+type fakeFiles struct{ *world }
+
+func (w fakeFiles) MakeSandbox(s podfiles.Sandbox) error {
+	return w.make(context.Background(), "files", s.ID)
+}
+func (w fakeFiles) Shared(string, bool) map[string]string { return map[string]string{} }
+func (w fakeFiles) MakeVolume(id string, n int) (string, error) {
+	return fmt.Sprint("/volumes/", id, "/", n), w.make(context.Background(), "files", id)
+}
+func (w fakeFiles) MakeHostPath(string) error { return nil }
+func (w fakeFiles) IO(id string) string       { return "/io/" + id }
+func (w fakeFiles) Remove(id string) error {
+	return absent(w.unmake(context.Background(), "files", id))
+}
+func (w fakeFiles) IDs() ([]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ids []string
+	for o := range w.objects {
+		if id, ok := strings.CutPrefix(o, "files/"); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
 type fakeStdio struct {
 	drained, closed chan struct{}
 	once            sync.Once
 }
 
 func (s *fakeStdio) FIFOs() (a, b, c string) { return "", "out", "err" }
-func (s *fakeStdio) Started()                {}
+func (s *fakeStdio) Started() error          { return nil }
 func (s *fakeStdio) Run(ctx context.Context) error {
 	select {
 	case <-s.closed:
@@ -409,11 +471,19 @@ func (s *fakeStdio) Run(ctx context.Context) error {
 	}
 	return nil
 }
-func (s *fakeStdio) Drained() <-chan struct{}    { return s.drained }
-func (s *fakeStdio) Flush(context.Context) error { return nil }
-func (s *fakeStdio) Reopen() error               { return nil }
-func (s *fakeStdio) Close() error                { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *fakeStdio) Remove() error               { return s.Close() }
+func (s *fakeStdio) Drained() <-chan struct{}     { return s.drained }
+func (s *fakeStdio) Flush(context.Context) error  { return nil }
+func (s *fakeStdio) Reopen(context.Context) error { return nil }
+func (s *fakeStdio) Drain(ctx context.Context) error {
+	select {
+	case <-s.drained:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (s *fakeStdio) Close() error  { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *fakeStdio) Remove() error { return s.Close() }
 
 type fakeStdios struct{ held bool } // held: something holds the output open
 
@@ -424,6 +494,7 @@ func (f *fakeStdios) Create(logs.Options) (Stdio, error) {
 	}
 	return s, nil
 }
+func (f *fakeStdios) RemoveAll(string) error             { return nil }
 func (f *fakeStdios) Open(o logs.Options) (Stdio, error) { return f.Create(o) }
 
 type fakeImages struct{}
@@ -434,11 +505,13 @@ func (fakeImages) Resolve(ref string) (Image, error) {
 	}
 	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
+func (fakeImages) Name(string) string                                    { return "" }
+func (fakeImages) Unpack(context.Context, Image) error                   { return nil }
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
 func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
 
-// fakeStore is the disk. state.Change is opaque, so that the records are kept through a real encoding elsewhere; here
-// what matters is the order and the failures, and the status that was committed last is read from the unit.
+// fakeStore is the disk. state.Change is opaque; here the order of commits and their failures matter,
+// and the status that was committed last is read from the unit.
 type fakeStore struct{ *world }
 
 func (w fakeStore) Commit(changes ...state.Change) error {
@@ -462,18 +535,34 @@ type bubble struct {
 
 func start(t *testing.T, w *world) *bubble {
 	t.Helper()
-	dir := t.TempDir()
+	return startWith(t, w, state.Loaded{})
+}
+
+// restart is a berth that finds the records of an earlier one and has compared them with containerd.
+func restart(t *testing.T, w *world, loaded state.Loaded) *bubble {
+	t.Helper()
+	b := startWith(t, w, loaded)
+	if err := b.Relist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return b
+}
+
+func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
+	t.Helper()
 	b := &bubble{world: w, t: t, feed: feed.New(feed.Config{}), stdios: &fakeStdios{}}
 	b.Controller = New(Config{
-		Root: dir + "/root", State: dir + "/state", DefaultHandler: "runc", ResolvConf: "/nonexistent",
+		DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"},
 			"shim": {Name: "shim", Type: "shim", Sandboxer: "shim", HostProcess: true}, "vmm": {Name: "vmm", Type: "vmm", Sandboxer: "vmm"}},
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
-	}, Outside{
-		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Stdios: b.stdios, Images: fakeImages{},
-		Store: fakeStore{w}, Feed: b.feed,
+	}, Ports{
+		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{},
+		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks,
 	})
 	w.c = b.Controller
+	b.Restore(loaded)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = b.Run(ctx) })
@@ -482,14 +571,26 @@ func start(t *testing.T, w *world) *bubble {
 	return b
 }
 
-// hostIPC pods have no shm of their own to mount: these tests are about lives, not mounts.
 func config(name string) *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "ns", Uid: "u"}, Hostname: "h",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 		}},
 	}
+}
+
+// records are the records of units, as a restart would load them.
+func (b *bubble) records() state.Loaded {
+	var l state.Loaded
+	for _, u := range b.units.all() {
+		if u.isSandbox() {
+			l.Sandboxes = append(l.Sandboxes, state.SandboxRecord{Sandbox: *u.sandbox, Status: *u.now()})
+		} else {
+			l.Containers = append(l.Containers, state.ContainerRecord{Container: *u.container, Status: *u.now()})
+		}
+	}
+	return l
 }
 
 func (b *bubble) pod(name, handler string) string {
@@ -505,7 +606,7 @@ func ctr(name string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "img"}, Command: []string{"x"},
 		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 		}},
 	}
 }
@@ -531,6 +632,21 @@ func (b *bubble) expect(id string, s runtimeapi.ContainerState, code int32, reas
 	if got := st.GetStatus(); got.GetState() != s || got.GetExitCode() != code || got.GetReason() != reason {
 		b.t.Errorf("%s is %s %d %s, want %s %d %s", id, got.GetState(), got.GetExitCode(), got.GetReason(), s, code, reason)
 	}
+}
+
+// cgroupOf is the cgroup of a container's process.
+func (w *world) cgroupOf(id string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprint("cg", w.tasks[id].pid)
+}
+
+// newName is a name that no container has yet.
+func (w *world) newName() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.names++
+	return fmt.Sprint("n", w.names)
 }
 
 // count is how often an operation was done.

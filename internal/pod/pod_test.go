@@ -16,7 +16,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
-	"berth/internal/state"
 )
 
 const (
@@ -34,6 +33,7 @@ func TestAnExitIsDurableBeforeAnyCleanUp(t *testing.T) {
 		b.exit(c, 42, true)
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
+		time.Sleep(time.Second)
 		b.set(func() {
 			if i, j := slices.Index(b.did, "commit "+c), slices.Index(b.did, "delete-task "+c); i < 0 || j < i {
 				t.Errorf("not in order: %v", b.did)
@@ -42,8 +42,8 @@ func TestAnExitIsDurableBeforeAnyCleanUp(t *testing.T) {
 	})
 }
 
-// PROPERTIES 1 and 3: deletes that hang, for ever, hold up nobody.
-func TestWedgedDeletesDelayNobody(t *testing.T) {
+// PROPERTIES 1 and 3: deletes that hang for ever hold up nothing else.
+func TestDeletesThatHangDelayNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
@@ -83,8 +83,8 @@ func TestWedgedDeletesDelayNobody(t *testing.T) {
 	})
 }
 
-// PROPERTIES 2: nobody tells; the audit finds it within 5 s.
-func TestAnExitThatNobodyToldIsFound(t *testing.T) {
+// PROPERTIES 2: no witness reports it; the audit finds it within 5 s.
+func TestAnExitThatNoWitnessReportedIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
 		c := b.run(b.pod("p1", ""), "c1")
@@ -95,7 +95,7 @@ func TestAnExitThatNobodyToldIsFound(t *testing.T) {
 	})
 }
 
-func TestAShimsWordAboutALivingProcessIsDoubted(t *testing.T) {
+func TestAShimThatReportsTheEndOfALivingProcessIsDoubted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
 		c := b.run(b.pod("p1", ""), "c1")
@@ -138,12 +138,12 @@ func TestEveryWitnessAtOnceSettlesOnce(t *testing.T) {
 			}
 		}
 		if stops != 1 {
-			t.Errorf("STOPPED was told %d times", stops)
+			t.Errorf("STOPPED was published %d times", stops)
 		}
 	})
 }
 
-// An older kernel knows that it ended; the code comes from the shim.
+// An older kernel knows that the process ended; the code comes from the shim.
 func TestTheShimSuppliesTheCodeThatTheKernelLacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -201,7 +201,7 @@ func TestOOMVerdicts(t *testing.T) {
 	})
 }
 
-// PROPERTIES 11: no event before the disk has it; a full disk is tried again, and nothing is lost.
+// PROPERTIES 11: no event is published before the disk has it. A full disk is tried again, and nothing is lost.
 func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -210,7 +210,7 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 		w.set(func() { w.fail["commit "+c] = errors.New("no space left on device") })
 		b.exit(c, 42, true)
 		time.Sleep(10 * time.Second)
-		b.expect(c, running, 0, "") // what is not durable is not told
+		b.expect(c, running, 0, "") // what is not durable is not visible
 		if n := w.count("delete-task " + c); n != 0 {
 			t.Errorf("cleaned up %d times before it was durable", n)
 		}
@@ -227,7 +227,7 @@ func TestALogThatIsHeldOpenDelaysTheTruthByItsBoundOnly(t *testing.T) {
 		c := b.run(b.pod("p1", ""), "c1")
 		began := time.Now()
 		b.exit(c, 0, true)
-		u, _ := b.unit(c)
+		u, _ := b.units.get(c)
 		<-u.settled
 		if d := time.Since(began); d != 250*time.Millisecond {
 			t.Errorf("settled after %v", d)
@@ -265,8 +265,8 @@ func TestARetriedCallJoinsTheOneInFlight(t *testing.T) {
 		}
 		close(slow)
 		wg.Wait()
-		if ids[0] != ids[1] || len(b.all(true)) != 1 {
-			t.Errorf("%v, %d sandboxes", ids, len(b.all(true)))
+		if ids[0] != ids[1] || len(b.units.allSandboxes()) != 1 {
+			t.Errorf("%v, %d sandboxes", ids, len(b.units.allSandboxes()))
 		}
 		if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); !errdefs.IsAlreadyExists(err) {
 			t.Errorf("a caller that has its answer: %v", err)
@@ -274,7 +274,7 @@ func TestARetriedCallJoinsTheOneInFlight(t *testing.T) {
 	})
 }
 
-func TestAResultThatNobodyGotIsGivenToTheNextWhoAsks(t *testing.T) {
+func TestAResultThatNobodyReceivedGoesToTheNextRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
@@ -286,13 +286,13 @@ func TestAResultThatNobodyGotIsGivenToTheNextWhoAsks(t *testing.T) {
 		close(slow)
 		synctest.Wait()
 		id := b.pod("p1", "")
-		if len(b.all(true)) != 1 || id != b.all(true)[0].id {
+		if len(b.units.allSandboxes()) != 1 || id != b.units.allSandboxes()[0].id {
 			t.Error("a second sandbox was made")
 		}
 	})
 }
 
-// What fails on the way is undone whole, whichever step it is.
+// Whichever step fails, everything that was made is undone.
 func TestACreationThatFailsLeavesNothing(t *testing.T) {
 	for _, op := range []string{"netns", "cni", "create-sandbox", "create-container", "create-task", "start-task"} {
 		t.Run(op, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestACreationThatFailsLeavesNothing(t *testing.T) {
 						t.Errorf("left: %v %v %v", w.objects, w.netns, w.cni)
 					}
 				})
-				if len(b.all(true)) != 0 {
+				if len(b.units.allSandboxes()) != 0 {
 					t.Error("the record is left")
 				}
 				w.set(func() { clear(w.fail) })
@@ -449,98 +449,6 @@ func TestAVMRuntimeIsWitnessedByItsTask(t *testing.T) {
 	})
 }
 
-// Every combination of record, task and process: the first row that fits says what follows, and each row is needed.
-func TestDecide(t *testing.T) {
-	const some = "*"
-	rows := []struct {
-		phase          state.Phase
-		removing, made string
-		task           taskSight
-		process        processSight
-		want           course
-		fits           int
-	}{
-		// A creation that was cut off.
-		{phase: state.Creating, removing: some, made: some, task: some, process: some, want: courseUndo},
-		// What ended is given back.
-		{phase: state.Exited, removing: some, made: some, task: some, process: some, want: courseRelease},
-		{phase: state.NotReady, removing: some, made: some, task: some, process: some, want: courseRelease},
-		// Never started, or started without its success being recorded.
-		{phase: state.Created, removing: "yes", made: some, task: some, process: some, want: courseRelease},
-		{phase: state.Created, removing: "no", made: some, task: taskMade, process: some, want: courseNoStart},
-		{phase: state.Created, removing: "no", made: some, task: taskAlive, process: some, want: courseAdopt},
-		{phase: state.Created, removing: "no", made: some, task: taskStopped, process: some, want: courseTask},
-		{phase: state.Created, removing: "no", made: some, task: some, process: processAlive, want: courseNoStart}, // its shim died
-		{phase: state.Created, removing: "no", made: some, task: some, process: processUnseen, want: courseNoStart},
-		{phase: state.Created, removing: "no", made: some, task: some, process: processGone, want: courseLost},
-		{phase: state.Created, removing: "no", made: "yes", task: taskNone, process: processUnknown, want: courseLost}, // a VM that is gone
-		{phase: state.Created, removing: "no", made: some, task: some, process: processUnknown, want: courseNone},
-		// It runs: the kernel's word goes first.
-		{phase: some, removing: some, made: some, task: some, process: processAlive, want: courseWatch},
-		{phase: some, removing: some, made: some, task: taskStopped, process: some, want: courseTask},
-		{phase: some, removing: some, made: some, task: taskNone, process: processGone, want: courseLost},
-		{phase: some, removing: some, made: some, task: some, process: processGone, want: courseAsk}, // the shim is about to learn it
-		{phase: some, removing: some, made: some, task: taskNone, process: processUnseen, want: courseNone},
-		{phase: some, removing: some, made: some, task: taskNone, process: processUnknown, want: courseLost},
-		{phase: some, removing: some, made: some, task: some, process: some, want: courseWatch},
-	}
-	is := func(b bool, want string) bool { return want == some || (want == "yes") == b }
-	for _, s := range sights() {
-		got, found := decide(s), false
-		for i := range rows {
-			r := &rows[i]
-			if (r.phase == some || r.phase == s.Phase) && is(s.Removing, r.removing) && is(s.Made, r.made) &&
-				(r.task == some || r.task == s.Task) && (r.process == some || r.process == s.Process) {
-				if r.fits++; got != r.want {
-					t.Errorf("%+v: %s, want %s", s, got, r.want)
-				}
-				found = true
-				break
-			}
-		}
-		if !found {
-			t.Errorf("%+v has no row", s)
-		}
-	}
-	for _, r := range rows {
-		if r.fits == 0 {
-			t.Errorf("row %+v fits nothing", r)
-		}
-	}
-}
-
-// sights are all combinations.
-func sights() []sight {
-	var all []sight
-	for _, phase := range []state.Phase{state.Creating, state.Created, state.Running, state.Exited, state.Ready, state.NotReady} {
-		for _, removing := range []bool{false, true} {
-			for _, made := range []bool{false, true} {
-				for _, task := range []taskSight{taskNone, taskMade, taskAlive, taskStopped, taskMute} {
-					for _, process := range []processSight{processAlive, processGone, processUnseen, processUnknown} {
-						all = append(all, sight{phase, removing, made, task, process})
-					}
-				}
-			}
-		}
-	}
-	return all
-}
-
-func TestSignals(t *testing.T) {
-	for in, want := range map[string]int{
-		"SIGTERM": 15, "TERM": 15, "15": 15, "sigkill": 9, "SIGRTMIN+3": 37, "SIGNAL_SIGRTMINPLUS3": 37, "SIGNAL_SIGRTMAXMINUS1": 63, "RTMAX": 64, "SIGNAL_SIGUSR1": 10,
-	} {
-		if got, err := parseSignal(in); err != nil || int(got) != want {
-			t.Errorf("%s: %v %v, want %d", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"", "0", "65", "SIGNOPE", "SIGRTMIN+99", "RTMAX+1"} {
-		if got, err := parseSignal(in); err == nil {
-			t.Errorf("%q is %d", in, got)
-		}
-	}
-}
-
 // The disk is full when a creation is given up: nothing may be left, once there is room again.
 func TestACreationGivenUpOnAFullDiskIsUndoneLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -570,7 +478,7 @@ func TestACreationGivenUpOnAFullDiskIsUndoneLater(t *testing.T) {
 	})
 }
 
-func TestWhatIsAskedForWhileBerthStopsIsRefusedInWords(t *testing.T) {
+func TestRequestsAreRefusedWhileBerthStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
 		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
@@ -587,44 +495,9 @@ func TestWhatIsAskedForWhileBerthStopsIsRefusedInWords(t *testing.T) {
 	})
 }
 
-// berth is cut off between the making of a task and its start: the process waits to be started, and is in no record.
-func TestAStartThatWasCutOffIsReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		p := b.pod("p1", "")
-		c, err := b.CreateContainer(t.Context(), p, ctr("c1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.set(func() { w.block["start-task "+c] = make(chan struct{}) })
-		go func() { _ = b.StartContainer(t.Context(), c) }()
-		synctest.Wait()
-		pu, _ := b.unit(p)
-		cu, _ := b.unit(c)
-		loaded := state.Loaded{
-			Sandboxes:  []state.SandboxRecord{{Sandbox: *pu.sandbox, Status: *pu.now()}},
-			Containers: []state.ContainerRecord{{Container: *cu.container, Status: *cu.now()}},
-		}
-		b.stop()
-		w.set(func() { clear(w.block); clear(w.watched) })
-		again := start(t, w)
-		if err := again.Recover(t.Context(), loaded); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		again.expect(c, exited, 128, "StartError")
-		if w.task(c) != nil {
-			t.Error("its task is left")
-		}
-		if err := again.RemovePodSandbox(t.Context(), p); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// The process was made, its start failed, and berth kills what was made: that 137 is not how the container ended.
-func TestAStartThatFailedIsNotToldAsAKill(t *testing.T) {
+// The process was made, its start failed, and berth kills what was made: that 137 is not how the
+// container ended.
+func TestAStartThatFailedIsNotReportedAsAKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
@@ -644,8 +517,8 @@ func TestAStartThatFailedIsNotToldAsAKill(t *testing.T) {
 	})
 }
 
-// Sandboxes of containerd's controllers go the same way: whatever makes them, they are watched, stopped, settled, released
-// and recovered by the same lanes.
+// Sandboxes of containerd's controllers go the same way: whatever makes them, they are watched,
+// stopped, settled, released and recovered by the same lanes.
 func TestSandboxersOfContainerds(t *testing.T) {
 	for _, handler := range []string{"", "shim", "vmm"} {
 		t.Run(handler, func(t *testing.T) {
@@ -653,29 +526,15 @@ func TestSandboxersOfContainerds(t *testing.T) {
 				w := newWorld()
 				b := start(t, w)
 				p := b.pod("p1", handler)
-				c := b.run(p, "c1")
-				u, _ := b.unit(p)
+				b.run(p, "c1")
+				u, _ := b.units.get(p)
 				if remote := handler != ""; (u.now().Endpoint.Address != "") != remote || w.objects["container/"+p] == remote {
 					t.Errorf("endpoint %v, container object %v", u.now().Endpoint, w.objects["container/"+p])
 				}
-				if m, err := b.SandboxMetrics(t.Context(), p); err != nil || m.Type != "fake" {
-					t.Errorf("%v %v", m, err)
-				}
-				if err := b.UpdatePodSandbox(t.Context(), p, config("p1")); err != nil {
-					t.Error(err)
-				}
-				cu, _ := b.unit(c)
-				loaded := state.Loaded{
-					Sandboxes:  []state.SandboxRecord{{Sandbox: *u.sandbox, Status: *u.now()}},
-					Containers: []state.ContainerRecord{{Container: *cu.container, Status: *cu.now()}},
-				}
+				loaded := b.records()
 				b.stop()
 				w.set(func() { clear(w.watched) })
-				again := start(t, w)
-				if err := again.Recover(t.Context(), loaded); err != nil {
-					t.Fatal(err)
-				}
-				synctest.Wait()
+				again := restart(t, w, loaded)
 				if l := again.ListPodSandbox(nil); len(l) != 1 || l[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
 					t.Fatalf("after a restart: %v", l)
 				}
@@ -703,20 +562,17 @@ func TestAStopOfTheBuiltInSandboxer(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
 		p := b.pod("p1", "")
-		u, _ := b.unit(p)
-		if pl, err := b.sandboxer(u).Platform(t.Context(), p); err != nil || pl.OS != "linux" {
-			t.Errorf("%v %v", pl, err)
-		}
-		if err := b.sandboxer(u).Stop(t.Context(), p, time.Minute); err != nil { // it does not heed the signal
+		u, _ := b.units.get(p)
+		if err := sandboxerOf(b.runtime, u.sandbox.Sandboxer).Stop(t.Context(), p, time.Minute); err != nil { // it ignores the signal
 			t.Fatal(err)
 		}
-		if st, err := b.sandboxer(u).Status(t.Context(), p); err != nil || !st.Stopped || st.Code != 137 {
+		if st, err := sandboxerOf(b.runtime, u.sandbox.Sandboxer).Status(t.Context(), p); err != nil || !st.Stopped || st.Code != 137 {
 			t.Errorf("%v %v", st, err)
 		}
 	})
 }
 
-// Every relist finds what runs again: the task witness must not get one more listener each time.
+// Every relist finds the same units running: none may get one more listener each time.
 func TestARelistAddsNoListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

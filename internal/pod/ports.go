@@ -11,25 +11,55 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/exit"
+	"berth/internal/lane"
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/pidfd"
+	"berth/internal/podfiles"
 	"berth/internal/state"
 )
+
+// Ports is everything that the controller works on. All fields are required, except where a
+// comment says otherwise.
+type Ports struct {
+	Runtime Runtime
+	Kernel  Kernel
+	Cgroups Cgroups
+	Network Network
+	Files   Files
+	Stdios  Stdios
+	Images  Images
+	Store   Store
+	Feed    Feed
+	// Labels may be nil: the host does not have SELinux.
+	Labels Labels
+	// Hooks may be nil: nothing takes part then.
+	Hooks Hooks
+	// Observer and LaneObserver may be nil.
+	Observer     Observer
+	LaneObserver lane.Observer[LaneKey]
+}
 
 // Handler is one configured runtime handler.
 type Handler struct {
 	Name string
 	// Type is containerd's runtime: a name such as io.containerd.runc.v2, or the path of a shim.
 	Type string
-	// Binary is the OCI runtime's path; "" for the shim's default. Root is where it keeps its
-	// state; "" for its default.
-	Binary, Root  string
+	// Binary is the OCI runtime's path; "" for the shim's default.
+	Binary string
+	// Root is where the OCI runtime keeps its state; "" for its default.
+	Root          string
 	SystemdCgroup bool
-	// Sandboxer is the sandbox controller of containerd's that makes the pods' sandboxes; "" for the built-in one.
+	// Sandboxer is the sandbox controller of containerd that makes the pods' sandboxes; "" for the
+	// built-in one.
 	Sandboxer string
-	// HostProcess says that a container's init is a process of this host, so that the kernel
-	// can speak for it. False for VM runtimes.
-	HostProcess                  bool
+	// HostProcess says that a container's init is a process of this host, so that the kernel can
+	// report its end. It is false for VM runtimes.
+	HostProcess bool
+	// Logger is the path of berth-logger where the runtime's shim starts it to keep a container's
+	// output while berth is away; "" for shims that copy the output into FIFOs.
+	Logger                       string
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string
 	ContainerAnnotations         []string
@@ -42,15 +72,18 @@ type Object struct {
 	Image     string
 	Handler   Handler
 	Spec      *specs.Spec
-	// Snapshotter and SnapshotKey name the writable layer; empty for the built-in pause.
-	Snapshotter, SnapshotKey string
-	Labels                   map[string]string
+	// Snapshotter and SnapshotKey name the writable layer; empty for the built-in pause process.
+	Snapshotter string
+	SnapshotKey string
+	Labels      map[string]string
 }
 
-// TaskIO are the FIFO paths of a task; empty for none.
+// TaskIO holds the paths of FIFOs, or the logging URIs, of a task; empty for none.
 type TaskIO struct {
-	Stdin, Stdout, Stderr string
-	Terminal              bool
+	Stdin    string
+	Stdout   string
+	Stderr   string
+	Terminal bool
 }
 
 // TaskState is what containerd knows of a task.
@@ -62,67 +95,68 @@ type TaskState struct {
 	ExitedAt time.Time
 }
 
-// Runtime is containerd, as far as pods need it. Errors wrap errdefs' sentinels: ErrNotFound for what
-// is absent, ErrUnavailable when containerd cannot be reached. Every Delete of what is absent
+// Runtime is containerd, as far as pods need it. Errors wrap errdefs' sentinels: ErrNotFound for
+// what is absent, ErrUnavailable when containerd cannot be reached. Every Delete of what is absent
 // is ErrNotFound and harmless.
 type Runtime interface {
-	// CreateSandbox makes a sandbox object: a pod's, or a container's of the same ID, which keeps an ended task
-	// from being cleaned away by a containerd that starts.
+	// CreateSandbox makes a sandbox object: a pod's, or a container's of the same ID, which keeps
+	// an ended task from being cleaned away by a containerd that starts.
 	CreateSandbox(ctx context.Context, id string, h Handler) error
 	DeleteSandbox(ctx context.Context, id string) error
 	CreateContainer(ctx context.Context, o Object) error
 	DeleteContainer(ctx context.Context, id string) error
-	// PrepareSnapshot makes a writable layer on the image's chain, safe from containerd's
-	// garbage collection until it is deleted.
+	// PrepareSnapshot makes a writable layer on the image's chain, safe from containerd's garbage
+	// collection until it is deleted.
 	PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
 
-	// CreateTask makes the task and its process, not yet running the user's program.
+	// CreateTask makes the task and its process, which does not run the user's program yet.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
 	StartTask(ctx context.Context, id string) error
 	KillTask(ctx context.Context, id string, sig unix.Signal) error
-	// DeleteTask removes the task and makes sure that nothing of it is left: neither in
-	// containerd's task list nor as a shim.
+	// DeleteTask removes the task and makes sure that nothing of it is left: neither in containerd's
+	// task list nor as a shim.
 	DeleteTask(ctx context.Context, id string) error
 	TaskState(ctx context.Context, id string) (TaskState, error)
-	// WaitTask returns when the task's process ended, with the shim's word.
+	// WaitTask returns when the task's process ended, with what the shim measured.
 	WaitTask(ctx context.Context, id string) (TaskState, error)
 
-	// Inventory lists what containerd has of ours.
+	// Inventory lists what containerd has of ours. It does not wait for shims that do not answer.
 	Inventory(ctx context.Context) (Inventory, error)
-	// TaskMetrics is the shim's account of a task.
-	TaskMetrics(ctx context.Context, id string) (Metric, error)
-	// Sandboxer is a sandbox controller of containerd's.
+	// Sandboxer returns a sandbox controller of containerd's.
 	Sandboxer(name string) Sandboxer
 
-	// Spec is the OCI spec of a container object, for verbose status.
+	// Spec returns the OCI spec of a container object, for the verbose status.
 	Spec(ctx context.Context, id string) (*specs.Spec, error)
 }
 
 // TaskRequest asks for a task.
 type TaskRequest struct {
-	ID                       string
-	Endpoint                 state.Endpoint // of the sandbox; zero: the sandbox's shim, or one of its own
-	IO                       TaskIO
-	Snapshotter, SnapshotKey string // of the root filesystem; empty when the spec names a directory
+	ID string
+	// Endpoint is the sandbox's task service; zero: the sandbox's shim, or a shim of its own.
+	Endpoint state.Endpoint
+	IO       TaskIO
+	// Snapshotter and SnapshotKey name the root filesystem; empty when the spec names a directory.
+	Snapshotter string
+	SnapshotKey string
 }
 
 // Inventory is everything of ours that containerd has, by ID.
 type Inventory struct {
-	Containers map[string]map[string]string // labels by container ID
-	Tasks      map[string]TaskState
-	Unknown    map[string]bool // there may be a task, its shim does not say
-	Sandboxes  map[string]bool
-	Snapshots  map[string]string // snapshotter by key, of those that berth made
-	Orphans    map[string]bool   // tasks of which there is no container, by whomever they were made
+	Containers  map[string]map[string]string // labels by container ID
+	Tasks       map[string]TaskState
+	Unreachable map[string]bool // there may be a task: its shim did not answer in time
+	Sandboxes   map[string]bool
+	Snapshots   map[string]string // snapshotter by key, of those that berth made
+	Orphans     map[string]bool   // tasks without a container, whoever made them
 }
 
-// Kernel is the kernel witness.
+// Kernel is the kernel as a witness: package pidfd.
 type Kernel interface {
 	// Watch identifies and watches a process; ErrNotFound when it is gone.
-	Watch(id string, p state.Process) (state.Process, error)
+	Watch(id string, p pidfd.Process) (pidfd.Process, error)
 	Forget(id string)
-	// Signal is ErrNotFound when the process is not watched or gone.
+	// Signal returns ErrNotFound when the process is not watched or gone.
 	Signal(id string, sig unix.Signal) error
 	Look(id string) (alive, watched bool)
 	Exact() bool
@@ -131,11 +165,13 @@ type Kernel interface {
 // Cgroups reads and ends control groups.
 type Cgroups interface {
 	Of(pid uint32) (string, error)
+	// OOMKills returns how often the OOM killer fired in the group; ErrNotFound when there is no
+	// such group any more.
 	OOMKills(dir string) (uint64, error)
 	KillAll(ctx context.Context, dir string) error
 }
 
-// Network plumbs sandboxes.
+// Network connects sandboxes.
 type Network interface {
 	PathFor(podID string) string
 	CreateNS(ctx context.Context, path string) error
@@ -147,15 +183,38 @@ type Network interface {
 	Status() error
 }
 
+// Files is the pods' own files on this host: package podfiles.
+type Files interface {
+	// MakeSandbox makes what the containers of a pod share.
+	MakeSandbox(s podfiles.Sandbox) error
+	// Shared returns the host path of each file that a pod's containers share, by its path in the
+	// container.
+	Shared(podID string, hostIPC bool) map[string]string
+	// MakeVolume makes an empty directory for the nth volume of a container's image.
+	MakeVolume(id string, n int) (string, error)
+	// MakeHostPath makes the host directory of a mount if nothing is there.
+	MakeHostPath(path string) error
+	// IO returns the directory for a container's stdio, which belongs to Stdios.
+	IO(id string) string
+	// Remove unmounts and removes everything of one ID. What is absent is not an error.
+	Remove(id string) error
+	// IDs lists every ID that has something here.
+	IDs() ([]string, error)
+}
+
 // Stdio is one container's stdin, stdout and stderr.
 type Stdio interface {
 	FIFOs() (stdin, stdout, stderr string)
-	// Started says that the shim holds its ends now.
-	Started()
+	// Started says that the shim holds its ends now, or never will. With an error, a container that
+	// is started would lose its output.
+	Started() error
 	Run(ctx context.Context) error
+	// Drained is closed when the output has ended and is logged. Drain waits for what a container
+	// wrote before its processes ended; Flush for what is there now.
 	Drained() <-chan struct{}
+	Drain(ctx context.Context) error
 	Flush(ctx context.Context) error
-	Reopen() error
+	Reopen(ctx context.Context) error
 	Close() error
 	Remove() error
 }
@@ -163,7 +222,11 @@ type Stdio interface {
 // Stdios makes them.
 type Stdios interface {
 	Create(o logs.Options) (Stdio, error)
+	// Open continues with the stdio that an earlier berth made; ErrNotFound when there is none. It
+	// does not wait for the log's disk.
 	Open(o logs.Options) (Stdio, error)
+	// RemoveAll removes the stdio that is in a directory, whoever made it.
+	RemoveAll(dir string) error
 }
 
 // Image is what a container needs of an image.
@@ -179,11 +242,25 @@ type Image struct {
 type Images interface {
 	// Resolve finds an image that is on this node; ErrNotFound names the reference.
 	Resolve(ref string) (Image, error)
+	// Name is how people call the image of an ID now: its first tag, else its digest reference; "" if
+	// the node has no such image any more. It reads memory alone.
+	Name(id string) string
 	// Files returns the image's /etc/passwd and /etc/group.
 	Files(ctx context.Context, img Image) (passwd, group []byte, err error)
-	// CopyOut copies what the image has under path into dir, ownership and modes kept. A path that the
-	// image does not have leaves dir empty.
+	// Unpack makes the snapshots of an image that is on this node without them: it was fetched by
+	// another client, or they were lost. Whoever asks at the same time shares the work.
+	Unpack(ctx context.Context, img Image) error
+	// CopyOut copies what the image has under path into dir, ownership and modes kept. A path that
+	// the image does not have leaves dir empty.
 	CopyOut(ctx context.Context, img Image, path, dir string) error
+}
+
+// Labels keeps the SELinux labels that package spec has allocated: package selinux.
+type Labels interface {
+	// Reserve takes the label of a process that an earlier berth started.
+	Reserve(process string) error
+	// Release gives a label back when nothing runs under it any more.
+	Release(process string)
 }
 
 // Store commits records.
@@ -191,7 +268,7 @@ type Store interface {
 	Commit(changes ...state.Change) error
 }
 
-// Feed tells subscribers.
+// Feed publishes container events to subscribers.
 type Feed interface {
 	// Stamp is the next instant for an event of a pod, taken before the snapshot it comes with.
 	Stamp(podID string, now time.Time) int64
@@ -201,18 +278,49 @@ type Feed interface {
 	Forget(podID string)
 }
 
-// Events by which others know where a unit stands.
+// Hooks are the places where extensions of a node take part in the life of pods: NRI plug-ins and
+// CDI devices.
+type Hooks interface {
+	// AdjustSpec may change the OCI spec of a container before its object is created. It is called
+	// in CreateContainer; an error fails the creation.
+	AdjustSpec(ctx context.Context, t Target, config *runtimeapi.ContainerConfig, spec *specs.Spec) error
+	// SandboxRun is called when a sandbox is READY, before RunPodSandbox returns. An error undoes
+	// the sandbox.
+	SandboxRun(ctx context.Context, t Target) error
+	// Started is called after a container became RUNNING.
+	Started(ctx context.Context, t Target)
+	// Ended is called after the exit of a container or sandbox was settled and published, on a lane
+	// of its own: what it waits for delays nothing. An error has it called again.
+	Ended(ctx context.Context, t Target, f exit.Fact) error
+}
+
+// Repair names something that no witness reported and the audit found.
+type Repair string
+
+// What the audit repairs.
 const (
-	EventReleased = "released" // with the names of what was given back
-	EventRemoved  = "removed"
+	RepairedExit   Repair = "exit"
+	RepairedOrphan Repair = "orphan"
 )
 
-// Observer hears what happens, for logs, metrics and timelines. Its methods must not block.
+// Observer is notified of what happens, for logs, metrics and timelines. Its methods must not block.
 type Observer interface {
 	// Event is one thing that happened to id. err may be nil.
 	Event(id, what string, err error, fields ...any)
-	// Repaired tells of something that nobody had told, and the audit found.
-	Repaired(what string)
-	// Settled tells of a settled exit: the lag is from the process's end to its being durable.
-	Settled(id, origin string, lag time.Duration)
+	// Settled reports a settled exit. lag is the time from the process's end to its exit being
+	// durable and visible.
+	Settled(id string, f exit.Fact, lag time.Duration)
+	// Released reports what was given back, and what id still holds.
+	Released(id string, gone, held state.Hold)
+	// Removed reports that the record of id was deleted.
+	Removed(id string)
+	Repaired(what Repair)
 }
+
+type noObserver struct{}
+
+func (noObserver) Event(string, string, error, ...any)      {}
+func (noObserver) Settled(string, exit.Fact, time.Duration) {}
+func (noObserver) Released(string, state.Hold, state.Hold)  {}
+func (noObserver) Removed(string)                           {}
+func (noObserver) Repaired(Repair)                          {}

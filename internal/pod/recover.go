@@ -10,335 +10,235 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
 	"berth/internal/state"
 )
 
-// sight is what is seen of one unit when records and the outside are compared.
-type sight struct {
-	Phase    state.Phase
-	Removing bool
-	Made     bool // a process is in the record
-	Task     taskSight
-	Process  processSight
+// recovery brings records and the outside together: at boot, after each new connection to
+// containerd, and now and then.
+type recovery struct {
+	cfg       Config
+	make      units
+	runtime   Runtime
+	units     *registry
+	names     *inflight
+	processes *processes
+	witnesses *witnesses
+	output    *output
+	lanes     *lanes
+	publisher *publisher
+	orphans   *orphans
+	damaged   *damaged
+	labels    Labels // nil without SELinux
+	obs       Observer
+	// restored is closed when the records are in the registry: the audit waits for it.
+	restored chan struct{}
 }
 
-type taskSight string
-
-const (
-	taskNone    taskSight = "none"    // containerd knows no task
-	taskMade    taskSight = "made"    // its process was made and not started
-	taskAlive   taskSight = "alive"   // containerd says that it runs
-	taskStopped taskSight = "stopped" // containerd has its exit code
-	taskMute    taskSight = "mute"    // there may be one, its shim does not answer
-)
-
-type processSight string
-
-const (
-	processAlive   processSight = "alive"   // the recorded process lives
-	processGone    processSight = "gone"    // it does not
-	processUnseen  processSight = "unseen"  // it is of this host, and the kernel could not be asked
-	processUnknown processSight = "unknown" // none is recorded, or it is not of this host
-)
-
-// course is what follows.
-type course string
-
-const (
-	courseNone    course = "none"    // all is well, nothing runs
-	courseWatch   course = "watch"   // it runs: watch on
-	courseAdopt   course = "adopt"   // it was started, only the record does not say so yet
-	courseTask    course = "task"    // it ended: containerd has the code
-	courseAsk     course = "ask"     // it ended: the code has to be asked for
-	courseLost    course = "lost"    // it ended, and nobody can know how
-	courseNoStart course = "nostart" // its start was cut off, and is given up
-	courseUndo    course = "undo"    // its creation was cut off
-	courseRelease course = "release" // it ended, and its release goes on
-)
-
-// decide is the whole of recovery: one row per case, the same after a crash, a clean stop, or a
-// lost connection to containerd.
-//
-// The kernel's word on a recorded process goes before containerd's: a task whose shim died is
-// unknown to containerd while its process may well live.
-func decide(s sight) course {
-	switch s.Phase {
-	case state.Creating:
-		return courseUndo
-	case state.Exited, state.NotReady:
-		return courseRelease
-	case state.Created:
-		if s.Removing {
-			return courseRelease
-		}
-		switch s.Task {
-		case taskMade:
-			return courseNoStart
-		case taskAlive:
-			return courseAdopt
-		case taskStopped:
-			return courseTask
-		}
-		switch s.Process { // its shim does not say, or is dead
-		case processAlive, processUnseen:
-			return courseNoStart
-		case processGone:
-			return courseLost
-		case processUnknown:
-			if s.Made && s.Task == taskNone {
-				return courseLost
-			}
-		}
-		return courseNone
-	}
-	// RUNNING, READY
-	switch s.Process {
-	case processAlive:
-		return courseWatch
-	case processGone:
-		switch s.Task {
-		case taskStopped:
-			return courseTask
-		case taskAlive, taskMade, taskMute:
-			return courseAsk // the shim is about to learn it
-		default:
-			return courseLost
-		}
-	}
-	switch s.Task {
-	case taskAlive, taskMade, taskMute:
-		return courseWatch
-	case taskStopped:
-		return courseTask
-	default:
-		if s.Process == processUnseen {
-			return courseNone // it may live without its shim: the audit looks again
-		}
-		return courseLost
-	}
-}
-
-// Recover takes the records that were loaded, compares them with the outside and sets
-// everything going. Call it once, before Run. Damaged records are left alone, and what belongs to them
-// too. The error is that of reaching containerd: nothing was decided then.
-func (c *Controller) Recover(ctx context.Context, loaded state.Loaded) error {
-	inv, err := c.runtime.Inventory(ctx)
-	if err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
+// restore takes the records that were loaded, opens what berth itself has of each unit (the log, the
+// pidfd) and publishes the ends that may not have been received. It asks neither containerd nor a
+// shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
+func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
-		c.strays.damaged[d.ID] = true
-		c.obs.Event(d.ID, "record cannot be read and is left alone", d.Err)
+		r.damaged.add(d)
 	}
-	for _, r := range loaded.Sandboxes {
-		c.restore(newSandbox(r.Sandbox, r.Status, c.handlerOf(r.Handler), c.store))
+	for _, rec := range loaded.Sandboxes {
+		r.restoreUnit(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
 	}
-	for _, r := range loaded.Containers {
-		p, ok := c.unit(r.PodID)
-		if !ok {
-			c.strays.damaged[r.ID] = true
-			c.obs.Event(r.ID, "record names a sandbox that has none: left alone", nil, "sandbox", r.PodID)
+	for _, rec := range loaded.Containers {
+		p, ok := r.units.get(rec.PodID)
+		if !ok || !p.isSandbox() {
+			r.damaged.add(state.Damaged{
+				Kind:      state.KindContainer,
+				ID:        rec.ID,
+				Err:       fmt.Errorf("the record names the sandbox %q, which has no readable record", rec.PodID),
+				Container: rec.Container,
+				Status:    rec.Status,
+			})
 			continue
 		}
-		c.restore(newContainer(r.Container, r.Status, p, c.store))
+		r.restoreUnit(r.make.container(rec.Container, rec.Status, p))
 	}
-	c.compare(ctx, inv)
-	c.findStrays(ctx, inv, true)
-	for _, u := range append(c.all(true), c.all(false)...) {
+	for _, u := range r.units.all() {
+		r.publisher.assume(u)
 		if u.now().Phase.Ended() && !u.now().Removing {
-			// Whether anyone heard of it before the restart is not known: tell it again.
-			c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+			r.publisher.stopped(u)
 		}
 	}
-	return nil
+	close(r.restored)
 }
 
-// handlerOf is the handler of a record. One that is not configured any more still has to be
-// watched and released: the record's name with the common traits will do.
-func (c *Controller) handlerOf(name string) Handler {
-	if h, err := c.handler(name); err == nil {
+// handlerOf returns the handler of a record. One that is not configured any more still has to be
+// watched and released: the record's name with the common properties will do.
+func (r *recovery) handlerOf(name string) Handler {
+	if h, ok := r.cfg.Handlers[name]; ok {
 		return h
 	}
 	return Handler{Name: name, HostProcess: true}
 }
 
-func (c *Controller) restore(u *unit) {
-	st := u.now()
-	c.add(u)
-	if !c.flights.take(nameOf(u), u.id) && !st.Removing {
-		c.obs.Event(u.id, "another unit has the same name", nil, "name", nameOf(u))
+func (r *recovery) restoreUnit(u *unit) {
+	r.units.add(u)
+	if !r.names.take(nameOf(u), u.id) && !u.now().Removing {
+		r.obs.Event(u.id, "another unit has the same name", nil, "name", nameOf(u))
 	}
-	switch {
-	case st.Phase == state.Creating:
-	case st.StartedAt.IsZero():
-		u.told = int(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT) + 1
-	default:
-		u.told = int(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT) + 1
+	if err := r.output.reopen(u); err != nil {
+		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
 	}
-	if !st.Exit.Zero() {
-		u.mu.heard = st.Exit
+	if r.labels != nil && u.label() != "" {
+		if err := r.labels.Reserve(u.label()); err != nil {
+			r.obs.Event(u.id, "its SELinux label cannot be reserved: another pod may get the same", err)
+		}
+	}
+	if u.now().Holds.Has(state.HoldTask) {
+		r.processes.observe(u) // so that its end from now on is measured
+	}
+	if u.now().Phase != state.Created {
+		u.setCompared()
 	}
 }
 
-// Relist compares every unit with containerd's lists: after each new connection, events may
-// have been lost.
-func (c *Controller) Relist(ctx context.Context) error {
-	inv, err := c.runtime.Inventory(ctx)
+// relist compares every unit with everything that containerd has: events may have been lost. It
+// reports whether a shim did not answer, so that it is worth while to ask again soon.
+func (r *recovery) relist(ctx context.Context) (unreachable bool, err error) {
+	before := r.units.ids()
+	inv, err := r.runtime.Inventory(ctx)
 	if err != nil {
-		return fmt.Errorf("relist: %w", err)
+		return false, fmt.Errorf("relist: %w", err)
 	}
-	c.compare(ctx, inv)
-	c.findStrays(ctx, inv, false)
-	return nil
+	r.compare(ctx, inv)
+	r.orphans.find(ctx, inv, before)
+	return len(inv.Unreachable) > 0, nil
 }
 
-// compare decides for each unit and follows. One unit's trouble is its own.
-func (c *Controller) compare(ctx context.Context, inv Inventory) {
+// compare decides for each unit and acts. One unit's trouble is its own.
+func (r *recovery) compare(ctx context.Context, inv Inventory) {
 	var g errgroup.Group
 	g.SetLimit(16)
-	for _, u := range append(c.all(true), c.all(false)...) {
+	for _, u := range r.units.all() {
 		g.Go(func() error {
-			if !u.starting.tryLock() {
-				return nil // an operation of ours is at work on it and will see for itself
+			if !u.task.tryLock() {
+				return nil // an operation of berth's own is at work on it and will see for itself
 			}
-			defer u.starting.unlock()
-			c.follow(ctx, u, inv)
+			defer u.task.unlock()
+			r.act(ctx, u, inv)
 			return nil
 		})
 	}
 	_ = g.Wait()
 }
 
-func (c *Controller) follow(ctx context.Context, u *unit, inv Inventory) {
+// sandboxTimeout bounds the question to a sandbox controller.
+const sandboxTimeout = time.Second
+
+// act decides for u and does what follows. u.task must be held.
+func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	st := u.now()
-	task, has := inv.Tasks[u.id]
-	if u.isSandbox() && u.sandbox.Sandboxer != "" { // it is no task
+	known, has := inv.Tasks[u.id]
+	unreachable := inv.Unreachable[u.id]
+	if u.isSandbox() && u.sandbox.Sandboxer != "" { // it is not a task
+		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 		var err error
-		if task, err = c.bodyState(ctx, u); err == nil {
-			has = true
-		} else if !errdefs.IsNotFound(err) {
-			inv.Unknown = map[string]bool{u.id: true}
-		}
+		known, err = u.workload.State(ctx)
+		cancel()
+		has, unreachable = err == nil, absent(err) != nil
 	}
-	s := sight{Phase: st.Phase, Removing: st.Removing, Made: st.Process.Pid != 0, Task: seenTask(task, has, inv.Unknown[u.id]), Process: c.seeProcess(u)}
-	do := decide(s)
-	if do == courseRelease && !st.Removing && due(u, st) == 0 {
-		return // it lies there until somebody removes it: nothing to do, and nothing to tell each time
+	o := observed{
+		Phase:    st.Phase,
+		Removing: st.Removing,
+		Recorded: st.Process.Pid != 0,
+		Task:     observeTask(known, has, unreachable),
+		Process:  r.processes.observe(u),
 	}
-	if do != courseNone {
-		c.obs.Event(u.id, "compared with containerd", nil, "phase", string(s.Phase), "task", string(s.Task), "process", string(s.Process), "course", string(do))
+	do := decide(o)
+	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
+		r.holdAgain(u)
+		st = u.now()
+	}
+	if do == actionRelease && !st.Removing && due(u, st) == 0 {
+		return // it lies there until somebody removes it: nothing to do, and nothing to log each time
+	}
+	if do != actionNone {
+		r.obs.Event(u.id, "compared with containerd", nil,
+			"phase", string(o.Phase), "task", string(o.Task), "process", string(o.Process), "action", string(do))
+	}
+	if do != actionLater && do != actionUndoStart {
+		defer u.setCompared()
 	}
 	switch do {
-	case courseWatch:
-		c.resume(u, task)
-	case courseAdopt:
-		c.adopt(u, task)
-	case courseTask:
-		c.Exited(exit.Fact{ID: u.id, Code: task.Code, Measured: true, At: task.ExitedAt, Origin: exit.Task})
-	case courseAsk:
-		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit})
-	case courseLost:
-		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd knew nothing of it any more"})
-	case courseNoStart:
-		u.giveUp(errors.New("berth stopped while it was being started"))
-		c.lanes.Offer(u.id, StepSettle)
-	case courseUndo:
-		u.hear(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
-		c.lanes.Offer(u.id, StepSettle)
-	case courseRelease:
-		c.reopenStdio(u)
-		c.lanes.Offer(u.id, StepRelease)
-		c.lanes.Poke(u.id) // what it failed for may be over
+	case actionWatch:
+		r.resume(u, known)
+	case actionAdopt:
+		r.adopt(u, known)
+	case actionReport:
+		r.witnesses.reportFor(u, taskFact(u.id, known))
+	case actionMeasure:
+		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
+	case actionLost:
+		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd did not know it any more"})
+	case actionAbandon:
+		u.evidence.abandon(errors.New("berth stopped while it was being started"))
+		r.lanes.settle(u)
+	case actionUndoStart:
+		u.undoing.Store(true)
+		r.lanes.undoStart(u)
+	case actionUndo:
+		u.evidence.add(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
+		r.lanes.settle(u)
+	case actionRelease:
+		r.lanes.release(u)
+		r.lanes.poke(u.id) // what it failed for may be over
 	}
 }
 
-func seenTask(t TaskState, has, mute bool) taskSight {
-	switch {
-	case mute:
-		return taskMute
-	case !has:
-		return taskNone
-	case t.Stopped:
-		return taskStopped
-	case t.Running:
-		return taskAlive
-	default:
-		return taskMade
+// resume continues with a unit that runs: its log and the task witness.
+func (r *recovery) resume(u *unit, known TaskState) {
+	if err := r.output.reopen(u); err != nil {
+		r.obs.Event(u.id, "its output cannot be read for now", err)
 	}
-}
-
-// seeProcess asks the kernel about u's process, which it watches again if need be.
-func (c *Controller) seeProcess(u *unit) processSight {
-	if alive, watched := c.kernel.Look(u.id); watched {
-		if alive {
-			return processAlive
-		}
-		return processGone
-	}
-	p := u.process()
-	if !u.handler.HostProcess || p.Pid == 0 {
-		return processUnknown
-	}
-	_, err := c.kernel.Watch(u.id, p)
-	switch {
-	case errdefs.IsNotFound(err):
-		return processGone
-	case err != nil:
-		c.obs.Event(u.id, "the kernel cannot watch it", err)
-		return processUnseen
-	}
-	if alive, _ := c.kernel.Look(u.id); !alive {
-		return processGone // it ended; a pidfd that was kept may yet tell the code
-	}
-	return processAlive
-}
-
-// resume goes on with a unit that runs: stdio and the task witness.
-func (c *Controller) resume(u *unit, task TaskState) {
-	c.reopenStdio(u)
-	if u.now().Process.Pid == 0 && task.Pid != 0 {
-		if p, err := c.watch(u, state.Process{Pid: task.Pid}); err == nil {
+	if u.now().Process.Pid == 0 && known.Pid != 0 {
+		if p, err := r.processes.watch(u, known.Pid); err == nil {
 			u.setProcess(p)
 		}
 	}
-	c.waitTask(u)
-}
-
-// reopenStdio goes on pumping what the container wrote while berth was away.
-func (c *Controller) reopenStdio(u *unit) {
-	if u.isSandbox() || u.stdio() != nil || !u.now().Holds.Has(state.HoldIO) {
-		return
-	}
-	s, err := c.stdios.Open(c.logOptions(u))
-	if err != nil {
-		if !errdefs.IsNotFound(err) {
-			c.obs.Event(u.id, "its output cannot be read any more", err)
-		}
-		return
-	}
-	u.setStdio(s)
-	c.pump(u, s)
+	r.witnesses.listen(u)
 }
 
 // adopt records a start whose success was not recorded when berth was cut off.
-func (c *Controller) adopt(u *unit, task TaskState) {
-	p, err := c.watch(u, state.Process{Pid: task.Pid})
+func (r *recovery) adopt(u *unit, known TaskState) {
+	p, err := r.processes.watch(u, known.Pid)
 	if errdefs.IsNotFound(err) {
-		c.Exited(exit.Fact{ID: u.id, Origin: exit.Audit})
+		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
 		return
 	}
 	u.setProcess(p)
-	c.reopenStdio(u)
+	if err := r.output.reopen(u); err != nil {
+		r.obs.Event(u.id, "its output cannot be read for now", err)
+	}
 	if err := u.change(func(st *state.Status) bool {
-		st.Phase, st.Process, st.StartedAt = u.alive(), p, time.Now()
+		st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
 		return true
 	}); err != nil {
-		c.obs.Event(u.id, "its start cannot be recorded", err)
+		r.obs.Event(u.id, "its start cannot be recorded", err) // the next relist tries again
 		return
 	}
-	c.waitTask(u)
-	c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	r.witnesses.listen(u)
+	r.publisher.started(u)
+}
+
+// holdAgain records that an ended unit holds a task once more: containerd carried out a start that
+// berth had given up, after the task was released. Its process is not the one on record.
+func (r *recovery) holdAgain(u *unit) {
+	if err := u.change(func(st *state.Status) bool {
+		st.Holds |= state.HoldTask
+		st.Process = state.Process{}
+		return true
+	}); err != nil {
+		r.obs.Event(u.id, "a task that was made after the release cannot be recorded", err) // the next relist tries again
+		return
+	}
+	u.setProcess(state.Process{})
+	r.obs.Event(u.id, "a task was made after the release: releasing it, too", nil)
+	r.obs.Repaired(RepairedOrphan)
 }

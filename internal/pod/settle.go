@@ -4,134 +4,60 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
-	"berth/internal/lane"
 	"berth/internal/state"
 )
 
-// late marks the lane of what is learned after an exit was settled: a better word must not wait behind a release that
-// backs off.
-const late = "/late"
-
-// Step is what a lane attempts for one unit.
-type Step string
-
-const (
-	StepSettle  Step = "settle"
-	StepRelease Step = "release"
-	StepReap    Step = "reap" // of an ID that has no unit
-)
-
-// Exited takes a witness's fact. It never blocks: the fact is merged into what is known and the
-// unit's lane does the rest. Facts of unknown IDs are dropped: exec processes have none,
-// other namespaces' containers neither.
-//
-// Where the kernel watches the process, it alone says that it ended: a shim that died takes
-// containerd's word with it (its clean-up reports 137 for what it is about to kill), so
-// what others say only supplies the code that the kernel may lack.
-func (c *Controller) Exited(f exit.Fact) {
-	u, ok := c.unit(f.ID)
-	if !ok {
-		return
-	}
-	hint := false
-	if f.Origin != exit.Kernel {
-		switch c.seeProcess(u) {
-		case processAlive, processUnseen: // should it have ended all the same, the audit will find it
-			c.obs.Event(f.ID, "exit doubted: the kernel does not say that the process ended", nil, "told", f.String())
-			return
-		case processGone:
-			if _, hint = c.kernel.Look(f.ID); hint {
-				// The kernel's own fact is on its way or here. Should it have been lost, this offer is what
-				// settles the exit.
-				u.hear(exit.Fact{ID: f.ID, At: f.At, Origin: exit.Kernel}, false)
-			}
-		case processUnknown:
-		}
-	}
-	if !u.hear(f, hint) && u.now().Phase.Ended() {
-		return
-	}
-	c.obs.Event(f.ID, "exit heard", nil, "fact", f.String())
-	switch known, _ := u.heard(); {
-	case known.Zero():
-	case u.now().Phase.Ended():
-		c.lanes.Offer(f.ID+late, StepSettle)
-	default:
-		c.lanes.Offer(f.ID, StepSettle)
-	}
+// settler turns facts into durable, visible state.
+type settler struct {
+	cfg       Config
+	processes *processes
+	lanes     *lanes
+	pacer     *pacer
+	ops       *operations
+	publisher *publisher
+	hooks     Hooks // nil for none
+	obs       Observer
 }
 
-// OOMKilled takes containerd's word that the kernel killed in a container for want of memory. It counts where berth
-// cannot read the container's cgroup itself: in a VM.
-func (c *Controller) OOMKilled(id string) {
-	u, ok := c.unit(id)
-	if !ok {
-		return
-	}
-	c.obs.Event(id, "containerd reports an OOM kill", nil)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.mu.oomTold = true
-}
-
-// attempt is what the lanes run.
-func (c *Controller) attempt(ctx context.Context, a lane.Attempt[Step]) lane.Result {
-	u, ok := c.unit(strings.TrimSuffix(a.ID, late))
-	if !ok && a.Item != StepReap {
-		return lane.Done()
-	}
-	var err error
-	switch a.Item {
-	case StepSettle:
-		err = c.settle(ctx, u)
-	case StepRelease:
-		err = c.release(ctx, u)
-	case StepReap:
-		err = c.reap(ctx, a.ID)
-	}
-	if err != nil {
-		c.obs.Event(a.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
-		return lane.Retry(err)
-	}
-	return lane.Done()
-}
-
-// settle turns what was heard into durable, visible state, and hands over to release.
-func (c *Controller) settle(ctx context.Context, u *unit) error {
-	if u.givenUp() {
-		if err := c.endUnstarted(ctx, u); err != nil {
+// settle makes what the witnesses reported about u durable and visible, and hands over to the
+// release. It is attempted by the unit's lane until it succeeds, and does nothing when nothing was
+// reported.
+func (s *settler) settle(ctx context.Context, u *unit) error {
+	defer s.pacer.settle()()
+	if u.evidence.isAbandoned() && !u.now().Phase.Ended() {
+		if err := s.endAbandoned(ctx, u); err != nil {
 			return err
 		}
 	}
-	known, _ := u.heard()
+	known, _ := u.evidence.known()
 	if known.Zero() {
 		return nil
 	}
-	if st := u.now(); st.Phase.Ended() {
-		return c.improve(u, known)
+	if u.now().Phase.Ended() {
+		return s.correct(u, known)
 	}
+	s.processes.readOOM(u, known)
 	if !known.Measured || known.At.IsZero() {
-		known = c.measure(ctx, u)
+		known = s.measure(ctx, u)
 	}
 	if known.At.IsZero() {
-		known.At = u.noticed() // nobody knows better
+		known.At = u.evidence.noticedAt() // nobody knows better
 	}
-	c.endLeftovers(ctx, u)
-	known.OOM = known.OOM || c.oomKilled(u, known)
-	c.drain(ctx, u)
+	s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
+	if !u.isSandbox() && known.Origin != exit.Start {
+		known.OOM = known.OOM || u.evidence.oomKilled(known)
+	}
 
-	err := u.change(func(st *state.Status) bool {
-		if st.Phase.Ended() {
+	settled := false
+	err := u.changeAfter(func(st *state.Status) bool {
+		if settled = !st.Phase.Ended(); !settled {
 			return false
 		}
 		if st.StartedAt.IsZero() && known.Origin != exit.Start {
@@ -140,56 +66,58 @@ func (c *Controller) settle(ctx context.Context, u *unit) error {
 		if known.At.Before(st.StartedAt) {
 			known.At = st.StartedAt // the shim's clock and ours are read at different moments
 		}
-		if st.Phase == state.Creating && known.Origin == exit.Start { // given up: nobody was told of it
+		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before anybody saw it
 			st.Removing, st.Stopping, st.Undone = true, true, known.Message
 		}
-		st.Phase, st.Exit = u.ended(), known
+		st.Phase, st.Exit = u.endedPhase(), known
 		return true
-	})
-	if err != nil {
+	}, func() { s.drain(ctx, u) })
+	if err != nil || !settled {
 		return err
 	}
-	c.obs.Settled(u.id, string(known.Origin), time.Since(known.At))
-	c.obs.Event(u.id, "settled", nil, "code", known.ExitCode(), "reason", known.Reason(), "origin", string(known.Origin))
+	s.obs.Settled(u.id, known, time.Since(known.At))
 	if u.now().Undone == "" {
-		c.tell(u, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		s.publisher.stopped(u)
+		if s.hooks != nil {
+			s.lanes.notify(u)
+		}
 	}
-	c.lanes.Offer(u.id, StepRelease)
+	s.lanes.release(u)
 	return nil
 }
 
-// endUnstarted ends what was made for a start that was given up, so that the container is not EXITED while its program
-// may run after all: the answer to a start can be lost.
-func (c *Controller) endUnstarted(ctx context.Context, u *unit) error {
-	switch c.seeProcess(u) {
+// endAbandoned ends what was made for a start that was given up, so that the container is not EXITED
+// while its program may run after all: the answer to a start can be lost.
+func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
+	switch s.processes.observe(u) {
 	case processAlive:
-		if err := c.kernel.Signal(u.id, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
+		if err := s.processes.end(ctx, u); err != nil {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
-		return nil // its end is on its way here
-	case processUnseen:
+		return nil // the fact of its end is on its way here
+	case processUnreachable:
 		return fmt.Errorf("end what was made for the start of %s: the kernel cannot watch it", u.id)
 	case processUnknown:
 		if u.process().Pid == 0 {
 			break // none was made, or none that could have been started
 		}
-		err := c.killBody(ctx, u, unix.SIGKILL) // of a VM
+		err := u.workload.Kill(ctx, unix.SIGKILL) // of a virtual machine
 		if err == nil {
-			_, err = c.waitBody(ctx, u)
+			_, err = u.workload.Wait(ctx)
 		}
-		if err != nil && !errdefs.IsNotFound(err) {
+		if absent(err) != nil {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
 	case processGone:
 	}
-	if known, _ := u.heard(); known.Zero() {
-		u.hear(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
+	if known, _ := u.evidence.known(); known.Zero() {
+		u.evidence.add(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
 	}
 	return nil
 }
 
-// improve records a measured code that came after a guess was settled.
-func (c *Controller) improve(u *unit, known exit.Fact) error {
+// correct records a measured code that arrived after a guess was settled.
+func (s *settler) correct(u *unit, known exit.Fact) error {
 	changed := false
 	err := u.change(func(st *state.Status) bool {
 		st.Exit, changed = exit.Merge(st.Exit, known)
@@ -198,35 +126,35 @@ func (c *Controller) improve(u *unit, known exit.Fact) error {
 	if err != nil || !changed {
 		return err
 	}
-	c.obs.Event(u.id, "exit code learned after the fact", nil, "fact", u.now().Exit.String())
-	c.tellAgain(u, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	s.obs.Event(u.id, "exit code corrected", nil, "fact", u.now().Exit.String())
+	s.publisher.stoppedAgain(u)
 	return nil
 }
 
-// measure waits, within its bound, for somebody who knows the code and the instant: the kernel after the
-// reaping, the shim's event, the shim's answer to a question. What is known then is
-// returned, measured or not.
-func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.MeasureTimeout)
+// measure waits, within its bound, for somebody who knows the code and the instant: the kernel after
+// the process was reaped, the shim's event, the shim's answer to a question. It returns what is
+// known then, measured or not.
+func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
 	defer cancel()
 	type answer struct {
 		st  TaskState
 		err error
 	}
 	answered := make(chan answer, 1)
-	c.spawn(func() {
-		st, err := c.waitBody(ctx, u) // the shim may be about to learn it
+	s.ops.spawn(func() {
+		st, err := u.workload.Wait(ctx) // the shim may be about to learn it
 		answered <- answer{st, err}
 	})
 	for {
-		known, more := u.heard()
+		known, more := u.evidence.known()
 		if known.Measured && !known.At.IsZero() {
 			return known
 		}
 		select {
 		case a := <-answered:
 			if a.err == nil && a.st.Stopped {
-				u.hear(exit.Fact{ID: u.id, Code: a.st.Code, Measured: true, At: a.st.ExitedAt, Origin: exit.Task}, true)
+				u.evidence.add(taskFact(u.id, a.st), true)
 				continue
 			}
 			answered = nil
@@ -240,73 +168,23 @@ func (c *Controller) measure(ctx context.Context, u *unit) exit.Fact {
 	}
 }
 
-// endLeftovers kills what outlived the init process. With a PID namespace of its own the kernel
-// did it already; in a shared one the rest of the group lives on.
-func (c *Controller) endLeftovers(ctx context.Context, u *unit) {
-	dir := u.process().Cgroup
-	if !u.sharedPID() || dir == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeftoverTimeout)
-	defer cancel()
-	if err := c.cgroups.KillAll(ctx, dir); err != nil {
-		c.obs.Event(u.id, "processes remain after the container's init ended", err)
-	}
-}
-
-// oomKilled reads the verdict from the container's cgroup, which stands until the task is deleted:
-// the kernel killed in it for want of memory, and it was not berth that killed it. What it means for a container that
-// ended well, or with an unknown code, is exit's to say.
-func (c *Controller) oomKilled(u *unit, f exit.Fact) bool {
-	if u.isSandbox() || f.Origin == exit.Start {
-		return false
-	}
-	u.mu.Lock()
-	byUs, told := u.mu.killed || u.mu.stopped && f.Signal() != 9, u.mu.oomTold
-	u.mu.Unlock()
-	if byUs {
-		return false
-	}
-	dir := u.process().Cgroup
-	if dir == "" {
-		return told
-	}
-	n, err := c.cgroups.OOMKills(dir)
-	if err != nil {
-		c.obs.Event(u.id, "OOM verdict not available", err)
-	}
-	return n > 0
-}
-
 // drain waits, within its bound, until what the container wrote is in its log.
-func (c *Controller) drain(ctx context.Context, u *unit) {
-	s := u.stdio()
-	if s == nil {
+func (s *settler) drain(ctx context.Context, u *unit) {
+	stdio := u.stdio()
+	if stdio == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
 	defer cancel()
-	select {
-	case <-s.Drained():
-	case <-ctx.Done():
-		c.obs.Event(u.id, "log still draining: something holds the container's output open", nil)
+	if err := stdio.Drain(ctx); err != nil {
+		s.obs.Event(u.id, "log still draining", err)
 	}
 }
 
-// waitSettled waits for u's exit to be durable.
-func (c *Controller) waitSettled(ctx context.Context, u *unit) error {
-	select {
-	case <-u.settled:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, ctxError(ctx))
+// notify calls the hooks of an exit that was settled.
+func (s *settler) notify(ctx context.Context, u *unit) error {
+	if err := s.hooks.Ended(ctx, targetOf(u), u.now().Exit); err != nil {
+		return fmt.Errorf("hooks after the end of %s: %w", u.id, err)
 	}
-}
-
-// ctxError is ctx's end in errdefs' words.
-func ctxError(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return context.DeadlineExceeded
-	}
-	return context.Canceled
+	return nil
 }

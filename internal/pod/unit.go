@@ -5,15 +5,13 @@ package pod
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/exit"
 	"berth/internal/state"
 )
 
@@ -25,71 +23,99 @@ import (
 //	CREATING ─┴─▶ CREATED ──▶ RUNNING ── exit settled ──▶ EXITED ──▶ released ──▶ removed
 //	                 └─────── start fails ─────────────────▲          (sandboxes: READY, NOTREADY)
 //
-// The only way from one phase to the next is change.
+// change is the only way from one phase to the next.
 type unit struct {
 	id        string
 	sandbox   *state.Sandbox
 	container *state.Container
 	pod       *unit // of a container, its sandbox; of a sandbox, itself
 	handler   Handler
+	workload  workload
 	store     Store
-	born      int64 // when it was created, in nanoseconds since the epoch
+	createdAt int64 // in nanoseconds since the epoch
 
-	// status is the last durable status: what readers see. Never nil.
+	// status is the last durable status, which readers see. It is never nil.
 	status atomic.Pointer[state.Status]
-	// changing serialises changes. It is held over the fsync and guards nothing else, so
-	// that only writers of this one unit ever wait for it.
+	// changing serialises changes. It is held over the fsync and guards nothing else, so that only
+	// writers of this one unit ever wait for it.
 	changing gate
+	erased   bool // the record is deleted, or could not be made; guarded by changing
 
-	// starting is held while an operation that must not overlap with another of this unit
-	// works on its task: the making, the start, the deletion.
-	starting gate
-	// launching says that what holds starting is a start that was asked for.
-	launching atomic.Bool
-	// waiting says that the task witness listens: one goroutine of this unit's, no more.
-	waiting atomic.Bool
+	// task is held by whoever works on the unit's task: its making, its start, its deletion, or the
+	// comparison of the record with containerd.
+	task gate
+	// starting says that the holder of task is a start that was asked for.
+	starting atomic.Bool
+	// undoing says that a start is being undone: the end of its process is not an exit of the unit.
+	undoing atomic.Bool
+	// listening says that the task witness waits for the task, so that each unit has one at most.
+	listening atomic.Bool
 
-	settled chan struct{} // closed when the exit is durable
-	removed chan struct{} // closed when the record is deleted
+	settled  chan struct{} // closed when the exit is durable and visible
+	removed  chan struct{} // closed when the record is deleted and the name is free
+	compared chan struct{} // closed when the record was compared with containerd, or is this berth's own
+	// hurried is closed when a stop or a removal was asked for: the release does not wait for its turn.
+	hurried chan struct{}
+
+	evidence evidence
 
 	mu struct {
 		sync.Mutex
-		since   time.Time     // of the first word that it ended
-		heard   exit.Fact     // what witnesses said, merged, not yet settled
-		hint    exit.Fact     // what containerd said while the kernel watches
-		more    chan struct{} // closed, and replaced, when heard or hint learn something
-		stdio   Stdio         // nil when there is none
-		killed  bool          // berth itself sent SIGKILL
-		stopped bool          // berth itself asked it to stop
-		oomTold bool          // containerd told of an OOM kill
-		lastErr error         // of the last release attempt
-		// unstarted is why the start was given up, and the process that was made for it killed.
-		unstarted error
-		process   state.Process // made, perhaps not recorded yet
+		process  state.Process // made, perhaps not recorded yet
+		stdio    Stdio         // nil when there is none
+		released error         // of the last attempt to release
+		label    string        // the process's SELinux label; "" for none
+		// interrupt ends the creation or the start in flight; nil when there is none.
+		interrupt context.CancelCauseFunc
+		compared  bool
+		hurried   bool
 	}
 
-	// told is the last event type announced, +1; guarded by the pod's telling lock.
-	told    int
-	telling sync.Mutex // of a sandbox: serialises the events of its pod
+	// published is the last event type published, plus one; guarded by the publishing lock of the pod.
+	published  int
+	publishing sync.Mutex // of a sandbox: serialises the events of its pod
 
-	// members are the containers of a sandbox, by ID.
-	members struct {
-		sync.RWMutex
-		byID   map[string]*unit
-		sealed bool // its record is being deleted: no container can be made any more
-	}
+	members members // of a sandbox
 }
 
-func newSandbox(s state.Sandbox, st state.Status, h Handler, store Store) *unit {
-	u := &unit{id: s.ID, sandbox: &s, handler: h, store: store, born: s.CreatedAt.UnixNano()}
+// members are the containers of a sandbox, by ID.
+type members struct {
+	mu     sync.RWMutex
+	byID   map[string]*unit
+	sealed bool // the sandbox's record is being deleted: no container can join any more
+}
+
+// units makes units, each with the workload that its kind and its handler ask for.
+type units struct {
+	runtime Runtime
+	store   Store
+}
+
+func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
+	u := &unit{
+		id:        s.ID,
+		sandbox:   &s,
+		handler:   h,
+		workload:  sandboxProcess{sandboxerOf(m.runtime, s.Sandboxer), s.ID},
+		store:     m.store,
+		createdAt: s.CreatedAt.UnixNano(),
+	}
 	u.pod = u
 	u.members.byID = map[string]*unit{}
 	u.init(st)
 	return u
 }
 
-func newContainer(c state.Container, st state.Status, pod *unit, store Store) *unit {
-	u := &unit{id: c.ID, container: &c, pod: pod, handler: pod.handler, store: store, born: c.CreatedAt.UnixNano()}
+func (m units) container(c state.Container, st state.Status, pod *unit) *unit {
+	u := &unit{
+		id:        c.ID,
+		container: &c,
+		pod:       pod,
+		handler:   pod.handler,
+		workload:  task{m.runtime, c.ID},
+		store:     m.store,
+		createdAt: c.CreatedAt.UnixNano(),
+	}
 	u.init(st)
 	return u
 }
@@ -97,11 +123,15 @@ func newContainer(c state.Container, st state.Status, pod *unit, store Store) *u
 func (u *unit) init(st state.Status) {
 	u.status.Store(&st)
 	u.settled, u.removed = make(chan struct{}), make(chan struct{})
-	u.changing, u.starting = make(gate, 1), make(gate, 1)
-	u.mu.more = make(chan struct{})
-	u.mu.process = st.Process
+	u.compared, u.hurried = make(chan struct{}), make(chan struct{})
+	u.changing, u.task = make(gate, 1), make(gate, 1)
+	u.evidence.init(st.Exit)
+	u.mu.process, u.mu.label = st.Process, st.SELinuxLabel
 	if st.Phase.Ended() {
 		close(u.settled)
+	}
+	if st.Stopping || st.Removing {
+		u.hurry()
 	}
 }
 
@@ -115,15 +145,16 @@ func (u *unit) kind() string {
 	return "container"
 }
 
-// alive is the phase of a unit whose process runs.
-func (u *unit) alive() state.Phase {
+// runningPhase is the phase of a unit whose process runs.
+func (u *unit) runningPhase() state.Phase {
 	if u.isSandbox() {
 		return state.Ready
 	}
 	return state.Running
 }
 
-func (u *unit) ended() state.Phase {
+// endedPhase is the phase of a unit whose exit is settled.
+func (u *unit) endedPhase() state.Phase {
 	if u.isSandbox() {
 		return state.NotReady
 	}
@@ -133,28 +164,38 @@ func (u *unit) ended() state.Phase {
 // now is the last durable status. It must not be changed.
 func (u *unit) now() *state.Status { return u.status.Load() }
 
-// change applies edit to a copy of the status, commits it and makes it visible, in this order.
-// edit may return false to leave everything as it is. With an error, nothing changed.
-func (u *unit) change(edit func(*state.Status) bool) error {
-	_ = u.changing.lock(context.Background()) // a commit ends: the disk may be slow, not silent
+// runs reports whether the last durable status says that the unit's process runs.
+func (u *unit) runs() bool { return u.now().Phase == u.runningPhase() }
+
+// visible reports whether clients see u: not while it is being made.
+func (u *unit) visible() bool { return u.now().Phase != state.Creating }
+
+// change applies edit to a copy of the status, commits it and makes it visible, in this order. edit
+// returns false to leave everything as it is. With an error, nothing changed: ErrNotFound says that
+// the unit was removed.
+func (u *unit) change(edit func(*state.Status) bool) error { return u.changeAfter(edit, nil) }
+
+// changeAfter is change, with a wait between the commit and the moment at which the new status
+// becomes visible. wait must be bounded.
+func (u *unit) changeAfter(edit func(*state.Status) bool, wait func()) error {
+	_ = u.changing.lock(context.Background()) // whoever holds it is bounded: a commit ends, if late
 	defer u.changing.unlock()
-	select {
-	case <-u.removed:
+	if u.erased {
 		return fmt.Errorf("record %s %s: it is removed: %w", u.kind(), u.id, errdefs.ErrNotFound)
-	default:
 	}
 	next := *u.now()
 	if !edit(&next) {
 		return nil
 	}
-	var ch state.Change
+	ch := state.ContainerStatus(u.id, next)
 	if u.isSandbox() {
 		ch = state.SandboxStatus(u.id, next)
-	} else {
-		ch = state.ContainerStatus(u.id, next)
 	}
 	if err := u.store.Commit(ch); err != nil {
 		return fmt.Errorf("record %s %s: %w", u.kind(), u.id, err)
+	}
+	if wait != nil {
+		wait()
 	}
 	ended := next.Phase.Ended() && !u.now().Phase.Ended()
 	u.status.Store(&next)
@@ -164,47 +205,20 @@ func (u *unit) change(edit func(*state.Status) bool) error {
 	return nil
 }
 
-// hear merges a fact and reports whether it said anything new. Facts of others than the
-// kernel are only hints while the kernel watches.
-func (u *unit) hear(f exit.Fact, hint bool) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	into := &u.mu.heard
-	if hint {
-		into = &u.mu.hint
+// erase deletes the record. No change can follow it: a status that is written after the deletion
+// would be found at the next boot without the record that it belongs to.
+func (u *unit) erase() error {
+	_ = u.changing.lock(context.Background()) // as in changeAfter
+	defer u.changing.unlock()
+	ch := state.DeleteContainer(u.id)
+	if u.isSandbox() {
+		ch = state.DeleteSandbox(u.id)
 	}
-	merged, more := exit.Merge(*into, f)
-	if more {
-		if u.mu.since.IsZero() {
-			u.mu.since = time.Now()
-		}
-		*into = merged
-		close(u.mu.more)
-		u.mu.more = make(chan struct{})
+	if err := u.store.Commit(ch); err != nil {
+		return fmt.Errorf("delete record of %s %s: %w", u.kind(), u.id, err)
 	}
-	return more
-}
-
-// heard returns what is known, with the hint's code where the kernel could not give one,
-// and a channel that is closed when there is more.
-func (u *unit) heard() (exit.Fact, <-chan struct{}) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	f := u.mu.heard
-	if !f.Zero() && u.mu.hint.Measured {
-		f, _ = exit.Merge(f, u.mu.hint)
-	}
-	if u.mu.unstarted != nil && (!f.Measured || f.Origin == exit.Start || f.Signal() == int(unix.SIGKILL)) && !f.Zero() {
-		f = exit.NotStarted(u.id, f.At, u.mu.unstarted.Error())
-	}
-	return f, u.mu.more
-}
-
-// noticed is when u's end was first heard of.
-func (u *unit) noticed() time.Time {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.mu.since
+	u.erased = true
+	return nil
 }
 
 func (u *unit) setProcess(p state.Process) {
@@ -220,26 +234,6 @@ func (u *unit) process() state.Process {
 	return u.mu.process
 }
 
-func (u *unit) setKilled(killed bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.mu.killed = killed
-}
-
-// giveUp notes that a start was given up.
-func (u *unit) giveUp(why error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.mu.unstarted = why
-}
-
-// givenUp reports whether a start was given up whose end is not settled yet.
-func (u *unit) givenUp() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.mu.unstarted != nil && !u.now().Phase.Ended()
-}
-
 func (u *unit) setStdio(s Stdio) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -252,77 +246,146 @@ func (u *unit) stdio() Stdio {
 	return u.mu.stdio
 }
 
+func (u *unit) setLabel(label string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.label = label
+}
+
+// label is the SELinux label of the unit's process, recorded or not; "" for none.
+func (u *unit) label() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.label
+}
+
+func (u *unit) setReleaseError(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.released = err
+}
+
+// releaseError is why the last attempt to release did not give back everything; nil if it did.
+func (u *unit) releaseError() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.released
+}
+
+// interruptible returns a context that [unit.interrupt] ends. done must be called when the
+// operation is over.
+func (u *unit) interruptible(ctx context.Context) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.interrupt = cancel
+	return ctx, func() {
+		u.mu.Lock()
+		u.mu.interrupt = nil
+		u.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// interrupt ends the creation or the start that is in flight, if there is one.
+func (u *unit) interrupt(why error) {
+	u.mu.Lock()
+	cancel := u.mu.interrupt
+	u.mu.Unlock()
+	if cancel != nil {
+		cancel(why)
+	}
+}
+
+// setCompared notes that the outside is known as far as the record of u says it.
+func (u *unit) setCompared() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.mu.compared {
+		u.mu.compared = true
+		close(u.compared)
+	}
+}
+
+// hurry lets the release of u begin at once.
+func (u *unit) hurry() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.mu.hurried {
+		u.mu.hurried = true
+		close(u.hurried)
+	}
+}
+
 // containers lists the containers of a sandbox.
 func (u *unit) containers() []*unit {
-	u.members.RLock()
-	defer u.members.RUnlock()
+	u.members.mu.RLock()
+	defer u.members.mu.RUnlock()
 	list := make([]*unit, 0, len(u.members.byID))
 	for _, c := range u.members.byID {
 		list = append(list, c)
 	}
+	byAge(list)
 	return list
 }
 
+// join makes c a container of the sandbox u. False: the sandbox is being removed.
 func (u *unit) join(c *unit) bool {
-	u.members.Lock()
-	defer u.members.Unlock()
+	u.members.mu.Lock()
+	defer u.members.mu.Unlock()
 	if !u.members.sealed {
 		u.members.byID[c.id] = c
 	}
 	return !u.members.sealed
 }
 
-// seal keeps containers from joining from now on. It returns how many are there; none may be.
+// seal keeps containers from joining from now on. It returns how many are there; it takes effect
+// only if there are none.
 func (u *unit) seal() int {
-	u.members.Lock()
-	defer u.members.Unlock()
+	u.members.mu.Lock()
+	defer u.members.mu.Unlock()
 	u.members.sealed = len(u.members.byID) == 0
 	return len(u.members.byID)
 }
 
 func (u *unit) leave(c *unit) {
-	u.members.Lock()
-	defer u.members.Unlock()
+	u.members.mu.Lock()
+	defer u.members.mu.Unlock()
 	delete(u.members.byID, c.id)
 }
 
-// sharedPID reports whether the processes of the unit are not in a PID namespace of their own,
-// so that some may outlive its init.
-func (u *unit) sharedPID() bool {
+// mustBeReady returns ErrFailedPrecondition when the sandbox u takes no containers and starts none.
+func (u *unit) mustBeReady() error {
+	st := u.now()
+	if st.Phase == state.Ready && !st.Stopping {
+		return nil
+	}
+	phase := string(st.Phase)
+	if st.Stopping {
+		phase += ", stopping"
+	}
+	return fmt.Errorf("sandbox %s is not READY but %s; run a new one: %w", u.id, phase, errdefs.ErrFailedPrecondition)
+}
+
+// sharesPIDs reports whether the processes of the unit are not in a PID namespace of their own, so
+// that some may outlive its init.
+func (u *unit) sharesPIDs() bool {
 	if u.isSandbox() {
-		return podPID(u.sandbox.Config) == runtimeapi.NamespaceMode_NODE
+		return u.podNamespaces().GetPid() == runtimeapi.NamespaceMode_NODE
 	}
 	return u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
 }
 
-func podPID(c *runtimeapi.PodSandboxConfig) runtimeapi.NamespaceMode {
-	return c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid()
+// podNamespaces are the namespaces that the pod of u asked for.
+func (u *unit) podNamespaces() *runtimeapi.NamespaceOption {
+	return u.pod.sandbox.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
 
-// gate is a lock that can be waited for with a context.
-type gate chan struct{}
-
-func (g gate) lock(ctx context.Context) error {
-	select {
-	case g <- struct{}{}:
-		return nil
-	default:
+// hostname is what the processes of the pod of u see.
+func (u *unit) hostname() string {
+	if h := u.pod.sandbox.Config.GetHostname(); h != "" {
+		return h
 	}
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctxError(ctx)
-	}
+	h, _ := os.Hostname()
+	return h
 }
-
-func (g gate) tryLock() bool {
-	select {
-	case g <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (g gate) unlock() { <-g }

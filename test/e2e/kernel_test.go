@@ -293,7 +293,7 @@ func settledBy(t *testing.T, n *node.Node, id string) string {
 	}
 	for _, e := range told.Entries {
 		if e.What == "settled" {
-			_, by, _ := strings.Cut(e.Detail, "origin=")
+			_, by, _ := strings.Cut(e.Detail, "witness=")
 			return by
 		}
 	}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pidfd
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/exit"
+)
+
+// ErrGone is returned for a process that does not exist any more, or whose pid belongs to another
+// process by now. It wraps errdefs.ErrNotFound.
+var ErrGone = fmt.Errorf("the process is gone: %w", errdefs.ErrNotFound)
+
+// Watcher watches processes through pidfds (pidfd_open(2)), all of them in one epoll loop. Its
+// methods may be called from any goroutine.
+type Watcher struct {
+	sink func(exit.Fact) // must not block
+	keep Keeper          // nil: nobody keeps pidfds
+	ep   int             // the epoll set
+	wake int             // an eventfd in the set; writing to it ends the loop
+
+	exact   bool // see Exact
+	zombies bool // /proc/PID/stat shows the wait status of a zombie
+
+	mu struct {
+		sync.Mutex
+		byID      map[string]*watch
+		bySlot    map[int32]*watch
+		inherited map[string]int // pidfds of an earlier berth, by ID, that Watch has not claimed
+		nextSlot  int32
+		closed    bool
+	}
+}
+
+// watch is one process that is watched. dropLocked closes its descriptor, exactly once.
+type watch struct {
+	id   string
+	fd   int
+	slot int32 // what epoll reports. Unlike the number of a descriptor, a slot is never reused
+	proc Process
+
+	endedBefore bool // it had ended when Watch was called, so nobody here knows when
+	ended       bool // the descriptor was seen readable
+	reported    bool // nothing more can be learned: the last fact was emitted
+	seenAt      time.Time
+}
+
+// Keeper keeps copies of pidfds beyond the end of this process: see package fdstore. Its methods
+// must not block.
+type Keeper interface {
+	// Keep keeps a copy of fd under id. fd stays the caller's. What was kept under id was dropped
+	// before.
+	Keep(id string, fd int)
+	// Drop gives up what is kept under id, which may be nothing.
+	Drop(id string)
+}
+
+// New makes a watcher. It calls sink for each fact, from the goroutine of Run, and sink must not
+// block. keep may be nil. inherited are the pidfds, by ID, that an earlier berth left with its
+// Keeper; the watcher closes them. The caller must call Run, which closes everything at its end.
+func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("watch processes: make an epoll set: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(ep)
+		return nil, fmt.Errorf("watch processes: make an eventfd: %w", err)
+	}
+	in := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wakeSlot}
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, wake, &in); err != nil {
+		_ = unix.Close(ep)
+		_ = unix.Close(wake)
+		return nil, fmt.Errorf("watch processes: add an eventfd to the epoll set: %w", err)
+	}
+	w := &Watcher{sink: sink, keep: keep, ep: ep, wake: wake}
+	w.mu.byID = map[string]*watch{}
+	w.mu.bySlot = map[int32]*watch{}
+	w.mu.inherited = map[string]int{}
+	for id, fd := range inherited {
+		w.mu.inherited[id] = fd
+	}
+	w.exact, w.zombies = kernelAtLeast(6, 15), mayTrace()
+	return w, nil
+}
+
+// Exact reports whether this kernel says how a process ended that somebody else reaped
+// (PIDFD_INFO_EXIT, Linux 6.15).
+func (w *Watcher) Exact() bool { return w.exact }
+
+// Watch starts watching p as the init process of id and returns p's full identity. Call it after
+// the process was made and, so that no exit goes unseen, before it is started.
+//
+// p.StartTicks may be 0, for a process that the runtime made just now; it must be set for one that
+// is known from a record. Watch returns [ErrGone] when the process does not exist any more, unless
+// an earlier berth left a pidfd of it: then the sink gets what that pidfd still says. Watching the
+// same process under the same ID again does nothing; another process takes the place of the first.
+//
+// The caller may read more about the process by its pid, such as its cgroup. If [Watcher.Look] says
+// afterwards that the process is alive, what was read is about this process, and not about a later
+// one that was given the same pid.
+func (w *Watcher) Watch(id string, p Process) (Process, error) {
+	w.mu.Lock()
+	if old, ok := w.mu.byID[id]; ok && old.proc.same(p) {
+		w.mu.Unlock()
+		return old.proc, nil
+	}
+	left, inherited := w.mu.inherited[id]
+	delete(w.mu.inherited, id)
+	w.mu.Unlock()
+
+	fd, identity, err := -1, p, error(nil)
+	if inherited {
+		if fd, identity, inherited, err = claim(left, p); !inherited && w.keep != nil {
+			w.keep.Drop(id)
+		}
+	} else {
+		fd, identity, err = open(p)
+	}
+	if err != nil {
+		return p, fmt.Errorf("watch process %d of %s: %w", p.Pid, id, err)
+	}
+	return w.add(id, fd, identity, inherited)
+}
+
+// add puts an open pidfd into the epoll set. It owns fd.
+func (w *Watcher) add(id string, fd int, p Process, kept bool) (Process, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.closed {
+		_ = unix.Close(fd)
+		return p, fmt.Errorf("watch process %d of %s: %w: berth is stopping", p.Pid, id, errdefs.ErrUnavailable)
+	}
+	if old, ok := w.mu.byID[id]; ok {
+		if old.proc.same(p) { // by another call at the same time
+			_ = unix.Close(fd)
+			return old.proc, nil
+		}
+		w.dropLocked(old)
+		if w.keep != nil {
+			w.keep.Drop(id)
+		}
+	}
+	w.mu.nextSlot++
+	wt := &watch{
+		id:          id,
+		fd:          fd,
+		slot:        w.mu.nextSlot,
+		proc:        p,
+		endedBefore: ended(fd),
+	}
+	in := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wt.slot}
+	if err := unix.EpollCtl(w.ep, unix.EPOLL_CTL_ADD, fd, &in); err != nil {
+		_ = unix.Close(fd)
+		return p, fmt.Errorf("watch process %d of %s: add its pidfd to the epoll set: %w", p.Pid, id, err)
+	}
+	w.mu.byID[id], w.mu.bySlot[wt.slot] = wt, wt
+	if w.keep != nil && !kept {
+		w.keep.Keep(id, fd)
+	}
+	return p, nil
+}
+
+// Forget stops watching id, and drops what is kept or was inherited for it. It does nothing for an
+// ID that is not watched.
+func (w *Watcher) Forget(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if fd, ok := w.mu.inherited[id]; ok {
+		delete(w.mu.inherited, id)
+		_ = unix.Close(fd)
+	}
+	if wt, ok := w.mu.byID[id]; ok {
+		w.dropLocked(wt)
+	}
+	if w.keep != nil {
+		w.keep.Drop(id)
+	}
+}
+
+// ForgetUnclaimed closes, and drops from the Keeper, the inherited pidfds that no call of Watch has
+// claimed. Call it once everything that runs is watched again.
+func (w *Watcher) ForgetUnclaimed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, fd := range w.mu.inherited {
+		delete(w.mu.inherited, id)
+		_ = unix.Close(fd)
+		if w.keep != nil {
+			w.keep.Drop(id)
+		}
+	}
+}
+
+// dropLocked takes the descriptor out of the epoll set before it closes it. Closing alone is not
+// enough: while the Keeper has a copy, the file stays open and in the set, and would wake the loop
+// without end once the process ended (epoll(7), question 6).
+func (w *Watcher) dropLocked(wt *watch) {
+	delete(w.mu.byID, wt.id)
+	delete(w.mu.bySlot, wt.slot)
+	if !wt.reported { // else it was taken out when its last fact was emitted
+		_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, wt.fd, nil)
+	}
+	_ = unix.Close(wt.fd)
+}
+
+// Signal sends sig to the process of id through its pidfd, so that it cannot reach another process.
+// It returns errdefs.ErrNotFound when id is not watched, and [ErrGone] when its process was reaped.
+func (w *Watcher) Signal(id string, sig unix.Signal) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wt, ok := w.mu.byID[id]
+	if !ok {
+		return fmt.Errorf("signal %s: its process is not watched: %w", id, errdefs.ErrNotFound)
+	}
+	err := unix.PidfdSendSignal(wt.fd, sig, nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("signal %s: %w", id, ErrGone)
+	}
+	if err != nil {
+		return fmt.Errorf("signal %s with %s: %w", id, unix.SignalName(sig), err)
+	}
+	return nil
+}
+
+// Look asks the kernel now whether the process of id has ended. watched is false when id is not
+// watched, in which case nothing is known.
+func (w *Watcher) Look(id string) (alive, watched bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wt, ok := w.mu.byID[id]
+	if !ok {
+		return false, false
+	}
+	return !ended(wt.fd), true
+}

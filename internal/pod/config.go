@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"time"
+
+	"berth/internal/spec"
+)
+
+// Config holds the controller's settings. Zero durations take the defaults.
+type Config struct {
+	// Handlers are the runtime handlers by name; DefaultHandler is the one that a request without a
+	// handler gets.
+	Handlers       map[string]Handler
+	DefaultHandler string
+	Host           spec.Host
+	// PauseRootfs is a directory that holds the built-in pause program and nothing else.
+	PauseRootfs string
+	// MaxLogLine is the length, in bytes, at which a line of a container's output is split.
+	MaxLogLine int
+	// ResolvConf is the host's resolv.conf, which pods without a DNS configuration get.
+	ResolvConf string
+	// NewID makes the ID of a new sandbox or container. nil: 64 random hexadecimal digits.
+	NewID func() string
+	// Rand is the source of jitter, in [0,1). nil: a random one.
+	Rand func() float64
+
+	// AttemptTimeout bounds the first attempt of a lane; 10 s. Further attempts get more, up to
+	// BackoffMax.
+	AttemptTimeout time.Duration
+	BackoffMin     time.Duration // 1 s
+	BackoffMax     time.Duration // 5 min
+	// SettleRetry is the longest wait between two attempts to settle; 1 s.
+	SettleRetry time.Duration
+	// MeasureTimeout bounds the wait for an exit code once the process is known to have ended; 1.5 s.
+	MeasureTimeout time.Duration
+	// DrainTimeout bounds the wait for the log before an exit becomes visible; 250 ms.
+	DrainTimeout time.Duration
+	// LeftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace; 1 s.
+	LeftoverTimeout time.Duration
+	// CreateTimeout bounds RunPodSandbox, CreateContainer and StartContainer, whatever became of the
+	// caller; 4 min.
+	CreateTimeout time.Duration
+	// UndoTimeout bounds the wait of a failed creation for its undoing, which goes on by itself; 10 s.
+	UndoTimeout time.Duration
+	// StartGrace is how long a stop lets a start in flight come to its end before it interrupts the
+	// start; 2 s.
+	StartGrace time.Duration
+	// NetworkWait bounds the wait of StopPodSandbox for the release of the network; 5 s.
+	NetworkWait time.Duration
+	// AuditInterval is the time between two audits of the processes; 2 s.
+	AuditInterval time.Duration
+	// RelistInterval is the time between two comparisons with everything that containerd has; 5 min.
+	RelistInterval time.Duration
+	// UnreachableInterval is the same while a shim does not answer; 15 s.
+	UnreachableInterval time.Duration
+}
+
+func (cfg *Config) defaults() {
+	for _, d := range []struct {
+		v *time.Duration
+		d time.Duration
+	}{
+		{&cfg.AttemptTimeout, 10 * time.Second},
+		{&cfg.BackoffMin, time.Second},
+		{&cfg.BackoffMax, 5 * time.Minute},
+		{&cfg.SettleRetry, time.Second},
+		{&cfg.MeasureTimeout, 1500 * time.Millisecond},
+		{&cfg.DrainTimeout, 250 * time.Millisecond},
+		{&cfg.LeftoverTimeout, time.Second},
+		{&cfg.CreateTimeout, 4 * time.Minute},
+		{&cfg.UndoTimeout, 10 * time.Second},
+		{&cfg.StartGrace, 2 * time.Second},
+		{&cfg.NetworkWait, 5 * time.Second},
+		{&cfg.AuditInterval, 2 * time.Second},
+		{&cfg.RelistInterval, 5 * time.Minute},
+		{&cfg.UnreachableInterval, 15 * time.Second},
+	} {
+		if *d.v <= 0 {
+			*d.v = d.d
+		}
+	}
+	if cfg.NewID == nil {
+		cfg.NewID = randomID
+	}
+}
+
+func randomID() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

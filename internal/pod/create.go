@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// CreateContainer makes a container in a READY sandbox and returns its ID. Nothing runs yet.
+func (c *Controller) CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error) {
+	name := config.GetMetadata().GetName()
+	p, err := c.units.findSandbox(podID)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
+	if err := p.mustBeReady(); err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
+	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
+		if err := c.createContainer(ctx, id, p, config); err != nil {
+			return fmt.Errorf("create container %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+func (c *Controller) createContainer(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
+	began := time.Now()
+	img, err := c.images.Resolve(imageRef(config))
+	if err != nil {
+		return err
+	}
+	u, err := c.planContainer(id, p, config, img)
+	if err != nil {
+		return err
+	}
+	ctx, done := u.interruptible(ctx)
+	defer done()
+	// Nobody else knows u yet. A removal of the pod may find it from here on, and changes it only once
+	// its record is there.
+	_, _ = u.task.tryLock(), u.changing.tryLock()
+	if !c.units.add(u) {
+		return fmt.Errorf("sandbox %s is removed: %w", p.id, errdefs.ErrNotFound)
+	}
+	err = p.mustBeReady() // once more: a stop that began before u was added does not know of u
+	if err == nil {
+		err = c.store.Commit(state.NewContainer(*u.container, *u.now()))
+	}
+	u.erased = err != nil
+	u.changing.unlock()
+	if err != nil {
+		c.units.drop(u)
+		u.task.unlock()
+		close(u.removed)
+		return err
+	}
+	err = interrupted(ctx, guard(func() error { return c.makeContainer(ctx, u, img) }))
+	u.task.unlock()
+	if err != nil {
+		c.obs.Event(id, "container could not be made", err)
+		return errors.Join(err, c.teardown.undo(ctx, u, err))
+	}
+	c.obs.Event(id, "container CREATED", nil, "took", time.Since(began).String())
+	c.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	return nil
+}
+
+// planContainer makes the unit of a container that is about to be made, with all that it may come
+// to hold.
+func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.ContainerConfig, img Image) (*unit, error) {
+	logPath, err := logPath(p, config)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	u := c.make.container(state.Container{
+		ID:          id,
+		PodID:       p.id,
+		Handler:     p.handler.Name,
+		ImageID:     img.ID,
+		ImageRef:    img.Ref,
+		Snapshotter: img.Snapshotter,
+		LogPath:     logPath,
+		CreatedAt:   now,
+		Config:      config,
+		StopSignal:  stopSignal(config, img),
+	}, state.Status{
+		Phase:     state.Creating,
+		CreatedAt: now,
+		Holds:     state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles,
+	}, p)
+	u.setCompared()
+	return u, nil
+}
+
+func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) error {
+	oci, err := c.specs.container(ctx, u, img)
+	if err != nil {
+		return err
+	}
+	if c.hooks != nil {
+		if err := c.hooks.AdjustSpec(ctx, targetOf(u), u.container.Config, oci); err != nil {
+			return fmt.Errorf("adjust spec: %w", err)
+		}
+	}
+	u.setLabel(oci.Process.SelinuxLabel)
+	if err := c.prepareSnapshot(ctx, u, img); err != nil {
+		return err
+	}
+	own := u.handler
+	own.Sandboxer = "" // the object is berth's own, and no sandbox controller of containerd's knows it
+	if err := c.runtime.CreateSandbox(ctx, u.id, own); err != nil {
+		return err
+	}
+	if err := c.runtime.CreateContainer(ctx, Object{
+		ID:          u.id,
+		SandboxID:   u.pod.id,
+		Image:       imageRef(u.container.Config),
+		Handler:     u.handler,
+		Spec:        oci,
+		Snapshotter: img.Snapshotter,
+		SnapshotKey: u.id,
+		Labels:      spec.ObjectLabels(u.container.Config.GetLabels(), spec.KindContainer),
+	}); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() // interrupted when everything was made already
+	}
+	return u.change(func(st *state.Status) bool {
+		st.Phase, st.SELinuxLabel = state.Created, u.label()
+		return true
+	})
+}
+
+// prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node
+// without its snapshots.
+func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
+	err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+	if !errdefs.IsNotFound(err) {
+		return err
+	}
+	if err := c.images.Unpack(ctx, img); err != nil {
+		return err
+	}
+	return c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+}
+
+// imageRef is the image that a container asks for.
+func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
+
+func stopSignal(config *runtimeapi.ContainerConfig, img Image) string {
+	if s := config.GetStopSignal(); s != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+		return s.String()
+	}
+	if s := img.Config.StopSignal; s != "" {
+		return s
+	}
+	return "SIGTERM"
+}
+
+// logPath is the container's log on this host. A path that would leave the pod's log directory is
+// refused.
+func logPath(p *unit, config *runtimeapi.ContainerConfig) (string, error) {
+	dir, rel := p.sandbox.Config.GetLogDirectory(), config.GetLogPath()
+	if dir == "" || rel == "" {
+		return "", nil
+	}
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("log directory %q is not absolute: %w", dir, errdefs.ErrInvalidArgument)
+	}
+	if !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("log path %q leaves the pod's log directory: %w", rel, errdefs.ErrInvalidArgument)
+	}
+	return filepath.Join(dir, rel), nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/exit"
+)
+
+// evidence is what is known of the end of one unit before it is settled: the facts of the
+// witnesses, and what berth itself did to the process.
+type evidence struct {
+	mu    sync.Mutex
+	since time.Time // of the first fact
+	fact  exit.Fact // the facts that count, merged
+	// hint is what others than the kernel reported while the kernel watches the process. It supplies
+	// the code that the kernel may lack, and nothing else.
+	hint exit.Fact
+	more chan struct{} // closed, and replaced, when fact or hint grow
+
+	kills       int  // SIGKILLs of berth's own that were delivered, or are on their way
+	stops       int  // stop signals of berth's own, likewise
+	oomReported bool // containerd reported an OOM kill
+	oom         oomReading
+	// abandoned is why a start was given up. The process that was made for it is killed.
+	abandoned error
+}
+
+// oomReading is what the cgroup's counter of OOM kills said when it was first read.
+type oomReading struct {
+	known bool
+	kills uint64
+}
+
+func (e *evidence) init(f exit.Fact) {
+	e.fact, e.more = f, make(chan struct{})
+}
+
+// add merges a fact and reports whether it said anything new.
+func (e *evidence) add(f exit.Fact, hint bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	into := &e.fact
+	if hint {
+		into = &e.hint
+	}
+	merged, more := exit.Merge(*into, f)
+	if more {
+		if e.since.IsZero() {
+			e.since = time.Now()
+		}
+		*into = merged
+		close(e.more)
+		e.more = make(chan struct{})
+	}
+	return more
+}
+
+// known returns what is known, with the hint's code where the kernel could not give one, and a
+// channel that is closed when there is more.
+func (e *evidence) known() (exit.Fact, <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := e.fact
+	if f.Zero() {
+		return f, e.more
+	}
+	if e.hint.Measured {
+		f, _ = exit.Merge(f, e.hint)
+	}
+	if e.abandoned != nil && (!f.Measured || f.Origin == exit.Start || f.Signal() == int(unix.SIGKILL)) {
+		f = exit.NotStarted(f.ID, f.At, e.abandoned.Error())
+	}
+	return f, e.more
+}
+
+// noticedAt is when the first fact arrived.
+func (e *evidence) noticedAt() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.since
+}
+
+// abandon notes that a start was given up. The first reason stands.
+func (e *evidence) abandon(why error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.abandoned == nil {
+		e.abandoned = why
+	}
+}
+
+func (e *evidence) isAbandoned() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.abandoned != nil
+}
+
+// kill and stop send a signal of berth's own. It counts from before it is sent, because the exit that
+// it causes may be settled before send returns. A signal that could not be delivered does not count:
+// it does not explain an exit.
+func (e *evidence) kill(send func() error) error { return e.counted(&e.kills, send) }
+func (e *evidence) stop(send func() error) error { return e.counted(&e.stops, send) }
+
+func (e *evidence) counted(n *int, send func() error) error {
+	add := func(d int) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		*n += d
+	}
+	add(1)
+	err := send()
+	if err != nil {
+		add(-1)
+	}
+	return err
+}
+
+func (e *evidence) reportOOM() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.oomReported = true
+}
+
+func (e *evidence) setOOM(r oomReading) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.oom.known {
+		e.oom = r
+	}
+}
+
+// oomRead reports whether the counter was read already.
+func (e *evidence) oomRead() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.oom.known
+}
+
+// oomKilled is the verdict: the OOM killer fired in the unit's cgroup, and it was not berth that
+// ended the process. Where the counter could not be read, containerd's report stands. What an OOM
+// kill means for a container that ended well, or with an unknown code, package exit decides.
+func (e *evidence) oomKilled(f exit.Fact) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.kills > 0 || e.stops > 0 && f.Signal() != int(unix.SIGKILL) {
+		return false
+	}
+	if e.oom.known {
+		return e.oom.kills > 0
+	}
+	return e.oomReported
+}

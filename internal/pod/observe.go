@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"github.com/containerd/errdefs"
+
+	"berth/internal/exit"
+	"berth/internal/state"
+)
+
+// witnesses takes the facts that the witnesses report, and owns one of the witnesses: the task, that
+// is containerd's Wait.
+type witnesses struct {
+	units     *registry
+	processes *processes
+	lanes     *lanes
+	pacer     *pacer
+	ops       *operations
+	obs       Observer
+}
+
+// report takes a fact about the unit that it names. It never blocks: the fact is merged into what is
+// known and the unit's lane does the rest. Facts about unknown IDs are dropped: exec processes have
+// no unit, nor have containers of other namespaces.
+//
+// Where the kernel watches the process, it alone says that the process ended: a shim that died has
+// containerd's clean-up report 137 for what it is about to kill. What others report then only
+// supplies the code that the kernel may lack.
+func (w *witnesses) report(f exit.Fact) {
+	u, ok := w.units.get(f.ID)
+	if !ok {
+		return
+	}
+	if u.undoing.Load() {
+		return
+	}
+	if u.now().Phase == state.Created && !u.starting.Load() && u.process().Pid == 0 && f.Origin != exit.Kernel {
+		return // of a start that was undone: this container has no process
+	}
+	w.reportFor(u, f)
+}
+
+// reportFor is report for a caller that knows that f is about the unit u as it is now.
+func (w *witnesses) reportFor(u *unit, f exit.Fact) {
+	hint := false
+	if f.Origin != exit.Kernel {
+		switch w.processes.observe(u) {
+		case processAlive, processUnreachable: // if it ended all the same, the audit finds it
+			w.obs.Event(u.id, "exit doubted: the kernel does not say that the process ended", nil, "fact", f.String())
+			return
+		case processGone:
+			if hint = w.processes.ended(u); hint {
+				// The kernel's own fact is on its way, or here. If it was lost, this one settles the exit.
+				u.evidence.add(exit.Fact{ID: u.id, At: f.At, Origin: exit.Kernel}, false)
+			}
+		case processUnknown:
+		}
+	}
+	w.pacer.reported()
+	if !u.evidence.add(f, hint) && u.now().Phase.Ended() {
+		return
+	}
+	w.obs.Event(u.id, "exit reported", nil, "fact", f.String())
+	switch known, _ := u.evidence.known(); {
+	case known.Zero():
+	case u.now().Phase.Ended():
+		w.lanes.correct(u)
+	default:
+		w.lanes.settle(u)
+	}
+}
+
+// reportOOM takes containerd's report of an OOM kill. It counts where berth cannot read the
+// container's cgroup itself: in a virtual machine, or when the cgroup vanished.
+func (w *witnesses) reportOOM(id string) {
+	u, ok := w.units.get(id)
+	if !ok {
+		return
+	}
+	w.obs.Event(id, "containerd reports an OOM kill", nil)
+	u.evidence.reportOOM()
+}
+
+// listen has the task witness wait for the end of u: for the code where the kernel cannot give it,
+// and for the end where the kernel does not see the process at all.
+func (w *witnesses) listen(u *unit) {
+	if w.processes.exact(u) {
+		return // the kernel supplies end and code; the stream and the audit are there too
+	}
+	if !u.listening.CompareAndSwap(false, true) {
+		return // every relist finds units that are listened to already
+	}
+	if !w.ops.spawn(func() {
+		defer u.listening.Store(false)
+		st, err := u.workload.Wait(w.ops.life)
+		if err != nil || !st.Stopped {
+			return // the connection broke: the relist on the next one asks
+		}
+		w.report(taskFact(u.id, st))
+	}) {
+		u.listening.Store(false)
+	}
+}
+
+// taskFact is the fact that containerd's answer about an ended task states.
+func taskFact(id string, st TaskState) exit.Fact {
+	return exit.Fact{ID: id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}
+}
+
+// absent turns ErrNotFound into success: what is to be given back is gone.
+func absent(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// operations owns the goroutines that outlive the calls that began them: creations, starts, log
+// pumps and listeners. Controller.Run waits for them.
+type operations struct {
+	timeout time.Duration // of one operation
+
+	// life ends when the controller stops; then every operation ends with it.
+	life context.Context
+	end  context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool // nothing is begun any more
+	wg     sync.WaitGroup
+}
+
+// errStopping is returned to who asks for something while berth stops.
+var errStopping = fmt.Errorf("berth is stopping; ask again once it is back: %w", errdefs.ErrUnavailable)
+
+func newOperations(timeout time.Duration) *operations {
+	o := &operations{timeout: timeout}
+	o.life, o.end = context.WithCancel(context.Background())
+	return o
+}
+
+// spawn runs f in a goroutine that close waits for. False: berth is stopping, and f does not run.
+func (o *operations) spawn(f func()) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return false
+	}
+	o.wg.Go(f)
+	return true
+}
+
+// outlive returns a context that carries what ctx carries, and ends with berth or after the timeout
+// of operations instead of with ctx.
+func (o *operations) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
+	stop := context.AfterFunc(o.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// stopping reports whether berth is being stopped.
+func (o *operations) stopping() bool { return o.life.Err() != nil }
+
+// close ends the operations in flight and waits for them.
+func (o *operations) close() {
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
+	o.end()
+	o.wg.Wait()
+}
+
+// guard turns a panic of an operation into its error: the call ends, its unit is undone or given
+// up, and the others go on. The stack is in the error, which is logged where the operation ends.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v: %w\n%s", p, errdefs.ErrInternal, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// interrupted is the error of an operation whose context may have been ended by [unit.interrupt]: then
+// the reason for that, and what the operation made of it.
+func interrupted(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if err == nil || cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", cause, err.Error())
+}

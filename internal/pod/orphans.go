@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/network"
+	"berth/internal/state"
+)
+
+// orphans gives back what is ours outside and has no record. berth's own order of doing things
+// leaves nothing behind; a restored backup does, and so does a call to containerd that berth had
+// given up and that was carried out all the same.
+type orphans struct {
+	runtime Runtime
+	network Network
+	files   Files
+	stdios  Stdios
+	store   Store
+	units   *registry
+	damaged *damaged // what belongs to these is left alone
+	lanes   *lanes
+	obs     Observer
+
+	mu   sync.Mutex
+	byID map[string]orphan // being reaped
+	seen map[string]bool   // tasks without a container, when last looked
+}
+
+// orphan is what one ID has outside.
+type orphan struct {
+	snapshotter string // of its writable layer; "" for none
+	pinned      bool   // a network namespace
+	taskOnly    bool   // nothing but a task, which does not say whose it was
+}
+
+// find looks for orphans and has each reaped on a lane of its own. before holds the IDs of the units
+// that existed before the inventory was taken: what is listed and has had no unit, neither then nor
+// now, is an orphan. A task alone does not say whose it was, so it must be seen twice.
+func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]bool) {
+	found := o.collect(ctx, inv)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last := o.seen
+	o.seen = map[string]bool{}
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		what := found[id]
+		if _, ok := o.units.get(id); ok || before[id] || o.damaged.has(id) {
+			continue
+		}
+		if what.taskOnly {
+			o.seen[id] = true
+			if !last[id] {
+				continue
+			}
+		}
+		o.byID[id] = what
+		o.lanes.reap(id)
+	}
+}
+
+// collect gathers everything of ours outside, by ID.
+func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan {
+	found := map[string]orphan{}
+	for id := range inv.Orphans {
+		found[id] = orphan{taskOnly: true}
+	}
+	for id := range inv.Containers {
+		found[id] = orphan{}
+	}
+	for id := range inv.Sandboxes {
+		found[id] = orphan{}
+	}
+	for id, snapshotter := range inv.Snapshots {
+		found[id] = orphan{snapshotter: snapshotter}
+	}
+	pins, err := o.network.Pinned(ctx)
+	if err != nil {
+		o.obs.Event("", "network namespaces cannot be listed", err)
+	}
+	for _, id := range pins {
+		what := found[id]
+		what.pinned, what.taskOnly = true, false
+		found[id] = what
+	}
+	ids, err := o.files.IDs()
+	if err != nil {
+		o.obs.Event("", "files of pods cannot be listed", err)
+	}
+	for _, id := range ids {
+		what := found[id]
+		what.taskOnly = false
+		found[id] = what
+	}
+	return found
+}
+
+// reap gives back what one orphan has. It is attempted by the lane of its ID.
+func (o *orphans) reap(ctx context.Context, id string) error {
+	o.mu.Lock()
+	what, ok := o.byID[id]
+	o.mu.Unlock()
+	if _, known := o.units.get(id); known || !ok {
+		return nil
+	}
+	o.obs.Event(id, "ours without a record: reaping", nil)
+	if err := o.giveBack(ctx, id, what); err != nil {
+		return fmt.Errorf("reap %s: %w", id, err)
+	}
+	o.mu.Lock()
+	delete(o.byID, id)
+	o.mu.Unlock()
+	o.obs.Event(id, "ours without a record: reaped", nil)
+	o.obs.Repaired(RepairedOrphan)
+	return nil
+}
+
+func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
+	err := absent(o.runtime.KillTask(ctx, id, unix.SIGKILL))
+	if err == nil {
+		_, _ = o.runtime.WaitTask(ctx, id) // if the shim does not answer, the deletion will show
+		err = absent(o.runtime.DeleteTask(ctx, id))
+	}
+	if err != nil {
+		return err
+	}
+	errs := []error{absent(o.runtime.DeleteContainer(ctx, id))}
+	if what.snapshotter != "" {
+		errs = append(errs, absent(o.runtime.DeleteSnapshot(ctx, what.snapshotter, id)))
+	}
+	errs = append(errs, absent(o.runtime.DeleteSandbox(ctx, id)))
+	if what.pinned {
+		path := o.network.PathFor(id)
+		if err := o.network.Teardown(ctx, network.Pod{ID: id, NetNS: path}, network.Result{}); err != nil {
+			errs = append(errs, err)
+		} else {
+			errs = append(errs, o.network.RemoveNS(ctx, path))
+		}
+	}
+	errs = append(errs, o.files.Remove(id), o.stdios.RemoveAll(o.files.IO(id)))
+	return errors.Join(errs...)
+}
+
+// removeDamaged removes what belongs to a record that cannot be read, and the record. An ID that is
+// not known at all is absent, which is what a removal is for.
+func (o *orphans) removeDamaged(ctx context.Context, id string, kind state.Kind) error {
+	rec, ok := o.damaged.find(id, kind)
+	if !ok {
+		return nil
+	}
+	inv, err := o.runtime.Inventory(ctx)
+	if err == nil {
+		err = o.giveBack(ctx, rec.ID, o.collect(ctx, inv)[rec.ID])
+	}
+	if err == nil {
+		err = o.store.Commit(rec.Delete())
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s %s, whose record is damaged: %w", kind, rec.ID, err)
+	}
+	o.damaged.drop(rec.ID)
+	o.obs.Removed(rec.ID)
+	return nil
+}

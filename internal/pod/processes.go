@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/exit"
+	"berth/internal/state"
+)
+
+// processes asks the kernel about the processes of units: pidfds and control groups. Nothing here
+// needs containerd or a shim.
+type processes struct {
+	kernel  Kernel
+	cgroups Cgroups
+	obs     Observer
+}
+
+// observedProcess is what the kernel says about the process of a unit.
+type observedProcess string
+
+const (
+	processAlive       observedProcess = "alive"       // the recorded process lives
+	processGone        observedProcess = "gone"        // it does not
+	processUnreachable observedProcess = "unreachable" // it is of this host, and the kernel could not be asked
+	processUnknown     observedProcess = "unknown"     // none is recorded, or it is not of this host
+)
+
+// watch starts to watch the process that was made for u, before it is started, and finds its
+// cgroup. What the returned process lacks is not known.
+func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
+	proc := state.Process{}
+	proc.Pid = pid
+	if !u.handler.HostProcess {
+		return proc, nil
+	}
+	var err error
+	if proc.Process, err = p.kernel.Watch(u.id, proc.Process); err != nil {
+		return proc, err
+	}
+	if proc.Cgroup, err = p.cgroups.Of(pid); err != nil {
+		p.obs.Event(u.id, "cgroup is not known: OOM kills cannot be distinguished from other kills", err)
+	}
+	return proc, nil
+}
+
+// record persists the identity of the process that is about to run: if berth and the shim both die,
+// nothing else knows of it.
+func (p *processes) record(u *unit, proc state.Process) error {
+	u.setProcess(proc) // the witnesses may need it before it is on disk
+	return u.change(func(st *state.Status) bool { st.Process = proc; return true })
+}
+
+// observe asks the kernel about the process of u, and watches it again if nothing does.
+func (p *processes) observe(u *unit) observedProcess {
+	if alive, watched := p.kernel.Look(u.id); watched {
+		if alive {
+			return processAlive
+		}
+		return processGone
+	}
+	proc := u.process()
+	if !u.handler.HostProcess || proc.Pid == 0 {
+		return processUnknown
+	}
+	_, err := p.kernel.Watch(u.id, proc.Process)
+	switch {
+	case errdefs.IsNotFound(err):
+		return processGone
+	case err != nil:
+		p.obs.Event(u.id, "the kernel cannot watch the process", err)
+		return processUnreachable
+	}
+	if alive, _ := p.kernel.Look(u.id); !alive {
+		return processGone // it ended; a pidfd that was kept may yet have the code
+	}
+	return processAlive
+}
+
+// ended reports whether the kernel watches the process of u and says that it ended.
+func (p *processes) ended(u *unit) bool {
+	alive, watched := p.kernel.Look(u.id)
+	return watched && !alive
+}
+
+// exact reports whether the kernel alone supplies the end and the exit code of u.
+func (p *processes) exact(u *unit) bool { return u.handler.HostProcess && p.kernel.Exact() }
+
+// forget stops watching the process of u.
+func (p *processes) forget(u *unit) { p.kernel.Forget(u.id) }
+
+// errNoProcess says that neither the kernel nor containerd knows of a process to signal.
+var errNoProcess = errors.New("there is no process")
+
+// signal reaches the process of u by its pidfd, which needs neither the shim nor containerd, and
+// through containerd where the kernel does not watch it. ErrNotFound: it ended. [errNoProcess]: and
+// no witness will report that.
+func (p *processes) signal(ctx context.Context, u *unit, sig unix.Signal) error {
+	err := p.kernel.Signal(u.id, sig)
+	if err == nil || !errdefs.IsNotFound(err) {
+		return err
+	}
+	if _, watched := p.kernel.Look(u.id); watched {
+		return err // it ended
+	}
+	err = u.workload.Kill(ctx, sig)
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", errNoProcess, err)
+	}
+	return err
+}
+
+// end kills whatever process u has, without waiting for its end. It is an error when the kernel
+// cannot say whether there is one.
+func (p *processes) end(ctx context.Context, u *unit) error {
+	var err error
+	switch p.observe(u) {
+	case processAlive:
+		err = p.kernel.Signal(u.id, unix.SIGKILL)
+	case processUnreachable:
+		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
+	case processUnknown:
+		err = u.workload.Kill(ctx, unix.SIGKILL)
+	case processGone:
+	}
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// waitGone waits until the kernel, where it watches the process of u, says that it ended.
+func (p *processes) waitGone(ctx context.Context, u *unit) error {
+	for {
+		if alive, _ := p.kernel.Look(u.id); !alive {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("its process %d lives on: %w", u.process().Pid, ctxError(ctx))
+		case <-time.After(10 * time.Millisecond): // rare: its shim is dead, and it was killed just now
+		}
+	}
+}
+
+// endLeftovers kills what outlived the init process of u. In a PID namespace of its own the kernel
+// did that already; in a shared one the rest of the cgroup lives on.
+func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Duration) {
+	dir := u.process().Cgroup
+	if !u.sharesPIDs() || dir == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := p.cgroups.KillAll(ctx, dir); err != nil {
+		p.obs.Event(u.id, "processes remain after the container's init ended", err)
+	}
+}
+
+// readOOM reads the counter of OOM kills of a container that ended. It is called first of all, since
+// the cgroup can vanish with the container: systemd removes a scope once it is empty.
+func (p *processes) readOOM(u *unit, f exit.Fact) {
+	dir := u.process().Cgroup
+	if u.isSandbox() || f.Origin == exit.Start || dir == "" || u.evidence.oomRead() {
+		return
+	}
+	n, err := p.cgroups.OOMKills(dir)
+	if err == nil {
+		u.evidence.setOOM(oomReading{known: true, kills: n})
+		return
+	}
+	p.obs.Event(u.id, "the cgroup's counter of OOM kills cannot be read: what containerd reported counts", err)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/state"
+)
+
+// RemoveContainer removes a container, killing it first if it runs, and waits within ctx until
+// everything was given back. It says what it still waits for when ctx ends first; the removal is on
+// record then and goes on by itself. Removing what is absent succeeds.
+func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
+	u, err := c.units.findContainer(id)
+	if errdefs.IsNotFound(err) {
+		return c.orphans.removeDamaged(ctx, id, state.KindContainer)
+	}
+	if err != nil {
+		return err
+	}
+	return c.remove(ctx, u)
+}
+
+// RemovePodSandbox stops the pod, removes its containers and gives everything back, as
+// RemoveContainer does for a container.
+func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
+	u, err := c.units.findSandbox(id)
+	if errdefs.IsNotFound(err) {
+		return c.orphans.removeDamaged(ctx, id, state.KindSandbox)
+	}
+	if err != nil {
+		return err
+	}
+	if !u.visible() {
+		return fmt.Errorf("remove sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
+	}
+	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the caller.
+	for _, m := range append(u.containers(), u) {
+		if err := markRemoving(m); absent(err) != nil {
+			return err
+		}
+	}
+	if err := c.stopSandbox(ctx, u); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, ct := range u.containers() {
+		g.Go(func() error { return c.remove(gctx, ct) })
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", u.id, err)
+	}
+	return c.remove(ctx, u)
+}
+
+// remove records that u is to be removed, ends it and waits for its removal.
+func (c *Controller) remove(ctx context.Context, u *unit) error {
+	if err := markRemoving(u); err != nil {
+		return absent(err) // removed by another, or its creation came to nothing
+	}
+	if err := c.stopper.stop(ctx, u, 0); err != nil {
+		return fmt.Errorf("remove %s %s: the removal goes on by itself: %w", u.kind(), u.id, err)
+	}
+	c.lanes.releaseNow(u)
+	return waitRemoved(ctx, u)
+}
+
+// markRemoving records that u is to be removed. From then on it is not started any more, and what
+// runs of it is ended: by the caller, or by the audit when the caller is gone.
+func markRemoving(u *unit) error {
+	return u.change(func(st *state.Status) bool {
+		changed := !st.Removing
+		st.Removing, st.Stopping = true, true
+		return changed
+	})
+}
+
+// waitRemoved waits until the record of u is deleted. It says what it waited for when ctx ends
+// first.
+func waitRemoved(ctx context.Context, u *unit) error {
+	select {
+	case <-u.removed:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-u.removed:
+		return nil
+	default:
+	}
+	what := strings.Join(u.now().Holds.Names(), ", ")
+	err := fmt.Errorf("remove %s %s: still releasing %s; it goes on by itself, ask again: %w", u.kind(), u.id, what, ctxError(ctx))
+	if last := u.releaseError(); last != nil {
+		err = fmt.Errorf("%w (last attempt: %w)", err, last)
+	}
+	return err
+}

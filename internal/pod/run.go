@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/network"
+	"berth/internal/podfiles"
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// RunPodSandbox makes a sandbox and returns its ID once it is READY. The same request again, from a
+// caller that did not get its answer, joins the one in flight.
+func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string) (string, error) {
+	h, err := c.handler(handlerName)
+	if err != nil {
+		return "", err
+	}
+	return c.names.join(ctx, sandboxName(config.GetMetadata()), config, func(ctx context.Context, id string) error {
+		return c.runSandbox(ctx, c.planSandbox(id, config, handlerName, h))
+	})
+}
+
+// planSandbox makes the unit of a sandbox that is about to be made, with all that it may come to
+// hold.
+func (c *Controller) planSandbox(id string, config *runtimeapi.PodSandboxConfig, asked string, h Handler) *unit {
+	now := time.Now()
+	sb := state.Sandbox{
+		ID:             id,
+		Handler:        h.Name,
+		RuntimeHandler: asked,
+		Sandboxer:      h.Sandboxer,
+		CreatedAt:      now,
+		Config:         config,
+	}
+	holds := state.HoldTask | state.HoldContainer | state.HoldSandbox | state.HoldFiles
+	if config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		sb.NetNS = c.network.PathFor(id)
+		holds |= state.HoldNetNS | state.HoldNetwork
+	}
+	u := c.make.sandbox(sb, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, h)
+	u.setCompared()
+	return u
+}
+
+func (c *Controller) runSandbox(ctx context.Context, u *unit) error {
+	began := time.Now()
+	// Intent first: from here on a crash finds what may exist.
+	if err := c.store.Commit(state.NewSandbox(*u.sandbox, *u.now())); err != nil {
+		return fmt.Errorf("run sandbox %s: %w", u.id, err)
+	}
+	_ = u.task.tryLock() // nobody else knows u yet
+	c.units.add(u)
+	err := guard(func() error { return c.makeSandbox(ctx, u) })
+	u.task.unlock()
+	if err == nil && c.hooks != nil {
+		err = c.hooks.SandboxRun(ctx, targetOf(u))
+	}
+	if err != nil {
+		c.obs.Event(u.id, "sandbox could not be made", err)
+		return errors.Join(fmt.Errorf("run sandbox %s: %w", u.id, err), c.teardown.undo(ctx, u, err))
+	}
+	c.obs.Event(u.id, "sandbox READY", nil, "took", time.Since(began).String())
+	c.publisher.started(u)
+	return nil
+}
+
+// makeSandbox makes everything outside and ends with the sandbox READY, or with its exit settled if
+// it ended meanwhile. The network's plug-ins and the pause process are made side by side.
+func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
+	if u.sandbox.NetNS != "" {
+		if err := c.network.CreateNS(ctx, u.sandbox.NetNS); err != nil {
+			return err
+		}
+	}
+	var connected network.Result
+	g, gctx := errgroup.WithContext(ctx)
+	if u.sandbox.NetNS != "" {
+		g.Go(func() error {
+			var err error
+			connected, err = c.network.Setup(gctx, netPod(u.sandbox))
+			return err
+		})
+	}
+	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind what
+	// no record names.
+	g.Go(func() error { return guard(func() error { return c.makeSandboxProcess(ctx, u) }) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	started, err := sandboxerOf(c.runtime, u.sandbox.Sandboxer).Start(ctx, u.id)
+	if err != nil {
+		return err
+	}
+	if err := c.recordPID(u, started.Pid); err != nil {
+		return err
+	}
+	c.witnesses.listen(u)
+	return u.change(func(st *state.Status) bool {
+		st.Network = nil
+		if u.sandbox.NetNS != "" {
+			st.Network = &state.Network{IPs: connected.IPs, Result: connected.Raw, Conf: connected.Conf}
+		}
+		if st.StartedAt.IsZero() {
+			st.StartedAt = time.Now()
+		}
+		st.Endpoint, st.SELinuxLabel = started.Endpoint, u.label()
+		if st.Phase == state.Creating { // not when its exit was settled meanwhile
+			st.Phase = state.Ready
+		}
+		return true
+	})
+}
+
+// makeSandboxProcess makes the sandbox's files, its object in containerd and the sandbox itself, not
+// yet started.
+func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
+	if err := c.makeSandboxFiles(u); err != nil {
+		return err
+	}
+	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
+		ID:                           u.id,
+		Config:                       u.sandbox.Config,
+		NetNS:                        u.sandbox.NetNS,
+		PauseRootfs:                  c.cfg.PauseRootfs,
+		PauseArgs:                    []string{"/pause"},
+		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
+		SystemdCgroup:                u.handler.SystemdCgroup,
+		Seccomp:                      loadSeccomp,
+		PodAnnotations:               u.handler.PodAnnotations,
+	})
+	if err != nil {
+		return err
+	}
+	noteDegraded(c.obs, u, degraded)
+	u.setLabel(oci.Process.SelinuxLabel)
+	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
+		return err
+	}
+	made, err := sandboxerOf(c.runtime, u.sandbox.Sandboxer).Create(ctx, SandboxRequest{
+		ID:        u.id,
+		Handler:   u.handler,
+		Config:    u.sandbox.Config,
+		CreatedAt: u.sandbox.CreatedAt,
+		NetNS:     u.sandbox.NetNS,
+		Spec:      oci,
+		Labels:    spec.ObjectLabels(u.sandbox.Config.GetLabels(), spec.KindSandbox),
+	})
+	if err != nil {
+		return err
+	}
+	return c.recordPID(u, made.Pid)
+}
+
+// recordPID starts watching the sandbox process and persists its identity. It is a no-op until the
+// PID is known, and once it was recorded.
+func (c *Controller) recordPID(u *unit, pid uint32) error {
+	if pid == 0 || u.process().Pid != 0 {
+		return nil
+	}
+	p, err := c.processes.watch(u, pid)
+	if err != nil {
+		return err
+	}
+	return c.processes.record(u, p)
+}
+
+// makeSandboxFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, hosts.
+func (c *Controller) makeSandboxFiles(u *unit) error {
+	resolv, err := os.ReadFile(c.cfg.ResolvConf)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("make files of sandbox: %w", err)
+	}
+	hosts, host, conf, err := spec.EtcFiles(u.sandbox.Config, resolv, u.hostname())
+	if err != nil {
+		return err
+	}
+	return c.files.MakeSandbox(podfiles.Sandbox{
+		ID:         u.id,
+		Hosts:      hosts,
+		Hostname:   host,
+		ResolvConf: conf,
+		HostIPC:    hostIPC(u),
+	})
+}
+
+func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.NamespaceMode_NODE }
+
+// netPod describes the sandbox to the network.
+func netPod(sb *state.Sandbox) network.Pod {
+	m := sb.Config.GetMetadata()
+	p := network.Pod{
+		ID:           sb.ID,
+		Name:         m.GetName(),
+		Namespace:    m.GetNamespace(),
+		UID:          m.GetUid(),
+		NetNS:        sb.NetNS,
+		Annotations:  sb.Config.GetAnnotations(),
+		CgroupParent: sb.Config.GetLinux().GetCgroupParent(),
+	}
+	for _, pm := range sb.Config.GetPortMappings() {
+		if pm.GetHostPort() <= 0 {
+			continue
+		}
+		p.Ports = append(p.Ports, network.PortMapping{
+			HostPort:      pm.GetHostPort(),
+			ContainerPort: pm.GetContainerPort(),
+			HostIP:        pm.GetHostIp(),
+			Protocol:      pm.GetProtocol().String(),
+		})
+	}
+	return p
+}
+
+func noteDegraded(obs Observer, u *unit, degraded []spec.Degraded) {
+	for _, d := range degraded {
+		obs.Event(u.id, "degraded: "+d.What, nil, "why", d.Why)
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/state"
+)
+
+// StartContainer runs the program of a CREATED container. A container that was started already is an
+// error, except for a caller that asks again while the first start is in flight: it waits and gets
+// the same success.
+func (c *Controller) StartContainer(ctx context.Context, id string) error {
+	u, err := c.units.findContainer(id)
+	if err != nil {
+		return fmt.Errorf("start container: %w", err)
+	}
+	if err := c.startUnit(ctx, u); err != nil {
+		return fmt.Errorf("start container %s: %w", u.id, err)
+	}
+	return nil
+}
+
+func (c *Controller) startUnit(ctx context.Context, u *unit) error {
+	select {
+	case <-u.compared:
+	case <-ctx.Done():
+		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", ctxError(ctx))
+	}
+	joined := u.starting.Load()
+	if err := u.task.lock(ctx); err != nil {
+		return fmt.Errorf("another operation on it is in flight: %w", err)
+	}
+	if st := u.now(); joined && !st.StartedAt.IsZero() {
+		u.task.unlock()
+		return nil
+	}
+	if err := mayStart(u); err != nil {
+		u.task.unlock()
+		return err
+	}
+	done := make(chan error, 1)
+	u.starting.Store(true)
+	if !c.ops.spawn(func() {
+		ctx, cancel := c.ops.outlive(ctx)
+		defer cancel()
+		ctx, over := u.interruptible(ctx)
+		err := interrupted(ctx, guard(func() error { return c.start(ctx, u) }))
+		over()
+		if err != nil {
+			c.abandonStart(u, err)
+		}
+		u.starting.Store(false)
+		u.task.unlock()
+		done <- err
+	}) {
+		u.starting.Store(false)
+		u.task.unlock()
+		return errStopping
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("it goes on, ask for its status: %w", ctxError(ctx))
+	}
+}
+
+// mayStart returns why u cannot be started.
+func mayStart(u *unit) error {
+	switch st := u.now(); {
+	case st.Removing:
+		return fmt.Errorf("it is being removed: %w", errdefs.ErrFailedPrecondition)
+	case st.Phase != state.Created:
+		return fmt.Errorf("it is %s, not CREATED: %w", st.Phase, errdefs.ErrFailedPrecondition)
+	case u.evidence.isAbandoned():
+		return fmt.Errorf("an earlier start failed and is being settled: %w", errdefs.ErrFailedPrecondition)
+	}
+	return u.pod.mustBeReady()
+}
+
+// errRemoved ends the start of a container that is to be removed.
+var errRemoved = fmt.Errorf("its removal was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
+
+// start makes the task, starts it and records that it runs. u.task must be held.
+func (c *Controller) start(ctx context.Context, u *unit) error {
+	began := time.Now()
+	proc, err := c.launch(ctx, u)
+	if err != nil {
+		return err
+	}
+	at := time.Now()
+	removing := false
+	if err := u.change(func(st *state.Status) bool {
+		removing = st.Removing && !st.Phase.Ended()
+		if st.Phase == state.Created && !removing { // not when its exit was settled meanwhile
+			st.Phase, st.StartedAt = state.Running, at
+		}
+		return !removing
+	}); err != nil {
+		return err
+	}
+	if removing {
+		return errRemoved
+	}
+	c.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
+	c.publisher.started(u)
+	if c.hooks != nil {
+		c.hooks.Started(ctx, targetOf(u))
+	}
+	if u.now().Phase.Ended() {
+		c.lanes.release(u) // settle may have run before the task was recorded, so schedule it again
+	}
+	return nil
+}
+
+// launch makes the stdio and the task, has the witnesses watch it, and starts it.
+func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error) {
+	stdio, err := c.output.create(u)
+	if err != nil {
+		return state.Process{}, err
+	}
+	stdin, stdout, stderr := stdio.FIFOs()
+	pid, err := c.runtime.CreateTask(ctx, TaskRequest{
+		ID:          u.id,
+		Endpoint:    u.pod.now().Endpoint,
+		IO:          TaskIO{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: u.container.Config.GetTty()},
+		Snapshotter: u.container.Snapshotter,
+		SnapshotKey: u.id,
+	})
+	if serr := stdio.Started(); err == nil {
+		err = serr
+	}
+	if err != nil {
+		return state.Process{}, err
+	}
+	proc, err := c.processes.watch(u, pid)
+	if err != nil {
+		return proc, err
+	}
+	if err := c.processes.record(u, proc); err != nil {
+		return proc, err
+	}
+	// The spec names the namespaces of the sandbox's process by its PID. If that process ended before
+	// they were joined, the PID may have been another process's.
+	if o := c.processes.observe(u.pod); o == processGone {
+		return proc, fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
+	}
+	if ctx.Err() != nil {
+		return proc, ctx.Err()
+	}
+	if err := c.runtime.StartTask(ctx, u.id); err != nil {
+		return proc, err
+	}
+	c.witnesses.listen(u)
+	return proc, nil
+}
+
+// abandonStart gives up a start that failed; the lane settles it.
+func (c *Controller) abandonStart(u *unit, why error) {
+	c.obs.Event(u.id, "start did not succeed", why)
+	if c.ops.stopping() {
+		return // whether it was started is seen when berth is back
+	}
+	u.evidence.abandon(why)
+	c.lanes.settle(u)
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/exit"
+	"berth/internal/state"
+)
+
+// errStopRequested ends a creation or a start in flight.
+var errStopRequested = fmt.Errorf("a stop was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
+
+// StopContainer asks a container to end, waits for timeout, then kills it, and returns once its exit
+// is settled. Timeout 0 kills at once. Stopping what has ended, or is absent, succeeds. A container
+// that was never started stays CREATED, and can still be started: CRI has no state for a container
+// that may not be.
+func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
+	u, err := c.units.findContainer(id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return c.stopper.stop(ctx, u, timeout)
+}
+
+// StopPodSandbox ends every process of the pod and returns once that is settled and, within a bound,
+// once the network was given back; if that takes longer it goes on by itself. Creations and starts
+// in flight are interrupted. Stopping what is stopped or absent succeeds.
+func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
+	u, err := c.units.findSandbox(id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return c.stopSandbox(ctx, u)
+}
+
+func (c *Controller) stopSandbox(ctx context.Context, u *unit) error {
+	if !u.visible() {
+		return fmt.Errorf("stop sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
+	}
+	if err := u.change(func(st *state.Status) bool {
+		changed := !st.Stopping
+		st.Stopping = true
+		return changed
+	}); err != nil {
+		return absent(err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, ct := range u.containers() {
+		g.Go(func() error { return c.stopper.stop(gctx, ct, 0) })
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
+	}
+	if err := c.stopper.stop(ctx, u, 0); err != nil {
+		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
+	}
+	c.lanes.releaseNow(u)
+	wait, cancel := context.WithTimeout(ctx, c.cfg.NetworkWait)
+	defer cancel()
+	_ = c.lanes.idle(wait, u.id) // what is not released by then is retried; the record says so
+	return nil
+}
+
+// stopper ends the processes of units.
+type stopper struct {
+	grace     time.Duration // for a start in flight
+	processes *processes
+	witnesses *witnesses
+	lanes     *lanes
+	obs       Observer
+}
+
+// stop ends the process of u and waits until its exit is settled. Several may stop at the same time:
+// each has its own timeout, and the shortest kills.
+func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) error {
+	switch st := u.now(); {
+	case st.Phase.Ended():
+		s.lanes.poke(u.id)
+		return nil
+	case st.Phase == state.Creating:
+		// A sandbox that stops starts nothing, so that nobody has to wait for the undoing.
+		u.interrupt(errStopRequested)
+		return nil
+	case st.Phase == state.Created:
+		return s.stopUnstarted(ctx, u, timeout)
+	}
+	s.obs.Event(u.id, "stop requested", nil, "timeout", timeout.String())
+	s.lanes.poke(u.id) // a settle that failed is tried now
+	if timeout > 0 {
+		err := u.evidence.stop(func() error { return s.signal(ctx, u, signalNumber(u)) })
+		if absent(err) != nil {
+			s.obs.Event(u.id, "stop signal not delivered, killing", err)
+		} else {
+			wait, cancel := context.WithTimeout(ctx, timeout)
+			err := waitSettled(wait, u)
+			cancel()
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+		}
+	}
+	if err := s.kill(ctx, u); err != nil {
+		return err
+	}
+	return waitSettled(ctx, u)
+}
+
+// stopUnstarted waits for a start in flight, interrupts it if it takes long, and ends what it
+// started.
+func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Duration) error {
+	patience := time.AfterFunc(s.grace, func() { u.interrupt(errStopRequested) })
+	defer patience.Stop()
+	if err := u.task.lock(ctx); err != nil {
+		return fmt.Errorf("stop %s %s: an operation on its task is in flight: %w", u.kind(), u.id, err)
+	}
+	u.task.unlock()
+	if u.evidence.isAbandoned() {
+		return waitSettled(ctx, u) // its start failed, and the settle ends what was made for it
+	}
+	if u.runs() {
+		return s.stop(ctx, u, timeout)
+	}
+	return nil
+}
+
+// kill ends the process of u, and notes that it was berth unless the process had ended before: what
+// berth kills was not killed by the OOM killer.
+func (s *stopper) kill(ctx context.Context, u *unit) error {
+	if s.processes.ended(u) {
+		return nil
+	}
+	err := u.evidence.kill(func() error { return s.signal(ctx, u, unix.SIGKILL) })
+	if absent(err) != nil {
+		return fmt.Errorf("kill %s %s: %w", u.kind(), u.id, err)
+	}
+	return nil
+}
+
+// signal sends a signal to the process of u; ErrNotFound when it ended. A process of which neither
+// the kernel nor containerd knows is reported as ended, since no witness will do that.
+func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal) error {
+	err := s.processes.signal(ctx, u, sig)
+	if errors.Is(err, errNoProcess) {
+		s.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
+	}
+	return err
+}
+
+func signalNumber(u *unit) unix.Signal {
+	if u.isSandbox() {
+		return unix.SIGTERM
+	}
+	if s, err := parseSignal(u.container.StopSignal); err == nil {
+		return s
+	}
+	return unix.SIGTERM
+}
+
+// waitSettled waits for the exit of u to be durable and visible.
+func waitSettled(ctx context.Context, u *unit) error {
+	select {
+	case <-u.settled:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, ctxError(ctx))
+	}
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"github.com/containerd/errdefs"
+
+	"berth/internal/state"
+)
+
+// Target is what other rooms (exec, attach, port-forward, statistics) need to know of one sandbox or
+// container to work on it.
+type Target struct {
+	ID      string
+	PodID   string // the sandbox; of a sandbox, its own ID
+	Handler Handler
+	// NetNS is the path of the pod's network namespace; "" for the host's.
+	NetNS string
+	// Process is the init process as it is on record, with its cgroup.
+	Process state.Process
+	// Endpoint is where the task is reached; zero: the shim that containerd knows.
+	Endpoint state.Endpoint
+	Running  bool
+	// Ended is closed once the exit is settled and visible.
+	Ended <-chan struct{}
+}
+
+// Target describes a sandbox or a container, by its ID or the beginning of one.
+func (c *Controller) Target(id string) (Target, error) {
+	u, err := c.units.findContainer(id)
+	if errdefs.IsNotFound(err) {
+		u, err = c.units.findSandbox(id)
+	}
+	if err != nil {
+		return Target{}, err
+	}
+	return targetOf(u), nil
+}
+
+func targetOf(u *unit) Target {
+	return Target{
+		ID:       u.id,
+		PodID:    u.pod.id,
+		Handler:  u.handler,
+		NetNS:    u.pod.sandbox.NetNS,
+		Process:  u.process(),
+		Endpoint: u.pod.now().Endpoint,
+		Running:  u.runs(),
+		Ended:    u.settled,
+	}
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+	"berth/internal/network"
+	"berth/internal/state"
+)
+
+// teardown gives back what units hold outside berth.
+type teardown struct {
+	undoTimeout time.Duration
+	runtime     Runtime
+	network     Network
+	files       Files
+	processes   *processes
+	output      *output
+	settler     *settler
+	units       *registry
+	names       *inflight
+	lanes       *lanes
+	pacer       *pacer
+	labels      Labels // nil without SELinux
+	publisher   *publisher
+	obs         Observer
+}
+
+// due is what a unit has to give back now. An exit frees the process's own things. What a person may
+// still want to look at, or the pod's other containers use, goes when the stop or the removal was
+// asked for.
+func due(u *unit, st *state.Status) state.Hold {
+	if !st.Phase.Ended() && (st.Phase != state.Created || !st.Removing) { // CREATED: it never ran
+		return 0
+	}
+	d := state.HoldTask | state.HoldIO
+	switch {
+	case !u.isSandbox():
+		d |= state.HoldSandbox // it kept the ended task from containerd's clean-up, and the task is gone
+	case st.Stopping:
+		d |= state.HoldNetwork | state.HoldNetNS
+	}
+	if st.Removing {
+		d = ^state.Hold(0)
+	}
+	return st.Holds & d
+}
+
+// release gives back what is due, in order, and records what is gone. It is attempted by the unit's
+// lane. Each part is idempotent; what fails does not keep later, independent parts from being tried.
+// The error says what remains.
+func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
+	if first {
+		defer t.pacer.admit(ctx, u.hurried)()
+	}
+	st := u.now()
+	if u.isSandbox() && st.Removing {
+		if err := t.removeMembers(u); err != nil {
+			return err
+		}
+	}
+	want := due(u, st)
+	// The network needs nothing of the rest, and its plug-ins take their time.
+	task, net := sequence{want: want, id: u.id}, sequence{want: want, id: u.id}
+	var side sync.WaitGroup
+	side.Go(func() {
+		net.release(state.HoldNetwork, 0, func() error { return t.releaseNetwork(ctx, u) })
+		net.release(state.HoldNetNS, state.HoldNetwork, func() error { return t.network.RemoveNS(ctx, u.sandbox.NetNS) })
+	})
+	task.release(state.HoldTask, 0, func() error { return t.releaseTask(ctx, u) })
+	task.release(state.HoldIO, state.HoldTask, func() error { return t.output.release(ctx, u) })
+	own := sequence{want: want, id: u.id, gone: task.gone}
+	side.Go(func() {
+		own.release(state.HoldSandbox, state.HoldTask, func() error { return t.runtime.DeleteSandbox(ctx, u.id) })
+		own.release(state.HoldFiles, state.HoldTask, func() error { return t.files.Remove(u.id) })
+	})
+	task.release(state.HoldContainer, state.HoldTask, func() error { return t.runtime.DeleteContainer(ctx, u.id) })
+	task.release(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func() error {
+		return t.runtime.DeleteSnapshot(ctx, u.container.Snapshotter, u.id)
+	})
+	side.Wait()
+	gone := task.gone | own.gone | net.gone
+	err := errors.Join(append(append(task.errs, own.errs...), net.errs...)...)
+
+	if st.Removing && st.Holds&^gone == 0 && err == nil {
+		err = t.forget(u)
+	} else if gone != 0 {
+		cerr := u.change(func(st *state.Status) bool {
+			st.Holds &^= gone
+			return true
+		})
+		if cerr == nil {
+			t.obs.Released(u.id, gone, u.now().Holds)
+		}
+		err = errors.Join(err, cerr)
+	}
+	u.setReleaseError(err)
+	return err
+}
+
+// sequence gives back one thing after another.
+type sequence struct {
+	want state.Hold // of everything
+	id   string
+	gone state.Hold
+	errs []error
+}
+
+// release gives back h with f, if h is wanted and what it rests on is gone.
+func (s *sequence) release(h, after state.Hold, f func() error) {
+	if !s.want.Has(h) || s.want&after&^s.gone != 0 {
+		return
+	}
+	if err := absent(f()); err != nil {
+		s.errs = append(s.errs, fmt.Errorf("release %s of %s: %w", h, s.id, err))
+		return
+	}
+	s.gone |= h
+}
+
+// releaseTask ends what may still run and deletes the task.
+func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
+	// A start in flight still works on the task, even when its process has ended by now.
+	if err := u.task.lock(ctx); err != nil {
+		return fmt.Errorf("wait for the start in flight: %w", err)
+	}
+	defer u.task.unlock()
+	return t.deleteTask(ctx, u, t.lastCode)
+}
+
+// deleteTask kills the process of u, waits for its end, calls ended with what the shim said about
+// that, and deletes the task. u.task must be held.
+func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, TaskState, error) error) error {
+	// A process that was made and never started is in no record, and waits for ever if nobody ends it.
+	if t.processes.observe(u) == processUnreachable {
+		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
+	}
+	if err := t.processes.end(ctx, u); err != nil {
+		t.obs.Event(u.id, "what is left of it could not be killed", err) // the deletion will show
+	}
+	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
+	st, err := u.workload.Wait(ctx)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("the shim has not seen its end: %w", err)
+	}
+	if err := ended(u, st, err); err != nil {
+		return err
+	}
+	if err := absent(u.workload.Delete(ctx)); err != nil {
+		return err
+	}
+	// A process can outlive its shim, and then only the kernel knows of it.
+	if err := t.processes.waitGone(ctx, u); err != nil {
+		return err
+	}
+	t.processes.forget(u)
+	return nil
+}
+
+// lastCode learns the exit code from the shim, if nobody else had it, before the task is deleted and
+// the code with it.
+func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
+	if known := u.now().Exit; known.Measured || known.Zero() || errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask the shim for the exit code: %w", err)
+	}
+	u.evidence.add(taskFact(u.id, st), false)
+	known, _ := u.evidence.known()
+	return t.settler.correct(u, known)
+}
+
+// undoStart takes back what a start had made when a kill of berth cut it off before the user's
+// program ran: the container is CREATED as if it had never been started. It is attempted by the
+// unit's lane.
+func (t *teardown) undoStart(ctx context.Context, u *unit) error {
+	if err := u.task.lock(ctx); err != nil {
+		return fmt.Errorf("undo the start of %s: %w", u.id, err)
+	}
+	defer u.task.unlock()
+	if st := u.now(); st.Phase != state.Created || st.Removing {
+		u.setCompared()
+		return nil
+	}
+	u.undoing.Store(true)
+	if err := t.deleteTask(ctx, u, func(*unit, TaskState, error) error { return nil }); err != nil {
+		return fmt.Errorf("undo the start of %s: %w", u.id, err)
+	}
+	if err := t.output.discard(u); err != nil {
+		return fmt.Errorf("undo the start of %s: %w", u.id, err)
+	}
+	if err := u.change(func(st *state.Status) bool { st.Process = state.Process{}; return true }); err != nil {
+		return err
+	}
+	u.setProcess(state.Process{})
+	u.undoing.Store(false)
+	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
+	u.setCompared()
+	return nil
+}
+
+func (t *teardown) releaseNetwork(ctx context.Context, u *unit) error {
+	var r network.Result
+	if n := u.now().Network; n != nil {
+		r = network.Result{IPs: n.IPs, Raw: n.Result, Conf: n.Conf}
+	}
+	return t.network.Teardown(ctx, netPod(u.sandbox), r)
+}
+
+// undo gives back what a failed creation made. What does not go at once stays in the record, ended
+// and to be removed, and its lane finishes it.
+func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.undoTimeout)
+	defer cancel()
+	if err := u.change(func(st *state.Status) bool {
+		st.Removing, st.Stopping, st.Undone = true, true, why.Error()
+		if !st.Phase.Ended() {
+			st.Phase = u.endedPhase()
+			st.Exit = exit.NotStarted(u.id, time.Now(), why.Error())
+		}
+		return true
+	}); err != nil {
+		// Still CREATING on disk: the lane tries until it can be recorded, or recovery undoes it.
+		u.evidence.add(exit.NotStarted(u.id, time.Now(), why.Error()), false)
+		t.lanes.settle(u)
+		return err
+	}
+	t.lanes.releaseNow(u)
+	if err := waitRemoved(ctx, u); err != nil {
+		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
+}
+
+// removeMembers has the containers of the sandbox u removed that joined it while its own removal was
+// being recorded: whoever asked for that may be gone.
+func (t *teardown) removeMembers(u *unit) error {
+	for _, ct := range u.containers() {
+		if err := absent(markRemoving(ct)); err != nil {
+			return err
+		}
+		switch {
+		case ct.runs(): // the audit kills it
+		case ct.now().Phase == state.Creating:
+			ct.interrupt(errStopRequested)
+		default:
+			t.lanes.releaseNow(ct)
+		}
+	}
+	return nil
+}
+
+// forget deletes the record of u, which holds nothing any more.
+func (t *teardown) forget(u *unit) error {
+	if u.isSandbox() {
+		if n := u.seal(); n > 0 {
+			return fmt.Errorf("remove sandbox %s: %d containers are still being removed", u.id, n)
+		}
+	}
+	if err := u.erase(); err != nil {
+		return err
+	}
+	t.units.drop(u)
+	t.names.free(nameOf(u), u.id)
+	t.processes.forget(u)
+	if t.labels != nil && u.label() != "" {
+		t.labels.Release(u.label())
+	}
+	t.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	if u.isSandbox() {
+		t.publisher.forget(u)
+	} else if u.pod.now().Removing {
+		t.lanes.poke(u.pod.id) // it may have waited for this container
+	}
+	t.obs.Removed(u.id)
+	close(u.removed)
+	return nil
+}

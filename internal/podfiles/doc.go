@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podfiles owns the directories and mounts that berth makes on the host for pods: a pod's
+// /dev/shm, its hosts, hostname and resolv.conf, the volumes of container images, and the
+// directories of stdio. It is the only room that mounts anything for pods.
+//
+// # Layout
+//
+//	STATE/sandboxes/ID/shm    a tmpfs, the pod's /dev/shm
+//	STATE/sandboxes/ID/etc    a small tmpfs: hosts, hostname, resolv.conf
+//	STATE/io/ID               stdio of a container; its content belongs to package logs
+//	ROOT/volumes/ID/N         the Nth volume of a container's image
+//
+// # Promises
+//
+//   - What containers may write to is a tmpfs with a size of its own: a pod cannot fill the host's
+//     runtime directory through its own /etc/hosts.
+//   - Making what exists already and removing what is absent succeed, so that both can be
+//     repeated after a crash at any point.
+//   - Remove unmounts first and never follows a link; it deletes nothing while something is mounted.
+//
+// # Never
+//
+// The room knows no sandbox and no container, only IDs and values. It keeps no state: the records
+// say what may exist.
+package podfiles

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podfiles
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// defaultShm is the size of a pod's /dev/shm, in bytes, as other runtimes have it.
+	defaultShm = 64 << 20
+	// etcSize bounds what the containers of a pod can write into hosts, hostname and resolv.conf
+	// together, in bytes.
+	etcSize = 1 << 20
+)
+
+// Files makes and removes the pods' files below two directories.
+type Files struct {
+	root  string // persistent
+	state string // volatile
+}
+
+// New returns the files below root, which survives a reboot, and state, which need not. Both must
+// exist or be makeable when something is made.
+func New(root, state string) *Files { return &Files{root: root, state: state} }
+
+// Sandbox is what the containers of one pod share.
+type Sandbox struct {
+	ID         string
+	Hosts      []byte
+	Hostname   []byte
+	ResolvConf []byte
+	// ShmSize is the size of /dev/shm in bytes; 0: 64 MiB.
+	ShmSize int64
+	// HostIPC says that the pod uses the host's /dev/shm, so that none is mounted.
+	HostIPC bool
+}
+
+// MakeSandbox makes the files of a pod. What an attempt before this one made is made again.
+func (f *Files) MakeSandbox(s Sandbox) error {
+	// A directory of root's alone would keep a container's user from the files below.
+	if err := os.MkdirAll(f.sandbox(s.ID), 0o711); err != nil {
+		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
+	}
+	etc := filepath.Join(f.sandbox(s.ID), "etc")
+	if err := mountTmpfs(etc, 0o755, etcSize); err != nil {
+		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
+	}
+	for name, content := range map[string][]byte{"hosts": s.Hosts, "hostname": s.Hostname, "resolv.conf": s.ResolvConf} {
+		if err := os.WriteFile(filepath.Join(etc, name), content, 0o644); err != nil { //nolint:gosec // read by any user in the pod
+			return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
+		}
+	}
+	if s.HostIPC {
+		return nil
+	}
+	size := s.ShmSize
+	if size <= 0 {
+		size = defaultShm
+	}
+	if err := mountTmpfs(filepath.Join(f.sandbox(s.ID), "shm"), 0o1777, size); err != nil {
+		return fmt.Errorf("make /dev/shm of sandbox %s: %w", s.ID, err)
+	}
+	return nil
+}
+
+// Shared returns the host path of each file that a pod's containers share, by its path in the
+// container.
+func (f *Files) Shared(podID string, hostIPC bool) map[string]string {
+	dir := f.sandbox(podID)
+	files := map[string]string{
+		"/etc/hosts":       filepath.Join(dir, "etc", "hosts"),
+		"/etc/hostname":    filepath.Join(dir, "etc", "hostname"),
+		"/etc/resolv.conf": filepath.Join(dir, "etc", "resolv.conf"),
+		"/dev/shm":         filepath.Join(dir, "shm"),
+	}
+	if hostIPC {
+		files["/dev/shm"] = "/dev/shm"
+	}
+	return files
+}
+
+// MakeVolume makes an empty directory for the nth volume of a container's image and returns its
+// path.
+func (f *Files) MakeVolume(id string, n int) (string, error) {
+	if err := os.MkdirAll(f.volumes(id), 0o711); err != nil {
+		return "", fmt.Errorf("make volume of container %s: %w", id, err)
+	}
+	dir := filepath.Join(f.volumes(id), strconv.Itoa(n))
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the image's own users read it
+		return "", fmt.Errorf("make volume of container %s: %w", id, err)
+	}
+	return dir, nil
+}
+
+// MakeHostPath makes the host directory of a mount if nothing is there, as the kubelet and users of
+// crictl expect. A path that is not absolute is left to the validation of the spec.
+func (f *Files) MakeHostPath(path string) error {
+	if !filepath.IsAbs(path) {
+		return nil
+	}
+	_, err := os.Stat(path)
+	if os.IsNotExist(err) {
+		err = os.MkdirAll(path, 0o755) //nolint:gosec // as the kubelet makes it
+	}
+	if err != nil {
+		return fmt.Errorf("make host path: %w", err)
+	}
+	return nil
+}
+
+// IO returns the directory for the stdio of a container. Its content belongs to package logs, which
+// also removes it.
+func (f *Files) IO(id string) string { return filepath.Join(f.state, "io", id) }
+
+// Remove unmounts and removes everything of one sandbox or container but its stdio.
+func (f *Files) Remove(id string) error {
+	for _, name := range []string{"shm", "etc"} {
+		if err := unmount(filepath.Join(f.sandbox(id), name)); err != nil {
+			return fmt.Errorf("remove files of %s: %w", id, err)
+		}
+	}
+	if err := errors.Join(os.RemoveAll(f.sandbox(id)), os.RemoveAll(f.volumes(id))); err != nil {
+		return fmt.Errorf("remove files of %s: %w", id, err)
+	}
+	return nil
+}
+
+// IDs lists every sandbox and container that has a directory here. A directory that does not
+// exist yet holds nothing.
+func (f *Files) IDs() ([]string, error) {
+	found := map[string]bool{}
+	var errs []error
+	for _, base := range []string{filepath.Dir(f.sandbox("x")), filepath.Dir(f.IO("x")), filepath.Dir(f.volumes("x"))} {
+		entries, err := os.ReadDir(base)
+		if err != nil && !os.IsNotExist(err) {
+			errs = append(errs, fmt.Errorf("list files of pods: %w", err))
+		}
+		for _, e := range entries {
+			found[e.Name()] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), errors.Join(errs...)
+}
+
+func (f *Files) sandbox(id string) string { return filepath.Join(f.state, "sandboxes", id) }
+func (f *Files) volumes(id string) string { return filepath.Join(f.root, "volumes", id) }
+
+// mountTmpfs makes dir and mounts a tmpfs of size bytes on it. What was mounted there by an attempt
+// that was cut off is unmounted first, so that mounts do not pile up.
+func mountTmpfs(dir string, mode uint32, size int64) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	if err := unmount(dir); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("mode=%o,size=%d", mode, size)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("mount tmpfs on %s: %w", dir, err)
+	}
+	return nil
+}
+
+// unmount takes away what is mounted on path, with everything that still uses it. Nothing mounted,
+// or no such path, is not an error.
+func unmount(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err == nil {
+			continue // more may be mounted below
+		}
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+}
