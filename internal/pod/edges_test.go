@@ -141,6 +141,37 @@ func TestAStopOfAPodInterruptsCreationsInFlight(t *testing.T) {
 	})
 }
 
+// A removal that arrives while the last step of a creation is being committed is not lost.
+func TestARemovalDuringACreationTakesEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		hang := make(chan struct{})
+		w.set(func() { w.block["create-container"] = hang })
+		created := make(chan error, 1)
+		go func() {
+			_, err := b.CreateContainer(t.Context(), p, ctr("c1"))
+			created <- err
+		}()
+		synctest.Wait()
+		c := b.units.allContainers()[0]
+		if err := markRemoving(c); err != nil {
+			t.Fatal(err)
+		}
+		close(hang)
+		if err := <-created; !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("created: %v", err)
+		}
+		<-c.removed
+		w.set(func() {
+			if w.objects["container/"+c.id] || w.objects["snapshot/"+c.id] {
+				t.Errorf("left: %v", w.objects)
+			}
+		})
+	})
+}
+
 // A removal whose caller gives up is on record, says what it waits for, and goes on by itself.
 func TestARemovalThatHangsIsOnRecordAndGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
