@@ -41,7 +41,8 @@ run: programs build ## Run berth from this tree, as root: make run ARGS='serve -
 
 .PHONY: demo
 demo: setup programs build ## Run a real pod and show how its containers end, as root
-	$(BERTH) demo
+	$(GOBUILD) -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
+	$(BERTH)-demo
 
 ##@ Test
 
@@ -133,8 +134,8 @@ PLUGINS := bridge loopback host-local portmap firewall
 
 # berth runs pods with these. Tests and bench also start a containerd beside berth.
 .PHONY: tools programs
-programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause) $(addprefix $(CNI)/,$(PLUGINS))
-tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, the pause program, the CNI plug-ins, and containerd for tests
+programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(addprefix $(CNI)/,$(PLUGINS))
+tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, the CNI plug-ins, and containerd for tests
 
 $(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(LIBEXEC)/%: $(PINNED)
 	cd tools && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
@@ -158,6 +159,10 @@ $(LIBEXEC)/pause: pause/pause.c
 	@mkdir -p $(@D)
 	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -DVERSION='"$(VERSION)"' -o $@ $<
 
+$(LIBEXEC)/berth-logger: logger/logger.c
+	@mkdir -p $(@D)
+	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+
 $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && go build -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
@@ -168,7 +173,7 @@ DESTDIR ?=
 install: setup programs build ## Install under PREFIX (/usr/local): programs, systemd unit, and /etc/berth/config.toml unless it exists
 	install -D -m 755 $(BERTH) $(DESTDIR)$(PREFIX)/bin/berth
 	install -d $(DESTDIR)$(PREFIX)/libexec/berth/cni $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause) $(DESTDIR)$(PREFIX)/libexec/berth/
+	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(DESTDIR)$(PREFIX)/libexec/berth/
 	install -m 755 $(addprefix $(CNI)/,$(PLUGINS)) $(DESTDIR)$(PREFIX)/libexec/berth/cni/
 	sed 's|/usr/local|$(PREFIX)|g' contrib/berth.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
 	[[ -e $(DESTDIR)/etc/berth/config.toml ]] || install -D -m 644 contrib/config.toml $(DESTDIR)/etc/berth/config.toml

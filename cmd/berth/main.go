@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"berth/internal/cli"
 	"berth/internal/cri"
@@ -13,8 +14,19 @@ import (
 )
 
 func main() {
-	if err := cli.New(daemon.Serve).Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "berth:", cri.Explain(err))
-		os.Exit(cli.ExitCode(err))
+	err := cli.New(daemon.Serve).Execute()
+	if err == nil {
+		return
 	}
+	// A standard error that nobody reads must not keep the process from ending.
+	written := make(chan struct{})
+	go func() {
+		fmt.Fprintln(os.Stderr, "berth:", cri.Explain(err))
+		close(written)
+	}()
+	select {
+	case <-written:
+	case <-time.After(time.Second):
+	}
+	os.Exit(cli.ExitCode(err))
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,8 +15,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
+	"berth/internal/asynclog"
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/manifest"
 )
 
 // berth runs a command against an endpoint and returns what it wrote, and its error as a person reads it.
@@ -32,7 +33,7 @@ func berth(t *testing.T, endpoint string, args ...string) (out, problem string) 
 
 func run(endpoint string, args ...string) (string, error) {
 	var b bytes.Buffer
-	cmd := New(func(context.Context, config.Config, func(), *slog.Logger) error { return nil })
+	cmd := New(func(context.Context, config.Config, func(), *asynclog.Log) error { return nil })
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
 	cmd.SetOut(&b)
 	cmd.SetErr(&b)
@@ -126,7 +127,7 @@ func TestNames(t *testing.T) {
 
 func TestStopLeavesTheTimeThatThePodSays(t *testing.T) {
 	f := house()
-	f.cts[2].Annotations = map[string]string{annotationGrace: "77"}
+	f.cts[2].Annotations = map[string]string{manifest.AnnotationGrace: "77"}
 	at := serveFake(t, f)
 	berth(t, at, "stop", "nginx")
 	berth(t, at, "stop", "sql")
@@ -195,7 +196,7 @@ func TestNobodyAnswers(t *testing.T) {
 	says(t, "an endpoint that is no socket", problem, "localhost:1", "unix:///")
 }
 
-const manifest = `
+const podYAML = `
 apiVersion: v1
 kind: Pod
 metadata: {name: p}
@@ -226,7 +227,7 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	f := newFake()
 	f.ends = map[string]int32{"first": 0, "second": 0, "one": 0, "two": 3}
 	f.images["b"] = &runtimeapi.Image{}
-	out, problem, code, dir := play(t, f, manifest, "--wait", "--rm")
+	out, problem, code, dir := play(t, f, podYAML, "--wait", "--rm")
 	want := []string{
 		"pull a ", "pull b ", "run pod0 ",
 		"create first", "start first", "create second", "start second", "create one", "start one", "create two", "start two",
@@ -251,7 +252,7 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 func TestPlayStopsAtAnInitContainerThatFails(t *testing.T) {
 	f := newFake()
 	f.ends = map[string]int32{"first": 9}
-	_, problem, code, _ := play(t, f, manifest)
+	_, problem, code, _ := play(t, f, podYAML)
 	says(t, "play", problem, "first", "9", "/logs/first/0.log")
 	if code != 1 || slices.Contains(f.calls, "create second") || !slices.Contains(f.calls, "stop-pod pod0") {
 		t.Errorf("exit code %d after %q", code, f.calls)
@@ -260,9 +261,9 @@ func TestPlayStopsAtAnInitContainerThatFails(t *testing.T) {
 
 func TestPlayMakesNothingWithoutItsImages(t *testing.T) {
 	for text, want := range map[string]string{
-		strings.ReplaceAll(manifest, "image: b", "image: nowhere/b"):                                                              "container one: pull image nowhere/b: registry nowhere does not answer",
-		strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: Never"):                                         "is not on the node",
-		strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: Always, securityContext: {runAsNonRoot: true}"): "runAsNonRoot",
+		strings.ReplaceAll(podYAML, "image: b", "image: nowhere/b"):                                                              "container one: pull image nowhere/b: registry nowhere does not answer",
+		strings.ReplaceAll(podYAML, "imagePullPolicy: Always", "imagePullPolicy: Never"):                                         "is not on the node",
+		strings.ReplaceAll(podYAML, "imagePullPolicy: Always", "imagePullPolicy: Always, securityContext: {runAsNonRoot: true}"): "runAsNonRoot",
 	} {
 		f := newFake()
 		_, problem, _, _ := play(t, f, text)
@@ -279,20 +280,21 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got config.Config
-	var b bytes.Buffer
-	cmd := New(func(_ context.Context, c config.Config, ready func(), log *slog.Logger) error {
+	var out, log bytes.Buffer
+	cmd := New(func(_ context.Context, c config.Config, ready func(), log *asynclog.Log) error {
 		got = c
 		log.Debug("hello")
 		ready()
 		return nil
 	})
 	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag", "--address", "/a.sock", "--cni-bin-dir", "/x", "--cni-bin-dir", "/y", "--metrics", "localhost:1", "--set", "lanes.backoff_min=3s"})
-	cmd.SetOut(&b)
-	cmd.SetErr(&b)
+	cmd.SetOut(&out)
+	cmd.SetErr(&log)
 	if err := cmd.ExecuteContext(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	says(t, "serve", b.String(), "berth is ready on /a.sock\n", "hello")
+	says(t, "serve", out.String(), "berth is ready on /a.sock\n")
+	says(t, "the log", log.String(), "level=DEBUG msg=hello")
 	if got.Root != "/from-flag" || got.State != "/s" || !slices.Equal(got.Network.BinDirs, []string{"/x", "/y"}) || got.Metrics.Address != "localhost:1" {
 		t.Errorf("got %+v", got)
 	}
@@ -313,7 +315,7 @@ func TestConfigCommands(t *testing.T) {
 		t.Errorf("the defaults are shown differently: %s\n%s", problem, out2)
 	}
 	out, _ = berth(t, "/s", "config", "check", file)
-	says(t, "config check", out, "good")
+	says(t, "config check", out, "valid")
 	if err := os.WriteFile(file, []byte("rot = 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

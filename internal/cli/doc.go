@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is the person's door: every command of berth. All but serve, config and demo speak CRI to a
+// Package cli is the person's door: every command of berth. All but serve and config speak CRI to a
 // running berth over its socket, as the kubelet does; a few (import, timeline, debug) speak berth.v1.Admin on
 // the same socket.
 //

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"berth/internal/cri"
+	"berth/internal/manifest"
 )
 
 func (a *app) psCommand() *cobra.Command {
@@ -99,7 +100,7 @@ func (a *app) stopCommand() *cobra.Command {
 	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 10, "seconds until a container is killed; by default what its pod says, or 10")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		wait := func(annotations map[string]string) int64 {
-			if n, err := strconv.ParseInt(annotations[annotationGrace], 10, 64); err == nil && !cmd.Flags().Changed("timeout") {
+			if n, err := strconv.ParseInt(annotations[manifest.AnnotationGrace], 10, 64); err == nil && !cmd.Flags().Changed("timeout") {
 				return n
 			}
 			return timeout
@@ -198,7 +199,7 @@ func remove(ctx context.Context, c *cri.Client, o object, force bool) error {
 		if _, err = c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: o.id}); err != nil {
 			return err
 		}
-		return removeVolumes(defaultVolumeDir, st.GetStatus().GetMetadata().GetUid())
+		return manifest.RemoveVolumes(manifest.DefaultVolumeDir, st.GetStatus().GetMetadata().GetUid())
 	}
 	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
 	if err != nil {

@@ -3,35 +3,31 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/manifest"
 )
 
 func (a *app) playCommand() *cobra.Command {
-	var o PlayOptions
+	var o manifest.Options
 	var wait, rm bool
 	cmd := &cobra.Command{
 		Use: "play POD.yaml", Short: "Run a pod from a Kubernetes manifest", Args: cobra.ExactArgs(1),
 		Long: "Run a v1 Pod. Init containers run in order, each to its end; then the containers are started, once: restartPolicy is\nthe kubelet's. What cannot be honoured is an error that names the field.",
 	}
-	cmd.Flags().StringVar(&o.LogDir, "log-dir", defaultLogDir, "directory of pods' logs")
-	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", defaultVolumeDir, "directory of emptyDir volumes")
+	cmd.Flags().StringVar(&o.LogDir, "log-dir", manifest.DefaultLogDir, "directory of pods' logs")
+	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", manifest.DefaultVolumeDir, "directory of emptyDir volumes")
 	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what cannot be honoured, and say so")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended; the exit code is the first one that is not 0")
 	cmd.Flags().BoolVar(&rm, "rm", false, "with --wait: remove the pod afterwards")
@@ -40,12 +36,12 @@ func (a *app) playCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		pod, err := ParsePod(b)
+		pod, err := manifest.Parse(b)
 		if err != nil {
 			return err
 		}
-		o.UID, o.HostIP, o.HostDNS = newUID(), hostIP(), hostDNS()
-		plan, err := Translate(pod, o)
+		o.UID, o.HostIP, o.HostDNS = manifest.NewUID(), manifest.HostIP(), manifest.HostDNS()
+		plan, err := manifest.Translate(pod, o)
 		if err != nil {
 			return err
 		}
@@ -65,7 +61,7 @@ func (a *app) playCommand() *cobra.Command {
 			if rm {
 				_, rerr := c.RemovePodSandbox(context.WithoutCancel(ctx), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: played.PodID})
 				if rerr == nil {
-					rerr = removeVolumes(o.VolumeDir, plan.Sandbox.GetMetadata().GetUid())
+					rerr = manifest.RemoveVolumes(o.VolumeDir, plan.Sandbox.GetMetadata().GetUid())
 				}
 				err = errors.Join(err, rerr)
 			}
@@ -85,13 +81,6 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-func newUID() types.UID {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
-}
-
 // Played is a pod that runs.
 type Played struct {
 	PodID      string
@@ -102,9 +91,9 @@ type Played struct {
 
 // Play runs a plan: the sandbox, the init containers one after the other, then the containers. When it fails, the
 // pod stays, stopped, for a person to look at.
-func Play(ctx context.Context, c *cri.Client, p *Plan, out io.Writer) (*Played, error) {
+func Play(ctx context.Context, c *cri.Client, p *manifest.Plan, out io.Writer) (*Played, error) {
 	for _, v := range p.Volumes {
-		if err := v.prepare(); err != nil {
+		if err := v.Prepare(); err != nil {
 			return nil, err
 		}
 	}
@@ -156,8 +145,8 @@ func Play(ctx context.Context, c *cri.Client, p *Plan, out io.Writer) (*Played, 
 	return played, nil
 }
 
-func (pl *Played) start(ctx context.Context, c *cri.Client, p *Plan, pc PlannedContainer, out io.Writer) (string, error) {
-	cfg := pc.withPodIP(pl.ip)
+func (pl *Played) start(ctx context.Context, c *cri.Client, p *manifest.Plan, pc manifest.Container, out io.Writer) (string, error) {
+	cfg := pc.WithPodIP(pl.ip)
 	name := cfg.GetMetadata().GetName()
 	resp, err := c.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pl.PodID, Config: cfg, SandboxConfig: p.Sandbox})
 	if err != nil {
@@ -171,23 +160,8 @@ func (pl *Played) start(ctx context.Context, c *cri.Client, p *Plan, pc PlannedC
 	return id, nil
 }
 
-// withPodIP is the configuration with the pod's address in the places that wait for it.
-func (pc PlannedContainer) withPodIP(ip string) *runtimeapi.ContainerConfig {
-	cfg := proto.Clone(pc.Config).(*runtimeapi.ContainerConfig)
-	for i := range cfg.Command {
-		cfg.Command[i] = strings.ReplaceAll(cfg.Command[i], podIPMark, ip)
-	}
-	for i := range cfg.Args {
-		cfg.Args[i] = strings.ReplaceAll(cfg.Args[i], podIPMark, ip)
-	}
-	for _, e := range cfg.Envs {
-		e.Value = bytes.ReplaceAll(e.Value, []byte(podIPMark), []byte(ip))
-	}
-	return cfg
-}
-
 // needImage pulls an image that is not on the node, or that is to be pulled always, and checks its user.
-func needImage(ctx context.Context, c *cri.Client, pc PlannedContainer) error {
+func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error {
 	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
 	name := pc.Config.GetMetadata().GetName()
 	st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})

@@ -3,20 +3,23 @@
 package cri
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -45,14 +48,38 @@ func (adminFake) Lanes(context.Context) (any, error) {
 	}{{"c1"}}, nil
 }
 
+// observed is an Observer that remembers.
+type observed struct {
+	mu       sync.Mutex
+	called   []string // METHOD CODE
+	panicked []string
+}
+
+func (o *observed) Called(method string, _ time.Duration, code codes.Code) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.called = append(o.called, method+" "+code.String())
+}
+
+func (o *observed) Panicked(method string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.panicked = append(o.panicked, method)
+}
+
 func dialFake(t *testing.T) *Client {
+	t.Helper()
+	return dialServer(t, &Runtime{}, slog.New(slog.DiscardHandler), &observed{})
+}
+
+func dialServer(t *testing.T, r *Runtime, log *slog.Logger, o Observer) *Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(&Runtime{}, &Image{}, adminFake{}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
+	s := NewServer(r, &Image{}, adminFake{}, log, o)
 	served := make(chan error)
 	go func() { served <- s.Serve(l) }()
 	c, err := Dial("unix://" + path)
@@ -66,6 +93,39 @@ func dialFake(t *testing.T) *Client {
 		}
 	})
 	return c
+}
+
+// A panic in a stream ended the whole process.
+func TestAPanicEndsItsCallAlone(t *testing.T) {
+	var log bytes.Buffer
+	o := &observed{}
+	c := dialServer(t, &Runtime{Subscribe: func() Events { panic("boom") }}, slog.New(slog.NewTextHandler(&log, nil)), o)
+	stream, err := c.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("the stream ended with %v", err)
+	}
+	if _, err := c.Import(t.Context(), "/panic", ""); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("the call ended with %v", err)
+	}
+	if v, err := c.RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil || v.GetRuntimeName() != "berth" {
+		t.Errorf("the call after the panics: %v %v", v, err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if want := []string{"GetContainerEvents", "Import"}; !slices.Equal(o.panicked, want) {
+		t.Errorf("panics were reported for %q, want %q", o.panicked, want)
+	}
+	if want := []string{"GetContainerEvents Internal", "Import Internal", "Version OK"}; !slices.Equal(o.called, want) {
+		t.Errorf("calls were reported as %q, want %q", o.called, want)
+	}
+	for _, frame := range []string{"TestAPanicEndsItsCallAlone", "adminFake.Import"} { // who panicked
+		if !strings.Contains(log.String(), frame) {
+			t.Errorf("the log has no stack with %s:\n%s", frame, &log)
+		}
+	}
 }
 
 func TestAdmin(t *testing.T) {
@@ -82,11 +142,15 @@ func TestAdmin(t *testing.T) {
 	if _, err := c.Timeline(ctx, "c2"); status.Code(err) != codes.NotFound || !strings.Contains(Explain(err).Error(), `timeline of "c2"`) {
 		t.Errorf("timeline: %v", err)
 	}
-	if _, err := c.Import(ctx, "/panic", ""); status.Code(err) != codes.Internal {
-		t.Errorf("a panic is its call's error: %v", err)
+}
+
+func TestTheKubeletUnderstandsTheVersion(t *testing.T) {
+	v, err := dialFake(t).RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if v, err := c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{}); err != nil || v.GetRuntimeName() != "berth" {
-		t.Errorf("after the panic: %v %v", v, err)
+	if _, err := version.ParseSemantic(v.GetRuntimeVersion()); err != nil || v.GetRuntimeApiVersion() != "v1" {
+		t.Errorf("%v: %v", v, err)
 	}
 }
 

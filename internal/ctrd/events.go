@@ -38,6 +38,7 @@ type Listener struct {
 
 // Follow keeps a subscription to containerd's events until ctx ends.
 func (c *Containerd) Follow(ctx context.Context, l Listener) error {
+	defer c.stop()
 	wait := firstReconnect
 	for {
 		err := c.follow(ctx, l, func() { wait = firstReconnect })

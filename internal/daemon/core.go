@@ -44,12 +44,15 @@ type Ports struct {
 	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
-	// ImageChanged is told of containerd's image events; RefreshImages looks all up again.
+	// ImageChanged is called with each image event of containerd; RefreshImages reads all images again.
 	ImageChanged  func(name string)
 	RefreshImages func(ctx context.Context) error
 	// Tracing is where traces go; nil for nowhere.
 	Tracing trace.TracerProvider
 	Log     *slog.Logger
+	// Panicked is called in a goroutine of the core that panicked, and ends the process. It may be
+	// nil; then the Go runtime does.
+	Panicked func(where string, p any)
 }
 
 // NewCore puts a core together. Nothing runs yet.
@@ -71,9 +74,10 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 // records are restored: only then may calls be served. Comparing them with what containerd has goes
 // on in the background.
 func (c *Core) Run(ctx context.Context, restored chan<- struct{}) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.Pods.Run(ctx) })
-	g.Go(func() error { return c.ports.Follow(ctx, c.listener(restored)) })
+	eg, ctx := errgroup.WithContext(ctx)
+	g := &group{eg, c.ports.Panicked}
+	g.Go("pods", func() error { return c.Pods.Run(ctx) })
+	g.Go("containerd's events", func() error { return c.ports.Follow(ctx, c.listener(restored)) })
 	return g.Wait()
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"berth/internal/asynclog"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -30,6 +30,7 @@ import (
 	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
+	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -37,9 +38,10 @@ import (
 // stopTimeout is how long calls in flight may take when berth stops.
 const stopTimeout = 5 * time.Second
 
-// Serve runs berth until ctx ends. ready is called once it serves. The error says why it could not start, or what
-// broke.
-func Serve(ctx context.Context, cfg config.Config, ready func(), log *slog.Logger) error {
+// Serve runs berth until ctx ends. ready is called once berth serves. The caller runs the log, and goes on
+// running it until Serve has returned. The error says why berth could not start, or what broke.
+func Serve(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error {
+	bridgeLibraries(log.Logger)
 	d := &daemon{cfg: cfg, log: log}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
@@ -51,7 +53,7 @@ func Serve(ctx context.Context, cfg config.Config, ready func(), log *slog.Logge
 // daemon is everything that was opened, in order; close undoes it in reverse.
 type daemon struct {
 	cfg     config.Config
-	log     *slog.Logger
+	log     *asynclog.Log
 	libexec string
 	undo    []func() error
 
@@ -65,7 +67,8 @@ type daemon struct {
 	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
 	core     *Core
-	tracing  trace.TracerProvider // nil: off
+	tracing  trace.TracerProvider // nil if tracing is off
+	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
 }
 
@@ -81,38 +84,37 @@ func (d *daemon) open(ctx context.Context) error {
 	cfg := d.cfg
 	inherited := fdstore.Inherited()
 	var err error
-	if d.kept, err = fdstore.Open(d.log); err != nil {
+	if d.kept, err = fdstore.Open(d.log.Logger); err != nil {
 		return err
 	}
 	if d.libexec, err = findLibexec(cfg.Libexec); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
-		return fmt.Errorf("make root directory: %w", err)
-	}
-	if err := os.MkdirAll(cfg.State, 0o711); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
+	if err := errors.Join(makeDir(cfg.Root, rootMode), makeDir(cfg.State, stateMode)); err != nil {
+		return err
 	}
 	if d.store, err = state.Open(cfg.Root); err != nil {
 		return err
 	}
 	d.undo = append(d.undo, d.store.Close)
-	var stop func() error
-	if d.tracing, stop, err = newTracing(ctx, cfg.Tracing); err != nil {
+	if err := d.openTracing(ctx); err != nil {
 		return err
 	}
-	d.undo = append(d.undo, stop)
 	if err := d.openContainerd(ctx); err != nil {
 		return err
 	}
-	d.ctrd = ctrd.New(d.client, d.store.Owner(), cfg.Containerd.Snapshotter, d.log)
+	adapter := ctrd.Config{Owner: d.store.Owner(), Snapshotter: cfg.Containerd.Snapshotter, Logger: d.log.Logger}
+	if d.embedded != nil {
+		adapter.SetAside = d.embedded.SetAside
+	}
+	d.ctrd = ctrd.New(d.client, adapter)
 	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
 		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
-		Owner: d.store.Owner(), MountDir: filepath.Join(cfg.State, "images"), Logger: d.log,
+		Owner: d.store.Owner(), MountDir: filepath.Join(cfg.State, "images"), Logger: d.log.Logger,
 	}); err != nil {
 		return err
 	}
-	d.images = image.New(d.stored, image.Config{PullTimeout: time.Duration(cfg.Image.PullTimeout), Logger: d.log})
+	d.images = image.New(d.stored, image.Config{PullTimeout: time.Duration(cfg.Image.PullTimeout), Logger: d.log.Logger})
 	if err := d.openNetwork(); err != nil {
 		return err
 	}
@@ -123,10 +125,24 @@ func (d *daemon) open(ctx context.Context) error {
 	return d.openPods()
 }
 
+func (d *daemon) openTracing(ctx context.Context) error {
+	provider, spans, err := newTracing(ctx, d.cfg.Tracing)
+	if err != nil || provider == nil {
+		return err
+	}
+	d.tracing, d.spans = provider, spans
+	d.undo = append(d.undo, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout) // ctx has ended by then
+		defer cancel()
+		return provider.Shutdown(ctx)
+	})
+	return nil
+}
+
 // openContainerd starts containerd in this process, or waits for the one that is configured.
 func (d *daemon) openContainerd(ctx context.Context) error {
 	if address := d.cfg.Containerd.Address; address != "" {
-		embed.BridgeLog(d.log, false)
+		embed.BridgeLog(d.log.Logger, false)
 		return d.dial(ctx, address)
 	}
 	s, err := embed.Start(ctx, embed.Config{
@@ -178,7 +194,7 @@ func (d *daemon) openNetwork() error {
 	var err error
 	d.network, err = network.New(network.Config{
 		ConfDir: n.ConfDir, BinDirs: append(append([]string(nil), n.BinDirs...), cniDirs(d.libexec)...), NetNSDir: n.NetNSDir, Owner: d.store.Owner(),
-		CacheDir: filepath.Join(d.cfg.Root, "cni"), Default: def, Logger: d.log,
+		CacheDir: filepath.Join(d.cfg.Root, "cni"), Default: def, Logger: d.log.Logger,
 	})
 	return err
 }
@@ -189,9 +205,13 @@ func (d *daemon) openPods() error {
 		return fmt.Errorf("look at own capabilities: %w", err)
 	}
 	d.handlers = d.makeHandlers()
-	host, err := spec.ReadHost(d.handlers[d.cfg.DefaultRuntime].SystemdCgroup, caps, loadAppArmor(d.log))
+	host, err := spec.ReadHost(caps, loadAppArmor(d.log.Logger))
 	if err != nil {
 		return err
+	}
+	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
+	if l := selinux.Open(); l != nil {
+		host.SELinux, labels = l, l
 	}
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
@@ -201,15 +221,36 @@ func (d *daemon) openPods() error {
 		return err
 	}
 	d.core = NewCore(pod.Config{
-		Handlers: d.handlers, DefaultHandler: d.cfg.DefaultRuntime, Host: host, PauseRootfs: pause,
-		MaxLogLine: d.cfg.Logs.MaxLine, ResolvConf: "/etc/resolv.conf",
-		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout), BackoffMin: time.Duration(d.cfg.Lanes.BackoffMin), BackoffMax: time.Duration(d.cfg.Lanes.BackoffMax),
+		Handlers:       d.handlers,
+		DefaultHandler: d.cfg.DefaultRuntime,
+		Host:           host,
+		PauseRootfs:    pause,
+		MaxLogLine:     d.cfg.Logs.MaxLine,
+		ResolvConf:     "/etc/resolv.conf",
+		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout),
+		BackoffMin:     time.Duration(d.cfg.Lanes.BackoffMin),
+		BackoffMax:     time.Duration(d.cfg.Lanes.BackoffMax),
 	}, Ports{
 		Ports: pod.Ports{
-			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Files: podfiles.New(d.cfg.Root, d.cfg.State), Stdios: stdios{d.log}, Images: images{d.images}, Store: d.store,
+			Runtime: d.ctrd,
+			Kernel:  d.kernel,
+			Cgroups: cgroups{},
+			Network: d.network,
+			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
+			Stdios:  stdios{},
+			Images:  images{d.images},
+			Store:   d.store,
+			Labels:  labels,
 		},
-		Load: d.store.Load, Restored: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, Sweep: d.stored.Sweep, ImageChanged: d.images.Changed,
-		RefreshImages: d.images.Refresh, Tracing: d.tracing, Log: d.log,
+		Load:          d.store.Load,
+		Restored:      d.kernel.ForgetUnclaimed,
+		Follow:        d.ctrd.Follow,
+		Sweep:         d.stored.Sweep,
+		ImageChanged:  d.images.Changed,
+		RefreshImages: d.images.Refresh,
+		Tracing:       d.tracing,
+		Log:           d.log.Logger,
+		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
 	return nil
@@ -231,19 +272,29 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	server := cri.NewServer(
 		&cri.Runtime{Pods: d.core.Pods, Health: health{d}, Subscribe: d.core.Subscribe},
-		&cri.Image{Images: d.images}, admin{d}, d.log, d.core.obs.call, opts...)
+		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
-	// The witnesses run before the records are compared: what ends meanwhile is heard.
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.kernel.Run(ctx) })
-	g.Go(func() error { return d.kept.Run(ctx) })
-	g.Go(func() error { return d.network.Run(ctx) })
-	g.Go(func() error { return d.images.Run(ctx) })
+	// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
+	eg, ctx := errgroup.WithContext(ctx)
+	g := &group{eg, crash(d.log)}
 	restored := make(chan struct{})
-	g.Go(func() error { return d.core.Run(ctx, restored) })
-	g.Go(func() error { return d.metrics(ctx) })
+	g.Go("kernel witness", func() error { return d.kernel.Run(ctx) })
+	g.Go("descriptor store", func() error { return d.kept.Run(ctx) })
+	g.Go("images", func() error { return d.images.Run(ctx) })
+	g.Go("core", func() error { return d.core.Run(ctx, restored) })
+	g.Go("network", func() error {
+		persist(ctx, d.log, "follow the network configuration", d.network.Run)
+		return nil
+	})
+	d.core.obs.reg.MustRegister(gauges(d)...)
+	if d.cfg.Metrics.Address != "" {
+		g.Go("metrics", func() error {
+			persist(ctx, d.log, "serve metrics", d.serveMetrics)
+			return nil
+		})
+	}
 	if d.embedded != nil {
-		g.Go(func() error {
+		g.Go("embedded containerd", func() error {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -252,7 +303,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			}
 		})
 	}
-	g.Go(func() error {
+	g.Go("CRI", func() error {
 		select {
 		case <-ctx.Done():
 			return lis.Close()

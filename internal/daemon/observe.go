@@ -3,18 +3,13 @@
 package daemon
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
 
 	"berth/internal/exit"
@@ -38,6 +33,7 @@ type observer struct {
 	reconnects prometheus.Counter
 	calls      *prometheus.HistogramVec
 	repairs    *prometheus.CounterVec
+	panics     *prometheus.CounterVec
 }
 
 func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer {
@@ -56,9 +52,12 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 		}, []string{"method", "code"}),
 	}
 	o.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "berth_audit_repairs_total", Help: "What nobody had told of and the audit found, by what was found.",
+		Name: "berth_audit_repairs_total", Help: "What the audit found that no witness had reported, by what it was.",
 	}, []string{"what"})
-	o.reg.MustRegister(o.lag, o.attempts, o.reconnects, o.calls, o.repairs, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_panics_total", Help: "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.",
+	}, []string{"where"})
+	o.reg.MustRegister(o.panics, o.lag, o.attempts, o.reconnects, o.calls, o.repairs, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return o
 }
 
@@ -103,6 +102,7 @@ func (o *observer) Ended(key pod.LaneKey, n int, took time.Duration, r lane.Resu
 	o.attempts.WithLabelValues(r.String()).Inc()
 	var p *lane.PanicError
 	if errors.As(r.Err(), &p) {
+		o.panics.WithLabelValues("lane").Inc()
 		o.log.Error("lane attempt panicked", "id", key.String(), "attempt", n, "err", p, "stack", string(p.Stack))
 	}
 }
@@ -112,36 +112,13 @@ func (o *observer) lost(err error) {
 	o.log.Warn("connection to containerd lost, connecting again", "err", err)
 }
 
-func (o *observer) call(method string, took time.Duration, code codes.Code) {
+// Called implements cri.Observer.
+func (o *observer) Called(method string, took time.Duration, code codes.Code) {
 	o.calls.WithLabelValues(method, code.String()).Observe(took.Seconds())
 }
 
-// metrics serves /metrics if it is configured.
-func (d *daemon) metrics(ctx context.Context) error {
-	d.core.obs.reg.MustRegister(gauges(d)...)
-	if d.cfg.Metrics.Address == "" {
-		return nil
-	}
-	lis, err := net.Listen("tcp", d.cfg.Metrics.Address)
-	if err != nil {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(d.core.obs.reg, promhttp.HandlerOpts{}))
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { defer close(stopped); _ = s.Close() })
-	defer func() {
-		if !stop() {
-			<-stopped
-		}
-	}()
-	d.log.Info("metrics are served", "address", lis.Addr().String())
-	if err := s.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	return nil
-}
+// Panicked implements cri.Observer.
+func (o *observer) Panicked(method string) { o.panics.WithLabelValues(method).Inc() }
 
 // gauges are read when they are asked for.
 func gauges(d *daemon) []prometheus.Collector {
@@ -151,9 +128,14 @@ func gauges(d *daemon) []prometheus.Collector {
 	oldest := func(step pod.Step) func() float64 {
 		return func() float64 { return d.core.Pods.Oldest(step).Seconds() }
 	}
+	counter := func(name, help string, read func() uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) })
+	}
 	return []prometheus.Collector{
+		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", d.log.Dropped),
+		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", d.spans.lost),
 		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.core.Pods.Lanes())) }),
-		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest(pod.StepSettle)),
+		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was reported and is not settled.", oldest(pod.StepSettle)),
 		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest(pod.StepRelease)),
 		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.core.Feed.Stats().Queued) }),
 		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.core.Feed.Stats().Coalesced) }),

@@ -4,13 +4,10 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 
-	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -29,10 +26,9 @@ func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OO
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
 
 // stdios plugs package logs into the controller.
-type stdios struct{ log *slog.Logger }
+type stdios struct{}
 
-func (s stdios) Create(o logs.Options) (pod.Stdio, error) {
-	o.Logger = s.log
+func (stdios) Create(o logs.Options) (pod.Stdio, error) {
 	l, err := logs.Create(o)
 	if err != nil {
 		return nil, err
@@ -40,14 +36,15 @@ func (s stdios) Create(o logs.Options) (pod.Stdio, error) {
 	return l, nil
 }
 
-func (s stdios) Open(o logs.Options) (pod.Stdio, error) {
-	o.Logger = s.log
+func (stdios) Open(o logs.Options) (pod.Stdio, error) {
 	l, err := logs.Open(o)
 	if err != nil {
 		return nil, err
 	}
 	return l, nil
 }
+
+func (stdios) RemoveAll(dir string) error { return logs.RemoveAll(dir) }
 
 // images plugs package image into the controller.
 type images struct{ s *image.Service }
@@ -60,11 +57,15 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	return pod.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Snapshotter: i.s.Snapshotter(), Config: img.Config}, nil
 }
 
-func (i images) Name(id string) string { return "" }
-
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
 	return i.s.Files(ctx, img.ChainID)
 }
+
+// Name is what the status of a container shows as its image.
+func (i images) Name(id string) string { return i.s.Name(id) }
+
+// Unpack makes the snapshots of an image that is there without them.
+func (i images) Unpack(ctx context.Context, img pod.Image) error { return i.s.Unpack(ctx, img.ID) }
 
 func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)
@@ -144,74 +145,14 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 				h.Root = filepath.Join(d.cfg.State, "runc")
 			}
 		}
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == "io.containerd.runc.v2" {
+			if _, err := os.Stat(logger); err == nil {
+				h.Logger = logger
+			} else {
+				d.log.Warn("berth-logger is not installed: output that containers write while berth is away can be lost", "err", err)
+			}
+		}
 		out[name] = h
 	}
 	return out
-}
-
-// findLibexec finds the directory of the shim and the pause program.
-func findLibexec(configured string) (string, error) {
-	tried := []string{configured}
-	if configured == "" {
-		tried = []string{os.Getenv("BERTH_LIBEXEC")}
-		if exe, err := os.Executable(); err == nil {
-			bin := filepath.Dir(exe)
-			tried = append(tried, filepath.Join(bin, "../libexec/berth"), filepath.Join(bin, "../libexec"))
-		}
-		tried = append(tried, "/usr/local/libexec/berth")
-	}
-	for _, d := range tried {
-		if d == "" {
-			continue
-		}
-		if _, err := os.Stat(filepath.Join(d, "pause")); err == nil {
-			return filepath.Abs(d)
-		}
-	}
-	return "", fmt.Errorf("the pause program is in none of %q: install berth with `make install`, or give its --libexec", tried)
-}
-
-func cniDirs(libexec string) []string {
-	dirs := []string{filepath.Join(libexec, "cni"), filepath.Join(libexec, "../cni")}
-	if d := os.Getenv("BERTH_CNI_BIN"); d != "" {
-		dirs = append(dirs, d)
-	}
-	return dirs
-}
-
-// installPause makes the root filesystem of all pause processes: the program and nothing else, read-only to them.
-func installPause(libexec, dir string) (string, error) {
-	root := filepath.Join(dir, "rootfs")
-	for _, d := range []string{"dev", "proc", "sys"} { // mount points
-		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
-			return "", fmt.Errorf("install pause: %w", err)
-		}
-	}
-	b, err := os.ReadFile(filepath.Join(libexec, "pause"))
-	if err != nil {
-		return "", fmt.Errorf("install pause: %w", err)
-	}
-	path := filepath.Join(root, "pause")
-	if have, err := os.ReadFile(path); err == nil && string(have) == string(b) {
-		return root, nil
-	}
-	tmp := path + ".new"                                                                   // the old one may be running
-	if err := errors.Join(os.WriteFile(tmp, b, 0o755), os.Rename(tmp, path)); err != nil { //nolint:gosec // a program
-		return "", fmt.Errorf("install pause: %w", err)
-	}
-	return root, nil
-}
-
-// loadAppArmor loads the default profile and returns its name, or "" where AppArmor is off.
-func loadAppArmor(log *slog.Logger) string {
-	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
-	if err != nil || len(b) == 0 || b[0] != 'Y' {
-		return ""
-	}
-	const name = "cri-containerd.apparmor.d"
-	if err := apparmor.LoadDefaultProfile(name); err != nil {
-		log.Warn("AppArmor's default profile cannot be loaded; pods run without one", "err", err)
-		return ""
-	}
-	return name
 }

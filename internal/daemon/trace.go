@@ -22,24 +22,25 @@ import (
 	"berth/internal/version"
 )
 
-// newTracing makes what traces go through: nil, without an endpoint. stop sends what is left.
-func newTracing(ctx context.Context, cfg config.Tracing) (p trace.TracerProvider, stop func() error, err error) {
+// newTracing makes what traces go through. Without an endpoint all results but the error are nil. The
+// caller shuts the provider down, which sends what is left.
+func newTracing(ctx context.Context, cfg config.Tracing) (*sdktrace.TracerProvider, *spans, error) {
 	if cfg.Endpoint == "" {
-		return nil, func() error { return nil }, nil
+		return nil, nil, nil
 	}
-	e, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.Endpoint))
+	e, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.Endpoint)) // it does not wait for a connection
 	if err != nil {
 		return nil, nil, fmt.Errorf("send traces to %s: %w", cfg.Endpoint, err)
 	}
-	tp := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(e), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.Sampling))),
-		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "berth"), attribute.String("service.version", version.Version))),
-	)
-	return tp, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		return tp.Shutdown(ctx)
-	}, nil
+	s := newSpans(e)
+	return sdktrace.NewTracerProvider(
+		sdktrace.WithSpanProcessor(s),
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.Sampling))),
+		sdktrace.WithResource(resource.NewSchemaless(
+			attribute.String("service.name", "berth"),
+			attribute.String("service.version", version.Semantic()),
+		)),
+	), s, nil
 }
 
 // trips traces the trip of each exit: one span from the process's end to the last thing given back, below it the way to
@@ -74,7 +75,7 @@ func (t *trips) settled(id, origin string, lag time.Duration) {
 	t.byID[id] = root
 }
 
-// attempted tells of an attempt of id's lane.
+// attempted records an attempt of the lane of id.
 func (t *trips) attempted(id string, n int, took time.Duration, r lane.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,6 +7,6 @@
 // It promises that the same contents give the same digests, every time: no time
 // stamp, owner or order of the host gets in.
 //
-// A registry to pull from is in the sub-package testregistry, so that the berth
-// binary, which carries this package for its demo, does not carry that one.
+// A registry to pull from is in the sub-package testregistry. Neither package is
+// linked into the berth binary.
 package testimage

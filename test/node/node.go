@@ -42,7 +42,7 @@ func Module(t testing.TB) string {
 		}
 		dir = filepath.Dir(dir)
 	}
-	for _, f := range []string{"build/bin/berth", "build/libexec/containerd", "build/libexec/runc", "build/libexec/pause", "build/cni/bridge"} {
+	for _, f := range []string{"build/bin/berth", "build/libexec/containerd", "build/libexec/runc", "build/libexec/pause", "build/libexec/berth-logger", "build/cni/bridge"} {
 		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
 			t.Fatalf("%v: run `make tools build`", err)
 		}
@@ -83,6 +83,7 @@ type Node struct {
 	external string // containerd's socket, "" for embedded
 	seen     *seen
 	manager  *serviceManager // nil: there is none
+	stderr   *os.File        // berth's; nil: as its standard output
 }
 
 // Options say how a node differs from the usual one.
@@ -95,12 +96,14 @@ type Options struct {
 	Args     []string // more arguments of berth's
 	// ServiceManager keeps berth's descriptors beyond its death, as systemd does.
 	ServiceManager bool
+	// Stderr is berth's standard error, instead of a pipe that the node reads.
+	Stderr *os.File
 }
 
 // Start brings up a node; the test's end removes all pods, stops it and looks for leaks.
 func Start(t testing.TB, o Options) *Node {
 	t.Helper()
-	n := &Node{t: t, Module: Module(t), libexec: o.Libexec}
+	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, stderr: o.Stderr}
 	var err error
 	dir := o.Dir
 	if dir == "" {
@@ -201,7 +204,7 @@ func (n *Node) SpawnBerth() *Process {
 	n.t.Helper()
 	name, args := n.Module+"/build/bin/berth", n.args
 	if n.manager == nil {
-		return n.spawn(nil, nil, name, args...)
+		return n.spawn(n.stderr, nil, nil, name, args...)
 	}
 	env, files := n.manager.heritage()
 	defer func() {
@@ -210,7 +213,7 @@ func (n *Node) SpawnBerth() *Process {
 		}
 	}()
 	// LISTEN_PID is the pid of who may use them: of the shell, which becomes berth.
-	return n.spawn(env, files, "/bin/sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, name}, args...)...)
+	return n.spawn(n.stderr, env, files, "/bin/sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, name}, args...)...)
 }
 
 func (n *Node) importImage() {

@@ -51,11 +51,12 @@ func (l *lines) String() string {
 // Spawn starts a program that finds the node's shim and runc in PATH. The caller ends it.
 func (n *Node) Spawn(name string, args ...string) *Process {
 	n.t.Helper()
-	return n.spawn(nil, nil, name, args...)
+	return n.spawn(nil, nil, nil, name, args...)
 }
 
-// spawn is Spawn with more in the environment, and descriptors from 3 on.
-func (n *Node) spawn(env []string, files []*os.File, name string, args ...string) *Process {
+// spawn is Spawn with a standard error other than the standard output, more in the environment, and
+// descriptors from 3 on.
+func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name string, args ...string) *Process {
 	n.t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(append(os.Environ(), "PATH="+n.libexec+":"+os.Getenv("PATH")), env...)
@@ -66,6 +67,9 @@ func (n *Node) spawn(env []string, files []*os.File, name string, args ...string
 		n.t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = w, w
+	if stderr != nil {
+		cmd.Stderr = stderr
+	}
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 	}
 	k := kernel{w: w, l: l, sink: func(f exit.Fact) { b.Core.Pods.Exited(f) }}
 	l.notify = k.report
-	adapter := ctrd.New(client, store.Owner(), snapshotter, log)
+	adapter := ctrd.New(client, ctrd.Config{Owner: store.Owner(), Snapshotter: snapshotter, Logger: log})
 	b.Core = daemon.NewCore(w.config(), daemon.Ports{
 		Ports: pod.Ports{
 			Runtime: adapter,

@@ -63,7 +63,7 @@ func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// files stands for the directories and mounts of pods, of which only the existence counts.
+// files stands for package podfiles: it keeps the IDs that have files.
 type files struct {
 	w *World
 	l *life
@@ -74,13 +74,14 @@ func (f files) make(id string) error {
 }
 
 func (f files) MakeSandbox(s podfiles.Sandbox) error { return f.make(s.ID) }
+
 func (f files) MakeVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/volumes/", id, "/", n), f.make(id)
 }
+
 func (f files) Shared(string, bool) map[string]string { return nil }
 func (f files) MakeHostPath(string) error             { return nil }
 func (f files) IO(id string) string                   { return "/io/" + id }
-func (f files) RemoveIO(string) error                 { return nil }
 
 func (f files) Remove(id string) error {
 	return f.w.do(context.Background(), f.l, "files-remove", id, func() error { delete(f.w.files, id); return nil })
@@ -105,13 +106,15 @@ type output struct {
 func (outputs) Create(logs.Options) (pod.Stdio, error) {
 	return &output{closed: make(chan struct{})}, nil
 }
+func (outputs) RemoveAll(string) error                   { return nil }
 func (o outputs) Open(l logs.Options) (pod.Stdio, error) { return o.Create(l) }
 
 func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
-func (o *output) Started()                              {}
+func (o *output) Started() error                        { return nil }
 func (o *output) Drained() <-chan struct{}              { c := make(chan struct{}); close(c); return c }
 func (o *output) Flush(context.Context) error           { return nil }
-func (o *output) Reopen() error                         { return nil }
+func (o *output) Drain(context.Context) error           { return nil }
+func (o *output) Reopen(context.Context) error          { return nil }
 func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
 func (o *output) Remove() error                         { return o.Close() }
 func (o *output) Run(ctx context.Context) error {
@@ -142,6 +145,7 @@ func (library) Resolve(ref string) (pod.Image, error) {
 
 func (library) Name(string) string { return image }
 
+func (library) Unpack(context.Context, pod.Image) error { return nil }
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {
 	return nil, nil, nil
 }

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"berth/internal/cri"
+)
+
+// The bridge and subnet are not those of a berth that may be serving on this host already.
+const (
+	bridge = "berth-demo0"
+	subnet = "10.89.77.0/24"
+)
+
+// service is the berth that the demo started.
+type service struct {
+	*cri.Client
+	binary, dir, address string
+
+	cmd  *exec.Cmd
+	log  *os.File
+	done chan error
+}
+
+// start starts berth in dir and waits until it is ready.
+func start(ctx context.Context, binary, dir string, verbose bool) (*service, error) {
+	s := &service{binary: binary, dir: dir, address: filepath.Join(dir, "berth.sock"), done: make(chan error, 1)}
+	var err error
+	if s.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		return nil, err
+	}
+	s.cmd = exec.Command(binary, "serve", //nolint:gosec // the demo's own berth
+		"--root", filepath.Join(dir, "lib"),
+		"--state", filepath.Join(dir, "run"),
+		"--address", s.address,
+		"--cni-conf-dir", filepath.Join(dir, "net.d"),
+		"--set", "network.netns_dir="+filepath.Join(dir, "netns"),
+		"--set", "network.default_bridge="+bridge,
+		"--set", "network.default_subnet="+subnet)
+	s.cmd.Stderr = io.Writer(s.log)
+	if verbose {
+		s.cmd.Stderr = io.MultiWriter(s.log, os.Stderr)
+	}
+	// A Ctrl-C is for the demo, which stops berth after its pod is removed.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w; `make demo` builds and starts it", binary, err)
+	}
+	ready := make(chan bool, 1)
+	go func() {
+		in := bufio.NewScanner(out)
+		ready <- in.Scan() // the one line that serve prints, or its end
+		_, _ = io.Copy(io.Discard, out)
+		s.done <- s.cmd.Wait()
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), s.stop())
+	case ok := <-ready:
+		if !ok {
+			text, _ := os.ReadFile(s.log.Name())
+			return nil, errors.Join(fmt.Errorf("berth did not start; its log:\n%s", text), s.stop())
+		}
+	}
+	fmt.Printf("berth serves CRI, containerd inside, ready in %s\n", time.Since(began).Round(time.Millisecond))
+	if s.Client, err = cri.Dial(s.address); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// berth runs one command of the started berth's CLI and shows it.
+func (s *service) berth(ctx context.Context, args ...string) error {
+	fmt.Printf("\n$ berth %s\n", display(s.dir, args))
+	cmd := exec.CommandContext(ctx, s.binary, append([]string{"--endpoint", s.address}, args...)...) //nolint:gosec // the demo's own berth
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("berth %s: %w", args[0], err)
+	}
+	return nil
+}
+
+// stop ends berth as systemd would, and takes away the bridge, which CNI leaves for the next pod.
+func (s *service) stop() error {
+	if s.Client != nil {
+		_ = s.Close()
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	err := <-s.done
+	if l, lerr := netlink.LinkByName(bridge); lerr == nil {
+		err = errors.Join(err, netlink.LinkDel(l))
+	}
+	_ = s.log.Close()
+	if err == nil {
+		fmt.Println("berth stopped cleanly")
+	}
+	return err
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/testimage"
+)
+
+const image = "localhost/berth-demo:latest"
+
+// manifest is a pod whose containers end in every way.
+const manifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: demo, namespace: default, uid: berth-demo}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 2
+  volumes: [{name: shared, emptyDir: {}}]
+  initContainers:
+  - {name: prepare, image: IMAGE, command: [sh, -c, "echo hello from init > /shared/note"], volumeMounts: [{name: shared, mountPath: /shared}]}
+  containers:
+  - {name: ends-well, image: IMAGE, command: [sh, -c, "cat /shared/note; sleep 1"], volumeMounts: [{name: shared, mountPath: /shared}]}
+  - {name: ends-with-42, image: IMAGE, command: [sh, -c, "echo about to fail >&2; sleep 1; exit 42"]}
+  - {name: eats-memory, image: IMAGE, command: [sh, -c, "echo eating; sleep 1; exec tail /dev/zero"], resources: {limits: {memory: 24Mi}}}
+  - {name: is-stopped, image: IMAGE, command: [sh, -c, "trap 'echo stopping; exit 0' TERM; echo serving; while :; do sleep 0.05; done"]}
+`
+
+// expected is how each container has to end, in the order of the manifest.
+var expected = []struct{ name, end string }{
+	{"ends-well", "0 Completed"},
+	{"ends-with-42", "42 Error"},
+	{"eats-memory", "137 OOMKilled"},
+	{"is-stopped", "0 Completed"},
+}
+
+// show runs the pod and prints how its containers end.
+func show(ctx context.Context, s *service) error {
+	busybox, err := testimage.Busybox()
+	if err != nil {
+		return err
+	}
+	archive, pod := filepath.Join(s.dir, "image.tar"), filepath.Join(s.dir, "pod.yaml")
+	if err := errors.Join(
+		testimage.WriteOCIArchive(archive, image, busybox),
+		os.WriteFile(pod, []byte(strings.ReplaceAll(manifest, "IMAGE", image)), 0o600),
+	); err != nil {
+		return err
+	}
+	if err := s.berth(ctx, "import", archive); err != nil {
+		return err
+	}
+	visible, err := watchExits(ctx, s.Client)
+	if err != nil {
+		return err
+	}
+	defer removePods(s.Client)
+	if err := s.berth(ctx, "play", pod, "--log-dir", filepath.Join(s.dir, "logs"), "--volume-dir", filepath.Join(s.dir, "volumes")); err != nil {
+		return err
+	}
+	ids, err := containers(ctx, s.Client)
+	if err != nil {
+		return err
+	}
+	for _, e := range expected[:3] { // the last one runs until it is stopped
+		if err := ended(ctx, s.Client, ids[e.name]); err != nil {
+			return err
+		}
+	}
+	if err := s.berth(ctx, "stop", "is-stopped"); err != nil {
+		return err
+	}
+	if err := table(ctx, s.Client, ids, visible); err != nil {
+		return err
+	}
+	if err := s.berth(ctx, "rm", "--force", "demo"); err != nil {
+		return err
+	}
+	return s.berth(ctx, "images", "rm", image)
+}
+
+// table prints a line for each container, and fails if one did not end as expected.
+func table(ctx context.Context, c runtimeapi.RuntimeServiceClient, ids map[string]string, visible *exits) error {
+	const format = "%-14s %-8s %5v  %-10s %-22s  %s\n"
+	fmt.Println()
+	fmt.Printf(format, "CONTAINER", "STATE", "CODE", "REASON", "VISIBLE AFTER ITS END", "LOG")
+	for _, e := range expected {
+		st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ids[e.name]})
+		if err != nil {
+			return err
+		}
+		s := st.GetStatus()
+		state := strings.TrimPrefix(s.GetState().String(), "CONTAINER_")
+		lag := visible.at(s.GetId()).Sub(time.Unix(0, s.GetFinishedAt())).Round(10 * time.Microsecond)
+		fmt.Printf(format, e.name, state, s.GetExitCode(), s.GetReason(), lag, lastLine(s.GetLogPath()))
+		if end := fmt.Sprintf("%d %s", s.GetExitCode(), s.GetReason()); end != e.end {
+			return fmt.Errorf("container %s ended with %s instead of %s", e.name, end, e.end)
+		}
+	}
+	return nil
+}
+
+// containers are the IDs of all containers by name.
+func containers(ctx context.Context, c runtimeapi.RuntimeServiceClient) (map[string]string, error) {
+	list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]string{}
+	for _, ct := range list.GetContainers() {
+		ids[ct.GetMetadata().GetName()] = ct.GetId()
+	}
+	return ids, nil
+}
+
+// ended waits until a container has ended. It polls, because status is served from memory.
+func ended(ctx context.Context, c runtimeapi.RuntimeServiceClient, id string) error {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		if err != nil || st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}
+
+// removePods removes what a failed demo left running.
+func removePods(c runtimeapi.RuntimeServiceClient) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return
+	}
+	for _, p := range pods.GetItems() {
+		_, _ = c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()})
+	}
+}
+
+// display is a command line without the temporary directory.
+func display(dir string, args []string) string {
+	return strings.ReplaceAll(strings.Join(args, " "), dir+"/", "")
+}
+
+// lastLine is the text of the last line of a CRI log, whose fields are TIME STREAM TAG TEXT.
+func lastLine(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	if f := strings.SplitN(lines[len(lines)-1], " ", 4); len(f) == 4 {
+		return f[3]
+	}
+	return ""
+}
