@@ -41,7 +41,7 @@ run: programs build ## Run berth from this tree, as root: make run ARGS='serve -
 
 .PHONY: demo
 demo: setup programs build ## Run a real pod and show how its containers end, as root
-	$(GOBUILD) -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
+	go build -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
 	$(BERTH)-demo
 
 ##@ Test
