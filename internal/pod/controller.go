@@ -42,6 +42,7 @@ type Controller struct {
 	settler   *settler
 	teardown  *teardown
 	stopper   *stopper
+	damaged   *damaged
 	orphans   *orphans
 	recovery  *recovery
 	auditor   *auditor
@@ -117,16 +118,17 @@ func New(cfg Config, p Ports) *Controller {
 		lanes:     c.lanes,
 		obs:       p.Observer,
 	}
+	c.damaged = &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
 	c.orphans = &orphans{
 		runtime: p.Runtime,
 		network: p.Network,
 		files:   p.Files,
 		store:   p.Store,
 		units:   c.units,
+		damaged: c.damaged,
 		lanes:   c.lanes,
 		obs:     p.Observer,
 		byID:    map[string]orphan{},
-		damaged: map[string]state.Damaged{},
 	}
 	c.recovery = &recovery{
 		cfg:       cfg,
@@ -140,6 +142,7 @@ func New(cfg Config, p Ports) *Controller {
 		lanes:     c.lanes,
 		publisher: c.publisher,
 		orphans:   c.orphans,
+		damaged:   c.damaged,
 		obs:       p.Observer,
 		restored:  make(chan struct{}),
 	}

@@ -526,12 +526,22 @@ func TestADamagedRecordCanBeRemoved(t *testing.T) {
 		c := b.run(p, "c1")
 		loaded := b.records()
 		b.stop()
-		loaded.Containers, loaded.Damaged = nil, []state.Damaged{{ID: c, Err: errors.New("unreadable")}}
+		loaded.Damaged = []state.Damaged{{
+			Kind:      state.KindContainer,
+			ID:        c,
+			Err:       errors.New("unreadable"),
+			Container: state.Container{ID: c, PodID: p, Config: &runtimeapi.ContainerConfig{}},
+		}}
+		loaded.Containers = nil
 		w.set(func() { clear(w.watched) })
 		again := restart(t, w, loaded)
 		time.Sleep(time.Hour)
 		if w.task(c) == nil {
 			t.Fatal("what belongs to a damaged record was reaped unasked")
+		}
+		again.expect(c, runtimeapi.ContainerState_CONTAINER_UNKNOWN, 0, "RecordDamaged")
+		if l := again.ListContainers(&runtimeapi.ContainerFilter{PodSandboxId: p}); len(l) != 1 || l[0].GetId() != c {
+			t.Errorf("listed: %v", l)
 		}
 		if err := again.RemoveContainer(t.Context(), c); err != nil {
 			t.Fatal(err)

@@ -29,6 +29,7 @@ type recovery struct {
 	lanes     *lanes
 	publisher *publisher
 	orphans   *orphans
+	damaged   *damaged
 	obs       Observer
 	// restored is closed when the records are in the registry: the audit waits for it.
 	restored chan struct{}
@@ -39,7 +40,7 @@ type recovery struct {
 // shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
 func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
-		r.orphans.addDamaged(d)
+		r.damaged.add(d)
 	}
 	for _, rec := range loaded.Sandboxes {
 		r.restoreUnit(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
@@ -47,9 +48,12 @@ func (r *recovery) restore(loaded state.Loaded) {
 	for _, rec := range loaded.Containers {
 		p, ok := r.units.get(rec.PodID)
 		if !ok || !p.isSandbox() {
-			r.orphans.addDamaged(state.Damaged{
-				ID:  rec.ID,
-				Err: fmt.Errorf("the record names the sandbox %q, which has no record", rec.PodID),
+			r.damaged.add(state.Damaged{
+				Kind:      state.KindContainer,
+				ID:        rec.ID,
+				Err:       fmt.Errorf("the record names the sandbox %q, which has no readable record", rec.PodID),
+				Container: rec.Container,
+				Status:    rec.Status,
 			})
 			continue
 		}

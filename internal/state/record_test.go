@@ -34,7 +34,7 @@ func TestAnEarlierBerthsRecordLoadsAndIsWrittenTheSameWay(t *testing.T) {
 	s := open(t, t.TempDir())
 	intent, status := golden(t, "container-intent.json"), golden(t, "container-status.json")
 	if err := s.db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketContainers)
+		b := tx.Bucket(KindContainer.bucket())
 		return errors.Join(b.Put([]byte("c1/intent"), intent), b.Put([]byte("c1/status"), status))
 	}); err != nil {
 		t.Fatal(err)

@@ -18,10 +18,9 @@ import (
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
-	"berth/internal/state"
 )
 
-// plumbing is network.Network's stand-in: namespaces and CNI results of the world.
+// plumbing stands for network.Network: it keeps the world's network namespaces and CNI results.
 type plumbing struct {
 	w *World
 	l *life
@@ -43,7 +42,11 @@ func (n plumbing) Setup(ctx context.Context, p network.Pod) (network.Result, err
 	if err != nil {
 		return network.Result{}, err
 	}
-	return network.Result{IPs: []string{"10.0.0.2"}, Raw: json.RawMessage(`{}`), Conf: json.RawMessage(`{}`)}, nil
+	return network.Result{
+		IPs:  []string{"10.0.0.2"},
+		Raw:  json.RawMessage(`{}`),
+		Conf: json.RawMessage(`{}`),
+	}, nil
 }
 
 func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result) error {
@@ -52,7 +55,7 @@ func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result)
 
 func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	err = n.w.read(ctx, n.l, "netns-list", "", func() error {
-		for p := range n.w.netns {
+		for _, p := range slices.Sorted(maps.Keys(n.w.netns)) {
 			ids = append(ids, strings.TrimPrefix(p, "/netns/"))
 		}
 		return nil
@@ -60,7 +63,7 @@ func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// files are the directories of pods, of which only the existence counts.
+// files stands for the directories and mounts of pods, of which only the existence counts.
 type files struct {
 	w *World
 	l *life
@@ -91,33 +94,13 @@ func (f files) IDs() (ids []string, err error) {
 	return ids, err
 }
 
-// disk puts the world's faults before a real database.
-type disk struct {
-	w     *World
-	l     *life
-	store *state.Store
-}
+// outputs stands for the stdio of containers: they write nothing.
+type outputs struct{}
 
-func (d disk) Commit(changes ...state.Change) error {
-	id := ""
-	if len(changes) > 0 {
-		id = changes[0].ID()
-	}
-	return d.w.do(context.Background(), d.l, "commit", id, func() error {
-		if d.w.full {
-			return errFull
-		}
-		return d.store.Commit(changes...)
-	})
-}
-
-// output is a container's stdio, of which nothing is held open.
 type output struct {
 	closed chan struct{}
 	once   sync.Once
 }
-
-type outputs struct{}
 
 func (outputs) Create(logs.Options) (pod.Stdio, error) {
 	return &output{closed: make(chan struct{})}, nil
@@ -139,7 +122,7 @@ func (o *output) Run(ctx context.Context) error {
 	return nil
 }
 
-// store of images: there is one.
+// library stands for the images: there is one.
 type library struct{}
 
 const image = "registry.example/app:1"
@@ -148,7 +131,13 @@ func (library) Resolve(ref string) (pod.Image, error) {
 	if ref != image {
 		return pod.Image{}, errdefs.ErrNotFound
 	}
-	return pod.Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: snapshotter, Config: ocispec.ImageConfig{Cmd: []string{"/app"}}}, nil
+	return pod.Image{
+		ID:          "sha256:1",
+		Ref:         ref,
+		ChainID:     "sha256:2",
+		Snapshotter: snapshotter,
+		Config:      ocispec.ImageConfig{Cmd: []string{"/app"}},
+	}, nil
 }
 
 func (library) Name(string) string { return image }
