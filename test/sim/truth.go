@@ -32,7 +32,8 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 			v.problemLocked("%s was started and ended by itself with %d: that is not a StartError", short(id), p.code)
 		}
 	case reason == "Unknown" && code == 255:
-		if final && !v.w.unknowable(p) {
+		// A process that never ran the user's program has no code that anybody would want to know.
+		if final && p.started && !v.w.unknowable(p) {
 			v.problemLocked("%s ended with %d, which could be known and is Unknown", short(id), p.code)
 		}
 	case code != p.code:
