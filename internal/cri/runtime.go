@@ -60,7 +60,7 @@ const APIVersion = "v1"
 
 // Version answers who this is.
 func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: version.Version, RuntimeApiVersion: APIVersion}, nil
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: version.Semantic(), RuntimeApiVersion: APIVersion}, nil
 }
 
 // Status says whether pods can be run and networked.

@@ -349,8 +349,8 @@ func (s *shelf) Drop(id string) {
 	}
 }
 
-// A pidfd does not say when its process ended, so no instant is made up for a process that ended while
-// no berth ran.
+// A pidfd does not say when its process ended, so no instant is made up for a process that ended
+// while no berth ran.
 func TestAnExitThatNobodySawHasNoInstant(t *testing.T) {
 	s := &shelf{fds: map[string]int{}}
 	cmd, end := process(t, "exit 42")

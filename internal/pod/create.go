@@ -137,10 +137,16 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	if ctx.Err() != nil {
 		return ctx.Err() // interrupted when everything was made already
 	}
-	return u.change(func(st *state.Status) bool {
+	removing := false
+	err = u.change(func(st *state.Status) bool {
+		removing = st.Removing
 		st.Phase, st.SELinuxLabel = state.Created, u.label()
-		return true
+		return !removing
 	})
+	if removing {
+		return errRemoved
+	}
+	return err
 }
 
 // prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node

@@ -303,7 +303,7 @@ const (
 	RepairedOrphan Repair = "orphan"
 )
 
-// Observer is told what happens, for logs, metrics and timelines. Its methods must not block.
+// Observer is notified of what happens, for logs, metrics and timelines. Its methods must not block.
 type Observer interface {
 	// Event is one thing that happened to id. err may be nil.
 	Event(id, what string, err error, fields ...any)

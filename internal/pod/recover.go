@@ -43,6 +43,9 @@ func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
 		r.damaged.add(d)
 	}
+	for _, id := range loaded.Orphans {
+		r.obs.Event(id, "a status without a record was deleted: an earlier berth was killed while it deleted the record", nil)
+	}
 	for _, rec := range loaded.Sandboxes {
 		r.add(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
 	}

@@ -63,6 +63,11 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 		defer t.pacer.admit(ctx, u.hurried)()
 	}
 	st := u.now()
+	if u.isSandbox() && st.Removing {
+		if err := t.removeMembers(u); err != nil {
+			return err
+		}
+	}
 	want := due(u, st)
 	// The network needs nothing of the rest, and its plug-ins take their time.
 	task, net := sequence{want: want, id: u.id}, sequence{want: want, id: u.id}
@@ -87,8 +92,11 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	err := errors.Join(append(append(task.errs, own.errs...), net.errs...)...)
 
 	if st.Removing && st.Holds&^gone == 0 && err == nil {
-		err = t.forget(u)
-	} else if gone != 0 {
+		if err = t.forget(u); err == nil {
+			return nil
+		}
+	}
+	if gone != 0 {
 		cerr := u.change(func(st *state.Status) bool {
 			st.Holds &^= gone
 			return true
@@ -268,9 +276,6 @@ func (t *teardown) removeMembers(u *unit) error {
 func (t *teardown) forget(u *unit) error {
 	if u.isSandbox() {
 		if n := u.seal(); n > 0 {
-			if err := t.removeMembers(u); err != nil {
-				return err
-			}
 			return fmt.Errorf("remove sandbox %s: %d containers are still being removed", u.id, n)
 		}
 	}
