@@ -114,18 +114,19 @@ func (r *recovery) open(u *unit) {
 // relist compares every unit with everything that containerd has: events may have been lost. It
 // reports whether a shim did not answer, so that it is worth while to ask again soon.
 func (r *recovery) relist(ctx context.Context) (unreachable bool, err error) {
-	before := r.units.ids()
+	before := r.units.statuses()
 	inv, err := r.runtime.Inventory(ctx)
 	if err != nil {
 		return false, fmt.Errorf("relist: %w", err)
 	}
-	r.compare(ctx, inv)
+	r.compare(ctx, inv, before)
 	r.orphans.find(ctx, inv, before)
 	return len(inv.Unreachable) > 0, nil
 }
 
-// compare decides for each unit and acts. One unit's trouble is its own.
-func (r *recovery) compare(ctx context.Context, inv Inventory) {
+// compare decides for each unit and acts. One unit's trouble is its own. A unit whose status is not
+// the one of before any more is left alone: the inventory may be older than what changed it.
+func (r *recovery) compare(ctx context.Context, inv Inventory, before map[string]*state.Status) {
 	var g errgroup.Group
 	g.SetLimit(16)
 	for _, u := range r.units.all() {
@@ -134,7 +135,9 @@ func (r *recovery) compare(ctx context.Context, inv Inventory) {
 				return nil // an operation of berth's own is at work on it and will see for itself
 			}
 			defer u.task.unlock()
-			r.act(ctx, u, inv)
+			if u.now() == before[u.id] {
+				r.act(ctx, u, inv)
+			}
 			return nil
 		})
 	}
