@@ -238,6 +238,9 @@ func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc
 	for {
 		ev, err := sub.Next(stream.Context())
 		if err != nil {
+			if cause := context.Cause(stream.Context()); cause != nil {
+				return cause
+			}
 			return err
 		}
 		if err := stream.Send(ev); err != nil {

@@ -22,6 +22,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("BERTH_TEST_LISTEN") != "" {
+		listenAndEnd()
+	}
 	if os.Getenv("BERTH_TEST_PANIC") != "" {
 		panicInGroup()
 	}
