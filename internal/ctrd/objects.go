@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
@@ -71,10 +72,9 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 	if err != nil {
 		return err
 	}
-	labels := map[string]string{LabelOwner: c.owner}
-	for k, v := range o.Labels {
-		labels[k] = v
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, o.Labels)
+	labels[LabelOwner] = c.owner // last: nobody else says whose the object is
 	_, err = c.client.ContainerService().Create(ns(ctx), containers.Container{
 		ID:          o.ID,
 		Labels:      labels,
