@@ -33,7 +33,10 @@ type Config struct {
 	// SetAside reports whether a task is there although containerd does not know it, because its shim has not
 	// answered since containerd started. It is nil where containerd says so itself.
 	SetAside func(id string) bool
-	Logger   *slog.Logger
+	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It is made when
+	// it is needed. "" leaves that to the shims' own programs, which take longer.
+	CleanupDir string
+	Logger     *slog.Logger
 }
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
@@ -49,6 +52,11 @@ type Containerd struct {
 	orphans   orphanSearch
 	processes processSearch
 
+	cleanupDir   string
+	cleanupFails sync.Once
+	cleanupMu    sync.Mutex
+	cleanups     map[string]error // by path of the script: whether it can be run
+
 	life       context.Context // ends with stop
 	end        context.CancelFunc
 	background sync.WaitGroup // of what outlives the call that began it
@@ -63,6 +71,7 @@ func New(client *containerd.Client, cfg Config) *Containerd {
 		setAside:    cfg.SetAside,
 		log:         cfg.Logger,
 		processes:   processSearch{proc: procfs},
+		cleanupDir:  cfg.CleanupDir,
 	}
 	if c.setAside == nil {
 		c.setAside = func(string) bool { return false }

@@ -76,6 +76,22 @@ func (s *shims) put(pod string, p shim) bool {
 	return true
 }
 
+// program is the file that a pod's shim executes; "" when that is not known or was replaced.
+func (s *shims) program(pod string) string {
+	s.mu.Lock()
+	p, ok := s.of[pod]
+	s.mu.Unlock()
+	if !ok {
+		return ""
+	}
+	exe, err := os.Readlink(fmt.Sprintf("%s/%d/exe", procfs, p.pid))
+	// The process that was asked is the shim if the shim has not ended by now.
+	if err != nil || strings.HasSuffix(exe, " (deleted)") || unix.PidfdSendSignal(p.fd, 0, nil, 0) != nil {
+		return ""
+	}
+	return exe
+}
+
 // take forgets the shim of a pod and hands its descriptor over.
 func (s *shims) take(pod string) (shim, bool) {
 	s.mu.Lock()

@@ -39,6 +39,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 			return 0, fmt.Errorf("create task %s: mounts of its snapshot: %w", r.ID, native(err))
 		}
 		req.Rootfs = toProto(ms)
+		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 	}
 	resp, err := c.client.TaskService().Create(ctx, req)
 	if err != nil {

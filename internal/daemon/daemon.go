@@ -103,7 +103,12 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openContainerd(ctx); err != nil {
 		return err
 	}
-	adapter := ctrd.Config{Owner: d.store.Owner(), Snapshotter: cfg.Containerd.Snapshotter, Logger: d.log.Logger}
+	adapter := ctrd.Config{
+		Owner:       d.store.Owner(),
+		Snapshotter: cfg.Containerd.Snapshotter,
+		CleanupDir:  filepath.Join(cfg.Root, "cleanup"),
+		Logger:      d.log.Logger,
+	}
 	if d.embedded != nil {
 		adapter.SetAside = d.embedded.SetAside
 	}

@@ -145,9 +145,11 @@ func TestABerthThatComesLaterTakesOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fd := range append(pipes, first) {
-		defer unix.Close(fd)
-	}
+	t.Cleanup(func() {
+		for _, fd := range append(pipes, first) {
+			_ = unix.Close(fd)
+		}
+	})
 	_, _ = out.WriteString("hello\n")
 	drain(t, o, func() { _, _ = out.Close(), errs.Close() })
 	ended(t, cmd)

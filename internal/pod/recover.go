@@ -47,7 +47,7 @@ func (r *recovery) restore(loaded state.Loaded) {
 		r.obs.Event(id, "a status without a record was deleted: an earlier berth was killed while it deleted the record", nil)
 	}
 	for _, rec := range loaded.Sandboxes {
-		r.restoreUnit(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
+		r.add(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
 	}
 	for _, rec := range loaded.Containers {
 		p, ok := r.units.get(rec.PodID)
@@ -61,13 +61,18 @@ func (r *recovery) restore(loaded state.Loaded) {
 			})
 			continue
 		}
-		r.restoreUnit(r.make.container(rec.Container, rec.Status, p))
+		r.add(r.make.container(rec.Container, rec.Status, p))
 	}
 	for _, u := range r.units.all() {
 		r.publisher.assume(u)
 		if u.now().Phase.Ended() && !u.now().Removing {
 			r.publisher.stopped(u)
 		}
+	}
+	// Only now that every unit is known: what is watched may end, and a pod that is being removed would
+	// be forgotten without the containers that are not known yet.
+	for _, u := range r.units.all() {
+		r.open(u)
 	}
 	close(r.restored)
 }
@@ -81,11 +86,15 @@ func (r *recovery) handlerOf(name string) Handler {
 	return Handler{Name: name, HostProcess: true}
 }
 
-func (r *recovery) restoreUnit(u *unit) {
+func (r *recovery) add(u *unit) {
 	r.units.add(u)
 	if !r.names.take(nameOf(u), u.id) && !u.now().Removing {
 		r.obs.Event(u.id, "another unit has the same name", nil, "name", nameOf(u))
 	}
+}
+
+// open opens what berth itself has of u: its log, its SELinux label and its pidfd.
+func (r *recovery) open(u *unit) {
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
 	}
