@@ -33,6 +33,7 @@ import (
 	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
+	"berth/internal/stream"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.
@@ -67,6 +68,7 @@ type daemon struct {
 	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
 	core     *Core
+	streams  *stream.Service
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -253,7 +255,7 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
-	return nil
+	return d.openStreams()
 }
 
 // run serves until ctx ends or something breaks.
@@ -271,7 +273,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
 	}
 	server := cri.NewServer(
-		&cri.Runtime{Pods: d.core.Pods, Health: health{d}, Subscribe: d.core.Subscribe},
+		&cri.Runtime{Pods: d.core.Pods, Streams: d.streams, Health: health{d}, Subscribe: d.core.Subscribe},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
@@ -282,6 +284,13 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("descriptor store", func() error { return d.kept.Run(ctx) })
 	g.Go("images", func() error { return d.images.Run(ctx) })
 	g.Go("core", func() error { return d.core.Run(ctx, restored) })
+	g.Go("streams", func() error {
+		select {
+		case <-ctx.Done():
+		case <-restored: // what an earlier berth has left is looked for in tasks that are known
+		}
+		return d.streams.Run(ctx)
+	})
 	g.Go("network", func() error {
 		persist(ctx, d.log, "follow the network configuration", d.network.Run)
 		return nil
