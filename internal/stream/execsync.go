@@ -137,9 +137,9 @@ func (w captured) Write(b []byte) (int, error) {
 	c := w.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	keep := min(len(b), maxOutput-c.kept, c.room(len(b)))
-	if c.closed {
-		keep = 0
+	keep := 0
+	if !c.closed { // somebody may hold the output open, and writes when nobody wants it any more
+		keep = min(len(b), maxOutput-c.kept, c.room(len(b)))
 	}
 	w.to.Write(b[:keep])
 	c.kept += keep
