@@ -26,6 +26,7 @@ import (
 	"berth/internal/exit"
 	"berth/internal/fdstore"
 	"berth/internal/image"
+	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pidfd"
 	"berth/internal/pod"
@@ -68,7 +69,9 @@ type daemon struct {
 	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
 	core     *Core
+	stdios   *stdios
 	streams  *stream.Service
+	server   *stream.Server
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -222,6 +225,7 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
@@ -239,7 +243,7 @@ func (d *daemon) openPods() error {
 			Cgroups: cgroups{},
 			Network: d.network,
 			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
-			Stdios:  stdios{},
+			Stdios:  d.stdios,
 			Images:  images{d.images},
 			Store:   d.store,
 			Labels:  labels,
@@ -273,7 +277,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
 	}
 	server := cri.NewServer(
-		&cri.Runtime{Pods: d.core.Pods, Streams: d.streams, Health: health{d}, Subscribe: d.core.Subscribe},
+		&cri.Runtime{Pods: d.core.Pods, Streams: streams{d.server, d.streams}, Health: health{d}, Subscribe: d.core.Subscribe},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
@@ -290,6 +294,10 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		case <-restored: // what an earlier berth has left is looked for in tasks that are known
 		}
 		return d.streams.Run(ctx)
+	})
+	g.Go("streaming server", func() error {
+		persist(ctx, d.log, "serve streams", d.server.Run)
+		return nil
 	})
 	g.Go("network", func() error {
 		persist(ctx, d.log, "follow the network configuration", d.network.Run)

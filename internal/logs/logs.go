@@ -37,8 +37,10 @@ type Options struct {
 	// below LogDirectory is trusted. With an empty LogPath the output is discarded.
 	LogDirectory, LogPath string
 	Stdin                 bool
-	Stdout                bool
-	Stderr                bool
+	// StdinOnce says that stdin ends when its first client has: see CloseStdin.
+	StdinOnce bool
+	Stdout    bool
+	Stderr    bool
 	// Terminal says that the container has a terminal, so that the shim copies its output.
 	Terminal bool
 	// LoggerProgram is the path of berth-logger for a runtime whose shim starts it: the output
@@ -59,6 +61,7 @@ type Log struct {
 	streams []*stream
 	stdin   *os.File // both ends, so that the container's stdin stays open
 	cursor  *os.File
+	tees    tees
 
 	started chan struct{} // closed by Started
 	once    sync.Once     // of Started
@@ -284,6 +287,7 @@ func (l *Log) Run(ctx context.Context) error {
 		}
 	}
 	l.dismiss()
+	l.tees.end()
 	close(l.drained)
 	return nil
 }
@@ -455,6 +459,7 @@ func (l *Log) Close() error {
 	}
 	l.mu.closed = true
 	close(l.closing)
+	l.tees.end()
 	for _, s := range l.streams {
 		s.detach()
 	}

@@ -268,11 +268,8 @@ func TestStoppingDoesNotWaitForAShim(t *testing.T) {
 // PROPERTIES 4
 func TestTheNextBerthEndsWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "c1.e1", "c1.e2")
-		synctest.Wait()
-		if w.directories() != 0 { // containerd knows neither
-			t.Errorf("%d directories are left", w.directories())
-		}
+		w := newWorld(t, "c1.gone", "c1.runs", "c1.ended")
+		w.expectNothingLeft()
 	})
 }
 

@@ -4,6 +4,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -72,6 +73,10 @@ func newWorld(t *testing.T, leftover ...string) *world {
 		t.Fatal(err)
 	}
 	w.service.pipes = w.pipes
+	if len(leftover) > 0 { // of an earlier berth, which was killed
+		w.leave("runs", untilKilled)
+		w.leave("ended", func(*fakeProcess) uint32 { return 0 })
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -115,6 +120,16 @@ func (w *world) pipes(dir string, want streams) (*pipes, error) {
 	defer w.mu.Unlock()
 	w.ends[dir] = ends
 	return p, nil
+}
+
+// leave makes a process as an earlier berth has left it.
+func (w *world) leave(exec string, program func(p *fakeProcess) uint32) {
+	p := &fakeProcess{killed: make(chan struct{}), exited: make(chan struct{})}
+	w.processes[Key{"c1", exec}] = p
+	go func() {
+		p.code = program(p)
+		close(p.exited)
+	}()
 }
 
 // directories are those of exec processes.
@@ -232,7 +247,8 @@ func (w *world) DeleteExec(ctx context.Context, key Key) error {
 		delete(w.processes, key)
 		return nil
 	default:
-		return fmt.Errorf("it runs: %w", errdefs.ErrFailedPrecondition)
+		return errors.New("cannot delete a running process") // in the words of runc's shim
+
 	}
 }
 

@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// stepTimeout bounds one attempt of a step that is repeated.
-	stepTimeout = 10 * time.Second
+	// stepTimeout bounds one attempt of a step that is repeated. The shim takes ten seconds to delete a
+	// process whose output is held open.
+	stepTimeout = 15 * time.Second
 	// makeTimeout bounds the creation and the start of a process. A caller may stop waiting earlier.
 	makeTimeout = 2 * time.Minute
 	// What fails is repeated after firstWait, which doubles up to lastWait.
@@ -261,10 +262,7 @@ func (p *process) delete() error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	if !errdefs.IsFailedPrecondition(err) {
-		return err
-	}
-	// It runs, as one of an earlier berth's does.
+	// It may run, as one of an earlier berth's does; shims say that in words of their own.
 	if kerr := p.s.cfg.Processes.KillExec(ctx, p.key); kerr != nil && !errdefs.IsNotFound(kerr) {
 		return errors.Join(err, kerr)
 	}

@@ -73,7 +73,9 @@ type Config struct {
 	// Target describes a container or a sandbox by its ID or the beginning of one.
 	Target    func(id string) (pod.Target, error)
 	Processes Processes
-	Logger    *slog.Logger
+	// Stdio is that of a container that runs.
+	Stdio  func(id string) (Stdio, error)
+	Logger *slog.Logger
 }
 
 // Service runs commands in containers. Its methods may be called from any goroutine. What they
@@ -83,6 +85,9 @@ type Service struct {
 	pipes  func(dir string, want streams) (*pipes, error)
 	left   []Key         // what an earlier berth has left, until Run
 	memory chan struct{} // see capture
+
+	dial     func(ctx context.Context, netns string, port int) (halfConn, error)
+	forwards chan struct{} // one value for each connection that is forwarded
 
 	life     context.Context // of calls about exec processes
 	end      context.CancelFunc
@@ -111,6 +116,8 @@ func New(cfg Config) (*Service, error) {
 		pipes:    openFIFOs,
 		left:     left,
 		memory:   make(chan struct{}, memoryChunks),
+		dial:     dialIn,
+		forwards: make(chan struct{}, maxForwards),
 		stopping: make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
