@@ -51,6 +51,7 @@ type Events interface {
 type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	Pods      Pods
+	Streams   Streams
 	Health    Health
 	Subscribe func() Events
 }

@@ -81,7 +81,7 @@ func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Strea
 		case <-done:
 		}
 	}()
-	return h(srv, stream{ss, ctx})
+	return h(srv, endingStream{ss, ctx})
 }
 
 // early ends a call a little before its caller stops waiting. Otherwise nobody would read the error that
