@@ -51,6 +51,7 @@ type Events interface {
 type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	Pods      Pods
+	Stats     Stats
 	Health    Health
 	Subscribe func() Events
 }

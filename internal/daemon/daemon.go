@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -33,6 +34,7 @@ import (
 	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
+	"berth/internal/stats"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.
@@ -67,6 +69,7 @@ type daemon struct {
 	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
 	core     *Core
+	stats    *stats.Service
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -253,6 +256,13 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
+	d.stats = stats.New(stats.Config{
+		Pods:       d.core.Pods,
+		Layers:     d.ctrd,
+		Mountpoint: d.layersMountpoint,
+		Cgroups:    "/sys/fs/cgroup",
+		Unified:    cgroup.V2(),
+	})
 	return nil
 }
 
@@ -271,7 +281,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
 	}
 	server := cri.NewServer(
-		&cri.Runtime{Pods: d.core.Pods, Health: health{d}, Subscribe: d.core.Subscribe},
+		&cri.Runtime{Pods: d.core.Pods, Stats: d.stats, Health: health{d}, Subscribe: d.core.Subscribe},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
@@ -281,6 +291,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(ctx) })
 	g.Go("descriptor store", func() error { return d.kept.Run(ctx) })
 	g.Go("images", func() error { return d.images.Run(ctx) })
+	g.Go("statistics", func() error { return d.stats.Run(ctx) })
 	g.Go("core", func() error { return d.core.Run(ctx, restored) })
 	g.Go("network", func() error {
 		persist(ctx, d.log, "follow the network configuration", d.network.Run)
