@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Every habit of this repository is a target here; `make help` lists them.
-# Everything that is made lands in build/.
+# `make help` lists the targets. Everything that is built lands in build/.
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +16,7 @@ LIBEXEC := $(BUILD)/libexec
 CNI     := $(BUILD)/cni
 BERTH   := $(BUILD)/bin/berth
 
-# Where the binaries of this tree find each other, for run, demo and the tests.
+# Where berth and the tests find the programs that are built here.
 export BERTH_LIBEXEC := $(LIBEXEC)
 export BERTH_CNI_BIN := $(CNI)
 
@@ -25,115 +24,127 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  := $(shell git rev-parse -q --verify HEAD 2>/dev/null || true)
 LDFLAGS := -s -w -X berth/internal/version.Version=$(VERSION) -X berth/internal/version.Commit=$(COMMIT)
 
-# berth and the Go tools are static, but for runc's C part, which is static too.
-GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
-
-# PKG, RUN and COUNT narrow the test habits: make race PKG=./internal/lane RUN=Storm COUNT=50
-PKG   ?= ./...
-RUN   ?= .
-COUNT ?= 1
-# A test binary that hangs is ended, with the stack of every goroutine.
-TESTFLAGS := -timeout 15m -count=$(COUNT) -run '$(RUN)'
+# One set of flags for everything, so that build, unit, lint and test-guest share one build
+# cache. Whatever needs the race detector or C says CGO_ENABLED=1.
+export GOFLAGS     := $(GOFLAGS) -trimpath -buildvcs=false
+export CGO_ENABLED := 0
 
 ##@ Use
 
 .PHONY: build
 build: ## Build build/bin/berth
-	$(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BERTH) ./cmd/berth
+	go build -ldflags '$(LDFLAGS)' -o $(BERTH) ./cmd/berth
 
 .PHONY: run
-run: tools build ## Run berth here, as root: make run ARGS='--help'
+run: programs build ## Run berth from this tree, as root: make run ARGS='serve --config FILE'
 	$(BERTH) $(or $(ARGS),serve)
 
 .PHONY: demo
-demo: setup tools build ## Show berth at work, as root, without Docker, a registry or the network
-	$(GOBUILD) -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
+demo: setup programs build ## Run a real pod and show how its containers end, as root
+	go build -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
 	$(BERTH)-demo
 
 ##@ Test
 
-# These change the host's tables (iptables), so they are not run side by side.
-HOSTWIDE := /internal/network$$|/test/node$$|/test/e2e$$|/test/fault$$
-LIMIT    := $(if $(CI),timeout -k 10 30m)
+# PKG, RUN and COUNT narrow unit, test and race: make unit PKG=./internal/lane RUN=Storm COUNT=50
+PKG ?= ./...
+
+# The packages whose tests need root, because they make namespaces, mounts and cgroups. Some
+# change the packet filter of the host, so they run one after the other, and nothing else runs
+# beside them. Every other package is a unit test: it runs as any user, without downloads.
+HOST := internal/cgroup internal/ctrd internal/embed internal/logs internal/network internal/podfiles \
+  internal/testimage test/e2e test/fault test/node
+
+# -timeout ends a test binary that hangs, and prints the stack of every goroutine.
+GOTEST     = go test
+race test: GOTEST = CGO_ENABLED=1 go test -race
+TESTFLAGS  = -vet=all -timeout 15m $(if $(RUN),-run '$(RUN)')
+
+# When root runs unit tests, they run without any capability, so that root sees what every
+# other user sees.
+UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all')
+
+# $(call select,unit,host) is shell code that splits the packages of PKG into two variables.
+select = all=$$(go list $(PKG)); \
+  $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
+  $(2)=$$(grep -xF $(HOST:%=-e berth/%) <<<"$$all" || true)
+
+.PHONY: unit race
+unit: ## Test what needs neither root nor containers, in seconds: make unit PKG=./internal/pod
+race: ## Repeat unit tests with the race detector until one fails: make race PKG=./internal/pod COUNT=100
+race: TESTFLAGS += -failfast -count=$(or $(COUNT),10)
+unit: TESTFLAGS += $(if $(COUNT),-count=$(COUNT))
+unit race:
+	@$(call select,unit,host); \
+	[[ $$unit ]] || { echo "make $@: the tests of $(PKG) need root: use make test PKG='$(PKG)'" >&2; exit 1; }; \
+	set -x; $(GOTEST) $(TESTFLAGS) $(UNITFLAGS) $$unit
 
 .PHONY: test
-test: setup tools build vet ## All tests with the race detector, as root
-	@pkgs=$$(go list $(PKG)); host=$$(grep -E '$(HOSTWIDE)' <<<"$$pkgs" || true); rest=$$(grep -vE '$(HOSTWIDE)' <<<"$$pkgs" || true); \
-	  export CGO_ENABLED=1; set -x; \
-	  [ -z "$$rest" ] || $(LIMIT) go test -race $(TESTFLAGS) $$rest; \
-	  [ -z "$$host" ] || $(LIMIT) go test -race -p 1 $(TESTFLAGS) $$host; \
-	  if grep -q '/test/sim$$' <<<"$$rest"; then CGO_ENABLED=0 $(LIMIT) go test $(TESTFLAGS) berth/test/sim; fi # thousands: without the detector
-
-.PHONY: vet
-vet:
-	CGO_ENABLED=0 go vet -trimpath $(PKG)
-
-.PHONY: race
-race: tools ## Tests again and again with the race detector: make race PKG=./internal/pod COUNT=100
-	CGO_ENABLED=1 go test -race -failfast $(TESTFLAGS) $(PKG)
+test: TESTFLAGS += -count=$(or $(COUNT),1)
+test: setup tools build ## Test everything, with the race detector and real containers, as root
+	@$(call select,unit,host); \
+	[[ -z $$host || $$EUID == 0 ]] || { echo "make test: real containers need root; make unit runs as any user" >&2; exit 1; }; \
+	status=0; set -x; \
+	[[ -z $$unit ]] || $(GOTEST) $(TESTFLAGS) $(UNITFLAGS) $$unit || status=1; \
+	[[ -z $$host ]] || $(GOTEST) $(TESTFLAGS) -p 1 $$host || status=1; \
+	exit $$status
 
 .PHONY: sim
-sim: ## The whole of berth in virtual time, between fakes: make sim ARGS='-schedules 100000'
-	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./internal/pod ./internal/lane ./internal/feed
-	CGO_ENABLED=0 go test -timeout 0 ./test/sim $(if $(ARGS),-args $(ARGS))
-
-.PHONY: fault
-fault: setup tools build ## Real containers where things go wrong: make fault ROUNDS=10 for ten times as much of what is random
-	BERTH_ROUNDS=$(ROUNDS) CGO_ENABLED=1 go test -race $(if $(ROUNDS),-timeout 24h -count=$(COUNT) -run '$(RUN)',$(TESTFLAGS)) ./test/fault/...
+sim: ## Explore random schedules in virtual time: make sim ARGS='-schedules 200000' (or '-seed 42')
+	go test -timeout 0 ./test/sim -args $(or $(ARGS),-schedules 10000)
 
 .PHONY: e2e
-e2e: setup tools build ## Real containers
-	CGO_ENABLED=1 go test -race $(TESTFLAGS) ./test/node/... ./test/e2e/...
+e2e: ## Test real containers, as root
+	@$(MAKE) test PKG='./test/node ./test/e2e'
+
+.PHONY: fault
+fault: export BERTH_ROUNDS := $(ROUNDS)
+fault: ## Test real containers under faults, as root: make fault ROUNDS=10 repeats what is random
+	@$(MAKE) test PKG=./test/fault
 
 .PHONY: test-guest
-test-guest: setup tools build ## What depends on the kernel, on an older one: test/guest (SUITES='test/e2e:OOM' for less)
+test-guest: setup tools build ## Test what depends on the kernel on an older one: make test-guest SUITES='test/e2e:OOM'
 	test/guest/tests $(SUITES)
 
-FUZZTIME ?= 30s
 .PHONY: fuzz
-fuzz: ## Every fuzz target for FUZZTIME (30s) each
+fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m
 	@grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file func; do \
-	  name=$${func#func }; \
-	  echo "== $$name in $$(dirname "$$file"), $(FUZZTIME)"; \
-	  go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+	  (set -x; go test -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(or $(FUZZTIME),30s) "$$(dirname "$$file")"); \
 	done
 
 .PHONY: bench
-bench: setup tools build ## berth beside containerd's CRI plug-in, as root, into bench/: make bench ARGS=-quick
-	$(GOBUILD) -o $(BUILD)/bin/bench ./test/bench
+bench: setup tools build ## Compare berth with containerd's CRI plug-in, as root, into bench/: make bench ARGS=-quick
+	go build -o $(BUILD)/bin/bench ./test/bench
 	$(BUILD)/bin/bench -build $(BUILD) -out bench $(ARGS)
 
-.PHONY: bench-go
-bench-go: tools ## Go's benchmarks: make bench-go PKG=./internal/lane
-	go test -run '^$$' -bench . -benchmem $(PKG)
-
 .PHONY: lint
-lint: $(BUILD)/lint/golangci-lint ## golangci-lint (the first time builds it: about 2 minutes)
+lint: $(BUILD)/lint/golangci-lint ## Run golangci-lint (the first run builds it, which takes minutes)
 	$< run --timeout 20m $(PKG)
 
 ##@ Set up
 
 .PHONY: setup
-setup: ## Install the Debian packages that are missing, if any
+setup: ## Install the Debian packages that are missing; does nothing when all are there
 	@tools/setup.sh
 
-# The versions of all of these are those of tools/go.mod: a change there rebuilds
-# them, and nothing else does. `go build -o` leaves a file that is up to date
-# alone, hence the touch.
+# tools/go.mod pins the versions of these programs. A change there rebuilds them, and nothing
+# else does. `go build -o` does not touch a file that is up to date, so the recipes do.
 PINNED  := tools/go.mod tools/go.sum
 PLUGINS := bridge loopback host-local portmap firewall
 
-.PHONY: tools
-tools: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc containerd pause) $(addprefix $(CNI)/,$(PLUGINS)) ## Build the shim, runc, containerd, the pause program and the CNI plug-ins
+# berth runs pods with these. Tests and bench also start a containerd beside berth.
+.PHONY: tools programs
+programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(addprefix $(CNI)/,$(PLUGINS))
+tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, the CNI plug-ins, and containerd for tests
 
 $(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(LIBEXEC)/%: $(PINNED)
 	cd tools && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
-	  $(GOBUILD) -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" \
+	  go build -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" \
 	  -o $@ github.com/containerd/containerd/v2/cmd/$*
 	@touch $@
 
 $(LIBEXEC)/runc: $(PINNED)
-	cd tools && CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags 'seccomp netgo osusergo' \
+	cd tools && CGO_ENABLED=1 go build -tags 'seccomp netgo osusergo' \
 	  -ldflags '-s -w -linkmode external -extldflags -static' -o $@ github.com/opencontainers/runc
 	@touch $@
 
@@ -141,34 +152,43 @@ $(CNI)/bridge $(CNI)/loopback:   kind := main
 $(CNI)/host-local:               kind := ipam
 $(CNI)/portmap $(CNI)/firewall:  kind := meta
 $(addprefix $(CNI)/,$(PLUGINS)): $(CNI)/%: $(PINNED)
-	cd tools && $(GOBUILD) -ldflags '-s -w' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
+	cd tools && go build -ldflags '-s -w' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
 	@touch $@
 
 $(LIBEXEC)/pause: pause/pause.c
 	@mkdir -p $(@D)
 	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -DVERSION='"$(VERSION)"' -o $@ $<
 
+$(LIBEXEC)/berth-logger: logger/logger.c
+	@mkdir -p $(@D)
+	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+
 $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
-	cd tools/lint && $(GOBUILD) -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	cd tools/lint && go build -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
 .PHONY: install
-install: tools build ## Install under PREFIX (/usr/local), with the systemd unit and, if there is none, /etc/berth/config.toml
+install: setup programs build ## Install under PREFIX (/usr/local): programs, systemd unit, and /etc/berth/config.toml unless it exists
 	install -D -m 755 $(BERTH) $(DESTDIR)$(PREFIX)/bin/berth
 	install -d $(DESTDIR)$(PREFIX)/libexec/berth/cni $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause) $(DESTDIR)$(PREFIX)/libexec/berth/
+	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(DESTDIR)$(PREFIX)/libexec/berth/
 	install -m 755 $(addprefix $(CNI)/,$(PLUGINS)) $(DESTDIR)$(PREFIX)/libexec/berth/cni/
 	sed 's|/usr/local|$(PREFIX)|g' contrib/berth.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
 	[[ -e $(DESTDIR)/etc/berth/config.toml ]] || install -D -m 644 contrib/config.toml $(DESTDIR)/etc/berth/config.toml
+
+.PHONY: uninstall
+uninstall: ## Remove what install wrote; keeps /etc/berth and the state of pods (see README.md)
+	rm -rf $(DESTDIR)$(PREFIX)/libexec/berth
+	rm -f $(DESTDIR)$(PREFIX)/bin/berth $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
 
 .PHONY: clean
 clean: ## Remove build/
 	rm -rf $(BUILD)
 
 .PHONY: help
-help: ## This list
+help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

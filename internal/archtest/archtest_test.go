@@ -1,137 +1,175 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package archtest keeps the rules about who may import whom: see ARCHITECTURE.md.
 package archtest
 
 import (
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"os"
+	"go/ast"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
 
-// imports are the packages that each room's own files import, tests left out.
-func imports(t *testing.T) map[string]map[string]string {
-	t.Helper()
-	root := "../.."
-	rooms := map[string]map[string]string{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && (d.Name() == "build" || d.Name() == "tools" || d.Name() == ".git") {
-			return filepath.SkipDir
-		}
-		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
-		rel, _ := filepath.Rel(root, filepath.Dir(path))
-		if rooms[rel] == nil {
-			rooms[rel] = map[string]string{}
-		}
-		for _, i := range f.Imports {
-			p, _ := strconv.Unquote(i.Path.Value)
-			rooms[rel][p] = path
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(rooms) < 15 {
-		t.Fatalf("only %d rooms found: the test looks in the wrong place", len(rooms))
-	}
-	return rooms
+const (
+	module     = "berth"
+	containerd = "github.com/containerd/containerd/v2"
+	grpc       = "google.golang.org/grpc"
+	cri        = "k8s.io/cri-api"
+)
+
+func standard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".") && first != module
 }
 
-func standard(p string) bool {
-	first, _, _ := strings.Cut(p, "/")
-	return !strings.Contains(first, ".")
-}
-
-func TestPureRoomsUseTheStandardLibraryAlone(t *testing.T) {
-	rooms := imports(t)
+func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
 	for _, room := range []string{"internal/lane", "internal/exit"} {
-		for p, file := range rooms[room] {
-			if !standard(p) || strings.HasPrefix(p, "berth/") {
-				t.Errorf("%s imports %s", file, p)
-			}
-		}
-	}
-}
-
-func TestRoomsWithoutSiblings(t *testing.T) {
-	rooms := imports(t)
-	for _, room := range []string{"internal/lane", "internal/exit", "internal/spec", "internal/feed", "internal/network", "internal/logs", "internal/cgroup", "internal/config", "internal/timeline"} {
-		if rooms[room] == nil {
-			t.Errorf("%s is gone: take it off the list", room)
-		}
-		for p, file := range rooms[room] {
-			if strings.HasPrefix(p, "berth/") {
-				t.Errorf("%s imports its sibling %s", file, p)
-			}
-		}
-	}
-}
-
-// inside reports whether room is one of these, or below one.
-func inside(room string, list ...string) bool {
-	return slices.ContainsFunc(list, func(l string) bool { return room == l || strings.HasPrefix(room, l+"/") })
-}
-
-func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
-	for room, ps := range imports(t) {
-		for p, file := range ps {
-			for _, part := range []string{"client", "core", "cmd", "plugins"} {
-				of := "github.com/containerd/containerd/v2/" + part
-				if (p == of || strings.HasPrefix(p, of+"/")) && !inside(room, "internal/ctrd", "internal/embed", "test/sim", "test/bench") { // test/sim fakes it
-					t.Errorf("%s imports %s", file, p)
+		for _, f := range rooms(t)[room] {
+			for _, p := range f.imports() {
+				if !standard(p) {
+					t.Errorf("%s imports %s: %s is standard library only", f.path, p, room)
 				}
 			}
 		}
 	}
 }
 
-func TestGRPCIsImportedByCRIAndDaemonAlone(t *testing.T) {
-	for room, ps := range imports(t) {
-		for p, file := range ps {
-			if (p == "google.golang.org/grpc" || strings.HasPrefix(p, "google.golang.org/grpc/")) && !inside(room, "internal/cri", "internal/daemon", "test") {
-				t.Errorf("%s imports %s", file, p)
+// A room on this list can be read, tested and moved by itself.
+func TestRoomsImportNoSibling(t *testing.T) {
+	siblings := map[string][]string{
+		"internal/lane":     nil,
+		"internal/exit":     nil,
+		"internal/spec":     nil,
+		"internal/feed":     nil,
+		"internal/network":  nil,
+		"internal/logs":     nil,
+		"internal/cgroup":   nil,
+		"internal/config":   nil,
+		"internal/timeline": nil,
+		"internal/podfiles": nil,
+		"internal/manifest": nil,
+		"internal/pidfd":    {"berth/internal/exit"}, // it reports facts
+	}
+	for room, allowed := range siblings {
+		for _, f := range rooms(t)[room] {
+			for _, p := range f.imports() {
+				if strings.HasPrefix(p, module+"/") && !slices.Contains(allowed, p) {
+					t.Errorf("%s imports %s: %s knows no sibling; declare an interface there and let daemon plug it in", f.path, p, room)
+				}
 			}
 		}
 	}
 }
 
-func TestLinuxOnlyAndNoRoomOfEverything(t *testing.T) {
-	for room := range imports(t) {
-		if slices.Contains([]string{"util", "utils", "common", "helpers", "manager", "types"}, filepath.Base(room)) {
-			t.Errorf("%s: a room has a name that says what it is for", room)
-		}
-	}
-	_ = filepath.WalkDir("../../internal", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, "_other.go") {
-			t.Errorf("%s: berth is for Linux", path)
-		}
-		return nil
-	})
-}
-
-func TestEveryRoomSaysWhatItPromises(t *testing.T) {
-	for room := range imports(t) {
-		if !strings.HasPrefix(room, "internal/") || inside(room, "internal/archtest", "internal/version", "internal/timeline", "internal/embed/embedtest", "internal/testimage/testregistry") {
+// importers fails for each file, tests left out, that imports a package below one of paths and is
+// in none of allowed.
+func importers(t *testing.T, paths, allowed []string, why string) {
+	t.Helper()
+	for _, f := range source(t) {
+		if f.test || inside(f.room, allowed...) {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join("../..", room, "doc.go")); err != nil {
-			t.Errorf("%s has no doc.go", room)
+		for _, p := range f.imports() {
+			if inside(p, paths...) {
+				t.Errorf("%s imports %s: %s", f.path, p, why)
+			}
+		}
+	}
+}
+
+func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
+	importers(t,
+		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
+		[]string{"internal/ctrd", "internal/embed", "test/sim", "test/bench"}, // test/sim fakes containerd, test/bench starts it
+		"only ctrd and embed know containerd, and translate its errors")
+}
+
+func TestGRPCIsImportedByCRIAndDaemonAlone(t *testing.T) {
+	importers(t, []string{grpc},
+		[]string{"internal/cri", "internal/daemon", "internal/stream", "test"},
+		"only cri and daemon know gRPC; other rooms return errors of containerd/errdefs")
+}
+
+// CRI's messages are the words of the rooms that carry out what CRI asks for, and of no other.
+func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
+	below := []string{
+		"internal/lane", "internal/exit", "internal/pidfd", "internal/cgroup", "internal/fdstore", "internal/logs",
+		"internal/network", "internal/podfiles", "internal/timeline", "internal/config", "internal/embed",
+	}
+	for _, f := range source(t) {
+		for _, p := range f.imports() {
+			if inside(f.room, below...) && inside(p, cri) {
+				t.Errorf("%s imports %s: %s takes values, not messages of CRI", f.path, p, f.room)
+			}
+		}
+	}
+}
+
+// What is mounted has to be in a record and unmounted again, so few rooms may mount.
+func TestFewRoomsMount(t *testing.T) {
+	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
+	for _, f := range source(t) {
+		if f.test || inside(f.room, "internal/podfiles", "internal/network", "internal/ctrd", "internal/image", "test") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if pkg, name := calls(n); (pkg == "unix" || pkg == "syscall") && slices.Contains(mounting, name) {
+				t.Errorf("%s calls %s.%s: only podfiles, network, ctrd and image mount", at(n), pkg, name)
+			}
+			return true
+		})
+	}
+}
+
+// A test sleeps in virtual time (testing/synctest), or in a loop that waits for a condition. A test
+// that sleeps once and hopes fails on a slow machine and wastes time on a fast one.
+func TestTestsDoNotSleepAndHope(t *testing.T) {
+	exceptions := map[string]string{
+		"test/fault/rounds_test.go": "it kills at instants chosen at random",
+	}
+	virtual := map[string]bool{} // packages whose tests run in virtual time
+	for _, f := range source(t) {
+		if slices.Contains(f.imports(), "testing/synctest") {
+			virtual[f.room] = true
+		}
+	}
+	for _, f := range source(t) {
+		if !f.test && !inside(f.room, "test") || inside(f.room, "test/bench") || virtual[f.room] || exceptions[f.path] != "" {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			switch n.(type) {
+			case *ast.ForStmt, *ast.RangeStmt:
+				return false
+			}
+			if pkg, name := calls(n); pkg == "time" && name == "Sleep" {
+				t.Errorf("%s sleeps: wait for a condition, or use testing/synctest", at(n))
+			}
+			return true
+		})
+	}
+}
+
+func TestNamesSayWhatARoomIsFor(t *testing.T) {
+	for _, f := range source(t) {
+		if slices.Contains([]string{"util", "utils", "common", "helpers", "manager", "types"}, filepath.Base(f.room)) {
+			t.Errorf("%s: a package has a name that says what it is for", f.path)
+		}
+		if strings.HasSuffix(f.path, "_other.go") {
+			t.Errorf("%s: berth is for Linux alone", f.path)
+		}
+	}
+}
+
+// A room of one file says in that file what it promises; a larger one has a doc.go.
+func TestEveryRoomSaysWhatItPromises(t *testing.T) {
+	for room, files := range rooms(t) {
+		i := slices.IndexFunc(files, func(f file) bool { return f.ast.Doc != nil })
+		switch {
+		case i < 0:
+			t.Errorf("%s has no package comment", room)
+		case len(files) > 1 && filepath.Base(files[i].path) != "doc.go":
+			t.Errorf("%s has no doc.go; its package comment is in %s", room, files[i].path)
 		}
 	}
 }

@@ -10,12 +10,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
-// group makes a group with its own memory controller and removes it when the test ends.
-func group(t *testing.T) string {
+// group makes a group that has a memory controller. It is removed when the test ends.
+func group(t testing.TB) string {
 	t.Helper()
 	base := filepath.Join(mount, "memory")
 	if V2() {
@@ -66,7 +70,7 @@ func TestGroupOfAProcess(t *testing.T) {
 	}
 }
 
-func TestKillAllEndsAForkingCrowd(t *testing.T) {
+func TestKillAllEndsProcessesThatFork(t *testing.T) {
 	dir := group(t)
 	cmd := join(t, dir, "/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8; do (while :; do sleep 0.01; done) & done; wait")
 	for {
@@ -78,6 +82,62 @@ func TestKillAllEndsAForkingCrowd(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
+}
+
+// PROPERTIES 10: systemd removes a scope's group once it is empty. An absent counter is not a
+// verdict.
+func TestTheOOMKillsOfAGroupThatVanishedAreNotZero(t *testing.T) {
+	dir := group(t)
+	if n, err := OOMKills(dir); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	if _, err := OOMKills(filepath.Join(dir, "vanished")); !errdefs.IsNotFound(err) {
+		t.Errorf("a group that is gone: %v", err)
+	}
+	if V2() { // give its children the controller as well
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The group vanishes at any point of the reading: between open(2) and read(2) too.
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	child := filepath.Join(dir, "scope")
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := errors.Join(os.Mkdir(child, 0o755), unix.Rmdir(child)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	there, gone := 0, 0
+	for there < 50 || gone < 50 {
+		switch n, err := OOMKills(child); {
+		case err == nil && n == 0:
+			there++
+		case errdefs.IsNotFound(err):
+			gone++
+		default:
+			t.Fatalf("%d kills, %v", n, err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func BenchmarkOOMKills(b *testing.B) {
+	dir := group(b)
+	for b.Loop() {
+		if _, err := OOMKills(dir); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 func TestOOMKillsAreCounted(t *testing.T) {
@@ -99,12 +159,11 @@ func TestOOMKillsAreCounted(t *testing.T) {
 	}
 }
 
-func TestAbsentIsEmpty(t *testing.T) {
+func TestAnAbsentGroupIsEmpty(t *testing.T) {
 	dir := filepath.Join(mount, "memory", "not-there")
-	n, err1 := OOMKills(dir)
-	empty, err2 := Empty(dir)
-	if err := errors.Join(err1, err2, KillAll(context.Background(), dir)); err != nil || n != 0 || !empty {
-		t.Fatal(n, empty, err)
+	empty, err := Empty(dir)
+	if err := errors.Join(err, KillAll(t.Context(), dir)); err != nil || !empty {
+		t.Fatal(empty, err)
 	}
 }
 

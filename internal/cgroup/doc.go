@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup reads and ends control groups, v1 and v2: who is in one, how often
-// the kernel killed in it for want of memory, and ends all that is left in it.
+// Package cgroup reads control groups, on cgroup v1 and v2, and ends the processes in them: which
+// group a process is in, how often the OOM killer fired in a group, and how to leave no process in
+// it.
 //
 // # Promises
 //
-//   - A group is named by its directory, as [Of] found it for a process: no guessing of drivers
-//     and slices.
-//   - What is absent is empty: no processes, no kills, nothing to end.
-//   - [KillAll] returns only when the group is seen empty, or when its context ends.
+//   - A group is named by its directory, which [Of] finds for a process. Nothing is guessed about
+//     cgroup drivers and slices.
+//   - An absent group has no processes, and ending or removing it succeeds.
+//   - A verdict is not made up: [OOMKills] returns errdefs.ErrNotFound, not 0, for a group that has
+//     no counter any more.
+//   - [KillAll] returns nil only after it saw the group empty.
+//   - The root group is refused everywhere.
 //
 // # Never
 //
-// It makes and moves no group: that is the OCI runtime's. It removes only what a runtime that died left: [RemoveAll].
+// It does not make or move groups, which is the OCI runtime's work. The only groups that it removes
+// are those that a runtime left when it died ([RemoveAll]).
+//
+// # To look at it live
+//
+// cat /proc/PID/cgroup, and below /sys/fs/cgroup the files cgroup.procs and memory.events (v2) or
+// memory.oom_control (v1).
 package cgroup

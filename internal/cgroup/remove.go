@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveAll ends what is left in a group and removes it, with its children, from every hierarchy. path is the
-// group's as the OCI spec of a cgroupfs container names it: /PARENT/ID. An absent group is fine; the
-// root group is refused.
+// RemoveAll ends the processes of a group and removes it, and all groups below it, from every
+// hierarchy. path names the group as the OCI spec of a container on cgroupfs does: /PARENT/ID.
+// Removing an absent group succeeds. The root group is refused.
 func RemoveAll(ctx context.Context, path string) error {
 	path = filepath.Clean("/" + path)
 	if path == "/" {
-		return errors.New("remove cgroup: the root group is nobody's to remove")
+		return errors.New("remove cgroup /: the root group cannot be removed")
 	}
 	hierarchies := []string{mount}
 	if !V2() {
@@ -46,7 +46,7 @@ func removeTree(ctx context.Context, dir string) error {
 	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := rmdirs(dir)
-		if !errors.Is(err, unix.EBUSY) { // what was killed is not gone yet
+		if !errors.Is(err, unix.EBUSY) { // a process that was killed has not left yet
 			return err
 		}
 		t := time.NewTimer(wait)

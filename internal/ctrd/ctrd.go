@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -17,27 +19,82 @@ import (
 // Namespace is the containerd namespace of everything that berth makes.
 const Namespace = "k8s.io"
 
-// LabelOwner marks what this berth made: its value is the berth's own ID, so that several can share one
-// containerd.
+// LabelOwner marks what this berth made. Its value is the berth's own ID, so that several berths can share
+// one containerd.
 const LabelOwner = "io.berth.owner"
 
-// Client is containerd's, so that who plugs it in need not import it.
+// Client is containerd's client, so that the package that plugs it in need not import containerd.
 type Client = containerd.Client
+
+// Config is what the adapter needs to know.
+type Config struct {
+	Owner       string // this berth's ID
+	Snapshotter string // of new containers
+	// SetAside reports whether a task is there although containerd does not know it, because its shim has not
+	// answered since containerd started. It is nil where containerd says so itself.
+	SetAside func(id string) bool
+	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It is made when
+	// it is needed. "" leaves that to the shims' own programs, which take longer.
+	CleanupDir string
+	Logger     *slog.Logger
+}
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
 	client      *containerd.Client
 	owner       string
 	snapshotter string
+	setAside    func(id string) bool
 	log         *slog.Logger
+
+	calls     calls
+	shims     shims
+	orphans   orphanSearch
+	processes processSearch
+
+	cleanupDir   string
+	cleanupFails sync.Once
+	cleanupMu    sync.Mutex
+	cleanups     map[string]error // by path of the script: whether it can be run
+
+	life       context.Context // ends with stop
+	end        context.CancelFunc
+	background sync.WaitGroup // of what outlives the call that began it
 }
 
-// New wraps a client; the caller closes it. owner is this berth's ID, snapshotter the one that new containers get.
-func New(client *containerd.Client, owner, snapshotter string, log *slog.Logger) *Containerd {
-	return &Containerd{client: client, owner: owner, snapshotter: snapshotter, log: log}
+// New wraps a client, which the caller closes.
+func New(client *containerd.Client, cfg Config) *Containerd {
+	c := &Containerd{
+		client:      client,
+		owner:       cfg.Owner,
+		snapshotter: cfg.Snapshotter,
+		setAside:    cfg.SetAside,
+		log:         cfg.Logger,
+		processes:   processSearch{proc: procfs},
+		cleanupDir:  cfg.CleanupDir,
+	}
+	if c.setAside == nil {
+		c.setAside = func(string) bool { return false }
+	}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c
 }
 
-// Dial connects to a containerd that runs already.
+// stop ends what runs in the background and waits for it, but not for a shim that does not answer.
+func (c *Containerd) stop() {
+	c.end()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.background.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(answerTimeout):
+	}
+}
+
+// Dial connects to a containerd that is running already. The caller closes the client.
 func Dial(address string) (*containerd.Client, error) {
 	c, err := containerd.New(address, containerd.WithDefaultNamespace(Namespace))
 	if err != nil {
@@ -46,16 +103,16 @@ func Dial(address string) (*containerd.Client, error) {
 	return c, nil
 }
 
-// Version is containerd's.
+// Version is the version of containerd.
 func (c *Containerd) Version(ctx context.Context) (string, error) {
 	v, err := c.client.Version(ns(ctx))
 	return v.Version, native(err)
 }
 
-// ns puts the namespace into the context: services in memory look nowhere else.
+// ns puts the namespace into the context, which is the only place where in-memory services look for it.
 func ns(ctx context.Context) context.Context { return namespaces.WithNamespace(ctx, Namespace) }
 
-// native translates an error to errdefs' sentinels.
+// native translates an error to the sentinels of errdefs.
 func native(err error) error {
 	if err == nil {
 		return nil
@@ -65,7 +122,7 @@ func native(err error) error {
 	}
 	for _, known := range []error{errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrInvalidArgument, errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable} {
 		if errors.Is(err, known) {
-			return err // a service in memory
+			return err // from an in-memory service
 		}
 	}
 	return errgrpc.ToNative(err)

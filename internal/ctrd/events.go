@@ -38,6 +38,7 @@ type Listener struct {
 
 // Follow keeps a subscription to containerd's events until ctx ends.
 func (c *Containerd) Follow(ctx context.Context, l Listener) error {
+	defer c.stop()
 	wait := firstReconnect
 	for {
 		err := c.follow(ctx, l, func() { wait = firstReconnect })
@@ -108,7 +109,17 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 		if ev.ID != ev.ContainerID {
 			return // an exec process
 		}
-		l.Exited(exit.Fact{ID: ev.ContainerID, Code: ev.ExitStatus, Measured: !guessed(ev.ExitStatus), At: ev.ExitedAt.AsTime(), Origin: exit.Stream})
+		at := ev.ExitedAt.AsTime()
+		if at.Unix() <= 0 {
+			at = e.Timestamp // what cleaned up after a dead shim did not know when it ended
+		}
+		l.Exited(exit.Fact{
+			ID:       ev.ContainerID,
+			Code:     ev.ExitStatus,
+			Measured: !guessed(ev.ExitStatus),
+			At:       at,
+			Origin:   exit.Stream,
+		})
 	case *eventtypes.TaskOOM:
 		l.OOM(ev.ContainerID)
 	case *eventtypes.ImageCreate:

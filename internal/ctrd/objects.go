@@ -6,22 +6,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/pod"
 )
 
-// rootLabel keeps containerd's garbage collector from what carries it.
+// rootLabel keeps what carries it from containerd's garbage collector.
 const rootLabel = "containerd.io/gc.root"
 
 func options(h pod.Handler) (typeurl.Any, error) {
@@ -33,9 +30,9 @@ func options(h pod.Handler) (typeurl.Any, error) {
 	return a, nil
 }
 
-// CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its shim. A container has one
-// under its own ID, too: when containerd starts and finds a task whose process has ended, it deletes that
-// task, and with it the exit code, unless there is a sandbox object of the task's ID.
+// CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its shim. A
+// container has one under its own ID, too: a containerd that starts and finds a task whose process has ended
+// deletes that task, and with it the exit code, unless there is a sandbox object with the task's ID.
 func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler) error {
 	o, err := options(h)
 	if err != nil {
@@ -43,8 +40,12 @@ func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler
 	}
 	now := time.Now().UTC()
 	_, err = c.client.SandboxStore().Create(ns(ctx), sandbox.Sandbox{
-		ID: id, Runtime: sandbox.RuntimeOpts{Name: h.Type, Options: o}, Sandboxer: cmp.Or(h.Sandboxer, "berth"),
-		Labels: map[string]string{LabelOwner: c.owner}, CreatedAt: now, UpdatedAt: now,
+		ID:        id,
+		Runtime:   sandbox.RuntimeOpts{Name: h.Type, Options: o},
+		Sandboxer: cmp.Or(h.Sandboxer, "berth"),
+		Labels:    map[string]string{LabelOwner: c.owner},
+		CreatedAt: now,
+		UpdatedAt: now,
 	})
 	if err != nil {
 		return fmt.Errorf("create sandbox object %s: %w", id, native(err))
@@ -52,7 +53,7 @@ func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler
 	return nil
 }
 
-// DeleteSandbox deletes it, once no shim of its own is left.
+// DeleteSandbox deletes a sandbox object. A pod's shim has ended by then.
 func (c *Containerd) DeleteSandbox(ctx context.Context, id string) error {
 	if err := c.endShim(ctx, id); err != nil {
 		return err
@@ -75,8 +76,14 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 		labels[k] = v
 	}
 	_, err = c.client.ContainerService().Create(ns(ctx), containers.Container{
-		ID: o.ID, Labels: labels, Image: o.Image, Runtime: containers.RuntimeInfo{Name: o.Handler.Type, Options: opts},
-		Spec: spec, Snapshotter: o.Snapshotter, SnapshotKey: o.SnapshotKey, SandboxID: o.SandboxID,
+		ID:          o.ID,
+		Labels:      labels,
+		Image:       o.Image,
+		Runtime:     containers.RuntimeInfo{Name: o.Handler.Type, Options: opts},
+		Spec:        spec,
+		Snapshotter: o.Snapshotter,
+		SnapshotKey: o.SnapshotKey,
+		SandboxID:   o.SandboxID,
 	})
 	if err != nil {
 		return fmt.Errorf("create container object %s: %w", o.ID, native(err))
@@ -89,7 +96,7 @@ func (c *Containerd) DeleteContainer(ctx context.Context, id string) error {
 	return native(c.client.ContainerService().Delete(ns(ctx), id))
 }
 
-// Spec is a container object's OCI specification.
+// Spec is the OCI specification of a container object.
 func (c *Containerd) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 	o, err := c.client.ContainerService().Get(ns(ctx), id)
 	if err != nil {
@@ -116,71 +123,4 @@ func (c *Containerd) PrepareSnapshot(ctx context.Context, snapshotter, key, chai
 // DeleteSnapshot removes a writable layer.
 func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
 	return native(c.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
-}
-
-// Inventory lists what is ours.
-func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
-	ctx = ns(ctx)
-	inv := pod.Inventory{
-		Containers: map[string]map[string]string{}, Tasks: map[string]pod.TaskState{}, Sandboxes: map[string]bool{}, Snapshots: map[string]string{},
-		Unreachable: map[string]bool{}, Orphans: map[string]bool{},
-	}
-	filter := fmt.Sprintf("labels.%q==%q", LabelOwner, c.owner)
-	cs, err := c.client.ContainerService().List(ctx, filter)
-	if err != nil {
-		return inv, fmt.Errorf("list containers: %w", native(err))
-	}
-	snapshotters := map[string]bool{c.snapshotter: true}
-	for _, o := range cs {
-		inv.Containers[o.ID] = o.Labels
-		if o.Snapshotter != "" {
-			snapshotters[o.Snapshotter] = true
-		}
-		st, err := c.TaskState(ctx, o.ID)
-		switch {
-		case err == nil:
-			inv.Tasks[o.ID] = st
-		case !errdefs.IsNotFound(err):
-			c.log.Warn("task cannot be asked", "id", o.ID, "err", err)
-			inv.Unreachable[o.ID] = true
-		}
-	}
-	if err := c.orphans(ctx, inv.Orphans); err != nil {
-		return inv, err
-	}
-	sbs, err := c.client.SandboxStore().List(ctx, filter)
-	if err != nil {
-		return inv, fmt.Errorf("list sandbox objects: %w", native(err))
-	}
-	for _, s := range sbs {
-		inv.Sandboxes[s.ID] = true
-	}
-	for name := range snapshotters {
-		err := c.client.SnapshotService(name).Walk(ctx, func(_ context.Context, i snapshots.Info) error {
-			inv.Snapshots[i.Name] = name
-			return nil
-		}, filter)
-		if err != nil {
-			return inv, fmt.Errorf("list snapshots of %s: %w", name, native(err))
-		}
-	}
-	return inv, nil
-}
-
-// orphans lists the tasks of which there is no container.
-func (c *Containerd) orphans(ctx context.Context, into map[string]bool) error {
-	ts, err := c.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
-	if err != nil {
-		return fmt.Errorf("list tasks: %w", native(err))
-	}
-	cs, err := c.client.ContainerService().List(ctx) // of everybody, and later: a container is made before its task
-	if err != nil {
-		return fmt.Errorf("list containers: %w", native(err))
-	}
-	for _, t := range ts.Tasks {
-		if !slices.ContainsFunc(cs, func(o containers.Container) bool { return o.ID == t.ID }) {
-			into[t.ID] = true
-		}
-	}
-	return nil
 }

@@ -10,21 +10,20 @@ import (
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
 	"berth/internal/state"
 )
 
-// sandboxer is a sandbox controller of containerd's behind the controller's verbs: that of shims with a sandbox API
-// ("shim"), or a plug-in's.
+// sandboxer is one of containerd's sandbox controllers behind the verbs of pod.Sandboxer: the controller of
+// shims that have a sandbox API ("shim"), or that of a plug-in.
 type sandboxer struct {
 	c    *Containerd
 	name string
 }
 
-// Sandboxer is the sandbox controller of that name. An unknown one fails when it is used.
+// Sandboxer returns the sandbox controller of that name. An unknown one fails when it is used.
 func (c *Containerd) Sandboxer(name string) pod.Sandboxer { return sandboxer{c, name} }
 
 func (s sandboxer) controller() sandbox.Controller { return s.c.client.SandboxController(s.name) }
@@ -36,7 +35,7 @@ func (s sandboxer) fail(verb, id string, err error) error {
 	return fmt.Errorf("%s sandbox %s by %s: %w", verb, id, s.name, native(err))
 }
 
-// Create makes the sandbox. The controller gets the CRI configuration as its option, as those of the field expect.
+// Create makes the sandbox. Its options are the CRI configuration of the pod, as controllers expect.
 func (s sandboxer) Create(ctx context.Context, r pod.SandboxRequest) (pod.Instance, error) {
 	o, err := s.object(r)
 	if err != nil {
@@ -61,56 +60,62 @@ func (s sandboxer) object(r pod.SandboxRequest) (sandbox.Sandbox, error) {
 		}
 	}
 	return sandbox.Sandbox{
-		Spec: spec, ID: r.ID, Runtime: sandbox.RuntimeOpts{Name: r.Handler.Type, Options: o}, Sandboxer: s.name, Labels: map[string]string{LabelOwner: s.c.owner},
-		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: time.Now().UTC(),
+		ID:        r.ID,
+		Spec:      spec,
+		Runtime:   sandbox.RuntimeOpts{Name: r.Handler.Type, Options: o},
+		Sandboxer: s.name,
+		Labels:    map[string]string{LabelOwner: s.c.owner},
+		CreatedAt: r.CreatedAt.UTC(),
+		UpdatedAt: time.Now().UTC(),
 	}, nil
 }
 
-// Start runs it.
+// Start runs the sandbox.
 func (s sandboxer) Start(ctx context.Context, id string) (pod.Instance, error) {
 	i, err := s.controller().Start(ns(ctx), id)
 	if err != nil {
 		return pod.Instance{}, s.fail("start", id, err)
 	}
+	s.c.shims.remember(id, i.Pid)
 	return pod.Instance{Pid: i.Pid, Endpoint: state.Endpoint{Address: i.Address, Version: i.Version}}, nil
 }
 
-// Platform is what its containers run on.
-func (s sandboxer) Platform(ctx context.Context, id string) (ocispec.Platform, error) {
-	p, err := s.controller().Platform(ns(ctx), id)
-	return p, s.fail("ask for platform of", id, err)
-}
-
-// Stop ends it.
+// Stop asks the sandbox to end, and ends it after timeout.
 func (s sandboxer) Stop(ctx context.Context, id string, timeout time.Duration) error {
 	return s.fail("stop", id, s.controller().Stop(ns(ctx), id, sandbox.WithTimeout(timeout)))
 }
 
-// Wait returns when it ended.
+// Wait returns when the sandbox has ended.
 func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
-	e, err := s.controller().Wait(ns(ctx), id)
+	e, err := askShim(ns(ctx), s.c, id, func(ctx context.Context) (sandbox.ExitStatus, error) {
+		return s.controller().Wait(ctx, id)
+	})
 	if err != nil {
 		return pod.TaskState{}, s.fail("wait for", id, err)
 	}
 	return pod.TaskState{Stopped: true, Code: e.ExitStatus, ExitedAt: e.ExitedAt}, nil
 }
 
-// Status asks for it. The answer for a sandbox that ended has no exit code: who has to know it waits.
+// Status asks for the state of the sandbox. It takes taskTimeout at most, also where the sandbox's shim does
+// not answer. Containerd's status of a sandbox that has ended lacks the exit code, which a wait has.
 func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error) {
-	st, err := s.controller().Status(ns(ctx), id, false)
-	if err != nil {
-		return pod.TaskState{}, s.fail("ask for", id, err)
-	}
+	ctx, cancel := context.WithTimeout(ns(ctx), taskTimeout)
+	defer cancel()
+	st, err := askShim(ctx, s.c, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
+		return s.controller().Status(ctx, id, false)
+	})
 	switch {
+	case err != nil:
+		return pod.TaskState{}, s.fail("ask for", id, err)
 	case st.State == runtimeapi.PodSandboxState_SANDBOX_READY.String():
 		return pod.TaskState{Pid: st.Pid, Running: true}, nil
-	case st.State == "": // how containerd says that it has no shim
+	case st.State == "": // how containerd says that there is no shim
 		return pod.TaskState{}, s.fail("ask for", id, errdefs.ErrNotFound)
 	}
 	return s.Wait(ctx, id)
 }
 
-// Shutdown gives back all that it has.
+// Shutdown releases all that the sandbox has.
 func (s sandboxer) Shutdown(ctx context.Context, id string) error {
 	return s.fail("shut down", id, s.controller().Shutdown(ns(ctx), id))
 }

@@ -5,6 +5,7 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
@@ -12,16 +13,25 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/pod"
 )
+
+// taskTimeout bounds a question about one task. It is as long as containerd itself waits for the shim.
+const taskTimeout = 2 * time.Second
 
 // CreateTask makes a task and its process, which waits to be started.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	ctx = ns(ctx)
 	req := &tasks.CreateTaskRequest{
-		ContainerID: r.ID, Stdin: r.IO.Stdin, Stdout: r.IO.Stdout, Stderr: r.IO.Stderr, Terminal: r.IO.Terminal,
-		TaskApiAddress: r.Endpoint.Address, TaskApiVersion: r.Endpoint.Version,
+		ContainerID:    r.ID,
+		Stdin:          r.IO.Stdin,
+		Stdout:         r.IO.Stdout,
+		Stderr:         r.IO.Stderr,
+		Terminal:       r.IO.Terminal,
+		TaskApiAddress: r.Endpoint.Address,
+		TaskApiVersion: r.Endpoint.Version,
 	}
 	if r.SnapshotKey != "" {
 		ms, err := c.client.SnapshotService(r.Snapshotter).Mounts(ctx, r.SnapshotKey)
@@ -29,10 +39,14 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 			return 0, fmt.Errorf("create task %s: mounts of its snapshot: %w", r.ID, native(err))
 		}
 		req.Rootfs = toProto(ms)
+		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 	}
 	resp, err := c.client.TaskService().Create(ctx, req)
 	if err != nil {
 		return 0, fmt.Errorf("create task %s: %w", r.ID, native(err))
+	}
+	if r.SnapshotKey == "" { // a pod's own task, which has a shim to itself
+		c.shims.remember(r.ID, resp.Pid)
 	}
 	return resp.Pid, nil
 }
@@ -47,7 +61,10 @@ func toProto(ms []mount.Mount) []*types.Mount {
 
 // StartTask lets the task's process run the user's program.
 func (c *Containerd) StartTask(ctx context.Context, id string) error {
-	if _, err := c.client.TaskService().Start(ns(ctx), &tasks.StartRequest{ContainerID: id}); err != nil {
+	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.StartResponse, error) {
+		return c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+	})
+	if err != nil {
 		return fmt.Errorf("start task %s: %w", id, native(err))
 	}
 	return nil
@@ -55,18 +72,22 @@ func (c *Containerd) StartTask(ctx context.Context, id string) error {
 
 // KillTask signals the task's init process.
 func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) error {
-	_, err := c.client.TaskService().Kill(ns(ctx), &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)}) //nolint:gosec // a signal
+	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)}) //nolint:gosec // a signal
+	})
 	if err != nil {
 		return fmt.Errorf("kill task %s: %w", id, native(err))
 	}
 	return nil
 }
 
-// DeleteTask deletes the task. containerd keeps a list of tasks and a list of shims; a task that is not in
-// the one may still be in the other, so that "not found" is asked back, and what neither knows of is looked for.
+// DeleteTask deletes the task. Containerd keeps a list of tasks and a list of shims, and a task that is missing
+// from the one may still be in the other. So a deletion that finds nothing is followed by a question, and what
+// neither list has is looked for on the node before "not found" is believed.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
-	ctx = ns(ctx)
-	_, err := c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
+		return c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	})
 	if err == nil {
 		return nil
 	}
@@ -74,26 +95,25 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	if !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete task %s: %w", id, err)
 	}
-	resp, gerr := c.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
-	if gerr = native(gerr); errdefs.IsNotFound(gerr) {
-		if serr := c.endStrays(ctx, id); serr != nil {
-			return fmt.Errorf("delete task %s: %w", id, serr) // and not "not found", which is success
+	status, gerr := c.taskStatus(ctx, id)
+	if errdefs.IsNotFound(gerr) {
+		if oerr := c.endOrphans(ns(ctx), id); oerr != nil {
+			return fmt.Errorf("delete task %s: %w", id, oerr) // and not "not found", which counts as success
 		}
 		return err
 	}
 	if gerr != nil {
 		return fmt.Errorf("delete task %s: is it gone? %w", id, gerr)
 	}
-	return fmt.Errorf("delete task %s: containerd says that it is not found, and that it is %s", id, resp.GetProcess().GetStatus())
+	return fmt.Errorf("delete task %s: containerd says that it is not found, and that it is %s", id, status.GetStatus())
 }
 
-// TaskState asks for a task.
+// TaskState asks for the state of a task. It takes taskTimeout at most, also where the shim does not answer.
 func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, error) {
-	resp, err := c.client.TaskService().Get(ns(ctx), &tasks.GetRequest{ContainerID: id})
+	p, err := c.taskStatus(ctx, id)
 	if err != nil {
-		return pod.TaskState{}, fmt.Errorf("ask task %s: %w", id, native(err))
+		return pod.TaskState{}, fmt.Errorf("ask for task %s: %w", id, err)
 	}
-	p := resp.GetProcess()
 	st := pod.TaskState{Pid: p.GetPid()}
 	switch p.GetStatus() {
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
@@ -101,14 +121,25 @@ func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, e
 	case task.Status_STOPPED:
 		st.Stopped, st.Code, st.ExitedAt = true, p.GetExitStatus(), p.GetExitedAt().AsTime()
 	case task.Status_UNKNOWN:
-		return st, fmt.Errorf("ask task %s: its shim does not say: %w", id, errdefs.ErrUnavailable)
+		return st, fmt.Errorf("ask for task %s: its shim does not say: %w", id, errdefs.ErrUnavailable)
 	}
 	return st, nil
 }
 
-// WaitTask waits for the shim's word on the end of the task's process.
+func (c *Containerd) taskStatus(ctx context.Context, id string) (*task.Process, error) {
+	ctx, cancel := context.WithTimeout(ns(ctx), taskTimeout)
+	defer cancel()
+	resp, err := askShim(ctx, c, id, func(ctx context.Context) (*tasks.GetResponse, error) {
+		return c.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	})
+	return resp.GetProcess(), native(err)
+}
+
+// WaitTask returns when the task's process has ended, with what the shim knows of its end.
 func (c *Containerd) WaitTask(ctx context.Context, id string) (pod.TaskState, error) {
-	r, err := c.client.TaskService().Wait(ns(ctx), &tasks.WaitRequest{ContainerID: id})
+	r, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.WaitResponse, error) {
+		return c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+	})
 	if err != nil {
 		return pod.TaskState{}, fmt.Errorf("wait for task %s: %w", id, native(err))
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -18,31 +19,33 @@ import (
 const (
 	// viewPrefix begins the names of views: of the lease and of the snapshot, which have the same.
 	viewPrefix = "berth-view-"
-	// viewUndo is how long taking a view away may take, whatever became of who asked for it.
+	// viewUndo is how long removing a view may take, whatever became of the call that made it.
 	viewUndo = 10 * time.Second
 )
 
-// prepareMounts says where images are mounted to be read, and takes away what an earlier berth was killed with.
+// prepareMounts sets where images are mounted to be read, and unmounts what an earlier berth had
+// mounted there when it was killed.
 func prepareMounts(dir string) error {
 	if err := mount.SetTempMountLocation(dir); err != nil {
 		return fmt.Errorf("prepare mounts of images in %s: %w", dir, err)
 	}
 	if warnings, err := mount.CleanupTempMounts(unix.MNT_DETACH); err != nil || len(warnings) > 0 {
-		return fmt.Errorf("take away mounts of images in %s: %w", dir, errors.Join(append(warnings, err)...))
+		return fmt.Errorf("unmount images in %s: %w", dir, errors.Join(append(warnings, err)...))
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("take away mounts of images: %w", err)
+		return fmt.Errorf("unmount images: %w", err)
 	}
 	for _, e := range left { // empty: what was mounted there is gone
 		if err := os.Remove(dir + "/" + e.Name()); err != nil {
-			return fmt.Errorf("take away mounts of images: %w", err)
+			return fmt.Errorf("unmount images: %w", err)
 		}
 	}
 	return nil
 }
 
-// view mounts an image's root, read-only, for the time of f.
+// view mounts an image's root for the time of f: read-only, and so that nothing in it acts on the
+// host. A device node in an image is only a file to berth.
 func (i *Images) view(ctx context.Context, chainID string, f func(root string) error) (err error) {
 	key := fmt.Sprintf("%s%d-%d-%d", viewPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
 	i.views.Store(key, nil)
@@ -55,15 +58,24 @@ func (i *Images) view(ctx context.Context, chainID string, f func(root string) e
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewUndo)
 		defer cancel()
-		if uerr := i.unview(ctx, key); uerr != nil { // Sweep will
-			i.cfg.Logger.Warn("view of an image is left for later", "view", key, "err", uerr)
+		if uerr := i.unview(ctx, key); uerr != nil {
+			i.cfg.Logger.Warn("view of an image cannot be removed now, the next sweep does", "view", key, "err", uerr)
 		}
 	}()
 	ms, err := i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
 	if err != nil {
 		return fmt.Errorf("view image: %w", native(err))
 	}
-	return mount.WithReadonlyTempMount(lctx, ms, f)
+	return mount.WithReadonlyTempMount(lctx, inert(ms), f)
+}
+
+// inert adds the options by which devices, programs and set-user-ID bits mean nothing in a mount.
+func inert(ms []mount.Mount) []mount.Mount {
+	out := slices.Clone(ms)
+	for n := range out {
+		out[n].Options = slices.Concat(out[n].Options, []string{"nodev", "nosuid", "noexec"})
+	}
+	return out
 }
 
 func (i *Images) unview(ctx context.Context, key string) error {
@@ -76,8 +88,8 @@ func (i *Images) unview(ctx context.Context, key string) error {
 	return nil
 }
 
-// Sweep takes away the views that an earlier berth left when it was killed, or that could not be taken away because containerd
-// was.
+// Sweep removes the views that are not in use: an earlier berth made them and was killed, or
+// containerd was when they were to be removed.
 func (i *Images) Sweep(ctx context.Context) error {
 	ctx = ns(ctx)
 	all, err := i.client.LeasesService().List(ctx, fmt.Sprintf("id~=^%s,labels.%q==%q", viewPrefix, LabelOwner, i.cfg.Owner))

@@ -29,6 +29,7 @@ import (
 	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
+	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -103,7 +104,16 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openContainerd(ctx); err != nil {
 		return err
 	}
-	d.ctrd = ctrd.New(d.client, d.store.Owner(), cfg.Containerd.Snapshotter, d.log.Logger)
+	adapter := ctrd.Config{
+		Owner:       d.store.Owner(),
+		Snapshotter: cfg.Containerd.Snapshotter,
+		CleanupDir:  filepath.Join(cfg.Root, "cleanup"),
+		Logger:      d.log.Logger,
+	}
+	if d.embedded != nil {
+		adapter.SetAside = d.embedded.SetAside
+	}
+	d.ctrd = ctrd.New(d.client, adapter)
 	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
 		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		Owner: d.store.Owner(), MountDir: filepath.Join(cfg.State, "images"), Logger: d.log.Logger,
@@ -201,9 +211,13 @@ func (d *daemon) openPods() error {
 		return fmt.Errorf("look at own capabilities: %w", err)
 	}
 	d.handlers = d.makeHandlers()
-	host, err := spec.ReadHost(d.handlers[d.cfg.DefaultRuntime].SystemdCgroup, caps, loadAppArmor(d.log.Logger))
+	host, err := spec.ReadHost(caps, loadAppArmor(d.log.Logger))
 	if err != nil {
 		return err
+	}
+	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
+	if l := selinux.Open(); l != nil {
+		host.SELinux, labels = l, l
 	}
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
@@ -213,15 +227,36 @@ func (d *daemon) openPods() error {
 		return err
 	}
 	d.core = NewCore(pod.Config{
-		Handlers: d.handlers, DefaultHandler: d.cfg.DefaultRuntime, Host: host, PauseRootfs: pause,
-		MaxLogLine: d.cfg.Logs.MaxLine, ResolvConf: "/etc/resolv.conf",
-		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout), BackoffMin: time.Duration(d.cfg.Lanes.BackoffMin), BackoffMax: time.Duration(d.cfg.Lanes.BackoffMax),
+		Handlers:       d.handlers,
+		DefaultHandler: d.cfg.DefaultRuntime,
+		Host:           host,
+		PauseRootfs:    pause,
+		MaxLogLine:     d.cfg.Logs.MaxLine,
+		ResolvConf:     "/etc/resolv.conf",
+		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout),
+		BackoffMin:     time.Duration(d.cfg.Lanes.BackoffMin),
+		BackoffMax:     time.Duration(d.cfg.Lanes.BackoffMax),
 	}, Ports{
 		Ports: pod.Ports{
-			Runtime: d.ctrd, Kernel: d.kernel, Cgroups: cgroups{}, Network: d.network, Files: podfiles.New(d.cfg.Root, d.cfg.State), Stdios: stdios{d.log.Logger}, Images: images{d.images}, Store: d.store,
+			Runtime: d.ctrd,
+			Kernel:  d.kernel,
+			Cgroups: cgroups{},
+			Network: d.network,
+			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
+			Stdios:  stdios{},
+			Images:  images{d.images},
+			Store:   d.store,
+			Labels:  labels,
 		},
-		Load: d.store.Load, Restored: d.kernel.ForgetUnclaimed, Follow: d.ctrd.Follow, Sweep: d.stored.Sweep, ImageChanged: d.images.Changed,
-		RefreshImages: d.images.Refresh, Tracing: d.tracing, Log: d.log.Logger, Panicked: crash(d.log),
+		Load:          d.store.Load,
+		Restored:      d.kernel.ForgetUnclaimed,
+		Follow:        d.ctrd.Follow,
+		Sweep:         d.stored.Sweep,
+		ImageChanged:  d.images.Changed,
+		RefreshImages: d.images.Refresh,
+		Tracing:       d.tracing,
+		Log:           d.log.Logger,
+		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
 	return nil

@@ -5,7 +5,7 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"os"
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
@@ -26,10 +26,9 @@ func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OO
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
 
 // stdios plugs package logs into the controller.
-type stdios struct{ log *slog.Logger }
+type stdios struct{}
 
-func (s stdios) Create(o logs.Options) (pod.Stdio, error) {
-	o.Logger = s.log
+func (stdios) Create(o logs.Options) (pod.Stdio, error) {
 	l, err := logs.Create(o)
 	if err != nil {
 		return nil, err
@@ -37,14 +36,15 @@ func (s stdios) Create(o logs.Options) (pod.Stdio, error) {
 	return l, nil
 }
 
-func (s stdios) Open(o logs.Options) (pod.Stdio, error) {
-	o.Logger = s.log
+func (stdios) Open(o logs.Options) (pod.Stdio, error) {
 	l, err := logs.Open(o)
 	if err != nil {
 		return nil, err
 	}
 	return l, nil
 }
+
+func (stdios) RemoveAll(dir string) error { return logs.RemoveAll(dir) }
 
 // images plugs package image into the controller.
 type images struct{ s *image.Service }
@@ -57,11 +57,15 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	return pod.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Snapshotter: i.s.Snapshotter(), Config: img.Config}, nil
 }
 
-func (i images) Name(id string) string { return "" }
-
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
 	return i.s.Files(ctx, img.ChainID)
 }
+
+// Name is what the status of a container shows as its image.
+func (i images) Name(id string) string { return i.s.Name(id) }
+
+// Unpack makes the snapshots of an image that is there without them.
+func (i images) Unpack(ctx context.Context, img pod.Image) error { return i.s.Unpack(ctx, img.ID) }
 
 func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)
@@ -139,6 +143,13 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 			}
 			if h.Root == "" {
 				h.Root = filepath.Join(d.cfg.State, "runc")
+			}
+		}
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == "io.containerd.runc.v2" {
+			if _, err := os.Stat(logger); err == nil {
+				h.Logger = logger
+			} else {
+				d.log.Warn("berth-logger is not installed: output that containers write while berth is away can be lost", "err", err)
 			}
 		}
 		out[name] = h

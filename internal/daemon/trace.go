@@ -75,7 +75,7 @@ func (t *trips) settled(id, origin string, lag time.Duration) {
 	t.byID[id] = root
 }
 
-// attempted tells of an attempt of id's lane.
+// attempted records an attempt of the lane of id.
 func (t *trips) attempted(id string, n int, took time.Duration, r lane.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

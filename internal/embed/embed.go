@@ -29,6 +29,9 @@ type Server struct {
 	cancel context.CancelFunc // ends the context that the parts were made with
 	failed chan error
 
+	aside    *aside
+	adopting sync.WaitGroup // of the goroutine that asks the shims that did not answer
+
 	stop    sync.Once
 	stopErr error
 }
@@ -90,6 +93,9 @@ func (s *Server) open(life context.Context) error {
 	bridge.fatal.Store(&fail)
 
 	var err error
+	if s.aside, err = setAside(life, s.cfg); err != nil {
+		return err
+	}
 	if s.parts, err = load(life, s.cfg); err != nil {
 		return err
 	}
@@ -108,6 +114,7 @@ func (s *Server) open(life context.Context) error {
 		}
 	}
 	s.parts.ready.Wait()
+	s.adopting.Go(func() { s.aside.adopt(life, s.parts, s.client) })
 	return nil
 }
 
@@ -155,6 +162,7 @@ func (s *Server) Stop() error {
 	s.stop.Do(func() {
 		var errs []error
 		s.cancel()
+		s.adopting.Wait()
 		if s.client != nil {
 			errs = append(errs, s.client.Close())
 		}

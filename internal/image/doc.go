@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image serves images: it lists them from memory, pulls, imports and removes them, and follows
-// what others do to them in containerd.
+// Package image serves images: it lists them from memory, pulls, imports, unpacks and removes them,
+// and follows what others do to them in containerd.
 //
 // # Promises
 //
-//   - List, Status and Resolve take no trip to containerd.
-//   - One pull per image and credentials, however many ask; it ends when all who asked have gone, or when
-//     no byte has come for [Config].PullTimeout.
-//   - Credentials go to the registry that they were given for and to no other.
-//   - Names are those that the ecosystem reads: each image is known under its tag, its digest and its ID.
+//   - List, Status, Resolve and Name answer from memory.
+//   - One pull for each image and credentials, however many ask, and one unpacking for each image.
+//     It ends when everybody who asked has gone; a pull also ends when no byte has come for
+//     [Config].PullTimeout, an unpacking after [Config].UnpackTimeout.
+//   - Credentials go to the registry that they are for and to no other. An error names no
+//     credentials: what a URL carries beyond its path is cut off.
+//   - An image's names are those that the ecosystem reads: its tag, its digest and its ID.
+//   - What an image brings along is bounded before it is read or kept.
+//   - Measuring what images use delays nothing else.
 //
 // # Never
 //
-// It speaks no containerd itself: [Backend] does.
+// It does not speak to containerd itself: [Backend] does.
 package image

@@ -18,7 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// fake is an image store in memory; pulls wait for their release.
+// fake is an image store in memory. Pulls and unpackings wait for their release.
 type fake struct {
 	mu      sync.Mutex
 	names   map[string]Stored
@@ -27,10 +27,18 @@ type fake struct {
 	release chan struct{}
 	bytes   func() // calls progress
 	reads   int
+	file    []byte          // of each image
+	packed  map[string]bool // chain IDs of images that are not unpacked
+	unpacks int
 }
 
 func newFake() *fake {
-	return &fake{names: map[string]Stored{}, release: make(chan struct{})}
+	return &fake{
+		names:   map[string]Stored{},
+		release: make(chan struct{}),
+		file:    []byte("p"),
+		packed:  map[string]bool{},
+	}
 }
 
 func stored(name, id string) Stored {
@@ -91,14 +99,35 @@ func (f *fake) Delete(_ context.Context, name string) error {
 	return nil
 }
 
-func (f *fake) ReadFiles(context.Context, string, int64, ...string) ([][]byte, error) {
+func (f *fake) ReadFiles(_ context.Context, chainID string, _ int64, _ ...string) ([][]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.packed[chainID] {
+		return nil, fmt.Errorf("parent snapshot %s does not exist: %w", chainID, errdefs.ErrNotFound)
+	}
 	f.reads++
-	return [][]byte{[]byte("p"), []byte("g")}, nil
+	return [][]byte{f.file, []byte("g")}, nil
 }
+
+func (f *fake) Unpack(ctx context.Context, name string) error {
+	f.mu.Lock()
+	f.unpacks++
+	f.mu.Unlock()
+	select {
+	case <-f.release:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.packed, f.names[name].ChainID)
+	return nil
+}
+
 func (f *fake) Import(context.Context, string, string) ([]Stored, error) { return nil, nil }
 func (f *fake) CopyOut(context.Context, string, string, string) error    { return nil }
 func (f *fake) Usage(context.Context) (Usage, error) {
-	return Usage{Path: "/x", Bytes: 1, At: time.Now()}, nil
+	return Usage{Path: "/x", Images: Space{Bytes: 1}, Containers: Space{Bytes: 2}, At: time.Now()}, nil
 }
 func (f *fake) Snapshotter() string { return "fake" }
 
@@ -157,13 +186,13 @@ func TestAPullEndsWhenAllWhoAskedHaveGone(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if len(s.mu.pulls) != 1 {
+		if s.pulls.inFlight() != 1 {
 			t.Error("the other's pull ended with it")
 		}
 		cancelTwo()
 		<-errs
 		synctest.Wait()
-		if len(s.mu.pulls) != 0 {
+		if s.pulls.inFlight() != 0 {
 			t.Error("it goes on for nobody")
 		}
 	})
@@ -198,7 +227,8 @@ func TestCredentials(t *testing.T) {
 		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://r.example/v2/"}, Credentials{Username: "u", Password: "p"}},
 		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "other.example"}, Credentials{}},
 		{"busybox", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://index.docker.io/v1/"}, Credentials{Username: "u", Password: "p"}},
-		{"x", &runtimeapi.AuthConfig{IdentityToken: "t"}, Credentials{Token: "t"}},
+		{"x", &runtimeapi.AuthConfig{IdentityToken: "t"}, Credentials{IdentityToken: "t"}},
+		{"x", &runtimeapi.AuthConfig{RegistryToken: "t"}, Credentials{RegistryToken: "t"}},
 		{"x", &runtimeapi.AuthConfig{Auth: base64.StdEncoding.EncodeToString([]byte("u:p:q"))}, Credentials{Username: "u", Password: "p:q"}},
 	} {
 		got, err := credentials(tt.name, tt.auth)
@@ -249,7 +279,7 @@ func TestResolveAndRemove(t *testing.T) {
 	}
 }
 
-func TestChangesFromOutsideAreFollowed(t *testing.T) {
+func TestChangesByOthersAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		s := service(t, f)
@@ -266,7 +296,7 @@ func TestMoreChangesThanFitAreReadAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
-		s.mu.byName["r.example/gone:1"] = stored("r.example/gone:1", imageID)
+		s.mu.index.put(stored("r.example/gone:1", imageID))
 		for i := range 5000 { // nobody takes them yet
 			s.Changed(fmt.Sprint("r.example/x:", i))
 		}
@@ -290,10 +320,37 @@ func TestFilesAreReadOncePerImage(t *testing.T) {
 			t.Fatal(string(p), string(g), err)
 		}
 	}
-	for i := range 2 * maxCachedFiles {
-		_, _, _ = s.Files(t.Context(), fmt.Sprint(i))
+	if f.reads != 1 {
+		t.Errorf("%d reads", f.reads)
 	}
-	if f.reads != 1+2*maxCachedFiles || len(s.mu.files) > maxCachedFiles {
-		t.Errorf("%d reads, %d kept", f.reads, len(s.mu.files))
+}
+
+// The files of 256 images were remembered however large they were: 2 GiB.
+func TestFilesThatAreRememberedAreBoundedInBytes(t *testing.T) {
+	f := newFake()
+	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+	f.file = make([]byte, 1<<20)
+	for i := range 100 {
+		if _, _, err := s.Files(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	total := 0
+	for _, v := range s.files.by {
+		total += len(v[0]) + len(v[1])
+	}
+	if total > maxCachedFiles || total == 0 {
+		t.Errorf("%d bytes are held", total)
+	}
+	f.file = make([]byte, maxEtcFile) // it would push out all others
+	before := len(s.files.by)
+	if _, _, err := s.Files(t.Context(), "huge"); err != nil || len(s.files.by) != before {
+		t.Errorf("%d entries after %d: %v", len(s.files.by), before, err)
+	}
+}
+
+func (f *flights[K, V]) inFlight() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.by)
 }

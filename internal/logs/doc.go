@@ -1,36 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package logs carries a container's output from its FIFOs to its CRI log file, across the death
-// of berth, without a byte lost or doubled.
+// Package logs carries a container's output from its pipes to its CRI log file. Not a byte is lost
+// or written twice when berth is killed, whenever that happens.
 //
-// The shim holds both ends of each FIFO, so that what the container writes while berth is away
-// waits in the pipe. The danger is what berth has taken from the pipe and not yet put into the log when it
-// is killed. So the bytes never pass through memory alone: splice(2) moves them from the pipe into a spool
-// file within one system call, and the spool's size tells afterwards how much was moved. From the spool
-// they are formatted into the log, and a cursor, written in one call, says how far the spool was
-// consumed and how long the log was then.
+// # Where the output comes from
 //
-// One round, under the container's log lock, and what a kill after each step leaves:
+// With a runtime whose shim can start a program to log to (io.containerd.runc.v2), the output comes
+// through the container's own pipes. The shim starts berth-logger (logger/logger.c) with their read
+// ends. It copies nothing: it keeps the pipes open and gives a duplicate of them to each berth that
+// comes. So what is written while berth is away waits in the pipe, up to 256 KiB, and then the
+// container waits; it stays there although the container ends meanwhile. Once the container's
+// processes are dead and the pipe is empty, its log is complete, whoever else holds the pipe open:
+// the shim holds it until the task is deleted. A terminal's output is copied into the pipe by the
+// shim.
 //
-//	1  pwrite cursor {log length L, consumed k}    nothing moved: the next berth reads on
-//	2  splice FIFO → spool                         spool longer than k: formatted again
-//	3  pwrite lines → log at L                     log longer than L: cut back to L, formatted again
-//	4  pwrite cursor {L', k'}                      done
-//	5  when all is consumed: truncate spool        spool shorter than k': k is 0
-//	6  pwrite cursor {L', 0}                       as before 1
+// Other shims, and the shim of a container with stdin and without a terminal, copy the output into
+// a FIFO, of which they hold both ends. What is written while berth is away waits in the FIFO. If
+// the container ends meanwhile, the shim closes both ends and the kernel drops what was there.
+// berth cannot know how much that was: it reports that output may be missing.
 //
-// An unterminated line stays in the spool until it ends, is longer than MaxLine, or the output ends.
+// # From the pipe to the log
+//
+// What berth has taken from the pipe and not yet put into the log must survive berth. So the bytes
+// never pass through memory alone: splice(2) moves them from the pipe to the end of a spool file
+// within one system call, and the length of the spool says afterwards how much was moved. From the
+// spool they are formatted into the log. The cursor, a file that is written in one call, says how
+// much of the spool is in the log, which file the log is, and how long it was then.
+//
+// A round, and what a kill after each of its steps leaves:
+//
+//	1  splice pipe → spool                  the spool is longer than the cursor says: the rest is formatted
+//	2  pwrite lines → log at length L       the log is longer than L: it is cut back to L, as after 1
+//	3  pwrite cursor {log, L', consumed}    done
+//	4  punch a hole into the spool          done: the pages before consumed are given back
+//
+// An unfinished line stays in the spool until it ends, is longer than MaxLine, or is the last of
+// its stream; it is then written as a part (tag P).
+//
+// Two goroutines (pumps) move stdout and stderr. They take turns at the log and the cursor.
 //
 // # Promises
 //
-//   - As above. Only when a log was moved away between a kill and the restart can the last round's lines
-//     stand in both files: doubled rather than lost.
-//   - A log that cannot be written (disk full, disk hanging) blocks this container's output alone, through the
-//     pipe; nothing is dropped, it is tried again.
+//   - Every byte is in the log exactly once, whatever is killed. There are two exceptions: when
+//     the log file was moved away between a kill and the restart, the lines of the last round may
+//     stand in the old and in the new file; and where berth-logger itself is killed while berth is
+//     away, or a FIFO is dropped as described above, output is lost, and that is reported.
+//   - A log that cannot be written (its disk is full, frozen or broken, its path is refused) makes
+//     this container's output wait, and nothing else. The same holds for a runtime directory
+//     without room. Nothing is dropped; it is tried again, after five seconds at the latest.
+//   - Open, Started, Close, Run after Close, and Remove never wait for the log's disk. Create waits
+//     for two seconds at most; Reopen, Flush and Drain wait within their context. A system call
+//     that a frozen disk does not answer keeps one goroutine per container, and a process with such
+//     a goroutine cannot die until the disk answers, not even by SIGKILL.
+//   - The spool of a stream takes no more of the runtime directory than one round moves (256 KiB),
+//     an unfinished line, and what holes cannot give back (64 KiB); a page of it when all is
+//     logged. What is beyond waits in the pipe.
+//   - Nothing below the pod's log directory is trusted: a symbolic link anywhere in the log's path,
+//     a hard link, and whatever is not a regular file are refused, at create, at reopen and after
+//     a restart.
 //   - Lines are in the CRI log format: time, stream, tag (F for a full line, P for a part), text.
-//   - A log path whose last part is a symbolic link, or no regular file, is refused.
+//
+// This package never decides that output is not wanted any more: Remove does what its caller
+// decided.
 //
 // # To look at it live
 //
-// The spool directory holds stdout.spool, stderr.spool, cursor and the FIFOs.
+// Dir (io/ID below berth's state directory) holds stdout.spool, stderr.spool, cursor, and the FIFOs
+// or the logger's socket. What waits, and why, is in `berth timeline ID`.
 package logs

@@ -19,24 +19,30 @@ type Bridge struct {
 	Subnet  string // CIDR
 	DataDir string // host-local's allocations
 
-	masquerading sync.Mutex // held while the rule is looked for and made
+	masquerading sync.Mutex // held while the rule is checked and added
 }
 
-// conf is the default network as a CNI list.
+// conf returns the default network as a CNI list.
 //
-// The plug-in could masquerade by itself (ipMasq), with a chain for each pod. A deletion that was cut off, when it is tried again,
-// finds no interface, takes that for a pod that is gone, and leaves the chain for ever. So berth has one rule for
-// the bridge, where there is iptables to make it.
+// The plug-in could masquerade by itself (ipMasq), with a chain for each pod. But a deletion that
+// was interrupted finds no interface when it is tried again, takes the pod for gone, and leaves the
+// chain for ever. So berth has one rule for the bridge, where there is iptables to add it.
 func (b *Bridge) conf() []byte {
 	c := map[string]any{
-		"cniVersion": "1.0.0", "name": "berth",
+		"cniVersion": "1.0.0",
+		"name":       "berth",
 		"plugins": []any{
 			map[string]any{
-				"type": "bridge", "bridge": b.Name, "isGateway": true, "ipMasq": !haveIPTables(), "hairpinMode": true,
+				"type":        "bridge",
+				"bridge":      b.Name,
+				"isGateway":   true,
+				"ipMasq":      !haveIPTables(),
+				"hairpinMode": true,
 				"ipam": map[string]any{
-					"type": "host-local", "dataDir": b.DataDir,
-					"ranges": []any{[]any{map[string]any{"subnet": b.Subnet}}},
-					"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
+					"type":    "host-local",
+					"dataDir": b.DataDir,
+					"ranges":  []any{[]any{map[string]any{"subnet": b.Subnet}}},
+					"routes":  []any{map[string]any{"dst": "0.0.0.0/0"}},
 				},
 			},
 			map[string]any{"type": "portmap", "capabilities": map[string]any{"portMappings": true}},
@@ -54,13 +60,17 @@ func haveIPTables() bool {
 	return err == nil
 }
 
-// Rule is the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D: what pods send to elsewhere than
-// the bridge leaves under the host's address. Like the bridge it stays when berth ends.
+// Rule returns the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D:
+// what pods send to any place but the bridge leaves under the host's address. Like the bridge it
+// stays when berth ends.
 func (b *Bridge) Rule() []string {
-	return []string{"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name, "-m", "comment", "--comment", "berth: pods of " + b.Name, "-j", "MASQUERADE"}
+	return []string{
+		"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name,
+		"-m", "comment", "--comment", "berth: pods of " + b.Name, "-j", "MASQUERADE",
+	}
 }
 
-// masquerade makes the rule if it is not there. It looks each time: others flush tables.
+// masquerade adds the rule if it is not there. It checks each time, because others flush tables.
 func (b *Bridge) masquerade(ctx context.Context) error {
 	if !haveIPTables() {
 		return nil
@@ -71,14 +81,15 @@ func (b *Bridge) masquerade(ctx context.Context) error {
 		return nil
 	}
 	if err := iptables(ctx, append([]string{"-A"}, b.Rule()...)...); err != nil {
-		return fmt.Errorf("masquerade what pods of bridge %s send: %w", b.Name, err)
+		return fmt.Errorf("add masquerading rule of bridge %s: %w", b.Name, err)
 	}
 	return nil
 }
 
-// iptables changes or looks at the table nat.
+// iptables runs a command on the table nat. While others change the tables it tries again, for
+// about two seconds.
 func iptables(ctx context.Context, args ...string) error {
-	const busy = 4 // exit code: others change the tables at this moment
+	const busy = 4 // the exit code while others hold the tables
 	for wait := 5 * time.Millisecond; ; wait *= 2 {
 		out, err := exec.CommandContext(ctx, "iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
 		var ended *exec.ExitError

@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// rules are the lines of the table nat that have text in them.
+// rules returns the lines of the table nat that have text in them.
 func rules(t *testing.T, text string) (found []string) {
 	t.Helper()
 	out, err := exec.Command("iptables-save", "-t", "nat").CombinedOutput()
@@ -37,7 +37,7 @@ func TestThePodsOfABridgeShareOneRule(t *testing.T) {
 	n := build(t, nil)
 	var wg sync.WaitGroup
 	for _, id := range []string{"share-a", "share-b", "share-c"} {
-		wg.Go(func() { plumb(t, n, id) })
+		wg.Go(func() { connect(t, n, id) })
 	}
 	wg.Wait()
 	if got := rules(t, n.cfg.Default.Name); len(got) != 1 {
@@ -48,11 +48,11 @@ func TestThePodsOfABridgeShareOneRule(t *testing.T) {
 	}
 }
 
-// What a pod sends to elsewhere has the host's address; to its neighbours its own.
+// What a pod sends to its neighbours has the pod's address; anything else has the host's.
 func TestPodsLeaveUnderTheHostsAddress(t *testing.T) {
 	n := build(t, nil)
-	pod, _ := plumb(t, n, "a")
-	neighbour, at := plumb(t, n, "b")
+	pod, _ := connect(t, n, "a")
+	neighbour, at := connect(t, n, "b")
 	outside, err := testutils.NewNS()
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestPodsLeaveUnderTheHostsAddress(t *testing.T) {
 	}
 }
 
-// seenAs is the address that a listener sees a pod's connection come from.
+// seenAs returns the address that a listener sees a pod's connection come from.
 func seenAs(t *testing.T, pod string, where ns.NetNS, address string) string {
 	t.Helper()
 	var l net.Listener

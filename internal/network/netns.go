@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefix marks the pins that are this berth's: others may have theirs in the same directory.
+// prefix begins the names of this berth's pins: others may have theirs in the same directory.
 func (n *Network) prefix() string { return "berth-" + n.cfg.Owner + "-" }
 
-// PathFor is where the namespace of a pod is pinned.
+// PathFor returns where the namespace of a pod is pinned.
 func (n *Network) PathFor(podID string) string {
 	return filepath.Join(n.cfg.NetNSDir, n.prefix()+podID)
 }
 
-// Pinned lists the pods that have a namespace pinned under berth's directory.
+// Pinned lists the pods whose namespace is pinned in berth's directory.
 func (n *Network) Pinned(context.Context) (podIDs []string, err error) {
 	entries, err := os.ReadDir(n.cfg.NetNSDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -47,8 +47,8 @@ func isPinned(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }
 
-// CreateNS makes a network namespace with its loopback up, pinned at path. One that is pinned there
-// already is kept.
+// CreateNS makes a network namespace with its loopback up, pinned at path. If one is pinned there
+// already, it is kept.
 func (n *Network) CreateNS(_ context.Context, path string) error {
 	if !filepath.IsAbs(path) || filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
 		return fmt.Errorf("make network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)
@@ -68,22 +68,24 @@ func (n *Network) CreateNS(_ context.Context, path string) error {
 	return nil
 }
 
-// inThread runs f in a thread that ends afterwards: f leaves it in another namespace. The main thread cannot end, and
-// /proc/PID/ns shows its namespaces as the process's, so that it is not used.
+// inThread runs f in a thread of its own, which f leaves in another namespace and which then ends.
+// It is never the main thread: that one cannot end, and /proc/PID/ns shows its namespaces as those
+// of the process.
 func inThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			done <- inThread(f) // held here meanwhile, the main thread cannot be the next one, too
+			done <- inThread(f) // the next goroutine gets another thread, since this one is locked
 			runtime.UnlockOSThread()
 			return
 		}
-		done <- f() // not unlocked: the Go runtime ends the thread with the goroutine
+		done <- f() // it stays locked, so that the Go runtime ends the thread with the goroutine
 	}()
 	return <-done
 }
 
+// pin makes a namespace in this thread and mounts it at path.
 func pin(path string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("unshare: %w", err)
@@ -101,7 +103,8 @@ func pin(path string) error {
 	return nil
 }
 
-// RemoveNS removes the pin; the namespace ends with the last process in it. An absent one is fine.
+// RemoveNS removes the pin. The namespace ends with the last process in it. Removing an absent pin
+// succeeds.
 func (n *Network) RemoveNS(_ context.Context, path string) error {
 	if filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
 		return fmt.Errorf("remove network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)

@@ -26,7 +26,8 @@ import (
 
 var bridges int
 
-// build makes a Network with directories, a bridge and a subnet of its own, and the real plug-ins.
+// build makes a Network with directories, a bridge and a subnet of its own, and with the real
+// plug-ins.
 func build(t *testing.T, edit func(*Config)) *Network {
 	t.Helper()
 	bin, err := filepath.Abs("../../build/cni")
@@ -65,8 +66,8 @@ func build(t *testing.T, edit func(*Config)) *Network {
 	return n
 }
 
-// plumb makes a namespace and plumbs it; the test's end undoes both.
-func plumb(t *testing.T, n *Network, id string) (Pod, Result) {
+// connect makes a namespace and connects it. The end of the test undoes both.
+func connect(t *testing.T, n *Network, id string) (Pod, Result) {
 	t.Helper()
 	p := Pod{ID: id, Name: id, Namespace: "ns", UID: "u", NetNS: n.PathFor(id)}
 	if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
@@ -74,7 +75,8 @@ func plumb(t *testing.T, n *Network, id string) (Pod, Result) {
 	}
 	r, err := n.Setup(t.Context(), p)
 	t.Cleanup(func() {
-		// Others change the host's tables at the same time, and the kernel says that it is busy: berth tries again.
+		// While others change the host's tables the kernel says that it is busy. berth's lanes try
+		// again.
 		err := n.Teardown(context.Background(), p, r)
 		for i := 0; err != nil && i < 20; i++ {
 			time.Sleep(50 * time.Millisecond)
@@ -152,8 +154,8 @@ func TestTwoPodsReachEachOtherOverTheDefaultBridge(t *testing.T) {
 	if err := n.Status(); err != nil {
 		t.Fatal(err)
 	}
-	a, ra := plumb(t, n, "a")
-	b, rb := plumb(t, n, "b")
+	a, ra := connect(t, n, "a")
+	b, rb := connect(t, n, "b")
 	if len(ra.IPs) != 1 || len(rb.IPs) != 1 || ra.IPs[0] == rb.IPs[0] {
 		t.Fatalf("%v %v", ra.IPs, rb.IPs)
 	}
@@ -194,7 +196,7 @@ func TestTwoPodsReachEachOtherOverTheDefaultBridge(t *testing.T) {
 
 func TestTeardownWorksTwiceAndWithoutTheNamespace(t *testing.T) {
 	n := build(t, nil)
-	p, r := plumb(t, n, "a")
+	p, r := connect(t, n, "a")
 	if err := n.RemoveNS(t.Context(), p.NetNS); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +219,7 @@ func TestNamesThatWouldBeArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// fake installs a plug-in that notes each command and its configuration.
+// fake installs a plug-in that writes down each command and its configuration.
 func fake(t *testing.T) (bin, notes string) {
 	t.Helper()
 	bin = t.TempDir()
@@ -263,16 +265,17 @@ func TestTeardownUsesTheConfigurationOfSetup(t *testing.T) {
 	}
 	b, _ := os.ReadFile(notes)
 	if s := string(b); strings.Contains(s, "second") || !strings.Contains(s, "DEL") || strings.Count(s, "first") != 2 {
-		t.Errorf("the plug-in was asked:\n%s", s)
+		t.Errorf("the plug-in got:\n%s", s)
 	}
 }
 
-// A plug-in that outlived the berth that called it must not go on adding what is being taken down.
+// A plug-in that outlived the berth that ran it must not go on adding what is being removed.
 func TestAPluginThatIsLeftAtWorkIsEnded(t *testing.T) {
 	n := build(t, nil)
-	works := func(id string) (*exec.Cmd, chan error) {
+	works := func(id string, unshare uintptr) (*exec.Cmd, chan error) {
 		cmd := exec.Command("sleep", "1000")
 		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + id}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unshare}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -281,17 +284,23 @@ func TestAPluginThatIsLeftAtWorkIsEnded(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		return cmd, ended
 	}
-	_, left := works("left")
-	other, alive := works("left-not")
+	_, left := works("left", 0)
+	other, alive := works("left-not", 0)
+	// The environment of a pod's process is the pod's to choose, and reading it may block for ever:
+	// a process in another mount namespace is not looked into.
+	forged, forgedAlive := works("left", syscall.CLONE_NEWNS)
 	if err := n.Teardown(t.Context(), Pod{ID: "left", Name: "left", NetNS: n.PathFor("left")}, Result{}); err != nil {
 		t.Fatal(err)
 	}
 	<-left
-	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("another pod's was ended: %v", err)
+	for what, cmd := range map[string]*exec.Cmd{"another pod's": other, "a container's": forged} {
+		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("%s was ended: %v", what, err)
+		}
+		_ = cmd.Process.Kill()
 	}
-	_ = other.Process.Kill()
 	<-alive
+	<-forgedAlive
 }
 
 func TestTheDirectoryIsFollowed(t *testing.T) {

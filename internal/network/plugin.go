@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endPlugins ends the plug-ins, and what they called, that an earlier berth left at work on a pod when it was killed: one that
-// adds the pod, and goes on while it is taken off, would leave what nobody knows of. They are known by the
-// variable that CNI hands the pod's ID in.
+// endPlugins ends the plug-ins, and what they run, that an earlier berth left at work on a pod when
+// it was killed: one that connects the pod, and goes on while the pod is disconnected, would leave
+// what is in no record. They are recognised by the variable in which CNI passes the pod's ID.
 func endPlugins(ctx context.Context, podID string) error {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -34,11 +34,25 @@ func endPlugins(ctx context.Context, podID string) error {
 	return nil
 }
 
+// worksOn reports whether a process has the pod's ID in its environment. Only the host's own
+// processes are looked into: reading the environment takes the lock of the process's memory map,
+// which a container may hold for ever, and what is in it is the container's to choose. A container
+// always has a mount namespace of its own, which it cannot leave for the host's, and a plug-in has
+// berth's.
 func worksOn(pid int, podID string) bool {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return false
+	}
+	if theirs, err := os.Readlink(filepath.Join(dir, "ns/mnt")); err != nil || theirs != own {
+		return false
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "environ"))
 	return err == nil && bytes.Contains(append([]byte{0}, b...), []byte("\x00CNI_CONTAINERID="+podID+"\x00"))
 }
 
+// endPlugin kills a process and waits for its end, until ctx ends.
 func endPlugin(ctx context.Context, pid int, podID string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -48,7 +62,7 @@ func endPlugin(ctx context.Context, pid int, podID string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if !worksOn(pid, podID) { // another process by now
+	if !worksOn(pid, podID) { // the number belongs to another process by now
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -1,28 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pidfd holds the witnesses of an exit: independent sources that say that the
-// process of a container or pod sandbox ended.
+// Package pidfd watches the init processes of containers and pod sandboxes through pidfds, and owns
+// the identity of a process. It is the kernel's witness of an exit: it speaks for every runtime
+// whose init is a process of this host, whatever became of the shim or of containerd.
 //
-//	Kernel   a pidfd per process, one epoll loop for all: speaks for runtimes whose init is
-//	         a process of this host, whatever became of the shim or of containerd
-//	Task     containerd's Wait, one call per task: the shim's own word
+// # Use
 //
-// The event stream and the audit are witnesses too; their reading of containerd lives in
-// package ctrd and their comparison with the records in package pod, since both see
-// more than exits. All of them emit [exit.Fact]s into one sink and know nothing of each
-// other; package exit says whose word stands.
+//	w, err := pidfd.New(sink, keeper, inherited)
+//	go w.Run(ctx)                      // owns the loop
+//	p, err := w.Watch(id, p)           // after the process was made, before it is started
+//	...                                // sink gets an exit.Fact when it ends
+//	w.Forget(id)                       // after what it held was released
 //
 // # Promises
 //
-//   - The kernel witness never reports a process that still lives, nor takes a reused
-//     pid for the recorded one: identity is pid, start time and boot.
-//   - It reports that a process ended as soon as it did, and which code it ended with as soon
-//     as the kernel can say: from the zombie, or on Linux 6.15 and later from the pidfd
-//     after it was reaped. If the kernel cannot say, the fact is unmeasured.
-//   - Watch, Forget and Signal never wait for the loop, and the loop never waits for the sink:
-//     a sink must not block.
+//   - A process that lives is not reported as ended, and a process that was given the pid of an
+//     earlier one is not taken for it: an identity is the pid, the start time and the boot.
+//   - The sink gets a fact as soon as a process ended, and a measured one as soon as the kernel can
+//     say how: from the zombie, or on Linux 6.15 and later from the pidfd after the process was
+//     reaped. If the kernel cannot say, the fact is not measured. An ID has at most one measured
+//     fact, and no fact follows it.
+//   - Watch, Forget, Signal and Look do not wait for the loop, and the loop does not wait for them
+//     or for the sink, which must not block.
+//   - Descriptors that somebody keeps a copy of (package fdstore) are not a burden: what is not
+//     watched any more does not wake the loop.
 //
 // # Never
 //
-// A witness settles nothing and holds no state about what was already told.
+// It decides nothing: package exit says which of several facts stands, package pod what follows
+// from it. It writes no log. The other witnesses live elsewhere: the task (containerd's Wait) and
+// the event stream in package ctrd, the audit in package pod.
+//
+// # To look at it live
+//
+// ls -l /proc/$(pidof berth)/fd | grep pidfd: one for each process that is watched. The fdinfo of
+// each has the pid.
 package pidfd

@@ -3,11 +3,9 @@
 package pidfd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -16,204 +14,216 @@ import (
 	"berth/internal/exit"
 )
 
-// ErrGone is returned when the process to be watched does not exist any more (or its pid
-// belongs to another by now): it ended, and this kernel no longer knows how.
+// ErrGone is returned for a process that does not exist any more, or whose pid belongs to another
+// process by now. It wraps errdefs.ErrNotFound.
 var ErrGone = fmt.Errorf("the process is gone: %w", errdefs.ErrNotFound)
 
-// Watcher watches processes by pidfd (pidfd_open(2)), all in one epoll loop.
+// Watcher watches processes through pidfds (pidfd_open(2)), all of them in one epoll loop. Its
+// methods may be called from any goroutine.
 type Watcher struct {
 	sink func(exit.Fact) // must not block
-	keep Keeper
-	ep   int
-	wake int // eventfd that ends the loop
+	keep Keeper          // nil: nobody keeps pidfds
+	ep   int             // the epoll set
+	wake int             // an eventfd in the set; writing to it ends the loop
 
-	exact atomic.Bool // PIDFD_INFO_EXIT has been seen to work, or is expected to
+	exact   bool // see Exact
+	zombies bool // /proc/PID/stat shows the wait status of a zombie
 
 	mu struct {
 		sync.Mutex
 		byID      map[string]*watch
 		bySlot    map[int32]*watch
-		inherited map[string]int // pidfds of an earlier berth, by ID, not yet claimed
+		inherited map[string]int // pidfds of an earlier berth, by ID, that Watch has not claimed
 		nextSlot  int32
 		closed    bool
 	}
 }
 
-// watch is one process. Its descriptor is closed exactly once, by drop.
+// watch is one process that is watched. dropLocked closes its descriptor, exactly once.
 type watch struct {
-	id     string
-	fd     int
-	slot   int32 // what epoll reports; never reused, unlike a descriptor's number
-	proc   Process
-	late   bool // it had ended when it was first watched: nobody here knows when
-	ended  bool // POLLIN was seen
-	told   bool // a measured fact was emitted
-	seenAt time.Time
+	id   string
+	fd   int
+	slot int32 // what epoll reports. Unlike the number of a descriptor, a slot is never reused
+	proc Process
+
+	endedBefore bool // it had ended when Watch was called, so nobody here knows when
+	ended       bool // the descriptor was seen readable
+	reported    bool // nothing more can be learned: the last fact was emitted
+	seenAt      time.Time
 }
 
-// Keeper keeps pidfds beyond berth's own death (systemd's descriptor store). Its methods
+// Keeper keeps copies of pidfds beyond the end of this process: see package fdstore. Its methods
 // must not block.
 type Keeper interface {
+	// Keep keeps a copy of fd under id. fd stays the caller's. What was kept under id was dropped
+	// before.
 	Keep(id string, fd int)
+	// Drop gives up what is kept under id, which may be nothing.
 	Drop(id string)
 }
 
-// New makes the witness. sink is called from Run's goroutine and from Watch, and must not block.
-// keep may be nil; inherited holds pidfds that an earlier berth left with its Keeper.
-// The caller runs Run.
+// New makes a watcher. It calls sink for each fact, from the goroutine of Run, and sink must not
+// block. keep may be nil. inherited are the pidfds, by ID, that an earlier berth left with its
+// Keeper; the watcher closes them. The caller must call Run, which closes everything at its end.
 func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("watch processes: epoll: %w", err)
+		return nil, fmt.Errorf("watch processes: make an epoll set: %w", err)
 	}
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		_ = unix.Close(ep)
-		return nil, fmt.Errorf("watch processes: eventfd: %w", err)
+		return nil, fmt.Errorf("watch processes: make an eventfd: %w", err)
 	}
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1}); err != nil {
+	in := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wakeSlot}
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, wake, &in); err != nil {
 		_ = unix.Close(ep)
 		_ = unix.Close(wake)
-		return nil, fmt.Errorf("watch processes: epoll: %w", err)
+		return nil, fmt.Errorf("watch processes: add an eventfd to the epoll set: %w", err)
 	}
-	k := &Watcher{sink: sink, keep: keep, ep: ep, wake: wake}
-	k.mu.byID = map[string]*watch{}
-	k.mu.bySlot = map[int32]*watch{}
-	k.mu.inherited = map[string]int{}
+	w := &Watcher{sink: sink, keep: keep, ep: ep, wake: wake}
+	w.mu.byID = map[string]*watch{}
+	w.mu.bySlot = map[int32]*watch{}
+	w.mu.inherited = map[string]int{}
 	for id, fd := range inherited {
-		k.mu.inherited[id] = fd
+		w.mu.inherited[id] = fd
 	}
-	k.exact.Store(kernelAtLeast(6, 15))
-	return k, nil
+	w.exact, w.zombies = kernelAtLeast(6, 15), mayTrace()
+	return w, nil
 }
 
-// Exact reports whether this kernel gives the exit status of a process that somebody else
-// reaped (PIDFD_INFO_EXIT, Linux 6.15).
-func (k *Watcher) Exact() bool { return k.exact.Load() }
+// Exact reports whether this kernel says how a process ended that somebody else reaped
+// (PIDFD_INFO_EXIT, Linux 6.15).
+func (w *Watcher) Exact() bool { return w.exact }
 
-// Watch starts to watch the init process of id and returns its full identity. It must be
-// called after the process was made and, for a complete account, before it is started.
-// [ErrGone] when it does not exist any more. If an earlier berth left a pidfd for id, the
-// fact is told from that even then. Watching an id twice is not an error.
-func (k *Watcher) Watch(id string, p Process) (Process, error) {
-	k.mu.Lock()
-	if w, ok := k.mu.byID[id]; ok {
-		k.mu.Unlock()
-		return w.proc, nil
+// Watch starts watching p as the init process of id and returns p's full identity. Call it after
+// the process was made and, so that no exit goes unseen, before it is started.
+//
+// p.StartTicks may be 0, for a process that the runtime made just now; it must be set for one that
+// is known from a record. Watch returns [ErrGone] when the process does not exist any more, unless
+// an earlier berth left a pidfd of it: then the sink gets what that pidfd still says. Watching the
+// same process under the same ID again does nothing; another process takes the place of the first.
+//
+// The caller may read more about the process by its pid, such as its cgroup. If [Watcher.Look] says
+// afterwards that the process is alive, what was read is about this process, and not about a later
+// one that was given the same pid.
+func (w *Watcher) Watch(id string, p Process) (Process, error) {
+	w.mu.Lock()
+	if old, ok := w.mu.byID[id]; ok && old.proc.same(p) {
+		w.mu.Unlock()
+		return old.proc, nil
 	}
-	fd, inherited := k.mu.inherited[id]
-	delete(k.mu.inherited, id)
-	k.mu.Unlock()
+	left, inherited := w.mu.inherited[id]
+	delete(w.mu.inherited, id)
+	w.mu.Unlock()
 
-	if !inherited {
-		var err error
-		if fd, p, err = openPidfd(p); err != nil {
-			return p, fmt.Errorf("watch process %d of %s: %w", p.Pid, id, err)
+	var fd int
+	var identity Process
+	var err error
+	if inherited {
+		if fd, identity, inherited, err = claim(left, p); !inherited && w.keep != nil {
+			w.keep.Drop(id)
 		}
+	} else {
+		fd, identity, err = open(p)
 	}
-
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w, ok := k.mu.byID[id]; ok || k.mu.closed {
-		_ = unix.Close(fd)
-		if ok {
-			return w.proc, nil
-		}
-		return p, fmt.Errorf("watch process %d of %s: %w: berth is stopping", p.Pid, id, errdefs.ErrUnavailable)
-	}
-	k.mu.nextSlot++
-	w := &watch{id: id, fd: fd, slot: k.mu.nextSlot, proc: p, late: readable(fd)}
-	if err := unix.EpollCtl(k.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: w.slot}); err != nil {
-		_ = unix.Close(fd)
+	if err != nil {
 		return p, fmt.Errorf("watch process %d of %s: %w", p.Pid, id, err)
 	}
-	k.mu.byID[id], k.mu.bySlot[w.slot] = w, w
-	if k.keep != nil && !inherited {
-		k.keep.Keep(id, fd)
+	return w.add(id, fd, identity, inherited)
+}
+
+// add puts an open pidfd into the epoll set. It owns fd.
+func (w *Watcher) add(id string, fd int, p Process, kept bool) (Process, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.closed {
+		_ = unix.Close(fd)
+		return p, fmt.Errorf("watch process %d of %s: %w: berth is stopping", p.Pid, id, errdefs.ErrUnavailable)
+	}
+	if old, ok := w.mu.byID[id]; ok {
+		if old.proc.same(p) { // by another call at the same time
+			_ = unix.Close(fd)
+			return old.proc, nil
+		}
+		w.dropLocked(old)
+		if w.keep != nil {
+			w.keep.Drop(id)
+		}
+	}
+	w.mu.nextSlot++
+	wt := &watch{
+		id:          id,
+		fd:          fd,
+		slot:        w.mu.nextSlot,
+		proc:        p,
+		endedBefore: ended(fd),
+	}
+	in := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wt.slot}
+	if err := unix.EpollCtl(w.ep, unix.EPOLL_CTL_ADD, fd, &in); err != nil {
+		_ = unix.Close(fd)
+		return p, fmt.Errorf("watch process %d of %s: add its pidfd to the epoll set: %w", p.Pid, id, err)
+	}
+	w.mu.byID[id], w.mu.bySlot[wt.slot] = wt, wt
+	if w.keep != nil && !kept {
+		w.keep.Keep(id, fd)
 	}
 	return p, nil
 }
 
-// openPidfd opens p's process and makes sure that it is p: the identity is read while the
-// descriptor holds the pid, so that it cannot be another's.
-func openPidfd(p Process) (int, Process, error) {
-	if p.Pid == 0 {
-		return -1, p, fmt.Errorf("no pid: %w", ErrGone)
-	}
-	if p.BootID != "" && p.BootID != BootID() {
-		return -1, p, fmt.Errorf("it belongs to an earlier boot: %w", ErrGone)
-	}
-	fd, err := unix.PidfdOpen(int(p.Pid), 0)
-	if errors.Is(err, unix.ESRCH) {
-		return -1, p, ErrGone
-	}
-	if err != nil {
-		return -1, p, fmt.Errorf("pidfd_open: %w", err)
-	}
-	unix.CloseOnExec(fd)
-	st, err := readStat(p.Pid)
-	if err != nil { // reaped since pidfd_open: the descriptor still speaks if we know whose it is
-		if p.StartTicks == 0 {
-			p.BootID = BootID()
-			return fd, p, nil
-		}
-		_ = unix.Close(fd)
-		return -1, p, ErrGone
-	}
-	if p.StartTicks != 0 && st.startTicks != p.StartTicks {
-		_ = unix.Close(fd)
-		return -1, p, fmt.Errorf("its pid belongs to another process now: %w", ErrGone)
-	}
-	p.StartTicks, p.BootID = st.startTicks, BootID()
-	return fd, p, nil
-}
-
-// Forget stops to watch id. Unknown ids are fine.
-func (k *Watcher) Forget(id string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if fd, ok := k.mu.inherited[id]; ok {
-		delete(k.mu.inherited, id)
+// Forget stops watching id, and drops what is kept or was inherited for it. It does nothing for an
+// ID that is not watched.
+func (w *Watcher) Forget(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if fd, ok := w.mu.inherited[id]; ok {
+		delete(w.mu.inherited, id)
 		_ = unix.Close(fd)
 	}
-	if w, ok := k.mu.byID[id]; ok {
-		k.dropLocked(w)
+	if wt, ok := w.mu.byID[id]; ok {
+		w.dropLocked(wt)
 	}
-	if k.keep != nil {
-		k.keep.Drop(id)
+	if w.keep != nil {
+		w.keep.Drop(id)
 	}
 }
 
-// ForgetUnclaimed lets go of the pidfds of an earlier berth that nobody asked for since: call it once everything that runs
-// is watched again.
-func (k *Watcher) ForgetUnclaimed() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for id, fd := range k.mu.inherited {
-		delete(k.mu.inherited, id)
+// ForgetUnclaimed closes, and drops from the Keeper, the inherited pidfds that no call of Watch has
+// claimed. Call it once everything that runs is watched again.
+func (w *Watcher) ForgetUnclaimed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, fd := range w.mu.inherited {
+		delete(w.mu.inherited, id)
 		_ = unix.Close(fd)
-		if k.keep != nil {
-			k.keep.Drop(id)
+		if w.keep != nil {
+			w.keep.Drop(id)
 		}
 	}
 }
 
-func (k *Watcher) dropLocked(w *watch) {
-	delete(k.mu.byID, w.id)
-	delete(k.mu.bySlot, w.slot)
-	_ = unix.Close(w.fd) // leaves the epoll set with it: no other descriptor shares the file
+// dropLocked takes the descriptor out of the epoll set before it closes it. Closing alone is not
+// enough: while the Keeper has a copy, the file stays open and in the set, and would wake the loop
+// without end once the process ended (epoll(7), question 6).
+func (w *Watcher) dropLocked(wt *watch) {
+	delete(w.mu.byID, wt.id)
+	delete(w.mu.bySlot, wt.slot)
+	if !wt.reported { // else it was taken out when its last fact was emitted
+		_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, wt.fd, nil)
+	}
+	_ = unix.Close(wt.fd)
 }
 
-// Signal sends sig to the process of id by its pidfd, which cannot hit another process.
-// ErrNotFound when id is not watched, [ErrGone] when its process ended.
-func (k *Watcher) Signal(id string, sig unix.Signal) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w, ok := k.mu.byID[id]
+// Signal sends sig to the process of id through its pidfd, so that it cannot reach another process.
+// It returns errdefs.ErrNotFound when id is not watched, and [ErrGone] when its process was reaped.
+func (w *Watcher) Signal(id string, sig unix.Signal) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wt, ok := w.mu.byID[id]
 	if !ok {
-		return fmt.Errorf("signal %s: not watched: %w", id, errdefs.ErrNotFound)
+		return fmt.Errorf("signal %s: its process is not watched: %w", id, errdefs.ErrNotFound)
 	}
-	err := unix.PidfdSendSignal(w.fd, sig, nil, 0)
+	err := unix.PidfdSendSignal(wt.fd, sig, nil, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("signal %s: %w", id, ErrGone)
 	}
@@ -223,150 +233,14 @@ func (k *Watcher) Signal(id string, sig unix.Signal) error {
 	return nil
 }
 
-// Look asks the kernel now about the process of id. watched is false when the kernel cannot
-// speak for id; alive says that its process has not ended.
-func (k *Watcher) Look(id string) (alive, watched bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w, ok := k.mu.byID[id]
+// Look asks the kernel now whether the process of id has ended. watched is false when id is not
+// watched, in which case nothing is known.
+func (w *Watcher) Look(id string) (alive, watched bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wt, ok := w.mu.byID[id]
 	if !ok {
 		return false, false
 	}
-	return !readable(w.fd), true
-}
-
-// readable reports whether the process of a pidfd has ended.
-func readable(fd int) bool {
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
-	for {
-		n, err := unix.Poll(fds, 0)
-		if !errors.Is(err, unix.EINTR) {
-			return err == nil && n > 0
-		}
-	}
-}
-
-// Run reports exits until ctx ends. It returns nil then, or the error that keeps it from
-// waiting. All descriptors are closed when it returns.
-func (k *Watcher) Run(ctx context.Context) error {
-	woke := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(woke)
-		_, _ = unix.Write(k.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // a counter: any order of bytes will do
-	})
-	defer func() {
-		if !stop() {
-			<-woke
-		}
-		k.close()
-	}()
-	events := make([]unix.EpollEvent, 128)
-	for {
-		n, err := unix.EpollWait(k.ep, events, -1)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("watch processes: %w", err)
-		}
-		at := time.Now()
-		for _, ev := range events[:n] {
-			if ev.Fd < 0 {
-				return nil
-			}
-			if f, ok := k.woken(ev, at); ok {
-				k.sink(f)
-			}
-		}
-	}
-}
-
-func (k *Watcher) close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.mu.closed = true
-	for _, w := range k.mu.byID {
-		k.dropLocked(w)
-	}
-	for id, fd := range k.mu.inherited {
-		delete(k.mu.inherited, id)
-		_ = unix.Close(fd)
-	}
-	_ = unix.Close(k.ep)
-	_ = unix.Close(k.wake)
-}
-
-// woken turns one epoll event into what can be said now.
-//
-// A pidfd is readable once the process (its last thread) ended, and hung up once it was
-// reaped. Between the two it is a zombie, whose status /proc tells. After the reaping,
-// Linux 6.15 tells it by PIDFD_GET_INFO. Older kernels forget: the fact is unmeasured then.
-func (k *Watcher) woken(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w, ok := k.mu.bySlot[ev.Fd]
-	if !ok || w.told {
-		return exit.Fact{}, false
-	}
-	first := !w.ended
-	if first {
-		w.ended, w.seenAt = true, at
-		if w.late {
-			w.seenAt = time.Time{}
-		}
-	}
-	reaped := ev.Events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
-	fact := exit.Fact{ID: w.id, At: w.seenAt, Origin: exit.Kernel}
-	status, ok := waitStatus(w, reaped)
-	if ok {
-		fact.Code, fact.Measured = exitCode(status), true
-	}
-	if ok || reaped {
-		// All is said. Level-triggered, the descriptor would go on waking us for ever.
-		w.told = true
-		_ = unix.EpollCtl(k.ep, unix.EPOLL_CTL_DEL, w.fd, nil)
-		return fact, ok || first || !fact.Measured
-	}
-	// A zombie that /proc did not tell about: wait for the reaping (a hang-up is always reported).
-	_ = unix.EpollCtl(k.ep, unix.EPOLL_CTL_MOD, w.fd, &unix.EpollEvent{Events: 0, Fd: w.slot})
-	return fact, first
-}
-
-func waitStatus(w *watch, reaped bool) (unix.WaitStatus, bool) {
-	if reaped {
-		return pidfdExit(w.fd)
-	}
-	if st, err := readStat(w.proc.Pid); err == nil && st.state == 'Z' && st.startTicks == w.proc.StartTicks {
-		return unix.WaitStatus(st.exitStatus), true
-	}
-	return pidfdExit(w.fd) // reaped since
-}
-
-// exitCode is the code as containers report it: 128+N for signal N.
-func exitCode(s unix.WaitStatus) uint32 {
-	if s.Signaled() {
-		return 128 + uint32(s.Signal())
-	}
-	return uint32(s.ExitStatus())
-}
-
-// pidfdExit asks the kernel for the wait status of a reaped process (Linux 6.15).
-func pidfdExit(fd int) (unix.WaitStatus, bool) {
-	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
-	if err := unix.IoctlPidfdInfo(fd, &info); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
-		return 0, false
-	}
-	return unix.WaitStatus(uint32(info.Exit_code)), true
-}
-
-func kernelAtLeast(major, minor int) bool {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	var a, b int
-	if n, _ := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); n != 2 {
-		return false
-	}
-	return a > major || a == major && b >= minor
+	return !ended(wt.fd), true
 }

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -17,22 +19,22 @@ import (
 	"berth/internal/exit"
 )
 
-// kernel runs a witness and collects what it tells.
-type heard struct {
+// collector is a watcher whose loop runs, and the facts that it reported.
+type collector struct {
 	*Watcher
 	mu    sync.Mutex
 	facts map[string][]exit.Fact
 	more  chan struct{}
 }
 
-func listen(t *testing.T) *heard {
+func collect(t *testing.T) *collector {
 	t.Helper()
-	return listenWith(t, nil, nil)
+	return collectWith(t, nil, nil)
 }
 
-func listenWith(t *testing.T, keep Keeper, inherited map[string]int) *heard {
+func collectWith(t *testing.T, keep Keeper, inherited map[string]int) *collector {
 	t.Helper()
-	h := &heard{facts: map[string][]exit.Fact{}, more: make(chan struct{}, 1)}
+	h := &collector{facts: map[string][]exit.Fact{}, more: make(chan struct{}, 1)}
 	k, err := New(func(f exit.Fact) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -61,7 +63,7 @@ func listenWith(t *testing.T, keep Keeper, inherited map[string]int) *heard {
 	return h
 }
 
-func (h *heard) until(ok func(map[string][]exit.Fact) bool) {
+func (h *collector) until(ok func(map[string][]exit.Fact) bool) {
 	for {
 		h.mu.Lock()
 		done := ok(h.facts)
@@ -73,8 +75,8 @@ func (h *heard) until(ok func(map[string][]exit.Fact) bool) {
 	}
 }
 
-// last waits until the kernel has said all it will say of id.
-func (h *heard) last(id string) exit.Fact {
+// last waits for the last fact about id that the kernel can supply.
+func (h *collector) last(id string) exit.Fact {
 	var f exit.Fact
 	h.until(func(m map[string][]exit.Fact) bool {
 		l := m[id]
@@ -87,7 +89,7 @@ func (h *heard) last(id string) exit.Fact {
 	return f
 }
 
-// process starts a shell that ends as script says once its stdin is closed.
+// process starts a shell that runs script once the function that is returned closes its stdin.
 func process(t *testing.T, script string) (*exec.Cmd, func()) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "read x; "+script)
@@ -101,14 +103,21 @@ func process(t *testing.T, script string) (*exec.Cmd, func()) {
 	return cmd, func() { _ = in.Close() }
 }
 
-func TestExitCodesAreTheKernels(t *testing.T) {
+func TestExitCodesAreReported(t *testing.T) {
 	tests := []struct {
 		script string
 		code   uint32
-	}{{"exit 0", 0}, {"exit 42", 42}, {"exit 255", 255}, {"kill -9 $$", 137}, {"kill -15 $$", 143}, {"kill -6 $$", 134}}
+	}{
+		{"exit 0", 0},
+		{"exit 42", 42},
+		{"exit 255", 255},
+		{"kill -9 $$", 137},
+		{"kill -15 $$", 143},
+		{"kill -6 $$", 134},
+	}
 	for _, tt := range tests {
 		t.Run(tt.script, func(t *testing.T) {
-			h := listen(t)
+			h := collect(t)
 			cmd, end := process(t, tt.script)
 			p, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)})
 			if err != nil {
@@ -126,20 +135,20 @@ func TestExitCodesAreTheKernels(t *testing.T) {
 			if f.At.IsZero() || f.Origin != exit.Kernel {
 				t.Fatalf("got %+v", f)
 			}
-			// An older kernel tells the code only if the witness is there before the process is reaped.
+			// An older kernel has the code only until the process is reaped.
 			if f.Measured && f.Code != tt.code || !f.Measured && (h.Exact() || f.ExitCode() != exit.CodeUnknown) {
 				t.Fatalf("got %+v, want code %d", f, tt.code)
 			}
 			if alive, _ := h.Look("c1"); alive {
-				t.Fatal("said to live after its end")
+				t.Fatal("reported alive after its end")
 			}
 		})
 	}
 }
 
-// The parent does not reap: the zombie itself tells its status, on every kernel.
-func TestAZombieTellsItsCode(t *testing.T) {
-	h := listen(t)
+// As long as the parent does not reap it, a zombie has its wait status, on every kernel.
+func TestTheCodeOfAZombieIsRead(t *testing.T) {
+	h := collect(t)
 	cmd, end := process(t, "exit 42")
 	defer func() { _ = cmd.Wait() }()
 	if _, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
@@ -152,8 +161,45 @@ func TestAZombieTellsItsCode(t *testing.T) {
 	}
 }
 
+// Without CAP_SYS_PTRACE the kernel shows a zombie's exit status as 0. That is not a code.
+func TestACodeThatTheKernelHidesIsNotReportedAsSuccess(t *testing.T) {
+	var w *Watcher
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and do not unlock: the thread ends with this goroutine
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		err := unix.Capget(&hdr, &data[0])
+		data[0].Effective &^= 1 << unix.CAP_SYS_PTRACE
+		err = errors.Join(err, unix.Capset(&hdr, &data[0]))
+		if err == nil {
+			w, err = New(nil, nil, nil)
+		}
+		made <- err
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	cmd, end := process(t, "exit 42")
+	if _, err := w.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	events := make([]unix.EpollEvent, 1)
+	for n, err := 0, error(unix.EINTR); n <= 0; n, err = unix.EpollWait(w.ep, events, -1) {
+		if !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
+	if f, ok := w.observe(events[0], time.Now()); !ok || f.Measured {
+		t.Errorf("got %+v, %v of a zombie whose status is hidden", f, ok)
+	}
+	_ = cmd.Wait()
+}
+
 func TestAReusedPidIsNotTakenForTheRecordedProcess(t *testing.T) {
-	h := listen(t)
+	h := collect(t)
 	me := uint32(os.Getpid())
 	st, err := readStat(me)
 	if err != nil {
@@ -174,7 +220,7 @@ func TestAReusedPidIsNotTakenForTheRecordedProcess(t *testing.T) {
 }
 
 func TestSignalsReachTheProcessAndNoOther(t *testing.T) {
-	h := listen(t)
+	h := collect(t)
 	cmd, end := process(t, "exit 1")
 	defer end()
 	if _, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
@@ -193,14 +239,14 @@ func TestSignalsReachTheProcessAndNoOther(t *testing.T) {
 	h.Forget("c1")
 	h.Forget("c1")
 	if err := h.Signal("c1", unix.SIGKILL); err == nil {
-		t.Fatal("signalled what is not watched")
+		t.Fatal("a process that is not watched was sent a signal")
 	}
 }
 
-func TestManyAtOnceAndNoDescriptorIsLeft(t *testing.T) {
+func TestManyEndAtOnceAndNoDescriptorIsLeft(t *testing.T) {
 	before := openFDs(t)
 	t.Run("crowd", func(t *testing.T) {
-		h := listen(t)
+		h := collect(t)
 		const n = 200
 		var cmds []*exec.Cmd
 		var ends []func()
@@ -236,7 +282,7 @@ func TestManyAtOnceAndNoDescriptorIsLeft(t *testing.T) {
 				}
 			}
 			if measured > 1 || len(l) > 2 {
-				t.Errorf("%s told %d times: %v", id, len(l), l)
+				t.Errorf("%d facts about %s: %v", len(l), id, l)
 			}
 		}
 	})
@@ -245,9 +291,9 @@ func TestManyAtOnceAndNoDescriptorIsLeft(t *testing.T) {
 	}
 }
 
-// A pidfd that outlived berth (handed to systemd's store) still tells the code, though the
-// process was reaped while nobody watched.
-func TestAnInheritedPidfdTellsOfAnExitThatNobodySaw(t *testing.T) {
+// The process was reaped while no berth watched it. The pidfd that the service manager kept has its
+// code all the same (PROPERTIES 5).
+func TestAnInheritedPidfdReportsAnExitThatNobodySaw(t *testing.T) {
 	cmd, end := process(t, "exit 42")
 	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
 	if err != nil {
@@ -282,7 +328,7 @@ func openFDs(t *testing.T) int {
 	return len(e)
 }
 
-// shelf is a service manager's store.
+// shelf is the descriptor store of a service manager.
 type shelf struct {
 	mu  sync.Mutex
 	fds map[string]int
@@ -303,15 +349,15 @@ func (s *shelf) Drop(id string) {
 	}
 }
 
-// A process that ended, and was reaped, while no berth ran: the pidfd that somebody kept still tells its code. It does not
-// tell when it ended, so no instant is made up.
-func TestAKeptPidfdTellsWhatNobodySaw(t *testing.T) {
+// A pidfd does not say when its process ended, so no instant is made up for a process that ended
+// while no berth ran.
+func TestAnExitThatNobodySawHasNoInstant(t *testing.T) {
 	s := &shelf{fds: map[string]int{}}
 	cmd, end := process(t, "exit 42")
 	p := Process{Pid: uint32(cmd.Process.Pid)} //nolint:gosec // a pid
 	exact := false
 	t.Run("an earlier berth", func(t *testing.T) {
-		first := listenWith(t, s, nil)
+		first := collectWith(t, s, nil)
 		var err error
 		if p, err = first.Watch("c1", p); err != nil {
 			t.Fatal(err)
@@ -320,7 +366,7 @@ func TestAKeptPidfdTellsWhatNobodySaw(t *testing.T) {
 	})
 	end()
 	_ = cmd.Wait()
-	next := listenWith(t, s, map[string]int{"c1": s.fds["c1"], "other": open(t)})
+	next := collectWith(t, s, map[string]int{"c1": s.fds["c1"], "other": ownPidfd(t)})
 	if _, err := next.Watch("c1", p); err != nil {
 		t.Fatal(err)
 	}
@@ -331,11 +377,11 @@ func TestAKeptPidfdTellsWhatNobodySaw(t *testing.T) {
 	s.Drop("c1")
 	next.ForgetUnclaimed()
 	if _, err := next.Watch("other", p); !errors.Is(err, ErrGone) {
-		t.Errorf("what nobody claimed is still there: %v", err)
+		t.Errorf("a pidfd that was not claimed is still there: %v", err)
 	}
 }
 
-func open(t *testing.T) int {
+func ownPidfd(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {

@@ -42,6 +42,7 @@ type Controller struct {
 	settler   *settler
 	teardown  *teardown
 	stopper   *stopper
+	damaged   *damaged
 	orphans   *orphans
 	recovery  *recovery
 	auditor   *auditor
@@ -107,6 +108,7 @@ func New(cfg Config, p Ports) *Controller {
 		names:       c.names,
 		lanes:       c.lanes,
 		pacer:       pacer,
+		labels:      p.Labels,
 		publisher:   c.publisher,
 		obs:         p.Observer,
 	}
@@ -117,16 +119,18 @@ func New(cfg Config, p Ports) *Controller {
 		lanes:     c.lanes,
 		obs:       p.Observer,
 	}
+	c.damaged = &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
 	c.orphans = &orphans{
 		runtime: p.Runtime,
 		network: p.Network,
 		files:   p.Files,
+		stdios:  p.Stdios,
 		store:   p.Store,
 		units:   c.units,
+		damaged: c.damaged,
 		lanes:   c.lanes,
 		obs:     p.Observer,
 		byID:    map[string]orphan{},
-		damaged: map[string]state.Damaged{},
 	}
 	c.recovery = &recovery{
 		cfg:       cfg,
@@ -140,6 +144,8 @@ func New(cfg Config, p Ports) *Controller {
 		lanes:     c.lanes,
 		publisher: c.publisher,
 		orphans:   c.orphans,
+		damaged:   c.damaged,
+		labels:    p.Labels,
 		obs:       p.Observer,
 		restored:  make(chan struct{}),
 	}

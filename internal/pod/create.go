@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -45,7 +46,9 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	}
 	ctx, done := u.interruptible(ctx)
 	defer done()
-	_ = u.task.tryLock() // nobody else knows u yet
+	// Nobody else knows u yet. A removal of the pod may find it from here on, and changes it only once
+	// its record is there.
+	_, _ = u.task.tryLock(), u.changing.tryLock()
 	if !c.units.add(u) {
 		return fmt.Errorf("sandbox %s is removed: %w", p.id, errdefs.ErrNotFound)
 	}
@@ -53,6 +56,8 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err == nil {
 		err = c.store.Commit(state.NewContainer(*u.container, *u.now()))
 	}
+	u.erased = err != nil
+	u.changing.unlock()
 	if err != nil {
 		c.units.drop(u)
 		u.task.unlock()
@@ -108,7 +113,8 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 			return fmt.Errorf("adjust spec: %w", err)
 		}
 	}
-	if err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID); err != nil {
+	u.setLabel(oci.Process.SelinuxLabel)
+	if err := c.prepareSnapshot(ctx, u, img); err != nil {
 		return err
 	}
 	own := u.handler
@@ -124,14 +130,36 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 		Spec:        oci,
 		Snapshotter: img.Snapshotter,
 		SnapshotKey: u.id,
-		Labels:      objectLabels(u.container.Config.GetLabels(), kindContainer),
+		Labels:      spec.ObjectLabels(u.container.Config.GetLabels(), spec.KindContainer),
 	}); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return ctx.Err() // interrupted when everything was made already
 	}
-	return u.change(func(st *state.Status) bool { st.Phase = state.Created; return true })
+	removing := false
+	err = u.change(func(st *state.Status) bool {
+		removing = st.Removing
+		st.Phase, st.SELinuxLabel = state.Created, u.label()
+		return !removing
+	})
+	if removing {
+		return errRemoved
+	}
+	return err
+}
+
+// prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node
+// without its snapshots.
+func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
+	err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+	if !errdefs.IsNotFound(err) {
+		return err
+	}
+	if err := c.images.Unpack(ctx, img); err != nil {
+		return err
+	}
+	return c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
 }
 
 // imageRef is the image that a container asks for.

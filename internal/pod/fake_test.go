@@ -29,8 +29,9 @@ import (
 	"berth/internal/state"
 )
 
-// world is everything outside, in memory: containerd, the kernel, the network, the disk. What is to fail is set by
-// name; what was done is recorded. It outlives a controller, so that a restart finds it.
+// world is everything outside, in memory: containerd, the kernel, the network, the disk. What is to
+// fail is set by name; what was done is recorded. It outlives a controller, so that a restart finds
+// it.
 type world struct {
 	mu        sync.Mutex
 	tasks     map[string]*fakeTask
@@ -52,6 +53,8 @@ type world struct {
 	exact     bool
 	down      bool // containerd
 	c         *Controller
+	hooks     Hooks
+	specs     map[string]*specs.Spec // of containers, by ID
 }
 
 type fakeTask struct {
@@ -66,7 +69,7 @@ type fakeTask struct {
 func newWorld() *world {
 	return &world{
 		tasks: map[string]*fakeTask{}, objects: map[string]bool{}, netns: map[string]bool{}, cni: map[string]bool{}, watched: map[string]bool{},
-		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{},
+		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{}, specs: map[string]*specs.Spec{},
 		oom: map[string]uint64{}, waits: map[string]int{}, nextPid: 100, exact: true,
 	}
 }
@@ -141,6 +144,7 @@ func (w fakeRuntime) DeleteSandbox(ctx context.Context, id string) error {
 	return w.unmake(ctx, "sandbox", id)
 }
 func (w fakeRuntime) CreateContainer(ctx context.Context, o Object) error {
+	w.set(func() { w.specs[o.ID] = o.Spec })
 	return w.make(ctx, "container", o.ID)
 }
 func (w fakeRuntime) DeleteContainer(ctx context.Context, id string) error {
@@ -229,7 +233,8 @@ func (w fakeRuntime) TaskState(ctx context.Context, id string) (TaskState, error
 
 func (w fakeRuntime) Sandboxer(string) Sandboxer { return remote{pauser{w}} }
 
-// remote is a sandboxer of containerd's: its sandboxes are not tasks that a list shows, and have their pid when they run.
+// remote is a sandboxer of containerd: its sandboxes are not tasks that a list shows, and have a PID
+// once they run.
 type remote struct{ pauser }
 
 func (r remote) Create(ctx context.Context, req SandboxRequest) (Instance, error) {
@@ -291,8 +296,8 @@ func (w fakeRuntime) Inventory(ctx context.Context) (Inventory, error) {
 	return inv, nil
 }
 
-// exit ends a process. tell says whether the kernel tells it now; otherwise nobody does.
-func (w *world) exit(id string, code uint32, tell bool) {
+// exit ends a process. report says whether the kernel reports it now; otherwise no witness does.
+func (w *world) exit(id string, code uint32, report bool) {
 	w.mu.Lock()
 	t := w.tasks[id]
 	if t == nil || t.ended {
@@ -303,7 +308,7 @@ func (w *world) exit(id string, code uint32, tell bool) {
 	close(t.done)
 	watched, exact, c := w.watched[id], w.exact, w.c
 	w.mu.Unlock()
-	if tell && watched {
+	if report && watched {
 		c.Exited(exit.Fact{ID: id, Code: code, Measured: exact, At: t.at, Origin: exit.Kernel})
 	}
 }
@@ -437,7 +442,6 @@ func (w fakeFiles) MakeVolume(id string, n int) (string, error) {
 }
 func (w fakeFiles) MakeHostPath(string) error { return nil }
 func (w fakeFiles) IO(id string) string       { return "/io/" + id }
-func (w fakeFiles) RemoveIO(string) error     { return nil }
 func (w fakeFiles) Remove(id string) error {
 	return absent(w.unmake(context.Background(), "files", id))
 }
@@ -459,7 +463,7 @@ type fakeStdio struct {
 }
 
 func (s *fakeStdio) FIFOs() (a, b, c string) { return "", "out", "err" }
-func (s *fakeStdio) Started()                {}
+func (s *fakeStdio) Started() error          { return nil }
 func (s *fakeStdio) Run(ctx context.Context) error {
 	select {
 	case <-s.closed:
@@ -467,11 +471,19 @@ func (s *fakeStdio) Run(ctx context.Context) error {
 	}
 	return nil
 }
-func (s *fakeStdio) Drained() <-chan struct{}    { return s.drained }
-func (s *fakeStdio) Flush(context.Context) error { return nil }
-func (s *fakeStdio) Reopen() error               { return nil }
-func (s *fakeStdio) Close() error                { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *fakeStdio) Remove() error               { return s.Close() }
+func (s *fakeStdio) Drained() <-chan struct{}     { return s.drained }
+func (s *fakeStdio) Flush(context.Context) error  { return nil }
+func (s *fakeStdio) Reopen(context.Context) error { return nil }
+func (s *fakeStdio) Drain(ctx context.Context) error {
+	select {
+	case <-s.drained:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (s *fakeStdio) Close() error  { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *fakeStdio) Remove() error { return s.Close() }
 
 type fakeStdios struct{ held bool } // held: something holds the output open
 
@@ -482,6 +494,7 @@ func (f *fakeStdios) Create(logs.Options) (Stdio, error) {
 	}
 	return s, nil
 }
+func (f *fakeStdios) RemoveAll(string) error             { return nil }
 func (f *fakeStdios) Open(o logs.Options) (Stdio, error) { return f.Create(o) }
 
 type fakeImages struct{}
@@ -493,11 +506,12 @@ func (fakeImages) Resolve(ref string) (Image, error) {
 	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
 func (fakeImages) Name(string) string                                    { return "" }
+func (fakeImages) Unpack(context.Context, Image) error                   { return nil }
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
 func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
 
-// fakeStore is the disk. state.Change is opaque, so that the records are kept through a real encoding elsewhere; here
-// what matters is the order and the failures, and the status that was committed last is read from the unit.
+// fakeStore is the disk. state.Change is opaque; here the order of commits and their failures matter,
+// and the status that was committed last is read from the unit.
 type fakeStore struct{ *world }
 
 func (w fakeStore) Commit(changes ...state.Change) error {
@@ -545,7 +559,7 @@ func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
 	}, Ports{
 		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{},
-		Store: fakeStore{w}, Feed: b.feed,
+		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks,
 	})
 	w.c = b.Controller
 	b.Restore(loaded)

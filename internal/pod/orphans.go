@@ -23,15 +23,16 @@ type orphans struct {
 	runtime Runtime
 	network Network
 	files   Files
+	stdios  Stdios
 	store   Store
 	units   *registry
+	damaged *damaged // what belongs to these is left alone
 	lanes   *lanes
 	obs     Observer
 
-	mu      sync.Mutex
-	byID    map[string]orphan        // being reaped
-	damaged map[string]state.Damaged // records that cannot be read: what is theirs is left alone
-	seen    map[string]bool          // tasks without a container, when last looked
+	mu   sync.Mutex
+	byID map[string]orphan // being reaped
+	seen map[string]bool   // tasks without a container, when last looked
 }
 
 // orphan is what one ID has outside.
@@ -39,15 +40,6 @@ type orphan struct {
 	snapshotter string // of its writable layer; "" for none
 	pinned      bool   // a network namespace
 	taskOnly    bool   // nothing but a task, which does not say whose it was
-}
-
-// addDamaged notes a record that cannot be read. What belongs to it is left alone until somebody
-// removes it by its ID.
-func (o *orphans) addDamaged(d state.Damaged) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.damaged[d.ID] = d
-	o.obs.Event(d.ID, "record cannot be read and is left alone", d.Err)
 }
 
 // find looks for orphans and has each reaped on a lane of its own. before holds the IDs of the units
@@ -61,8 +53,7 @@ func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]boo
 	o.seen = map[string]bool{}
 	for _, id := range slices.Sorted(maps.Keys(found)) {
 		what := found[id]
-		_, damaged := o.damaged[id]
-		if _, ok := o.units.get(id); ok || before[id] || damaged {
+		if _, ok := o.units.get(id); ok || before[id] || o.damaged.has(id) {
 			continue
 		}
 		if what.taskOnly {
@@ -154,35 +145,28 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 			errs = append(errs, o.network.RemoveNS(ctx, path))
 		}
 	}
-	errs = append(errs, o.files.Remove(id), o.files.RemoveIO(id))
+	errs = append(errs, o.files.Remove(id), o.stdios.RemoveAll(o.files.IO(id)))
 	return errors.Join(errs...)
 }
 
 // removeDamaged removes what belongs to a record that cannot be read, and the record. An ID that is
 // not known at all is absent, which is what a removal is for.
-func (o *orphans) removeDamaged(ctx context.Context, id string, sandbox bool) error {
-	o.mu.Lock()
-	d, ok := o.damaged[id]
-	o.mu.Unlock()
+func (o *orphans) removeDamaged(ctx context.Context, id string, kind state.Kind) error {
+	rec, ok := o.damaged.find(id, kind)
 	if !ok {
 		return nil
 	}
 	inv, err := o.runtime.Inventory(ctx)
+	if err == nil {
+		err = o.giveBack(ctx, rec.ID, o.collect(ctx, inv)[rec.ID])
+	}
+	if err == nil {
+		err = o.store.Commit(rec.Delete())
+	}
 	if err != nil {
-		return fmt.Errorf("remove %s, whose record is damaged: %w", id, err)
+		return fmt.Errorf("remove %s %s, whose record is damaged: %w", kind, rec.ID, err)
 	}
-	if err := o.giveBack(ctx, id, o.collect(ctx, inv)[id]); err != nil {
-		return fmt.Errorf("remove %s, whose record is damaged: %w", id, err)
-	}
-	ch := state.DeleteContainer(d.ID)
-	if sandbox {
-		ch = state.DeleteSandbox(d.ID)
-	}
-	if err := o.store.Commit(ch); err != nil {
-		return fmt.Errorf("remove %s, whose record is damaged: %w", id, err)
-	}
-	o.mu.Lock()
-	delete(o.damaged, id)
-	o.mu.Unlock()
+	o.damaged.drop(rec.ID)
+	o.obs.Removed(rec.ID)
 	return nil
 }

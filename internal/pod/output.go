@@ -26,20 +26,28 @@ type output struct {
 
 func (o *output) options(u *unit) logs.Options {
 	cfg := u.container.Config
-	return logs.Options{
-		Dir:     o.files.IO(u.id),
-		Path:    u.container.LogPath,
-		Stdin:   cfg.GetStdin(),
-		Stdout:  true,
-		Stderr:  !cfg.GetTty(),
-		MaxLine: o.maxLine,
+	opts := logs.Options{
+		Dir:      o.files.IO(u.id),
+		Stdin:    cfg.GetStdin(),
+		Stdout:   true,
+		Stderr:   !cfg.GetTty(),
+		Terminal: cfg.GetTty(),
+		MaxLine:  o.maxLine,
+		Report:   func(what string, err error) { o.obs.Event(u.id, what, err) },
 	}
+	if u.container.LogPath != "" {
+		opts.LogDirectory, opts.LogPath = u.pod.sandbox.Config.GetLogDirectory(), cfg.GetLogPath()
+	}
+	if !cfg.GetStdin() || cfg.GetTty() { // the shim gives a program that it logs to no stdin
+		opts.LoggerProgram = u.handler.Logger
+	}
+	return opts
 }
 
 // create makes the stdio of a container that is about to be started. What a start that was cut off
 // left there is removed first.
 func (o *output) create(u *unit) (Stdio, error) {
-	if err := o.files.RemoveIO(u.id); err != nil {
+	if err := o.remove(u); err != nil {
 		return nil, err
 	}
 	s, err := o.stdios.Create(o.options(u))
@@ -86,7 +94,7 @@ func (o *output) release(ctx context.Context, u *unit) error {
 	}
 	s := u.stdio()
 	if s == nil {
-		return o.files.RemoveIO(u.id)
+		return o.remove(u)
 	}
 	wait, cancel := context.WithTimeout(ctx, o.drain)
 	defer cancel()
@@ -109,7 +117,7 @@ func (o *output) release(ctx context.Context, u *unit) error {
 func (o *output) discard(u *unit) error {
 	s := u.stdio()
 	if s == nil {
-		return o.files.RemoveIO(u.id)
+		return o.remove(u)
 	}
 	if err := s.Remove(); err != nil {
 		return err
@@ -118,11 +126,19 @@ func (o *output) discard(u *unit) error {
 	return nil
 }
 
+// remove takes away whatever stdio of u there is on disk.
+func (o *output) remove(u *unit) error {
+	if err := o.stdios.RemoveAll(o.files.IO(u.id)); err != nil {
+		return fmt.Errorf("remove stdio: %w", err)
+	}
+	return nil
+}
+
 // reopenLog starts a new log file for u after the old one was moved away.
-func (o *output) reopenLog(u *unit) error {
+func (o *output) reopenLog(ctx context.Context, u *unit) error {
 	s := u.stdio()
 	if u.now().Phase != state.Running || s == nil {
 		return fmt.Errorf("reopen log of container %s: it is %s, not RUNNING: %w", u.id, u.now().Phase, errdefs.ErrFailedPrecondition)
 	}
-	return s.Reopen()
+	return s.Reopen(ctx)
 }

@@ -32,6 +32,8 @@ type Ports struct {
 	Images  Images
 	Store   Store
 	Feed    Feed
+	// Labels may be nil: the host does not have SELinux.
+	Labels Labels
 	// Hooks may be nil: nothing takes part then.
 	Hooks Hooks
 	// Observer and LaneObserver may be nil.
@@ -54,7 +56,10 @@ type Handler struct {
 	Sandboxer string
 	// HostProcess says that a container's init is a process of this host, so that the kernel can
 	// report its end. It is false for VM runtimes.
-	HostProcess                  bool
+	HostProcess bool
+	// Logger is the path of berth-logger where the runtime's shim starts it to keep a container's
+	// output while berth is away; "" for shims that copy the output into FIFOs.
+	Logger                       string
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string
 	ContainerAnnotations         []string
@@ -73,7 +78,7 @@ type Object struct {
 	Labels      map[string]string
 }
 
-// TaskIO holds the paths of a task's stdio; empty for none.
+// TaskIO holds the paths of FIFOs, or the logging URIs, of a task; empty for none.
 type TaskIO struct {
 	Stdin    string
 	Stdout   string
@@ -189,9 +194,8 @@ type Files interface {
 	MakeVolume(id string, n int) (string, error)
 	// MakeHostPath makes the host directory of a mount if nothing is there.
 	MakeHostPath(path string) error
-	// IO returns the directory for a container's stdio. RemoveIO removes it.
+	// IO returns the directory for a container's stdio, which belongs to Stdios.
 	IO(id string) string
-	RemoveIO(id string) error
 	// Remove unmounts and removes everything of one ID. What is absent is not an error.
 	Remove(id string) error
 	// IDs lists every ID that has something here.
@@ -201,12 +205,16 @@ type Files interface {
 // Stdio is one container's stdin, stdout and stderr.
 type Stdio interface {
 	FIFOs() (stdin, stdout, stderr string)
-	// Started says that the shim holds its ends now.
-	Started()
+	// Started says that the shim holds its ends now, or never will. With an error, a container that
+	// is started would lose its output.
+	Started() error
 	Run(ctx context.Context) error
+	// Drained is closed when the output has ended and is logged. Drain waits for what a container
+	// wrote before its processes ended; Flush for what is there now.
 	Drained() <-chan struct{}
+	Drain(ctx context.Context) error
 	Flush(ctx context.Context) error
-	Reopen() error
+	Reopen(ctx context.Context) error
 	Close() error
 	Remove() error
 }
@@ -217,6 +225,8 @@ type Stdios interface {
 	// Open continues with the stdio that an earlier berth made; ErrNotFound when there is none. It
 	// does not wait for the log's disk.
 	Open(o logs.Options) (Stdio, error)
+	// RemoveAll removes the stdio that is in a directory, whoever made it.
+	RemoveAll(dir string) error
 }
 
 // Image is what a container needs of an image.
@@ -237,9 +247,20 @@ type Images interface {
 	Name(id string) string
 	// Files returns the image's /etc/passwd and /etc/group.
 	Files(ctx context.Context, img Image) (passwd, group []byte, err error)
+	// Unpack makes the snapshots of an image that is on this node without them: it was fetched by
+	// another client, or they were lost. Whoever asks at the same time shares the work.
+	Unpack(ctx context.Context, img Image) error
 	// CopyOut copies what the image has under path into dir, ownership and modes kept. A path that
 	// the image does not have leaves dir empty.
 	CopyOut(ctx context.Context, img Image, path, dir string) error
+}
+
+// Labels keeps the SELinux labels that package spec has allocated: package selinux.
+type Labels interface {
+	// Reserve takes the label of a process that an earlier berth started.
+	Reserve(process string) error
+	// Release gives a label back when nothing runs under it any more.
+	Release(process string)
 }
 
 // Store commits records.
@@ -282,7 +303,7 @@ const (
 	RepairedOrphan Repair = "orphan"
 )
 
-// Observer is told what happens, for logs, metrics and timelines. Its methods must not block.
+// Observer is notified of what happens, for logs, metrics and timelines. Its methods must not block.
 type Observer interface {
 	// Event is one thing that happened to id. err may be nil.
 	Event(id, what string, err error, fields ...any)

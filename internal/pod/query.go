@@ -10,12 +10,17 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/state"
 )
 
 // PodSandboxStatus is the status of the sandbox and of its containers, newest first, from memory.
 // With verbose there is a JSON document under "info".
 func (c *Controller) PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
 	u, err := c.units.findSandbox(id)
+	if rec, ok := c.damaged.find(id, state.KindSandbox); ok && err != nil {
+		return &runtimeapi.PodSandboxStatusResponse{Status: damagedSandbox(rec)}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +48,21 @@ func (c *Controller) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeap
 		}
 		list = append(list, c.statuses.sandboxItem(u))
 	}
+	for _, rec := range c.damaged.list(state.KindSandbox) {
+		st := damagedSandbox(rec)
+		if idMatches(f.GetId(), rec.ID) && labelsMatch(f.GetLabelSelector(), st.GetLabels()) &&
+			(f.GetState() == nil || f.GetState().GetState() == st.GetState()) {
+			list = append(list, &runtimeapi.PodSandbox{
+				Id:             st.GetId(),
+				Metadata:       st.GetMetadata(),
+				State:          st.GetState(),
+				CreatedAt:      st.GetCreatedAt(),
+				Labels:         st.GetLabels(),
+				Annotations:    st.GetAnnotations(),
+				RuntimeHandler: st.GetRuntimeHandler(),
+			})
+		}
+	}
 	return list
 }
 
@@ -50,6 +70,9 @@ func (c *Controller) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeap
 // under "info".
 func (c *Controller) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error) {
 	u, err := c.units.findContainer(id)
+	if rec, ok := c.damaged.find(id, state.KindContainer); ok && err != nil {
+		return &runtimeapi.ContainerStatusResponse{Status: damagedContainer(rec)}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +97,24 @@ func (c *Controller) ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi
 		}
 		list = append(list, c.statuses.containerItem(u))
 	}
+	for _, rec := range c.damaged.list(state.KindContainer) {
+		st := damagedContainer(rec)
+		if idMatches(f.GetId(), rec.ID) && idMatches(f.GetPodSandboxId(), rec.Container.PodID) && labelsMatch(f.GetLabelSelector(), st.GetLabels()) &&
+			(f.GetState() == nil || f.GetState().GetState() == st.GetState()) {
+			list = append(list, &runtimeapi.Container{
+				Id:           st.GetId(),
+				PodSandboxId: rec.Container.PodID,
+				Metadata:     st.GetMetadata(),
+				Image:        st.GetImage(),
+				ImageRef:     st.GetImageRef(),
+				State:        st.GetState(),
+				CreatedAt:    st.GetCreatedAt(),
+				Labels:       st.GetLabels(),
+				Annotations:  st.GetAnnotations(),
+				ImageId:      st.GetImageId(),
+			})
+		}
+	}
 	return list
 }
 
@@ -90,12 +131,12 @@ func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 }
 
 // ReopenContainerLog starts a new log file after the old one was moved away.
-func (c *Controller) ReopenContainerLog(_ context.Context, id string) error {
+func (c *Controller) ReopenContainerLog(ctx context.Context, id string) error {
 	u, err := c.units.findContainer(id)
 	if err != nil {
 		return err
 	}
-	return c.output.reopenLog(u)
+	return c.output.reopenLog(ctx, u)
 }
 
 // handler resolves a runtime handler's name; "" is the default.

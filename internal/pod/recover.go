@@ -29,6 +29,8 @@ type recovery struct {
 	lanes     *lanes
 	publisher *publisher
 	orphans   *orphans
+	damaged   *damaged
+	labels    Labels // nil without SELinux
 	obs       Observer
 	// restored is closed when the records are in the registry: the audit waits for it.
 	restored chan struct{}
@@ -39,27 +41,38 @@ type recovery struct {
 // shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
 func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
-		r.orphans.addDamaged(d)
+		r.damaged.add(d)
+	}
+	for _, id := range loaded.Orphans {
+		r.obs.Event(id, "a status without a record was deleted: an earlier berth was killed while it deleted the record", nil)
 	}
 	for _, rec := range loaded.Sandboxes {
-		r.restoreUnit(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
+		r.add(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
 	}
 	for _, rec := range loaded.Containers {
 		p, ok := r.units.get(rec.PodID)
 		if !ok || !p.isSandbox() {
-			r.orphans.addDamaged(state.Damaged{
-				ID:  rec.ID,
-				Err: fmt.Errorf("the record names the sandbox %q, which has no record", rec.PodID),
+			r.damaged.add(state.Damaged{
+				Kind:      state.KindContainer,
+				ID:        rec.ID,
+				Err:       fmt.Errorf("the record names the sandbox %q, which has no readable record", rec.PodID),
+				Container: rec.Container,
+				Status:    rec.Status,
 			})
 			continue
 		}
-		r.restoreUnit(r.make.container(rec.Container, rec.Status, p))
+		r.add(r.make.container(rec.Container, rec.Status, p))
 	}
 	for _, u := range r.units.all() {
 		r.publisher.assume(u)
 		if u.now().Phase.Ended() && !u.now().Removing {
 			r.publisher.stopped(u)
 		}
+	}
+	// Only now that every unit is known: what is watched may end, and a pod that is being removed would
+	// be forgotten without the containers that are not known yet.
+	for _, u := range r.units.all() {
+		r.open(u)
 	}
 	close(r.restored)
 }
@@ -73,13 +86,22 @@ func (r *recovery) handlerOf(name string) Handler {
 	return Handler{Name: name, HostProcess: true}
 }
 
-func (r *recovery) restoreUnit(u *unit) {
+func (r *recovery) add(u *unit) {
 	r.units.add(u)
 	if !r.names.take(nameOf(u), u.id) && !u.now().Removing {
 		r.obs.Event(u.id, "another unit has the same name", nil, "name", nameOf(u))
 	}
+}
+
+// open opens what berth itself has of u: its log, its SELinux label and its pidfd.
+func (r *recovery) open(u *unit) {
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
+	}
+	if r.labels != nil && u.label() != "" {
+		if err := r.labels.Reserve(u.label()); err != nil {
+			r.obs.Event(u.id, "its SELinux label cannot be reserved: another pod may get the same", err)
+		}
 	}
 	if u.now().Holds.Has(state.HoldTask) {
 		r.processes.observe(u) // so that its end from now on is measured
@@ -142,6 +164,9 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		Process:  r.processes.observe(u),
 	}
 	do := decide(o)
+	if (do == actionUndoStart || do == actionAdopt) && u.evidence.isAbandoned() {
+		do = actionAbandon // it is not a start that a crash cut off: it failed, and is being settled
+	}
 	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
 		r.holdAgain(u)
 		st = u.now()

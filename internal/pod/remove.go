@@ -19,7 +19,7 @@ import (
 func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
 	u, err := c.units.findContainer(id)
 	if errdefs.IsNotFound(err) {
-		return c.orphans.removeDamaged(ctx, id, false)
+		return c.orphans.removeDamaged(ctx, id, state.KindContainer)
 	}
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
 func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
 	u, err := c.units.findSandbox(id)
 	if errdefs.IsNotFound(err) {
-		return c.orphans.removeDamaged(ctx, id, true)
+		return c.orphans.removeDamaged(ctx, id, state.KindSandbox)
 	}
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
 	}
 	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the caller.
 	for _, m := range append(u.containers(), u) {
-		if err := markRemoving(m); absent(err) != nil {
+		if err := absent(markRemoving(m)); err != nil {
 			return err
 		}
 	}

@@ -113,7 +113,7 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		if st.StartedAt.IsZero() {
 			st.StartedAt = time.Now()
 		}
-		st.Endpoint = started.Endpoint
+		st.Endpoint, st.SELinuxLabel = started.Endpoint, u.label()
 		if st.Phase == state.Creating { // not when its exit was settled meanwhile
 			st.Phase = state.Ready
 		}
@@ -134,12 +134,15 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 		PauseRootfs:                  c.cfg.PauseRootfs,
 		PauseArgs:                    []string{"/pause"},
 		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
+		SystemdCgroup:                u.handler.SystemdCgroup,
+		Seccomp:                      loadSeccomp,
 		PodAnnotations:               u.handler.PodAnnotations,
 	})
 	if err != nil {
 		return err
 	}
 	noteDegraded(c.obs, u, degraded)
+	u.setLabel(oci.Process.SelinuxLabel)
 	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}
@@ -150,7 +153,7 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 		CreatedAt: u.sandbox.CreatedAt,
 		NetNS:     u.sandbox.NetNS,
 		Spec:      oci,
-		Labels:    objectLabels(u.sandbox.Config.GetLabels(), kindSandbox),
+		Labels:    spec.ObjectLabels(u.sandbox.Config.GetLabels(), spec.KindSandbox),
 	})
 	if err != nil {
 		return err
@@ -216,24 +219,6 @@ func netPod(sb *state.Sandbox) network.Pod {
 		})
 	}
 	return p
-}
-
-// Labels that the ecosystem reads (ctr, nerdctl, node agents).
-const (
-	labelKind     = "io.cri-containerd.kind"
-	kindSandbox   = "sandbox"
-	kindContainer = "container"
-)
-
-// objectLabels are the labels of an object in containerd: the unit's own, and its kind.
-func objectLabels(labels map[string]string, kind string) map[string]string {
-	all := map[string]string{labelKind: kind}
-	for k, v := range labels {
-		if len(k)+len(v) <= 4096 && k != labelKind { // containerd's bound on one label
-			all[k] = v
-		}
-	}
-	return all
 }
 
 func noteDegraded(obs Observer, u *unit, degraded []spec.Degraded) {

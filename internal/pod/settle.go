@@ -176,10 +176,8 @@ func (s *settler) drain(ctx context.Context, u *unit) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
 	defer cancel()
-	select {
-	case <-stdio.Drained():
-	case <-ctx.Done():
-		s.obs.Event(u.id, "log still draining: something holds the container's output open", nil)
+	if err := stdio.Drain(ctx); err != nil {
+		s.obs.Event(u.id, "log still draining", err)
 	}
 }
 

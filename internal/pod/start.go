@@ -84,7 +84,7 @@ func mayStart(u *unit) error {
 	return u.pod.mustBeReady()
 }
 
-// errRemoved ends the start of a container that is to be removed.
+// errRemoved ends the creation or the start of a container that is to be removed.
 var errRemoved = fmt.Errorf("its removal was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
 
 // start makes the task, starts it and records that it runs. u.task must be held.
@@ -133,7 +133,9 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 		Snapshotter: u.container.Snapshotter,
 		SnapshotKey: u.id,
 	})
-	stdio.Started()
+	if serr := stdio.Started(); err == nil {
+		err = serr
+	}
 	if err != nil {
 		return state.Process{}, err
 	}

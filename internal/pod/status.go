@@ -4,6 +4,7 @@ package pod
 
 import (
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -100,6 +101,7 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		Metadata:    cfg.GetMetadata(),
 		State:       containerState(st),
 		CreatedAt:   u.createdAt,
+		StartedAt:   unixNano(st.StartedAt),
 		Image:       s.image(ct),
 		ImageRef:    ct.ImageRef,
 		ImageId:     ct.ImageID,
@@ -111,9 +113,6 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	}
 	if r := cfg.GetLinux().GetResources(); r != nil {
 		out.Resources = &runtimeapi.ContainerResources{Linux: r}
-	}
-	if !st.StartedAt.IsZero() {
-		out.StartedAt = st.StartedAt.UnixNano()
 	}
 	if st.Phase == state.Exited {
 		out.FinishedAt = st.Exit.At.UnixNano()
@@ -172,4 +171,12 @@ func criSignal(s string) runtimeapi.Signal {
 		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
 	}
 	return criSignals[n] // absent: SIGNAL_RUNTIME_DEFAULT
+}
+
+// unixNano is CRI's form of an instant; 0 for none.
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
 }

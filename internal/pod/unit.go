@@ -39,7 +39,7 @@ type unit struct {
 	// changing serialises changes. It is held over the fsync and guards nothing else, so that only
 	// writers of this one unit ever wait for it.
 	changing gate
-	erased   bool // the record is deleted; guarded by changing
+	erased   bool // the record is deleted, or could not be made; guarded by changing
 
 	// task is held by whoever works on the unit's task: its making, its start, its deletion, or the
 	// comparison of the record with containerd.
@@ -64,6 +64,7 @@ type unit struct {
 		process  state.Process // made, perhaps not recorded yet
 		stdio    Stdio         // nil when there is none
 		released error         // of the last attempt to release
+		label    string        // the process's SELinux label; "" for none
 		// interrupt ends the creation or the start in flight; nil when there is none.
 		interrupt context.CancelCauseFunc
 		compared  bool
@@ -125,7 +126,7 @@ func (u *unit) init(st state.Status) {
 	u.compared, u.hurried = make(chan struct{}), make(chan struct{})
 	u.changing, u.task = make(gate, 1), make(gate, 1)
 	u.evidence.init(st.Exit)
-	u.mu.process = st.Process
+	u.mu.process, u.mu.label = st.Process, st.SELinuxLabel
 	if st.Phase.Ended() {
 		close(u.settled)
 	}
@@ -243,6 +244,19 @@ func (u *unit) stdio() Stdio {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.stdio
+}
+
+func (u *unit) setLabel(label string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.label = label
+}
+
+// label is the SELinux label of the unit's process, recorded or not; "" for none.
+func (u *unit) label() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.label
 }
 
 func (u *unit) setReleaseError(err error) {

@@ -117,16 +117,9 @@ func (f *Files) MakeHostPath(path string) error {
 	return nil
 }
 
-// IO returns the directory for the stdio of a container.
+// IO returns the directory for the stdio of a container. Its content belongs to package logs, which
+// also removes it.
 func (f *Files) IO(id string) string { return filepath.Join(f.state, "io", id) }
-
-// RemoveIO removes the directory of a container's stdio.
-func (f *Files) RemoveIO(id string) error {
-	if err := os.RemoveAll(f.IO(id)); err != nil {
-		return fmt.Errorf("remove stdio of container %s: %w", id, err)
-	}
-	return nil
-}
 
 // Remove unmounts and removes everything of one sandbox or container but its stdio.
 func (f *Files) Remove(id string) error {

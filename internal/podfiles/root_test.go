@@ -98,7 +98,7 @@ func TestRemoveTakesEverythingAndCanBeRepeated(t *testing.T) {
 		t.Errorf("listed %v, %v", ids, err)
 	}
 	for range 2 {
-		for _, err := range []error{f.Remove("p1"), f.Remove("c1"), f.RemoveIO("c1")} {
+		for _, err := range []error{f.Remove("p1"), f.Remove("c1"), os.RemoveAll(f.IO("c1"))} {
 			if err != nil {
 				t.Error(err)
 			}

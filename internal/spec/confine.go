@@ -4,6 +4,7 @@ package spec
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -12,65 +13,111 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// confine applies seccomp, AppArmor and SELinux.
-func confine(h Host, s *specs.Spec, in Container) error {
+// confine applies seccomp, AppArmor and SELinux to a container. Each is given as the request asks,
+// or refused with the name of the field. A privileged container has none of them (CRI,
+// LinuxContainerSecurityContext.privileged). SELinux comes last: once it has allocated a label,
+// nothing fails any more.
+func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
-	p := profile(sec.GetSeccomp(), sec.GetPrivileged())
-	if p.GetProfileType() == runtimeapi.SecurityProfile_Localhost && p != nil {
-		if in.Seccomp == nil {
-			return fmt.Errorf("seccomp profile %s cannot be loaded: %w", p.GetLocalhostRef(), errdefs.ErrInvalidArgument)
-		}
-		loaded, err := in.Seccomp(p.GetLocalhostRef())
-		if err != nil {
-			return fmt.Errorf("load seccomp profile %s: %w", p.GetLocalhostRef(), err)
-		}
-		if !h.Seccomp {
-			return fmt.Errorf("seccomp profile %s: this kernel has no seccomp: %w", p.GetLocalhostRef(), errdefs.ErrInvalidArgument)
-		}
-		s.Linux.Seccomp = loaded
-	} else if err := applySeccomp(h, s, p); err != nil {
-		return err
+	if sec.GetPrivileged() {
+		return nil, applySELinux(h, s, []string{"disable"})
 	}
-	if !sec.GetPrivileged() {
-		if err := applyAppArmor(h, s, sec.GetApparmor()); err != nil {
-			return err
-		}
-		applySELinux(s, sec.GetSelinuxOptions())
+	//nolint:staticcheck // deprecated, and what older kubelets send
+	p, err := profile("seccomp", sec.GetSeccomp(), "seccomp_profile_path", sec.GetSeccompProfilePath())
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	if err := applySeccomp(h, s, p, in.Seccomp); err != nil {
+		return nil, err
+	}
+	//nolint:staticcheck // as above
+	p, err = profile("apparmor", sec.GetApparmor(), "apparmor_profile", sec.GetApparmorProfile())
+	if err != nil {
+		return nil, err
+	}
+	if sec.GetApparmor() == nil && p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
+		p = nil // CRI: for apparmor_profile runtime/default is the same as no profile
+	}
+	if p == nil {
+		s.Process.ApparmorProfile = h.AppArmorDefault
+	} else if err := applyAppArmor(h, s, p); err != nil {
+		return nil, err
+	}
+	return seLinux(h, s, sec.GetSelinuxOptions(), in.SandboxLabel)
 }
 
-// applySeccomp applies the default profile where it is asked for. No profile at all means unconfined: the
-// kubelet says RuntimeDefault when it means it.
-func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile) error {
-	if p == nil || p.GetProfileType() != runtimeapi.SecurityProfile_RuntimeDefault {
+// profile returns the profile that a request asks for, nil for none: that of field, or, from a
+// kubelet that does not know the field yet, the deprecated one, which is a string.
+func profile(field string, p *runtimeapi.SecurityProfile, deprecated, old string) (*runtimeapi.SecurityProfile, error) {
+	if p == nil {
+		path, local := strings.CutPrefix(old, "localhost/")
+		switch {
+		case old == "":
+			return nil, nil
+		case old == "runtime/default" || old == "docker/default":
+			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, nil
+		case old == "unconfined":
+			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, nil
+		case !local || path == "":
+			return nil, fmt.Errorf("%s: %q is not runtime/default, unconfined or localhost/PROFILE: %w", deprecated, old, errdefs.ErrInvalidArgument)
+		}
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}, nil
+	}
+	switch local := p.GetProfileType() == runtimeapi.SecurityProfile_Localhost; {
+	case runtimeapi.SecurityProfile_ProfileType_name[int32(p.GetProfileType())] == "":
+		return nil, fmt.Errorf("%s.profile_type: %d is not known: %w", field, p.GetProfileType(), errdefs.ErrInvalidArgument)
+	case local && p.GetLocalhostRef() == "":
+		return nil, fmt.Errorf("%s.localhost_ref: Localhost needs the name of a profile: %w", field, errdefs.ErrInvalidArgument)
+	case !local && p.GetLocalhostRef() != "":
+		return nil, fmt.Errorf("%s.localhost_ref: profile %q is not for type %s: %w", field, p.GetLocalhostRef(), p.GetProfileType(), errdefs.ErrInvalidArgument)
+	}
+	return p, nil
+}
+
+// applySeccomp applies a profile; load reads those of the host. No profile at all means unconfined:
+// the kubelet sends RuntimeDefault when it means it.
+func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, load func(path string) (*specs.LinuxSeccomp, error)) error {
+	if p == nil || p.GetProfileType() == runtimeapi.SecurityProfile_Unconfined {
 		return nil
 	}
 	if !h.Seccomp {
+		return fmt.Errorf("seccomp: profile %s cannot be applied: this kernel has no seccomp: %w", nameOf(p), errdefs.ErrFailedPrecondition)
+	}
+	if p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
+		s.Linux.Seccomp = seccomp.DefaultProfile(s)
+		s.Linux.Seccomp.Architectures = architectures(runtime.GOARCH)
 		return nil
 	}
-	s.Linux.Seccomp = seccomp.DefaultProfile(s)
+	if load == nil {
+		return fmt.Errorf("seccomp: profile %s cannot be loaded: %w", p.GetLocalhostRef(), errdefs.ErrFailedPrecondition)
+	}
+	loaded, err := load(p.GetLocalhostRef())
+	if err != nil {
+		return fmt.Errorf("seccomp: load profile %s: %w", p.GetLocalhostRef(), err)
+	}
+	s.Linux.Seccomp = loaded
 	return nil
 }
 
+// applyAppArmor applies a profile that the request names.
 func applyAppArmor(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile) error {
-	switch {
-	case p == nil || p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault:
-		s.Process.ApparmorProfile = h.AppArmorDefault
-	case p.GetProfileType() == runtimeapi.SecurityProfile_Localhost:
-		if h.AppArmorDefault == "" {
-			return fmt.Errorf("AppArmor profile %q: this host has no AppArmor: %w", p.GetLocalhostRef(), errdefs.ErrInvalidArgument)
-		}
+	if p.GetProfileType() == runtimeapi.SecurityProfile_Unconfined {
+		return nil
+	}
+	if h.AppArmorDefault == "" {
+		return fmt.Errorf("apparmor: profile %s cannot be applied: this host has no AppArmor, or does not let berth load profiles: %w",
+			nameOf(p), errdefs.ErrFailedPrecondition)
+	}
+	s.Process.ApparmorProfile = h.AppArmorDefault
+	if p.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
 		s.Process.ApparmorProfile = strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
 	}
 	return nil
 }
 
-func applySELinux(s *specs.Spec, o *runtimeapi.SELinuxOption) {
-	if o == nil || o.GetType() == "" || o.GetUser() == "" || o.GetRole() == "" {
-		return
+func nameOf(p *runtimeapi.SecurityProfile) string {
+	if p.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
+		return p.GetLocalhostRef()
 	}
-	label := strings.Join([]string{o.GetUser(), o.GetRole(), o.GetType(), o.GetLevel()}, ":")
-	s.Process.SelinuxLabel = strings.TrimSuffix(label, ":")
-	s.Linux.MountLabel = strings.TrimSuffix(strings.Join([]string{o.GetUser(), "object_r", "container_file_t", o.GetLevel()}, ":"), ":")
+	return p.GetProfileType().String()
 }

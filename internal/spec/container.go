@@ -3,12 +3,9 @@
 package spec
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -20,6 +17,7 @@ import (
 type Container struct {
 	ID, SandboxID string
 	SandboxPID    uint32 // of the pause process
+	SandboxLabel  string // the pause process's SELinux label; "" where there is none
 	TargetPID     uint32 // of the container whose PID namespace is joined, for NamespaceMode TARGET
 	Config        *runtimeapi.ContainerConfig
 	Sandbox       *runtimeapi.PodSandboxConfig
@@ -33,16 +31,19 @@ type Container struct {
 	Files map[string]string
 	// Volumes are the image's volumes: container path by host directory.
 	Volumes map[string]string
-	// Devices resolves a host path (a device node or a directory of them).
+	// Devices resolves a host path: a device node or a directory of them.
 	Devices                      func(path string) ([]Device, error)
 	PrivilegedWithoutHostDevices bool
+	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
 	PodAnnotations               []string // patterns
 	ContainerAnnotations         []string // patterns
-	// Seccomp loads a Localhost profile.
+	// Seccomp loads a Localhost profile; see ParseSeccomp.
 	Seccomp func(path string) (*specs.LinuxSeccomp, error)
 }
 
-// ForContainer is a container's specification.
+// ForContainer returns a container's specification, and the parts of the request that this host
+// cannot do and the container works without. Errors name the field that is refused; the caller adds
+// the container's name.
 func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
@@ -50,7 +51,13 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if privileged && !in.Sandbox.GetLinux().GetSecurityContext().GetPrivileged() {
 		return nil, nil, fmt.Errorf("a privileged container needs a privileged sandbox: %w", errdefs.ErrInvalidArgument)
 	}
-	s := base()
+	if err := CheckContainer(cfg); err != nil {
+		return nil, nil, err
+	}
+	if err := CheckImage(in.Image); err != nil {
+		return nil, nil, err
+	}
+	s := base(h)
 	s.Root = &specs.Root{Path: "rootfs", Readonly: sec.GetReadonlyRootfs()}
 	s.Process.Terminal = cfg.GetTty()
 	s.Process.NoNewPrivileges = sec.GetNoNewPrivs()
@@ -60,10 +67,10 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := capabilities(h, s, sec); err != nil {
 		return nil, nil, err
 	}
-	if err := namespaces(s, in); err != nil {
+	if err := namespaces(h, s, in); err != nil {
 		return nil, nil, err
 	}
-	if err := mounts(h, s, in); err != nil {
+	if err := mounts(s, in); err != nil {
 		return nil, nil, err
 	}
 	if !privileged {
@@ -77,7 +84,8 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := devices(h, s, in); err != nil {
 		return nil, nil, err
 	}
-	if err := confine(h, s, in); err != nil {
+	lost, err := confine(h, s, in)
+	if err != nil {
 		return nil, nil, err
 	}
 	s.Annotations = passThrough(in.Sandbox.GetAnnotations(), in.PodAnnotations)
@@ -86,182 +94,5 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	s.Annotations["io.kubernetes.cri.container-type"] = "container"
 	s.Annotations["io.kubernetes.cri.container-name"] = cfg.GetMetadata().GetName()
 	s.Annotations["io.kubernetes.cri.image-name"] = in.ImageName
-	return s, degraded, nil
-}
-
-// process sets arguments, environment, directory and user.
-func process(s *specs.Spec, in Container) error {
-	cfg := in.Config
-	name := cfg.GetMetadata().GetName()
-	args := slices.Clone(cfg.GetCommand())
-	if len(args) == 0 {
-		args = slices.Clone(in.Image.Entrypoint)
-		if len(cfg.GetArgs()) == 0 {
-			args = append(args, in.Image.Cmd...)
-		}
-	}
-	args = append(args, cfg.GetArgs()...)
-	if len(args) == 0 {
-		return fmt.Errorf("container %s has no command: neither its configuration nor the image %s gives one: %w", name, in.ImageName, errdefs.ErrInvalidArgument)
-	}
-	s.Process.Args = args
-
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME=" + in.Hostname}
-	if s.Process.Terminal {
-		env = append(env, "TERM=xterm")
-	}
-	for _, e := range in.Image.Env {
-		env = setEnv(env, e)
-	}
-	for _, e := range cfg.GetEnvs() {
-		if strings.ContainsAny(e.GetKey(), "=\x00") || e.GetKey() == "" || bytes.IndexByte(e.GetValue(), 0) >= 0 {
-			return fmt.Errorf("container %s: environment variable %q is not one: %w", name, e.GetKey(), errdefs.ErrInvalidArgument)
-		}
-		env = setEnv(env, e.GetKey()+"="+string(e.GetValue()))
-	}
-
-	cwd := cfg.GetWorkingDir()
-	if cwd == "" {
-		cwd = in.Image.WorkingDir
-	}
-	if cwd == "" {
-		cwd = "/"
-	}
-	if !path.IsAbs(cwd) {
-		return fmt.Errorf("container %s: working directory %q is not absolute: %w", name, cwd, errdefs.ErrInvalidArgument)
-	}
-	cwd = path.Clean(cwd)
-	if strings.HasPrefix(cwd, "/proc/self/fd") || strings.HasPrefix(cwd, "/proc/thread-self/fd") { // CVE-2024-21626
-		return fmt.Errorf("container %s: working directory %q is a descriptor, not a directory: %w", name, cwd, errdefs.ErrInvalidArgument)
-	}
-	s.Process.Cwd = cwd
-
-	user, home, err := resolveUser(in)
-	if err != nil {
-		return fmt.Errorf("container %s: %w", name, err)
-	}
-	s.Process.User = user
-	if !slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
-		env = append(env, "HOME="+home)
-	}
-	s.Process.Env = env
-	return nil
-}
-
-// setEnv sets a variable, in place of an earlier one of the same name.
-func setEnv(env []string, e string) []string {
-	key, _, _ := strings.Cut(e, "=")
-	for i := range env {
-		if k, _, _ := strings.Cut(env[i], "="); k == key {
-			env[i] = e
-			return env
-		}
-	}
-	return append(env, e)
-}
-
-// defaultCaps are what a container has unless it asks for more or less: the set that Docker
-// introduced and Kubernetes users know.
-var defaultCaps = []string{
-	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
-	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
-}
-
-func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityContext) error {
-	known := map[string]bool{}
-	for _, c := range h.Capabilities {
-		known[c] = true
-	}
-	norm := func(list []string) (out []string, all bool, err error) {
-		for _, c := range list {
-			n := strings.ToUpper(c)
-			if n == "ALL" {
-				all = true
-				continue
-			}
-			if !strings.HasPrefix(n, "CAP_") {
-				n = "CAP_" + n
-			}
-			if !known[n] {
-				return nil, false, fmt.Errorf("capability %q is not known to this host: %w", c, errdefs.ErrInvalidArgument)
-			}
-			out = append(out, n)
-		}
-		return out, all, nil
-	}
-	add, addAll, err := norm(sec.GetCapabilities().GetAddCapabilities())
-	if err != nil {
-		return err
-	}
-	drop, dropAll, err := norm(sec.GetCapabilities().GetDropCapabilities())
-	if err != nil {
-		return err
-	}
-	ambient, _, err := norm(sec.GetCapabilities().GetAddAmbientCapabilities())
-	if err != nil {
-		return err
-	}
-	var caps []string
-	switch {
-	case sec.GetPrivileged():
-		caps = slices.Clone(h.Capabilities)
-		add, drop = nil, nil
-	case addAll:
-		caps = slices.Clone(h.Capabilities)
-	case dropAll:
-	default:
-		for _, c := range defaultCaps {
-			if known[c] {
-				caps = append(caps, c)
-			}
-		}
-	}
-	for _, c := range append(add, ambient...) {
-		if !slices.Contains(caps, c) {
-			caps = append(caps, c)
-		}
-	}
-	caps = slices.DeleteFunc(caps, func(c string) bool { return slices.Contains(drop, c) })
-	// Inheritable stays empty, always: what is in it passes to programs without their file asking (CVE-2022-24769).
-	// Ambient capabilities need to be inheritable, so those that were asked for are.
-	s.Process.Capabilities = &specs.LinuxCapabilities{Bounding: caps, Effective: slices.Clone(caps), Permitted: slices.Clone(caps)}
-	if len(ambient) > 0 {
-		s.Process.Capabilities.Ambient, s.Process.Capabilities.Inheritable = ambient, slices.Clone(ambient)
-	}
-	return nil
-}
-
-func namespaces(s *specs.Spec, in Container) error {
-	opts := in.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	ofPause := func(name string) string { return fmt.Sprintf("/proc/%d/ns/%s", in.SandboxPID, name) }
-	s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}}
-	add := func(t specs.LinuxNamespaceType, p string) {
-		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t, Path: p})
-	}
-	if in.NetNS != "" {
-		add(specs.NetworkNamespace, in.NetNS)
-		add(specs.UTSNamespace, ofPause("uts"))
-	}
-	if opts.GetIpc() != runtimeapi.NamespaceMode_NODE {
-		add(specs.IPCNamespace, ofPause("ipc"))
-	}
-	switch opts.GetPid() {
-	case runtimeapi.NamespaceMode_CONTAINER:
-		add(specs.PIDNamespace, "")
-	case runtimeapi.NamespaceMode_POD:
-		add(specs.PIDNamespace, ofPause("pid"))
-	case runtimeapi.NamespaceMode_TARGET:
-		if in.TargetPID == 0 {
-			return fmt.Errorf("target container %q does not run, its PID namespace cannot be joined: %w", opts.GetTargetId(), errdefs.ErrFailedPrecondition)
-		}
-		add(specs.PIDNamespace, fmt.Sprintf("/proc/%d/ns/pid", in.TargetPID))
-	}
-	return nil
-}
-
-func profile(p *runtimeapi.SecurityProfile, privileged bool) *runtimeapi.SecurityProfile {
-	if privileged {
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
-	}
-	return p
+	return s, append(degraded, lost...), nil
 }

@@ -3,6 +3,7 @@
 package spec
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -14,25 +15,40 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// These are the past holes of programs like this one, each closed: the names say what they were.
+// These are the past holes of programs like this one (PROPERTIES, "Past holes"), each closed. The
+// names say what they were. Those of images and archives are in package ctrd.
 
 func host() Host {
 	return Host{
-		Capabilities: []string{"CAP_CHOWN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_KILL"}, Seccomp: true, MinOOMScoreAdj: -1000,
-		Devices: func() []Device { return []Device{{Path: "/dev/null", Type: "c", Major: 1, Minor: 3}} },
+		Capabilities:   []string{"CAP_CHOWN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_KILL"},
+		Seccomp:        true,
+		MinOOMScoreAdj: -1000,
+		Devices:        func() []Device { return []Device{{Path: "/dev/null", Type: "c", Major: 1, Minor: 3}} },
 	}
 }
 
 func input() Container {
 	return Container{
-		ID: "c1", SandboxID: "p1", SandboxPID: 7, NetNS: "/run/netns/x", Hostname: "h", ImageName: "img",
+		ID:         "c1",
+		SandboxID:  "p1",
+		SandboxPID: 7,
+		NetNS:      "/run/netns/x",
+		Hostname:   "h",
+		ImageName:  "img",
 		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Command: []string{"/x"},
-			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{}, Resources: &runtimeapi.LinuxContainerResources{}},
+			Metadata: &runtimeapi.ContainerMetadata{Name: "c"},
+			Command:  []string{"/x"},
+			Linux: &runtimeapi.LinuxContainerConfig{
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{},
+				Resources:       &runtimeapi.LinuxContainerResources{},
+			},
 		},
-		Sandbox: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p"}, Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{}}},
-		Passwd:  []byte("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\nbig:x:4294967296:0::/:/bin/sh\n"),
-		Group:   []byte("root:x:0:\nwheel:x:10:app,other\napp:x:1001:\n"),
+		Sandbox: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "p"},
+			Linux:    &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{}},
+		},
+		Passwd: []byte("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\nbig:x:4294967296:0::/:/bin/sh\n"),
+		Group:  []byte("root:x:0:\nwheel:x:10:app,other\napp:x:1001:\n"),
 	}
 }
 
@@ -56,6 +72,7 @@ func refused(t *testing.T, what string, err error) {
 	}
 }
 
+// CVE-2022-24769, CVE-2022-27652
 func TestInheritableCapabilitiesStayEmpty(t *testing.T) {
 	in := input()
 	sec(&in).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
@@ -72,6 +89,7 @@ func TestInheritableCapabilitiesStayEmpty(t *testing.T) {
 	refused(t, "unknown capability", err)
 }
 
+// CVE-2024-40635
 func TestIDsBeyondInt32AreRefusedAndNeverRoot(t *testing.T) {
 	for _, user := range []string{"4294967296", "2147483648", "18446744073709551616", "1000:4294967296", "big"} {
 		in := input()
@@ -91,6 +109,8 @@ func TestIDsBeyondInt32AreRefusedAndNeverRoot(t *testing.T) {
 	}
 }
 
+// CVE-2023-25173, CVE-2022-2995: the own group is one of the supplementary ones, and so is dropped
+// by no program that only looks there.
 func TestUsersAndGroupsAreResolved(t *testing.T) {
 	for _, tt := range []struct {
 		user     string
@@ -136,6 +156,7 @@ func TestUsersAndGroupsAreResolved(t *testing.T) {
 	refused(t, "newline in user", err)
 }
 
+// CVE-2025-4437
 func TestAHugePasswdIsRefusedNotEaten(t *testing.T) {
 	in := input()
 	in.Passwd = make([]byte, MaxEtcFile+1)
@@ -143,6 +164,7 @@ func TestAHugePasswdIsRefusedNotEaten(t *testing.T) {
 	refused(t, "huge passwd", err)
 }
 
+// CVE-2021-21334
 func TestEnvOfOneContainerNeverLeaksIntoAnother(t *testing.T) {
 	image := ocispec.ImageConfig{Env: append(make([]string, 0, 10), "A=image", "B=image"), Entrypoint: append(make([]string, 0, 10), "/e"), Cmd: append(make([]string, 0, 10), "c")}
 	one, two := input(), input()
@@ -159,19 +181,55 @@ func TestEnvOfOneContainerNeverLeaksIntoAnother(t *testing.T) {
 	}
 }
 
-func TestAWorkingDirectoryIsNoDescriptor(t *testing.T) {
-	for _, dir := range []string{"/proc/self/fd/7", "/proc/./self/fd/7", "relative", "/a/../proc/self/fd"} {
+// CVE-2024-21626
+func TestAWorkingDirectoryIsNotADescriptor(t *testing.T) {
+	for _, dir := range []string{
+		"/proc/self/fd/7", "/proc/./self/fd/7", "relative", "/a/../proc/self/fd", "/proc/thread-self/fd/7", "/proc/1/fd/7",
+		"/proc/self/task/1/fd/7", "//proc//self//fd//7", "/a\x00b",
+	} {
 		in := input()
 		in.Config.WorkingDir = dir
 		_, _, err := ForContainer(host(), in)
 		refused(t, dir, err)
+		in = input()
+		in.Image.WorkingDir = dir
+		_, _, err = ForContainer(host(), in)
+		refused(t, "of the image: "+dir, err)
 	}
+	for _, dir := range []string{"/", "/fd", "/proc", "/home/proc/self/fd", "/procs/x/fd"} {
+		in := input()
+		in.Config.WorkingDir = dir
+		if got := make1(t, in).Process.Cwd; got != dir {
+			t.Errorf("%s became %s", dir, got)
+		}
+	}
+}
+
+// CVE-2022-23648
+func TestVolumesOfAnImageStayInTheImageAndAreBounded(t *testing.T) {
+	for _, v := range []string{"/../../etc", "a/../../b", "x\x00y"} {
+		refused(t, v, CheckImage(ocispec.ImageConfig{Volumes: map[string]struct{}{v: {}}}))
+	}
+	many := map[string]struct{}{}
+	for i := range MaxVolumes {
+		many[fmt.Sprint("/v", i)] = struct{}{}
+	}
+	if err := CheckImage(ocispec.ImageConfig{Volumes: many}); err != nil {
+		t.Error(err)
+	}
+	many["/one/more"] = struct{}{}
+	refused(t, "too many", CheckImage(ocispec.ImageConfig{Volumes: many}))
+	in := input()
+	in.Image.Volumes = many
+	_, _, err := ForContainer(host(), in)
+	refused(t, "a container of it", err)
 }
 
 func TestMountsStayInTheContainer(t *testing.T) {
 	for _, m := range []*runtimeapi.Mount{
 		{ContainerPath: "/a/../../etc", HostPath: "/x"}, {ContainerPath: "", HostPath: "/x"}, {ContainerPath: "/a", HostPath: "x"},
-		{ContainerPath: "/a", HostPath: "/x", RecursiveReadOnly: true},
+		{ContainerPath: "/a", HostPath: "/x", RecursiveReadOnly: true}, {ContainerPath: "/", HostPath: "/x"},
+		{ContainerPath: "/a", HostPath: "/x\x00y"}, {ContainerPath: "/a", HostPath: "/x", Propagation: 17},
 	} {
 		in := input()
 		in.Config.Mounts = []*runtimeapi.Mount{m}
@@ -192,6 +250,7 @@ func TestMountsStayInTheContainer(t *testing.T) {
 	}
 }
 
+// CVE-2022-0811
 func TestSysctlValuesCannotSmuggle(t *testing.T) {
 	sysctl := func(k, v string, ns *runtimeapi.NamespaceOption) error {
 		_, _, err := ForSandbox(host(), Sandbox{ID: "p1", Config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
@@ -209,6 +268,7 @@ func TestSysctlValuesCannotSmuggle(t *testing.T) {
 	refused(t, "host network", sysctl("net.ipv4.ip_forward", "1", &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}))
 }
 
+// CVE-2024-3154
 func TestAnnotationsNeverBecomeUnitProperties(t *testing.T) {
 	in := input()
 	in.PodAnnotations = []string{"*"}
@@ -235,7 +295,7 @@ func TestPrivilegedNeedsAPrivilegedSandbox(t *testing.T) {
 func TestSeccompDefaultIsAppliedWhereItIsAskedFor(t *testing.T) {
 	in := input()
 	if make1(t, in).Linux.Seccomp != nil {
-		t.Error("nobody asked for it")
+		t.Error("it is there, and was not asked for")
 	}
 	sec(&in).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 	if make1(t, in).Linux.Seccomp == nil {
@@ -243,6 +303,7 @@ func TestSeccompDefaultIsAppliedWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
+// CVE-2022-4318: a newline in a value became a line of a file.
 func TestNamesOfAPodStayInTheirFiles(t *testing.T) {
 	_, _, _, err := EtcFiles(&runtimeapi.PodSandboxConfig{}, nil, "a\n6.6.6.6 evil")
 	refused(t, "hostname", err)
@@ -259,17 +320,17 @@ func TestCgroupPathsPerDriver(t *testing.T) {
 		systemd      bool
 		parent, want string
 	}{
-		{false, "", "/k8s.io/id"}, {false, "/kubepods/pod1", "/kubepods/pod1/id"}, {false, "kubepods.slice", ""}, {false, "/../../x", ""},
+		{false, "", "/k8s.io/id"}, {false, "/kubepods/pod1", "/kubepods/pod1/id"}, {false, "kubepods.slice", ""}, {false, "/kubepods.slice/kubepods-pod1.slice", ""}, {false, "/../../x", ""},
 		{true, "", "system.slice:cri-containerd:id"}, {true, "/kubepods.slice/kubepods-pod1.slice", "kubepods-pod1.slice:cri-containerd:id"}, {true, "/kubepods", ""},
 	} {
-		got, err := cgroupsPath(Host{SystemdCgroup: tt.systemd}, tt.parent, "id")
+		got, err := cgroupsPath(tt.systemd, tt.parent, "id")
 		if got != tt.want || (err != nil) != (tt.want == "") {
 			t.Errorf("systemd %v, parent %q: %q %v", tt.systemd, tt.parent, got, err)
 		}
 	}
 }
 
-func TestWhatTheHostCannotDoIsSaid(t *testing.T) {
+func TestWhatTheHostCannotDoIsReported(t *testing.T) {
 	h := host()
 	h.MinOOMScoreAdj = 0
 	in := input()

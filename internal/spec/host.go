@@ -3,27 +3,38 @@
 package spec
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Host is what the node can do, read once at start.
+// Host is what the node can do. It is read once, when berth starts.
 type Host struct {
-	CgroupV2      bool
-	SystemdCgroup bool // the handler's cgroup driver
-	Seccomp       bool
+	CgroupV2 bool
+	Seccomp  bool
 	// AppArmorDefault is the name of the loaded default profile; "" where AppArmor is off.
 	AppArmorDefault string
 	Capabilities    []string // all that a privileged container gets, CAP_ names
 	SwapAccounting  bool
-	// MinOOMScoreAdj is the lowest oom_score_adj that this process may give. -1000 with
+	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
+	// this host does not have the controller.
+	HugePages []string
+	// MinOOMScoreAdj is the lowest oom_score_adj that this process may write: -1000 with
 	// CAP_SYS_RESOURCE.
 	MinOOMScoreAdj int
-	// Devices are the host's device nodes, for privileged containers.
+	// MaxRlimits are the highest resource limits that this process may set, by their OCI names;
+	// none with CAP_SYS_RESOURCE.
+	MaxRlimits map[string]uint64
+	// SELinux allocates labels; nil where SELinux is off.
+	SELinux SELinux
+	// Devices lists the host's device nodes, for privileged containers.
 	Devices func() []Device
 }
 
@@ -36,43 +47,61 @@ type Device struct {
 	UID, GID     uint32
 }
 
-// Degraded is something asked for that this host cannot do.
+// Degraded is a part of a request that this host cannot do, and without which the container or the
+// sandbox works all the same.
 type Degraded struct{ What, Why string }
 
-// ReadHost looks at the host. systemd says which cgroup driver the OCI runtime is told to use.
-func ReadHost(systemd bool, capabilities []string, appArmorDefault string) (Host, error) {
-	h := Host{SystemdCgroup: systemd, Capabilities: capabilities, AppArmorDefault: appArmorDefault, MinOOMScoreAdj: -1000, Devices: hostDevices}
+// cgroupRoot is where the control groups of the host are mounted.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// ReadHost reads what this host can do. capabilities are those of this process, and appArmorDefault
+// is the profile that is loaded.
+func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
+	h := Host{
+		Capabilities:    capabilities,
+		AppArmorDefault: appArmorDefault,
+		MinOOMScoreAdj:  -1000,
+		Devices:         hostDevices,
+	}
 	var st unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/cgroup", &st); err != nil {
-		return h, fmt.Errorf("look at cgroups: %w", err)
+	if err := unix.Statfs(cgroupRoot, &st); err != nil {
+		return h, fmt.Errorf("read cgroups of host: %w", err)
 	}
 	h.CgroupV2 = st.Type == unix.CGROUP2_SUPER_MAGIC
 	h.SwapAccounting = h.CgroupV2
 	if !h.CgroupV2 {
-		_, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
+		_, err := os.Stat(filepath.Join(cgroupRoot, "memory/memory.memsw.limit_in_bytes"))
 		h.SwapAccounting = err == nil
+	}
+	var err error
+	if h.HugePages, err = readHugePages(h.CgroupV2); err != nil {
+		return h, fmt.Errorf("read huge page sizes of host: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err == nil {
 		h.Seccomp = true
 	}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return h, fmt.Errorf("look at own capabilities: %w", err)
+		return h, fmt.Errorf("read own capabilities: %w", err)
 	}
-	if !mayLowerOOM(string(status)) {
+	if !hasSysResource(string(status)) {
 		own, err := os.ReadFile("/proc/self/oom_score_adj")
 		if err != nil {
-			return h, fmt.Errorf("look at own oom_score_adj: %w", err)
+			return h, fmt.Errorf("read own oom_score_adj: %w", err)
+		}
+		if h.MaxRlimits, err = readMaxRlimits(); err != nil {
+			return h, err
 		}
 		if h.MinOOMScoreAdj, err = strconv.Atoi(strings.TrimSpace(string(own))); err != nil {
-			return h, fmt.Errorf("look at own oom_score_adj: %w", err)
+			return h, fmt.Errorf("read own oom_score_adj: %w", err)
 		}
 	}
 	return h, nil
 }
 
-// mayLowerOOM: lowering oom_score_adj needs CAP_SYS_RESOURCE (proc(5)).
-func mayLowerOOM(status string) bool {
+// hasSysResource reports whether the process of a /proc/PID/status has CAP_SYS_RESOURCE, which
+// lowering oom_score_adj and raising a hard resource limit need (proc(5), setrlimit(2)).
+func hasSysResource(status string) bool {
 	for line := range strings.Lines(status) {
 		if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
 			caps, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
@@ -82,7 +111,61 @@ func mayLowerOOM(status string) bool {
 	return false
 }
 
-// hostDevices lists /dev, without what a container gets anyway.
+// readHugePages returns the page sizes that the hugetlb controller can limit, the smallest first.
+func readHugePages(v2 bool) ([]string, error) {
+	if v2 {
+		b, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(strings.Fields(string(b)), "hugetlb") {
+			return nil, nil
+		}
+	} else if matches, err := filepath.Glob(filepath.Join(cgroupRoot, "hugetlb/hugetlb.*.limit_in_bytes")); err != nil || len(matches) == 0 {
+		return nil, err // the controller is absent, or mounted nowhere
+	}
+	entries, err := os.ReadDir("/sys/kernel/mm/hugepages")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var sizes []string
+	for _, e := range entries {
+		if s := pageSize(e.Name()); s != "" {
+			sizes = append(sizes, s)
+		}
+	}
+	slices.SortFunc(sizes, func(a, b string) int {
+		return cmp.Or(cmp.Compare(unitRank(a), unitRank(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	})
+	return sizes, nil
+}
+
+func unitRank(size string) int { return strings.IndexByte("KMG", size[len(size)-2]) }
+
+// pageSize returns the hugetlb controller's name for the page size of a directory in
+// /sys/kernel/mm/hugepages: 2MB for hugepages-2048kB. It is "" for any other name.
+func pageSize(dir string) string {
+	v, ok := strings.CutPrefix(dir, "hugepages-")
+	if !ok {
+		return ""
+	}
+	n, err := strconv.ParseUint(strings.TrimSuffix(v, "kB"), 10, 64)
+	if err != nil || !strings.HasSuffix(v, "kB") {
+		return ""
+	}
+	unit := 0
+	for n >= 1024 && unit < 2 {
+		n >>= 10
+		unit++
+	}
+	return strconv.FormatUint(n, 10) + []string{"KB", "MB", "GB"}[unit]
+}
+
+// hostDevices lists the device nodes in /dev, without those of file systems that every container
+// gets of its own.
 func hostDevices() []Device {
 	var list []Device
 	var walk func(dir string)
@@ -110,13 +193,21 @@ func hostDevices() []Device {
 	return list
 }
 
-// DeviceAt describes the device node at path, which is not followed if it is a link. False: it is none.
+// DeviceAt returns the device node at path. A link is not followed. It is false for anything that
+// is not a device node.
 func DeviceAt(path string) (Device, bool) {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {
 		return Device{}, false
 	}
-	d := Device{Path: path, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)), Mode: st.Mode & 0o777, UID: st.Uid, GID: st.Gid}
+	d := Device{
+		Path:  path,
+		Major: int64(unix.Major(st.Rdev)),
+		Minor: int64(unix.Minor(st.Rdev)),
+		Mode:  st.Mode & 0o777,
+		UID:   st.Uid,
+		GID:   st.Gid,
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
 		d.Type = "b"

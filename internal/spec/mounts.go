@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// defaultMasked are the files of the kernel that say what other containers do, or act on the host.
 func defaultMasked() []string {
 	return []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -25,37 +26,39 @@ func defaultReadonly() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-func defaultMounts(h Host, privileged bool) []specs.Mount {
+// defaultMounts are the file systems of the kernel that every container has. The first two are all
+// that the pause process needs.
+func defaultMounts(privileged bool) []specs.Mount {
 	mode := "ro"
 	if privileged {
 		mode = "rw"
 	}
-	cgroup := specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}}
+	of := func(kind, dst string, options ...string) specs.Mount {
+		return specs.Mount{Destination: dst, Type: kind, Source: kind, Options: options}
+	}
 	return []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", mode}},
-		cgroup,
+		of("proc", "/proc", "nosuid", "noexec", "nodev"),
+		of("tmpfs", "/dev", "nosuid", "strictatime", "mode=755", "size=65536k"),
+		of("devpts", "/dev/pts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+		of("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
+		of("sysfs", "/sys", "nosuid", "noexec", "nodev", mode),
+		of("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", mode),
 	}
 }
 
-// mounts puts together the defaults, the pod's own files, the image's volumes and what was asked for; the later
-// ones take the place of earlier ones at the same destination, parents come before children.
-func mounts(h Host, s *specs.Spec, in Container) error {
+// mounts puts together the defaults, the pod's own files, the image's volumes and what the
+// configuration asks for. What comes later takes the place of what has the same destination, and
+// parents come before children.
+func mounts(s *specs.Spec, in Container) error {
 	cfg := in.Config
-	privileged := cfg.GetLinux().GetSecurityContext().GetPrivileged()
-	all := defaultMounts(h, privileged)
+	sec := cfg.GetLinux().GetSecurityContext()
+	all := defaultMounts(sec.GetPrivileged())
 	taken := map[string]bool{}
 	var asked []specs.Mount
 	for _, m := range cfg.GetMounts() {
 		om, err := mountOf(m)
 		if err != nil {
-			return fmt.Errorf("container %s: %w", cfg.GetMetadata().GetName(), err)
-		}
-		if m.GetReadonly() && m.GetRecursiveReadOnly() {
-			om.Options = append(om.Options, "rro")
+			return err
 		}
 		taken[om.Destination] = true
 		asked = append(asked, om)
@@ -68,63 +71,86 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 			}
 		}
 	}
-	ro := "rw"
-	if cfg.GetLinux().GetSecurityContext().GetReadonlyRootfs() {
-		ro = "ro"
-	}
 	for dst, src := range in.Files {
-		if taken[dst] {
-			continue
+		if !taken[dst] {
+			asked = append(asked, fileMount(dst, src, sec.GetReadonlyRootfs()))
 		}
-		opt := []string{"rbind", "rprivate", ro}
-		if dst == "/dev/shm" {
-			opt = []string{"rbind", "rprivate", "rw"}
-		}
-		asked = append(asked, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: opt})
 	}
 	for dst, src := range in.Volumes {
 		if !taken[dst] {
-			asked = append(asked, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: []string{"rbind", "rprivate", "rw"}})
+			asked = append(asked, specs.Mount{
+				Destination: dst,
+				Type:        "bind",
+				Source:      src,
+				Options:     []string{"rbind", "rprivate", "nodev", "rw"},
+			})
 		}
 	}
 	slices.SortStableFunc(asked, func(a, b specs.Mount) int {
-		return cmp.Or(cmp.Compare(strings.Count(path.Clean(a.Destination), "/"), strings.Count(path.Clean(b.Destination), "/")), cmp.Compare(a.Destination, b.Destination))
+		depth := func(m specs.Mount) int { return strings.Count(path.Clean(m.Destination), "/") }
+		return cmp.Or(cmp.Compare(depth(a), depth(b)), cmp.Compare(a.Destination, b.Destination))
 	})
 	all = slices.DeleteFunc(all, func(m specs.Mount) bool { return taken[m.Destination] })
 	s.Mounts = slices.Concat(all, asked)
 	return nil
 }
 
+// fileMount mounts one of the pod's own files. They lie in a file system of the host's, on which a
+// container must be able to make neither devices nor programs that change who runs them. A
+// read-only root is read-only here, too; /dev/shm is memory of the pod's, and stays writable.
+func fileMount(dst, src string, readonly bool) specs.Mount {
+	mode := "rw"
+	if readonly && dst != "/dev/shm" {
+		mode = "ro"
+	}
+	return specs.Mount{
+		Destination: dst,
+		Type:        "bind",
+		Source:      src,
+		Options:     []string{"rbind", "rprivate", "nosuid", "nodev", "noexec", mode},
+	}
+}
+
+// mountOf returns the OCI mount of a mount of the request. A destination with .. in it is refused
+// rather than cleaned: whoever wrote it means something else than what it would become.
 func mountOf(m *runtimeapi.Mount) (specs.Mount, error) {
-	dst := m.GetContainerPath()
+	dst, src := m.GetContainerPath(), m.GetHostPath()
 	if m.GetImage().GetImage() != "" {
-		return specs.Mount{}, fmt.Errorf("mount %s: images as volumes are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
+		return specs.Mount{}, fmt.Errorf("mount %s: image: images as volumes are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
+	}
+	if len(m.GetUidMappings())+len(m.GetGidMappings()) > 0 {
+		return specs.Mount{}, fmt.Errorf("mount %s: uidMappings and gidMappings are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
 	}
 	if dst == "" || strings.Contains(dst, "\x00") || slices.Contains(strings.Split(dst, "/"), "..") {
-		return specs.Mount{}, fmt.Errorf("mount: container path %q is not one: %w", dst, errdefs.ErrInvalidArgument)
+		return specs.Mount{}, fmt.Errorf("mount: container_path %q is not a path within the container: %w", dst, errdefs.ErrInvalidArgument)
 	}
-	if !path.IsAbs(dst) {
-		dst = "/" + dst
+	if dst = path.Clean("/" + dst); dst == "/" {
+		return specs.Mount{}, fmt.Errorf("mount: container_path / would hide the image: %w", errdefs.ErrInvalidArgument)
 	}
-	if !path.IsAbs(m.GetHostPath()) {
-		return specs.Mount{}, fmt.Errorf("mount %s: host path %q is not absolute: %w", dst, m.GetHostPath(), errdefs.ErrInvalidArgument)
+	if !path.IsAbs(src) || strings.Contains(src, "\x00") {
+		return specs.Mount{}, fmt.Errorf("mount %s: host_path %q is not absolute: %w", dst, src, errdefs.ErrInvalidArgument)
 	}
 	if m.GetRecursiveReadOnly() && (!m.GetReadonly() || m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE) {
 		return specs.Mount{}, fmt.Errorf("mount %s: recursive_read_only needs readonly and private propagation: %w", dst, errdefs.ErrInvalidArgument)
 	}
 	opts := []string{"rbind"}
-	switch m.GetPropagation() {
+	switch p := m.GetPropagation(); p {
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		opts = append(opts, "rshared")
 	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
 		opts = append(opts, "rslave")
-	default:
+	case runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
 		opts = append(opts, "rprivate")
+	default:
+		return specs.Mount{}, fmt.Errorf("mount %s: propagation %d is not known: %w", dst, p, errdefs.ErrInvalidArgument)
 	}
 	if m.GetReadonly() {
 		opts = append(opts, "ro")
 	} else {
 		opts = append(opts, "rw")
 	}
-	return specs.Mount{Destination: path.Clean(dst), Type: "bind", Source: m.GetHostPath(), Options: opts}, nil
+	if m.GetRecursiveReadOnly() {
+		opts = append(opts, "rro")
+	}
+	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: opts}, nil
 }

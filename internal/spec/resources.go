@@ -4,17 +4,21 @@ package spec
 
 import (
 	"fmt"
-	"os"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// resources sets the container's cgroup, what it may use there, and its oom_score_adj.
 func resources(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	r := in.Config.GetLinux().GetResources()
 	var err error
-	if s.Linux.CgroupsPath, err = cgroupsPath(h, in.Sandbox.GetLinux().GetCgroupParent(), in.ID); err != nil {
+	if s.Linux.CgroupsPath, err = cgroupsPath(in.SystemdCgroup, in.Sandbox.GetLinux().GetCgroupParent(), in.ID); err != nil {
 		return nil, err
 	}
 	res, degraded, err := LinuxResources(h, r)
@@ -25,9 +29,14 @@ func resources(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	return append(degraded, oomScore(h, s, int(r.GetOomScoreAdj()))...), nil
 }
 
-// LinuxResources are the cgroup's settings.
+// LinuxResources returns the cgroup settings of a container. A limit of the request that this host
+// cannot keep is reported as degraded if the container is no worse off without it; any other one is
+// ErrFailedPrecondition, and an impossible value is ErrInvalidArgument.
 func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, []Degraded, error) {
-	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()}, Memory: &specs.LinuxMemory{}}
+	out := &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()},
+		Memory: &specs.LinuxMemory{},
+	}
 	var degraded []Degraded
 	if v := r.GetCpuPeriod(); v > 0 {
 		p := uint64(v)
@@ -41,79 +50,88 @@ func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.Linux
 		out.CPU.Shares = &p
 	}
 	if v := r.GetMemoryLimitInBytes(); v < 0 {
-		return nil, nil, fmt.Errorf("memory limit %d is negative: %w", v, errdefs.ErrInvalidArgument)
+		return nil, nil, fmt.Errorf("memory_limit_in_bytes %d is negative: %w", v, errdefs.ErrInvalidArgument)
 	} else if v > 0 {
 		out.Memory.Limit = &v
 		if h.SwapAccounting {
-			swap := v // no swap beyond the limit, unless it is asked for
+			swap := v // no swap beyond the memory limit, unless the request has a limit for both
 			if s := r.GetMemorySwapLimitInBytes(); s != 0 {
 				swap = s
 			}
 			out.Memory.Swap = &swap
 		} else if r.GetMemorySwapLimitInBytes() != 0 {
-			degraded = append(degraded, Degraded{"memory swap limit", "this kernel does not account swap"})
+			degraded = append(degraded, Degraded{
+				What: "memory swap limit",
+				Why:  "this kernel does not account swap",
+			})
 		}
 	}
-	for _, p := range r.GetHugepageLimits() {
-		out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: p.GetPageSize(), Limit: p.GetLimit()})
+	pages, lost, err := hugePages(h, r.GetHugepageLimits())
+	if err != nil {
+		return nil, nil, err
 	}
+	out.HugepageLimits = pages
+	degraded = append(degraded, lost...)
 	if len(r.GetUnified()) > 0 {
-		if !h.CgroupV2 {
-			degraded = append(degraded, Degraded{"unified cgroup settings", "this host has cgroup v1"})
+		if h.CgroupV2 {
+			out.Unified = maps.Clone(r.GetUnified())
 		} else {
-			out.Unified = map[string]string{}
-			for k, v := range r.GetUnified() {
-				out.Unified[k] = v
-			}
+			degraded = append(degraded, Degraded{
+				What: "unified cgroup settings",
+				Why:  "this host has cgroup v1",
+			})
 		}
 	}
 	return out, degraded, nil
 }
 
-// oomScore sets oom_score_adj, raised to what this process may give.
-func oomScore(h Host, s *specs.Spec, adj int) []Degraded {
-	if adj < h.MinOOMScoreAdj {
-		why := fmt.Sprintf("lowering it needs CAP_SYS_RESOURCE, which this berth lacks; %d is used", h.MinOOMScoreAdj)
-		s.Process.OOMScoreAdj = &h.MinOOMScoreAdj
-		return []Degraded{{fmt.Sprintf("oom_score_adj %d", adj), why}}
-	}
-	s.Process.OOMScoreAdj = &adj
-	return nil
-}
+var pageSizeForm = regexp.MustCompile(`^[1-9][0-9]{0,5}(KB|MB|GB)$`)
 
-func denyDevices() []specs.LinuxDeviceCgroup {
-	return []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
-}
-
-// devices gives a privileged container the host's, another one those it asks for.
-func devices(h Host, s *specs.Spec, in Container) error {
-	if in.Config.GetLinux().GetSecurityContext().GetPrivileged() && !in.PrivilegedWithoutHostDevices {
-		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
-		for _, d := range h.Devices() {
-			addDevice(s, d, d.Path)
+// hugePages returns the limits that the hugetlb controller can keep. The kubelet sends a limit of 0
+// for every page size of the node with every container: without the controller that asks for
+// nothing that a container would miss. A limit above 0 promises memory to one container and
+// withholds it from others, so it is refused where it cannot be kept.
+func hugePages(h Host, limits []*runtimeapi.HugepageLimit) (out []specs.LinuxHugepageLimit, degraded []Degraded, err error) {
+	var lost []string
+	for _, l := range limits {
+		size := l.GetPageSize()
+		switch {
+		case !pageSizeForm.MatchString(size):
+			return nil, nil, fmt.Errorf("hugepage_limits: page size %q is not one, such as 2MB: %w", size, errdefs.ErrInvalidArgument)
+		case slices.Contains(h.HugePages, size):
+			out = append(out, specs.LinuxHugepageLimit{Pagesize: size, Limit: l.GetLimit()})
+		case l.GetLimit() > 0:
+			return nil, nil, fmt.Errorf("hugepage_limits: a limit of %d bytes for pages of %s cannot be kept: %s: %w",
+				l.GetLimit(), size, h.whyNoHugePages(), errdefs.ErrFailedPrecondition)
+		default:
+			lost = append(lost, size)
 		}
+	}
+	if len(lost) > 0 {
+		degraded = []Degraded{{
+			What: "hugepage limit of 0 for " + strings.Join(lost, ", "),
+			Why:  h.whyNoHugePages(),
+		}}
+	}
+	return out, degraded, nil
+}
+
+func (h Host) whyNoHugePages() string {
+	if len(h.HugePages) == 0 {
+		return "this host does not have the hugetlb cgroup controller"
+	}
+	return "the hugetlb cgroup controller of this host only knows pages of " + strings.Join(h.HugePages, ", ")
+}
+
+// oomScore sets oom_score_adj, raised to the lowest value that this process may write.
+func oomScore(h Host, s *specs.Spec, adj int) []Degraded {
+	if adj >= h.MinOOMScoreAdj {
+		s.Process.OOMScoreAdj = &adj
 		return nil
 	}
-	s.Linux.Resources.Devices = denyDevices()
-	for _, want := range in.Config.GetDevices() {
-		found, err := in.Devices(want.GetHostPath())
-		if err != nil {
-			return fmt.Errorf("container %s: device %s: %w", in.Config.GetMetadata().GetName(), want.GetHostPath(), err)
-		}
-		for _, d := range found {
-			dst := want.GetContainerPath() + d.Path[len(want.GetHostPath()):]
-			addDevice(s, d, dst)
-			major, minor := d.Major, d.Minor
-			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{
-				Allow: true, Type: d.Type, Major: &major, Minor: &minor, Access: want.GetPermissions(),
-			})
-		}
-	}
-	return nil
-}
-
-func addDevice(s *specs.Spec, d Device, dst string) {
-	mode := os.FileMode(d.Mode)
-	uid, gid := d.UID, d.GID
-	s.Linux.Devices = append(s.Linux.Devices, specs.LinuxDevice{Path: dst, Type: d.Type, Major: d.Major, Minor: d.Minor, FileMode: &mode, UID: &uid, GID: &gid})
+	s.Process.OOMScoreAdj = &h.MinOOMScoreAdj
+	return []Degraded{{
+		What: fmt.Sprintf("oom_score_adj %d", adj),
+		Why:  fmt.Sprintf("lowering it needs CAP_SYS_RESOURCE, which this berth lacks; %d is used", h.MinOOMScoreAdj),
+	}}
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -15,102 +14,35 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// MaxEtcFile is how large an image's /etc/passwd and /etc/group may be, in bytes.
-const MaxEtcFile = 4 << 20
+const (
+	// MaxEtcFile is how large an image's /etc/passwd and /etc/group may be, in bytes.
+	MaxEtcFile = 4 << 20
+	// MaxGroups is how many groups a process may be in: NGROUPS_MAX of the kernel.
+	MaxGroups = 65536
+)
 
-type passwdEntry struct {
-	name     string
-	uid, gid uint32
-	home     string
-}
-
-type groupEntry struct {
-	name    string
-	gid     uint32
-	members []string
-}
-
-// resolveUser finds the user, the groups and the home directory of a container's process.
+// resolveUser finds the user, the groups and the home directory of a container's process. The
+// image's files are read in place and never copied: they are as large as an image's author likes.
 func resolveUser(in Container) (specs.User, string, error) {
 	if len(in.Passwd) > MaxEtcFile || len(in.Group) > MaxEtcFile {
 		return specs.User{}, "", fmt.Errorf("image %s: /etc/passwd or /etc/group is larger than %d bytes: %w", in.ImageName, MaxEtcFile, errdefs.ErrInvalidArgument)
 	}
-	sec := in.Config.GetLinux().GetSecurityContext()
-	users, groups := parsePasswd(in.Passwd), parseGroup(in.Group)
-
-	userStr, groupStr, _ := strings.Cut(in.Image.User, ":")
-	if strings.ContainsAny(in.Image.User, "\n") {
-		return specs.User{}, "", fmt.Errorf("user %q of image %s is more than a name: %w", in.Image.User, in.ImageName, errdefs.ErrInvalidArgument)
+	user, group, err := askedUser(in)
+	if err != nil {
+		return specs.User{}, "", err
 	}
-	switch {
-	case sec.GetRunAsUser() != nil:
-		if v := sec.GetRunAsUser().GetValue(); v < 0 || v > math.MaxInt32 {
-			return specs.User{}, "", fmt.Errorf("run_as_user %d is not a user ID: %w", v, errdefs.ErrInvalidArgument)
-		}
-		userStr, groupStr = strconv.FormatInt(sec.GetRunAsUser().GetValue(), 10), ""
-	case sec.GetRunAsUsername() != "":
-		userStr, groupStr = sec.GetRunAsUsername(), ""
+	u, err := findUser(in, user)
+	if err != nil {
+		return specs.User{}, "", err
 	}
-	if sec.GetRunAsGroup() != nil {
-		if sec.GetRunAsUser() == nil && sec.GetRunAsUsername() == "" {
-			return specs.User{}, "", fmt.Errorf("run_as_group needs a user: %w", errdefs.ErrInvalidArgument)
-		}
-		if v := sec.GetRunAsGroup().GetValue(); v < 0 || v > math.MaxInt32 {
-			return specs.User{}, "", fmt.Errorf("run_as_group %d is not a group ID: %w", v, errdefs.ErrInvalidArgument)
-		}
-		groupStr = strconv.FormatInt(sec.GetRunAsGroup().GetValue(), 10)
-	}
-	if userStr == "" {
-		userStr = "0"
-	}
-	u := passwdEntry{home: "/"}
-	var err error
-	if u.uid, err = parseID(userStr); err == nil {
-		if i := slices.IndexFunc(users, func(e passwdEntry) bool { return e.uid == u.uid }); i >= 0 {
-			u = users[i]
-		} else if u.uid == 0 {
-			u.home = "/root"
-		}
-	} else {
-		if isNumber(userStr) {
-			return specs.User{}, "", fmt.Errorf("user %q: %w", userStr, err)
-		}
-		i := slices.IndexFunc(users, func(e passwdEntry) bool { return e.name == userStr })
-		if i < 0 {
-			return specs.User{}, "", fmt.Errorf("user %q is not in /etc/passwd of image %s: %w", userStr, in.ImageName, errdefs.ErrInvalidArgument)
-		}
-		u = users[i]
-	}
-	if groupStr != "" {
-		if u.gid, err = parseID(groupStr); err != nil {
-			if isNumber(groupStr) {
-				return specs.User{}, "", fmt.Errorf("group %q: %w", groupStr, err)
-			}
-			i := slices.IndexFunc(groups, func(e groupEntry) bool { return e.name == groupStr })
-			if i < 0 {
-				return specs.User{}, "", fmt.Errorf("group %q is not in /etc/group of image %s: %w", groupStr, in.ImageName, errdefs.ErrInvalidArgument)
-			}
-			u.gid = groups[i].gid
+	if group != "" {
+		if u.gid, err = findGroup(in, group); err != nil {
+			return specs.User{}, "", err
 		}
 	}
-	out := specs.User{UID: u.uid, GID: u.gid, AdditionalGids: []uint32{u.gid}}
-	add := func(g uint32) {
-		if !slices.Contains(out.AdditionalGids, g) {
-			out.AdditionalGids = append(out.AdditionalGids, g)
-		}
-	}
-	if sec.GetSupplementalGroupsPolicy() == runtimeapi.SupplementalGroupsPolicy_Merge && u.name != "" {
-		for _, g := range groups {
-			if slices.Contains(g.members, u.name) {
-				add(g.gid)
-			}
-		}
-	}
-	for _, g := range sec.GetSupplementalGroups() {
-		if g < 0 || g > math.MaxInt32 {
-			return specs.User{}, "", fmt.Errorf("supplemental group %d is not a group ID: %w", g, errdefs.ErrInvalidArgument)
-		}
-		add(uint32(g))
+	out := specs.User{UID: u.uid, GID: u.gid}
+	if out.AdditionalGids, err = additionalGroups(in, u); err != nil {
+		return specs.User{}, "", err
 	}
 	if u.home == "" {
 		u.home = "/"
@@ -118,16 +50,148 @@ func resolveUser(in Container) (specs.User, string, error) {
 	return out, u.home, nil
 }
 
-func isNumber(s string) bool {
-	for _, r := range s {
-		if r < '0' || r > '9' {
-			return false
-		}
+// askedUser returns the user and the group, each a name or a number, that the request asks for,
+// else the image. group is "" where nobody names one.
+func askedUser(in Container) (user, group string, err error) {
+	if strings.ContainsAny(in.Image.User, "\n") { // CVE-2022-4318
+		return "", "", fmt.Errorf("user %q of image %s is more than a name: %w", in.Image.User, in.ImageName, errdefs.ErrInvalidArgument)
 	}
-	return s != ""
+	user, group, _ = strings.Cut(in.Image.User, ":")
+	sec := in.Config.GetLinux().GetSecurityContext()
+	switch {
+	case sec.GetRunAsUser() != nil && sec.GetRunAsUsername() != "":
+		return "", "", fmt.Errorf("run_as_user and run_as_username cannot be together: %w", errdefs.ErrInvalidArgument)
+	case sec.GetRunAsUser() != nil:
+		if v := sec.GetRunAsUser().GetValue(); v < 0 || v > math.MaxInt32 {
+			return "", "", fmt.Errorf("run_as_user: %d is not a user ID: %w", v, errdefs.ErrInvalidArgument)
+		}
+		user, group = strconv.FormatInt(sec.GetRunAsUser().GetValue(), 10), ""
+	case sec.GetRunAsUsername() != "":
+		user, group = sec.GetRunAsUsername(), ""
+	}
+	if sec.GetRunAsGroup() != nil {
+		if sec.GetRunAsUser() == nil && sec.GetRunAsUsername() == "" {
+			return "", "", fmt.Errorf("run_as_group: it needs a user: %w", errdefs.ErrInvalidArgument)
+		}
+		if v := sec.GetRunAsGroup().GetValue(); v < 0 || v > math.MaxInt32 {
+			return "", "", fmt.Errorf("run_as_group: %d is not a group ID: %w", v, errdefs.ErrInvalidArgument)
+		}
+		group = strconv.FormatInt(sec.GetRunAsGroup().GetValue(), 10)
+	}
+	if user == "" {
+		user = "0"
+	}
+	return user, group, nil
 }
 
-// parseID takes what fits a kernel's ID and an int32: anything larger has become root before (CVE-2024-40635).
+// passwdEntry is what counts of a line of passwd(5).
+type passwdEntry struct {
+	name     string
+	uid, gid uint32
+	home     string
+}
+
+// findUser finds a user by name or number. A number needs no entry in /etc/passwd.
+func findUser(in Container, user string) (passwdEntry, error) {
+	id, err := parseID(user)
+	if err != nil && isNumber(user) {
+		return passwdEntry{}, fmt.Errorf("user %q: %w", user, err)
+	}
+	byID := err == nil
+	for line := range bytes.Lines(in.Passwd) {
+		f, ok := entry[[6][]byte](line)
+		if !ok || !byID && string(f[0]) != user {
+			continue
+		}
+		uid, ok1 := idOf(f[2])
+		gid, ok2 := idOf(f[3])
+		if ok1 && ok2 && (!byID || uid == id) {
+			return passwdEntry{name: string(f[0]), uid: uid, gid: gid, home: string(f[5])}, nil
+		}
+	}
+	switch {
+	case !byID:
+		return passwdEntry{}, fmt.Errorf("user %q is not in /etc/passwd of image %s: %w", user, in.ImageName, errdefs.ErrInvalidArgument)
+	case id == 0:
+		return passwdEntry{home: "/root"}, nil
+	default:
+		return passwdEntry{uid: id, home: "/"}, nil
+	}
+}
+
+// findGroup finds a group by name or number. A number needs no entry in /etc/group.
+func findGroup(in Container, group string) (uint32, error) {
+	id, err := parseID(group)
+	if err == nil {
+		return id, nil
+	}
+	if isNumber(group) {
+		return 0, fmt.Errorf("group %q: %w", group, err)
+	}
+	for line := range bytes.Lines(in.Group) {
+		if f, ok := entry[[4][]byte](line); ok && string(f[0]) == group {
+			if gid, ok := idOf(f[2]); ok {
+				return gid, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("group %q is not in /etc/group of image %s: %w", group, in.ImageName, errdefs.ErrInvalidArgument)
+}
+
+// additionalGroups returns the user's own group, those that the image puts the user in, unless the
+// policy is Strict, and those of the request.
+func additionalGroups(in Container, u passwdEntry) ([]uint32, error) {
+	sec := in.Config.GetLinux().GetSecurityContext()
+	list := []uint32{u.gid}
+	known := map[uint32]bool{u.gid: true}
+	add := func(g uint32) error {
+		if known[g] {
+			return nil
+		}
+		if len(list) == MaxGroups {
+			return fmt.Errorf("user %q is in more than %d groups: %w", u.name, MaxGroups, errdefs.ErrInvalidArgument)
+		}
+		known[g] = true
+		list = append(list, g)
+		return nil
+	}
+	switch sec.GetSupplementalGroupsPolicy() {
+	case runtimeapi.SupplementalGroupsPolicy_Strict:
+	case runtimeapi.SupplementalGroupsPolicy_Merge:
+		if u.name == "" {
+			break
+		}
+		for line := range bytes.Lines(in.Group) {
+			f, ok := entry[[4][]byte](line)
+			if !ok || !isMember(f[3], u.name) {
+				continue
+			}
+			if gid, ok := idOf(f[2]); ok {
+				if err := add(gid); err != nil {
+					return nil, err
+				}
+			}
+		}
+	default:
+		return nil, fmt.Errorf("supplemental_groups_policy: %d is not known: %w", sec.GetSupplementalGroupsPolicy(), errdefs.ErrInvalidArgument)
+	}
+	for _, g := range sec.GetSupplementalGroups() {
+		if g < 0 || g > math.MaxInt32 {
+			return nil, fmt.Errorf("supplemental_groups: %d is not a group ID: %w", g, errdefs.ErrInvalidArgument)
+		}
+		if err := add(uint32(g)); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func isNumber(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// parseID takes what fits a kernel's ID and an int32: anything larger has become root before
+// (CVE-2024-40635).
 func parseID(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n > math.MaxInt32 {
@@ -136,41 +200,47 @@ func parseID(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// parsePasswd reads passwd(5). Lines that are not entries are passed over.
-func parsePasswd(b []byte) []passwdEntry {
-	var list []passwdEntry
-	for line := range bytes.Lines(b) {
-		f := strings.Split(strings.TrimRight(string(line), "\r\n"), ":")
-		if len(f) < 6 || f[0] == "" || strings.HasPrefix(f[0], "#") {
-			continue
-		}
-		uid, err1 := parseID(f[2])
-		gid, err2 := parseID(f[3])
-		if err1 != nil || err2 != nil {
-			continue
-		}
-		list = append(list, passwdEntry{name: f[0], uid: uid, gid: gid, home: f[5]})
+// idOf is parseID for a field of a file.
+func idOf(b []byte) (uint32, bool) {
+	if len(b) == 0 || len(b) > 20 {
+		return 0, false
 	}
-	return list
+	var n uint64
+	for _, c := range b {
+		if c < '0' || c > '9' || n > math.MaxInt32 {
+			return 0, false
+		}
+		n = n*10 + uint64(c-'0')
+	}
+	return uint32(n), n <= math.MaxInt32 //nolint:gosec // it is only used if it fits
 }
 
-// parseGroup reads group(5), in the same way.
-func parseGroup(b []byte) []groupEntry {
-	var list []groupEntry
-	for line := range bytes.Lines(b) {
-		f := strings.Split(strings.TrimRight(string(line), "\r\n"), ":")
-		if len(f) < 4 || f[0] == "" || strings.HasPrefix(f[0], "#") {
-			continue
-		}
-		gid, err := parseID(f[2])
-		if err != nil {
-			continue
-		}
-		e := groupEntry{name: f[0], gid: gid}
-		if f[3] != "" {
-			e.members = strings.Split(f[3], ",")
-		}
-		list = append(list, e)
+// entry splits a line of passwd(5) or group(5) into its first fields, of which there must be as
+// many as the array has; the last one ends at the next colon. It is false for lines that are not
+// entries, which are passed over.
+func entry[F [4][]byte | [6][]byte](line []byte) (fields F, ok bool) {
+	line = bytes.TrimRight(line, "\r\n")
+	if len(line) == 0 || line[0] == ':' || line[0] == '#' {
+		return fields, false
 	}
-	return list
+	more := true
+	for i := range len(fields) {
+		if !more {
+			return fields, false
+		}
+		fields[i], line, more = bytes.Cut(line, []byte(":"))
+	}
+	return fields, true
+}
+
+// isMember reports whether a name is in the list of members of a group.
+func isMember(members []byte, name string) bool {
+	for more := true; more; {
+		var m []byte
+		m, members, more = bytes.Cut(members, []byte(","))
+		if string(m) == name {
+			return true
+		}
+	}
+	return false
 }

@@ -28,13 +28,14 @@ func golden(t *testing.T, name string) []byte {
 	return bytes.TrimSpace(b)
 }
 
-// The golden files are a record as earlier versions of berth wrote it. It must load, its fields must
-// keep their names and order, and a field that berth no longer has ("volumes") must not matter.
+// The golden files are a record as earlier versions of berth wrote it. It must load, its fields
+// must keep their names and order, and a field that berth no longer has ("volumes") must not
+// matter.
 func TestAnEarlierBerthsRecordLoadsAndIsWrittenTheSameWay(t *testing.T) {
 	s := open(t, t.TempDir())
 	intent, status := golden(t, "container-intent.json"), golden(t, "container-status.json")
 	if err := s.db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketContainers)
+		b := tx.Bucket(KindContainer.bucket())
 		return errors.Join(b.Put([]byte("c1/intent"), intent), b.Put([]byte("c1/status"), status))
 	}); err != nil {
 		t.Fatal(err)

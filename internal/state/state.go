@@ -5,13 +5,13 @@ package state
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,22 +19,38 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Version of the layout. A berth reads its own and older ones.
+// Version is the version of the layout on disk. A berth reads its own and all older ones.
 const Version = 1
 
 var (
-	// ErrNewer: the database was written by a newer berth.
+	// ErrNewer is returned for a database that a newer berth wrote.
 	ErrNewer = errors.New("state was written by a newer berth")
-	// ErrInUse: another berth has the database open.
+	// ErrInUse is returned for a database that another berth has open.
 	ErrInUse = errors.New("state is in use by another berth")
+	// ErrDamaged is returned for a database whose file is damaged, other than in single records.
+	ErrDamaged = errors.New("state is damaged")
 )
 
+// Kind says what a record is about.
+type Kind string
+
+const (
+	KindSandbox   Kind = "sandbox"
+	KindContainer Kind = "container"
+)
+
+// bucket is where the records of the kind are.
+func (k Kind) bucket() []byte {
+	if k == KindSandbox {
+		return []byte("sandboxes")
+	}
+	return []byte("containers")
+}
+
 var (
-	bucketMeta       = []byte("meta")
-	bucketSandboxes  = []byte("sandboxes")
-	bucketContainers = []byte("containers")
-	keyVersion       = []byte("version")
-	keyOwner         = []byte("owner")
+	bucketMeta = []byte("meta")
+	keyVersion = []byte("version")
+	keyOwner   = []byte("owner")
 )
 
 const (
@@ -42,47 +58,8 @@ const (
 	suffixStatus = "/status"
 )
 
-// Change is one write of a transaction.
-type Change struct {
-	bucket []byte
-	id     string
-	intent func() ([]byte, error) // nil: unchanged
-	status *Status                // nil: unchanged
-	remove bool
-}
-
-// ID names the record that the change is about, for logs.
-func (ch Change) ID() string { return ch.id }
-
-// NewContainer writes a container's intent and first status.
-func NewContainer(c Container, s Status) Change {
-	return Change{bucket: bucketContainers, id: c.ID, intent: c.encode, status: &s}
-}
-
-// NewSandbox writes a sandbox's intent and first status.
-func NewSandbox(sb Sandbox, s Status) Change {
-	return Change{bucket: bucketSandboxes, id: sb.ID, intent: sb.encode, status: &s}
-}
-
-// ContainerStatus replaces a container's status.
-func ContainerStatus(id string, s Status) Change {
-	return Change{bucket: bucketContainers, id: id, status: &s}
-}
-
-// SandboxStatus replaces a sandbox's status.
-func SandboxStatus(id string, s Status) Change {
-	return Change{bucket: bucketSandboxes, id: id, status: &s}
-}
-
-// DeleteContainer deletes a container's record.
-func DeleteContainer(id string) Change {
-	return Change{bucket: bucketContainers, id: id, remove: true}
-}
-
-// DeleteSandbox deletes a sandbox's record.
-func DeleteSandbox(id string) Change {
-	return Change{bucket: bucketSandboxes, id: id, remove: true}
-}
+func intentKey(id string) []byte { return []byte(id + suffixIntent) }
+func statusKey(id string) []byte { return []byte(id + suffixStatus) }
 
 // Store is the database. Its methods may be called from any goroutine.
 type Store struct {
@@ -92,251 +69,135 @@ type Store struct {
 
 	mu struct {
 		sync.Mutex
-		waiting []*commit // not yet taken by a leader
-		leading bool      // a caller is writing; it takes the waiting ones next
+		waiting []*commit // that no leader has taken yet
+		leading bool      // a call of Commit leads, or is about to
 	}
 }
 
-type commit struct {
-	changes []Change
-	done    chan error // buffered: the leader never blocks on it
-	lead    chan struct{}
-}
+// lockTimeout is how long Open waits for another process to close the database.
+const lockTimeout = 500 * time.Millisecond
 
-// Open opens or makes the database berth.db in dir (mode 0700, made if absent).
-// It fails with [ErrInUse] when another process has it open, with [ErrNewer] when
-// a newer berth wrote it.
+// Open opens the database berth.db in dir. It makes both if they are absent, dir with mode 0700. It
+// returns [ErrInUse] when another process has the database open, [ErrNewer] when a newer berth
+// wrote it, and [ErrDamaged] when it cannot be read. Opening a database that is complete writes
+// nothing, so a full disk does not matter. The caller closes the store.
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	path := filepath.Join(dir, "berth.db")
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout:        500 * time.Millisecond, // of waiting for the file lock
-		FreelistType:   bbolt.FreelistMapType,
-		NoFreelistSync: true,
+	s := &Store{path: path}
+	err := guarded(func() error {
+		if err := verify(path); err != nil {
+			return err
+		}
+		var err error
+		s.db, err = bbolt.Open(path, 0o600, &bbolt.Options{
+			Timeout:      lockTimeout,
+			FreelistType: bbolt.FreelistMapType,
+			// Open rebuilds the free list, which costs less than writing it at each commit.
+			NoFreelistSync: true,
+		})
+		return err
 	})
-	if errors.Is(err, berrors.ErrTimeout) {
-		return nil, fmt.Errorf("open state %s: %w: stop it, or give this one a --root of its own", path, ErrInUse)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("open state %s: %w", path, err)
+		return nil, openError(path, err)
 	}
-	s := &Store{db: db, path: path}
 	if err := s.prepare(); err != nil {
-		_ = db.Close()
-		return nil, err
+		_ = s.db.Close()
+		return nil, openError(path, err)
 	}
 	return s, nil
 }
 
-func (s *Store) prepare() error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		meta, err := tx.CreateBucketIfNotExists(bucketMeta)
-		if err != nil {
-			return err
-		}
-		if v := meta.Get(keyVersion); v != nil {
-			n, err := strconv.Atoi(string(v))
-			if err != nil {
-				return fmt.Errorf("open state %s: version %q is not a number", s.path, v)
-			}
-			if n > Version {
-				return fmt.Errorf("open state %s: %w: it has version %d, this berth reads up to %d; upgrade berth or move the directory away", s.path, ErrNewer, n, Version)
-			}
-		}
-		for _, b := range [][]byte{bucketSandboxes, bucketContainers} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
-		if meta.Get(keyOwner) == nil {
-			var id [8]byte
-			_, _ = rand.Read(id[:]) // never fails
-			if err := meta.Put(keyOwner, []byte(hex.EncodeToString(id[:]))); err != nil {
-				return err
-			}
-		}
-		s.owner = string(meta.Get(keyOwner))
-		return meta.Put(keyVersion, []byte(strconv.Itoa(Version)))
-	})
+func openError(path string, err error) error {
+	const remedy = "put a backup in its place, or move it away and berth will remove the pods that it names"
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return fmt.Errorf("open state %s: %w: stop it, or give this one a --root of its own", path, ErrInUse)
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
+		return fmt.Errorf("open state %s: %w: %w: %s", path, ErrDamaged, err, remedy)
+	case errors.Is(err, ErrDamaged):
+		return fmt.Errorf("open state %s: %w: %s", path, err, remedy)
+	}
+	return fmt.Errorf("open state %s: %w", path, err)
 }
 
-// Owner is the ID of the berth that this state belongs to, made with the database: what berth makes outside
-// carries it.
-func (s *Store) Owner() string { return s.owner }
-
-// Close closes the database. Commits in flight are finished first.
-func (s *Store) Close() error { return s.db.Close() }
-
-// Commit writes the changes in one transaction and returns once they are on disk.
-// Commits of other callers may share the transaction; if that fails, each is
-// tried by itself, so that nobody gets another's error.
-func (s *Store) Commit(changes ...Change) error {
-	c := &commit{changes: changes, done: make(chan error, 1), lead: make(chan struct{}, 1)}
-	s.mu.Lock()
-	s.mu.waiting = append(s.mu.waiting, c)
-	if s.mu.leading {
-		s.mu.Unlock()
-		select {
-		case err := <-c.done:
-			return err
-		case <-c.lead: // the leader before us is done and hands over
-		}
-		s.mu.Lock()
-	}
-	s.mu.leading = true
-	batch := s.mu.waiting
-	s.mu.waiting = nil
-	s.mu.Unlock()
-
-	s.write(batch)
-
-	// Whoever waits first leads the next transaction: nobody writes for others for ever.
-	s.mu.Lock()
-	if len(s.mu.waiting) > 0 {
-		s.mu.waiting[0].lead <- struct{}{}
-	} else {
-		s.mu.leading = false
-	}
-	s.mu.Unlock()
-	return <-c.done
-}
-
-func (s *Store) write(batch []*commit) {
-	err := s.transaction(batch)
-	if err != nil && len(batch) > 1 {
-		for _, c := range batch {
-			c.done <- s.transaction([]*commit{c})
-		}
-		return
-	}
-	for _, c := range batch {
-		c.done <- err
-	}
-}
-
-func (s *Store) transaction(batch []*commit) error {
-	err := s.db.Update(func(tx *bbolt.Tx) error {
-		for _, c := range batch {
-			for _, ch := range c.changes {
-				if err := ch.apply(tx); err != nil {
-					return fmt.Errorf("record %s: %w", ch.id, err)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("commit state %s: %w", s.path, err)
-	}
-	return nil
-}
-
-func (ch Change) apply(tx *bbolt.Tx) error {
-	b := tx.Bucket(ch.bucket)
-	intent, status := []byte(ch.id+suffixIntent), []byte(ch.id+suffixStatus)
-	if ch.remove {
-		if err := b.Delete(intent); err != nil {
-			return err
-		}
-		return b.Delete(status)
-	}
-	if ch.intent != nil {
-		v, err := ch.intent()
-		if err != nil {
-			return err
-		}
-		if err := b.Put(intent, v); err != nil {
-			return err
-		}
-	}
-	if ch.status == nil {
+// verify reads every page that has records, or leads to some. bbolt panics at a page that it cannot
+// read. When it opens a database for writing it does so in a goroutine of its own, where nobody can
+// recover from it; when it opens one for reading it does not look at the pages.
+func verify(path string) error {
+	if st, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && st.Size() == 0 {
 		return nil
 	}
-	v, err := json.Marshal(ch.status)
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true})
 	if err != nil {
 		return err
 	}
-	return b.Put(status, v)
+	defer func() { _ = db.Close() }()
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(_, _ []byte) error { return nil })
+		})
+	})
 }
 
-// SandboxRecord is a sandbox as loaded.
-type SandboxRecord struct {
-	Sandbox
-	Status Status
+// guarded turns a panic of bbolt's, or a page beyond the end of the file, into an error.
+func guarded(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, p)
+		}
+	}()
+	return do()
 }
 
-// ContainerRecord is a container as loaded.
-type ContainerRecord struct {
-	Container
-	Status Status
-}
-
-// Damaged is a record that could not be read; it is left on disk.
-type Damaged struct {
-	ID  string
-	Err error
-}
-
-// Loaded is everything that was on disk.
-type Loaded struct {
-	Sandboxes  []SandboxRecord
-	Containers []ContainerRecord
-	Damaged    []Damaged
-}
-
-// Load reads every record. The error is the database's; a record that cannot be read is
-// reported in Damaged and does not keep the others from loading.
-func (s *Store) Load() (Loaded, error) {
-	var all Loaded
+// prepare makes what is absent of the buckets, the version and the owner.
+func (s *Store) prepare() error {
+	complete := false
 	err := s.db.View(func(tx *bbolt.Tx) error {
-		each(tx, bucketSandboxes, &all, func(intent, status []byte) error {
-			var r SandboxRecord
-			var err error
-			if r.Sandbox, err = decodeSandbox(intent); err != nil {
-				return err
-			}
-			if err := json.Unmarshal(status, &r.Status); err != nil {
-				return err
-			}
-			all.Sandboxes = append(all.Sandboxes, r)
+		meta := tx.Bucket(bucketMeta)
+		if meta == nil {
 			return nil
-		})
-		each(tx, bucketContainers, &all, func(intent, status []byte) error {
-			var r ContainerRecord
-			var err error
-			if r.Container, err = decodeContainer(intent); err != nil {
-				return err
-			}
-			if err := json.Unmarshal(status, &r.Status); err != nil {
-				return err
-			}
-			all.Containers = append(all.Containers, r)
+		}
+		v := meta.Get(keyVersion)
+		if v == nil {
 			return nil
-		})
+		}
+		n, err := strconv.Atoi(string(v))
+		if err != nil {
+			return fmt.Errorf("%w: its version is %q, which is not a number", ErrDamaged, v)
+		}
+		if n > Version {
+			return fmt.Errorf("%w: it has version %d, this berth reads up to %d: upgrade berth, or move the file away", ErrNewer, n, Version)
+		}
+		s.owner = string(meta.Get(keyOwner))
+		complete = n == Version && s.owner != "" && tx.Bucket(KindSandbox.bucket()) != nil && tx.Bucket(KindContainer.bucket()) != nil
 		return nil
 	})
-	if err != nil {
-		return Loaded{}, fmt.Errorf("load state %s: %w", s.path, err)
+	if err != nil || complete {
+		return err
 	}
-	return all, nil
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		if s.owner == "" {
+			var id [8]byte
+			_, _ = rand.Read(id[:]) // never fails
+			s.owner = hex.EncodeToString(id[:])
+		}
+		meta := tx.Bucket(bucketMeta)
+		return errors.Join(meta.Put(keyOwner, []byte(s.owner)), meta.Put(keyVersion, []byte(strconv.Itoa(Version))))
+	})
 }
 
-// each calls read for every record of a bucket and collects its errors as damage.
-func each(tx *bbolt.Tx, bucket []byte, all *Loaded, read func(intent, status []byte) error) {
-	b := tx.Bucket(bucket)
-	c := b.Cursor()
-	for k, v := c.First(); k != nil; k, v = c.Next() {
-		id, ok := strings.CutSuffix(string(k), suffixIntent)
-		if !ok {
-			if id, ok := strings.CutSuffix(string(k), suffixStatus); !ok || b.Get([]byte(id+suffixIntent)) == nil {
-				all.Damaged = append(all.Damaged, Damaged{ID: string(k), Err: errors.New("no intent belongs to this key")})
-			}
-			continue
-		}
-		if err := read(v, b.Get([]byte(id+suffixStatus))); err != nil {
-			all.Damaged = append(all.Damaged, Damaged{ID: id, Err: fmt.Errorf("read record %s: %w", id, err)})
-		}
-	}
-}
+// Owner is the ID of the berth that this state belongs to. It is made with the database, and
+// everything that berth makes outside carries it.
+func (s *Store) Owner() string { return s.owner }
+
+// Close closes the database, after the transaction in flight. Later commits return an error.
+func (s *Store) Close() error { return s.db.Close() }

@@ -3,12 +3,11 @@
 package state
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +22,7 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 
-func open(t *testing.T, dir string) *Store {
+func open(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := Open(dir)
 	if err != nil {
@@ -33,55 +32,87 @@ func open(t *testing.T, dir string) *Store {
 	return s
 }
 
+func load(t testing.TB, s *Store) Loaded {
+	t.Helper()
+	all, err := s.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func read(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 func someContainer(id string) (Container, Status) {
-	return Container{
-			ID: id, PodID: "p1", Handler: "runc", ImageID: "sha256:1", CreatedAt: t0,
-			Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}, Args: []string{"a"}},
-		}, Status{
-			Phase: Exited, CreatedAt: t0, StartedAt: t0.Add(1), Process: Process{Process: pidfd.Process{Pid: 7, StartTicks: 8, BootID: "b"}},
-			Exit:  exit.Fact{ID: id, Code: 42, Measured: true, Origin: exit.Kernel, At: t0.Add(2)},
-			Holds: HoldTask | HoldSnapshot,
-		}
+	c := Container{
+		ID:        id,
+		PodID:     "p1",
+		Handler:   "runc",
+		ImageID:   "sha256:1",
+		CreatedAt: t0,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: id},
+			Args:     []string{"a"},
+		},
+	}
+	st := Status{
+		Phase:     Exited,
+		CreatedAt: t0,
+		StartedAt: t0.Add(1),
+		Process:   Process{Process: pidfd.Process{Pid: 7, StartTicks: 8, BootID: "b"}},
+		Exit:      exit.Fact{ID: id, Code: 42, Measured: true, Origin: exit.Kernel, At: t0.Add(2)},
+		Holds:     HoldTask | HoldSnapshot,
+	}
+	return c, st
+}
+
+func someSandbox(id string) (Sandbox, Status) {
+	sb := Sandbox{
+		ID:        id,
+		NetNS:     "/run/netns/x",
+		CreatedAt: t0,
+		Config:    &runtimeapi.PodSandboxConfig{Hostname: "h", Metadata: &runtimeapi.PodSandboxMetadata{Name: id}},
+	}
+	return sb, Status{
+		Phase:   Ready,
+		Holds:   HoldNetNS | HoldNetwork,
+		Network: &Network{IPs: []string{"10.0.0.2"}},
+	}
 }
 
 func TestWhatWasCommittedIsLoadedAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	c, st := someContainer("c1")
-	sb := Sandbox{ID: "p1", NetNS: "/run/netns/x", CreatedAt: t0, Config: &runtimeapi.PodSandboxConfig{Hostname: "h"}}
-	sbst := Status{Phase: Ready, Holds: HoldNetNS | HoldNetwork, Network: &Network{IPs: []string{"10.0.0.2"}}}
+	sb, sbst := someSandbox("p1")
 	if err := s.Commit(NewSandbox(sb, sbst), NewContainer(c, Status{Phase: Creating}), ContainerStatus("c1", st)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := open(t, dir).Load()
-	if err != nil {
-		t.Fatal(err)
+	want := Loaded{
+		Sandboxes:  []SandboxRecord{{sb, sbst}},
+		Containers: []ContainerRecord{{c, st}},
 	}
-	want := Loaded{Sandboxes: []SandboxRecord{{sb, sbst}}, Containers: []ContainerRecord{{c, st}}}
-	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+	if d := cmp.Diff(want, load(t, open(t, dir)), protocmp.Transform()); d != "" {
 		t.Fatal(d)
-	}
-}
-
-func TestDeletedIsGone(t *testing.T) {
-	s := open(t, t.TempDir())
-	c, st := someContainer("c1")
-	if err := errors.Join(s.Commit(NewContainer(c, st)), s.Commit(DeleteContainer("c1")), s.Commit(DeleteContainer("never"))); err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.Load()
-	if err != nil || len(got.Containers) != 0 || len(got.Damaged) != 0 {
-		t.Fatalf("%+v, %v", got, err)
 	}
 }
 
 func TestStateOfANewerBerthIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	if err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyVersion, []byte("99")) }); err != nil {
+	if err := s.db.Update(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucketMeta).Put(keyVersion, []byte("99"))
+	}); err != nil {
 		t.Fatal(err)
 	}
 	_ = s.Close()
@@ -98,164 +129,64 @@ func TestStateInUseIsRefused(t *testing.T) {
 	}
 }
 
-func TestADamagedRecordHurtsNoOther(t *testing.T) {
-	s := open(t, t.TempDir())
-	a, st := someContainer("a")
-	b, _ := someContainer("b")
-	if err := s.Commit(NewContainer(a, st), NewContainer(b, st)); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.db.Update(func(tx *bbolt.Tx) error {
-		bk := tx.Bucket(bucketContainers)
-		return errors.Join(bk.Put([]byte("a/intent"), []byte("{")), bk.Put([]byte("z/status"), []byte("{}")))
-	}); err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Containers) != 1 || got.Containers[0].ID != "b" || len(got.Damaged) != 2 {
-		t.Fatalf("%+v", got)
-	}
-}
-
-func TestAnUnknownHoldIsAnError(t *testing.T) {
-	var h Hold
-	if err := h.UnmarshalJSON([]byte(`["task","antimatter"]`)); err == nil {
-		t.Fatal("what this berth cannot give back must not be forgotten")
-	}
-}
-
-func TestCommitsAtTheSameTimeAllLand(t *testing.T) {
-	s := open(t, t.TempDir())
-	var wg sync.WaitGroup
-	for i := range 200 {
-		wg.Go(func() {
-			c, st := someContainer(fmt.Sprintf("c%d", i))
-			if err := s.Commit(NewContainer(c, st)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	got, err := s.Load()
-	if err != nil || len(got.Containers) != 200 {
-		t.Fatalf("%d, %v", len(got.Containers), err)
-	}
-}
-
-// A commit that returned is there after kill -9, whatever the others were doing.
-func TestACommitThatReturnedSurvivesKill9(t *testing.T) {
-	if dir := os.Getenv("STATE_TEST_DIR"); dir != "" {
-		commitForEver(dir)
-		return
-	}
-	for round := range 5 {
-		dir := t.TempDir()
-		cmd := exec.Command(os.Args[0], "-test.run=TestACommitThatReturnedSurvivesKill9")
-		cmd.Env = append(os.Environ(), "STATE_TEST_DIR="+dir)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		said := map[string]bool{}
-		for range 50 * (round + 1) {
-			var id string
-			if _, err := fmt.Fscanln(out, &id); err != nil {
-				t.Fatal(err)
-			}
-			said[id] = true
-		}
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		got, err := open(t, dir).Load()
-		if err != nil || len(got.Damaged) != 0 {
-			t.Fatalf("%v, %v", got.Damaged, err)
-		}
-		for _, c := range got.Containers {
-			if c.Status.Exit.Code != 42 {
-				t.Errorf("%s: half a record", c.ID)
-			}
-			delete(said, c.ID)
-		}
-		if len(said) != 0 {
-			t.Fatalf("round %d: committed but gone: %v", round, said)
-		}
-	}
-}
-
-func commitForEver(dir string) {
-	s, err := Open(dir)
-	if err != nil {
-		panic(err)
-	}
-	for w := range 4 {
-		go func() {
-			for i := 0; ; i++ {
-				c, st := someContainer(fmt.Sprintf("w%d-%d", w, i))
-				if err := s.Commit(NewContainer(c, st)); err != nil {
-					panic(err)
-				}
-				fmt.Println(c.ID)
-			}
-		}()
-	}
-	select {}
-}
-
-// A store cut off at any byte count of its file's growth still opens with whole records:
-// a copy of the file taken between commits is a crash at that write.
-func TestEveryCopyBetweenCommitsIsWhole(t *testing.T) {
+// PROPERTIES 17: berth must start on a full disk.
+func TestOpeningCompleteStateWritesNothing(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	for i := range 30 {
-		c, st := someContainer(fmt.Sprintf("c%02d", i))
+	owner, before := s.Owner(), read(t, s.path)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir)
+	if s.Owner() != owner || owner == "" {
+		t.Errorf("the owner was %q, is %q", owner, s.Owner())
+	}
+	load(t, s)
+	if !bytes.Equal(before, read(t, s.path)) {
+		t.Error("the file was written")
+	}
+}
+
+// bbolt panics at a page that it cannot read, in a goroutine of its own. Whoever starts berth is to
+// read which file it is and what to do.
+func TestADamagedFileIsRefusedInWords(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	for i := range 100 {
+		c, st := someContainer(fmt.Sprint("c", i))
 		if err := s.Commit(NewContainer(c, st)); err != nil {
 			t.Fatal(err)
 		}
-		b, err := os.ReadFile(filepath.Join(dir, "berth.db"))
-		if err != nil {
+	}
+	_ = s.Close()
+	whole := read(t, s.path)
+	page := os.Getpagesize()
+	refused := 0
+	try := func(name string, b []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "berth.db"), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cut := t.TempDir()
-		if err := os.WriteFile(filepath.Join(cut, "berth.db"), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		o := open(t, cut)
-		got, err := o.Load()
-		if err != nil || len(got.Containers) != i+1 {
-			t.Fatalf("after %d commits: %d, %v", i+1, len(got.Containers), err)
-		}
-		_ = o.Close()
-	}
-}
-
-func BenchmarkCommit(b *testing.B) {
-	s, err := Open(b.TempDir())
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	c, st := someContainer("c1")
-	b.Run("alone", func(b *testing.B) {
-		for b.Loop() {
-			if err := s.Commit(NewContainer(c, st)); err != nil {
-				b.Fatal(err)
+		s, err := Open(dir)
+		if err == nil { // a page that is not in use
+			if n := len(load(t, s).Containers); n != 100 {
+				t.Errorf("%s: %d containers", name, n)
 			}
+			_ = s.Close()
+			return
 		}
-	})
-	b.Run("100 at once", func(b *testing.B) {
-		b.SetParallelism(50)
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				if err := s.Commit(ContainerStatus("c1", st)); err != nil {
-					b.Error(err)
-				}
-			}
-		})
-	})
+		if refused++; !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for at := 2 * page; at < len(whole); at += page { // pages 0 and 1 stand in for each other
+		b := bytes.Clone(whole)
+		copy(b[at:], bytes.Repeat([]byte{0xa5}, page))
+		try(fmt.Sprintf("page %d", at/page), b)
+	}
+	try("a file that was cut off", whole[:3*page])
+	try("another file", bytes.Repeat([]byte("text\n"), 5000))
+	if refused < 5 {
+		t.Errorf("only %d were refused", refused)
+	}
 }

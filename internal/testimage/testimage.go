@@ -25,12 +25,14 @@ var epoch = time.Unix(0, 0).UTC()
 // to break out of their root are built from it as well.
 type File struct {
 	Name string // slash-separated, no leading slash
-	// Mode holds the permission bits, fs.ModeDir for a directory, fs.ModeSymlink
-	// for a symbolic link, and fs.ModeSetuid, fs.ModeSetgid and fs.ModeSticky.
-	Mode     fs.FileMode
-	UID, GID int
-	Body     []byte
-	Target   string // of a symbolic link; with any other Mode, of a hard link
+	// Mode holds the permission bits, fs.ModeDir for a directory, fs.ModeSymlink for a symbolic
+	// link, fs.ModeNamedPipe for a FIFO, fs.ModeDevice|fs.ModeCharDevice for a character device,
+	// and fs.ModeSetuid, fs.ModeSetgid and fs.ModeSticky.
+	Mode         fs.FileMode
+	UID, GID     int
+	Body         []byte
+	Target       string // of a symbolic link; with any other Mode, of a hard link
+	Major, Minor int64  // of a device
 }
 
 // Layer returns a gzip-compressed OCI layer with the files in that order.
@@ -41,13 +43,17 @@ func Layer(files ...File) (v1.Layer, error) {
 		h := &tar.Header{
 			Format: tar.FormatPAX, // so that large owner numbers fit
 			Name:   f.Name, Mode: tarMode(f.Mode), Uid: f.UID, Gid: f.GID,
-			ModTime: epoch, Linkname: f.Target,
+			ModTime: epoch, Linkname: f.Target, Devmajor: f.Major, Devminor: f.Minor,
 		}
 		switch {
 		case f.Mode.IsDir():
 			h.Typeflag, h.Name = tar.TypeDir, f.Name+"/"
 		case f.Mode&fs.ModeSymlink != 0:
 			h.Typeflag = tar.TypeSymlink
+		case f.Mode&fs.ModeCharDevice != 0:
+			h.Typeflag = tar.TypeChar
+		case f.Mode&fs.ModeNamedPipe != 0:
+			h.Typeflag = tar.TypeFifo
 		case f.Target != "":
 			h.Typeflag = tar.TypeLink
 		default:

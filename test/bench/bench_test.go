@@ -20,7 +20,7 @@ import (
 func TestPercentileIsTheSmallestSampleThatCoversTheShare(t *testing.T) {
 	var hundred []float64
 	for i := range 100 {
-		hundred = append(hundred, float64(100-i)) // 100..1: order does not matter
+		hundred = append(hundred, float64(100-i)) // 100 to 1: the order does not matter
 	}
 	for _, c := range []struct {
 		samples []float64
@@ -42,7 +42,7 @@ func TestPercentileIsTheSmallestSampleThatCoversTheShare(t *testing.T) {
 	}
 }
 
-// made is a run in which every sample of berth's is b and every one of containerd's c.
+// made returns a run in which every sample of berth is b and every sample of containerd is c.
 func made(b, c float64) *results {
 	r := newResults(full(1))
 	r.At = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -145,11 +145,11 @@ func TestPlotsAreWellFormedAndStayInside(t *testing.T) {
 	}
 }
 
-// check parses a picture and looks for places outside of it.
+// check parses a picture and looks for coordinates outside it.
 func check(t *testing.T, name, svg string) {
 	t.Helper()
 	if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-		t.Errorf("%s has a place that is no number", name)
+		t.Errorf("%s has a place that is not a number", name)
 	}
 	d := xml.NewDecoder(strings.NewReader(svg))
 	elements := 0
@@ -181,7 +181,7 @@ func check(t *testing.T, name, svg string) {
 func TestResultsSurviveTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.json")
 	r := made(1.23456, 1e-7)
-	r.Machine = []fact{{"processor", "[1, 2]\n[ 3 ]"}}
+	r.Machine = []property{{"processor", "[1, 2]\n[ 3 ]"}}
 	if err := r.write(path); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,8 @@ func TestResultsSurviveTheFile(t *testing.T) {
 	}
 }
 
-// A run that measured is reported the same by -plot, and a missed threshold fails with -strict alone.
+// -plot reports a run in the same way as the run itself, and a missed threshold is an error only
+// with -strict.
 func TestPlotNotesAndStrict(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "NOTES.md"), []byte("Why so.\n"), 0o600); err != nil {

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 )
 
-// prepareBerth configures berth as it ships, containerd inside: only where things are is said.
+// prepareBerth configures berth as it ships, with containerd inside. Only paths differ from the
+// defaults.
 func prepareBerth(n *node) ([]string, error) {
 	n.socket = n.dir + "/cri.sock"
 	runc := func(name, binary string) string {

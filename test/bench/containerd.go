@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// prepareContainerd configures containerd with its CRI plug-in as its authors ship it (`containerd config default`): only
-// where things are is said, and, where this process may not lower oom_score_adj, that it need not: without that no pod
-// would start.
+// prepareContainerd configures containerd with its CRI plug-in as its authors ship it (`containerd
+// config default`). Only paths differ and, where this process may not lower oom_score_adj, the
+// setting that pods start without that.
 func prepareContainerd(n *node) ([]string, error) {
 	n.socket = n.dir + "/run/containerd.sock"
 	restrict, err := lacksSysResource()
@@ -38,7 +38,8 @@ func prepareContainerd(n *node) ([]string, error) {
 	return []string{n.build + "/libexec/containerd", "--config", path}, os.WriteFile(path, []byte(cfg), 0o600)
 }
 
-// lacksSysResource reports whether this process lacks CAP_SYS_RESOURCE, as root in a container often does.
+// lacksSysResource reports whether this process lacks CAP_SYS_RESOURCE, as root in a container
+// often does.
 func lacksSysResource() (bool, error) {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Bench measures berth beside containerd's own CRI plug-in: the containerd binary that is built from the same module, the
-// same runc, shim, CNI plug-ins and images, the same plain CRI client. `make bench` runs it.
+// Bench measures berth beside containerd's own CRI plug-in: the containerd binary that is built
+// from the same module, the same runc, shim, CNI plug-ins, images and CRI client. `make bench` runs
+// it.
 //
 // # What it does
 //
-// Each daemon is started in turn, round after round, with directories of its own, so that a drift of the machine hits
-// both. What is measured lands in RESULTS.md (a table and a verdict for each threshold), results.json (every sample) and
-// *.svg (plots). `-plot` makes the first and the last anew from results.json.
+// The daemons take turns, round after round, each with directories of its own, so that a change of
+// the machine affects both. The results are RESULTS.md (a table, and a verdict for each threshold),
+// results.json (every sample) and *.svg (plots). `-plot` writes the first and the last again from
+// results.json.
 //
 // # What it promises
 //
-// Nothing is measured from inside a daemon: each figure is what a client of CRI sees, or what the kernel says of the
-// daemon's process. Percentiles are nearest-rank over all samples of all rounds; no sample is dropped. A threshold that is
-// not reached is said to be so; only with -strict is it an error. After each round all pods are removed through CRI, and
-// what a daemon left behind is an error.
+// Nothing is measured from inside a daemon: each figure is what a CRI client sees, or what the
+// kernel says about the daemon's process. Percentiles are nearest-rank over all samples of all
+// rounds; no sample is dropped. A threshold that is not reached is reported, and is an error only
+// with -strict. After each round all pods are removed through CRI, and whatever a daemon leaves
+// behind is an error.
 //
 // # What it needs
 //
-// Root, and what `make tools build` builds. On a machine that does other things its figures mean little.
+// Root, and the output of `make tools build`. On a machine that does other work the figures mean
+// little.
 package main

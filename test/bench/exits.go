@@ -14,15 +14,18 @@ import (
 )
 
 const (
-	// pollPause lies between two polls; with the call itself it is how finely an exit's time is seen, of both daemons.
+	// pollPause is the pause between two polls. With the call itself it is the resolution of an
+	// exit's time, the same for both daemons.
 	pollPause = 200 * time.Microsecond
-	// settle lets the work that a start leaves behind end, so that an exit is measured and not that work.
-	settle = 50 * time.Millisecond
+	// idlePause gives the work that a start leaves behind time to end, so that it is not measured
+	// with the exit.
+	idlePause = 50 * time.Millisecond
 	// bound is how long an exit is watched.
 	bound = time.Minute
 )
 
-// exited polls until a container is EXITED, for bound at most, which is then what it returns.
+// exited polls until a container is EXITED, and returns how long after since that was. It gives up
+// after bound, and returns bound.
 func (n *node) exited(ctx context.Context, id string, since time.Time) (time.Duration, error) {
 	for ctx.Err() == nil {
 		resp, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
@@ -35,7 +38,7 @@ func (n *node) exited(ctx context.Context, id string, since time.Time) (time.Dur
 			return took, nil
 		case took > bound:
 			return bound, nil
-		case took > time.Second: // finer steps would only take the processor from others
+		case took > time.Second: // a higher resolution would only take the processor from others
 			time.Sleep(5 * time.Millisecond)
 		default:
 			time.Sleep(pollPause)
@@ -44,7 +47,7 @@ func (n *node) exited(ctx context.Context, id string, since time.Time) (time.Dur
 	return 0, ctx.Err()
 }
 
-// polledExits kills containers of one pod, one after the other, and polls the status of each.
+// polledExits kills the containers of one pod one after the other, and polls the status of each.
 func (n *node) polledExits(ctx context.Context, count int, metric string, rec record) error {
 	pods, err := n.pods(ctx, 1, "")
 	if err != nil {
@@ -55,7 +58,7 @@ func (n *node) polledExits(ctx context.Context, count int, metric string, rec re
 		if err != nil {
 			return err
 		}
-		time.Sleep(settle)
+		time.Sleep(idlePause)
 		began := time.Now()
 		if err := v.kill(); err != nil {
 			return err
@@ -69,22 +72,22 @@ func (n *node) polledExits(ctx context.Context, count int, metric string, rec re
 	return nil
 }
 
-// heard is an event and when it arrived.
-type heard struct {
+// arrival is an event and the instant at which it arrived.
+type arrival struct {
 	id   string
 	kind runtimeapi.ContainerEventType
 	at   time.Time
 }
 
 // listen subscribes to container events until stop is called.
-func (n *node) listen(ctx context.Context) (<-chan heard, func(), error) {
+func (n *node) listen(ctx context.Context) (<-chan arrival, func(), error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := n.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		cancel()
 		return nil, nil, fmt.Errorf("subscribe to events: %w", err)
 	}
-	events, done := make(chan heard, 10000), make(chan struct{})
+	events, done := make(chan arrival, 10000), make(chan struct{})
 	go func() {
 		defer close(done)
 		defer close(events)
@@ -93,15 +96,15 @@ func (n *node) listen(ctx context.Context) (<-chan heard, func(), error) {
 			if err != nil {
 				return
 			}
-			events <- heard{ev.GetContainerId(), ev.GetContainerEventType(), time.Now()}
+			events <- arrival{ev.GetContainerId(), ev.GetContainerEventType(), time.Now()}
 		}
 	}()
 	return events, func() { cancel(); <-done }, nil
 }
 
-// await reads until a container's event comes.
-func await(events <-chan heard, id string, kind runtimeapi.ContainerEventType) (time.Time, error) {
-	late := time.After(bound)
+// await reads events until one of this kind comes for this container.
+func await(events <-chan arrival, id string, kind runtimeapi.ContainerEventType) (time.Time, error) {
+	timeout := time.After(bound)
 	for {
 		select {
 		case ev, ok := <-events:
@@ -111,14 +114,15 @@ func await(events <-chan heard, id string, kind runtimeapi.ContainerEventType) (
 			if ev.id == id && ev.kind == kind {
 				return ev.at, nil
 			}
-		case <-late:
+		case <-timeout:
 			return time.Time{}, fmt.Errorf("no %s of container %s within %s", kind, id, bound)
 		}
 	}
 }
 
-// announcedExits is the same for a subscriber, with nobody polling.
-func (n *node) announcedExits(ctx context.Context, count int, rec record) error {
+// publishedExits kills containers as polledExits does, and measures when a subscriber gets the
+// event. Nobody polls.
+func (n *node) publishedExits(ctx context.Context, count int, rec record) error {
 	events, stop, err := n.listen(ctx)
 	if err != nil {
 		return err
@@ -129,14 +133,14 @@ func (n *node) announcedExits(ctx context.Context, count int, rec record) error 
 		return err
 	}
 	for i := range count {
-		v, err := n.victim(ctx, pods[0], fmt.Sprintf("announced%d", i))
+		v, err := n.victim(ctx, pods[0], fmt.Sprintf("published%d", i))
 		if err != nil {
 			return err
 		}
 		if _, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT); err != nil {
 			return err
 		}
-		time.Sleep(settle)
+		time.Sleep(idlePause)
 		began := time.Now()
 		if err := v.kill(); err != nil {
 			return err
@@ -150,7 +154,8 @@ func (n *node) announcedExits(ctx context.Context, count int, rec record) error 
 	return nil
 }
 
-// exitsAtOnce starts half of the containers of each pod, kills them all, and polls the list of the exited.
+// exitsAtOnce starts half of the containers of each pod, kills all of these at once, and polls the
+// list of exited containers.
 func (n *node) exitsAtOnce(ctx context.Context, created map[string][]string, rec record) error {
 	var ids []string
 	for _, list := range created {
@@ -202,7 +207,8 @@ func (n *node) exitsAtOnce(ctx context.Context, created map[string][]string, rec
 	return nil
 }
 
-// stuckExits wedges the deletion of containers and measures their own exits, then, with ten wedged, those of others.
+// stuckExits makes the deletion of containers hang. It measures when their own exits are visible,
+// and then, while all of them hang, the exits of other containers.
 func (n *node) stuckExits(ctx context.Context, watched, wedged, others int, rec record) (err error) {
 	pods, err := n.pods(ctx, wedged, "hanging")
 	if err != nil {
@@ -250,13 +256,13 @@ func (n *node) stuckExits(ctx context.Context, watched, wedged, others int, rec 
 				rec(stuckOwn, ms(took))
 			}
 		})
-		time.Sleep(time.Second) // so that they do not get in each other's way
+		time.Sleep(time.Second) // so that these exits do not disturb each other
 	}
 	time.Sleep(time.Second)
 	return n.polledExits(ctx, others, stuckOther, func(m string, v float64) { mu.Lock(); defer mu.Unlock(); rec(m, v) })
 }
 
-// unhang lets the deletion of a container go on, whether it waits already or comes later.
+// unhang lets the deletion of a container go on, whether it waits already or begins later.
 func (n *node) unhang(id string) {
 	path := n.dir + "/hang/" + id
 	f, err := os.OpenFile(path, os.O_RDWR, 0) // does not wait for a reader: fifo(7)

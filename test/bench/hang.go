@@ -4,9 +4,9 @@ package main
 
 import "fmt"
 
-// hangingRunc is an OCI runtime whose delete of a container hangs 30 s as long as there is a FIFO of the container's ID
-// in the directory hang: runc behind a shell script, which costs both daemons the same. It stands for an unmount on a
-// disk that does not answer.
+// hangingRunc returns an OCI runtime: runc behind a shell script, which costs both daemons the
+// same. Its delete of a container hangs for 30 s while the directory hang has a FIFO with the
+// container's ID. It stands for an unmount on a disk that does not answer.
 func hangingRunc(n *node) string {
 	return fmt.Sprintf(`#!/bin/sh
 for id; do :; done

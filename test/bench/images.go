@@ -21,14 +21,15 @@ import (
 	"berth/internal/testimage"
 )
 
-// Both daemons pull over CRI from a registry inside this process, under names whose host exists nowhere else.
+// Both daemons pull over CRI from a registry inside this process, under names whose host exists
+// nowhere else.
 const (
 	imageHost  = "bench.berth.test"
 	busybox    = imageHost + "/busybox:1"
 	pauseImage = imageHost + "/pause:1"
 )
 
-// hostsToml says where the registry of those names is.
+// hostsToml points the host of those names at the registry.
 func hostsToml(address string) string {
 	return fmt.Sprintf("server = \"http://%s\"\n[host.\"http://%s\"]\ncapabilities = [\"pull\", \"resolve\"]\n", address, address)
 }
@@ -74,7 +75,7 @@ func serveImages(build string) (address string, stop func(), err error) {
 	return address, stop, nil
 }
 
-// pull fetches both images, so that no operation that is measured pulls.
+// pull fetches both images, so that no measured operation includes a pull.
 func (n *node) pull(ctx context.Context) error {
 	for _, ref := range []string{busybox, pauseImage} {
 		if _, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {

@@ -19,8 +19,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// leftovers looks for what a stopped daemon left of its pods, takes it away, and returns it as an error. What the daemon
-// is right to leave (the bridge, the cgroups' parent, which the bench named) is taken away without a word.
+// leftovers finds what a stopped daemon left behind of its pods, removes it, and returns it as an
+// error. The bridge and the parent of the cgroups, which a daemon rightly leaves, are removed
+// silently.
 func (n *node) leftovers() error {
 	var left []string
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // shims end by themselves, a moment after
@@ -44,7 +45,8 @@ func (n *node) leftovers() error {
 	return nil
 }
 
-// processes are those whose command line names the directory: the daemon, its shims, runc, plug-ins.
+// processes are those with the directory in their command line: the daemon, its shims, runc,
+// plug-ins.
 func (n *node) processes(kill bool) (left []string) {
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range found {
@@ -73,7 +75,8 @@ func (n *node) mounts(unmount bool) (left []string) {
 	return left
 }
 
-// rules removes masquerading rules of the network, which the bridge plug-in names in a comment, and their chains.
+// rules removes masquerading rules of the network, which the bridge plug-in names in a comment, and
+// their chains.
 func (n *node) rules() (left []string) {
 	out, err := exec.Command("iptables", "-w", "-t", "nat", "-S").Output()
 	if err != nil {
@@ -106,7 +109,8 @@ func (n *node) rules() (left []string) {
 	return left
 }
 
-// cgroups removes the pods' cgroups. The processes in them are those of containers, which no command line betrays.
+// cgroups removes the cgroups of the pods, and ends the processes in them: containers, which no
+// command line gives away.
 func (n *node) cgroups() (left []string) {
 	var tops, dirs []string
 	for _, pattern := range []string{"/sys/fs/cgroup" + n.cgroup, "/sys/fs/cgroup/*" + n.cgroup} {
@@ -117,7 +121,7 @@ func (n *node) cgroups() (left []string) {
 		_ = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, p)
-				if p != top && top == tops[0] { // in v1 each is in every hierarchy
+				if p != top && top == tops[0] { // with cgroup v1 each group is in every hierarchy
 					left = append(left, "cgroup "+p)
 				}
 			}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine says what the figures were taken on.
-func machine(tempDir string) []fact {
+// machine describes the machine that the figures were measured on.
+func machine(tempDir string) []property {
 	var u unix.Utsname
 	kernel := ""
 	if unix.Uname(&u) == nil {
@@ -24,7 +24,7 @@ func machine(tempDir string) []fact {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		cgroup = "v2"
 	}
-	return []fact{
+	return []property{
 		{"processor", fmt.Sprintf("%s, %d visible", field("/proc/cpuinfo", "model name"), runtime.NumCPU())},
 		{"memory", gib(field("/proc/meminfo", "MemTotal"))},
 		{"kernel", kernel},
@@ -33,7 +33,7 @@ func machine(tempDir string) []fact {
 	}
 }
 
-// field is the first value of a name in a file of "name : value" lines.
+// field returns the first value of a name in a file of "name : value" lines.
 func field(path, name string) string {
 	b, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(b)) {
@@ -52,7 +52,8 @@ func gib(kb string) string {
 	return fmt.Sprintf("%.1f GiB", n/(1<<20))
 }
 
-// fileSystem is the type of the one that dir is on: the mount with the longest path that holds it.
+// fileSystem returns the type of the file system that dir is on: that of the mount with the longest
+// path above dir.
 func fileSystem(dir string) string {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -78,7 +79,7 @@ func load() (l float64) {
 	return l
 }
 
-// runcVersion is the first line of what the built runc says.
+// runcVersion is the version in the first line that the built runc prints.
 func runcVersion(build string) string {
 	out, err := exec.Command(build+"/libexec/runc", "--version").Output()
 	if err != nil {

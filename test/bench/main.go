@@ -25,23 +25,23 @@ func main() {
 	}
 }
 
-// errMissed is for -strict.
+// errMissed is the error of -strict.
 var errMissed = errors.New("a threshold is not reached")
 
 func command(ctx context.Context, args []string, out, progress io.Writer) error {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(progress)
 	dir := f.String("out", "bench", "directory of RESULTS.md, results.json and the plots")
-	build := f.String("build", "build", "directory of what `make tools build` builds")
+	build := f.String("build", "build", "directory with the output of `make tools build`")
 	rounds := f.Int("rounds", 3, "rounds of each daemon")
-	fast := f.Bool("quick", false, "little of everything: to try the bench, not for figures")
-	plot := f.Bool("plot", false, "measure nothing: make table and plots anew from results.json")
+	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
+	plot := f.Bool("plot", false, "measure nothing; write table and plots again from results.json")
 	strict := f.Bool("strict", false, "fail when a threshold is not reached")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	if f.NArg() > 0 || *rounds < 1 {
-		return fmt.Errorf("arguments %q, %d rounds: there are only flags, and at least one round", f.Args(), *rounds)
+		return fmt.Errorf("arguments %q, %d rounds: the bench takes flags only, and at least one round", f.Args(), *rounds)
 	}
 	r, err := readResults(filepath.Join(*dir, "results.json"))
 	if !*plot {
@@ -62,7 +62,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 
 func measure(ctx context.Context, build string, rounds int, fast bool, progress io.Writer) (*results, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("real containers need root")
+		return nil, errors.New("the bench runs real containers and needs root")
 	}
 	build, err := inside(build)
 	if err != nil {
@@ -82,8 +82,9 @@ func measure(ctx context.Context, build string, rounds int, fast bool, progress 
 	return r, nil
 }
 
-// report writes all files. What a run measured is written before anything is made of it. What a person has to say about
-// it, such as why something is not reached, is in NOTES.md, if there is one, and becomes the end of RESULTS.md.
+// report writes all files, and the raw samples first. NOTES.md, if it exists, is what a person has
+// to say about the figures, such as why a threshold is not reached; it becomes the end of
+// RESULTS.md.
 func report(dir string, r *results, raw bool) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

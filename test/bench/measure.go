@@ -21,7 +21,7 @@ type bench struct {
 	results  *results
 }
 
-// step is a part of a round. Its pods are removed after it, unless keep.
+// step is a part of a round. Its pods are removed after it, unless keep is set.
 type step struct {
 	title string
 	do    func(ctx context.Context, n *node, rec record) error
@@ -42,7 +42,7 @@ func (b *bench) round() []step {
 		{"exits, polled", func(ctx context.Context, n *node, rec record) error {
 			return n.polledExits(ctx, s.Kills, killToExited, rec)
 		}, false},
-		{"exits, announced", func(ctx context.Context, n *node, rec record) error { return n.announcedExits(ctx, s.Kills, rec) }, false},
+		{"exits, announced", func(ctx context.Context, n *node, rec record) error { return n.publishedExits(ctx, s.Kills, rec) }, false},
 		{"lists", func(ctx context.Context, n *node, rec record) (err error) {
 			if created, err = n.fill(ctx, s.Pods, s.PerPod); err != nil {
 				return err
@@ -59,7 +59,7 @@ func (b *bench) stuck() []step {
 	}, false}}
 }
 
-// run measures everything. Who goes first alternates.
+// run measures everything. The daemons take turns in going first.
 func (b *bench) run(ctx context.Context) error {
 	address, stop, err := serveImages(b.build)
 	if err != nil {
@@ -84,7 +84,7 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
-// with starts a daemon, does the steps and stops it, cleanly also after an error.
+// with starts a daemon, carries out the steps and stops the daemon, also after an error.
 func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (err error) {
 	n, err := newNode(k, b.build, b.registry)
 	if n != nil {
@@ -123,7 +123,8 @@ func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (e
 	return nil
 }
 
-// inside makes the build directory absolute: the daemons get its paths.
+// inside makes the path of the build directory absolute, because the daemons are given paths below
+// it.
 func inside(build string) (string, error) {
 	abs, err := filepath.Abs(build)
 	if err != nil {

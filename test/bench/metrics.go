@@ -4,7 +4,7 @@ package main
 
 import "time"
 
-// Names of what is measured, as in results.json.
+// The names of the metrics in results.json.
 const (
 	killToExited    = "kill_to_exited"
 	killToEvent     = "kill_to_event"
@@ -26,15 +26,15 @@ const (
 	memory0         = "memory_0_pods"
 	memory50        = "memory_50_pods"
 	shims50         = "shims_50_pods"
-	rss             = "_rss" // appended: resident instead of proportional set size
+	rss             = "_rss" // a suffix: resident instead of proportional set size
 )
 
-// record takes a sample: milliseconds or MiB.
+// record adds a sample, in milliseconds or MiB.
 type record func(metric string, value float64)
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// metric says what a name means.
+// metric describes one name: its title, its place in the table and the plots, its unit.
 type metric struct {
 	key, title string
 	group      string // of the table and the plots: exits, operations or memory

@@ -23,7 +23,7 @@ import (
 // startTimeout is how long a daemon may take until CRI says that it is ready.
 const startTimeout = time.Minute
 
-// kind is one of the daemons that are compared.
+// kind is one of the two daemons that are compared.
 type kind struct {
 	name string
 	// prepare writes the daemon's configuration below n.dir and returns its command line.
@@ -44,15 +44,16 @@ type node struct {
 	cgroup  string // parent of the pods' cgroups
 	command []string
 	cmd     *exec.Cmd
-	up      bool          // it answered since it was started last: Client speaks to it
+	up      bool          // it has answered since it was started last, and Client is connected to it
 	ended   chan struct{} // closed when cmd was waited for
 	*cri.Client
 }
 
-// slot gives each node of this process a bridge and a subnet that no other node has.
+// slot numbers the nodes of this process, so that each has a bridge and a subnet of its own.
 var slot int
 
-// newNode makes the directories and the configuration. Close takes everything back, also after an error.
+// newNode makes the directories and the configuration. close removes everything again, also after
+// an error.
 func newNode(k kind, build, registry string) (*node, error) {
 	dir, err := os.MkdirTemp("", "bb")
 	if err != nil {
@@ -85,7 +86,8 @@ func newNode(k kind, build, registry string) (*node, error) {
 	return n, err
 }
 
-// conflist is the pods' network, the same for both: what berth and containerd's documentation set up by default.
+// conflist returns the CNI configuration of the pods, the same for both daemons: what berth and
+// containerd's documentation use by default.
 func conflist(n *node) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
   {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": true, "hairpinMode": true,
@@ -104,25 +106,26 @@ func (n *node) spawn() error {
 	n.cmd = exec.Command(n.command[0], n.command[1:]...)
 	n.cmd.Env = append(os.Environ(), "PATH="+n.build+"/libexec:"+os.Getenv("PATH"), "TMPDIR="+n.dir+"/tmp")
 	n.cmd.Stdout, n.cmd.Stderr = log, log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what a terminal sends to the bench is not for it
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals from the terminal are for the bench alone
 	if err := n.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", n.name, err)
 	}
 	cmd, ended := n.cmd, make(chan struct{})
 	n.ended = ended
-	go func() { _ = cmd.Wait(); close(ended) }() // ends with the process, which stop and kill wait for
+	go func() { _ = cmd.Wait(); close(ended) }() // ends with the process, which end waits for
 	return nil
 }
 
-// start starts the daemon and waits until it is ready and done, if given, holds. It returns the time from before the
-// process was started.
+// start starts the daemon, and waits until it is ready and done, unless nil, reports true. It
+// returns the time since just before the process was started.
 func (n *node) start(ctx context.Context, done func(context.Context, *cri.Client) bool) (time.Duration, error) {
 	began := time.Now()
 	if err := n.spawn(); err != nil {
 		return 0, err
 	}
 	for ctx.Err() == nil {
-		// A gRPC client that was refused waits a second before it tries again: find out first that somebody listens.
+		// A gRPC client that was refused waits a second before it tries again, so find out first
+		// whether the socket accepts.
 		if c, err := net.Dial("unix", n.socket); err == nil {
 			_ = c.Close()
 			if ok, took, err := n.answers(ctx, began, done); ok || err != nil {
@@ -142,7 +145,8 @@ func (n *node) start(ctx context.Context, done func(context.Context, *cri.Client
 	return 0, ctx.Err()
 }
 
-// answers asks a daemon that listens until it is ready; false if it did not answer at all.
+// answers polls a daemon that accepts connections until it is ready. It returns false if the daemon
+// did not answer at all.
 func (n *node) answers(ctx context.Context, began time.Time, done func(context.Context, *cri.Client) bool) (bool, time.Duration, error) {
 	c, err := cri.Dial(n.socket)
 	if err != nil {
@@ -181,7 +185,8 @@ func (n *node) disconnect() {
 	}
 }
 
-// end sends the daemon a signal and waits for its end; one that does not heed SIGTERM for half a minute is killed.
+// end sends the daemon a signal and waits for its end. A daemon that does not end within half a
+// minute is killed.
 func (n *node) end(sig syscall.Signal) error {
 	if n.cmd == nil {
 		return nil
@@ -198,20 +203,20 @@ func (n *node) end(sig syscall.Signal) error {
 	return fmt.Errorf("%s did not end within 30 s of %s", n.name, sig)
 }
 
-// tail is the end of the daemon's log.
+// tail returns the end of the daemon's log.
 func (n *node) tail() string {
 	b, _ := os.ReadFile(n.dir + "/log")
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return strings.Join(lines[max(0, len(lines)-30):], "\n")
 }
 
-// close removes all pods through CRI, stops the daemon and takes back what it made. What the daemon itself left behind
-// is an error.
+// close removes all pods through CRI, stops the daemon, and removes what newNode made. What the
+// daemon itself left behind is an error.
 func (n *node) close(interrupted bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var errs []error
-	if n.Client != nil && !n.up { // interrupted during the restart: it has pods that only it can remove
+	if n.Client != nil && !n.up { // interrupted during the restart: only the daemon can remove its pods
 		if err := n.end(syscall.SIGKILL); err != nil {
 			errs = append(errs, err)
 		}
@@ -220,7 +225,7 @@ func (n *node) close(interrupted bool) error {
 	}
 	if n.up {
 		errs = append(errs, n.removeAll(ctx))
-		if interrupted { // calls that were given up go on in the daemon, and what they make is not listed yet
+		if interrupted { // calls that were cancelled go on in the daemon, and what they make is not listed yet
 			time.Sleep(5 * time.Second)
 			errs = append(errs, n.removeAll(ctx))
 		}
@@ -247,7 +252,7 @@ func (n *node) removeAll(ctx context.Context) error {
 	})
 }
 
-// parallel calls f for each element, k at a time, and returns all errors.
+// parallel calls f for each element of list, k at a time, and returns all errors.
 func parallel[T any](k int, list []T, f func(T) error) error {
 	var (
 		wg    sync.WaitGroup

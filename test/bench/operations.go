@@ -12,10 +12,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// obedient ends at SIGTERM at once. It says when it listens.
+// obedient is a command that ends at once on SIGTERM. It prints ready when it handles the signal.
 var obedient = []string{"sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 1000000 & wait"}
 
-// lives measures the life of a pod with one container, count times, one call after the other.
+// lives measures each call in the life of a pod with one container, count times, with a pause after
+// each call.
 func (n *node) lives(ctx context.Context, count int, rec record) error {
 	for range count {
 		var p pod
@@ -57,14 +58,14 @@ func (n *node) lives(ctx context.Context, count int, rec record) error {
 			if s.metric != "" {
 				rec(s.metric, ms(time.Since(began)))
 			}
-			time.Sleep(settle)
+			time.Sleep(idlePause)
 		}
 	}
 	return nil
 }
 
-// wholeLives measures the same in one piece, with no pause between the calls: what a daemon puts off in one call it has to
-// do in the next.
+// wholeLives measures the same life as one span, without a pause between the calls. Work that a
+// daemon postpones in one call delays a later one, and is measured here.
 func (n *node) wholeLives(ctx context.Context, count int, rec record) error {
 	for range count {
 		began := time.Now()
@@ -76,7 +77,7 @@ func (n *node) wholeLives(ctx context.Context, count int, rec record) error {
 		if err != nil {
 			return err
 		}
-		if _, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: v.id}); err != nil { // without a grace
+		if _, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: v.id}); err != nil { // without a grace period
 			return fmt.Errorf("stop container: %w", err)
 		}
 		if _, err := n.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: v.id}); err != nil {
@@ -93,7 +94,7 @@ func (n *node) wholeLives(ctx context.Context, count int, rec record) error {
 	return nil
 }
 
-// says waits until a log has a word.
+// says waits until a log contains a word.
 func (n *node) says(ctx context.Context, path, word string) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		if b, _ := os.ReadFile(path); bytes.Contains(b, []byte(word)) {
@@ -103,7 +104,7 @@ func (n *node) says(ctx context.Context, path, word string) error {
 	return fmt.Errorf("log %s does not say %q", path, word)
 }
 
-// fill creates containers in new pods, and starts none. It returns their IDs by pod.
+// fill creates containers in new pods and starts none of them. It returns their IDs by pod.
 func (n *node) fill(ctx context.Context, podCount, containers int) (map[string][]string, error) {
 	pods, err := n.pods(ctx, podCount, "")
 	if err != nil {
@@ -131,7 +132,7 @@ func (n *node) fill(ctx context.Context, podCount, containers int) (map[string][
 	return created, err
 }
 
-// lists measures ListContainers without a filter, as the kubelet asks.
+// lists measures ListContainers without a filter, as the kubelet calls it.
 func (n *node) lists(ctx context.Context, count, want int, rec record) error {
 	for range count {
 		began := time.Now()

@@ -14,12 +14,12 @@ const (
 	plotTop   = 92. // of the first row
 )
 
-// plots makes all pictures, by file name.
+// plots returns all pictures by file name.
 func plots(r *results) map[string]string {
 	return map[string]string{"exits.svg": plotExits(r), "operations.svg": plotOperations(r), "memory.svg": plotMemory(r)}
 }
 
-// measured are the metrics of a group that have samples, less those left out.
+// measured returns the metrics of a group that have samples, without those that are left out.
 func measured(r *results, group string, without ...string) (list []metric, values []float64) {
 next:
 	for _, m := range metrics(r.Sizes) {
@@ -36,7 +36,7 @@ next:
 	return list, values
 }
 
-// plotExits shows every sample as a dot, on a logarithmic axis.
+// plotExits draws every sample as a dot, on a logarithmic axis.
 func plotExits(r *results) string {
 	const row = 66.
 	list, values := measured(r, exits, exitsLast)
@@ -69,7 +69,7 @@ func plotExits(r *results) string {
 	return p.end()
 }
 
-// jitter spreads dots over [-1, 1] evenly, the same in each picture.
+// jitter spreads dots evenly over [-1, 1], the same way in each picture.
 func jitter(i int) float64 { return 2*math.Mod(float64(i+1)*math.Phi, 1) - 1 }
 
 func bands(p *picture, rows int, height float64) {
@@ -78,7 +78,7 @@ func bands(p *picture, rows int, height float64) {
 	}
 }
 
-// plotOperations shows medians, and a line to the 99th percentile.
+// plotOperations draws medians, and a line to the 99th percentile.
 func plotOperations(r *results) string {
 	const row = 46.
 	list, values := measured(r, operations)
@@ -110,7 +110,7 @@ func plotOperations(r *results) string {
 	return p.end()
 }
 
-// plotMemory shows medians as bars from zero.
+// plotMemory draws medians as bars from zero.
 func plotMemory(r *results) string {
 	const row = 66.
 	list, values := measured(r, memory, memory0+rss, memory50+rss, shims50)

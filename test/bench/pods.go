@@ -11,16 +11,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// pod is a running sandbox, with the configuration that CreateContainer wants again.
+// pod is a running sandbox, with its configuration, which CreateContainer needs again.
 type pod struct {
 	id     string
 	config *runtimeapi.PodSandboxConfig
 }
 
-// names makes every pod's name new.
+// names numbers the pods, so that every pod has a new name.
 var names int
 
-// podConfig is an ordinary pod: networked, its containers with PID namespaces of their own.
+// podConfig returns an ordinary pod: with a network, and a PID namespace for each container.
 func (n *node) podConfig() *runtimeapi.PodSandboxConfig {
 	names++
 	name := fmt.Sprintf("pod%d", names)
@@ -34,7 +34,7 @@ func (n *node) podConfig() *runtimeapi.PodSandboxConfig {
 	}
 }
 
-// What the kubelet hides from and protects against every container that is not privileged.
+// The paths that the kubelet masks or makes read-only for every container that is not privileged.
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -43,7 +43,7 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// containerConfig is an ordinary container, as the kubelet asks for it.
+// containerConfig returns an ordinary container, as the kubelet requests it.
 func containerConfig(name string, labels map[string]string, command ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: busybox}, Command: command, LogPath: name + ".log", Labels: labels,
@@ -102,7 +102,7 @@ type victim struct {
 	pid int
 }
 
-// victim creates and starts a sleeper and asks for its process.
+// victim creates and starts a sleeper and finds its process.
 func (n *node) victim(ctx context.Context, p pod, name string) (victim, error) {
 	id, err := n.create(ctx, p, containerConfig(name, nil, sleeper...))
 	if err == nil {
@@ -115,7 +115,7 @@ func (n *node) victim(ctx context.Context, p pod, name string) (victim, error) {
 	return victim{id, pid}, err
 }
 
-// kill ends the process as the OOM killer or an operator would, past the daemon.
+// kill ends the process as the OOM killer or an operator would, without the daemon.
 func (v victim) kill() error {
 	if err := syscall.Kill(v.pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill process %d of container %s: %w", v.pid, v.id, err)
@@ -123,7 +123,8 @@ func (v victim) kill() error {
 	return nil
 }
 
-// pid is what both daemons tell in the same place: "pid" in the document "info" of a verbose status.
+// pid returns the process of a container: "pid" in the document "info" of a verbose status, with
+// both daemons.
 func (n *node) pid(ctx context.Context, id string) (int, error) {
 	resp, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {

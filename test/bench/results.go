@@ -16,22 +16,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// results is everything a run found: results.json.
+// results is everything that a run measured. It is stored as results.json.
 type results struct {
 	At       time.Time         `json:"at"`
 	Took     string            `json:"took"`
-	Machine  []fact            `json:"machine"`
+	Machine  []property        `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Load     [2]float64        `json:"load"` // one-minute load average before and after
 	Sizes    sizes             `json:"sizes"`
-	// Samples are milliseconds or MiB by metric and daemon, in the order they were taken. An exit that was watched for
-	// Bound milliseconds without being seen is a sample of that value.
+	// Samples are milliseconds or MiB by metric and daemon, in the order in which they were taken.
+	// An exit that was not visible after Bound milliseconds is a sample of that value.
 	Samples map[string]map[string][]float64 `json:"samples"`
 	Bound   float64                         `json:"bound"`
 }
 
-// fact is a line about the machine.
-type fact struct {
+// property is a line about the machine.
+type property struct {
 	What string `json:"what"`
 	Is   string `json:"is"`
 }
@@ -47,7 +47,7 @@ func (r *results) add(metric, daemon string, value float64) {
 	r.Samples[metric][daemon] = append(r.Samples[metric][daemon], math.Round(value*1e4)/1e4)
 }
 
-// learn asks a daemon who it is.
+// learn asks a daemon for its version.
 func (r *results) learn(ctx context.Context, n *node) error {
 	v, err := n.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
@@ -59,7 +59,8 @@ func (r *results) learn(ctx context.Context, n *node) error {
 
 func (r *results) of(metric, daemon string) []float64 { return r.Samples[metric][daemon] }
 
-// percentile is the nearest-rank one: the smallest sample such that p percent of all are not larger. NaN for none.
+// percentile returns the nearest-rank percentile: the smallest sample such that p percent of all
+// samples are not larger. Without samples it is NaN.
 func percentile(samples []float64, p float64) float64 {
 	if len(samples) == 0 {
 		return math.NaN()
@@ -68,10 +69,11 @@ func percentile(samples []float64, p float64) float64 {
 	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
 }
 
-// numbers is an array that indentation has spread over lines; no string of JSON has a line break.
+// numbers matches an array of numbers that indentation has spread over lines. A string in JSON
+// cannot match it, because it cannot contain a line break.
 var numbers = regexp.MustCompile(`\[\n[-+.0-9e,\s]+\]`)
 
-// write writes them with one line for each array of samples.
+// write stores the results, each array of samples on one line.
 func (r *results) write(path string) error {
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {

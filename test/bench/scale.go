@@ -18,11 +18,12 @@ import (
 	"berth/internal/cri"
 )
 
-// quiet is how long nothing is asked of a daemon before its memory is read.
+// quiet is how long a daemon is left alone before its memory is read.
 const quiet = 2 * time.Second
 
-// scale brings up many pods, each with a running container, the first ones all at once, and measures the daemon's memory
-// before and after, and how long it takes to be back after a kill -9. The pods stay.
+// scale runs total pods with one container each, the first atOnce of them at the same time. It
+// measures the daemon's memory before and after, and the time from a kill -9 until the daemon is
+// ready again. The pods stay.
 func (n *node) scale(ctx context.Context, atOnce, total int, rec record) error {
 	if err := n.weigh(memory0, "", rec); err != nil {
 		return err
@@ -79,7 +80,7 @@ func (n *node) scale(ctx context.Context, atOnce, total int, rec record) error {
 	return nil
 }
 
-// running counts the containers that the daemon says are.
+// running counts the containers that the daemon reports as running; -1 if it does not answer.
 func running(ctx context.Context, c *cri.Client) (k int) {
 	resp, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
@@ -93,7 +94,8 @@ func running(ctx context.Context, c *cri.Client) (k int) {
 	return k
 }
 
-// weigh records the daemon's proportional and resident set sizes, and if asked its shims' sum of the former.
+// weigh records the proportional and resident set sizes of the daemon and, if shims names a metric,
+// the sum of the proportional set sizes of its shims.
 func (n *node) weigh(metric, shims string, rec record) error {
 	time.Sleep(quiet)
 	m, err := readMemory(n.cmd.Process.Pid)
@@ -123,7 +125,7 @@ func (n *node) weigh(metric, shims string, rec record) error {
 	return nil
 }
 
-// readMemory reads smaps_rollup: MiB by name.
+// readMemory reads smaps_rollup, and returns MiB by name.
 func readMemory(pid int) (map[string]float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

@@ -4,26 +4,26 @@ package main
 
 import "strconv"
 
-// sizes are how much of everything is done: once a round, but for the last three, which are once a daemon.
+// sizes are how often each thing is done in a round. The last three are done once for each daemon.
 type sizes struct {
 	Rounds  int `json:"rounds"`
-	Kills   int `json:"kills"` // containers killed and polled; as many again are heard of by events
-	Lives   int `json:"lives"` // pods through their whole life
+	Kills   int `json:"kills"` // containers killed and polled; as many again are observed through events
+	Lives   int `json:"lives"` // pods that go through their whole life
 	Pods    int `json:"pods"`  // filled with PerPod containers each, half of which are killed at once
 	PerPod  int `json:"per_pod"`
-	Lists   int `json:"lists"`   // calls
-	AtOnce  int `json:"at_once"` // pods run at once, of Total
+	Lists   int `json:"lists"`   // calls of ListContainers
+	AtOnce  int `json:"at_once"` // pods that are run at once, of Total
 	Total   int `json:"total"`
-	Watched int `json:"watched"` // containers whose delete hangs and that are watched, of Wedged
-	Wedged  int `json:"wedged"`
-	Others  int `json:"others"` // containers killed meanwhile
+	Watched int `json:"watched"` // containers whose own exit is measured, of Wedged
+	Wedged  int `json:"wedged"`  // containers whose delete hangs
+	Others  int `json:"others"`  // containers that are killed meanwhile
 }
 
 func full(rounds int) sizes {
 	return sizes{Rounds: rounds, Kills: 20, Lives: 14, Pods: 10, PerPod: 20, Lists: 100, AtOnce: 20, Total: 50, Watched: 3, Wedged: 10, Others: 20}
 }
 
-// quick is for trying the bench, not for figures.
+// quick is a little of everything, to try the bench. Its figures mean nothing.
 func quick() sizes {
 	return sizes{Rounds: 1, Kills: 3, Lives: 2, Pods: 2, PerPod: 4, Lists: 10, AtOnce: 4, Total: 6, Watched: 1, Wedged: 2, Others: 2}
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The picture is a card of its own colours, so that it reads on any page; where the viewer says that it likes dark
-// pages, the card is dark.
+// The picture is a card with colours of its own, so that it can be read on any page. The card is
+// dark if the viewer prefers dark pages.
 const style = `
 text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; font-size: 13px; fill: #1f2328; }
 .card { fill: #ffffff; stroke: #d0d7de; }
@@ -69,7 +69,7 @@ func (p *picture) circle(x, y, r float64, class string) {
 	fmt.Fprintf(p, `<circle cx="%.1f" cy="%.1f" r="%.1f" class="%s"/>`+"\n", x, y, r, class)
 }
 
-// legend names the daemons at the top right.
+// legend draws the names of the daemons at the top right.
 func (p *picture) legend() {
 	x := p.width - 24
 	for _, name := range []string{"containerd", "berth"} {
@@ -82,14 +82,14 @@ func (p *picture) legend() {
 
 func (p *picture) end() string { return p.String() + "</svg>\n" }
 
-// axis is a logarithmic one of milliseconds, or a linear one from zero.
+// axis is a logarithmic axis of milliseconds, or a linear axis from zero.
 type axis struct {
 	from, to float64 // values
 	x0, x1   float64 // places
 	log      bool
 }
 
-// logAxis reaches over all values, in whole decades.
+// logAxis returns an axis that covers all values, in whole decades.
 func logAxis(values []float64, x0, x1 float64) axis {
 	from, to := math.Inf(1), math.Inf(-1)
 	for _, v := range values {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// markdown is RESULTS.md.
+// markdown returns the text of RESULTS.md.
 func markdown(r *results) string {
 	var w strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&w, format, args...) }
@@ -66,27 +66,36 @@ func markdown(r *results) string {
 	return w.String()
 }
 
-// how says how it was measured.
+// how describes how the figures were measured.
 func how(r *results) string {
 	s := r.Sizes
 	return fmt.Sprintf(`
 ## How
 
-Both daemons are built from this module and run as they ship, berth with containerd inside; only directories, sockets and the network
-were configured, the same CNI configuration list for both (bridge, host-local, portmap), and containerd's restrict_oom_score_adj where the
-bench itself may not lower oom_score_adj (berth finds that out by itself). Both log at level info. They use the same runc, shim, CNI plug-ins and
-images, pulled before anything is measured, and are asked by the same client over CRI. Rounds: %d, each with a new daemon in new
-directories; who goes first alternates. All samples are in [results.json](results.json); none is dropped. Percentiles are nearest-rank: the smallest
-sample such that p percent of all are not larger. With fewer than a hundred samples p99 is the slowest.
+Both daemons are built from this module and run as they ship, berth with containerd inside. Only
+directories, sockets and the network are configured, with the same CNI configuration list for both
+(bridge, host-local, portmap), and containerd's restrict_oom_score_adj where the bench itself may not
+lower oom_score_adj (berth finds that out by itself). Both log at level info. They use the same runc,
+shim, CNI plug-ins and images, pulled before anything is measured, and the same CRI client. Rounds:
+%d, each with a new daemon in new directories; the daemons take turns in going first. All samples are
+in [results.json](results.json), and none is dropped. Percentiles are nearest-rank: the smallest
+sample such that p percent of all samples are not larger. With fewer than a hundred samples p99 is the
+slowest.
 
-- **kill to EXITED, polled**: SIGKILL to the container's process from outside, then ContainerStatus every %s and the call's own time,
-  until it says EXITED. **Event**: the same, nobody polls, until a subscriber of GetContainerEvents has it.
-- **Exits at once**: %d of %d containers in %d pods killed in one go; ListContainers with a filter for EXITED is polled as above.
-- **Stuck deletes**: an OCI runtime that hangs 30 s in each delete of some containers. Of %d wedged in all, %d are watched for %s at
-  most; then others are killed that have nothing wrong with them.
-- **Operations**: one call after the other with pauses of %s, each pod through its whole life; the container ends at SIGTERM at once.
-  In the pauses both tidy up what an answer did not wait for; hence also the whole life without a pause, with a container that is killed.
-- **kill -9 and start to ready**: from the start of the process until Status says ready and ListContainers says that all run.
-- **Memory**: the daemon's process alone, from smaps_rollup, after %s of quiet, new daemon.
-`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, settle, quiet)
+- **kill to EXITED, polled**: SIGKILL to the container's process from outside, then ContainerStatus,
+  every %s plus the time of the call itself, until it is EXITED. **Event**: the same without polling,
+  until a subscriber of GetContainerEvents has the event.
+- **Exits at once**: %d of %d containers in %d pods are killed at once, and ListContainers with a
+  filter for EXITED is polled as above.
+- **Stuck deletes**: an OCI runtime that hangs for 30 s in each delete of some containers. %d hang in
+  all, and the exits of %d of them are watched for %s at most. Then other containers are killed, whose
+  deletes do not hang.
+- **Operations**: one call after the other with pauses of %s, each pod through its whole life. The
+  container ends on SIGTERM at once. During the pauses both daemons do the work that an answer did not
+  wait for. Therefore the whole life is also measured without pauses, with a container that is killed.
+- **kill -9 and start to ready**: from the start of the process until Status reports ready and
+  ListContainers reports every container as running.
+- **Memory**: the process of the daemon alone, from smaps_rollup, of a new daemon after %s without a
+  call.
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, quiet)
 }

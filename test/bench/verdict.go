@@ -9,18 +9,19 @@ import (
 	"strings"
 )
 
-// verdict is what became of one threshold.
+// verdict says whether a threshold is reached, and by what.
 type verdict struct {
 	threshold string
 	measured  string
 	reached   bool
 }
 
-// notSlower are the operations none of which may be slower than containerd's, by their medians: the 99th percentile of
-// some dozens of calls is their slowest one, which tells more of the machine than of the daemon.
+// notSlower are the operations that may not be slower than containerd's. Their medians are
+// compared: the 99th percentile of some dozens of calls is the slowest call, which says more about
+// the machine than about the daemon.
 var notSlower = []string{runPod, createContainer, startContainer, stopContainer, removeContainer, stopPod, removePod, wholeLife, listContainers, runPodsAtOnce, restart}
 
-// verdicts compares what was measured with what is to be reached. What was not measured is not reached.
+// verdicts compares the samples with the thresholds. A threshold without samples is not reached.
 func verdicts(r *results) []verdict {
 	titles := map[string]string{}
 	for _, m := range metrics(r.Sizes) {
@@ -47,7 +48,7 @@ func atMost(r *results, metric, threshold string, p, share float64) verdict {
 		unit = "MiB"
 	}
 	b, c := percentile(r.of(metric, "berth"), p), percentile(r.of(metric, "containerd"), p)
-	ratio := b / c // NaN if one was not measured, which is not reached
+	ratio := b / c // NaN if one was not measured; a comparison with NaN is false
 	return verdict{
 		threshold: threshold, reached: ratio <= share,
 		measured: fmt.Sprintf("%s to %s: %s", value(b, unit, r.Bound), value(c, unit, r.Bound), ratioText(b, c, r.Bound, unit)),
@@ -58,7 +59,8 @@ func allReached(vs []verdict) bool {
 	return !slices.ContainsFunc(vs, func(v verdict) bool { return !v.reached })
 }
 
-// value writes a sample with three digits, and one that is the bound as more than that. No bound: 0.
+// value formats a sample with three digits. A sample that is at the bound is written as more than
+// the bound; a bound of 0 means that there is none.
 func value(v float64, unit string, bound float64) string {
 	more := ""
 	switch {
@@ -80,7 +82,7 @@ func value(v float64, unit string, bound float64) string {
 	}
 }
 
-// ratioText writes berth's share of containerd's.
+// ratioText formats berth's value as a share of containerd's.
 func ratioText(b, c, bound float64, unit string) string {
 	ratio, less := b/c, ""
 	if unit == "ms" && bound > 0 && c >= bound {

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,14 +26,15 @@ func TestKill9AndBack(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		const count = 20000
 		_, talks := n.Sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done; sleep 1000", count))
-		_, ends := n.Sh("sleep 1; exit 42")
+		_, ends := n.Sh("sleep 3; exit 42")
+		pid := n.Pid(ends)
 		podID, runs := n.Sh("sleep 1000")
 		n.Berth.Kill(syscall.SIGKILL)
 		for range 3 { // also while it comes up
 			n.StartBerth()
 			n.Berth.Kill(syscall.SIGKILL)
 		}
-		time.Sleep(1200 * time.Millisecond) // the second one ends with nobody there
+		n.Until("the second one ended with nobody there", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 		n.StartBerth()
 		node.ExpectExit(t, n.Ended(ends), 42, "Error")
 		if st := n.Container(runs); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -114,6 +116,8 @@ func TestKill9UnderChurn(t *testing.T) {
 }
 
 // containerd is killed and comes back: berth stays, exits meanwhile are told at once by the kernel.
+//
+// PROPERTIES 13.
 func TestContainerdDiesAndComesBack(t *testing.T) {
 	n := node.Start(t, node.Options{External: true})
 	_, ends := n.Sh("sleep 1; exit 42")

@@ -79,7 +79,9 @@ func start(t testing.TB, o node.Options) (*node.Node, *faults) {
 	}
 	link(os.Link(faulty, base+"/libexec/containerd-shim-runc-v2"))
 	link(os.Link(faulty, base+"/libexec/runc"))
-	link(os.Symlink(module+"/build/libexec/pause", base+"/libexec/pause"))
+	for _, p := range []string{"pause", "berth-logger"} {
+		link(os.Symlink(module+"/build/libexec/"+p, base+"/libexec/"+p))
+	}
 	link(os.Symlink(module+"/build/libexec/runc", base+"/real/runc"))
 	for _, p := range []string{"bridge", "portmap"} {
 		link(os.Link(faulty, base+"/cni/"+p))

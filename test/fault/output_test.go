@@ -21,7 +21,7 @@ func TestOutputThatIsHeldOpenHoldsUpNobody(t *testing.T) {
 		const lines = 5000
 		_, id := n.Sh(fmt.Sprintf("trap 'i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done; printf unfinished; exit 42' TERM; echo ready; sleep 1000 & wait", lines))
 		ready(n, id)
-		held, err := os.OpenFile(n.Dir+"/run/io/"+id+"/stdout", os.O_WRONLY|unix.O_NONBLOCK, 0)
+		held, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", n.Pid(id)), os.O_WRONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

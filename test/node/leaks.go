@@ -40,7 +40,7 @@ var remains = []string{
 	"run/runc/*/*", "runc/*/*", // the OCI runtime's records
 }
 
-// leaks fails the test for everything that is left of the node once it is stopped.
+// leaks fails the test for everything that is left of the node once it is stopped: PROPERTIES 6.
 func (n *Node) leaks() {
 	n.t.Helper()
 	n.seen.close()

@@ -42,7 +42,7 @@ func Module(t testing.TB) string {
 		}
 		dir = filepath.Dir(dir)
 	}
-	for _, f := range []string{"build/bin/berth", "build/libexec/containerd", "build/libexec/runc", "build/libexec/pause", "build/cni/bridge"} {
+	for _, f := range []string{"build/bin/berth", "build/libexec/containerd", "build/libexec/runc", "build/libexec/pause", "build/libexec/berth-logger", "build/cni/bridge"} {
 		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
 			t.Fatalf("%v: run `make tools build`", err)
 		}

@@ -30,8 +30,8 @@ type Berth struct {
 	done   chan error
 }
 
-// Boot starts a berth on the state in dir and returns once it would serve. It fails when the berth dies, or ctx ends,
-// before that.
+// Boot starts a berth on the records in dir and returns once it would serve. It returns an error
+// when the berth dies, or ctx ends, before that.
 func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth, error) {
 	store, err := state.Open(filepath.Join(dir, "root"))
 	if err != nil {
@@ -44,17 +44,24 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 		return nil, errors.Join(err, store.Close())
 	}
 	k := kernel{w: w, l: l, sink: func(f exit.Fact) { b.Core.Pods.Exited(f) }}
-	l.sink = k.told
-	adapter := ctrd.New(client, store.Owner(), snapshotter, log)
-	b.Core = daemon.NewCore(pod.Config{
-		DefaultHandler: "runc", ResolvConf: "/nonexistent",
-		Handlers: map[string]pod.Handler{"runc": {Name: "runc", Type: "runc", HostProcess: true}, "vm": {Name: "vm", Type: "vm"}},
-		Host:     spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
-	}, daemon.Ports{
+	l.notify = k.report
+	adapter := ctrd.New(client, ctrd.Config{Owner: store.Owner(), Snapshotter: snapshotter, Logger: log})
+	b.Core = daemon.NewCore(w.config(), daemon.Ports{
 		Ports: pod.Ports{
-			Runtime: adapter, Kernel: k, Cgroups: cgroups{w, l}, Network: plumbing{w, l}, Files: files{w, l}, Stdios: outputs{}, Images: library{}, Store: disk{w, l, store},
+			Runtime: adapter,
+			Kernel:  k,
+			Cgroups: cgroups{w, l},
+			Network: plumbing{w, l},
+			Files:   files{w, l},
+			Stdios:  outputs{},
+			Images:  library{},
+			Store:   disk{w, l, store},
 		},
-		Load: store.Load, Follow: adapter.Follow, ImageChanged: func(string) {}, RefreshImages: func(context.Context) error { return nil }, Log: log,
+		Load:          store.Load,
+		Follow:        adapter.Follow,
+		ImageChanged:  func(string) {},
+		RefreshImages: func(context.Context) error { return nil },
+		Log:           log,
 	})
 	b.Runtime = &cri.Runtime{Pods: b.Core.Pods, Subscribe: b.Core.Subscribe}
 
@@ -75,8 +82,23 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 	}
 }
 
-// Kill ends it as SIGKILL does: from this instant on nothing that it does has any effect. The error says that its
-// goroutines ended in trouble of their own.
+// config is a node's. IDs and jitter come from the seed.
+func (w *World) config() pod.Config {
+	return pod.Config{
+		DefaultHandler: "runc",
+		ResolvConf:     "/nonexistent",
+		Handlers: map[string]pod.Handler{
+			"runc": {Name: "runc", Type: "runc", HostProcess: true},
+			"vm":   {Name: "vm", Type: "vm"},
+		},
+		Host:  spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
+		NewID: w.newID,
+		Rand:  func() float64 { return w.jitter },
+	}
+}
+
+// Kill ends the berth as SIGKILL does: from this instant on nothing that it does has an effect. The
+// error is that of its goroutines, if they ended with one.
 func (b *Berth) Kill() error {
 	b.w.mu.Lock()
 	b.w.killLocked(b.life)
@@ -84,7 +106,7 @@ func (b *Berth) Kill() error {
 	return b.end()
 }
 
-// Stop ends it as SIGTERM does.
+// Stop ends the berth as SIGTERM does.
 func (b *Berth) Stop() error {
 	err := b.end()
 	b.w.mu.Lock()
@@ -104,5 +126,5 @@ func (b *Berth) end() error {
 	return errors.Join(err, b.store.Close())
 }
 
-// Dead reports whether it was killed.
+// Dead reports whether the berth was killed.
 func (b *Berth) Dead() bool { return b.life.dead() }

@@ -4,6 +4,8 @@ package sim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	eventtypes "github.com/containerd/containerd/api/events"
@@ -15,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// containerdState is what containerd and its shims hold. It is guarded by the world's lock.
+// containerdState is what containerd and its shims have. It is guarded by the world's lock.
 type containerdState struct {
 	down      bool
 	objects   map[string]containers.Container
@@ -23,32 +25,53 @@ type containerdState struct {
 	snaps     map[string]string // parent by key
 	shims     map[string]*shim  // by ID of their first task
 	tasks     map[string]*task
-	subs      map[*subscription]bool
+	subs      []*subscription
 }
 
-// shim is one per pod.
+// shim is the shim of a pod.
 type shim struct {
 	id   string
-	vm   bool // what runs in it dies with it
+	vm   bool // its processes die with it
 	dead bool
 }
 
 type task struct {
-	id   string
-	shim *shim
-	proc *process
-	seen bool          // the shim knows that it ended
-	done chan struct{} // closed then
+	id      string
+	shim    *shim
+	proc    *process
+	seen    bool          // its shim knows that the process ended
+	done    chan struct{} // closed when seen, or when the shim died
+	waiters int           // calls that waited for it so far
 }
 
 type subscription struct {
-	ch   chan *events.Envelope
-	errs chan error
+	queue []*events.Envelope // on their way
+	ch    chan *events.Envelope
+	errs  chan error
+}
+
+// maxQueue is how many events wait for a subscriber.
+const maxQueue = 4096
+
+// deliver hands over the first event that is on its way.
+func (s *subscription) deliver(w *World) {
+	w.turns.take("event")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(s.queue) == 0 {
+		return // the connection is lost
+	}
+	ev := s.queue[0]
+	s.queue = s.queue[1:]
+	select {
+	case s.ch <- ev:
+	default:
+	}
 }
 
 func (c *containerdState) init() {
 	c.objects, c.sandboxes, c.snaps = map[string]containers.Container{}, map[string]sandbox.Sandbox{}, map[string]string{}
-	c.shims, c.tasks, c.subs = map[string]*shim{}, map[string]*task{}, map[*subscription]bool{}
+	c.shims, c.tasks = map[string]*shim{}, map[string]*task{}
 }
 
 func (c *containerdState) shimOf(id string) *shim {
@@ -78,7 +101,7 @@ func (c *containerdState) left() []string {
 	return left
 }
 
-// reap is what a shim does when its process ended: it has the status, and tells containerd.
+// reap is what a shim does when its process ended: it takes the status, and publishes it.
 func (c *containerdState) reap(w *World, p *process) {
 	t := c.tasks[p.id]
 	p.reaped = true
@@ -87,18 +110,18 @@ func (c *containerdState) reap(w *World, p *process) {
 	}
 	t.seen = true
 	close(t.done)
-	if w.mute > 0 {
-		w.mute--
+	if w.lostEvents > 0 {
+		w.lostEvents--
 		return
 	}
-	c.publish(p.id, p.pid, p.code, p.at)
+	c.publish(w, p.id, p.pid, p.code, p.at)
 }
 
-func (c *containerdState) publish(id string, pid, code uint32, at time.Time) {
-	c.send("/tasks/exit", &eventtypes.TaskExit{ContainerID: id, ID: id, Pid: pid, ExitStatus: code, ExitedAt: timestamppb.New(at)})
+func (c *containerdState) publish(w *World, id string, pid, code uint32, at time.Time) {
+	c.send(w, "/tasks/exit", &eventtypes.TaskExit{ContainerID: id, ID: id, Pid: pid, ExitStatus: code, ExitedAt: timestamppb.New(at)})
 }
 
-func (c *containerdState) send(topic string, ev any) {
+func (c *containerdState) send(w *World, topic string, ev any) {
 	if c.down {
 		return
 	}
@@ -106,16 +129,17 @@ func (c *containerdState) send(topic string, ev any) {
 	if err != nil {
 		panic(err)
 	}
-	for s := range c.subs {
-		select {
-		case s.ch <- &events.Envelope{Timestamp: time.Now(), Namespace: "k8s.io", Topic: topic, Event: a}:
-		default: // containerd's queue is bounded
+	for _, s := range c.subs {
+		if len(s.queue) == maxQueue {
+			continue // the queue is bounded: the event is lost
 		}
+		s.queue = append(s.queue, &events.Envelope{Timestamp: time.Now(), Namespace: "k8s.io", Topic: topic, Event: a})
+		go s.deliver(w)
 	}
 }
 
-// KillShim ends the shim of a pod as SIGKILL does: the pod's processes live on, and containerd, which cleans up behind
-// it, claims that they ended with 137.
+// KillShim ends the shim of a pod as SIGKILL does. The pod's processes live on, and containerd,
+// which cleans up after the shim, claims that they ended with 137.
 func (w *World) KillShim(pod string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +149,7 @@ func (w *World) KillShim(pod string) bool {
 	}
 	w.note("*** shim dies", pod)
 	s.dead = true
-	for _, t := range w.ctrd.tasks {
+	for _, t := range sorted(w.ctrd.tasks) {
 		if t.shim == s {
 			t.proc.lost = true
 			if s.vm && !t.proc.ended {
@@ -137,17 +161,19 @@ func (w *World) KillShim(pod string) bool {
 		}
 	}
 	if !w.ctrd.down {
-		w.ctrd.bury(w, s)
+		w.ctrd.cleanUp(w, s)
 	}
 	return true
 }
 
-// bury is containerd's clean-up after a dead shim. It ends what was never started; what runs lives on here, which is what is hard.
-func (c *containerdState) bury(w *World, s *shim) {
-	for id, t := range c.tasks {
+// cleanUp is what containerd does after a shim died. It ends processes that were not started. Those
+// that run live on, which is the harder case for berth.
+func (c *containerdState) cleanUp(w *World, s *shim) {
+	for _, t := range sorted(c.tasks) {
 		if t.shim != s {
 			continue
 		}
+		id := t.id
 		delete(c.tasks, id)
 		if !t.seen {
 			close(t.done)
@@ -155,45 +181,55 @@ func (c *containerdState) bury(w *World, s *shim) {
 		if !t.proc.started && !t.proc.ended {
 			w.end(t.proc, 137)
 		}
-		c.publish(id, t.proc.pid, 137, time.Now())
+		c.publish(w, id, t.proc.pid, 137, time.Now())
 	}
 	delete(c.shims, s.id)
 }
 
-// StopContainerd takes containerd away; shims and processes live on.
+// StopContainerd ends containerd; shims and processes live on.
 func (w *World) StopContainerd() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.note("*** containerd goes", "")
+	w.note("*** containerd ends", "")
 	w.ctrd.down = true
-	for s := range w.ctrd.subs {
+	for _, s := range w.ctrd.subs {
 		s.errs <- fmt.Errorf("connection closed: %w", errdefs.ErrUnavailable)
-		delete(w.ctrd.subs, s)
+		s.queue = nil
 	}
+	w.ctrd.subs = nil
 }
 
-// StartContainerd brings it back. As it loads, it cleans up behind dead shims and deletes the tasks that have ended, unless there
-// is a sandbox object with their ID.
+// StartContainerd starts containerd again. As it loads, it cleans up after dead shims, and deletes
+// the tasks that have ended, unless there is a sandbox object with their ID.
 func (w *World) StartContainerd() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.note("*** containerd comes", "")
+	w.note("*** containerd starts", "")
 	c := &w.ctrd
 	c.down = false
-	for _, s := range c.shims {
+	for _, s := range sorted(c.shims) {
 		if s.dead {
-			c.bury(w, s)
+			c.cleanUp(w, s)
 		}
 	}
-	for id, t := range c.tasks {
-		if _, kept := c.sandboxes[id]; t.seen && !kept {
+	for _, t := range sorted(c.tasks) {
+		if _, kept := c.sandboxes[t.id]; t.seen && !kept {
 			t.proc.lost = true
 			c.drop(t)
 		}
 	}
 }
 
-// drop deletes a task and, with its last one, the shim.
+// sorted lists a map's values by their keys.
+func sorted[T any](m map[string]T) []T {
+	list := make([]T, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, m[k])
+	}
+	return list
+}
+
+// drop deletes a task, and its shim with the last of its tasks.
 func (c *containerdState) drop(t *task) {
 	delete(c.tasks, t.id)
 	for _, other := range c.tasks {
@@ -204,7 +240,7 @@ func (c *containerdState) drop(t *task) {
 	delete(c.shims, t.shim.id)
 }
 
-// ContainerdDown reports whether it is away.
+// ContainerdDown reports whether containerd does not run.
 func (w *World) ContainerdDown() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

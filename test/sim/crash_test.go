@@ -13,7 +13,8 @@ import (
 
 var thorough = flag.Bool("thorough", false, "every pair of crashes, not every fifth")
 
-// tempDir is in memory where there is such a place: what a real disk does is not the subject here.
+// tempDir makes a directory, in memory where that is possible: what a real disk does is not the
+// subject here.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	base := "/dev/shm"
@@ -28,19 +29,20 @@ func tempDir(t *testing.T) string {
 	return dir
 }
 
-// tell plays a story in a bubble of its own and reports what went wrong.
-func tell(t *testing.T, play func(t *testing.T, s *Story) error) {
+// check plays a story and reports what went wrong.
+func check(t *testing.T, play func(t *testing.T, s *Story) error) {
 	t.Helper()
-	if r := played(t, play); r != "" {
+	if r, _ := played(t, 1, play); r != "" {
 		t.Error(r)
 	}
 }
 
-func played(t *testing.T, play func(t *testing.T, s *Story) error) (report string) {
+// played plays a story in a bubble of its own. The report is "" when all went well.
+func played(t *testing.T, seed uint64, play func(t *testing.T, s *Story) error) (report string, journal []string) {
 	t.Helper()
 	dir := tempDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := NewStory(t.Context(), dir)
+		s := NewStory(t.Context(), dir, seed)
 		err := play(t, s)
 		if err == nil {
 			err = s.Finish()
@@ -48,21 +50,24 @@ func played(t *testing.T, play func(t *testing.T, s *Story) error) (report strin
 		if err != nil {
 			s.Abandon()
 		}
-		report = s.Report(err)
+		s.World.End()
+		report, journal = s.Report(err), s.World.book.lines
 	})
-	return report
+	return report, journal
 }
 
 func TestALife(t *testing.T) {
-	tell(t, func(t *testing.T, s *Story) error { return aLife(s) })
+	check(t, func(t *testing.T, s *Story) error { return aLife(s) })
 }
 
-// aLife is a pod's from beginning to end, as a client that does not give up lives it.
+// aLife is the life of a pod, from its beginning to its end.
 func aLife(s *Story) error {
 	if err := s.Boot(); err != nil {
 		return err
 	}
-	for _, err := range []error{s.RunPod("p1", ""), s.Create("p1/c1"), s.Start("c1"), s.Create("p1/c2"), s.Start("c2")} {
+	for _, err := range []error{
+		s.RunPod("p1", ""), s.Create("p1/c1"), s.Start("c1"), s.Create("p1/c2"), s.Start("c2"),
+	} {
 		if err != nil {
 			return err
 		}
@@ -76,14 +81,14 @@ func aLife(s *Story) error {
 	return s.Remove("p1")
 }
 
-// The same life, with berth killed at its k-th effect on the world, for every k: before the effect, or right after it. Its client asks
-// again until it has what it wants.
+// The same life, with berth killed at its k-th effect on the world, for every k: before the effect,
+// or right after it. The client asks again until it has what it wants (PROPERTIES 4).
 func TestKilledBetweenAnyTwoEffects(t *testing.T) {
 	for _, exact := range []bool{true, false} {
 		for _, after := range []bool{false, true} {
 			for k := 1; ; k++ {
 				reached := false
-				tell(t, func(t *testing.T, s *Story) error {
+				check(t, func(t *testing.T, s *Story) error {
 					s.World.Exact = exact
 					s.World.KillAt(k, after)
 					err := stubborn(s)
@@ -102,7 +107,7 @@ func TestKilledBetweenAnyTwoEffects(t *testing.T) {
 	}
 }
 
-// stubborn lives the life of aLife through a death of berth at any instant.
+// stubborn is aLife for a client that goes on although berth dies at any instant.
 func stubborn(s *Story) error {
 	ended := map[string]bool{}
 	for try := range 10 {
@@ -140,10 +145,10 @@ func stubborn(s *Story) error {
 			return nil
 		}
 	}
-	return nil // Finish sees to the rest
+	return nil // Finish does the rest
 }
 
-// Killed once in its life, and again while it recovers: at the k-th effect, and at the j-th of the next berth.
+// Killed at its k-th effect, and again, while it recovers, at its j-th.
 func TestKilledAgainWhileItRecovers(t *testing.T) {
 	step := 5
 	if *thorough {
@@ -151,7 +156,7 @@ func TestKilledAgainWhileItRecovers(t *testing.T) {
 	}
 	for k := 1; k < 70; k += step {
 		for j := 1; j < 20; j += step {
-			tell(t, func(t *testing.T, s *Story) error {
+			check(t, func(t *testing.T, s *Story) error {
 				s.World.Keeper = j%2 == 0
 				s.World.KillAt(k, k%2 == 0)
 				s.onDeath = func() { s.World.KillAt(j, j%2 == 0) }
@@ -164,17 +169,31 @@ func TestKilledAgainWhileItRecovers(t *testing.T) {
 	}
 }
 
-// The state is an older copy: what was made since has no record, and is given back; what was removed since is settled.
+// The database is an older copy: what was made since has no record, and is removed; what was
+// removed since is settled.
 func TestAnOldBackup(t *testing.T) {
-	tell(t, func(t *testing.T, s *Story) error {
+	check(t, func(t *testing.T, s *Story) error {
 		db, copied := filepath.Join(s.dir, "root/berth.db"), filepath.Join(s.dir, "copy.db")
 		for _, step := range []func() error{
-			s.Boot, func() error { return s.RunPod("p1", "") }, func() error { return s.Create("p1/c1") }, func() error { return s.Start("c1") },
-			func() error { return s.Create("p1/c2") }, func() error { return s.Start("c2") },
-			s.Stop, func() error { return copyFile(db, copied) }, s.Boot,
-			func() error { return s.Remove("c1") }, func() error { return s.RunPod("p2", "") }, func() error { return s.Create("p2/c3") },
-			func() error { return s.Start("c3") }, func() error { return s.Create("p2/c4") }, func() error { return s.exit("c2", 5) },
-			s.Stop, func() error { return copyFile(copied, db) }, s.forget, s.Boot,
+			s.Boot,
+			func() error { return s.RunPod("p1", "") },
+			func() error { return s.Create("p1/c1") },
+			func() error { return s.Start("c1") },
+			func() error { return s.Create("p1/c2") },
+			func() error { return s.Start("c2") },
+			s.Stop,
+			func() error { return copyFile(db, copied) },
+			s.Boot,
+			func() error { return s.Remove("c1") },
+			func() error { return s.RunPod("p2", "") },
+			func() error { return s.Create("p2/c3") },
+			func() error { return s.Start("c3") },
+			func() error { return s.Create("p2/c4") },
+			func() error { return s.exit("c2", 5) },
+			s.Stop,
+			func() error { return copyFile(copied, db) },
+			s.forget,
+			s.Boot,
 		} {
 			if err := step(); err != nil {
 				return err
@@ -184,7 +203,7 @@ func TestAnOldBackup(t *testing.T) {
 	})
 }
 
-// forget what was told: an older state tells otherwise.
+// forget drops what was observed: an older database says otherwise.
 func (s *Story) forget() error {
 	s.Watch = NewWatch(s.World)
 	for _, p := range s.World.inits {

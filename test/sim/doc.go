@@ -1,24 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sim runs the whole of berth in one process and in virtual time: its CRI service, controller, lanes, state on
-// a real database, feed and containerd adapter, between a fake containerd, kernel, network and disk.
+// Package sim runs the whole of berth in one process and in virtual time: its CRI service,
+// controller, lanes, records in a real database, feed and containerd adapter, between a fake
+// containerd, kernel, network and disk.
 //
 // # What stands for what
 //
-//   - [World] is everything outside: processes, shims, containerd, network namespaces, CNI results, cgroups. It
-//     outlives any berth, and any berth may be killed between any two of its effects.
+//   - [World] is everything outside berth: processes, shims, containerd, network namespaces, CNI
+//     results, cgroups, the disk. It outlives each berth, and a berth may be killed between any two
+//     of its effects on the world.
 //   - [Berth] is one life of berth, from its start to its death.
-//   - [Script] plays a story from a file under testdata; its verbs are listed there.
-//   - [Watch] sees everything that berth tells anybody, and reports each broken promise.
+//   - [Story] is a world, the berth in it, and a client. A story is played from a script under
+//     testdata (the verbs are listed at [Story.Play]), from code, or at random from a seed.
+//   - [Watch] observes everything that berth reports to anybody, compares it with what really
+//     happened, and notes each broken promise.
+//
+// # To play
+//
+//	go test ./test/sim                          the scripts, the crashes, the seeds in testdata
+//	go test ./test/sim -args -schedules 20000   that many random schedules, too
+//	go test ./test/sim -args -seed S            the schedule of seed S instead of those in testdata
+//	go test ./test/sim -v -args -replays 1000   counts the schedules that do not replay
+//
+// One process uses one processor; to use more, run more of them.
 //
 // # Promises
 //
-//   - Time is testing/synctest's: no story takes longer for its waits, and nothing is asserted about real time.
-//   - A random schedule prints its seed when it fails. The seed fixes what is done and when; how goroutines interleave
-//     within one instant is up to Go's scheduler, so that a failure may need several runs to come again.
+//   - The time is that of testing/synctest: no story takes longer for its waits, and nothing is
+//     asserted about real time.
+//   - `go test ./test/sim` without arguments plays the same every time. A seed that fails while
+//     exploring is printed. It is added to testdata/seeds, and what it found becomes a script,
+//     because a seed plays something else as soon as berth or the simulation asks for turns in
+//     another order.
+//   - A seed fixes what the client does, what breaks, and the order of everything that passes
+//     between berth, the world and the client ([turns]). It does not fix what goroutines do between
+//     two such turns inside berth: the choice of a select with several ready cases, and the order
+//     in which goroutines run that became ready together. So about one schedule in 300 plays
+//     differently when it is repeated, and one that fails is replayed 25 times: the report says how
+//     often it failed. -seed plays its schedule up to 25 times, until it fails.
 //
 // # Not here
 //
-// Files that berth makes for pods are real, under a temporary directory; mounts are left out (pods share the host's IPC
-// namespace). Real kernels, shims and runtimes are the business of test/e2e and test/fault.
+// Files that berth makes for pods are real, under a temporary directory. Mounts are left out: pods
+// share the host's IPC namespace. Real kernels, shims and runtimes are the subject of test/e2e and
+// test/fault.
 package sim

@@ -5,6 +5,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -14,7 +15,8 @@ import (
 	"berth/internal/pidfd"
 )
 
-// kernel is the kernel witness of one life. It keeps the contract of pidfd.Watcher; processes are the world's.
+// kernel is the kernel witness of one life. It keeps the contract of pod.Kernel with the world's
+// processes.
 type kernel struct {
 	w    *World
 	l    *life
@@ -24,7 +26,7 @@ type kernel struct {
 func (k kernel) fact(p *process) exit.Fact {
 	f := exit.Fact{ID: p.id, At: p.at, Origin: exit.Kernel}
 	if p.watcher != k.l {
-		f.At = time.Time{} // it had ended before: nobody knows when
+		f.At = time.Time{} // it had ended before it was watched: nobody knows when
 	}
 	if k.w.Exact {
 		f.Code, f.Measured = p.code, true
@@ -48,7 +50,7 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 		p.Pid, p.StartTicks, p.BootID = proc.pid, proc.ticks, bootID
 		if proc.ended {
 			proc.kept = true
-			go k.told(proc)
+			go k.w.notify(k.l, proc)
 		}
 		return nil
 	})
@@ -57,7 +59,8 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 
 const bootID = "boot"
 
-func (k kernel) told(p *process) {
+// report hands the exit of p to berth.
+func (k kernel) report(p *process) {
 	k.w.mu.Lock()
 	f, dead := k.fact(p), k.l.dead()
 	k.w.mu.Unlock()
@@ -95,7 +98,7 @@ func (k kernel) Look(id string) (alive, watched bool) {
 // Exact implements pod.Kernel.
 func (k kernel) Exact() bool { return k.w.Exact }
 
-// cgroups reads the world's. A cgroup goes with its task.
+// cgroups are those of the world's processes. A cgroup is removed with its task.
 type cgroups struct {
 	w *World
 	l *life
@@ -115,13 +118,12 @@ func (c cgroups) Of(pid uint32) (dir string, err error) {
 
 func (c cgroups) OOMKills(dir string) (n uint64, err error) {
 	err = c.w.read(context.Background(), c.l, "oom", dir, func() error {
-		for _, t := range c.w.ctrd.tasks {
-			if t.proc.cgroup == dir {
-				n = t.proc.oom
-				return nil
-			}
+		t := c.w.ctrd.tasks[strings.TrimPrefix(dir, cgroupOf(""))]
+		if t == nil {
+			return errdefs.ErrNotFound
 		}
-		return errdefs.ErrNotFound
+		n = t.proc.oom
+		return nil
 	})
 	return n, err
 }
@@ -129,3 +131,5 @@ func (c cgroups) OOMKills(dir string) (n uint64, err error) {
 func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
 }
+
+func cgroupOf(id string) string { return "/cg/" + id }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Random plays steps of what r says: a client that asks for anything at any time, processes that end, and everything
-// that breaks. All that it breaks for good is mended by Finish.
+// Random plays a number of steps that r chooses: a client that asks for anything at any time,
+// processes that end, and everything that can break. What it breaks for good is mended by Finish.
 func (s *Story) Random(r *rand.Rand, steps int) error {
 	s.World.Exact = r.IntN(4) > 0
 	s.World.Keeper = r.IntN(3) == 0
@@ -31,8 +31,10 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 				return err
 			}
 		}
+		s.turn()
 		s.step(r)
 		time.Sleep(pause(r))
+		s.turn()
 		if r.IntN(8) == 0 {
 			_ = s.Look(false) // an error says that berth is away
 		}
@@ -40,7 +42,7 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 	return nil
 }
 
-// pause is nothing, a moment, or long.
+// pause is none, short or long.
 func pause(r *rand.Rand) time.Duration {
 	switch r.IntN(8) {
 	case 0, 1, 2:
@@ -57,7 +59,7 @@ func pause(r *rand.Rand) time.Duration {
 func anyPod(r *rand.Rand) string       { return fmt.Sprint("p", 1+r.IntN(3)) }
 func anyContainer(r *rand.Rand) string { return fmt.Sprintf("%s/c%d", anyPod(r), 1+r.IntN(3)) }
 
-// away is what happens to pods while no berth runs.
+// away does what happens to pods while no berth runs.
 func (s *Story) away(r *rand.Rand) {
 	for range 1 + r.IntN(3) {
 		switch r.IntN(4) {
@@ -69,10 +71,11 @@ func (s *Story) away(r *rand.Rand) {
 			s.outage(r)
 		}
 		time.Sleep(pause(r))
+		s.turn()
 	}
 }
 
-// outage takes containerd away for a while.
+// outage stops containerd for a while.
 func (s *Story) outage(r *rand.Rand) {
 	if s.World.ContainerdDown() {
 		return
@@ -81,14 +84,17 @@ func (s *Story) outage(r *rand.Rand) {
 	d := time.Duration(r.IntN(90_000)) * time.Millisecond
 	s.wg.Go(func() {
 		time.Sleep(d)
+		s.turn()
 		s.World.StartContainerd()
 	})
 }
 
-// operations that may fail, stall, or take place without an answer.
+// operations are those that may fail, stall, or take place without an answer.
 var operations = []string{
-	"create-sandbox", "delete-sandbox", "create-container", "delete-container", "prepare-snapshot", "remove-snapshot", "create-task", "start-task", "kill-task",
-	"delete-task", "get-task", "wait-task", "list-containers", "netns", "netns-remove", "cni-add", "cni-del", "commit", "watch", "signal", "mounts",
+	"create-sandbox", "delete-sandbox", "create-container", "delete-container", "prepare-snapshot", "remove-snapshot",
+	"create-task", "start-task", "kill-task", "delete-task", "get-task", "wait-task", "list-containers",
+	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "cni-del",
+	"files", "files-remove", "files-list", "oom", "commit", "watch", "signal", "mounts",
 }
 
 func (s *Story) step(r *rand.Rand) {
@@ -121,12 +127,12 @@ func (s *Story) step(r *rand.Rand) {
 	case n < 75:
 		s.World.Fail(op, "", 1+r.IntN(4))
 	case n < 79:
-		if op != "signal" && op != "watch" { // system calls
+		if op != "signal" && op != "watch" { // system calls do not stall
 			s.World.Stall(op, "", 1+r.IntN(3), time.Duration(r.IntN(60_000))*time.Millisecond)
 		}
 	case n < 80:
-		if strings.Contains(op, "-") && !strings.HasPrefix(op, "netns") && !strings.HasPrefix(op, "cni") { // containerd's
-			s.World.Late(op, "", time.Duration(r.IntN(300))*time.Second)
+		if ofContainerd(op) {
+			s.World.Abandon(op, "", time.Duration(r.IntN(300))*time.Second)
 		}
 	case n < 81:
 		if op != "commit" { // a database whose answer is lost is one that crashed: that is KillAt's
@@ -141,7 +147,7 @@ func (s *Story) step(r *rand.Rand) {
 	case n < 90:
 		s.World.DiskFull(true)
 		d := time.Duration(r.IntN(60_000)) * time.Millisecond
-		s.wg.Go(func() { time.Sleep(d); s.World.DiskFull(false) })
+		s.wg.Go(func() { time.Sleep(d); s.turn(); s.World.DiskFull(false) })
 	case n < 93:
 		s.World.KillAt(1+r.IntN(20), r.IntN(2) == 0)
 	case n < 95:
@@ -155,7 +161,12 @@ func (s *Story) step(r *rand.Rand) {
 	}
 }
 
-// handler is the default one, mostly; or one whose processes the kernel cannot see.
+func ofContainerd(op string) bool {
+	kind, _, compound := strings.Cut(op, "-")
+	return compound && kind != "netns" && kind != "cni" && kind != "files"
+}
+
+// handler is mostly the default one, sometimes one whose processes the kernel cannot see.
 func handler(r *rand.Rand) string {
 	if r.IntN(8) == 0 {
 		return "vm"

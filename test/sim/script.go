@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Play plays a script: one statement a line, # begins a comment. Names are p1 for a pod, p1/c1 or c1 for a container.
+// Play plays a script: one statement a line, # begins a comment. Names are p1 for a pod, p1/c1 or
+// c1 for a container.
 //
 //	run p1 [handler=vm]             RunPodSandbox
 //	create p1/c1                    CreateContainer
@@ -21,24 +23,26 @@ import (
 //	stop NAME [timeout=10s]         StopContainer or StopPodSandbox
 //	remove NAME                     RemoveContainer or RemovePodSandbox
 //	exit c1 code=42 [oom]           its process ends
-//	fail OP [NAME] [times=2]        calls of an operation fail (those of the journal: delete-task, cni-add, commit ...)
+//	fail OP [NAME] [times=2]        calls of an operation fail; operations are named in the journal
 //	stall OP [NAME] [times=1] for=60s
-//	stall OP late for=60s           its caller gives up, and it is carried out a minute later
-//	lose OP [NAME]                  it takes place, and its caller hears of a failure
-//	swallow [events=1] [words=1]    shims' exit events, or the kernel's words, are lost
+//	stall OP abandoned for=60s      if its caller gives up, it is carried out a minute later
+//	lose OP [NAME]                  it takes place, and its caller gets an error
+//	swallow [events=1] [notices=1]  shims' exit events, or the kernel's notices, are lost
 //	kill berth|containerd|shim [p1] as SIGKILL does
 //	stop berth                      as SIGTERM does
 //	boot berth|containerd
 //	disk full|ok
-//	kernel exact|blind              whether it tells exit codes (from the beginning of the script)
-//	subscribe, unsubscribe          to container events; who boots berth is subscribed
+//	kernel exact|blind              whether it reports exit codes; must come first
+//	keeper                          a service manager keeps the pidfds; must come first
+//	subscribe, unsubscribe          to container events; boot berth subscribes
 //	advance 10s
 //	heal                            ends fail, stall, swallow and a full disk
 //	expect c1 STATE [CODE] [REASON] [released] [attempts=3]
 //	expect c1 gone
 //	expect-feed NAME STOPPED count=1
 //
-// A statement that begins with & is made in the background. One that begins with ! must fail. Everything else must succeed.
+// A statement that begins with & is made in the background. One that begins with ! must fail.
+// Everything else must succeed.
 func (s *Story) Play(script io.Reader) error {
 	in := bufio.NewScanner(script)
 	for n := 1; in.Scan(); n++ {
@@ -63,6 +67,7 @@ func (s *Story) statement(text string) error {
 		time.Sleep(time.Millisecond) // it is under way
 		return nil
 	}
+	s.turn()
 	rest, fails := strings.CutPrefix(text, "!")
 	st, err := parse(strings.TrimSpace(rest))
 	if err != nil {
@@ -106,12 +111,7 @@ func (st statement) word(i int) string {
 }
 
 func (st statement) has(word string) bool {
-	for _, w := range st.words {
-		if w == word {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(st.words, word)
 }
 
 func (st statement) number(key string, or int) (int, error) {
@@ -137,7 +137,8 @@ func (s *Story) do(st statement) error {
 		return err
 	}
 	on := s.ID(st.word(1)) // of fail, stall, lose: "" for any
-	if st.word(1) != "" && st.word(1) != "late" && on == "" && (st.verb == "fail" || st.verb == "stall" || st.verb == "lose") {
+	rules := st.verb == "fail" || st.verb == "stall" || st.verb == "lose"
+	if rules && st.word(1) != "" && st.word(1) != "abandoned" && on == "" {
 		return fmt.Errorf("%s is not there yet", st.word(1))
 	}
 	switch st.verb {
@@ -167,8 +168,8 @@ func (s *Story) do(st statement) error {
 		if err != nil {
 			return err
 		}
-		if st.has("late") {
-			s.World.Late(name, "", d)
+		if st.has("abandoned") {
+			s.World.Abandon(name, "", d)
 		} else {
 			s.World.Stall(name, on, times, d)
 		}
@@ -179,17 +180,19 @@ func (s *Story) do(st statement) error {
 		if err != nil {
 			return err
 		}
-		words, err := st.number("words", 0)
+		notices, err := st.number("notices", 0)
 		if err != nil {
 			return err
 		}
-		s.World.Swallow(events, words)
+		s.World.Swallow(events, notices)
 	case "stop", "kill", "boot":
 		return s.upOrDown(st)
 	case "disk":
 		s.World.DiskFull(name == "full")
 	case "kernel":
 		s.World.Exact = name == "exact"
+	case "keeper":
+		s.World.Keeper = true
 	case "subscribe":
 		s.Subscribe()
 	case "unsubscribe":
@@ -241,7 +244,7 @@ func (s *Story) upOrDown(st statement) error {
 	return nil
 }
 
-// expect waits a moment of virtual time, in which whatever is under way comes to its end, and looks.
+// expect waits a millisecond, in which whatever is under way comes to its end, and looks.
 func (s *Story) expect(st statement) error {
 	time.Sleep(time.Millisecond)
 	name := st.word(0)
@@ -288,8 +291,8 @@ func (s *Story) expectFeed(st statement) error {
 	if err != nil {
 		return err
 	}
-	if n := s.Watch.Told(s.ID(st.word(0)), what); n != want {
-		return fmt.Errorf("it was told %d times", n)
+	if n := s.Watch.Published(s.ID(st.word(0)), what); n != want {
+		return fmt.Errorf("it was published %d times", n)
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ package sim
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -22,13 +24,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// client is a containerd client of one berth's.
+// client makes a containerd client for one life of berth.
 func (w *World) client(l *life) (*containerd.Client, error) {
 	s := services{w: w, l: l}
 	return containerd.New("", containerd.WithServices(
-		containerd.WithContainerStore(fakeContainers{services: s}), containerd.WithSandboxStore(fakeSandboxes{services: s}),
+		containerd.WithContainerStore(fakeContainers{services: s}),
+		containerd.WithSandboxStore(fakeSandboxes{services: s}),
 		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{snapshotter: fakeSnapshotter{services: s}}),
-		containerd.WithTaskClient(fakeTasks{services: s}), containerd.WithEventService(fakeEvents{services: s}),
+		containerd.WithTaskClient(fakeTasks{services: s}),
+		containerd.WithEventService(fakeEvents{services: s}),
 		containerd.WithIntrospectionService(fakeIntrospection{services: s}),
 	))
 }
@@ -80,8 +84,8 @@ type fakeEvents struct {
 }
 
 func (s fakeEvents) Subscribe(ctx context.Context, _ ...string) (ch <-chan *events.Envelope, errs <-chan error) {
-	sub := &subscription{ch: make(chan *events.Envelope, 4096), errs: make(chan error, 1)}
-	err := s.read(ctx, "subscribe", "", func(c *containerdState) error { c.subs[sub] = true; return nil })
+	sub := &subscription{ch: make(chan *events.Envelope, maxQueue), errs: make(chan error, 1)}
+	err := s.read(ctx, "subscribe", "", func(c *containerdState) error { c.subs = append(c.subs, sub); return nil })
 	if err != nil {
 		sub.errs <- err
 		return sub.ch, sub.errs
@@ -89,7 +93,8 @@ func (s fakeEvents) Subscribe(ctx context.Context, _ ...string) (ch <-chan *even
 	context.AfterFunc(ctx, func() {
 		s.w.mu.Lock()
 		defer s.w.mu.Unlock()
-		delete(s.w.ctrd.subs, sub)
+		s.w.ctrd.subs = slices.DeleteFunc(s.w.ctrd.subs, func(o *subscription) bool { return o == sub })
+		sub.queue = nil
 		select {
 		case sub.errs <- ctx.Err():
 		default:
@@ -124,9 +129,7 @@ func (s fakeContainers) Get(ctx context.Context, id string) (o containers.Contai
 
 func (s fakeContainers) List(ctx context.Context, _ ...string) (all []containers.Container, err error) {
 	err = s.read(ctx, "list-containers", "", func(c *containerdState) error {
-		for _, o := range c.objects {
-			all = append(all, o)
-		}
+		all = sorted(c.objects)
 		return nil
 	})
 	return all, err
@@ -163,9 +166,7 @@ func (s fakeSandboxes) Delete(ctx context.Context, id string) error {
 
 func (s fakeSandboxes) List(ctx context.Context, _ ...string) (all []sandbox.Sandbox, err error) {
 	err = s.read(ctx, "list-sandboxes", "", func(c *containerdState) error {
-		for _, o := range c.sandboxes {
-			all = append(all, o)
-		}
+		all = sorted(c.sandboxes)
 		return nil
 	})
 	return all, err
@@ -196,9 +197,7 @@ func (s fakeSnapshotter) Remove(ctx context.Context, key string) error {
 func (s fakeSnapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, _ ...string) error {
 	var keys []string
 	err := s.read(ctx, "walk-snapshots", "", func(c *containerdState) error {
-		for k := range c.snaps {
-			keys = append(keys, k)
-		}
+		keys = slices.Sorted(maps.Keys(c.snaps))
 		return nil
 	})
 	for _, k := range keys {
@@ -313,8 +312,8 @@ func (s fakeTasks) Get(ctx context.Context, r *tasks.GetRequest, _ ...grpc.CallO
 func (s fakeTasks) List(ctx context.Context, _ *tasks.ListTasksRequest, _ ...grpc.CallOption) (*tasks.ListTasksResponse, error) {
 	resp := &tasks.ListTasksResponse{}
 	return resp, s.read(ctx, "list-tasks", "", func(c *containerdState) error {
-		for id := range c.tasks {
-			resp.Tasks = append(resp.Tasks, &tasktypes.Process{ID: id})
+		for _, t := range sorted(c.tasks) {
+			resp.Tasks = append(resp.Tasks, &tasktypes.Process{ID: t.id})
 		}
 		return nil
 	})
@@ -322,7 +321,14 @@ func (s fakeTasks) List(ctx context.Context, _ *tasks.ListTasksRequest, _ ...grp
 
 func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest, _ ...grpc.CallOption) (*tasks.WaitResponse, error) {
 	var t *task
-	if err := s.read(ctx, "wait-task", r.ContainerID, func(c *containerdState) (err error) { t, err = c.live(r.ContainerID); return err }); err != nil {
+	var waiter int
+	if err := s.read(ctx, "wait-task", r.ContainerID, func(c *containerdState) (err error) {
+		if t, err = c.live(r.ContainerID); err == nil {
+			t.waiters++
+			waiter = t.waiters
+		}
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	select {
@@ -332,9 +338,10 @@ func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest, _ ...grpc.Cal
 		return nil, errKilled
 	case <-t.done:
 	}
+	s.w.turns.take(fmt.Sprint("waited for task ", t.id, " ", waiter))
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	if !t.seen || s.w.ctrd.down { // the shim died, or the way to it
+	if !t.seen || s.w.ctrd.down { // the shim died, or containerd did
 		return nil, fmt.Errorf("wait for task %s: connection closed: %w", short(t.id), errdefs.ErrUnavailable)
 	}
 	return &tasks.WaitResponse{ExitStatus: t.proc.code, ExitedAt: timestamppb.New(t.proc.at)}, nil

@@ -18,10 +18,9 @@ import (
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
-	"berth/internal/state"
 )
 
-// plumbing is network.Network's stand-in: namespaces and CNI results of the world.
+// plumbing stands for network.Network: it keeps the world's network namespaces and CNI results.
 type plumbing struct {
 	w *World
 	l *life
@@ -43,7 +42,11 @@ func (n plumbing) Setup(ctx context.Context, p network.Pod) (network.Result, err
 	if err != nil {
 		return network.Result{}, err
 	}
-	return network.Result{IPs: []string{"10.0.0.2"}, Raw: json.RawMessage(`{}`), Conf: json.RawMessage(`{}`)}, nil
+	return network.Result{
+		IPs:  []string{"10.0.0.2"},
+		Raw:  json.RawMessage(`{}`),
+		Conf: json.RawMessage(`{}`),
+	}, nil
 }
 
 func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result) error {
@@ -52,7 +55,7 @@ func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result)
 
 func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	err = n.w.read(ctx, n.l, "netns-list", "", func() error {
-		for p := range n.w.netns {
+		for _, p := range slices.Sorted(maps.Keys(n.w.netns)) {
 			ids = append(ids, strings.TrimPrefix(p, "/netns/"))
 		}
 		return nil
@@ -60,7 +63,7 @@ func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// files are the directories of pods, of which only the existence counts.
+// files stands for package podfiles: it keeps the IDs that have files.
 type files struct {
 	w *World
 	l *life
@@ -71,13 +74,14 @@ func (f files) make(id string) error {
 }
 
 func (f files) MakeSandbox(s podfiles.Sandbox) error { return f.make(s.ID) }
+
 func (f files) MakeVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/volumes/", id, "/", n), f.make(id)
 }
+
 func (f files) Shared(string, bool) map[string]string { return nil }
 func (f files) MakeHostPath(string) error             { return nil }
 func (f files) IO(id string) string                   { return "/io/" + id }
-func (f files) RemoveIO(string) error                 { return nil }
 
 func (f files) Remove(id string) error {
 	return f.w.do(context.Background(), f.l, "files-remove", id, func() error { delete(f.w.files, id); return nil })
@@ -91,44 +95,26 @@ func (f files) IDs() (ids []string, err error) {
 	return ids, err
 }
 
-// disk puts the world's faults before a real database.
-type disk struct {
-	w     *World
-	l     *life
-	store *state.Store
-}
+// outputs stands for the stdio of containers: they write nothing.
+type outputs struct{}
 
-func (d disk) Commit(changes ...state.Change) error {
-	id := ""
-	if len(changes) > 0 {
-		id = changes[0].ID()
-	}
-	return d.w.do(context.Background(), d.l, "commit", id, func() error {
-		if d.w.full {
-			return errFull
-		}
-		return d.store.Commit(changes...)
-	})
-}
-
-// output is a container's stdio, of which nothing is held open.
 type output struct {
 	closed chan struct{}
 	once   sync.Once
 }
 
-type outputs struct{}
-
 func (outputs) Create(logs.Options) (pod.Stdio, error) {
 	return &output{closed: make(chan struct{})}, nil
 }
+func (outputs) RemoveAll(string) error                   { return nil }
 func (o outputs) Open(l logs.Options) (pod.Stdio, error) { return o.Create(l) }
 
 func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
-func (o *output) Started()                              {}
+func (o *output) Started() error                        { return nil }
 func (o *output) Drained() <-chan struct{}              { c := make(chan struct{}); close(c); return c }
 func (o *output) Flush(context.Context) error           { return nil }
-func (o *output) Reopen() error                         { return nil }
+func (o *output) Drain(context.Context) error           { return nil }
+func (o *output) Reopen(context.Context) error          { return nil }
 func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
 func (o *output) Remove() error                         { return o.Close() }
 func (o *output) Run(ctx context.Context) error {
@@ -139,7 +125,7 @@ func (o *output) Run(ctx context.Context) error {
 	return nil
 }
 
-// store of images: there is one.
+// library stands for the images: there is one.
 type library struct{}
 
 const image = "registry.example/app:1"
@@ -148,11 +134,18 @@ func (library) Resolve(ref string) (pod.Image, error) {
 	if ref != image {
 		return pod.Image{}, errdefs.ErrNotFound
 	}
-	return pod.Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: snapshotter, Config: ocispec.ImageConfig{Cmd: []string{"/app"}}}, nil
+	return pod.Image{
+		ID:          "sha256:1",
+		Ref:         ref,
+		ChainID:     "sha256:2",
+		Snapshotter: snapshotter,
+		Config:      ocispec.ImageConfig{Cmd: []string{"/app"}},
+	}, nil
 }
 
 func (library) Name(string) string { return image }
 
+func (library) Unpack(context.Context, pod.Image) error { return nil }
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {
 	return nil, nil, nil
 }

@@ -3,12 +3,12 @@
 package sim
 
 import (
-	"context"
-	"errors"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,31 +20,39 @@ import (
 type World struct {
 	mu sync.Mutex
 
-	// Exact says that the kernel tells exit codes to any watcher (Linux 6.15); false: only that it ended.
+	// Exact says that the kernel reports exit codes to any watcher (Linux 6.15); false: only that
+	// the process ended.
 	Exact bool
-	// ShimDelay is how much later than the kernel a shim learns of an end.
+	// ShimDelay is how much later than the kernel a shim learns that its process ended.
 	ShimDelay time.Duration
 	// Keeper says that a service manager keeps the pidfds that berth hands it.
 	Keeper bool
 
+	turns  *turns
+	ids    uint64  // made so far
+	jitter float64 // of berth's back-offs
+
 	life  *life // of the berth that runs, or nil
 	procs map[uint32]*process
-	inits map[string]*process // the process of each container and sandbox ever made, by ID
+	// inits are the processes of all containers and sandboxes ever made, by ID. What containerd
+	// makes beside one that was started, for a call that was given up, is not among them.
+	inits map[string]*process
 	pid   uint32
 
 	ctrd  containerdState
+	disk  diskState
 	netns map[string]bool
-	files map[string]bool
+	files map[string]bool // of pods, by ID
 	cni   map[string]bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*process
 
-	rules []*rule
-	full  bool // the disk
-	mute  int  // exit events of shims still to be swallowed
-	deaf  int  // exits of which the kernel's word is still to be swallowed
+	rules       []*rule
+	lostEvents  int // exit events of shims that are still to be lost
+	lostNotices int // exits of which the kernel's notice is still to be lost
 
-	// steps counts effects; the berth is killed at step killAt: before its effect, or right after it.
+	// steps counts effects. The berth is killed at step killAt: before its effect, or right after
+	// it.
 	steps     int
 	killAt    int
 	killAfter bool
@@ -59,10 +67,9 @@ type World struct {
 
 // life is one berth's access to the world, until it dies.
 type life struct {
-	gone    chan struct{} // closed at death
-	died    time.Time
+	gone    chan struct{} // closed at its death
 	watched map[string]*process
-	sink    func(p *process) // the kernel's word
+	notify  func(p *process) // is called when a process that it watches ended
 }
 
 func (l *life) dead() bool {
@@ -74,7 +81,7 @@ func (l *life) dead() bool {
 	}
 }
 
-// process is one init process.
+// process is the init process of a container or a sandbox.
 type process struct {
 	id      string
 	pid     uint32
@@ -82,179 +89,62 @@ type process struct {
 	cgroup  string
 	started bool
 	ended   bool
-	reaped  bool // nobody can ask for its status any more but by a pidfd
+	reaped  bool // nobody can ask for its status any more but with a pidfd
 	code    uint32
 	at      time.Time
 	oom     uint64
 	vm      bool // its cgroup is not on this host
-	killed  bool // by SIGKILL from berth
+	killed  bool // by a SIGKILL from berth
 	asked   bool // berth sent it any signal
 
-	// watcher is the life that the kernel told of its end when it came; kept: a later one still had its pidfd.
-	// away: no berth ran then.
+	// watcher is the life that the kernel notified of the end when it came.
 	watcher *life
-	kept    bool
-	away    bool
-	// lost says that its shim died, or containerd dropped its task, so that only the kernel can know the code.
+	// recorded: watcher lived long enough, with a disk that works, to record what it knew.
+	recorded bool
+	// kept: a later life still had a pidfd of it.
+	kept bool
+	// away: no berth ran when it ended.
+	away bool
+	// lost: its shim died, or containerd dropped its task, so that only the kernel can know the
+	// code.
 	lost bool
 }
 
-// rule makes an operation fail or stall.
-type rule struct {
-	op, id string // id "" matches all
-	times  int    // how often still
-	stall  time.Duration
-	err    error
-	late   bool // the effect takes place although the call fails
-}
-
-// NewWorld is empty and healthy.
-func NewWorld() *World {
+// NewWorld makes an empty, healthy world. The seed decides the order of what happens at the same
+// instant. The caller must be in a synctest bubble, and call End.
+func NewWorld(seed uint64) *World {
 	w := &World{
-		Exact: true, ShimDelay: time.Millisecond, procs: map[uint32]*process{}, inits: map[string]*process{}, pid: 1000, netns: map[string]bool{}, files: map[string]bool{},
-		cni: map[string]bool{}, kept: map[string]*process{}, calls: map[string]int{},
+		turns:     newTurns(seed),
+		jitter:    float64(seed%1000) / 1000,
+		Exact:     true,
+		ShimDelay: time.Millisecond,
+		procs:     map[uint32]*process{},
+		inits:     map[string]*process{},
+		pid:       1000,
+		netns:     map[string]bool{},
+		files:     map[string]bool{},
+		cni:       map[string]bool{},
+		kept:      map[string]*process{},
+		calls:     map[string]int{},
 	}
 	w.ctrd.init()
+	go w.turns.run()
 	return w
 }
 
-var (
-	errKilled = errors.New("berth is dead: nothing that it does reaches the world")
-	errInject = errors.New("this was made to fail")
-	errFull   = errors.New("no space left on device")
-)
+// End ends the order of turns: what still runs does so without waiting for one.
+func (w *World) End() { w.turns.end() }
 
-// do is the door of each effect of a life on the world: counted, killed, stalled or failed if that was asked for. effect
-// runs with the world locked.
-func (w *World) do(ctx context.Context, l *life, op, id string, effect func() error) error {
+// newID makes the next ID of a sandbox or container.
+func (w *World) newID() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l.dead() {
-		return errKilled
-	}
-	w.steps++
-	last := w.steps == w.killAt
-	w.calls[op+" "+id]++
-	w.note(op, id)
-	if last {
-		w.killAt = -1
-	}
-	if last && !w.killAfter {
-		w.killLocked(l)
-		return errKilled
-	}
-	if r := w.match(op, id); r != nil {
-		if r.stall > 0 {
-			if err := w.stallLocked(ctx, l, r.stall); err != nil {
-				if r.late {
-					w.later(effect)
-				}
-				return err
-			}
-		}
-		if r.err != nil {
-			if r.late {
-				_ = effect()
-			}
-			return fmt.Errorf("%s %s: %w", op, id, r.err)
-		}
-	}
-	err := effect()
-	if last && w.killAt < 0 {
-		w.killLocked(l)
-		return errKilled
-	}
-	return err
-}
-
-// later carries out what its caller has given up.
-func (w *World) later(effect func() error) {
-	time.AfterFunc(time.Minute, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.note("*** what was given up is carried out", "")
-		_ = effect()
-	})
-}
-
-func (w *World) note(op, id string) { w.line(op + " " + short(id)) }
-
-func (w *World) line(s string) {
-	w.book.Lock()
-	defer w.book.Unlock()
-	if len(w.book.lines) < 20000 {
-		w.book.lines = append(w.book.lines, time.Now().Format("04:05.000 ")+s)
-	}
-}
-
-// journal is berth's log, as part of the world's.
-type journal struct{ w *World }
-
-func (j journal) Write(b []byte) (int, error) {
-	_, text, _ := strings.Cut(string(b), "level=")
-	j.w.line("      " + strings.TrimSpace(text))
-	return len(b), nil
-}
-
-func short(id string) string { return id[:min(len(id), 8)] }
-
-func (w *World) match(op, id string) *rule {
-	for _, r := range w.rules {
-		if r.times > 0 && r.op == op && (r.id == "" || r.id == id) {
-			r.times--
-			return r
-		}
-	}
-	return nil
-}
-
-// stallLocked waits with the world unlocked.
-func (w *World) stallLocked(ctx context.Context, l *life, d time.Duration) error {
-	w.mu.Unlock()
-	defer w.mu.Lock()
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-l.gone:
-		return errKilled
-	}
-}
-
-// read is the door of what has no effect.
-func (w *World) read(ctx context.Context, l *life, op, id string, look func() error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if l.dead() {
-		return errKilled
-	}
-	w.calls[op+" "+id]++
-	if r := w.match(op, id); r != nil {
-		if r.stall > 0 {
-			if err := w.stallLocked(ctx, l, r.stall); err != nil {
-				return err
-			}
-		}
-		if r.err != nil {
-			return fmt.Errorf("%s %s: %w", op, id, r.err)
-		}
-	}
-	return look()
-}
-
-func (w *World) killLocked(l *life) {
-	if l.dead() {
-		return
-	}
-	w.note("--- berth dies", "")
-	l.died = time.Now()
-	close(l.gone)
-	if w.life == l {
-		w.life = nil
-	}
+	w.ids++
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:8], w.turns.seed)
+	binary.LittleEndian.PutUint64(b[8:], w.ids)
+	h := sha256.Sum256(b[:])
+	return hex.EncodeToString(h[:])
 }
 
 // begin gives a new berth access.
@@ -269,55 +159,20 @@ func (w *World) begin() *life {
 	return w.life
 }
 
-// Fail makes the next times calls of op on id fail ("" for any).
-func (w *World) Fail(op, id string, times int) {
-	w.add(&rule{op: op, id: id, times: times, err: errInject})
+func (w *World) killLocked(l *life) {
+	if l.dead() {
+		return
+	}
+	w.note("--- berth dies", "")
+	w.commitsFail()
+	close(l.gone)
+	if w.life == l {
+		w.life = nil
+	}
 }
 
-// Stall makes the next times calls of op on id take d longer.
-func (w *World) Stall(op, id string, times int, d time.Duration) {
-	w.add(&rule{op: op, id: id, times: times, stall: d})
-}
-
-// Late makes the next call of op on id take d, and be carried out a minute after its caller has given it up.
-func (w *World) Late(op, id string, d time.Duration) {
-	w.add(&rule{op: op, id: id, times: 1, stall: d, late: true})
-}
-
-// Lose makes the next call of op on id take effect and fail all the same.
-func (w *World) Lose(op, id string) {
-	w.add(&rule{op: op, id: id, times: 1, err: errInject, late: true})
-}
-
-func (w *World) add(r *rule) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.rules = append(w.rules, r)
-}
-
-// Heal ends all that was made to fail, stall or be swallowed, but not what is down.
-func (w *World) Heal() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.rules, w.full, w.mute, w.deaf = nil, false, 0, 0
-}
-
-// DiskFull makes commits fail, or work again.
-func (w *World) DiskFull(full bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.full = full
-}
-
-// Swallow makes the next events of shims, and the next words of the kernel, be lost.
-func (w *World) Swallow(events, words int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mute += events
-	w.deaf += words
-}
-
-// KillAt has the running berth, or the next, killed at its n-th effect from now: before it takes place, or right after.
+// KillAt has the running berth, or the next one, killed at its n-th effect from now: before the
+// effect takes place, or right after it. 0 calls it off.
 func (w *World) KillAt(n int, after bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -327,11 +182,11 @@ func (w *World) KillAt(n int, after bool) {
 	}
 }
 
-// Steps is the number of effects so far.
-func (w *World) Steps() int {
+// Killed reports whether the death that KillAt asked for has come.
+func (w *World) Killed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.steps
+	return w.killAt < 0
 }
 
 // Calls is how often op was called on id.
@@ -344,13 +199,15 @@ func (w *World) Calls(op, id string) int {
 // spawn makes a process. The world must be locked.
 func (w *World) spawn(id string) *process {
 	w.pid++
-	p := &process{id: id, pid: w.pid, ticks: uint64(w.pid) * 10, cgroup: fmt.Sprint("/cg/", id)}
+	p := &process{id: id, pid: w.pid, ticks: uint64(w.pid) * 10, cgroup: cgroupOf(id)}
 	w.procs[p.pid] = p
-	w.inits[id] = p
+	if old := w.inits[id]; old == nil || !old.started {
+		w.inits[id] = p
+	}
 	return p
 }
 
-// Exit ends the process of id. False: there is none, or it has ended.
+// Exit ends the process of id. It reports false when there is none that runs.
 func (w *World) Exit(id string, code uint32, oom bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -361,23 +218,24 @@ func (w *World) Exit(id string, code uint32, oom bool) bool {
 	if oom {
 		p.oom++
 		if s := w.ctrd.shimOf(id); s != nil && !s.dead {
-			w.ctrd.send("/tasks/oom", &eventtypes.TaskOOM{ContainerID: id})
+			w.ctrd.send(w, "/tasks/oom", &eventtypes.TaskOOM{ContainerID: id})
 		}
 	}
 	w.end(p, code)
 	return true
 }
 
-// end makes p a zombie, tells the kernel's watcher, and lets the shim reap it a moment later.
+// end makes p a zombie, notifies the life that watches it, and lets the shim reap it ShimDelay
+// later. The world must be locked.
 func (w *World) end(p *process, code uint32) {
 	p.ended, p.code, p.at, p.away = true, code, time.Now(), w.life == nil
 	w.note(fmt.Sprintf("*** process ends with %d", code), p.id)
 	if l := w.life; l != nil && l.watched[p.id] == p {
-		if w.deaf > 0 {
-			w.deaf--
+		if w.lostNotices > 0 {
+			w.lostNotices--
 		} else {
 			p.watcher = l
-			go l.sink(p)
+			go w.notify(l, p)
 		}
 	}
 	if s := w.ctrd.shimOf(p.id); s == nil || s.dead {
@@ -385,13 +243,19 @@ func (w *World) end(p *process, code uint32) {
 		return
 	}
 	time.AfterFunc(w.ShimDelay, func() {
+		w.turns.take("shim " + p.id)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.ctrd.reap(w, p)
 	})
 }
 
-// signal delivers sig from berth. The world must be locked.
+func (w *World) notify(l *life, p *process) {
+	w.turns.take("kernel " + p.id)
+	l.notify(p)
+}
+
+// signal delivers a signal from berth. The world must be locked.
 func (w *World) signal(p *process, sig uint32) error {
 	if p == nil || p.ended {
 		return errdefs.ErrNotFound
@@ -404,7 +268,7 @@ func (w *World) signal(p *process, sig uint32) error {
 	return nil
 }
 
-// Left lists what there is outside, for the end of a story: nothing.
+// Left lists what there still is: at the end of a story there must be nothing.
 func (w *World) Left() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -418,7 +282,9 @@ func (w *World) Left() []string {
 		kind string
 		ids  []string
 	}{
-		{"network namespace", slices.Collect(maps.Keys(w.netns))}, {"files", slices.Collect(maps.Keys(w.files))}, {"CNI result", slices.Collect(maps.Keys(w.cni))},
+		{"network namespace", slices.Collect(maps.Keys(w.netns))},
+		{"files", slices.Collect(maps.Keys(w.files))},
+		{"CNI result", slices.Collect(maps.Keys(w.cni))},
 		{"kept pidfd", slices.Collect(maps.Keys(w.kept))},
 	} {
 		for _, id := range m.ids {
@@ -430,14 +296,7 @@ func (w *World) Left() []string {
 	return left
 }
 
-// Killed reports whether the death that KillAt asked for has come.
-func (w *World) Killed() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.killAt < 0
-}
-
-// Held names something that is still there for the process of id: its task or its process; "" for nothing.
+// Held names what there still is of the process of id: its task or itself; "" for nothing.
 func (w *World) Held(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees
+// none left. If ctx ends before, the error wraps ctx's and says how many remain. An empty dir names
+// no group, and is a success.
+func KillAll(ctx context.Context, dir string) error {
+	if dir == "" {
+		return nil
+	}
+	wait := time.Millisecond
+	for {
+		left, err := killOnce(dir)
+		if err != nil || left == 0 {
+			return err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("end the processes of cgroup %s: %d remain: %w", dir, left, ctx.Err())
+		case <-t.C:
+		}
+		wait = min(2*wait, 100*time.Millisecond)
+	}
+}
+
+// killOnce signals every process that it finds and says how many those were.
+func killOnce(dir string) (left int, err error) {
+	// cgroup.kill came with Linux 5.14.
+	killed := V2() && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil
+	for _, d := range tree(dir) {
+		pids, err := Procs(d)
+		if err != nil {
+			return left, err
+		}
+		left += len(pids)
+		if killed {
+			continue
+		}
+		for _, pid := range pids {
+			if err := killMember(pid, d); err != nil {
+				return left, err
+			}
+		}
+	}
+	return left, nil
+}
+
+// killMember kills pid if it is a member of the group. Membership is read after the pidfd was
+// opened: if the pid was given to another process before, that one is not a member, and if it is
+// given to another one later, the pidfd does not follow.
+func killMember(pid int, dir string) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	pids, err := Procs(dir)
+	if err != nil || !slices.Contains(pids, pid) {
+		return err
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	return nil
+}

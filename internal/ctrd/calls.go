@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+)
+
+// callsPerTask is how many calls about one task may be under way at a time.
+const callsPerTask = 16
+
+// calls counts, by ID, the calls to the shim of a task that have not returned.
+type calls struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (c *calls) enter(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	if c.of[id] >= callsPerTask {
+		return false
+	}
+	c.of[id]++
+	return true
+}
+
+func (c *calls) leave(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[id]--; c.of[id] == 0 {
+		delete(c.of, id)
+	}
+}
+
+// askShim runs f, a call that containerd passes on to the shim of a task, and returns when f has or when ctx
+// ends, whichever comes first. It has to: a containerd in this process writes to the shim without a bound, and
+// a shim that is stopped (SIGSTOP) stops reading. A call that was given up goes on by itself; the shim's
+// end ends it. When callsPerTask of them are under way, the next one is ErrUnavailable at once.
+func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
+	var none T
+	if c.setAside(id) {
+		return none, fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
+	}
+	if !c.calls.enter(id) {
+		return none, fmt.Errorf("its shim has not answered %d earlier calls: %w", callsPerTask, errdefs.ErrUnavailable)
+	}
+	type answer struct {
+		v   T
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		defer c.calls.leave(id)
+		v, err := f(ctx)
+		answered <- answer{v, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.v, a.err
+	case <-ctx.Done():
+	}
+	select {
+	case a := <-answered: // it ended together with ctx
+		return a.v, a.err
+	default:
+		return none, ctx.Err()
+	}
+}

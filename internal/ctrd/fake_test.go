@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+)
+
+// fake is a containerd whose shims may hang. The zero fake has nothing.
+type fake struct {
+	mu         sync.Mutex
+	containers map[string]containers.Container
+	tasks      map[string]*task.Process
+	hung       map[string]bool // tasks whose shim answers nothing
+	stubborn   bool            // a call to a hung shim does not even return when its context ends
+	end        chan struct{}   // stubborn calls return when it is closed
+
+	waiting atomic.Int32 // calls that wait for a hung shim
+}
+
+// adapter is a Containerd on the fake.
+func (f *fake) adapter(t *testing.T) *Containerd {
+	t.Helper()
+	f.end = make(chan struct{})
+	client, err := containerd.New("", containerd.WithServices(
+		containerd.WithContainerStore(fakeContainers{f: f}),
+		containerd.WithSandboxStore(fakeSandboxes{}),
+		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{"fake": fakeSnapshots{}}),
+		containerd.WithTaskClient(fakeTasks{f: f}),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(client, Config{Owner: "owner", Snapshotter: "fake", Logger: slog.New(slog.DiscardHandler)})
+}
+
+// add makes a container with a running task in the pod's shim; pod is "" for a sandbox of its own.
+func (f *fake) add(id, pod string, hung bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.containers == nil {
+		f.containers, f.tasks, f.hung = map[string]containers.Container{}, map[string]*task.Process{}, map[string]bool{}
+	}
+	f.containers[id] = containers.Container{ID: id, SandboxID: pod, Labels: map[string]string{LabelOwner: "owner"}}
+	f.tasks[id] = &task.Process{ID: id, Status: task.Status_RUNNING}
+	f.hung[id] = hung
+}
+
+// shim passes a call on to the shim of a task.
+func (f *fake) shim(ctx context.Context, id string) (*task.Process, error) {
+	f.mu.Lock()
+	p, ok := f.tasks[id]
+	hung := f.hung[id]
+	f.mu.Unlock()
+	if !ok {
+		return nil, errdefs.ErrNotFound
+	}
+	if !hung {
+		return p, nil
+	}
+	f.waiting.Add(1)
+	defer f.waiting.Add(-1)
+	done := ctx.Done()
+	if f.stubborn {
+		done = nil
+	}
+	select {
+	case <-done:
+		return nil, ctx.Err()
+	case <-f.end:
+		return nil, errors.New("the test ends")
+	}
+}
+
+type fakeContainers struct {
+	containers.Store
+	f *fake
+}
+
+func (s fakeContainers) List(context.Context, ...string) ([]containers.Container, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	var all []containers.Container
+	for _, o := range s.f.containers {
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+func (s fakeContainers) Get(_ context.Context, id string) (containers.Container, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	o, ok := s.f.containers[id]
+	if !ok {
+		return o, errdefs.ErrNotFound
+	}
+	return o, nil
+}
+
+type fakeSandboxes struct{ sandbox.Store }
+
+func (fakeSandboxes) Delete(context.Context, string) error { return nil }
+
+func (fakeSandboxes) List(context.Context, ...string) ([]sandbox.Sandbox, error) { return nil, nil }
+
+type fakeSnapshots struct{ snapshots.Snapshotter }
+
+func (fakeSnapshots) Walk(context.Context, snapshots.WalkFunc, ...string) error { return nil }
+
+type fakeTasks struct {
+	tasks.TasksClient
+	f *fake
+}
+
+func (s fakeTasks) Get(ctx context.Context, r *tasks.GetRequest, _ ...grpc.CallOption) (*tasks.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, containerdsOwnBound)
+	defer cancel()
+	p, err := s.f.shim(ctx, r.ContainerID)
+	return &tasks.GetResponse{Process: p}, err
+}
+
+func (s fakeTasks) Delete(context.Context, *tasks.DeleteTaskRequest, ...grpc.CallOption) (*tasks.DeleteResponse, error) {
+	return nil, errdefs.ErrNotFound
+}
+
+// List asks each shim in turn, as containerd does.
+func (s fakeTasks) List(ctx context.Context, _ *tasks.ListTasksRequest, _ ...grpc.CallOption) (*tasks.ListTasksResponse, error) {
+	s.f.mu.Lock()
+	var ids []string
+	for id := range s.f.tasks {
+		ids = append(ids, id)
+	}
+	s.f.mu.Unlock()
+	resp := &tasks.ListTasksResponse{}
+	for _, id := range ids {
+		ctx, cancel := context.WithTimeout(ctx, containerdsOwnBound)
+		if p, err := s.f.shim(ctx, id); err == nil {
+			resp.Tasks = append(resp.Tasks, p)
+		}
+		cancel()
+	}
+	return resp, ctx.Err()
+}

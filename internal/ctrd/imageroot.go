@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	continuity "github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxVolumeBytes and maxVolumeFiles bound what is copied out of an image for one volume.
+	maxVolumeBytes = 1 << 30
+	maxVolumeFiles = 1 << 16
+)
+
+// ReadFiles reads files of an image. Links are followed within the image only.
+func (i *Images) ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error) {
+	out := make([][]byte, len(paths))
+	err := i.view(ctx, chainID, func(root string) error {
+		dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open image root: %w", err)
+		}
+		defer unix.Close(dir)
+		for n, p := range paths {
+			if out[n], err = readIn(dir, p, limit); err != nil {
+				return fmt.Errorf("read /%s of image: %w", p, err)
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// readIn reads a regular file below dir; anything else is as good as absent. The file is found
+// first and opened once its type is known: opening a device acts on it, and opening a FIFO waits.
+func readIn(dir int, path string, limit int64) ([]byte, error) {
+	found, err := unix.Openat2(dir, path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(found)
+	var st unix.Stat_t
+	if err := unix.Fstat(found, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, nil
+	}
+	tooLarge := fmt.Errorf("it is larger than %d bytes: %w", limit, errdefs.ErrInvalidArgument)
+	if st.Size > limit {
+		return nil, tooLarge
+	}
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(found))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > limit {
+		return nil, tooLarge
+	}
+	return b, nil
+}
+
+// CopyOut copies a directory of the image. A link in its path is followed within the image only.
+func (i *Images) CopyOut(ctx context.Context, chainID, path, dir string) error {
+	return i.view(ctx, chainID, func(root string) error { return copyOut(ctx, root, path, dir) })
+}
+
+// copyOut copies the directory path below root into dir. It is measured first, which it can be
+// because a view does not change.
+func copyOut(ctx context.Context, root, path, dir string) error {
+	src, err := continuity.RootPath(root, path)
+	if err != nil {
+		return fmt.Errorf("find %s in image: %w", path, err)
+	}
+	st, err := os.Lstat(src)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !st.IsDir() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkTree(ctx, src); err != nil {
+		return fmt.Errorf("copy %s of image: %w", path, err)
+	}
+	return continuity.CopyDir(dir, src)
+}
+
+// checkTree refuses a tree that is too large to be copied for each container.
+func checkTree(ctx context.Context, dir string) error {
+	var files, bytes int64
+	return filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if files++; files > maxVolumeFiles {
+			return fmt.Errorf("it has more than %d files; mount a volume there: %w", maxVolumeFiles, errdefs.ErrInvalidArgument)
+		}
+		if !e.Type().IsRegular() {
+			return nil
+		}
+		st, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if bytes += st.Size(); bytes > maxVolumeBytes {
+			return fmt.Errorf("it has more than %d bytes; mount a volume there: %w", maxVolumeBytes, errdefs.ErrInvalidArgument)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/pod"
+)
+
+const (
+	// answerTimeout is how long an inventory waits for one shim.
+	answerTimeout = 200 * time.Millisecond
+	// inventoryTimeout is how long an inventory waits for all shims.
+	inventoryTimeout = 400 * time.Millisecond
+	// shimsAtOnce is how many shims an inventory asks at the same time.
+	shimsAtOnce = 128
+	// orphanTimeout bounds one search for tasks without a container. Containerd asks each shim in turn and
+	// waits two seconds for one that does not answer, so that the search may take long where shims hang.
+	orphanTimeout = 2 * time.Minute
+)
+
+// Inventory lists what containerd has that carries this berth's label, and asks for the state of each task.
+// Containers, sandbox objects and snapshots come from containerd's own stores. The shims are asked side by
+// side and within a bound: a task whose shim does not answer in time is in Unreachable, so that an inventory
+// takes half a second at most, however many shims hang. Orphans are what the last search has found: see
+// [orphanSearch].
+//
+// An error says that one of containerd's stores cannot be read.
+func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
+	ctx = ns(ctx)
+	inv := pod.Inventory{
+		Containers:  map[string]map[string]string{},
+		Tasks:       map[string]pod.TaskState{},
+		Sandboxes:   map[string]bool{},
+		Snapshots:   map[string]string{},
+		Unreachable: map[string]bool{},
+		Orphans:     map[string]bool{},
+	}
+	filter := fmt.Sprintf("labels.%q==%q", LabelOwner, c.owner)
+	cs, err := c.client.ContainerService().List(ctx, filter)
+	if err != nil {
+		return inv, fmt.Errorf("list containers: %w", native(err))
+	}
+	asking, cancel := context.WithTimeout(ctx, inventoryTimeout)
+	defer cancel()
+	searched := c.orphans.begin(c)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		c.askTasks(asking, cs, &inv)
+	}()
+	err = c.listStores(ctx, filter, cs, &inv)
+	<-answered
+	if err != nil {
+		return inv, err
+	}
+	select {
+	case <-searched:
+	case <-asking.Done(): // the next inventory has what it finds
+	}
+	if err := ctx.Err(); err != nil {
+		return inv, fmt.Errorf("take an inventory of containerd: %w", err)
+	}
+	inv.Orphans = c.orphans.take()
+	return inv, nil
+}
+
+// listStores lists sandbox objects and snapshots.
+func (c *Containerd) listStores(ctx context.Context, filter string, cs []containers.Container, inv *pod.Inventory) error {
+	sbs, err := c.client.SandboxStore().List(ctx, filter)
+	if err != nil {
+		return fmt.Errorf("list sandbox objects: %w", native(err))
+	}
+	for _, s := range sbs {
+		inv.Sandboxes[s.ID] = true
+	}
+	snapshotters := map[string]bool{c.snapshotter: true}
+	for _, o := range cs {
+		if o.Snapshotter != "" {
+			snapshotters[o.Snapshotter] = true
+		}
+	}
+	for name := range snapshotters {
+		err := c.client.SnapshotService(name).Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+			inv.Snapshots[i.Name] = name
+			return nil
+		}, filter)
+		if err != nil {
+			return fmt.Errorf("list snapshots of %s: %w", name, native(err))
+		}
+	}
+	return nil
+}
+
+// askTasks fills in Containers, Tasks and Unreachable. The tasks of one pod share a shim and are asked one
+// after the other: once one of them got no answer, the rest are not asked. Different shims are asked side by
+// side, so that one that hangs delays no other.
+func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, inv *pod.Inventory) {
+	byShim := map[string][]string{}
+	for _, o := range cs {
+		inv.Containers[o.ID] = o.Labels
+		shim := o.SandboxID
+		if shim == "" {
+			shim = o.ID
+		}
+		byShim[shim] = append(byShim[shim], o.ID)
+	}
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(shimsAtOnce)
+	for shim, ids := range byShim {
+		g.Go(func() error {
+			for i, id := range ids {
+				one, cancel := context.WithTimeout(ctx, answerTimeout)
+				st, err := c.TaskState(one, id)
+				gone := one.Err() != nil
+				cancel()
+				mu.Lock()
+				switch {
+				case err == nil:
+					inv.Tasks[id] = st
+					if !st.Stopped {
+						c.shims.remember(shim, st.Pid)
+					}
+				case !errdefs.IsNotFound(err):
+					inv.Unreachable[id] = true
+					c.log.Warn("a task's shim does not answer, it is looked at later", "id", id, "pod", shim, "err", err)
+				}
+				if gone && err != nil {
+					for _, rest := range ids[i+1:] {
+						inv.Unreachable[rest] = true
+					}
+				}
+				mu.Unlock()
+				if gone && err != nil {
+					return nil
+				}
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
+
+// orphanSearch looks for tasks that have no container: containerd made them for somebody who had given up
+// waiting and taken the container back. Only containerd's list of tasks has them, and that asks every shim in
+// turn. So it is read in the background, one list at a time.
+type orphanSearch struct {
+	mu      sync.Mutex
+	running chan struct{} // closed at the end of the search that is under way; nil: there is none
+	found   map[string]bool
+}
+
+// begin starts a search unless one is under way. The channel is closed when it has ended.
+func (o *orphanSearch) begin(c *Containerd) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.running != nil {
+		return o.running
+	}
+	ended := make(chan struct{})
+	o.running = ended
+	c.background.Go(func() {
+		ctx, cancel := context.WithTimeout(ns(c.life), orphanTimeout)
+		defer cancel()
+		found, err := c.findOrphans(ctx)
+		if err != nil {
+			c.log.Warn("tasks without a container cannot be looked for", "err", err)
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.running, o.found = nil, found
+		close(ended)
+	})
+	return ended
+}
+
+// take returns what the last search has found, once.
+func (o *orphanSearch) take() map[string]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	found := o.found
+	o.found = nil
+	return found
+}
+
+// findOrphans lists the tasks that have no container. A container is made before its task, so that it is looked for after the task
+// was listed.
+func (c *Containerd) findOrphans(ctx context.Context) (map[string]bool, error) {
+	ts, err := c.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list tasks: %w", native(err))
+	}
+	cs, err := c.client.ContainerService().List(ctx) // those of everybody
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", native(err))
+	}
+	known := make(map[string]bool, len(cs))
+	for _, o := range cs {
+		known[o.ID] = true
+	}
+	orphans := map[string]bool{}
+	for _, t := range ts.Tasks {
+		if !known[t.ID] {
+			orphans[t.ID] = true
+		}
+	}
+	return orphans, nil
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	procfs = "/proc"
+	// shimPrefix begins the names of shim programs.
+	shimPrefix = "containerd-shim"
+	// searchTimeout is how long somebody waits for a search of /proc, which takes milliseconds.
+	searchTimeout = 2 * time.Second
+)
+
+// process is a process of the node's: a shim, or an OCI runtime.
+type process struct {
+	pid  int
+	args []string // never empty
+}
+
+// processSearch looks over /proc for shims and OCI runtimes. It is needed where containerd knows nothing of a task that was, and
+// then only. One search is under way at a time, in a goroutine of its own, and serves all who asked before it began.
+type processSearch struct {
+	proc string // where procfs is
+
+	mu       sync.Mutex
+	searches bool
+	waiting  []searcher
+}
+
+type searcher struct {
+	programs []string
+	found    chan<- []process // buffered
+}
+
+// find returns the shims of the node and the processes that execute one of the named programs. It waits at most
+// searchTimeout.
+func (s *processSearch) find(ctx context.Context, c *Containerd, programs ...string) ([]process, error) {
+	found := make(chan []process, 1)
+	s.mu.Lock()
+	s.waiting = append(s.waiting, searcher{programs, found})
+	if !s.searches {
+		s.searches = true
+		c.background.Go(s.run)
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
+	defer cancel()
+	select {
+	case ps := <-found:
+		return ps, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("look over %s for shims: %w: %w", s.proc, ctx.Err(), errdefs.ErrUnavailable)
+	}
+}
+
+// run searches until nobody waits.
+func (s *processSearch) run() {
+	for {
+		s.mu.Lock()
+		now := s.waiting
+		s.waiting = nil
+		s.searches = len(now) > 0
+		s.mu.Unlock()
+		if len(now) == 0 {
+			return
+		}
+		var programs []string
+		for _, w := range now {
+			programs = append(programs, w.programs...)
+		}
+		found := s.look(programs)
+		for _, w := range now {
+			w.found <- found
+		}
+	}
+}
+
+func (s *processSearch) look(programs []string) []process {
+	own, err := readPlace(s.proc, "self")
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir(s.proc)
+	var found []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if p, ok := recognise(s.proc, pid, own, programs); ok {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// each calls do with a pidfd of each process that is meant. It is still the one that was found.
+func (s *processSearch) each(found []process, meant func(args []string) bool, do func(pid, pidfd int) error) error {
+	own, err := readPlace(s.proc, "self")
+	if err != nil {
+		return err
+	}
+	for _, p := range found {
+		if !meant(p.args) {
+			continue
+		}
+		fd, err := unix.PidfdOpen(p.pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		// What is read now is about the process that the descriptor stands for, unless it has ended, which
+		// makes signals to it fail.
+		if again, ok := recognise(s.proc, p.pid, own, []string{filepath.Base(p.args[0])}); ok && slices.Equal(again.args, p.args) {
+			err = do(p.pid, fd)
+		}
+		_ = unix.Close(fd)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place is what places a process on the node.
+type place struct {
+	exe    string // its file
+	mounts string // its mount namespace
+	group  string // /proc/PID/cgroup
+}
+
+// recognise reads the arguments of a process if it is a shim or executes one of the programs. They say which
+// container the process works for, and have two weaknesses. A process writes its own: a pod in the host's PID
+// namespace can claim anything. And reading them takes the lock on the process's memory map (mmap_lock), which
+// a process can hold for as long as it likes, by a hung volume for example: the reader then sleeps in the
+// kernel, uninterruptibly. So they are read of nothing that a pod runs. What decides that is read
+// without that lock, and cannot be forged by a pod:
+//
+//   - /proc/PID/exe: readlink(2) takes the reference under RCU (get_mm_exe_file, since Linux 4.1). The name
+//     alone proves little, since a pod has files of its own.
+//   - /proc/PID/ns/mnt: a pod is never in the host's mount namespace, and only a pod that is privileged and
+//     sees the host's processes can enter it. Within it, the name of exe is that of a file of the host's.
+//   - /proc/PID/cgroup: a process leaves its pod's group only by writing to the host's groups.
+//
+// The same is not true of /proc/PID/environ, maps, and whatever else reads the process's memory. A process
+// that has ended, or that cannot be read, is not recognised.
+func recognise(proc string, pid int, own place, programs []string) (process, bool) {
+	dir := strconv.Itoa(pid)
+	exe, err := os.Readlink(filepath.Join(proc, dir, "exe"))
+	if err != nil {
+		return process{}, false // a kernel thread, or it has ended
+	}
+	if name := filepath.Base(exe); !strings.HasPrefix(name, shimPrefix) && !slices.Contains(programs, name) {
+		return process{}, false
+	}
+	id, err := readPlace(proc, dir)
+	if err != nil || id.exe != exe || id.mounts != own.mounts || inPod(id.group, own.group) {
+		return process{}, false
+	}
+	b, err := os.ReadFile(filepath.Join(proc, dir, "cmdline"))
+	if err != nil {
+		return process{}, false
+	}
+	return process{pid, strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")}, true
+}
+
+func readPlace(proc, pid string) (place, error) {
+	exe, err1 := os.Readlink(filepath.Join(proc, pid, "exe"))
+	mounts, err2 := os.Readlink(filepath.Join(proc, pid, "ns/mnt"))
+	group, err3 := os.ReadFile(filepath.Join(proc, pid, "cgroup"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return place{}, fmt.Errorf("look at process %s: %w", pid, err)
+	}
+	return place{exe, mounts, string(group)}, nil
+}
+
+// podID is an ID of a pod or a container as the name of a control group has it.
+var podID = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// inPod reports whether a control group is a pod's or a container's. Where this process is in a container
+// itself, that container's own does not count.
+func inPod(group, own string) bool {
+	for _, id := range podID.FindAllString(group, -1) {
+		if !strings.Contains(own, id) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	thisID  = strings.Repeat("0123456789abcdef", 4)
+	otherID = strings.Repeat("fedcba9876543210", 4)
+)
+
+// entry is a process in a made-up /proc.
+type entry struct {
+	exe, mounts, group string
+	args               []string // nil: reading them blocks for ever
+}
+
+func proc(t *testing.T, entries map[string]entry) string {
+	t.Helper()
+	dir := t.TempDir()
+	for pid, e := range entries {
+		d := filepath.Join(dir, pid)
+		try(t, os.MkdirAll(d+"/ns", 0o700))
+		try(t, os.Symlink(e.exe, d+"/exe"))
+		try(t, os.Symlink(e.mounts, d+"/ns/mnt"))
+		try(t, os.WriteFile(d+"/cgroup", []byte("0::"+e.group+"\n"), 0o600))
+		if e.args == nil {
+			try(t, unix.Mkfifo(d+"/cmdline", 0o600))
+			continue
+		}
+		try(t, os.WriteFile(d+"/cmdline", []byte(strings.Join(e.args, "\x00")+"\x00"), 0o600))
+	}
+	return dir
+}
+
+func try(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// PROPERTIES 20: the arguments of what a pod runs are never read, since a process that holds the lock on its own memory map blocks the
+// reader for ever. One such process stopped every release.
+func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
+	const host = "mnt:[1]"
+	args := []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", thisID}
+	pod := "/kubepods/pod1/" + otherID
+	a := (&fake{}).adapter(t)
+	defer a.stop()
+	a.processes.proc = proc(t, map[string]entry{
+		"self": {exe: "/usr/bin/berth", mounts: host, group: "/system.slice/berth.service", args: []string{"berth"}},
+		"100":  {exe: "/usr/bin/containerd-shim-runc-v2", mounts: host, group: "/system.slice/berth.service", args: args},
+		"101":  {exe: "/usr/bin/runc", mounts: host, group: "/system.slice/berth.service", args: []string{"runc", "create", thisID}},
+		"200":  {exe: "/bin/sh", mounts: host, group: "/user.slice"},
+		"201":  {exe: "/bin/sleep", mounts: "mnt:[2]", group: pod},
+		"202":  {exe: "/usr/bin/containerd-shim-runc-v2", mounts: "mnt:[2]", group: pod},
+		"203":  {exe: "/usr/bin/containerd-shim-runc-v2", mounts: host, group: pod + "/below"},
+		"204":  {exe: "/usr/bin/runc", mounts: "mnt:[2]", group: "/"},
+	})
+	found, err := a.processes.find(t.Context(), a, "runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []string
+	for _, p := range found {
+		pids = append(pids, strconv.Itoa(p.pid))
+	}
+	if got := strings.Join(pids, " "); got != "100 101" {
+		t.Errorf("found processes %s", got)
+	}
+}
+
+// A search that hangs all the same holds up nobody but those who wait for it, and those not for long.
+func TestASearchForShimsThatHangsEndsInAnError(t *testing.T) {
+	a := (&fake{}).adapter(t)
+	dir := proc(t, map[string]entry{
+		"self": {exe: "/usr/bin/berth", mounts: "mnt:[1]", args: []string{"berth"}},
+		"100":  {exe: "/usr/bin/containerd-shim-runc-v2", mounts: "mnt:[1]"},
+	})
+	a.processes.proc = dir
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if found, err := a.processes.find(ctx, a); err == nil {
+		t.Errorf("a search that hangs has found %v", found)
+	}
+	f, err := os.OpenFile(dir+"/100/cmdline", os.O_WRONLY, 0) // the search reads to the end
+	try(t, err)
+	try(t, f.Close())
+	a.stop()
+}
+
+// A pod in the host's PID namespace can give its processes the arguments of another pod's shim. They held that pod's release, and were
+// killed in the shim's place.
+func TestAProcessThatClaimsToBeAShimIsLeftAlone(t *testing.T) {
+	forged := &exec.Cmd{Path: "/bin/sh", Args: []string{"containerd-shim-runc-v2", "-c", "read line", "-id", thisID}}
+	in, err := forged.StdinPipe()
+	try(t, err)
+	try(t, forged.Start())
+	a := (&fake{}).adapter(t)
+	defer a.stop()
+	found, err := a.processes.find(t.Context(), a, "runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range found {
+		if p.pid == forged.Process.Pid {
+			t.Errorf("process %d was taken for a shim: %q", p.pid, p.args)
+		}
+	}
+	if err := a.DeleteTask(t.Context(), thisID); !errdefs.IsNotFound(err) {
+		t.Error(err)
+	}
+	try(t, a.DeleteSandbox(t.Context(), thisID))
+	try(t, in.Close())
+	if err := forged.Wait(); err != nil && forged.ProcessState.ExitCode() < 0 {
+		t.Errorf("it was killed: %v", err)
+	}
+}
+
+// A shim that has nothing left to do ends by itself, or is killed when its pod is given up.
+func TestTheShimOfAPodIsEnded(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		remain bool // it does not end by itself
+	}{{"by itself", false}, {"by force", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := (&fake{}).adapter(t)
+			defer a.stop()
+			shim, child, end := startShim(t, thisID)
+			a.shims.remember(otherID, child)
+			if a.shims.knows(otherID) {
+				t.Error("the shim of one pod was taken for that of another")
+			}
+			a.shims.remember(thisID, child)
+			if !a.shims.knows(thisID) {
+				t.Fatal("the shim was not recognised as the parent of its child")
+			}
+			if !tt.remain {
+				end()
+			}
+			try(t, a.DeleteSandbox(t.Context(), thisID))
+			_ = shim.Wait()
+			if killed := shim.ProcessState.ExitCode() < 0; killed != tt.remain {
+				t.Errorf("killed: %v", killed)
+			}
+			if a.shims.knows(thisID) {
+				t.Error("a shim that has ended is still remembered")
+			}
+			if tt.remain {
+				_ = unix.Kill(int(child), unix.SIGKILL)
+			}
+		})
+	}
+}
+
+// startShim starts this test's program as a shim of a pod, with one child. end has it end by itself, as a shim does without tasks.
+func startShim(t *testing.T, pod string) (shim *exec.Cmd, child uint32, end func()) {
+	t.Helper()
+	self, err := os.Executable()
+	try(t, err)
+	path := filepath.Join(t.TempDir(), shimPrefix+"-test-v1")
+	try(t, os.Link(self, path))
+	shim = exec.Command(path, "-namespace", "k8s.io", "-id", pod)
+	shim.Env = append(os.Environ(), actAsShim+"=1")
+	in, err := shim.StdinPipe()
+	try(t, err)
+	out, err := shim.StdoutPipe()
+	try(t, err)
+	try(t, shim.Start())
+	if _, err := fmt.Fscan(out, &child); err != nil {
+		t.Fatal(err)
+	}
+	return shim, child, func() { _ = in.Close() }
+}
+
+// actAsShim is the variable by which a process of this test's program knows that it is to be a shim.
+const actAsShim = "BERTH_TEST_SHIM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(actAsShim) == "" {
+		os.Exit(m.Run())
+	}
+	child := exec.Command("/bin/sleep", "1000")
+	if err := child.Start(); err != nil {
+		panic(err)
+	}
+	fmt.Println(child.Process.Pid)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = child.Process.Kill()
+	_ = child.Wait()
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image"
+)
+
+// Pull fetches and unpacks an image.
+func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, progress func()) (image.Stored, error) {
+	ctx = ns(ctx)
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return image.Stored{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	img, err := i.bounded.Pull(ctx, ref,
+		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, progress)})),
+		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
+		containerd.WithPullUnpack,
+		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
+		containerd.WithPullLabel(labelManaged, "managed"),
+		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
+		containerd.WithPlatformMatcher(platforms.Default()))
+	if err != nil {
+		return image.Stored{}, native(err)
+	}
+	return i.read(ctx, img.Metadata())
+}
+
+// checkSize refuses manifests and configurations that are too large before they are fetched.
+func checkSize(_ context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	what := ""
+	switch {
+	case images.IsManifestType(desc.MediaType):
+		what = "manifest"
+	case images.IsIndexType(desc.MediaType):
+		what = "index"
+	case images.IsConfigType(desc.MediaType):
+		what = "configuration"
+	}
+	if what != "" && desc.Size > maxBlob {
+		return nil, fmt.Errorf("%s %s has %d bytes, more than %d: %w", what, desc.Digest, desc.Size, maxBlob, errdefs.ErrInvalidArgument)
+	}
+	return nil, nil
+}
+
+// hosts configures registries from certs.d directories, if there are any. Only the image's own
+// registry gets the credentials: a manifest that names other hosts gets nothing for them.
+func (i *Images) hosts(ctx context.Context, registry string, creds image.Credentials, progress func()) docker.RegistryHosts {
+	own := func(host string) bool {
+		return host == registry || registry == "docker.io" && host == "registry-1.docker.io"
+	}
+	o := dockerconfig.HostOptions{
+		Credentials: func(host string) (string, string, error) {
+			switch {
+			case !own(host):
+				return "", "", nil
+			case creds.IdentityToken != "":
+				return "", creds.IdentityToken, nil
+			default:
+				return creds.Username, creds.Password, nil
+			}
+		},
+		UpdateClient: func(c *http.Client) error {
+			c.Transport = counting{c.Transport, progress}
+			return nil
+		},
+	}
+	if i.cfg.RegistryDir != "" {
+		o.HostDir = dockerconfig.HostDirFromRoot(i.cfg.RegistryDir)
+	}
+	configured := dockerconfig.ConfigureHosts(ctx, o)
+	if creds.RegistryToken == "" {
+		return configured
+	}
+	return func(host string) ([]docker.RegistryHost, error) {
+		all, err := configured(host)
+		for n := range all {
+			if own(all[n].Host) {
+				all[n].Authorizer = bearer{host: all[n].Host, token: creds.RegistryToken}
+			}
+		}
+		return all, err
+	}
+}
+
+// bearer authorizes requests to one host with a token that was given for it. Other than
+// containerd's authorizer it never sends the token to the token server that the registry names in
+// its challenge.
+type bearer struct{ host, token string }
+
+// Authorize adds the token to a request, if it goes to the token's host.
+func (b bearer) Authorize(_ context.Context, r *http.Request) error {
+	if r.URL.Host == b.host {
+		r.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	return nil
+}
+
+// AddResponses is called when the registry refuses: no other token can be tried.
+func (b bearer) AddResponses(context.Context, []*http.Response) error {
+	return errdefs.ErrNotImplemented
+}
+
+// counting reports that bytes come.
+type counting struct {
+	next     http.RoundTripper
+	progress func()
+}
+
+// RoundTrip carries out one request.
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	next := c.next
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	resp, err := next.RoundTrip(r)
+	if err == nil {
+		c.progress()
+		resp.Body = countedBody{resp.Body, c.progress}
+	}
+	return resp, err
+}
+
+type countedBody struct {
+	io.ReadCloser
+	progress func()
+}
+
+// Read reads the next bytes.
+func (b countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.progress()
+	}
+	return n, err
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package embed_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/embed"
+	"berth/internal/embed/embedtest"
+)
+
+// PROPERTIES 17: containerd waited five seconds for each task of a shim that hangs, and then killed it, since it took the shim for dead.
+func TestATaskWhoseShimHangsIsSetAsideUntilItAnswers(t *testing.T) {
+	for _, sandboxed := range []bool{false, true} {
+		t.Run(fmt.Sprint("sandbox object ", sandboxed), func(t *testing.T) {
+			cfg := embedtest.Config(t)
+			ctx := k8s(t)
+			first, err := embed.Start(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer first.Stop()
+			if sandboxed {
+				if _, err := first.Client().SandboxStore().Create(ctx, sandbox.Sandbox{ID: "c1", Runtime: sandbox.RuntimeOpts{Name: "io.containerd.runc.v2"}, Sandboxer: "berth"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			task := run(t, ctx, first, cfg, "c1", "sleep 1000")
+			if err := task.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+			pid := int(task.Pid())
+			shim := parent(t, pid)
+			if err := first.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Kill(shim, unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = unix.Kill(shim, unix.SIGCONT) }()
+			for range 2 { // the second finds it set aside already
+				s, err := embed.Start(t.Context(), cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !s.SetAside("c1") || parent(t, pid) != shim {
+					t.Errorf("set aside: %v; the parent of its process is %d, was %d", s.SetAside("c1"), parent(t, pid), shim)
+				}
+				if err := s.Stop(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			last := embedtest.Start(t, cfg)
+			if err := unix.Kill(shim, unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the task is loaded", func() bool { return !last.SetAside("c1") })
+			c, err := last.Client().LoadContainer(ctx, "c1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, err := c.Task(ctx, cio.Load)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st, err := found.Status(ctx); err != nil || st.Status != containerd.Running || int(found.Pid()) != pid {
+				t.Errorf("process %d, was %d: %v %v", found.Pid(), pid, st, err)
+			}
+			remove(t, ctx, last, "c1")
+			if err := last.Client().SandboxStore().Delete(ctx, "c1"); err != nil && !errdefs.IsNotFound(err) {
+				t.Error(err)
+			}
+			if left, err := os.ReadDir(cfg.State + "/io.containerd.runtime.v2.task/k8s.io"); err != nil || len(left) > 0 {
+				t.Errorf("bundles left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// parent is the parent of a process; 0 when the process has ended.
+func parent(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if f[0] == "Z" {
+		return 0
+	}
+	ppid, err := strconv.Atoi(f[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ppid
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"context"
+	"fmt"
+)
+
+const (
+	// maxEtcFile bounds what is read of an image's /etc/passwd and /etc/group, in bytes each.
+	maxEtcFile = 4 << 20
+	// maxCachedFiles bounds what is remembered of all images' files together, in bytes.
+	maxCachedFiles = 16 << 20
+)
+
+// Files returns the image's /etc/passwd and /etc/group. They are read once for each image, as long
+// as they are small enough to be remembered.
+func (s *Service) Files(ctx context.Context, chainID string) (passwd, group []byte, err error) {
+	if f, ok := s.files.Get(chainID); ok {
+		return f[0], f[1], nil
+	}
+	var b [][]byte
+	err = s.unpacked(ctx, chainID, func() (err error) {
+		b, err = s.backend.ReadFiles(ctx, chainID, maxEtcFile, "etc/passwd", "etc/group")
+		return err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read users of image: %w", err)
+	}
+	s.files.Put(chainID, [2][]byte{b[0], b[1]}, len(b[0])+len(b[1]))
+	return b[0], b[1], nil
+}
+
+// CopyOut copies a directory of the image into dir.
+func (s *Service) CopyOut(ctx context.Context, chainID, path, dir string) error {
+	return s.unpacked(ctx, chainID, func() error { return s.backend.CopyOut(ctx, chainID, path, dir) })
+}

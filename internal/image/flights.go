@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/containerd/errdefs"
+)
+
+// errGone ends work that nobody waits for any more.
+var errGone = errors.New("everybody who asked has gone")
+
+// flights are pieces of work in flight by key. Whoever asks for one that is in flight joins it. It
+// outlives each caller, and ends when the last of them has gone. The zero value is ready.
+type flights[K comparable, V any] struct {
+	mu     sync.Mutex
+	by     map[K]*flight[V]
+	ended  bool
+	flying sync.WaitGroup
+}
+
+type flight[V any] struct {
+	waiting int // callers; guarded by flights.mu
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+	value   V // once done is closed, as err
+	err     error
+}
+
+// join waits for the work under key, which run does, or for ctx. The context of run is cancelled
+// with a cause; cancel cancels it with another one.
+func (f *flights[K, V]) join(ctx context.Context, key K, run func(ctx context.Context, cancel context.CancelCauseFunc) (V, error)) (V, error) {
+	var none V
+	f.mu.Lock()
+	if f.ended {
+		f.mu.Unlock()
+		return none, errdefs.ErrUnavailable
+	}
+	w, ok := f.by[key]
+	if !ok {
+		if f.by == nil {
+			f.by = map[K]*flight[V]{}
+		}
+		runCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		w = &flight[V]{cancel: cancel, done: make(chan struct{})}
+		f.by[key] = w
+		f.flying.Go(func() {
+			defer cancel(nil)
+			w.value, w.err = run(runCtx, cancel)
+			f.land(key, w)
+			close(w.done)
+		})
+	}
+	w.waiting++
+	f.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.value, w.err
+	case <-ctx.Done():
+		f.leave(key, w)
+		return none, ctx.Err()
+	}
+}
+
+// land forgets work that is done: whoever asks from now on begins anew.
+func (f *flights[K, V]) land(key K, w *flight[V]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by[key] == w {
+		delete(f.by, key)
+	}
+}
+
+func (f *flights[K, V]) leave(key K, w *flight[V]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w.waiting--; w.waiting > 0 {
+		return
+	}
+	w.cancel(errGone)
+	if f.by[key] == w {
+		delete(f.by, key)
+	}
+}
+
+// end cancels what is in flight, refuses anything more, and waits.
+func (f *flights[K, V]) end() {
+	f.mu.Lock()
+	f.ended = true
+	for _, w := range f.by {
+		w.cancel(errdefs.ErrUnavailable)
+	}
+	f.mu.Unlock()
+	f.flying.Wait()
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+)
+
+// Remove removes an image with all its names, by whichever of them it is called: CRI removes
+// images, not tags. Removing what is absent succeeds.
+func (s *Service) Remove(ctx context.Context, ref string) error {
+	i, err := s.Resolve(ref)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, n := range slices.Concat(i.Tags, i.Digests, []string{i.ID}) {
+		if err := s.backend.Delete(ctx, n); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove image %s: %w", n, err)
+		}
+		if err := s.refreshName(ctx, n); err != nil {
+			return fmt.Errorf("remove image %s: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// Import reads the images of an archive and returns their names. ref names an image that has no
+// name in the archive.
+func (s *Service) Import(ctx context.Context, path, ref string) ([]string, error) {
+	if ref != "" {
+		n, err := Normalize(ref)
+		if err != nil {
+			return nil, err
+		}
+		ref = n
+	}
+	all, err := s.backend.Import(ctx, path, ref)
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", path, err)
+	}
+	var names []string
+	for _, st := range all {
+		if err := s.keep(ctx, st); err != nil {
+			return nil, fmt.Errorf("import %s: %w", path, err)
+		}
+		names = append(names, st.Name)
+	}
+	return names, nil
+}
+
+// keep makes st known under its own name, its digest and its ID.
+func (s *Service) keep(ctx context.Context, st Stored) error {
+	names := []string{st.Name, st.ID}
+	if named, err := reference.ParseDockerRef(st.Name); err == nil {
+		if c, err := reference.WithDigest(reference.TrimNamed(named), digest.Digest(st.Digest)); err == nil {
+			names = append(names, c.String())
+		}
+	}
+	for _, n := range names {
+		if err := s.backend.Tag(ctx, st, n); err != nil {
+			return fmt.Errorf("store image name %s: %w", n, err)
+		}
+		if err := s.refreshName(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

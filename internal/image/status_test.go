@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+const (
+	oneTag    = "docker.io/library/one:latest"
+	oneDigest = "docker.io/library/one@sha256:1"
+)
+
+// A pod showed an image ID as its image, and whoever waited for a changed image waited for ever. A
+// tag that was moved to another image does not name the first one any more.
+func TestAnImageIsNamedByItsFirstTagElseItsDigestElseItsID(t *testing.T) {
+	f := newFake()
+	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+	other := "sha256:" + strings.Repeat("b", 64)
+	expect := func(when, id, want string) {
+		t.Helper()
+		if got := s.Name(id); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	set := func(name, id string) {
+		t.Helper()
+		f.names[name] = stored(name, id)
+		if id == "" {
+			delete(f.names, name)
+		}
+		if err := s.refreshName(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("unknown", imageID, imageID)
+	set(imageID, imageID)
+	expect("ID alone", imageID, imageID)
+	set(oneDigest, imageID)
+	expect("digest", imageID, oneDigest)
+	set(oneTag, imageID)
+	set("docker.io/library/one:v2", imageID)
+	expect("two tags", imageID, oneTag)
+	set(other, other)
+	set(oneTag, other)
+	expect("the tag was moved", imageID, "docker.io/library/one:v2")
+	expect("to the other", other, oneTag)
+	set("docker.io/library/one:v2", "")
+	expect("the other tag was removed", imageID, oneDigest)
+	set(oneDigest, "")
+	set(imageID, "")
+	expect("the image was removed", imageID, imageID)
+	if err := s.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("all read again", other, oneTag)
+	if len(s.mu.index.byID) != 1 || len(s.mu.index.names) != 1 {
+		t.Errorf("left: %v", s.mu.index)
+	}
+}
+
+// An answer of the store that is older than the one in memory took its place: an image that was
+// pulled while all were read anew was gone.
+func TestAnOlderAnswerDoesNotReplaceANewerOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &slowList{fake: newFake(), release: make(chan struct{})}
+		s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+		done := make(chan error, 2)
+		go func() { done <- s.Refresh(t.Context()) }()
+		synctest.Wait()
+		go func() {
+			_ = f.Tag(t.Context(), stored("", imageID), oneTag)
+			done <- s.refreshName(t.Context(), oneTag)
+		}()
+		synctest.Wait()
+		close(f.release)
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := s.Resolve(oneTag); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowList lists what there was when it was called, once it is released.
+type slowList struct {
+	*fake
+	release chan struct{}
+}
+
+func (f *slowList) List(ctx context.Context) ([]Stored, error) {
+	all, err := f.fake.List(ctx)
+	<-f.release
+	return all, err
+}
+
+// While usage is measured, which may take long, images that others pull appear.
+func TestMeasuringDelaysNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &slowUsage{fake: newFake()}
+		s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		synctest.Wait()
+		_ = f.Tag(t.Context(), stored("", imageID), "r.example/new:1")
+		s.Changed("r.example/new:1")
+		synctest.Wait()
+		if _, err := s.Resolve("r.example/new:1"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowUsage is an image store whose usage takes until its caller gives up.
+type slowUsage struct{ *fake }
+
+func (f *slowUsage) Usage(ctx context.Context) (Usage, error) {
+	<-ctx.Done()
+	return Usage{}, ctx.Err()
+}
+
+func TestUsageOfImagesAndOfContainersIsApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := service(t, newFake())
+		synctest.Wait()
+		fs := s.FsInfo()
+		if i, c := fs.ImageFilesystems[0].UsedBytes.Value, fs.ContainerFilesystems[0].UsedBytes.Value; i != 1 || c != 2 {
+			t.Errorf("images %d, containers %d", i, c)
+		}
+	})
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// disk is where logs lie. Any call may hang for ever.
+type disk interface {
+	// open opens or makes the log at path below dir, and says which file it is and how long.
+	open(dir, path string) (f file, inode uint64, size int64, err error)
+}
+
+// file is an open log.
+type file interface {
+	io.WriterAt
+	io.Closer
+	Truncate(size int64) error
+}
+
+// openLog opens the log, unless it is open, and cuts off what a berth wrote that did not live to
+// record it. It needs the turn.
+func (l *Log) openLog() error {
+	if l.o.LogPath == "" {
+		l.out.known = nil
+		return nil
+	}
+	if l.out.file != nil {
+		return nil
+	}
+	f, inode, size, err := l.disk.open(l.o.LogDirectory, l.o.LogPath)
+	if err != nil {
+		return fmt.Errorf("open log %s: %w", filepath.Join(l.o.LogDirectory, l.o.LogPath), err)
+	}
+	if c := l.out.known; c != nil && c.Inode == inode && c.Length < size {
+		if err := f.Truncate(c.Length); err != nil {
+			return errors.Join(fmt.Errorf("repair log: %w", err), f.Close())
+		}
+		size = c.Length
+	}
+	l.use(f, inode, size)
+	return l.save()
+}
+
+// reopenLog replaces the open log by the file that is at its path now. It needs the turn.
+func (l *Log) reopenLog() error {
+	if l.out.file == nil || l.o.LogPath == "" {
+		return l.openLog()
+	}
+	if err := l.cut(); err != nil {
+		return err
+	}
+	f, inode, size, err := l.disk.open(l.o.LogDirectory, l.o.LogPath)
+	if err != nil {
+		return fmt.Errorf("open log %s: %w", filepath.Join(l.o.LogDirectory, l.o.LogPath), err)
+	}
+	_ = l.out.file.Close()
+	l.use(f, inode, size)
+	return l.save()
+}
+
+func (l *Log) use(f file, inode uint64, size int64) {
+	l.out.file, l.out.inode, l.out.length = f, inode, size
+	l.out.known, l.out.torn, l.out.dirty = nil, false, true
+}
+
+// write puts lines at the end of the log, whole or not at all. It needs the turn.
+func (l *Log) write(lines []byte) error {
+	if l.out.file == nil {
+		return nil
+	}
+	if err := l.cut(); err != nil {
+		return err
+	}
+	if _, err := l.out.file.WriteAt(lines, l.out.length); err != nil {
+		l.out.torn = true
+		return errors.Join(err, l.cut())
+	}
+	l.out.length += int64(len(lines))
+	return nil
+}
+
+// cut takes away what a write that failed half-way has left.
+func (l *Log) cut() error {
+	if !l.out.torn {
+		return nil
+	}
+	if err := l.out.file.Truncate(l.out.length); err != nil {
+		return err
+	}
+	l.out.torn = false
+	return nil
+}
+
+// host is the disk of this host.
+type host struct{}
+
+// beneath is how what a pod may have planted is resolved: nothing leads out of the directory.
+const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+func (host) open(dir, path string) (file, uint64, int64, error) {
+	if !filepath.IsAbs(dir) || !filepath.IsLocal(path) {
+		return nil, 0, 0, fmt.Errorf("it is not below the pod's log directory: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, 0, 0, refusal(dir, err)
+	}
+	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // the kubelet's: links are followed
+	if err != nil {
+		return nil, 0, 0, refusal(dir, err)
+	}
+	defer func() { _ = unix.Close(at) }()
+	parts := strings.Split(filepath.Clean(path), "/")
+	for _, name := range parts[:len(parts)-1] {
+		if err := unix.Mkdirat(at, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, 0, 0, err
+		}
+		next, err := openat(at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return nil, 0, 0, refusal(name, err)
+		}
+		_ = unix.Close(at)
+		at = next
+	}
+	return openFile(at, parts[len(parts)-1])
+}
+
+// openFile opens the log itself. What is there already is looked at before it is opened: opening a
+// device may do things, and a hard link may be somebody else's file.
+func openFile(at int, name string) (file, uint64, int64, error) {
+	for {
+		fd, err := openat(at, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o640)
+		if errors.Is(err, unix.EEXIST) {
+			if fd, err = reopen(at, name); errors.Is(err, unix.ENOENT) {
+				continue // it was moved away meanwhile
+			}
+		}
+		if err != nil {
+			return nil, 0, 0, refusal(name, err)
+		}
+		f := os.NewFile(uintptr(fd), name) //nolint:gosec // a descriptor
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return nil, 0, 0, errors.Join(err, f.Close())
+		}
+		return f, st.Ino, st.Size, nil
+	}
+}
+
+// reopen opens a file that is there, if it is one that berth may have made.
+func reopen(at int, name string) (int, error) {
+	fd, err := openat(at, name, unix.O_PATH, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return -1, fmt.Errorf("it is not a regular file; remove it: %w", errdefs.ErrInvalidArgument)
+	}
+	if st.Nlink > 1 {
+		return -1, fmt.Errorf("it is a hard link to another file; remove it: %w", errdefs.ErrInvalidArgument)
+	}
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+}
+
+func openat(at int, name string, flags, mode int) (int, error) {
+	for {
+		fd, err := unix.Openat2(at, name, &unix.OpenHow{
+			Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), //nolint:gosec // flags
+			Mode:    uint64(mode),                                     //nolint:gosec // a mode
+			Resolve: beneath,
+		})
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return fd, err
+		}
+	}
+}
+
+// refusal says why the kernel would not follow a path.
+func refusal(name string, err error) error {
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("%s is a symbolic link; remove it: %w", name, errdefs.ErrInvalidArgument)
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%s is a link, or not a directory; remove it: %w", name, errdefs.ErrInvalidArgument)
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.EXDEV):
+		return fmt.Errorf("%s leads elsewhere: %w: %w", name, err, errdefs.ErrInvalidArgument)
+	}
+	return err
+}

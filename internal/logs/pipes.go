@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is the logger's, in Dir: see logger/logger.c for what is said over it.
+const socket = "logger"
+
+// loggerTimeout bounds each word with the logger, which answers at once unless it was stopped.
+const loggerTimeout = 2 * time.Second
+
+// fifos are the names of the FIFOs that there are.
+func (l *Log) fifos() []string {
+	var names []string
+	if l.o.Stdin {
+		names = append(names, "stdin")
+	}
+	for _, s := range l.streams {
+		if !l.direct {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// FIFOs are what the shim is given for stdin, stdout and stderr: paths of FIFOs, or the URI by
+// which it starts the logger. They are empty for a stream that there is not.
+func (l *Log) FIFOs() (stdin, stdout, stderr string) {
+	if l.o.Stdin {
+		stdin = l.path("stdin")
+	}
+	for _, s := range l.streams {
+		where := l.path(s.name)
+		if l.direct {
+			uri := url.URL{Scheme: "binary", Path: l.o.LoggerProgram, RawQuery: "io=" + url.QueryEscape(l.o.Dir)}
+			where = uri.String()
+		}
+		if s.index == 0 {
+			stdout = where
+		} else {
+			stderr = where
+		}
+	}
+	return stdin, stdout, stderr
+}
+
+// Started says that the shim has made the task, or never will, and so holds its ends of the pipes:
+// from now on a pipe without writers has ended. The error, of a logger that does not answer, means
+// that the output would be lost: do not let the container run then.
+func (l *Log) Started() error {
+	l.mu.Lock()
+	for _, f := range l.mu.keep {
+		_ = f.Close()
+	}
+	l.mu.keep = nil
+	l.mu.Unlock()
+	var err error
+	l.once.Do(func() {
+		defer close(l.started)
+		if !l.direct || !l.enter() {
+			return
+		}
+		defer l.leave()
+		if err = l.dial(); err != nil {
+			err = fmt.Errorf("take the container's output from berth-logger: %w", err)
+		}
+	})
+	return err
+}
+
+// connect sees to it that each stream that has not ended has its pipe. A stream without one has
+// ended. It is false when Close came first.
+func (l *Log) connect() bool {
+	if !l.direct {
+		return true
+	}
+	select {
+	case <-l.started:
+	case <-l.closing:
+		return false
+	}
+	for wait := firstWait; !l.connected(); {
+		err := l.dial()
+		switch {
+		case err == nil:
+		case errors.Is(err, unix.ENOENT):
+			return true // the logger ended by itself: nothing was left in the pipes
+		case errors.Is(err, unix.ECONNREFUSED):
+			l.o.Report("berth-logger was killed: what the container wrote while berth was away is lost", nil)
+			return true
+		default:
+			l.o.Report("berth-logger does not hand over the container's output, which waits", err)
+			if !l.sleep(&wait) {
+				return false
+			}
+		}
+	}
+	return !l.isClosed()
+}
+
+// connected reports whether no stream needs the logger any more.
+func (l *Log) connected() bool {
+	for _, s := range l.streams {
+		if !s.ended && !s.attached() {
+			return false
+		}
+	}
+	return true
+}
+
+// dial takes the pipes from the logger.
+func (l *Log) dial() error {
+	conn, pipes, err := dial(l.o.Dir)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		_ = unix.Close(conn)
+	} else {
+		l.hangUpLocked()
+		l.mu.logger = conn
+	}
+	for i, fd := range pipes {
+		var f *os.File
+		if err := unix.SetNonblock(fd, true); err == nil {
+			f = os.NewFile(uintptr(fd), "output "+strconv.Itoa(i)) //nolint:gosec // a descriptor
+		}
+		taken := false
+		for _, s := range l.streams {
+			if s.index == i && f != nil && !l.mu.closed {
+				s.attach(f)
+				taken = true
+			}
+		}
+		if !taken { // a terminal has one stream
+			_ = unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// hangUpLocked ends the connection; the logger waits for the next berth.
+func (l *Log) hangUpLocked() {
+	if l.mu.logger >= 0 {
+		_ = unix.Close(l.mu.logger)
+		l.mu.logger = -1
+	}
+}
+
+// dismiss says to the logger that all was taken.
+func (l *Log) dismiss() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.logger >= 0 {
+		_ = unix.Send(l.mu.logger, []byte("q"), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	}
+	l.hangUpLocked()
+}
+
+// dismiss ends the logger of dir, if there is one.
+func dismiss(dir string) {
+	conn, pipes, err := dial(dir)
+	if err != nil {
+		return
+	}
+	for _, fd := range pipes {
+		_ = unix.Close(fd)
+	}
+	_ = unix.Send(conn, []byte("q"), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	_ = unix.Close(conn)
+}
+
+// dial connects to the logger of dir and receives the read ends of stdout and stderr.
+func dial(dir string) (conn int, pipes []int, err error) {
+	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, nil, err
+	}
+	defer unix.Close(d)
+	conn, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(conn)
+			conn = -1
+		}
+	}()
+	patience := unix.NsecToTimeval(loggerTimeout.Nanoseconds())
+	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if err := unix.SetsockoptTimeval(conn, unix.SOL_SOCKET, option, &patience); err != nil {
+			return conn, nil, err
+		}
+	}
+	// Through the descriptor, for a socket's name must be short.
+	short := filepath.Join("/proc/self/fd", strconv.Itoa(d), socket)
+	for {
+		err = unix.Connect(conn, &unix.SockaddrUnix{Name: short})
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return conn, nil, err
+	}
+	control := make([]byte, unix.CmsgSpace(2*4))
+	var n, got int
+	for {
+		n, got, _, _, err = unix.Recvmsg(conn, make([]byte, 1), control, unix.MSG_CMSG_CLOEXEC)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return conn, nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:got])
+	if err != nil {
+		return conn, nil, err
+	}
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			return conn, nil, err
+		}
+		pipes = append(pipes, fds...)
+	}
+	if n != 1 || len(pipes) != 2 {
+		for _, fd := range pipes {
+			_ = unix.Close(fd)
+		}
+		return conn, nil, fmt.Errorf("berth-logger sent %d descriptors, not 2", len(pipes))
+	}
+	return conn, pipes, nil
+}

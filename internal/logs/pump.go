@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What fails is tried again after firstWait, which doubles up to lastWait.
+const (
+	firstWait = 50 * time.Millisecond
+	lastWait  = 5 * time.Second
+)
+
+// pipeSize is how much output may wait in a pipe while berth is away.
+const pipeSize = 256 << 10
+
+// stream is one of stdout and stderr.
+type stream struct {
+	name  string
+	index int // in the cursor
+
+	// Only the stream's pump uses these; others than size need the turn as well.
+	spool     *os.File
+	size      int64 // of the spool
+	consumed  int64 // how much of the spool is in the log
+	punched   int64 // up to where the spool has given its pages back
+	resetting bool  // the spool is being emptied: see reset
+	noSplice  bool  // the spool's file system has no splice
+	noPunch   bool  // nor holes
+	inherited bool  // an earlier berth read the stream; false after the first round
+	ended     bool  // the pipe has ended, and all of it is in the log
+
+	failure atomic.Pointer[error] // why its output cannot be logged now
+	splice  func(from, to int, offset int64) (int64, error)
+	left    chan struct{} // closed when the pump has ended
+
+	mu struct {
+		sync.Mutex
+		pipe    *os.File // its read end; nil: not there yet, or no more
+		waiting []chan struct{}
+	}
+}
+
+func newStream(name string, index int) *stream {
+	return &stream{name: name, index: index, splice: splice, left: make(chan struct{})}
+}
+
+// attach gives the stream its pipe.
+func (s *stream) attach(pipe *os.File) {
+	if raw, err := pipe.SyscallConn(); err == nil { // not Fd, which would make it blocking
+		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.pipe = pipe
+	s.wakeLocked()
+}
+
+func (s *stream) attached() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.pipe != nil
+}
+
+// detach closes the pipe and wakes the pump.
+func (s *stream) detach() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.pipe != nil {
+		_ = s.mu.pipe.SetReadDeadline(time.Unix(1, 0))
+		_ = s.mu.pipe.Close()
+	}
+}
+
+// flush asks the pump to bring what is in the pipe now into the log. The channel is closed then.
+func (s *stream) flush() <-chan struct{} {
+	done := make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.waiting = append(s.mu.waiting, done)
+	s.wakeLocked()
+	return done
+}
+
+func (s *stream) wakeLocked() {
+	if s.mu.pipe != nil && len(s.mu.waiting) > 0 {
+		_ = s.mu.pipe.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// over reports whether the stream has ended and all of it is in the log.
+func (s *stream) over() bool {
+	select {
+	case <-s.left:
+		return s.ended
+	default:
+		return false
+	}
+}
+
+// pump moves one stream to the log until it ends, or Close. Nothing but these two ends it: what
+// fails is tried again. Each round moves what the pipe holds to the spool, and from there to the
+// log, before the next: output that cannot be written waits in the pipe, and then the container
+// waits.
+func (l *Log) pump(s *stream) {
+	defer close(s.left)
+	if s.ended || !l.append(s, false) { // what an earlier berth had taken
+		return
+	}
+	s.mu.Lock()
+	pipe := s.mu.pipe
+	s.mu.Unlock()
+	if pipe == nil {
+		l.end(s)
+		return
+	}
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return // it is closed
+	}
+	for wait := firstWait; ; {
+		n, err := s.take(raw)
+		switch {
+		case l.isClosed():
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			err = l.answer(s, pipe, raw)
+		case err == nil && n == 0:
+			if s.inherited && !l.direct {
+				l.o.Report("container ended while berth was away: its last output may be missing, for the kernel "+
+					"drops what waits in a FIFO that nobody holds open", nil)
+			}
+			l.end(s)
+			return
+		case err == nil:
+			s.inherited = false
+			l.bytes.Add(n)
+			if !l.append(s, false) {
+				return
+			}
+		}
+		if err == nil {
+			if wait != firstWait {
+				l.ok(s)
+			}
+			wait = firstWait
+			continue
+		}
+		l.fail(s, err)
+		if !l.sleep(&wait) {
+			return
+		}
+	}
+}
+
+// take moves bytes from the pipe to the end of the spool, and waits for some. None is the end.
+func (s *stream) take(raw syscall.RawConn) (n int64, err error) {
+	werr := raw.Read(func(fd uintptr) bool {
+		n, err = s.takeNow(int(fd)) //nolint:gosec // a descriptor
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if werr != nil {
+		return 0, werr
+	}
+	return n, err
+}
+
+// chunk is how much one round moves at most.
+const chunk = 256 << 10
+
+// splice moves bytes within the kernel.
+func splice(from, to int, offset int64) (int64, error) {
+	return unix.Splice(from, nil, to, &offset, chunk, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+}
+
+// takeNow is take without waiting: EAGAIN when there is nothing. What splice did can be seen in
+// the spool's size, even by a berth that comes after one that was killed before this returned.
+func (s *stream) takeNow(fd int) (int64, error) {
+	for !s.noSplice {
+		n, err := s.splice(fd, int(s.spool.Fd()), s.size)
+		switch {
+		case err == nil:
+			s.size += n
+			return n, nil
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINVAL):
+			s.noSplice = true // then a kill within the next two calls loses what was read
+		default:
+			return 0, err
+		}
+	}
+	buf := make([]byte, 64<<10)
+	n, err := unix.Read(fd, buf)
+	if err != nil || n <= 0 {
+		return 0, err
+	}
+	if _, err := s.spool.WriteAt(buf[:n], s.size); err != nil {
+		return 0, err
+	}
+	s.size += int64(n)
+	return int64(n), nil
+}
+
+// answer does what flush asked for.
+func (l *Log) answer(s *stream, pipe *os.File, raw syscall.RawConn) error {
+	s.mu.Lock()
+	waiting := s.mu.waiting
+	s.mu.waiting = nil
+	err := pipe.SetReadDeadline(time.Time{})
+	s.mu.Unlock()
+	if err != nil || len(waiting) == 0 {
+		return err
+	}
+	// What is in the pipe now; somebody may write for ever.
+	rest := 0
+	cerr := raw.Control(func(fd uintptr) { rest, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) //nolint:gosec // a descriptor
+	for ok := true; cerr == nil && err == nil && rest > 0 && ok; {
+		var n int64
+		cerr = raw.Control(func(fd uintptr) { n, err = s.takeNow(int(fd)) }) //nolint:gosec // a descriptor
+		rest -= int(n)
+		l.bytes.Add(n)
+		ok = err == nil && n > 0 && l.append(s, false)
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		err = nil
+	}
+	if err = errors.Join(cerr, err); err != nil {
+		s.mu.Lock() // it is asked again
+		s.mu.waiting = append(s.mu.waiting, waiting...)
+		s.wakeLocked()
+		s.mu.Unlock()
+		return err
+	}
+	if l.append(s, true) {
+		s.inherited = false
+		for _, w := range waiting {
+			close(w)
+		}
+	}
+	return nil
+}
+
+// end brings what is left of an ended stream into the log.
+func (l *Log) end(s *stream) {
+	if !l.append(s, true) || l.takeTurn(context.Background()) != nil {
+		return
+	}
+	defer func() { <-l.turn }()
+	s.ended = true
+	if err := l.save(); err != nil { // a later berth finds the end of the pipe once more
+		l.o.Report("end of "+s.name+" cannot be recorded", err)
+	}
+}
+
+var errSilent = errors.New("the log's disk does not answer")
+
+// append brings the whole lines of the spool into the log; with last, what is left, too. It does
+// not give up before Close, and is false then: a full disk holds the container's output up, it
+// does not lose it. Between attempts it leaves the turn to others.
+//
+// This is the one place where output leaves the spool, in order and exactly once.
+func (l *Log) append(s *stream, last bool) bool {
+	for wait := firstWait; ; {
+		if l.takeTurn(context.Background()) != nil {
+			return false
+		}
+		silent := time.AfterFunc(silentTimeout, func() { l.fail(s, errSilent) })
+		err := l.appendLocked(s, last)
+		silent.Stop()
+		<-l.turn
+		if l.isClosed() {
+			return false
+		}
+		if err == nil {
+			l.ok(s)
+			return true
+		}
+		l.fail(s, err)
+		if !l.sleep(&wait) {
+			return false
+		}
+	}
+}
+
+// sleep waits, longer each time. It is false when Close came first.
+func (l *Log) sleep(wait *time.Duration) bool {
+	t := time.NewTimer(*wait)
+	defer t.Stop()
+	*wait = min(2**wait, lastWait)
+	select {
+	case <-t.C:
+		return true
+	case <-l.closing:
+		return false
+	}
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The spool grows at its end and gives back its pages at its beginning. It is emptied for good
+// when it can be and its size is beyond these: what a file may be at most, and what it may take
+// where the file system cannot make holes.
+const (
+	spoolSize        = 1 << 30
+	spoolSizeNoPunch = 4 << 20
+)
+
+// page is the granularity of holes.
+const page = 4096
+
+// cursor is what is written in one call: see the package comment.
+type cursor struct {
+	Inode    uint64
+	Length   int64
+	Consumed [2]int64 // -1: all of the spool is, and it is being emptied
+	Ended    [2]bool
+}
+
+// cursorSize is that of an encoded cursor; cursorBefore of one without Ended.
+const (
+	cursorSize   = 34
+	cursorBefore = 32
+)
+
+// save writes the cursor. It needs the turn.
+func (l *Log) save() error {
+	c := cursor{Inode: l.out.inode, Length: l.out.length}
+	if l.out.known != nil { // the log is not open yet
+		c.Inode, c.Length = l.out.known.Inode, l.out.known.Length
+	}
+	for _, s := range l.streams {
+		c.Consumed[s.index], c.Ended[s.index] = s.consumed, s.ended
+		if s.resetting {
+			c.Consumed[s.index] = -1
+		}
+	}
+	var b [cursorSize]byte
+	if _, err := binary.Encode(b[:], binary.LittleEndian, c); err != nil {
+		return fmt.Errorf("save log cursor: %w", err)
+	}
+	l.out.dirty = true
+	if _, err := l.cursor.WriteAt(b[:], 0); err != nil {
+		return fmt.Errorf("save log cursor: %w", err)
+	}
+	l.out.dirty = false
+	return nil
+}
+
+// restore brings spools and cursor together after the death of a berth. The log follows when it is
+// opened.
+func (l *Log) restore() error {
+	var c cursor
+	b := make([]byte, cursorSize)
+	n, err := l.cursor.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read log cursor: %w", err)
+	}
+	known := n >= cursorBefore
+	if known {
+		if _, err := binary.Decode(b, binary.LittleEndian, &c); err != nil {
+			return fmt.Errorf("read log cursor: %w", err)
+		}
+		l.out.known = &c
+	}
+	for _, s := range l.streams {
+		st, err := s.spool.Stat()
+		if err != nil {
+			return fmt.Errorf("open spool: %w", err)
+		}
+		s.size, s.inherited = st.Size(), true
+		switch at := c.Consumed[s.index]; {
+		case at < 0:
+			s.resetting = true
+		case at <= s.size:
+			s.consumed = at
+		}
+		s.ended = c.Ended[s.index]
+	}
+	l.out.dirty = true
+	return nil
+}
+
+// buffers hold what is read from a spool, and the lines made of it.
+var buffers = sync.Pool{New: func() any { return new([2][]byte) }}
+
+// appendLocked is one attempt of append. The cursor is true whenever this returns, or the log is
+// to be cut back to it. It needs the turn.
+func (l *Log) appendLocked(s *stream, last bool) error {
+	if err := l.openLog(); err != nil {
+		return err
+	}
+	if l.out.dirty {
+		if err := l.save(); err != nil {
+			return err
+		}
+	}
+	if s.resetting {
+		if err := l.reset(s); err != nil {
+			return err
+		}
+	}
+	b := buffers.Get().(*[2][]byte) // nothing else is put there
+	defer buffers.Put(b)
+	last = last || s.size > s.most() // an unfinished line must not keep the spool from being emptied
+	for s.consumed < s.size {
+		used, err := l.appendPiece(s, last, b)
+		if err != nil {
+			return err
+		}
+		if used == 0 {
+			break
+		}
+	}
+	return l.tidy(s)
+}
+
+// appendPiece brings a part of the spool into the log and says how much.
+func (l *Log) appendPiece(s *stream, last bool, b *[2][]byte) (int, error) {
+	n := min(s.size-s.consumed, int64(chunk+l.o.MaxLine+1))
+	if int64(cap(b[0])) < n {
+		b[0] = make([]byte, n)
+	}
+	text := b[0][:n]
+	if _, err := s.spool.ReadAt(text, s.consumed); err != nil {
+		return 0, fmt.Errorf("read spool: %w", err)
+	}
+	lines, used, count := format(b[1][:0], text, s.name, l.o.MaxLine, last && s.consumed+n == s.size, time.Now())
+	b[1] = lines
+	if used == 0 {
+		return 0, nil
+	}
+	if err := l.write(lines); err != nil {
+		return 0, err
+	}
+	l.lines.Add(int64(count))
+	s.consumed += int64(used)
+	return used, l.save()
+}
+
+// most is how long the spool may be.
+func (s *stream) most() int64 {
+	if s.noPunch {
+		return spoolSizeNoPunch
+	}
+	return spoolSize
+}
+
+// tidy gives back the pages of the spool that are not needed any more.
+func (l *Log) tidy(s *stream) error {
+	empty := s.consumed == s.size
+	if empty && s.size > s.most() {
+		return l.reset(s)
+	}
+	end := s.consumed &^ (page - 1)
+	if s.noPunch || end <= s.punched || !empty && end-s.punched < 64<<10 {
+		return nil
+	}
+	err := unix.Fallocate(int(s.spool.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, s.punched, end-s.punched)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		s.noPunch = true
+		return nil
+	}
+	if errors.Is(err, unix.EINTR) {
+		return nil // the next round does it
+	}
+	if err != nil {
+		return fmt.Errorf("give back pages of the spool: %w", err)
+	}
+	s.punched = end
+	return nil
+}
+
+// reset empties the spool, all of which is in the log. The cursor says so before and is right
+// after: whichever of the three steps was the last before a kill, the next berth finishes them.
+func (l *Log) reset(s *stream) error {
+	s.resetting = true
+	if err := l.save(); err != nil {
+		return err
+	}
+	if err := s.spool.Truncate(0); err != nil {
+		return fmt.Errorf("empty spool: %w", err)
+	}
+	s.size, s.consumed, s.punched, s.resetting = 0, 0, 0, false
+	return l.save()
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// exhausted is a kernel without an inotify instance, or without a watch: others have them all.
+type exhausted struct{ instances bool }
+
+func (exhausted) Add(string) error                                { return syscall.ENOSPC }
+func (exhausted) Remove(string) error                             { return nil }
+func (exhausted) Close() error                                    { return nil }
+func (exhausted) Channels() (<-chan fsnotify.Event, <-chan error) { return nil, nil }
+
+func (e exhausted) watch() (watcher, error) {
+	if e.instances {
+		return nil, syscall.EMFILE
+	}
+	return e, nil
+}
+
+// Where no inotify instance was left berth ended: on a node with many followers of logs it did not
+// come up.
+func TestTheDirectoryIsPolledWhereItCannotBeWatched(t *testing.T) {
+	for what, kernel := range map[string]exhausted{"instances": {true}, "watches": {false}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bin, _ := fake(t)
+				dir := t.TempDir()
+				n, err := New(Config{
+					ConfDir:  filepath.Join(dir, "net.d"),
+					BinDirs:  []string{bin},
+					NetNSDir: filepath.Join(dir, "netns"),
+					CacheDir: filepath.Join(dir, "cache"),
+					Logger:   slog.New(slog.DiscardHandler),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.watch = kernel.watch
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- n.Run(ctx) }()
+				for _, name := range []string{"one", "two", "three"} {
+					if err := errors.Join(
+						os.MkdirAll(n.cfg.ConfDir, 0o755),
+						os.WriteFile(filepath.Join(n.cfg.ConfDir, "1.conflist"), conflist(name, ""), 0o600),
+					); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(2 * pollInterval)
+					synctest.Wait()
+					if got, _, _ := n.Active(); got != name {
+						t.Errorf("%q is in use, want %q", got, name)
+					}
+					time.Sleep(watchAgain) // watching is tried again, and fails again
+				}
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

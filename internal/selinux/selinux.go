@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package selinux
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/opencontainers/selinux/go-selinux"
+	"github.com/opencontainers/selinux/go-selinux/label"
+	"golang.org/x/sys/unix"
+)
+
+// library is what is used of go-selinux, which keeps the categories that are taken in this process.
+type library struct {
+	init    func(options []string) (process, mount string, err error)
+	dup     func(label string) ([]string, error)
+	level   func(label string) (string, error)
+	reserve func(label string) error
+	release func(label string)
+	relabel func(path, label string) error
+}
+
+// Labels allocates labels. Its methods may be called from any goroutine.
+type Labels struct {
+	lib library
+
+	mu   sync.Mutex
+	held map[string]int // how often each level is held
+}
+
+// Open returns the labels of this host, nil where SELinux is off. There is one in a process.
+func Open() *Labels {
+	if !selinux.GetEnabled() {
+		return nil
+	}
+	return newLabels(library{
+		init: label.InitLabels,
+		dup:  selinux.DupSecOpt,
+		level: func(l string) (string, error) {
+			c, err := selinux.NewContext(l)
+			if err != nil {
+				return "", err
+			}
+			return c["level"], nil
+		},
+		reserve: func(l string) error {
+			if err := selinux.ReserveLabelV2(l); err != nil && !errors.Is(err, selinux.ErrMCSAlreadyExists) {
+				return err
+			}
+			return nil
+		},
+		release: selinux.ReleaseLabel,
+		relabel: func(path, l string) error { return label.Relabel(path, l, false) },
+	})
+}
+
+func newLabels(lib library) *Labels { return &Labels{lib: lib, held: map[string]int{}} }
+
+// Init returns a label for a process and one for its files, and holds the first. The options, such
+// as type:spc_t or level:s0:c1,c2, take the place of the default's parts. Without a level a
+// category is allocated that nothing else has. The option disable returns no label for the process.
+func (l *Labels) Init(options []string) (process, mount string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if process, mount, err = l.lib.init(options); err != nil {
+		return "", "", fmt.Errorf("allocate label with options %q: %w", options, err)
+	}
+	if err := l.holdLocked(process); err != nil {
+		return "", "", err
+	}
+	return process, mount, nil
+}
+
+// OptionsOf returns the options by which another process gets the same user, role, type and level.
+func (l *Labels) OptionsOf(process string) ([]string, error) { return l.lib.dup(process) }
+
+// Reserve holds the label of a process that runs already, as after a restart.
+func (l *Labels) Reserve(process string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holdLocked(process)
+}
+
+func (l *Labels) holdLocked(process string) error {
+	if process == "" {
+		return nil
+	}
+	level, err := l.lib.level(process)
+	if err != nil {
+		return fmt.Errorf("read label %q: %w", process, err)
+	}
+	if level == "" {
+		return nil
+	}
+	if l.held[level] == 0 {
+		if err := l.lib.reserve(process); err != nil {
+			return fmt.Errorf("reserve label %q: %w", process, err)
+		}
+	}
+	l.held[level]++
+	return nil
+}
+
+// Release gives a label back. Its category is free once everybody who held it has released it.
+func (l *Labels) Release(process string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	level, err := l.lib.level(process)
+	if err != nil || l.held[level] == 0 {
+		return
+	}
+	if l.held[level]--; l.held[level] == 0 {
+		delete(l.held, level)
+		l.lib.release(process)
+	}
+}
+
+// Relabel gives path, and all that is below it, the label of a container's files, for a mount that
+// asks for it. A file system that has no labels is left as it is.
+func (l *Labels) Relabel(path, mount string) error {
+	if err := l.lib.relabel(path, mount); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		return fmt.Errorf("label %s as %q: %w", path, mount, err)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// defaultCaps are what a container has unless it asks for more or less: the set that Docker
+// introduced and Kubernetes users know.
+var defaultCaps = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
+	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+}
+
+// capabilities sets what the process may do. ALL comes first, dropping before adding, then the
+// single names, adding before dropping: add ALL with drop ALL is none, and drop ALL with add KILL
+// is KILL.
+func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityContext) error {
+	asked := sec.GetCapabilities()
+	add, addAll, err := capabilityNames(h, "add_capabilities", asked.GetAddCapabilities())
+	if err != nil {
+		return err
+	}
+	drop, dropAll, err := capabilityNames(h, "drop_capabilities", asked.GetDropCapabilities())
+	if err != nil {
+		return err
+	}
+	ambient, ambientAll, err := capabilityNames(h, "add_ambient_capabilities", asked.GetAddAmbientCapabilities())
+	if err != nil {
+		return err
+	}
+	var caps []string
+	switch {
+	case sec.GetPrivileged():
+		caps = slices.Clone(h.Capabilities)
+		add, drop = nil, nil
+	case dropAll:
+	case addAll:
+		caps = slices.Clone(h.Capabilities)
+	default:
+		caps = slices.DeleteFunc(slices.Clone(defaultCaps), func(c string) bool { return !slices.Contains(h.Capabilities, c) })
+	}
+	for _, c := range slices.Concat(add, ambient) { // an ambient capability is a permitted one, too
+		if !slices.Contains(caps, c) {
+			caps = append(caps, c)
+		}
+	}
+	dropped := func(c string) bool { return slices.Contains(drop, c) }
+	caps = slices.DeleteFunc(caps, dropped)
+	if ambientAll {
+		ambient = slices.Clone(caps)
+	}
+	ambient = slices.DeleteFunc(ambient, dropped)
+	s.Process.Capabilities = &specs.LinuxCapabilities{
+		Bounding:  caps,
+		Effective: slices.Clone(caps),
+		Permitted: slices.Clone(caps),
+	}
+	// The inheritable set stays empty but for the ambient capabilities, which capabilities(7)
+	// requires to be inheritable: a program gets what is in it without its file asking
+	// (CVE-2022-24769).
+	if len(ambient) > 0 {
+		s.Process.Capabilities.Ambient = ambient
+		s.Process.Capabilities.Inheritable = slices.Clone(ambient)
+	}
+	return nil
+}
+
+// capabilityNames returns the names in a list as the OCI specification spells them, without ALL,
+// and whether ALL was among them.
+func capabilityNames(h Host, field string, list []string) (names []string, all bool, err error) {
+	for _, c := range list {
+		n := strings.ToUpper(c)
+		if n == "ALL" {
+			all = true
+			continue
+		}
+		if !strings.HasPrefix(n, "CAP_") {
+			n = "CAP_" + n
+		}
+		if !slices.Contains(h.Capabilities, n) {
+			return nil, false, fmt.Errorf("%s: capability %q is not known to this host: %w", field, c, errdefs.ErrInvalidArgument)
+		}
+		if !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names, all, nil
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	inPod       = runtimeapi.NamespaceMode_POD
+	inContainer = runtimeapi.NamespaceMode_CONTAINER
+	onNode      = runtimeapi.NamespaceMode_NODE
+	inTarget    = runtimeapi.NamespaceMode_TARGET
+)
+
+// sandboxNamespaces returns the namespaces of the pause process, which the pod's containers join.
+func sandboxNamespaces(ns *runtimeapi.NamespaceOption, netNS string) ([]specs.LinuxNamespace, error) {
+	if err := checkModes(ns, inPod, inContainer, onNode); err != nil {
+		return nil, err
+	}
+	list := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	if ns.GetNetwork() != onNode {
+		list = append(list,
+			specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: netNS},
+			specs.LinuxNamespace{Type: specs.UTSNamespace})
+	}
+	if ns.GetPid() != onNode {
+		list = append(list, specs.LinuxNamespace{Type: specs.PIDNamespace})
+	}
+	if ns.GetIpc() != onNode {
+		list = append(list, specs.LinuxNamespace{Type: specs.IPCNamespace})
+	}
+	return list, nil
+}
+
+// namespaces sets which namespaces the container joins and which it gets of its own.
+func namespaces(h Host, s *specs.Spec, in Container) error {
+	opts := in.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if err := checkModes(opts, inPod, inContainer, onNode, inTarget); err != nil {
+		return err
+	}
+	if err := checkNode(opts, in.Sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions()); err != nil {
+		return err
+	}
+	ofPause := func(name string) string { return fmt.Sprintf("/proc/%d/ns/%s", in.SandboxPID, name) }
+	s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	add := func(t specs.LinuxNamespaceType, p string) {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t, Path: p})
+	}
+	if in.NetNS != "" {
+		add(specs.NetworkNamespace, in.NetNS)
+		add(specs.UTSNamespace, ofPause("uts"))
+	}
+	if opts.GetIpc() != onNode {
+		add(specs.IPCNamespace, ofPause("ipc"))
+	}
+	switch opts.GetPid() {
+	case inContainer:
+		add(specs.PIDNamespace, "")
+	case inPod:
+		add(specs.PIDNamespace, ofPause("pid"))
+	case inTarget:
+		if in.TargetPID == 0 {
+			return fmt.Errorf("namespace_options.pid: target container %q does not run, so its PID namespace cannot be joined: %w",
+				opts.GetTargetId(), errdefs.ErrFailedPrecondition)
+		}
+		add(specs.PIDNamespace, fmt.Sprintf("/proc/%d/ns/pid", in.TargetPID))
+	}
+	// It hides the paths of the host's cgroups. With cgroup v1 the controllers are mounted from the
+	// host's tree, which it would hide from the mount itself.
+	if h.CgroupV2 && !in.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+		add(specs.CgroupNamespace, "")
+	}
+	return nil
+}
+
+// checkModes refuses modes that CRI has no meaning for; pid lists those that the PID namespace may
+// have.
+func checkModes(ns *runtimeapi.NamespaceOption, pid ...runtimeapi.NamespaceMode) error {
+	for _, m := range []struct {
+		field string
+		mode  runtimeapi.NamespaceMode
+		known []runtimeapi.NamespaceMode
+	}{
+		{"network", ns.GetNetwork(), []runtimeapi.NamespaceMode{inPod, onNode}},
+		{"ipc", ns.GetIpc(), []runtimeapi.NamespaceMode{inPod, onNode}},
+		{"pid", ns.GetPid(), pid},
+	} {
+		if !slices.Contains(m.known, m.mode) {
+			return fmt.Errorf("namespace_options.%s: mode %s is not one of %v: %w", m.field, m.mode, m.known, errdefs.ErrInvalidArgument)
+		}
+	}
+	return checkUserNamespace(ns.GetUsernsOptions())
+}
+
+// checkNode refuses a container the host's namespaces that its pod does not have: what a pod was
+// admitted with is what all of its containers get.
+func checkNode(container, pod *runtimeapi.NamespaceOption) error {
+	for _, m := range []struct {
+		field  string
+		wants  runtimeapi.NamespaceMode
+		podHas runtimeapi.NamespaceMode
+	}{
+		{"network", container.GetNetwork(), pod.GetNetwork()},
+		{"ipc", container.GetIpc(), pod.GetIpc()},
+		{"pid", container.GetPid(), pod.GetPid()},
+	} {
+		if m.wants == onNode && m.podHas != onNode {
+			return fmt.Errorf("namespace_options.%s: NODE is for containers of a pod that has the host's namespace; this pod has its own: %w",
+				m.field, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// checkUserNamespace refuses a user namespace that would not be given. Older kubelets send no
+// options at all, and expect the host's user namespace.
+func checkUserNamespace(u *runtimeapi.UserNamespace) error {
+	const field = "namespace_options.userns_options"
+	switch ids := len(u.GetUids()) + len(u.GetGids()); {
+	case u == nil, u.GetMode() == onNode && ids == 0:
+		return nil
+	case u.GetMode() == onNode:
+		return fmt.Errorf("%s: mode NODE does not take uids and gids: %w", field, errdefs.ErrInvalidArgument)
+	case u.GetMode() != inPod:
+		return fmt.Errorf("%s: mode %s is not POD or NODE: %w", field, u.GetMode(), errdefs.ErrInvalidArgument)
+	case len(u.GetUids()) == 0 || len(u.GetGids()) == 0:
+		return fmt.Errorf("%s: mode POD needs uids and gids: %w", field, errdefs.ErrInvalidArgument)
+	default:
+		return fmt.Errorf("%s: user namespaces are not supported by this berth yet: %w", field, errdefs.ErrNotImplemented)
+	}
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// MaxSeccomp is how large a seccomp profile may be, in bytes.
+const MaxSeccomp = 1 << 20
+
+// seccompArches are the system call tables of each architecture, its own first, by the name that Go
+// has for it. A filter kills what calls through a table that is not listed.
+var seccompArches = map[string][]specs.Arch{
+	"amd64":   {specs.ArchX86_64, specs.ArchX86, specs.ArchX32},
+	"arm64":   {specs.ArchAARCH64, specs.ArchARM},
+	"loong64": {specs.ArchLOONGARCH64},
+	"ppc64le": {specs.ArchPPC64LE},
+	"riscv64": {specs.ArchRISCV64},
+	"s390x":   {specs.ArchS390X, specs.ArchS390},
+}
+
+// architectures returns the tables of an architecture; none means its own one alone to an OCI
+// runtime.
+func architectures(goarch string) []specs.Arch { return slices.Clone(seccompArches[goarch]) }
+
+// native returns the first of list, the architecture's own table.
+func native(list []specs.Arch) []specs.Arch { return list[:min(1, len(list))] }
+
+// seccompActions are what a rule may do.
+var seccompActions = []specs.LinuxSeccompAction{
+	specs.ActKill, specs.ActKillProcess, specs.ActKillThread, specs.ActTrap, specs.ActErrno, specs.ActTrace, specs.ActAllow, specs.ActLog, specs.ActNotify,
+}
+
+// seccompFile is a profile as it is written: the OCI form, and of Docker's form what can be carried
+// over.
+type seccompFile struct {
+	specs.LinuxSeccomp
+	ArchMap []struct {
+		Architecture     specs.Arch   `json:"architecture"`
+		SubArchitectures []specs.Arch `json:"subArchitectures"`
+	} `json:"archMap"`
+	Syscalls []seccompRule `json:"syscalls"`
+}
+
+type seccompRule struct {
+	specs.LinuxSyscall
+	Name     string                     `json:"name"` // instead of names, in old files
+	Includes map[string]json.RawMessage `json:"includes"`
+	Excludes map[string]json.RawMessage `json:"excludes"`
+}
+
+// ParseSeccomp reads a profile in the OCI's form, for a host of architecture goarch. Of Docker's
+// form it takes archMap. Rules that hold only under conditions (includes and excludes) are refused:
+// as a plain rule each would let through what it must not. A profile that is not one is
+// ErrInvalidArgument.
+func ParseSeccomp(b []byte, goarch string) (*specs.LinuxSeccomp, error) {
+	if len(b) > MaxSeccomp {
+		return nil, fmt.Errorf("it has more than %d bytes: %w", MaxSeccomp, errdefs.ErrInvalidArgument)
+	}
+	var f seccompFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		return nil, fmt.Errorf("it is not a seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	out := f.LinuxSeccomp
+	if !slices.Contains(seccompActions, out.DefaultAction) {
+		return nil, fmt.Errorf("defaultAction %q is not an action: %w", out.DefaultAction, errdefs.ErrInvalidArgument)
+	}
+	out.Syscalls = make([]specs.LinuxSyscall, len(f.Syscalls))
+	for i, r := range f.Syscalls {
+		out.Syscalls[i] = r.LinuxSyscall
+		if len(r.Names) == 0 && r.Name != "" {
+			out.Syscalls[i].Names = []string{r.Name}
+		}
+		if len(r.Includes)+len(r.Excludes) > 0 {
+			return nil, fmt.Errorf("syscalls[%d]: rules with includes or excludes are not supported; write one profile for each case: %w", i, errdefs.ErrInvalidArgument)
+		}
+		if !slices.Contains(seccompActions, r.Action) {
+			return nil, fmt.Errorf("syscalls[%d]: action %q is not one: %w", i, r.Action, errdefs.ErrInvalidArgument)
+		}
+	}
+	if len(f.ArchMap) > 0 && len(out.Architectures) == 0 {
+		out.Architectures = native(architectures(goarch))
+		for _, m := range f.ArchMap {
+			if slices.Contains(out.Architectures, m.Architecture) {
+				out.Architectures = append(out.Architectures, m.SubArchitectures...)
+				break
+			}
+		}
+	}
+	return &out, nil
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/bbolt"
+)
+
+// Change is one write of a transaction.
+type Change struct {
+	kind   Kind
+	id     string
+	intent func() ([]byte, error) // nil: the intent does not change
+	status *Status                // nil: the status does not change
+	remove bool
+}
+
+// ID is the ID of the record that the change is about.
+func (ch Change) ID() string { return ch.id }
+
+// NewContainer writes a container's intent and its first status.
+func NewContainer(c Container, s Status) Change {
+	return Change{kind: KindContainer, id: c.ID, intent: c.encode, status: &s}
+}
+
+// NewSandbox writes a sandbox's intent and its first status.
+func NewSandbox(sb Sandbox, s Status) Change {
+	return Change{kind: KindSandbox, id: sb.ID, intent: sb.encode, status: &s}
+}
+
+// ContainerStatus replaces a container's status. Its record must exist.
+func ContainerStatus(id string, s Status) Change {
+	return Change{kind: KindContainer, id: id, status: &s}
+}
+
+// SandboxStatus replaces a sandbox's status. Its record must exist.
+func SandboxStatus(id string, s Status) Change {
+	return Change{kind: KindSandbox, id: id, status: &s}
+}
+
+// DeleteContainer deletes a container's record, damaged or not. An absent one is a success.
+func DeleteContainer(id string) Change {
+	return Change{kind: KindContainer, id: id, remove: true}
+}
+
+// DeleteSandbox deletes a sandbox's record, damaged or not. An absent one is a success.
+func DeleteSandbox(id string) Change {
+	return Change{kind: KindSandbox, id: id, remove: true}
+}
+
+// write is a Change as it goes into the database.
+type write struct {
+	Change
+	intentJSON, statusJSON []byte // nil: does not change
+}
+
+func (ch Change) encode() (w write, err error) {
+	w.Change = ch
+	if ch.intent != nil {
+		if w.intentJSON, err = ch.intent(); err != nil {
+			return w, fmt.Errorf("encode the intent of %s %s: %w", ch.kind, ch.id, err)
+		}
+	}
+	if ch.status != nil {
+		if w.statusJSON, err = json.Marshal(ch.status); err != nil {
+			return w, fmt.Errorf("encode the status of %s %s: %w", ch.kind, ch.id, err)
+		}
+	}
+	return w, nil
+}
+
+// commit is one call of Commit.
+type commit struct {
+	writes []write
+	err    error         // set by the transaction: this commit is refused, the others are not
+	done   chan error    // buffered, so that the leader does not block on it
+	lead   chan struct{} // buffered too: this call leads the next transaction
+}
+
+// Commit makes the changes in one transaction and returns nil once they are on disk. After an error
+// nothing has changed. The error wraps errdefs.ErrNotFound if a status was to be written of a
+// record that does not exist, as after its deletion.
+//
+// Calls at the same time share a transaction: one of them leads it and writes for all that wait,
+// then makes the first of those that came meanwhile the next leader.
+func (s *Store) Commit(changes ...Change) error {
+	c := &commit{done: make(chan error, 1), lead: make(chan struct{}, 1)}
+	for _, ch := range changes {
+		w, err := ch.encode()
+		if err != nil {
+			return fmt.Errorf("commit state %s: %w", s.path, err)
+		}
+		c.writes = append(c.writes, w)
+	}
+	s.mu.Lock()
+	s.mu.waiting = append(s.mu.waiting, c)
+	if s.mu.leading {
+		s.mu.Unlock()
+		select {
+		case err := <-c.done:
+			return err
+		case <-c.lead:
+		}
+		s.mu.Lock()
+	}
+	s.mu.leading = true
+	batch := s.mu.waiting
+	s.mu.waiting = nil
+	s.mu.Unlock()
+
+	s.write(batch)
+
+	s.mu.Lock()
+	if len(s.mu.waiting) > 0 {
+		s.mu.waiting[0].lead <- struct{}{} // nobody writes for others for ever
+	} else {
+		s.mu.leading = false
+	}
+	s.mu.Unlock()
+	return <-c.done
+}
+
+// write commits a batch. If that fails it commits each call by itself, so that the one that cannot
+// be committed does not fail the others.
+func (s *Store) write(batch []*commit) {
+	defer func() {
+		if p := recover(); p != nil {
+			die(p, debug.Stack())
+		}
+	}()
+	err := s.transaction(batch)
+	for _, c := range batch {
+		switch {
+		case c.err != nil:
+			c.done <- fmt.Errorf("commit state %s: %w", s.path, c.err)
+		case err != nil && len(batch) > 1:
+			c.done <- s.alone(c)
+		default:
+			c.done <- err
+		}
+	}
+}
+
+func (s *Store) alone(c *commit) error {
+	if err := s.transaction([]*commit{c}); err != nil {
+		return err
+	}
+	if c.err != nil {
+		return fmt.Errorf("commit state %s: %w", s.path, c.err)
+	}
+	return nil
+}
+
+// die ends the process with the stack of a panic, in a goroutine where nobody can recover from it.
+// It does not return, so the commits that wait stay waiting: nothing may be written any more.
+func die(p any, stack []byte) {
+	go panic(fmt.Sprintf("commit state: %v\n\nIt panicked in this goroutine:\n%s", p, stack))
+	select {}
+}
+
+// errRefused ends a transaction in which every commit was refused.
+var errRefused = errors.New("refused")
+
+// transaction writes what is not refused and sets the error of what is.
+func (s *Store) transaction(batch []*commit) error {
+	err := s.db.Update(func(tx *bbolt.Tx) error {
+		refused := 0
+		for _, c := range batch {
+			if c.err = c.check(tx); c.err != nil {
+				refused++
+				continue
+			}
+			for _, w := range c.writes {
+				if err := w.apply(tx); err != nil {
+					return fmt.Errorf("write %s %s: %w", w.kind, w.id, err)
+				}
+			}
+		}
+		if refused == len(batch) {
+			return errRefused // there is nothing to be synced
+		}
+		return nil
+	})
+	if errors.Is(err, errRefused) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("commit state %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// check refuses a commit with a status that no intent belongs to, before any of it is written.
+func (c *commit) check(tx *bbolt.Tx) error {
+	type record struct {
+		kind Kind
+		id   string
+	}
+	var exists map[record]bool // by the earlier writes of this commit
+	if len(c.writes) > 1 {
+		exists = map[record]bool{}
+	}
+	for _, w := range c.writes {
+		r := record{w.kind, w.id}
+		there, ok := exists[r]
+		if !ok {
+			there = w.bucket(tx).Get(intentKey(w.id)) != nil
+		}
+		there = (there || w.intentJSON != nil) && !w.remove
+		if w.statusJSON != nil && !there {
+			return fmt.Errorf("write the status of %s %s: it has no record any more: %w", w.kind, w.id, errdefs.ErrNotFound)
+		}
+		if exists != nil {
+			exists[r] = there
+		}
+	}
+	return nil
+}
+
+func (w write) bucket(tx *bbolt.Tx) *bbolt.Bucket { return tx.Bucket(w.kind.bucket()) }
+
+func (w write) apply(tx *bbolt.Tx) error {
+	b := w.bucket(tx)
+	if w.remove {
+		return errors.Join(b.Delete(intentKey(w.id)), b.Delete(statusKey(w.id)))
+	}
+	if w.intentJSON != nil {
+		if err := b.Put(intentKey(w.id), w.intentJSON); err != nil {
+			return err
+		}
+	}
+	if w.statusJSON == nil {
+		return nil
+	}
+	return b.Put(statusKey(w.id), w.statusJSON)
+}

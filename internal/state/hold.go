@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Hold is a set of things that an object holds outside berth. A hold is committed before the thing
+// is made and struck off after it was released, so it says that the thing may exist: releasing what
+// is absent succeeds.
+type Hold uint16
+
+const (
+	HoldTask      Hold = 1 << iota // the task, its process and the shim's record of it
+	HoldIO                         // stdio: FIFOs, the spool and the pump
+	HoldContainer                  // the container object in containerd
+	HoldSnapshot                   // the writable snapshot
+	HoldSandbox                    // the sandbox object in containerd's sandbox store
+	HoldNetwork                    // what CNI allocated
+	HoldNetNS                      // the pinned network namespace
+	HoldFiles                      // directories and mounts of berth's own
+
+	holdAll = 1<<iota - 1
+)
+
+var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "network", "netns", "files"}
+
+// Has reports whether all of x is held.
+func (h Hold) Has(x Hold) bool { return h&x == x && x != 0 }
+
+// Names lists what is held.
+func (h Hold) Names() []string {
+	var names []string
+	for i, n := range holdNames {
+		if h&(1<<i) != 0 {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (h Hold) String() string { return strings.Join(h.Names(), ",") }
+
+// MarshalJSON writes the names, so that a record can be read without this source.
+func (h Hold) MarshalJSON() ([]byte, error) { return json.Marshal(h.Names()) }
+
+// UnmarshalJSON reads the names. An unknown one is an error, since the thing that it names could
+// not be released.
+func (h *Hold) UnmarshalJSON(b []byte) error {
+	var names []string
+	if err := json.Unmarshal(b, &names); err != nil {
+		return err
+	}
+	var all Hold
+	for _, n := range names {
+		i := slices.Index(holdNames, n)
+		if i < 0 {
+			return fmt.Errorf("read holds: %q is not known to this berth", n)
+		}
+		all |= 1 << i
+	}
+	*h = all
+	return nil
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Loaded is everything that was on disk.
+type Loaded struct {
+	Sandboxes  []SandboxRecord
+	Containers []ContainerRecord
+	// Damaged are the records that could not be read as a whole. They stay on disk.
+	Damaged []Damaged
+	// Orphans are the keys of statuses that no intent belonged to. They were deleted, or will be by
+	// the next Load.
+	Orphans []string
+}
+
+// SandboxRecord is a sandbox as it was loaded.
+type SandboxRecord struct {
+	Sandbox
+	Status Status
+}
+
+// ContainerRecord is a container as it was loaded.
+type ContainerRecord struct {
+	Container
+	Status Status
+}
+
+// Damaged is a record of which something could not be read.
+type Damaged struct {
+	Kind Kind
+	ID   string
+	// Err says what could not be read.
+	Err error
+	// Sandbox or Container, by Kind, is what could be read of the intent. Its ID is set and its
+	// Config is not nil; any other field may be zero.
+	Sandbox   Sandbox
+	Container Container
+	// Status is what could be read of the status; any field may be zero. Holds is everything if the
+	// holds could not be read, since anything may exist then.
+	Status Status
+}
+
+// Delete is the change that deletes the record.
+func (d Damaged) Delete() Change { return Change{kind: d.Kind, id: d.ID, remove: true} }
+
+// Load reads every record. The error is about the database. A record that cannot be read is
+// returned in Damaged, and does not keep the others from loading.
+func (s *Store) Load() (Loaded, error) {
+	var all Loaded
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		for _, kind := range []Kind{KindSandbox, KindContainer} {
+			all.loadKind(tx.Bucket(kind.bucket()), kind)
+		}
+		return nil
+	})
+	if err != nil {
+		return Loaded{}, fmt.Errorf("load state %s: %w", s.path, err)
+	}
+	if len(all.Orphans) > 0 {
+		_ = s.deleteOrphans() // if it fails, the next Load finds them again
+	}
+	return all, nil
+}
+
+// loadKind reads the records of one bucket. A key that is neither an intent nor a status is left
+// alone.
+func (all *Loaded) loadKind(b *bbolt.Bucket, kind Kind) {
+	_ = b.ForEach(func(k, v []byte) error {
+		if id, ok := strings.CutSuffix(string(k), suffixIntent); ok {
+			all.loadRecord(kind, id, v, b.Get(statusKey(id)))
+		} else if orphan(b, k) {
+			all.Orphans = append(all.Orphans, string(k))
+		}
+		return nil
+	})
+}
+
+func (all *Loaded) loadRecord(kind Kind, id string, intent, status []byte) {
+	var errs [2]error
+	d := Damaged{Kind: kind, ID: id}
+	if kind == KindSandbox {
+		d.Sandbox, errs[0] = readSandbox(id, intent)
+	} else {
+		d.Container, errs[0] = readContainer(id, intent)
+	}
+	d.Status, errs[1] = readStatus(status)
+	if err := errors.Join(errs[:]...); err != nil {
+		d.Err = fmt.Errorf("read the record of %s %s: %w", kind, id, err)
+		all.Damaged = append(all.Damaged, d)
+		return
+	}
+	if kind == KindSandbox {
+		all.Sandboxes = append(all.Sandboxes, SandboxRecord{d.Sandbox, d.Status})
+	} else {
+		all.Containers = append(all.Containers, ContainerRecord{d.Container, d.Status})
+	}
+}
+
+func readContainer(id string, b []byte) (Container, error) {
+	var c Container
+	err := readJSON(b, &c)
+	if err == nil && c.ID != id {
+		err = fmt.Errorf("it names container %q", c.ID)
+	}
+	c.ID, c.Config = id, &runtimeapi.ContainerConfig{}
+	err = errors.Join(err, proto.Unmarshal(c.Raw, c.Config)) // keeps what comes before the damage
+	c.Raw = nil
+	return c, wrap("intent", err)
+}
+
+func readSandbox(id string, b []byte) (Sandbox, error) {
+	var s Sandbox
+	err := readJSON(b, &s)
+	if err == nil && s.ID != id {
+		err = fmt.Errorf("it names sandbox %q", s.ID)
+	}
+	s.ID, s.Config = id, &runtimeapi.PodSandboxConfig{}
+	err = errors.Join(err, proto.Unmarshal(s.Raw, s.Config)) // keeps what comes before the damage
+	s.Raw = nil
+	return s, wrap("intent", err)
+}
+
+func readStatus(b []byte) (Status, error) {
+	if b == nil {
+		return Status{Holds: holdAll}, wrap("status", errors.New("it is absent"))
+	}
+	st := Status{Holds: holdAll} // stays if the holds cannot be read
+	err := readJSON(b, &st)
+	return st, wrap("status", err)
+}
+
+func wrap(part string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", part, err)
+	}
+	return nil
+}
+
+// readJSON decodes an object. If that fails, it decodes as many fields, each by itself, as are
+// readable, and returns the first error.
+func readJSON[T any](b []byte, into *T) error {
+	begin := *into
+	err := json.Unmarshal(b, into)
+	if err == nil {
+		return nil
+	}
+	*into = begin
+	dec := json.NewDecoder(bytes.NewReader(b))
+	if t, terr := dec.Token(); terr != nil || t != json.Delim('{') {
+		return err
+	}
+	for dec.More() {
+		key, kerr := dec.Token()
+		name, ok := key.(string)
+		var value json.RawMessage
+		if kerr != nil || !ok || dec.Decode(&value) != nil {
+			return err
+		}
+		field, merr := json.Marshal(map[string]json.RawMessage{name: value})
+		if merr != nil {
+			continue
+		}
+		was := *into
+		if json.Unmarshal(field, into) != nil {
+			*into = was
+		}
+	}
+	return err
+}
+
+// orphan reports whether k is the key of a status that no intent belongs to.
+func orphan(b *bbolt.Bucket, k []byte) bool {
+	id, ok := strings.CutSuffix(string(k), suffixStatus)
+	return ok && b.Get(intentKey(id)) == nil
+}
+
+// deleteOrphans deletes every status that no intent belongs to. Earlier versions of berth could
+// write one after the record's deletion.
+func (s *Store) deleteOrphans() error {
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for _, kind := range []Kind{KindSandbox, KindContainer} {
+			b := tx.Bucket(kind.bucket())
+			var keys [][]byte
+			_ = b.ForEach(func(k, _ []byte) error {
+				if orphan(b, k) {
+					keys = append(keys, bytes.Clone(k))
+				}
+				return nil
+			})
+			for _, k := range keys {
+				if err := b.Delete(k); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}

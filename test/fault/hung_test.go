@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// PROPERTIES 17: shims that hang (SIGSTOP) while berth is killed and comes back. One with seven tasks kept it from being ready for 28 s.
+// Everything is said as it was, a pod whose shim does not hang goes on as if nothing had been, and once the
+// shims go on, all of it can be removed.
+func TestBerthIsReadyBesideHungShims(t *testing.T) {
+	both(t, nil, func(t *testing.T, n *node.Node, _ *faults) {
+		var hung []string
+		pods := map[string]bool{}
+		for range 3 {
+			cfg := n.PodConfig()
+			pod := n.Pod(cfg)
+			pods[pod] = true
+			for c := range 7 {
+				hung = append(hung, n.Run(pod, cfg, node.ContainerConfig(fmt.Sprint("c", c), "sleep", "1000")))
+			}
+		}
+		_, ends := n.Sh(exitOnTerm(42))
+		ready(n, ends)
+		signal := func(sig syscall.Signal) {
+			t.Helper()
+			for pod, pid := range n.Shims() {
+				if !pods[pod] {
+					continue
+				}
+				if err := syscall.Kill(pid, sig); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		signal(syscall.SIGSTOP)
+		defer signal(syscall.SIGCONT)
+		n.Berth.Kill(syscall.SIGKILL)
+		began := time.Now()
+		n.StartBerth()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("three shims that hang kept berth from being ready for %s", took)
+		} else {
+			t.Logf("ready after %s", took)
+		}
+		for _, id := range hung {
+			if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+				t.Fatalf("a container whose shim hangs is reported as %v", st)
+			}
+		}
+		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: ends, Timeout: 100}); err != nil {
+			t.Fatal(err)
+		}
+		expectExact(t, n, ends, 42)
+		signal(syscall.SIGCONT)
+		n.RemoveAll(t.Context())
+	})
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// callTimeout is how long the client waits for one call, as the kubelet does.
+const callTimeout = 2 * time.Minute
+
+// call makes one CRI call.
+func (s *Story) call(f func(ctx context.Context, b *Berth) error) error {
+	b := s.Berth()
+	if b == nil {
+		return errNoBerth
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
+	defer cancel()
+	return f(ctx, b)
+}
+
+func podConfig(name string) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "ns", Uid: "uid-" + name},
+		Hostname: name,
+		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+		}},
+	}
+}
+
+func containerConfig(name string) *runtimeapi.ContainerConfig {
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name},
+		Image:    &runtimeapi.ImageSpec{Image: image},
+		Command:  []string{"/app"},
+		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+		}},
+	}
+}
+
+// RunPod makes a sandbox with a runtime handler; "" is the default one.
+func (s *Story) RunPod(name, handler string) error {
+	return s.call(func(ctx context.Context, b *Berth) error {
+		resp, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: podConfig(name), RuntimeHandler: handler})
+		if err == nil {
+			s.named(name, resp.GetPodSandboxId())
+		}
+		return err
+	})
+}
+
+// Create makes a container POD/NAME.
+func (s *Story) Create(name string) error {
+	pod, short, _ := strings.Cut(name, "/")
+	return s.call(func(ctx context.Context, b *Berth) error {
+		resp, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+			PodSandboxId:  s.ID(pod),
+			SandboxConfig: podConfig(pod),
+			Config:        containerConfig(short),
+		})
+		if err == nil {
+			s.named(name, resp.GetContainerId())
+		}
+		return err
+	})
+}
+
+// Start starts a container that was created.
+func (s *Story) Start(name string) error {
+	return s.call(func(ctx context.Context, b *Berth) error {
+		_, err := b.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: s.ID(name)})
+		return err
+	})
+}
+
+// StopUnit stops a container, or a sandbox, which has no timeout.
+func (s *Story) StopUnit(name string, timeout time.Duration) error {
+	return s.call(func(ctx context.Context, b *Berth) error {
+		if isPod(name) {
+			_, err := b.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.ID(name)})
+			return err
+		}
+		_, err := b.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: s.ID(name), Timeout: int64(timeout.Seconds())})
+		return err
+	})
+}
+
+// Remove removes a container or a sandbox.
+func (s *Story) Remove(name string) error {
+	return s.call(func(ctx context.Context, b *Berth) error {
+		if isPod(name) {
+			_, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID(name)})
+			return err
+		}
+		_, err := b.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID(name)})
+		return err
+	})
+}
+
+func isPod(name string) bool { return strings.HasPrefix(name, "p") && !strings.Contains(name, "/") }
+
+// Status is the status of a container; nil when there is none.
+func (s *Story) Status(name string) (st *runtimeapi.ContainerStatus, err error) {
+	err = s.call(func(ctx context.Context, b *Berth) error {
+		before := s.Watch.Exited(s.ID(name))
+		resp, err := b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: s.ID(name)})
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		if st = resp.GetStatus(); st != nil {
+			s.Watch.Status(st, before)
+		}
+		return err
+	})
+	return st, err
+}
+
+// Look checks every container's status. final says that everything should be known by now.
+func (s *Story) Look(final bool) error {
+	return s.call(func(ctx context.Context, b *Berth) error {
+		list, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return err
+		}
+		for _, c := range list.GetContainers() {
+			before := s.Watch.Exited(c.GetId())
+			resp, err := b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()})
+			switch {
+			case errdefs.IsNotFound(err):
+			case err != nil:
+				return err
+			case final:
+				s.Watch.Final(resp.GetStatus())
+			default:
+				s.Watch.Status(resp.GetStatus(), before)
+			}
+		}
+		return nil
+	})
+}
+
+// made makes name unless it is there already, as a client does that lists first.
+func (s *Story) made(name string, create func() error) error {
+	id, err := s.find(name)
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		s.named(name, id)
+		return nil
+	}
+	return create()
+}
+
+// find asks berth for the ID of a name; "" when there is none.
+func (s *Story) find(name string) (id string, err error) {
+	pod, short, _ := strings.Cut(name, "/")
+	err = s.call(func(ctx context.Context, b *Berth) error {
+		if isPod(name) {
+			list, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+			for _, p := range list.GetItems() {
+				if p.GetMetadata().GetName() == name && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+					id = p.GetId()
+				}
+			}
+			return err
+		}
+		list, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: s.ID(pod)}})
+		for _, c := range list.GetContainers() {
+			if c.GetMetadata().GetName() == short {
+				id = c.GetId()
+			}
+		}
+		return err
+	})
+	return id, err
+}
+
+// started starts name unless it was started already.
+func (s *Story) started(name string) error {
+	st, err := s.Status(name)
+	if err != nil || st.GetStartedAt() != 0 {
+		return err
+	}
+	return s.Start(name)
+}

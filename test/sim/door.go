@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+var (
+	errKilled = errors.New("berth is dead: nothing that it does reaches the world")
+	errInject = errors.New("this was made to fail")
+)
+
+// rule makes calls of an operation fail or stall.
+type rule struct {
+	op     string
+	id     string // "" matches all
+	times  int    // how often still
+	stall  time.Duration
+	err    error
+	anyway bool // the effect takes place although the call fails
+}
+
+// do is the door through which each effect of a life passes to the world. The effect waits for its
+// turn, is counted, and the berth is killed, or the call stalled or failed, if that was asked for.
+// effect runs with the world locked.
+func (w *World) do(ctx context.Context, l *life, op, id string, effect func() error) error {
+	w.turns.take(op + " " + id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l.dead() {
+		return errKilled
+	}
+	w.steps++
+	last := w.steps == w.killAt
+	w.calls[op+" "+id]++
+	w.note(op, id)
+	if last {
+		w.killAt = -1
+	}
+	if last && !w.killAfter {
+		w.killLocked(l)
+		return errKilled
+	}
+	if r := w.match(op, id); r != nil {
+		if op == "commit" {
+			w.commitsFail()
+		}
+		if r.stall > 0 {
+			if err := w.stallLocked(ctx, l, op, id, r.stall); err != nil {
+				if r.anyway {
+					w.later(effect)
+				}
+				return err
+			}
+		}
+		if r.err != nil {
+			if r.anyway {
+				_ = effect()
+			}
+			return fmt.Errorf("%s %s: %w", op, id, r.err)
+		}
+	}
+	err := effect()
+	if last && w.killAt < 0 {
+		w.killLocked(l)
+		return errKilled
+	}
+	return err
+}
+
+// read is the door for calls that have no effect.
+func (w *World) read(ctx context.Context, l *life, op, id string, look func() error) error {
+	w.turns.take(op + " " + id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l.dead() {
+		return errKilled
+	}
+	w.calls[op+" "+id]++
+	if r := w.match(op, id); r != nil {
+		if r.stall > 0 {
+			if err := w.stallLocked(ctx, l, op, id, r.stall); err != nil {
+				return err
+			}
+		}
+		if r.err != nil {
+			return fmt.Errorf("%s %s: %w", op, id, r.err)
+		}
+	}
+	return look()
+}
+
+// later carries out what its caller has given up.
+func (w *World) later(effect func() error) {
+	time.AfterFunc(time.Minute, func() {
+		w.turns.take("what was given up")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.note("*** what was given up is carried out", "")
+		_ = effect()
+	})
+}
+
+func (w *World) match(op, id string) *rule {
+	for _, r := range w.rules {
+		if r.times > 0 && r.op == op && (r.id == "" || r.id == id) {
+			r.times--
+			return r
+		}
+	}
+	return nil
+}
+
+// stallLocked waits with the world unlocked.
+func (w *World) stallLocked(ctx context.Context, l *life, op, id string, d time.Duration) error {
+	if op == "commit" {
+		w.disk.stalled++
+		defer func() {
+			w.disk.stalled--
+			w.commitsFail()
+		}()
+	}
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	var err error
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-l.gone:
+		err = errKilled
+	}
+	w.turns.take(strings.Join([]string{"stalled", op, id}, " "))
+	return err
+}
+
+// Fail makes the next times calls of op on id fail; "" is any ID.
+func (w *World) Fail(op, id string, times int) {
+	w.add(&rule{op: op, id: id, times: times, err: errInject})
+}
+
+// Stall makes the next times calls of op on id take d longer.
+func (w *World) Stall(op, id string, times int, d time.Duration) {
+	w.add(&rule{op: op, id: id, times: times, stall: d})
+}
+
+// Abandon makes the next call of op on id take d. Should its caller give up before, it is carried
+// out a minute after that.
+func (w *World) Abandon(op, id string, d time.Duration) {
+	w.add(&rule{op: op, id: id, times: 1, stall: d, anyway: true})
+}
+
+// Lose makes the next call of op on id take effect and return an error all the same.
+func (w *World) Lose(op, id string) {
+	w.add(&rule{op: op, id: id, times: 1, err: errInject, anyway: true})
+}
+
+func (w *World) add(r *rule) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rules = append(w.rules, r)
+}
+
+// Swallow makes the next exit events of shims, and the next notices of the kernel, be lost.
+func (w *World) Swallow(events, notices int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lostEvents += events
+	w.lostNotices += notices
+}
+
+// Heal ends everything that was made to fail, stall or be lost, and makes room on the disk. It does
+// not start what is down.
+func (w *World) Heal() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.commitsFail()
+	w.rules, w.disk.full, w.lostEvents, w.lostNotices = nil, false, 0, 0
+}

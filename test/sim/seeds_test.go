@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	schedules = flag.Int("schedules", 0, "explore that many random schedules")
+	seed      = flag.Uint64("seed", 0, "play the random schedule of this seed")
+	replays   = flag.Int("replays", 0, "play that many random schedules twice, and count those that differ")
+	length    = flag.Int("length", 60, "steps of a random schedule")
+)
+
+// rangeStep is how many seeds of a range count for one that is played.
+var rangeStep uint64 = 1
+
+// enough is how often the schedule of a seed is played before it is taken to be right: see doc.go.
+const enough = 25
+
+// TestMain lets one goroutine run at a time. What happens between two turns is then nearly always
+// in the same order, too.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(1)
+	os.Exit(m.Run())
+}
+
+// Whatever a client asks for and whatever breaks, at any time: no exit is lost or wrong, nothing is
+// stuck, nothing is left. The seeds are fixed: see testdata/seeds.
+func TestSeeds(t *testing.T) {
+	if *seed != 0 {
+		return
+	}
+	for _, s := range fixedSeeds(t) {
+		if r := schedule(t, s); r != "" {
+			t.Fatal(failure(s, 1, 1, r))
+		}
+	}
+}
+
+// TestSeed plays the schedule of -seed, until it fails.
+func TestSeed(t *testing.T) {
+	if *seed == 0 {
+		return
+	}
+	for n := range enough {
+		if r := schedule(t, *seed); r != "" {
+			t.Fatal(failure(*seed, 1, n+1, r))
+		}
+	}
+}
+
+// TestExplore plays schedules that nobody has played before, until a few have failed.
+func TestExplore(t *testing.T) {
+	failed := 0
+	for range *schedules {
+		s := rand.Uint64()
+		r := schedule(t, s)
+		if r == "" {
+			continue
+		}
+		again := 1
+		for range enough - 1 {
+			if schedule(t, s) != "" {
+				again++
+			}
+		}
+		t.Error(failure(s, again, enough, r))
+		if failed++; failed == 5 {
+			return
+		}
+	}
+}
+
+// TestReplays counts the schedules that differ when they are played twice.
+func TestReplays(t *testing.T) {
+	differ := 0
+	for s := range uint64(*replays) {
+		var plays [2][]string
+		for i := range plays {
+			_, journal := played(t, s+1, random(s+1))
+			plays[i] = effects(journal)
+		}
+		if !slices.Equal(plays[0], plays[1]) {
+			differ++
+			t.Logf("seed %d: %s", s+1, difference(plays[0], plays[1]))
+		}
+	}
+	if *replays > 0 {
+		t.Logf("%d of %d schedules differ", differ, *replays)
+	}
+}
+
+// difference shows where two journals part.
+func difference(a, b []string) string {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("in line %d of %d\n%s\n  once:\n%s\n  then:\n%s", i, len(a),
+				strings.Join(a[max(0, i-10):i], "\n"), strings.Join(a[i:min(len(a), i+5)], "\n"), strings.Join(b[i:min(len(b), i+5)], "\n"))
+		}
+	}
+	return fmt.Sprintf("%d lines once, then %d", len(a), len(b))
+}
+
+func random(seed uint64) func(*testing.T, *Story) error {
+	return func(_ *testing.T, s *Story) error { return s.Random(rand.New(rand.NewPCG(seed, 0)), *length) }
+}
+
+func schedule(t *testing.T, seed uint64) string {
+	t.Helper()
+	report, _ := played(t, seed, random(seed))
+	return report
+}
+
+func failure(seed uint64, failed, plays int, report string) string {
+	return fmt.Sprintf("seed %d failed %d times in %d: go test ./test/sim -args -seed %d\n%s", seed, failed, plays, seed, report)
+}
+
+// fixedSeeds reads testdata/seeds.
+func fixedSeeds(t *testing.T) []uint64 {
+	t.Helper()
+	b, err := os.ReadFile("testdata/seeds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seeds []uint64
+	for line := range strings.Lines(string(b)) {
+		text, _, _ := strings.Cut(line, "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		from, to, isRange := strings.Cut(text, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.ParseUint(from, 10, 64)
+		last, err2 := strconv.ParseUint(to, 10, 64)
+		if err1 != nil || err2 != nil || last < first {
+			t.Fatalf("testdata/seeds: %q is not a seed, nor a range of seeds", text)
+		}
+		for s := first; s <= last; s += rangeStep {
+			seeds = append(seeds, s)
+		}
+	}
+	return seeds
+}
