@@ -144,7 +144,7 @@ func (l *Log) pump(s *stream) {
 		case err == nil:
 			s.inherited = false
 			l.bytes.Add(n)
-			l.copied(s, n)
+			l.tees.copied(s, n)
 			if !l.append(s, false) {
 				return
 			}
@@ -229,7 +229,7 @@ func (l *Log) answer(s *stream, pipe *os.File, raw syscall.RawConn) error {
 		cerr = raw.Control(func(fd uintptr) { n, err = s.takeNow(int(fd)) }) //nolint:gosec // a descriptor
 		rest -= int(n)
 		l.bytes.Add(n)
-		l.copied(s, n)
+		l.tees.copied(s, n)
 		ok = err == nil && n > 0 && l.append(s, false)
 	}
 	if errors.Is(err, unix.EAGAIN) {
