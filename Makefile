@@ -36,12 +36,12 @@ build: ## Build build/bin/berth
 	go build -ldflags '$(LDFLAGS)' -o $(BERTH) ./cmd/berth
 
 .PHONY: run
-run: tools build ## Run berth from this tree, as root: make run ARGS='serve --config FILE'
+run: programs build ## Run berth from this tree, as root: make run ARGS='serve --config FILE'
 	$(BERTH) $(or $(ARGS),serve)
 
 .PHONY: demo
-demo: setup tools build ## Run a real pod and show how its containers end, as root
-	$(GOBUILD) -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
+demo: setup programs build ## Run a real pod and show how its containers end, as root
+	go build -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
 	$(BERTH)-demo
 
 ##@ Test
@@ -49,11 +49,12 @@ demo: setup tools build ## Run a real pod and show how its containers end, as ro
 # PKG, RUN and COUNT narrow unit, test and race: make unit PKG=./internal/lane RUN=Storm COUNT=50
 PKG ?= ./...
 
-# The packages whose tests need root, because they make namespaces, mounts and cgroups. Some
-# change the packet filter of the host, so they run one after the other, and nothing else runs
-# beside them. Every other package is a unit test: it runs as any user, without downloads.
-HOST := internal/cgroup internal/ctrd internal/embed internal/logs internal/network internal/podfiles \
-  internal/testimage test/e2e test/fault test/node
+# The packages whose tests need root, because they make namespaces, mounts and cgroups, or read
+# what the kernel shows to root alone. Some change the packet filter of the host, so they run one
+# after the other, and nothing else runs beside them. Every other package is a unit test: it runs
+# as any user, without downloads.
+HOST := internal/cgroup internal/ctrd internal/embed internal/logs internal/network \
+  internal/pidfd internal/podfiles internal/testimage test/e2e test/fault test/node
 
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test
@@ -132,8 +133,10 @@ setup: ## Install the Debian packages that are missing; does nothing when all ar
 PINNED  := tools/go.mod tools/go.sum
 PLUGINS := bridge loopback host-local portmap firewall
 
-.PHONY: tools
-tools: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc containerd pause berth-logger) $(addprefix $(CNI)/,$(PLUGINS)) ## Build the shim, runc, containerd, pause, berth-logger and the CNI plug-ins
+# berth runs pods with these. Tests and bench also start a containerd beside berth.
+.PHONY: tools programs
+programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(addprefix $(CNI)/,$(PLUGINS))
+tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, the CNI plug-ins, and containerd for tests
 
 $(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(LIBEXEC)/%: $(PINNED)
 	cd tools && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
@@ -168,7 +171,7 @@ $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 PREFIX  ?= /usr/local
 DESTDIR ?=
 .PHONY: install
-install: setup tools build ## Install under PREFIX (/usr/local): programs, systemd unit, and /etc/berth/config.toml unless it exists
+install: setup programs build ## Install under PREFIX (/usr/local): programs, systemd unit, and /etc/berth/config.toml unless it exists
 	install -D -m 755 $(BERTH) $(DESTDIR)$(PREFIX)/bin/berth
 	install -d $(DESTDIR)$(PREFIX)/libexec/berth/cni $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(DESTDIR)$(PREFIX)/libexec/berth/

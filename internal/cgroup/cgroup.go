@@ -26,9 +26,9 @@ var V2 = sync.OnceValue(func() bool {
 	return unix.Statfs(mount, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 })
 
-// Of is the directory of the group that process pid is in: the memory controller's on v1, the unified
-// hierarchy's on v2. It goes by the pid: the caller must check afterwards that the process has not
-// ended meanwhile, or the answer may be about another process.
+// Of is the directory of the group that process pid is in: the memory controller's on v1, the
+// unified hierarchy's on v2. It goes by the pid: the caller must check afterwards that the process
+// has not ended meanwhile, or the answer may be about another process.
 func Of(pid uint32) (string, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.FormatUint(uint64(pid), 10), "cgroup"))
 	if err != nil {
@@ -77,12 +77,14 @@ func Procs(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// absent reports whether err says that a group is gone: before its file was opened, or (ENODEV) since.
+// absent reports whether err says that a group is gone: before its file was opened, or (ENODEV)
+// since.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// tree lists the group and all groups below it, each after its parent. It is empty for an absent group.
+// tree lists the group and all groups below it, each after its parent. It is empty for an absent
+// group.
 func tree(dir string) []string {
 	var dirs []string
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

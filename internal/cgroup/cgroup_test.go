@@ -84,7 +84,8 @@ func TestKillAllEndsProcessesThatFork(t *testing.T) {
 	_ = cmd.Wait()
 }
 
-// PROPERTIES 10: systemd removes a scope's group once it is empty. An absent counter is not a verdict.
+// PROPERTIES 10: systemd removes a scope's group once it is empty. An absent counter is not a
+// verdict.
 func TestTheOOMKillsOfAGroupThatVanishedAreNotZero(t *testing.T) {
 	dir := group(t)
 	if n, err := OOMKills(dir); n != 0 || err != nil {

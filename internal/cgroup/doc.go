@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup reads control groups, on cgroup v1 and v2, and ends the processes in them: which group
-// a process is in, how often the OOM killer fired in a group, and how to leave no process in it.
+// Package cgroup reads control groups, on cgroup v1 and v2, and ends the processes in them: which
+// group a process is in, how often the OOM killer fired in a group, and how to leave no process in
+// it.
 //
 // # Promises
 //
 //   - A group is named by its directory, which [Of] finds for a process. Nothing is guessed about
 //     cgroup drivers and slices.
 //   - An absent group has no processes, and ending or removing it succeeds.
-//   - A verdict is not made up: [OOMKills] returns errdefs.ErrNotFound, not 0, for a group that has no
-//     counter any more.
+//   - A verdict is not made up: [OOMKills] returns errdefs.ErrNotFound, not 0, for a group that has
+//     no counter any more.
 //   - [KillAll] returns nil only after it saw the group empty.
 //   - The root group is refused everywhere.
 //
 // # Never
 //
-// It does not make or move groups, which is the OCI runtime's work. The only groups that it removes are
-// those that a runtime left when it died ([RemoveAll]).
+// It does not make or move groups, which is the OCI runtime's work. The only groups that it removes
+// are those that a runtime left when it died ([RemoveAll]).
 //
 // # To look at it live
 //

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees none
-// left. If ctx ends before, the error wraps ctx's and says how many remain. An empty dir names no
-// group, and is a success.
+// KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees
+// none left. If ctx ends before, the error wraps ctx's and says how many remain. An empty dir names
+// no group, and is a success.
 func KillAll(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
@@ -40,7 +40,8 @@ func KillAll(ctx context.Context, dir string) error {
 
 // killOnce signals every process that it finds and says how many those were.
 func killOnce(dir string) (left int, err error) {
-	killed := V2() && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil // Linux 5.14
+	// cgroup.kill came with Linux 5.14.
+	killed := V2() && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil
 	for _, d := range tree(dir) {
 		pids, err := Procs(d)
 		if err != nil {
@@ -59,9 +60,9 @@ func killOnce(dir string) (left int, err error) {
 	return left, nil
 }
 
-// killMember kills pid if it is a member of the group. Membership is read after the pidfd was opened:
-// if the pid was given to another process before, that one is not a member, and if it is given to
-// another one later, the pidfd does not follow.
+// killMember kills pid if it is a member of the group. Membership is read after the pidfd was
+// opened: if the pid was given to another process before, that one is not a member, and if it is
+// given to another one later, the pidfd does not follow.
 func killMember(pid int, dir string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

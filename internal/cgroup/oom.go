@@ -12,14 +12,14 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// OOMKills is how many processes the OOM killer killed in the group: oom_kill in memory.events, which
-// includes the groups below (v2), or in memory.oom_control, which does not (v1, Linux 4.13).
+// OOMKills is how many processes the OOM killer killed in the group: oom_kill in memory.events,
+// which includes the groups below (v2), or in memory.oom_control, which does not (v1, Linux 4.13).
 //
 // It returns errdefs.ErrNotFound if there is no counter: the group is gone, or never had a memory
 // controller. That is not a verdict of 0, and the caller must ask somebody else. systemd removes a
-// scope's group as soon as it is empty, so the counter is best read when an exit is first noticed. That
-// takes some microseconds, waits for no process and for no disk, and may be done where nothing may
-// block.
+// scope's group as soon as it is empty, so the counter is best read when an exit is first noticed.
+// That takes some microseconds, waits for no process and for no disk, and may be done where nothing
+// may block.
 func OOMKills(dir string) (uint64, error) {
 	name := "memory.oom_control"
 	if V2() {

@@ -16,8 +16,8 @@ import (
 )
 
 // RemoveAll ends the processes of a group and removes it, and all groups below it, from every
-// hierarchy. path names the group as the OCI spec of a container on cgroupfs does: /PARENT/ID. Removing
-// an absent group succeeds. The root group is refused.
+// hierarchy. path names the group as the OCI spec of a container on cgroupfs does: /PARENT/ID.
+// Removing an absent group succeeds. The root group is refused.
 func RemoveAll(ctx context.Context, path string) error {
 	path = filepath.Clean("/" + path)
 	if path == "/" {
@@ -46,7 +46,7 @@ func removeTree(ctx context.Context, dir string) error {
 	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := rmdirs(dir)
-		if !errors.Is(err, unix.EBUSY) { // busy: a process that was killed has not left the group yet
+		if !errors.Is(err, unix.EBUSY) { // a process that was killed has not left yet
 			return err
 		}
 		t := time.NewTimer(wait)

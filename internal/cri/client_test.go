@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -140,6 +141,16 @@ func TestAdmin(t *testing.T) {
 	}
 	if _, err := c.Timeline(ctx, "c2"); status.Code(err) != codes.NotFound || !strings.Contains(Explain(err).Error(), `timeline of "c2"`) {
 		t.Errorf("timeline: %v", err)
+	}
+}
+
+func TestTheKubeletUnderstandsTheVersion(t *testing.T) {
+	v, err := dialFake(t).RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := version.ParseSemantic(v.GetRuntimeVersion()); err != nil || v.GetRuntimeApiVersion() != "v1" {
+		t.Errorf("%v: %v", v, err)
 	}
 }
 

@@ -61,7 +61,7 @@ const APIVersion = "v1"
 
 // Version answers who this is.
 func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: version.Version, RuntimeApiVersion: APIVersion}, nil
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: version.Semantic(), RuntimeApiVersion: APIVersion}, nil
 }
 
 // Status says whether pods can be run and networked.
@@ -239,6 +239,9 @@ func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc
 	for {
 		ev, err := sub.Next(stream.Context())
 		if err != nil {
+			if cause := context.Cause(stream.Context()); cause != nil {
+				return cause
+			}
 			return err
 		}
 		if err := stream.Send(ev); err != nil {

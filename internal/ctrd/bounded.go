@@ -13,12 +13,12 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's client
-// reads each of them whole. Registries take manifests of up to 4 MiB.
+// maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's
+// client reads each of them whole. Registries take manifests of up to 4 MiB.
 const maxBlob = 8 << 20
 
-// boundedClient returns a client on the same containerd that never reads a blob of more than maxBlob
-// bytes into memory. Layers do not pass through it: containerd applies them itself.
+// boundedClient returns a client on the same containerd that never reads a blob of more than
+// maxBlob bytes into memory. Layers do not pass through it: containerd applies them itself.
 func boundedClient(c *containerd.Client, snapshotter string) (*containerd.Client, error) {
 	return containerd.New("", containerd.WithDefaultNamespace(Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore()}),
@@ -32,8 +32,8 @@ func boundedClient(c *containerd.Client, snapshotter string) (*containerd.Client
 }
 
 // boundedStore is a content store that refuses to have a large blob read whole. What counts is the
-// size that the blob has, whatever a descriptor says: a manifest may name a layer that is there already
-// as its configuration.
+// size that the blob has, whatever a descriptor says: a manifest may name a layer that is there
+// already as its configuration.
 type boundedStore struct{ content.Store }
 
 // ReaderAt opens a blob.
@@ -45,8 +45,8 @@ func (s boundedStore) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (co
 	return largeBlob{r, desc}, nil
 }
 
-// largeBlob lets parts of itself be read. To whoever wants all of it its size is one byte more than the
-// bound, which keeps the buffer small, and reading into that buffer is an error.
+// largeBlob lets parts of itself be read. To whoever wants all of it its size is one byte more than
+// the bound, which keeps the buffer small, and reading into that buffer is an error.
 type largeBlob struct {
 	content.ReaderAt
 	desc ocispec.Descriptor

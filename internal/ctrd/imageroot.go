@@ -42,8 +42,8 @@ func (i *Images) ReadFiles(ctx context.Context, chainID string, limit int64, pat
 	return out, err
 }
 
-// readIn reads a regular file below dir; anything else is as good as absent. The file is found first
-// and opened once its type is known: opening a device acts on it, and opening a FIFO waits.
+// readIn reads a regular file below dir; anything else is as good as absent. The file is found
+// first and opened once its type is known: opening a device acts on it, and opening a FIFO waits.
 func readIn(dir int, path string, limit int64) ([]byte, error) {
 	found, err := unix.Openat2(dir, path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
@@ -87,8 +87,8 @@ func (i *Images) CopyOut(ctx context.Context, chainID, path, dir string) error {
 	return i.view(ctx, chainID, func(root string) error { return copyOut(ctx, root, path, dir) })
 }
 
-// copyOut copies the directory path below root into dir. It is measured first, which it can be because
-// a view does not change.
+// copyOut copies the directory path below root into dir. It is measured first, which it can be
+// because a view does not change.
 func copyOut(ctx context.Context, root, path, dir string) error {
 	src, err := continuity.RootPath(root, path)
 	if err != nil {

@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	// maxConfig bounds the part of an image's configuration that is kept in memory, in bytes as it is
-	// written: what a container is run with, and not the history.
+	// maxConfig bounds the part of an image's configuration that is kept in memory, in bytes as it
+	// is written: what a container is run with, and not the history.
 	maxConfig = 1 << 20
 	// maxParsed bounds what is remembered of all configurations together, in bytes.
 	maxParsed = 16 << 20
@@ -136,8 +136,8 @@ func (i *Images) read(ctx context.Context, img images.Image) (image.Stored, erro
 	}, nil
 }
 
-// parse reads the manifest and the configuration of an image. An image has several names, and each of
-// them is read at each of its changes, so that the outcome is remembered as long as the
+// parse reads the manifest and the configuration of an image. An image has several names, and each
+// of them is read at each of its changes, so that the outcome is remembered as long as the
 // configuration is there.
 func (i *Images) parse(ctx context.Context, img images.Image) (parsed, error) {
 	key := img.Target.Digest.String()

@@ -86,8 +86,8 @@ func archived(t *testing.T, img v1.Image) string {
 	return path
 }
 
-// A device node, a FIFO or a link in the place of /etc/passwd: what it leads to was opened before its
-// type was known.
+// A device node, a FIFO or a link in the place of /etc/passwd: what it leads to was opened before
+// its type was known.
 func TestOnlyRegularFilesOfAnImageAreOpened(t *testing.T) {
 	i := store(t)
 	st := imported(t, i, imageOf(t, v1Config(),
@@ -127,7 +127,8 @@ func TestOnlyRegularFilesOfAnImageAreOpened(t *testing.T) {
 	}
 }
 
-// A socket is refused by open(2) itself: the look-up failed, and with it each creation of a container.
+// A socket is refused by open(2) itself: the look-up failed, and with it each creation of a
+// container.
 func TestAFileIsNotOpenedBeforeItsTypeIsKnown(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "passwd"))
@@ -210,8 +211,8 @@ func TestAnImageDoesNotEatMemory(t *testing.T) {
 	}
 }
 
-// CVE-2022-23648: the path of an image's volume, or what is at it, led to files of the host, which were
-// copied into the container.
+// CVE-2022-23648: the path of an image's volume, or what is at it, led to files of the host, which
+// were copied into the container.
 func TestAVolumeOfAnImageHoldsTheImagesFilesAlone(t *testing.T) {
 	secret := t.TempDir()
 	if err := os.WriteFile(filepath.Join(secret, "key"), []byte("secret"), 0o600); err != nil {
@@ -254,7 +255,8 @@ func TestAVolumeOfAnImageHoldsTheImagesFilesAlone(t *testing.T) {
 	}
 }
 
-// A volume is copied for each container: its size and its number of files are the image's to choose.
+// A volume is copied for each container: its size and its number of files are the image's to
+// choose.
 func TestAVolumeOfAnImageIsBounded(t *testing.T) {
 	for what, fill := range map[string]func(dir string) error{
 		"bytes": func(dir string) error { // sparse: copying writes them out
@@ -281,7 +283,8 @@ func TestAVolumeOfAnImageIsBounded(t *testing.T) {
 	}
 }
 
-// CVE-2021-32760, CVE-2023-25153: what an archive holds stays in its root, and changes nothing outside.
+// CVE-2021-32760, CVE-2023-25153: what an archive holds stays in its root, and changes nothing
+// outside.
 func TestAnArchiveStaysInItsRoot(t *testing.T) {
 	outside := t.TempDir()
 	victim := filepath.Join(outside, "victim")
@@ -384,8 +387,8 @@ func (l *layers) Usage(ctx context.Context, key string) (snapshots.Usage, error)
 	return snapshots.Usage{Size: 10, Inodes: 1}, nil
 }
 
-// The writable layer of one container is as large as it likes. It does not keep the others from being
-// measured, and the layers of images are measured once.
+// The writable layer of one container is as large as it likes. It does not keep the others from
+// being measured, and the layers of images are measured once.
 func TestALayerThatTakesLongDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &layers{slow: map[string]bool{"b": true}}

@@ -98,8 +98,9 @@ func (i *Images) hosts(ctx context.Context, registry string, creds image.Credent
 	}
 }
 
-// bearer authorizes requests to one host with a token that was given for it. Other than containerd's
-// authorizer it never sends the token to the token server that the registry names in its challenge.
+// bearer authorizes requests to one host with a token that was given for it. Other than
+// containerd's authorizer it never sends the token to the token server that the registry names in
+// its challenge.
 type bearer struct{ host, token string }
 
 // Authorize adds the token to a request, if it goes to the token's host.

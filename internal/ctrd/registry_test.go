@@ -96,7 +96,8 @@ func TestARegistryTokenGoesToTheRegistryAlone(t *testing.T) {
 	}
 }
 
-// CVE-2020-15157: a manifest names URLs of its layers, on any host, which then asks for credentials.
+// CVE-2020-15157: a manifest names URLs of its layers, on any host, which then asks for
+// credentials.
 func TestCredentialsAreNotSentToHostsThatAManifestNames(t *testing.T) {
 	body := []byte("a layer")
 	for _, scheme := range []string{`Basic realm="x"`, `Bearer realm="REALM/token",service="x"`} {

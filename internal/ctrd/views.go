@@ -88,8 +88,8 @@ func (i *Images) unview(ctx context.Context, key string) error {
 	return nil
 }
 
-// Sweep removes the views that are not in use: an earlier berth made them and was killed, or containerd
-// was when they were to be removed.
+// Sweep removes the views that are not in use: an earlier berth made them and was killed, or
+// containerd was when they were to be removed.
 func (i *Images) Sweep(ctx context.Context) error {
 	ctx = ns(ctx)
 	all, err := i.client.LeasesService().List(ctx, fmt.Sprintf("id~=^%s,labels.%q==%q", viewPrefix, LabelOwner, i.cfg.Owner))

@@ -44,7 +44,7 @@ type Ports struct {
 	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
-	// ImageChanged is told of containerd's image events; RefreshImages looks all up again.
+	// ImageChanged is called with each image event of containerd; RefreshImages reads all images again.
 	ImageChanged  func(name string)
 	RefreshImages func(ctx context.Context) error
 	// Tracing is where traces go; nil for nowhere.

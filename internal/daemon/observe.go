@@ -52,7 +52,7 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 		}, []string{"method", "code"}),
 	}
 	o.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "berth_audit_repairs_total", Help: "What nobody had told of and the audit found, by what was found.",
+		Name: "berth_audit_repairs_total", Help: "What the audit found that no witness had reported, by what it was.",
 	}, []string{"what"})
 	o.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_panics_total", Help: "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.",
@@ -135,7 +135,7 @@ func gauges(d *daemon) []prometheus.Collector {
 		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", d.log.Dropped),
 		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", d.spans.lost),
 		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.core.Pods.Lanes())) }),
-		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was heard of and is not settled.", oldest(pod.StepSettle)),
+		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was reported and is not settled.", oldest(pod.StepSettle)),
 		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest(pod.StepRelease)),
 		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.core.Feed.Stats().Queued) }),
 		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.core.Feed.Stats().Coalesced) }),

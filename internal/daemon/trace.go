@@ -38,7 +38,7 @@ func newTracing(ctx context.Context, cfg config.Tracing) (*sdktrace.TracerProvid
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.Sampling))),
 		sdktrace.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", "berth"),
-			attribute.String("service.version", version.Version),
+			attribute.String("service.version", version.Semantic()),
 		)),
 	), s, nil
 }
@@ -75,7 +75,7 @@ func (t *trips) settled(id, origin string, lag time.Duration) {
 	t.byID[id] = root
 }
 
-// attempted tells of an attempt of id's lane.
+// attempted records an attempt of the lane of id.
 func (t *trips) attempted(id string, n int, took time.Duration, r lane.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exit states what is known about the end of a process, and decides
-// which statement stands when several witnesses speak.
+// Package exit states what is known about the end of a process, and decides which statement stands
+// when several witnesses make one.
 //
 // # Promises
 //
-//   - A [Fact] is immutable: it is copied, merged into a new one, never edited in place
-//     by two hands.
-//   - [Merge] is the only rule: a measured code replaces a guess, never the reverse; the
-//     first measured code stands; an instant, once set, stays.
+//   - A [Fact] is immutable: it is copied, or merged into a new one, never changed in place.
+//   - [Merge] is the only rule: a measured code replaces an unknown one, never the reverse; the first
+//     measured code stands; an instant, once known, stays.
 //   - No code is invented. What nobody measured is [CodeUnknown], and [Fact.Reason] says so.
 //
 // # Never
 //
-// No clock, no lock, no I/O, nothing but the standard library. Who is believed before a
-// fact is offered (a shim's word while the kernel says that the process still lives, say)
-// is for the caller: package pod.
+// The package has no clock, lock or I/O, and imports nothing but the standard library. It does not
+// decide which witness to believe in the first place (the kernel rather than a shim that died, for
+// instance): that is for the caller, package pod.
 package exit

@@ -7,23 +7,24 @@ import (
 	"time"
 )
 
-// CodeUnknown is reported for a process whose exit code nobody measured.
-// The field's convention (containerd, CRI-O and the kubelet know it) is 255.
+// CodeUnknown is reported for a process whose exit code nobody measured. 255 is the convention of
+// containerd and CRI-O.
 const CodeUnknown uint32 = 255
 
-// CodeStartError is reported for a container whose process could not be started at all.
-// The field's convention, next to the reason "StartError", is 128.
+// CodeStartError is reported for a container whose process could not be started. 128 is the
+// convention of containerd, next to the reason "StartError".
 const CodeStartError uint32 = 128
 
 // Origin names the witness that made a statement.
 type Origin string
 
+// The witnesses.
 const (
-	Kernel Origin = "kernel" // pidfd: the kernel itself
-	Task   Origin = "task"   // containerd's answer to Wait or to a question about the task: the shim's wait4
-	Stream Origin = "stream" // containerd's event stream: the shim's wait4, published
-	Audit  Origin = "audit"  // a relist: the process or the task is gone
-	Start  Origin = "start"  // the start itself failed: there never was a process of the user's
+	Kernel Origin = "kernel" // the kernel, by a pidfd
+	Task   Origin = "task"   // containerd's answer about the task: what the shim's wait4 returned
+	Stream Origin = "stream" // containerd's event stream: the same, published
+	Audit  Origin = "audit"  // the audit: the process or the task is gone
+	Start  Origin = "start"  // the start, which failed: the user's program never ran
 )
 
 // Reasons as the kubelet and its users know them.
@@ -35,21 +36,21 @@ const (
 	ReasonUnknown    = "Unknown"
 )
 
-// Fact is one witness's statement that the init process of ID ended.
+// Fact is the statement of a witness that the init process of ID ended.
 type Fact struct {
 	// ID is the container or pod sandbox.
 	ID string `json:"id"`
-	// Code is the exit code: 0..255, and 128+N for a process ended by signal N.
-	// It means something only when Measured.
+	// Code is the exit code: 0 to 255, with 128+N for a process that signal N ended. It has a
+	// meaning only when Measured is set.
 	Code uint32 `json:"code"`
 	// Measured says that the kernel or the process's parent (the shim) reported Code.
 	Measured bool `json:"measured"`
-	// At is when the process ended, as well as the witness knows. Zero: the witness cannot tell.
+	// At is when the process ended, as well as the witness knows. Zero: the witness does not know.
 	At time.Time `json:"at,omitzero"`
 	// Origin is the witness whose code stands.
 	Origin Origin `json:"origin"`
-	// OOM says that the kernel killed a process of the container for want of memory: why it ended, if it did
-	// not end well.
+	// OOM says that the OOM killer fired in the container's cgroup. It is the reason for the exit
+	// unless Code is 0.
 	OOM bool `json:"oom,omitempty"`
 	// Message is for a person: the error of a start, or why a code is unknown.
 	Message string `json:"message,omitempty"`
@@ -58,10 +59,18 @@ type Fact struct {
 // Zero reports whether nothing is known yet.
 func (f Fact) Zero() bool { return f.Origin == "" }
 
-// NotStarted is the fact that the program of id never ran: why says what kept it. It counts as measured, as the start itself
-// knows; what the process that was made for it ends with afterwards does not replace it.
+// NotStarted is the fact that the program of id never ran, because of why. It counts as measured,
+// since the start knows it for certain: the code with which the process ends afterwards that was
+// made for the start does not replace it.
 func NotStarted(id string, at time.Time, why string) Fact {
-	return Fact{ID: id, Code: CodeStartError, Measured: true, At: at, Origin: Start, Message: why}
+	return Fact{
+		ID:       id,
+		Code:     CodeStartError,
+		Measured: true,
+		At:       at,
+		Origin:   Start,
+		Message:  why,
+	}
 }
 
 // ExitCode is the code to report: the measured one, or [CodeUnknown].
@@ -96,19 +105,19 @@ func (f Fact) Reason() string {
 	}
 }
 
-// Detail is the sentence that goes with Reason; empty when there is nothing to add.
+// Detail is a sentence to go with Reason; "" when there is nothing to add.
 func (f Fact) Detail() string {
 	if f.Message != "" || f.Measured || f.Zero() {
 		return f.Message
 	}
-	s := fmt.Sprintf("the process ended, but neither the kernel nor the shim could say with which code (told by %s)", f.Origin)
+	s := fmt.Sprintf("the process ended, but neither the kernel nor the shim could report its exit code (witness: %s)", f.Origin)
 	if f.OOM {
-		s += "; the kernel had killed in the container for want of memory"
+		s += "; the OOM killer fired in the container's cgroup"
 	}
 	return s
 }
 
-// String is the fact in one line, for logs and timelines.
+// String is the fact in one line, for logs and the timeline.
 func (f Fact) String() string {
 	if f.Zero() {
 		return "no exit"
@@ -117,24 +126,25 @@ func (f Fact) String() string {
 	if f.Measured {
 		code = fmt.Sprintf("code %d", f.Code)
 	}
-	s := fmt.Sprintf("%s ended, %s, seen by %s", f.ID, code, f.Origin)
+	s := fmt.Sprintf("%s ended, %s, reported by %s", f.ID, code, f.Origin)
 	if f.OOM {
 		s += ", OOM"
 	}
 	return s
 }
 
-// Merge returns what is known after next was heard while have was known, and whether that
-// is more than have said. It is idempotent, and the order in which witnesses speak changes
-// neither whether a measured code is reported nor, among equals, who was first:
+// Merge returns what is known once next is reported while have is known, and whether that is more
+// than have. It is idempotent, and whether a measured code is known in the end does not depend on
+// the order of the reports:
 //
-//   - nothing known: next is what is known;
-//   - have is measured: it stands, whatever next says;
-//   - have is a guess, next is measured: next's code and origin, have's instant;
-//   - both are guesses: have stands, an instant it lacked is filled in.
+//   - have is zero: next is what is known;
+//   - have is measured: its code stands, whatever next says;
+//   - have is not measured, next is: the code, origin and message are those of next, the instant is
+//     that of have;
+//   - neither is measured: have stands.
 //
-// An OOM verdict, once given, stays: it is read from the container's cgroup, not told by
-// a witness. Facts of different IDs never merge: have is returned unchanged.
+// An instant that have lacks is taken from next, and OOM, once set, stays. Facts about different
+// IDs do not merge: have is returned unchanged.
 func Merge(have, next Fact) (Fact, bool) {
 	switch {
 	case next.Zero():

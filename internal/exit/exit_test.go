@@ -14,7 +14,7 @@ func measured(code uint32, o Origin, at time.Time) Fact {
 	return Fact{ID: "c1", Code: code, Measured: true, Origin: o, At: at}
 }
 
-func guess(o Origin, at time.Time) Fact { return Fact{ID: "c1", Origin: o, At: at} }
+func unmeasured(o Origin, at time.Time) Fact { return Fact{ID: "c1", Origin: o, At: at} }
 
 func TestMerge(t *testing.T) {
 	t1 := t0.Add(time.Second)
@@ -24,14 +24,14 @@ func TestMerge(t *testing.T) {
 		want       Fact
 		more       bool
 	}{
-		{"the first word stands", Fact{}, measured(42, Stream, t0), measured(42, Stream, t0), true},
-		{"nothing heard changes nothing", measured(42, Stream, t0), Fact{}, measured(42, Stream, t0), false},
-		{"first measured stands", measured(42, Task, t0), measured(137, Kernel, t1), measured(42, Task, t0), false},
-		{"measured replaces a guess, the instant stays", guess(Audit, t0), measured(42, Kernel, t1), measured(42, Kernel, t0), true},
-		{"a guess never replaces a measured code", measured(0, Kernel, t0), guess(Audit, t1), measured(0, Kernel, t0), false},
-		{"a guess never replaces a guess", guess(Audit, t0), guess(Kernel, t1), guess(Audit, t0), false},
-		{"an instant that lacked is filled in", guess(Audit, time.Time{}), guess(Kernel, t1), guess(Audit, t1), true},
-		{"facts of others are not ours", measured(1, Task, t0), Fact{ID: "c2", Code: 2, Measured: true, Origin: Kernel}, measured(1, Task, t0), false},
+		{"the first report stands", Fact{}, measured(42, Stream, t0), measured(42, Stream, t0), true},
+		{"the zero fact changes nothing", measured(42, Stream, t0), Fact{}, measured(42, Stream, t0), false},
+		{"the first measured code stands", measured(42, Task, t0), measured(137, Kernel, t1), measured(42, Task, t0), false},
+		{"a measured code replaces an unknown one, the instant stays", unmeasured(Audit, t0), measured(42, Kernel, t1), measured(42, Kernel, t0), true},
+		{"an unknown code does not replace a measured one", measured(0, Kernel, t0), unmeasured(Audit, t1), measured(0, Kernel, t0), false},
+		{"an unknown code does not replace an unknown one", unmeasured(Audit, t0), unmeasured(Kernel, t1), unmeasured(Audit, t0), false},
+		{"an instant that is lacking is filled in", unmeasured(Audit, time.Time{}), unmeasured(Kernel, t1), unmeasured(Audit, t1), true},
+		{"a fact about another ID changes nothing", measured(1, Task, t0), Fact{ID: "c2", Code: 2, Measured: true, Origin: Kernel}, measured(1, Task, t0), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestOOMVerdictStays(t *testing.T) {
+func TestOOMStays(t *testing.T) {
 	f := measured(137, Kernel, t0)
 	f.OOM = true
 	got, _ := Merge(f, measured(137, Task, t0))
@@ -62,7 +62,7 @@ func TestReasons(t *testing.T) {
 		{measured(42, Kernel, t0), 42, ReasonError},
 		{measured(137, Kernel, t0), 137, ReasonError},
 		{Fact{ID: "c1", Code: 137, Measured: true, Origin: Kernel, OOM: true}, 137, ReasonOOMKilled},
-		{guess(Audit, t0), CodeUnknown, ReasonUnknown},
+		{unmeasured(Audit, t0), CodeUnknown, ReasonUnknown},
 		{Fact{ID: "c1", Code: 7, Origin: Audit}, CodeUnknown, ReasonUnknown}, // a code that nobody measured is not reported
 		{NotStarted("c1", time.Time{}, "no such file"), 128, ReasonStartError},
 	}
@@ -71,21 +71,19 @@ func TestReasons(t *testing.T) {
 			t.Errorf("%v: code %d reason %s, want %d %s", tt.f, tt.f.ExitCode(), tt.f.Reason(), tt.code, tt.reason)
 		}
 	}
-	if guess(Audit, t0).Detail() == "" {
-		t.Error("an unknown code must come with a sentence that says why")
+	if unmeasured(Audit, t0).Detail() == "" {
+		t.Error("an unknown code has no sentence that says why")
 	}
 }
 
-// Whatever the witnesses say, in whatever order and however often: a measured code is
-// reported if anyone measured one, it is one that somebody measured, and hearing
-// everything once more changes nothing.
+// Whatever the witnesses report, in whatever order and however often: a measured code is known in
+// the end if anybody measured one, it is one that somebody measured, and to report everything once
+// more changes nothing (PROPERTIES 5).
 func TestAnyOrderAnyNumberOfTimes(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := rand.New(rand.NewPCG(1, 1))
 	origins := []Origin{Kernel, Task, Stream, Audit}
 	for range 5000 {
-		var heard []Fact
+		var reported []Fact
 		var anyMeasured bool
 		codes := map[uint32]bool{}
 		for range 1 + r.IntN(6) {
@@ -95,10 +93,10 @@ func TestAnyOrderAnyNumberOfTimes(t *testing.T) {
 				anyMeasured = true
 				codes[f.Code] = true
 			}
-			heard = append(heard, f)
+			reported = append(reported, f)
 		}
 		var known Fact
-		for _, f := range heard {
+		for _, f := range reported {
 			before := known
 			known, _ = Merge(known, f)
 			if before.Measured && (known.Code != before.Code || known.Origin != before.Origin) {
@@ -109,11 +107,11 @@ func TestAnyOrderAnyNumberOfTimes(t *testing.T) {
 			}
 		}
 		if known.Measured != anyMeasured || (anyMeasured && !codes[known.Code]) {
-			t.Fatalf("heard %v, known %v", heard, known)
+			t.Fatalf("reported %v, known %v", reported, known)
 		}
-		for _, f := range heard {
+		for _, f := range reported {
 			if again, more := Merge(known, f); more || again != known {
-				t.Fatalf("hearing %v again changed %v to %v", f, known, again)
+				t.Fatalf("to report %v again changed %v to %v", f, known, again)
 			}
 		}
 	}

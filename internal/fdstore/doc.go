@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fdstore has the service manager (systemd) keep descriptors for the berth that comes after this one.
+// Package fdstore has the service manager (systemd) keep descriptors for the next berth.
 //
-// A pidfd that somebody holds open can still tell how its process ended when berth, containerd and the shim are all dead. systemd
-// holds what a service hands it (sd_notify(3), FDSTORE=1) and passes it on at the service's next start (sd_listen_fds(3)).
+// A pidfd that somebody holds open still says how its process ended when berth, containerd and the
+// shim are all dead. systemd holds what a service hands over (sd_notify(3), FDSTORE=1) and passes
+// it on when the service is started again (sd_listen_fds(3)).
 //
 // # Promises
 //
-//   - Keep and Drop never block: what the manager does not take at once waits here, the latest word for each name.
-//   - Nothing is handed over twice, and what was dropped before it was handed over never is.
-//   - Without a service manager that speaks this protocol everything here is a no-op.
-//   - What was inherited is closed on exec and out of the environment, so that no shim inherits it.
+//   - Keep and Drop do not block. What the manager does not take at once waits here, and only the
+//     latest call for each ID counts.
+//   - The manager has at most one descriptor for an ID, and none for an ID that was dropped, once
+//     everything that waits was sent.
+//   - Without a service manager that speaks this protocol everything here does nothing.
+//   - What was inherited is closed on exec and taken out of the environment, so that no shim
+//     inherits it.
+//
+// # Never
+//
+// It does not know what the descriptors are.
 //
 // # To look at it live
 //

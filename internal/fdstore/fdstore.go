@@ -16,14 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefix tells the names of what berth keeps from those of others in the same store.
+// prefix marks the names of what berth keeps, since others may use the same store.
 const prefix = "berth-"
 
-// patience is how long Run waits for a manager to take one message before it looks whether it is to end; again is how long a
-// manager that refused one is left alone.
 const (
-	patience = 100 * time.Millisecond
-	again    = time.Second
+	// sendTimeout is how long Run waits for the manager to take one message before it checks
+	// whether it is to end.
+	sendTimeout = 100 * time.Millisecond
+	// retryAfter is how long Run leaves a manager alone that refused a message.
+	retryAfter = time.Second
 )
 
 // Store is the manager's store. Its methods may be called from any goroutine.
@@ -34,29 +35,37 @@ type Store struct {
 
 	mu struct {
 		sync.Mutex
-		waiting map[string]int // by name: a descriptor to keep, or drop
-		order   []string       // of waiting, oldest first
+		waiting map[string]order // by name
+		names   []string         // of waiting, oldest first
 		closed  bool
 	}
-	wake chan struct{}
+	wake chan struct{} // holds one token when something may wait
 }
 
-const drop = -1
+// order is what the manager is to do about one name. The manager adds a descriptor to those that it
+// has under a name, so one that takes the place of another is dropped first.
+type order struct {
+	drop bool
+	fd   int // to be kept, after the drop; none if there is nothing to be kept
+}
 
-// Open connects to the manager that NOTIFY_SOCKET names. Without one, the store keeps nothing.
+const none = -1
+
+// Open opens a socket to the manager that NOTIFY_SOCKET names. If it names none, the store keeps
+// nothing. The caller must call Run, which closes the socket at its end.
 func Open(log *slog.Logger) (*Store, error) {
 	s := &Store{log: log, sock: -1, wake: make(chan struct{}, 1)}
-	s.mu.waiting = map[string]int{}
+	s.mu.waiting = map[string]order{}
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return s, nil
 	}
-	s.to = &unix.SockaddrUnix{Name: path} // "@" is the abstract namespace to x/sys as to systemd
+	s.to = &unix.SockaddrUnix{Name: path} // "@" begins an abstract name
 	var err error
 	if s.sock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-		return nil, fmt.Errorf("open the service manager's descriptor store: %w", err)
+		return nil, fmt.Errorf("open the service manager's descriptor store: make a socket: %w", err)
 	}
-	tv := unix.NsecToTimeval(patience.Nanoseconds())
+	tv := unix.NsecToTimeval(sendTimeout.Nanoseconds())
 	if err := unix.SetsockoptTimeval(s.sock, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv); err != nil {
 		_ = unix.Close(s.sock)
 		return nil, fmt.Errorf("open the service manager's descriptor store: %w", err)
@@ -64,53 +73,57 @@ func Open(log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// Keep hands fd over under id. fd stays the caller's: the store has a copy of its own.
+// Keep hands a copy of fd over under id. fd stays the caller's. If something may be kept under id
+// already, Drop it before.
 func (s *Store) Keep(id string, fd int) {
 	if s.sock < 0 {
 		return
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		s.log.Warn("descriptor is not kept beyond berth's death", "id", id, "err", err)
+		s.log.Warn("a descriptor cannot be kept for the next berth", "id", id, "err", err)
 		return
 	}
-	s.put(prefix+id, own)
+	s.put(prefix+id, order{fd: own})
 }
 
-// Drop takes back what was kept under id; nothing may be.
+// Drop gives up what is kept under id, which may be nothing.
 func (s *Store) Drop(id string) {
 	if s.sock >= 0 {
-		s.put(prefix+id, drop)
+		s.put(prefix+id, order{drop: true, fd: none})
 	}
 }
 
-func (s *Store) put(name string, fd int) {
+// put queues an order. It takes the place of the one for the same name that waits, but a drop that
+// waits is carried out all the same.
+func (s *Store) put(name string, o order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
-		closeIf(fd)
+		o.close()
 		return
 	}
 	old, ok := s.mu.waiting[name]
-	s.mu.waiting[name] = fd
 	if ok {
-		closeIf(old)
+		old.close()
+		o.drop = o.drop || old.drop
 	} else {
-		s.mu.order = append(s.mu.order, name)
+		s.mu.names = append(s.mu.names, name)
 	}
+	s.mu.waiting[name] = o
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-func closeIf(fd int) {
-	if fd != drop {
-		_ = unix.Close(fd)
+func (o order) close() {
+	if o.fd != none {
+		_ = unix.Close(o.fd)
 	}
 }
 
-// Run hands over what waits until ctx ends; what still waits then is not handed over.
+// Run sends what waits until ctx ends. What still waits then is not sent.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.close()
 	for {
@@ -121,7 +134,7 @@ func (s *Store) Run(ctx context.Context) error {
 				continue
 			case err != nil:
 				s.log.Warn("the service manager does not take a descriptor", "err", err)
-				wait = time.After(again)
+				wait = time.After(retryAfter)
 			}
 		}
 		select {
@@ -133,45 +146,62 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// send hands over until nothing waits, or the manager does not take it.
+// send sends orders until none waits, or the manager does not take one.
 func (s *Store) send(ctx context.Context) error {
 	for ctx.Err() == nil {
 		s.mu.Lock()
-		if len(s.mu.order) == 0 {
+		if len(s.mu.names) == 0 {
 			s.mu.Unlock()
 			return nil
 		}
-		name := s.mu.order[0]
-		fd := s.mu.waiting[name]
-		s.mu.order = s.mu.order[1:]
+		name := s.mu.names[0]
+		o := s.mu.waiting[name]
+		s.mu.names = s.mu.names[1:]
 		delete(s.mu.waiting, name)
 		s.mu.Unlock()
-		if err := s.message(name, fd); err != nil {
-			s.back(name, fd)
-			return err
+		if o.drop {
+			if err := s.sendDrop(name); err != nil {
+				s.putBack(name, o)
+				return err
+			}
+			o.drop = false
 		}
-		closeIf(fd)
+		if o.fd != none {
+			if err := s.sendKeep(name, o.fd); err != nil {
+				s.putBack(name, o)
+				return err
+			}
+			o.close()
+		}
 	}
 	return nil
 }
 
-// back puts a message that was not taken where it was, unless there is a later word by now.
-func (s *Store) back(name string, fd int) {
+// putBack queues an order again that was not carried out, unless there is a later one for its name.
+func (s *Store) putBack(name string, o order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, later := s.mu.waiting[name]; later || s.mu.closed {
-		closeIf(fd)
-		return
+	later, ok := s.mu.waiting[name]
+	switch {
+	case s.mu.closed:
+		o.close()
+	case ok:
+		o.close()
+		later.drop = later.drop || o.drop
+		s.mu.waiting[name] = later
+	default:
+		s.mu.waiting[name] = o
+		s.mu.names = append([]string{name}, s.mu.names...)
 	}
-	s.mu.waiting[name] = fd
-	s.mu.order = append([]string{name}, s.mu.order...)
 }
 
-func (s *Store) message(name string, fd int) error {
-	if fd == drop {
-		return unix.Sendto(s.sock, []byte("FDSTOREREMOVE=1\nFDNAME="+name), unix.MSG_NOSIGNAL, s.to)
-	}
-	// FDPOLL=0: a pidfd hangs up when its process is reaped, and that is when it is wanted.
+func (s *Store) sendDrop(name string) error {
+	return unix.Sendto(s.sock, []byte("FDSTOREREMOVE=1\nFDNAME="+name), unix.MSG_NOSIGNAL, s.to)
+}
+
+// sendKeep sends a descriptor. With FDPOLL=0 the manager does not close it when it hangs up: a
+// pidfd does so once its process was reaped, and that is when it is needed.
+func (s *Store) sendKeep(name string, fd int) error {
 	return unix.Sendmsg(s.sock, []byte("FDSTORE=1\nFDPOLL=0\nFDNAME="+name), unix.UnixRights(fd), s.to, unix.MSG_NOSIGNAL)
 }
 
@@ -179,8 +209,8 @@ func (s *Store) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.closed = true
-	for _, fd := range s.mu.waiting {
-		closeIf(fd)
+	for _, o := range s.mu.waiting {
+		o.close()
 	}
 	clear(s.mu.waiting)
 	if s.sock >= 0 {
@@ -188,34 +218,54 @@ func (s *Store) close() {
 	}
 }
 
-// firstFD is where inherited descriptors begin (SD_LISTEN_FDS_START).
+// firstFD is the first inherited descriptor (SD_LISTEN_FDS_START).
 const firstFD = 3
 
-// Inherited are the descriptors that an earlier berth left with the manager, by ID; the caller owns them. It is for one call,
-// early: the environment that tells of them is gone afterwards. Descriptors that are not berth's are closed.
-func Inherited() map[string]int {
+// Inherited returns the descriptors that the manager passes to this process, which the caller owns. kept
+// are those that an earlier berth left in the store, by ID. sockets are the Unix sockets that listen on
+// behalf of a socket unit (systemd.socket(5)). Everything else is closed. Inherited is to be called once,
+// early: it removes the environment variables that describe the descriptors.
+func Inherited() (kept map[string]int, sockets []int) {
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, k := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(k)
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || pid != strconv.Itoa(os.Getpid()) {
-		return nil
+		return nil, nil
 	}
-	kept := map[string]int{}
+	kept = map[string]int{}
 	name := strings.Split(names, ":")
 	for i := range n {
 		fd := firstFD + i
 		unix.CloseOnExec(fd)
-		id := ""
+		id, own := "", false
 		if i < len(name) {
-			id, _ = strings.CutPrefix(name[i], prefix)
+			id, own = strings.CutPrefix(name[i], prefix)
 		}
-		if _, twice := kept[id]; id == "" || twice || i >= len(name) || id == name[i] {
+		_, twice := kept[id]
+		switch {
+		case own && id != "" && !twice:
+			kept[id] = fd
+		case !own && listens(fd):
+			sockets = append(sockets, fd)
+		default:
 			_ = unix.Close(fd)
-			continue
 		}
-		kept[id] = fd
 	}
-	return kept
+	return kept, sockets
+}
+
+// listens reports whether fd is a Unix stream socket that listens.
+func listens(fd int) bool {
+	for _, want := range []struct{ option, value int }{
+		{unix.SO_DOMAIN, unix.AF_UNIX},
+		{unix.SO_TYPE, unix.SOCK_STREAM},
+		{unix.SO_ACCEPTCONN, 1},
+	} {
+		if v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.option); err != nil || v != want.value {
+			return false
+		}
+	}
+	return true
 }

@@ -26,9 +26,16 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// heir is a berth that comes after: it prints what each inherited pipe holds.
+// heir stands for the next berth: it prints what each inherited pipe contains.
 func heir() {
-	for id, fd := range Inherited() {
+	kept, sockets := Inherited()
+	for _, fd := range sockets {
+		name, err := unix.Getsockname(fd)
+		if u, ok := name.(*unix.SockaddrUnix); ok {
+			fmt.Println("socket", u.Name, err)
+		}
+	}
+	for id, fd := range kept {
 		b := make([]byte, 100)
 		n, err := unix.Read(fd, b)
 		flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
@@ -36,7 +43,7 @@ func heir() {
 	}
 }
 
-// manager is a service manager's end: it takes messages with their descriptors.
+// manager stands for the service manager: it takes messages and their descriptors.
 type manager struct {
 	t *testing.T
 	c *net.UnixConn
@@ -54,7 +61,7 @@ func newManager(t *testing.T) *manager {
 	return &manager{t, c}
 }
 
-// next takes one message: its text, and its descriptor or -1.
+// next takes one message and returns its text, and its descriptor or -1.
 func (m *manager) next() (string, int) {
 	m.t.Helper()
 	b, oob := make([]byte, 4096), make([]byte, 4096)
@@ -83,6 +90,12 @@ func run(t *testing.T) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runStore(t, s)
+	return s
+}
+
+func runStore(t *testing.T, s *Store) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -92,7 +105,6 @@ func run(t *testing.T) *Store {
 			t.Error(err)
 		}
 	})
-	return s
 }
 
 func pipe(t *testing.T, text string) int {
@@ -109,8 +121,8 @@ func pipe(t *testing.T, text string) int {
 	return int(r.Fd()) //nolint:gosec // a descriptor
 }
 
-// What one process keeps, the next inherits, by name.
-func TestKeptAndInherited(t *testing.T) {
+// What one process keeps, the next one inherits under the same ID.
+func TestWhatIsKeptIsInherited(t *testing.T) {
 	m := newManager(t)
 	s := run(t)
 	s.Keep("c1", pipe(t, "one"))
@@ -123,7 +135,7 @@ func TestKeptAndInherited(t *testing.T) {
 		t.Fatalf("%q %d", text, fd)
 	}
 	files, names = append(files, os.NewFile(uintptr(fd), "")), append(names, "berth-c1")
-	for text != "FDSTOREREMOVE=1\nFDNAME=berth-c2" { // c2 may have been handed over before it was dropped
+	for text != "FDSTOREREMOVE=1\nFDNAME=berth-c2" { // c2 may have been kept before that
 		if text, fd = m.next(); fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -133,20 +145,62 @@ func TestKeptAndInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, names = append(files, other), append(names, "somebody-else")
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@fdstore-test", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	activated, err := lis.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, names = append(files, activated), append(names, "berth.socket")
 	cmd := exec.Command("/bin/sh", "-c", "LISTEN_PID=$$ exec "+os.Args[0])
-	cmd.Env = append(os.Environ(), "FDSTORE_HEIR=1", "LISTEN_FDS=2", "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	cmd.Env = append(os.Environ(), "FDSTORE_HEIR=1", "LISTEN_FDS=3", "LISTEN_FDNAMES="+strings.Join(names, ":"))
 	cmd.ExtraFiles = files
 	out, err := cmd.CombinedOutput()
 	for _, f := range files {
 		_ = f.Close()
 	}
-	if got := string(bytes.TrimSpace(out)); err != nil || got != "c1 one <nil> true true" {
+	if got := string(bytes.TrimSpace(out)); err != nil || got != "socket @fdstore-test <nil>\nc1 one <nil> true true" {
 		t.Fatalf("%v: %q", err, got)
 	}
 }
 
-// A manager that does not read must not hold anybody up, and gets the latest word for each name in the end.
-func TestAManagerThatDoesNotRead(t *testing.T) {
+// A second start under the same ID: the manager must not have the pidfd of the first one any more.
+func TestWhatIsKeptAfterADropTakesThePlaceOfWhatWasThere(t *testing.T) {
+	m := newManager(t)
+	s, err := Open(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Drop("c1") // it waits: Run is not called yet
+	s.Keep("c1", pipe(t, "second"))
+	s.Keep("c2", pipe(t, "not sent"))
+	s.Drop("c2")
+	s.Keep("c2", pipe(t, "second"))
+	runStore(t, s)
+	for _, want := range []string{
+		"FDSTOREREMOVE=1\nFDNAME=berth-c1", "FDSTORE=1\nFDPOLL=0\nFDNAME=berth-c1",
+		"FDSTOREREMOVE=1\nFDNAME=berth-c2", "FDSTORE=1\nFDPOLL=0\nFDNAME=berth-c2",
+	} {
+		text, fd := m.next()
+		if text != want {
+			t.Fatalf("got %q, want %q", text, want)
+		}
+		if fd < 0 {
+			continue
+		}
+		b := make([]byte, 100)
+		if n, err := unix.Read(fd, b); err != nil || string(b[:n]) != "second" {
+			t.Errorf("%s: %q, %v", want, b[:max(n, 0)], err)
+		}
+		_ = unix.Close(fd)
+	}
+}
+
+// A manager that does not read holds up nobody, and gets the latest order for each name in the end.
+func TestAManagerThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	m := newManager(t)
 	s := run(t)
 	fd := pipe(t, "x")
@@ -171,18 +225,18 @@ func TestAManagerThatDoesNotRead(t *testing.T) {
 		dropped++
 	}
 	if len(kept) > 0 {
-		t.Errorf("kept in the end: %v", kept)
+		t.Errorf("still kept: %v", kept)
 	}
 }
 
-func TestWithoutAManager(t *testing.T) {
+func TestNothingIsKeptWithoutAManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	s := run(t)
 	s.Keep("c1", 0)
 	s.Drop("c1")
 	t.Setenv("LISTEN_PID", "1")
 	t.Setenv("LISTEN_FDS", "3")
-	if got := Inherited(); got != nil {
-		t.Errorf("another process's: %v", got)
+	if kept, sockets := Inherited(); kept != nil || sockets != nil {
+		t.Errorf("took what is another process's: %v %v", kept, sockets)
 	}
 }

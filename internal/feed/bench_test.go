@@ -9,7 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// BenchmarkPublish measures Publish with subscribers that read at once, and with such as never do.
+// BenchmarkPublish measures Publish with subscribers that read at once, and with some that never
+// read.
 func BenchmarkPublish(b *testing.B) {
 	for _, stalled := range []bool{false, true} {
 		for _, n := range []int{0, 1, 10} {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package feed hands the events of containers and pod sandboxes to everyone who called
+// Package feed publishes the events of containers and pod sandboxes to everyone who called
 // GetContainerEvents: the kubelet (KEP-3386, evented PLEG), `crictl events`, node agents.
 //
 // # Use
 //
 //	stamp := f.Stamp(podID, time.Now()) // first the instant,
-//	ev := snapshot(podID, stamp)        // then the pod as it is, which is never older than it,
-//	f.Publish(ev)                       // then out. Nobody touches ev after this.
+//	ev := snapshot(podID, stamp)        // then the pod's state, which is not older,
+//	f.Publish(ev)                       // then the event. Nobody may touch ev after this.
 //
 //	s := f.Subscribe()
 //	defer s.Close()
@@ -16,69 +16,78 @@
 //		...
 //	}
 //
-// The publisher owes one thing: for one pod, Stamp, snapshot and Publish happen under a lock of
-// the pod's own, so that they are not interleaved with the pod's other events. When a pod is gone,
-// Forget it.
+// The publisher owes one thing: for one pod, Stamp, snapshot and Publish happen under a lock of the
+// pod's own, so that they do not mix with the pod's other events. When a pod is gone, Forget it.
 //
 // # Stamps
 //
-// created_at rises strictly within a pod, in the order of Publish. There is one clock for
-// all pods, and it never goes back, whatever the host's does: the kubelet keeps its cache by pod UID, and
-// one UID may have several sandboxes, one after the other. An instant on the same clock for
-// the timestamp of a PodSandboxStatusResponse comes from [Feed.Instant]; so the kubelet never takes
-// an older event for newer than a status it has read.
+// created_at rises strictly within a pod, in the order of Publish. One clock serves all pods, since
+// the kubelet keeps its cache by the UID of a pod, and a UID may have several sandboxes, one after
+// the other. The clock does not go back, whatever the host's does. An instant on the same clock,
+// for the timestamp of a PodSandboxStatusResponse, comes from [Feed.Instant]; so the kubelet does
+// not take an older event for newer than a status that it has read.
 //
 // # Queues
 //
-// Each subscriber has a queue of its own and does not know of the others.
+// Each subscriber has a queue of its own, independent of the others.
 //
-//   - Up to Config.Queue events wait as they are, none missing.
-//   - When one more comes, the queue collapses: of each container only its newest event stays, at its own
-//     place in the order. From then on a container's new event takes the place of its waiting
-//     one, until the subscriber has caught up. The newest is what counts: it carries the whole pod;
-//     no STOPPED is hidden by what came before it, and DELETED comes last of all.
+//   - Up to Config.Queue events wait in it as they are, none missing.
+//   - When one more comes, the queue collapses: of each container only the newest event stays, at
+//     its own place in the order. From then on a container's new event replaces the one that waits,
+//     until the subscriber has taken everything. The newest one is enough: it carries the whole
+//     pod, and no STOPPED is hidden by what came before it.
 //   - A collapsed queue holds at most max(Queue, Backlog) containers. One more drops the oldest
-//     DELETED, or if there is none the oldest event, and counts it in [Stats].Dropped.
-//     For what was dropped the subscriber's own relist is the net. A DELETED is not canceled
-//     out against a CREATED that was never delivered: the pod statuses in other events, or
-//     a list, may have shown the container to the subscriber all the same.
+//     DELETED, or the oldest event if there is none, and counts it in [Stats].Dropped. For what was
+//     dropped the subscriber has its own relist. A DELETED is not canceled out against a CREATED
+//     that was not delivered: the pod status in another event, or a list, may have shown the
+//     container to the subscriber all the same.
 //
-// What is left after coalescing or dropping is in the order of Publish, so stamps rise per pod in every queue.
+// Coalescing and dropping keep the order of Publish, so stamps rise per pod in every queue.
 //
 // # Memory
 //
-// CRI has no acknowledgements and its subscribers have no names. So that nothing is lost when a stream
-// breaks, the feed remembers the newest event of each container, and a new subscriber
-// begins with all that is remembered, in order. One rule says what is forgotten:
+// CRI has no acknowledgements, and its subscribers have no names. So that nothing is lost when a
+// stream breaks, the feed remembers the newest event of each container, and replays everything that
+// it remembers to each new subscriber, in order.
 //
-//	An event is forgotten Keep after it was last handed to a subscriber to which it was new.
+// A DELETED is not replayed. It takes the container out of the memory: a subscriber that missed it
+// finds out by its relist. The kubelet would suffer from a replay, since it drops a pod from its
+// cache for a DELETED of one of the pod's sandboxes whatever the stamp, also when the pod runs in a
+// later one.
 //
-// and three say when the clock of that rule stands still:
+// One rule says what else is forgotten:
 //
-//   - While nobody listens, nothing is forgotten.
-//   - For a subscriber that lags, now is the instant at which it last had nothing left to take.
-//   - For a subscriber that left, its now stays in force for another Keep, not counting the time in which
-//     nobody listens.
+//	An event is forgotten Keep after it was last handed to a subscriber that it was new to.
 //
-// So whoever comes back within Keep gets, of each container, at least the newest event that it may
-// have missed: what waited in its queue, what was handed to it within Keep before it
-// fell behind or left, and all since; also when another subscriber listened all the time, or came
-// first and took it as well. If nobody listened meanwhile, it may take as long as it likes.
-// The price: a subscriber that joins while all is well hears the newest events of the last Keep.
-// What is sent again is no younger for it, else subscribers that come and go would keep it for ever: a stream
-// that breaks twice may lose it, and the relist is the net. Times are kept to a sixteenth of Keep, always the
-// longer way. Delivery of final states is at least once, not exactly once; an event keeps its stamp when
-// it is sent again, so that the kubelet sees that it is old.
+// Three more say when the clock of that rule stands still:
 //
-// At most Config.Backlog containers are remembered; beyond that the oldest DELETED goes first, as above.
+//   - While there is no subscriber, nothing is forgotten.
+//   - For a subscriber that is behind, now is the instant at which it last had nothing left to
+//     take.
+//   - For a subscriber that left, that instant stays in force for another Keep, not counting the
+//     time in which there is no subscriber.
+//
+// So a subscriber that comes back within Keep gets, of each container that was not deleted, at
+// least the newest event that it may have missed: what waited in its queue, what was handed to it
+// within Keep before it fell behind or left, and everything since. That also holds if another
+// subscriber was there all the time, or came first and took the same events. If there was no other
+// subscriber meanwhile, it may stay away for as long as it likes.
+//
+// The price is that a subscriber that joins while all is well gets the newest events of the last
+// Keep. A replay does not make an event younger, since subscribers that come and go would keep it
+// for ever; a stream that breaks twice may lose it, and has its relist. Instants are kept to a
+// sixteenth of Keep, always on the longer side. Delivery is at least once; an event keeps its stamp
+// when it is replayed, so that the kubelet sees that it is old.
+//
+// At most Config.Backlog containers are remembered. One more drops the oldest.
 //
 // # Never
 //
-// No goroutine, no I/O, no log, no wait for a subscriber: Publish costs one mutex and a few steps
-// per subscriber, whatever they do. Next is the only thing here that blocks.
+// It has no goroutine, does no I/O, writes no log and does not wait for a subscriber: Publish takes
+// one mutex and a few steps per subscriber, whatever they do. Next is the only call that blocks.
 //
 // # To look at it live
 //
-// [Feed.Stats], exported as metrics: a Longest that grows is a subscriber that does not read;
-// Coalesced says that it was spared the steps between; Dropped and Restamped should be 0.
+// [Feed.Stats], exported as metrics: a Longest that grows is a subscriber that does not read.
+// Coalesced counts what it was spared. Dropped and Restamped should be 0.
 package feed

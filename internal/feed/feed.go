@@ -12,17 +12,21 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ErrClosed is what Next returns when the feed or the subscription is closed and nothing is left to take.
+// ErrClosed is returned by Next when the feed or the subscription is closed and nothing is left to
+// take.
 var ErrClosed = fmt.Errorf("the feed of container events is closed, subscribe again once berth is back: %w", errdefs.ErrUnavailable)
 
-// Config bounds a feed. Zero values take the defaults given.
+// Config bounds a feed. A zero value stands for the default.
 type Config struct {
-	// Queue is how many events wait for one subscriber before they are coalesced; 1024.
+	// Queue is how many events wait for one subscriber before they are coalesced. The default is
+	// 1024.
 	Queue int
-	// Backlog is how many containers' newest events are remembered for subscribers to come; 4096.
+	// Backlog is of how many containers the newest event is remembered for later subscribers. The
+	// default is 4096.
 	Backlog int
-	// Keep is for how long an event is remembered after it was handed out; 5 min, which is
-	// also how often a kubelet with evented PLEG relists. Negative: not at all.
+	// Keep is for how long an event is remembered after it was handed out. The default is 5
+	// minutes, which is also how often a kubelet with evented PLEG relists. A negative value means
+	// not at all.
 	Keep time.Duration
 }
 
@@ -32,30 +36,30 @@ func (c *Config) defaults() {
 	c.Keep = max(0, cmp.Or(c.Keep, 5*time.Minute))
 }
 
-// Stats is a feed at one instant. Totals count since New.
+// Stats describes a feed at one instant. Totals count from New on.
 type Stats struct {
 	Subscribers int // now
 	Queued      int // events waiting in all queues
 	Longest     int // events waiting in the longest queue
 	Backlog     int // containers whose newest event is remembered
-	// Published counts events, once each, however many subscribers there are.
+	// Published counts each event once, however many subscribers there are.
 	Published uint64
 	// Coalesced counts events that a subscriber did not get because a newer one of the same
 	// container took their place in its queue.
 	Coalesced uint64
-	// Dropped counts events that a subscriber, or the backlog while nobody listened, had to give up
-	// with nothing in their place.
+	// Dropped counts events that gave way in a full queue, or in the memory while there was no
+	// subscriber, with nothing in their place.
 	Dropped uint64
-	// Restamped counts events whose stamp did not rise within their pod: a publisher that does not keep
-	// Stamp, snapshot and Publish together.
+	// Restamped counts events whose stamp did not rise within their pod: the publisher does not
+	// keep Stamp, snapshot and Publish together.
 	Restamped uint64
 }
 
-// Feed fans events out. It is safe for concurrent use.
+// Feed publishes events to its subscribers. Its methods may be called from any goroutine.
 type Feed struct {
 	cfg Config
 
-	mu        sync.Mutex // guards all below, and every Subscription
+	mu        sync.Mutex // guards everything below, and every Subscription
 	closed    bool
 	clock     int64            // the highest stamp ever issued or published, ns since the epoch
 	pods      map[string]int64 // the last stamp published of each pod that is not forgotten
@@ -70,17 +74,17 @@ type Feed struct {
 	restamped uint64
 }
 
-// debt is what may have to be sent again: all that was handed out from Keep before level on. It is
-// owed to subscribers that left at, or shortly after, an instant, and lapses Keep later.
+// debt is what may have to be replayed: everything that was handed out from Keep before level on.
+// It is owed to the subscribers that left at an instant, or shortly after, and lapses Keep later.
 type debt struct {
-	at    time.Time // moved on by the time in which nobody listens
-	level time.Time // the earliest of theirs
+	at    time.Time // is moved on by the time in which there is no subscriber
+	level time.Time // the earliest of those subscribers' levels
 }
 
 // grain is the part of Keep (one in so many) to which times are kept, so that there are few debts.
 const grain = 16
 
-// New makes a feed that nobody listens to: it remembers from the start.
+// New makes a feed without subscribers. It remembers events from the start.
 func New(cfg Config) *Feed {
 	cfg.defaults()
 	return &Feed{
@@ -91,10 +95,10 @@ func New(cfg Config) *Feed {
 	}
 }
 
-// Stamp issues the created_at, in nanoseconds since the epoch, of the next event of a pod: now, or
-// just above the last stamp where the clock did not move on. Call it before taking the snapshot that
-// the event carries, so that the stamp is not later. No two calls get the same, for whichever
-// pods: see "Stamps" in the package's documentation.
+// Stamp returns the created_at, in nanoseconds since the epoch, of the next event of a pod: now, or
+// just above the last stamp if the clock did not move on. Call it before taking the snapshot that
+// the event carries, so that the stamp is not later than the snapshot. No two calls return the same
+// stamp, whatever their pods are: see "Stamps" in the package's documentation.
 func (f *Feed) Stamp(_ string, now time.Time) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,9 +106,10 @@ func (f *Feed) Stamp(_ string, now time.Time) int64 {
 	return f.clock
 }
 
-// Instant is the timestamp, in nanoseconds since the epoch, for a PodSandboxStatusResponse
-// whose snapshot is taken after the call: not below any stamp issued so far, so that the response is not taken
-// for older than an event it has already seen. It uses no stamp up.
+// Instant returns the timestamp, in nanoseconds since the epoch, of a PodSandboxStatusResponse
+// whose snapshot is taken after the call. It is not below any stamp returned so far, so that the
+// response is not taken for older than an event that the snapshot already includes. It does not use
+// up a stamp.
 func (f *Feed) Instant(now time.Time) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,10 +117,11 @@ func (f *Feed) Instant(now time.Time) int64 {
 	return f.clock
 }
 
-// Publish hands ev to every subscriber and remembers it. It never blocks. ev belongs to the feed
-// from here on and is shared: nobody may change it. Events of one pod go out in the order of the calls. A
-// created_at that is not above the pod's last is raised to just above it, and counted: order comes
-// first, and a publisher that uses Stamp as told never sees it. A closed feed ignores events.
+// Publish queues ev for every subscriber and remembers it. It does not block. From here on ev
+// belongs to the feed and is shared: nobody may change it. The events of one pod are delivered in
+// the order of the calls. A created_at that is not above the pod's last is raised to just above it,
+// and counted, since the order comes first; that does not happen to a publisher that uses Stamp as
+// it is documented. A closed feed ignores events.
 func (f *Feed) Publish(ev *runtimeapi.ContainerEventResponse) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,13 +134,7 @@ func (f *Feed) Publish(ev *runtimeapi.ContainerEventResponse) {
 	f.published++
 	it := item{ev: ev, seq: f.seq}
 
-	f.memory.put(it)
-	if f.memory.len() > f.cfg.Backlog {
-		lost := f.memory.evict()
-		if len(f.subs) == 0 && lost.heard.IsZero() {
-			f.dropped++ // with subscribers, each counts its own
-		}
-	}
+	f.rememberLocked(it)
 	for s := range f.subs {
 		coalesced, dropped := s.queue.push(it)
 		f.coalesced += uint64(coalesced)
@@ -148,7 +148,7 @@ func (f *Feed) Publish(ev *runtimeapi.ContainerEventResponse) {
 // orderLocked makes ev's stamp rise within its pod.
 func (f *Feed) orderLocked(ev *runtimeapi.ContainerEventResponse) {
 	pod := podOf(ev)
-	if last := f.pods[pod]; ev.CreatedAt <= last { // no stamp at all does not rise either
+	if last := f.pods[pod]; ev.CreatedAt <= last { // a stamp of 0 does not rise either
 		ev.CreatedAt = last + 1
 		f.restamped++
 	}
@@ -156,21 +156,22 @@ func (f *Feed) orderLocked(ev *runtimeapi.ContainerEventResponse) {
 	f.clock = max(f.clock, ev.CreatedAt)
 }
 
-// podOf is the sandbox that ev is about. An event of the sandbox itself names it twice.
+// podOf is the sandbox that ev is about. An event of the sandbox itself has it as its container
+// too.
 func podOf(ev *runtimeapi.ContainerEventResponse) string {
 	return cmp.Or(ev.GetPodSandboxStatus().GetId(), ev.GetContainerId())
 }
 
-// Forget lets go of what is known of a pod's stamps; it is called after the pod's last Publish. Events
-// of the pod that still wait are delivered. Unknown pods are no matter.
+// Forget drops what is known of a pod's stamps. Call it after the pod's last Publish. Events of the
+// pod that still wait are delivered. It does nothing for an unknown pod.
 func (f *Feed) Forget(podID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.pods, podID)
 }
 
-// Close ends the feed: subscribers take what is left in their queues and then get ErrClosed.
-// It may be called more than once.
+// Close ends the feed: subscribers take what is left in their queues, and then get ErrClosed. It
+// may be called more than once.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +184,7 @@ func (f *Feed) Close() {
 	}
 }
 
-// Stats looks at the feed. It costs a step per subscriber.
+// Stats describes the feed now. It costs one step per subscriber.
 func (f *Feed) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -3,8 +3,6 @@
 package feed
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -12,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -36,7 +33,7 @@ func publish(f *Feed, pod, id string, what runtimeapi.ContainerEventType) *event
 	return ev
 }
 
-// drain takes what waits, and leaves Next again without waiting for more, as a client that has its hands full.
+// drain takes what waits, and leaves Next without waiting for more, as a client does that is busy.
 func drain(t testing.TB, s *Subscription) []*event {
 	t.Helper()
 	var all []*event
@@ -53,7 +50,7 @@ func drain(t testing.TB, s *Subscription) []*event {
 	}
 }
 
-// waitIn takes what waits and leaves s as Next does that waits for more.
+// waitIn takes what waits, and goes on waiting in Next.
 func waitIn(t testing.TB, s *Subscription) {
 	t.Helper()
 	for {
@@ -65,7 +62,7 @@ func waitIn(t testing.TB, s *Subscription) {
 	}
 }
 
-// newest is the last event of each container.
+// newest is the newest event of each container.
 func newest(events []*event) map[string]*event {
 	m := map[string]*event{}
 	for _, ev := range events {
@@ -128,7 +125,7 @@ func TestStalledSubscriberAmongLiveOnesHarmsNoOne(t *testing.T) {
 		delete(want, id)
 	}
 	if len(want) != 0 {
-		t.Errorf("%d containers were never heard of", len(want))
+		t.Errorf("no event of %d containers was delivered", len(want))
 	}
 }
 
@@ -138,14 +135,14 @@ func TestSubscriberGoneDuringExitsGetsEveryFinalState(t *testing.T) {
 		name    string
 		others  int           // other subscribers, which read all along
 		away    time.Duration // gone for so long
-		thief   bool          // another subscribes first, and stays
+		first   bool          // another one subscribes first, and stays
 		stalled time.Duration // did not read for so long before it was gone
 	}{
 		{name: "alone", away: time.Second},
 		{name: "alone, for a day", away: 24 * time.Hour},
-		{name: "others listen meanwhile", others: 2, away: time.Minute},
-		{name: "another comes first", away: time.Minute, thief: true},
-		{name: "another comes first, after a day", away: 24 * time.Hour, thief: true},
+		{name: "others are subscribed meanwhile", others: 2, away: time.Minute},
+		{name: "another comes first", away: time.Minute, first: true},
+		{name: "another comes first, after a day", away: 24 * time.Hour, first: true},
 		{name: "it had stalled for an hour", others: 1, away: time.Minute, stalled: time.Hour},
 		{name: "it had stalled for an hour, alone for a day", away: 24 * time.Hour, stalled: time.Hour},
 	}
@@ -169,13 +166,13 @@ func TestSubscriberGoneDuringExitsGetsEveryFinalState(t *testing.T) {
 					}
 				}
 				exit(0, 50)
-				drain(t, s) // handed out, and lost on the way
+				drain(t, s) // handed out, and lost with the stream
 				time.Sleep(tt.stalled)
 				exit(50, 100)
 				s.Close()
 				exit(100, 350)
 				time.Sleep(tt.away)
-				if tt.thief {
+				if tt.first {
 					others = append(others, f.Subscribe())
 					waitIn(t, others[len(others)-1])
 					time.Sleep(time.Minute)
@@ -200,7 +197,7 @@ func TestTenThousandShortContainersInOrder(t *testing.T) {
 	const pods, each = 10, 1000
 	f := New(Config{Queue: pods * each * len(life)})
 	subs := []*Subscription{f.Subscribe(), f.Subscribe(), f.Subscribe()}
-	heard := make([][]*event, len(subs))
+	received := make([][]*event, len(subs))
 	var readers, pub sync.WaitGroup
 	for i, s := range subs {
 		readers.Go(func() {
@@ -209,7 +206,7 @@ func TestTenThousandShortContainersInOrder(t *testing.T) {
 				if err != nil {
 					return
 				}
-				heard[i] = append(heard[i], ev)
+				received[i] = append(received[i], ev)
 			}
 		})
 	}
@@ -225,12 +222,12 @@ func TestTenThousandShortContainersInOrder(t *testing.T) {
 	pub.Wait()
 	f.Close()
 	readers.Wait()
-	for _, got := range heard {
+	for _, got := range received {
 		checkRising(t, got)
 		next := map[string]int{}
 		for _, ev := range got {
 			if int(ev.ContainerEventType) != next[ev.ContainerId] {
-				t.Fatalf("%v, wanted %v", ev, life[next[ev.ContainerId]])
+				t.Fatalf("got %v, want %v", ev, life[next[ev.ContainerId]])
 			}
 			next[ev.ContainerId]++
 		}
@@ -243,20 +240,20 @@ func TestTenThousandShortContainersInOrder(t *testing.T) {
 	}
 }
 
-// PROPERTIES 9: stamps never later than the snapshot they come with.
+// PROPERTIES 9: a stamp is not later than the snapshot that it comes with.
 func TestStampsOnOneClock(t *testing.T) {
 	f := New(Config{})
 	now := time.Unix(1000, 0)
 	first := f.Stamp("p", now)
 	if first != now.UnixNano() {
-		t.Fatalf("a stamp that need not be raised is the time itself, not %d", first)
+		t.Fatalf("a stamp that need not be raised is %d instead of the time", first)
 	}
 	again, back := f.Stamp("p", now), f.Stamp("p", now.Add(-time.Hour))
 	if again != first+1 || back != again+1 {
-		t.Fatal("a clock that stands, or steps back, still makes stamps rise:", first, again, back)
+		t.Fatal("stamps do not rise while the clock stands or steps back:", first, again, back)
 	}
 	if other := f.Stamp("sandbox recreated for the same pod", now.Add(-time.Hour)); other <= back {
-		t.Fatal("the kubelet would take the pod's new sandbox for older than its last:", other)
+		t.Fatal("the kubelet would take the pod's new sandbox for older than its first one:", other)
 	}
 	last := f.Stamp("p", now)
 	if seen := f.Instant(now.Add(-time.Hour)); seen < last {
@@ -268,13 +265,13 @@ func TestStampsOnOneClock(t *testing.T) {
 	}
 }
 
-func TestPublisherThatMixesUpStampsIsPutInOrderAndCounted(t *testing.T) {
+func TestStampsThatDoNotRiseAreRaisedAndCounted(t *testing.T) {
 	f := New(Config{})
 	s := f.Subscribe()
 	for _, stamp := range []int64{10, 10, 3, 0, 12, 100} {
 		f.Publish(&event{ContainerId: "c", CreatedAt: stamp, PodSandboxStatus: &runtimeapi.PodSandboxStatus{Id: "p"}})
 	}
-	f.Publish(&event{ContainerId: "p", CreatedAt: 100}) // the sandbox itself, no status: the same pod
+	f.Publish(&event{ContainerId: "p", CreatedAt: 100}) // the same pod, without a status
 	f.Publish(&event{ContainerId: "other", CreatedAt: 1})
 	var stamps []int64
 	for _, ev := range drain(t, s) {
@@ -326,14 +323,20 @@ func TestHundredThousandEventsStayBounded(t *testing.T) {
 				if len(f.pods) != 0 || len(f.debts) != 0 || runtime.NumGoroutine() > before {
 					t.Fatalf("%d pods, %d goroutines before, %d after", len(f.pods), before, runtime.NumGoroutine())
 				}
-				if st := f.Stats(); st.Dropped == 0 {
+				if st := f.Stats(); st.Dropped == 0 && (forever || n > 0) {
 					t.Fatalf("what was dropped is not counted: %+v", st)
 				}
-				for _, s := range append(subs, f.Subscribe()) {
+				if st := f.Stats(); !forever && st.Backlog != 0 {
+					t.Fatalf("%d deleted containers are remembered", st.Backlog)
+				}
+				if forever { // there is something to be replayed
+					subs = append(subs, f.Subscribe())
+				}
+				for _, s := range subs {
 					got := drain(t, s)
 					checkRising(t, got)
-					if last := got[len(got)-1]; len(got) != backlog || podOf(last) != "p24999" {
-						t.Fatalf("%d events, the last %v", len(got), last)
+					if len(got) != backlog || podOf(got[len(got)-1]) != "p24999" {
+						t.Fatalf("%d events", len(got))
 					}
 					s.Close()
 				}
@@ -342,11 +345,11 @@ func TestHundredThousandEventsStayBounded(t *testing.T) {
 	}
 }
 
-func TestSubscribersThatComeAndGoLeaveNothing(t *testing.T) {
+func TestSubscribersThatComeAndGoLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := New(Config{})
 		kubelet := f.Subscribe()
-		for i := range 10_000 {
+		for i := range 2_000 {
 			s := f.Subscribe()
 			publish(f, "p", fmt.Sprint("c", i), stopped)
 			drain(t, s)
@@ -358,207 +361,9 @@ func TestSubscribersThatComeAndGoLeaveNothing(t *testing.T) {
 				t.Fatalf("%d debts kept", len(f.debts))
 			}
 		}
-		// Sent again and again to those that came, and forgotten all the same.
+		// It was replayed to everyone who came, and forgotten all the same.
 		if st := f.Stats(); st.Subscribers != 1 || st.Queued != 0 || st.Backlog > 1000 {
 			t.Fatalf("%+v", st)
 		}
 	})
-}
-
-func TestCoalescingKeepsTheNewestAtItsPlace(t *testing.T) {
-	f := New(Config{Queue: 4, Backlog: 4})
-	s := f.Subscribe()
-	publish(f, "p", "a", created)
-	publish(f, "p", "b", created)
-	publish(f, "p", "a", started)
-	publish(f, "q", "c", started)
-	if st := f.Stats(); st.Coalesced != 0 {
-		t.Fatalf("%+v", st)
-	}
-	publish(f, "p", "a", stopped) // one too many
-	if st := f.Stats(); st.Coalesced != 2 || st.Queued != 3 {
-		t.Fatalf("%+v", st)
-	}
-	publish(f, "p", "b", deleted)
-	equal(t, drain(t, s), "c:S", "a:X", "b:D")
-
-	publish(f, "p", "a", deleted) // it caught up: every event again
-	publish(f, "q", "c", stopped)
-	publish(f, "q", "c", deleted)
-	equal(t, drain(t, s), "a:D", "c:X", "c:D")
-}
-
-func TestASubscriberNeverQuiteLevelHoldsNoMoreThanWaits(t *testing.T) {
-	f := New(Config{Queue: 100})
-	s := f.Subscribe()
-	publish(f, "p", "c", created)
-	for range 100_000 {
-		publish(f, "p", "c", started)
-		if ev, err := s.take(); ev == nil || err != nil {
-			t.Fatal(ev, err)
-		}
-	}
-	if n := cap(s.queue.complete); n > 200 {
-		t.Fatalf("room for %d events, and one waits", n)
-	}
-	s.Close()
-	if s.queue.complete != nil {
-		t.Fatal("a closed subscription holds on to events")
-	}
-}
-
-func TestOverTheCapTheOldestDeletedGoesFirst(t *testing.T) {
-	f := New(Config{Queue: 1, Backlog: 3})
-	s := f.Subscribe()
-	publish(f, "p", "a", started)
-	publish(f, "p", "b", deleted)
-	publish(f, "p", "c", deleted)
-	publish(f, "p", "d", stopped)
-	if st := f.Stats(); st.Dropped != 1 {
-		t.Fatalf("%+v", st)
-	}
-	publish(f, "p", "e", started)
-	publish(f, "p", "f", started)
-	equal(t, drain(t, s), "d:X", "e:S", "f:S")
-	if st := f.Stats(); st.Dropped != 3 {
-		t.Fatalf("%+v", st)
-	}
-}
-
-func TestTheFirstSubscriberHearsWhatWasBeforeIt(t *testing.T) {
-	f := New(Config{})
-	for _, what := range life[:3] {
-		publish(f, "p", "a", what)
-	}
-	publish(f, "p", "b", created)
-	equal(t, drain(t, f.Subscribe()), "a:X", "b:C")
-}
-
-func TestAJoinerHearsTheLastKeepAndNoMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := New(Config{Keep: time.Minute})
-		kubelet := f.Subscribe()
-		read := func() { waitIn(t, kubelet) }
-		publish(f, "p", "old", stopped)
-		read()
-		time.Sleep(time.Minute + time.Minute/grain + 1)
-		publish(f, "p", "new", stopped)
-		read()
-		s := f.Subscribe()
-		equal(t, drain(t, s), "new:X")
-		publish(f, "p", "live", created)
-		equal(t, drain(t, s), "live:C")
-		read()
-		// What was sent again is not younger for it.
-		waitIn(t, s)
-		time.Sleep(time.Minute + time.Minute/grain + 1)
-		equal(t, drain(t, f.Subscribe()))
-	})
-}
-
-func TestKeepNegativeSendsNothingAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := New(Config{Keep: -1})
-		kubelet := f.Subscribe()
-		publish(f, "p", "a", stopped)
-		waitIn(t, kubelet)
-		time.Sleep(time.Nanosecond)
-		late := f.Subscribe()
-		equal(t, drain(t, late))
-		publish(f, "p", "b", stopped) // not taken by anyone yet
-		equal(t, drain(t, f.Subscribe()), "b:X")
-	})
-}
-
-func TestNextWaitsForAnEvent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := New(Config{})
-		s := f.Subscribe()
-		got := make(chan *event, 1)
-		go func() {
-			ev, err := s.Next(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
-			got <- ev
-		}()
-		synctest.Wait()
-		if len(got) != 0 {
-			t.Fatal("Next returned before there was an event")
-		}
-		want := publish(f, "p", "c", created)
-		if ev := <-got; ev != want {
-			t.Fatal(ev)
-		}
-	})
-}
-
-func TestNextEnds(t *testing.T) {
-	gone := errors.New("the client is gone")
-	tests := []struct {
-		name string
-		end  func(f *Feed, s *Subscription, cancel context.CancelCauseFunc)
-		want error
-	}{
-		{"with its context", func(_ *Feed, _ *Subscription, cancel context.CancelCauseFunc) { cancel(gone) }, gone},
-		{"with the subscription", func(_ *Feed, s *Subscription, _ context.CancelCauseFunc) { s.Close() }, ErrClosed},
-		{"with the feed", func(f *Feed, _ *Subscription, _ context.CancelCauseFunc) { f.Close() }, ErrClosed},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := New(Config{})
-				s := f.Subscribe()
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				got := make(chan error, 1)
-				go func() {
-					_, err := s.Next(ctx)
-					got <- err
-				}()
-				synctest.Wait()
-				tt.end(f, s, cancel)
-				if err := <-got; !errors.Is(err, tt.want) {
-					t.Fatal(err)
-				}
-				if _, err := s.Next(ctx); !errors.Is(err, tt.want) {
-					t.Fatal("the second time:", err)
-				}
-			})
-		})
-	}
-}
-
-func TestNextGivesNothingToAClientThatIsGone(t *testing.T) {
-	f := New(Config{})
-	s := f.Subscribe()
-	publish(f, "p", "c", stopped)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if ev, err := s.Next(ctx); ev != nil || !errors.Is(err, context.Canceled) {
-		t.Fatal(ev, err)
-	}
-	s.Close()
-	equal(t, drain(t, f.Subscribe()), "c:X")
-}
-
-func TestAClosedFeedIsEmptiedAndThenClosed(t *testing.T) {
-	f := New(Config{})
-	s := f.Subscribe()
-	want := publish(f, "p", "c", stopped)
-	f.Close()
-	f.Close()
-	publish(f, "p", "c", deleted)
-	if ev, err := s.Next(t.Context()); ev != want || err != nil {
-		t.Fatal(ev, err)
-	}
-	for _, s := range []*Subscription{s, f.Subscribe()} {
-		if _, err := s.Next(t.Context()); !errors.Is(err, ErrClosed) || !errdefs.IsUnavailable(err) {
-			t.Fatal(err)
-		}
-		s.Close()
-	}
-	if st := f.Stats(); st != (Stats{Published: 1}) {
-		t.Fatalf("%+v", st)
-	}
 }

@@ -12,13 +12,15 @@ import (
 // entry is the newest event of a container.
 type entry struct {
 	item
-	heard      time.Time // when it was handed to a subscriber that it was new to; zero: never. For the feed's memory only
+	// handed is when it was handed to a subscriber that it was new to. It is zero if it never was, and
+	// in a queue.
+	handed     time.Time
 	prev, next *entry
 }
 
-// latest holds the newest event of each container, in order. Every operation but all and forget(all)
-// takes constant time: those of deleted containers are chained apart, so that the oldest DELETED
-// is found without a search.
+// latest holds the newest event of each container, in order. Every operation but all and
+// forget(all) takes constant time: the events of deleted containers have a chain of their own, so
+// that the oldest DELETED is found without a search.
 type latest struct {
 	entries         map[string]*entry // by container ID
 	living, deleted chain             // each by rising seq
@@ -28,20 +30,27 @@ func newLatest() *latest { return &latest{entries: map[string]*entry{}} }
 
 func (l *latest) len() int { return len(l.entries) }
 
-// get returns nil for a container that is not there.
+// get returns nil for a container that has no event.
 func (l *latest) get(id string) *entry { return l.entries[id] }
 
-// put adds it, which is newer than all that is there. replaced says that an older event of its container went.
+// put adds it, which is newer than everything that is there. replaced says that it took the place
+// of an older event of its container.
 func (l *latest) put(it item) (replaced bool) {
 	id := it.ev.GetContainerId()
-	if old := l.entries[id]; old != nil {
-		l.remove(old)
-		replaced = true
-	}
+	replaced = l.drop(id)
 	e := &entry{item: it}
 	l.entries[id] = e
 	l.chainOf(e).push(e)
 	return replaced
+}
+
+// drop removes the event of a container, if it has one.
+func (l *latest) drop(id string) (had bool) {
+	e := l.entries[id]
+	if e != nil {
+		l.remove(e)
+	}
+	return e != nil
 }
 
 func (l *latest) remove(e *entry) {
@@ -50,17 +59,22 @@ func (l *latest) remove(e *entry) {
 }
 
 func (l *latest) chainOf(e *entry) *chain {
-	if e.ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
+	if isDeletion(e.ev) {
 		return &l.deleted
 	}
 	return &l.living
 }
 
-// oldest returns nil when nothing is there.
+// isDeletion reports whether ev says that its container was removed.
+func isDeletion(ev *runtimeapi.ContainerEventResponse) bool {
+	return ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
+}
+
+// oldest returns nil when there is no event.
 func (l *latest) oldest() *entry { return older(l.living.head, l.deleted.head) }
 
-// evict removes and returns what is missed least: the oldest DELETED, whose container a list
-// does not show any more either, else the oldest.
+// evict removes and returns the event that can best be done without: the oldest DELETED, since a
+// list shows that its container is gone, or else the oldest event.
 func (l *latest) evict() *entry {
 	e := l.deleted.head
 	if e == nil {
@@ -70,13 +84,13 @@ func (l *latest) evict() *entry {
 	return e
 }
 
-// forget removes what was handed out before limit: from the head of each chain as far as there
-// is nothing else, or wherever it is.
+// forget removes what was handed out before limit: at the heads of the chains, up to the first
+// event that stays, or everywhere if all is true.
 func (l *latest) forget(limit time.Time, all bool) {
 	for _, c := range []*chain{&l.living, &l.deleted} {
 		for e := c.head; e != nil; {
 			next := e.next
-			if !e.heard.IsZero() && e.heard.Before(limit) {
+			if !e.handed.IsZero() && e.handed.Before(limit) {
 				l.remove(e)
 			} else if !all {
 				break
@@ -104,7 +118,7 @@ func (l *latest) all() iter.Seq[*entry] {
 	}
 }
 
-// older is the one with the lower seq; nil is no entry.
+// older is the entry with the lower seq. Either may be nil.
 func older(a, b *entry) *entry {
 	if a == nil || b != nil && b.seq < a.seq {
 		return b
@@ -112,7 +126,7 @@ func older(a, b *entry) *entry {
 	return a
 }
 
-// chain is a list of entries through their own links.
+// chain is a list of entries, by their own links.
 type chain struct{ head, tail *entry }
 
 func (c *chain) push(e *entry) {

@@ -7,31 +7,47 @@ import (
 	"time"
 )
 
-// heardLocked notes that it was handed to s. If it had been handed to someone before s joined, it is sent
-// again, and is no younger for that: subscribers that come and go would keep it for ever.
-func (f *Feed) heardLocked(s *Subscription, it item, now time.Time) {
-	e := f.memory.get(it.ev.GetContainerId())
-	if e == nil || e.seq != it.seq {
-		return // a newer one of its container is remembered in its place
+// rememberLocked keeps the newest event of each container that was not deleted.
+func (f *Feed) rememberLocked(it item) {
+	if isDeletion(it.ev) {
+		f.memory.drop(it.ev.GetContainerId())
+		return
 	}
-	if e.heard.IsZero() || !e.heard.Before(s.joined) {
-		e.heard = now
+	f.memory.put(it)
+	if f.memory.len() <= f.cfg.Backlog {
+		return
+	}
+	if lost := f.memory.evict(); len(f.subs) == 0 && lost.handed.IsZero() {
+		f.dropped++ // if there are subscribers, each of them counts its own
 	}
 }
 
-// ageLocked forgets what was handed out longer than Keep ago. It looks at the oldest events only, which
-// costs nothing per call over time, unless all is asked for.
+// handedLocked notes that it was handed to s. If it had been handed to another subscriber before s
+// joined, it is a replay and does not become younger: subscribers that come and go would keep it
+// for ever.
+func (f *Feed) handedLocked(s *Subscription, it item, now time.Time) {
+	e := f.memory.get(it.ev.GetContainerId())
+	if e == nil || e.seq != it.seq {
+		return // it is not remembered any more, or a newer one of its container is
+	}
+	if e.handed.IsZero() || !e.handed.Before(s.joined) {
+		e.handed = now
+	}
+}
+
+// ageLocked forgets what was handed out more than Keep ago. It looks at the oldest events alone,
+// whose cost evens out over the calls, unless all is true.
 func (f *Feed) ageLocked(now time.Time, all bool) {
 	if len(f.subs) == 0 {
-		return // nobody listens: time stands still
+		return // time stands still
 	}
 	f.memory.forget(f.levelLocked(now).Add(-f.cfg.Keep-f.cfg.Keep/grain), all)
 }
 
-// levelLocked is the instant that counts as now for what is forgotten: every subscriber that is here, or
-// to which something is owed, had taken by then all there was.
+// levelLocked is the instant that counts as now when events are forgotten: by then every subscriber
+// that is here, or to which something is owed, had taken everything that there was.
 func (f *Feed) levelLocked(now time.Time) time.Time {
-	if len(f.subs) > 0 { // else the time of debts stands still
+	if len(f.subs) > 0 { // else time stands still for debts too
 		f.debts = slices.DeleteFunc(f.debts, func(d debt) bool {
 			return now.Sub(d.at) >= f.cfg.Keep+f.cfg.Keep/grain
 		})
@@ -48,34 +64,34 @@ func (f *Feed) levelLocked(now time.Time) time.Time {
 	return level
 }
 
-// joinLocked makes s a subscriber that begins with all that is remembered.
+// joinLocked makes s a subscriber, which begins with everything that is remembered.
 func (f *Feed) joinLocked(s *Subscription, now time.Time) {
 	if len(f.subs) == 0 {
-		// Whoever comes first must not use up what is owed to the others that left.
+		// The first to come back must not use up what is owed to the others that left.
 		for i := range f.debts {
 			f.debts[i].at = f.debts[i].at.Add(now.Sub(f.idleSince))
 		}
 	}
 	f.ageLocked(now, true)
-	// What it is given now it has not taken yet: that stays remembered until s caught up, and is owed
-	// to s if it leaves before.
+	// It has taken nothing of this yet: everything stays remembered until s has caught up, and is
+	// owed to s if it leaves before.
 	s.level = f.levelLocked(now)
 	for e := range f.memory.all() {
-		s.queue.push(e.item) // holds Backlog containers at least: neither coalesces nor drops
+		s.queue.push(e.item) // it has room for Backlog containers, so it drops nothing
 	}
 	f.subs[s] = struct{}{}
 }
 
-// leaveLocked takes s out.
+// leaveLocked ends what joinLocked began.
 func (f *Feed) leaveLocked(s *Subscription, now time.Time) {
 	s.stopWaitingLocked(now)
 	f.ageLocked(now, true)
 	f.oweLocked(s.level, now)
 	delete(f.subs, s)
-	f.idleSince = now // matters if s was the last
+	f.idleSince = now // it is read only if s was the last subscriber
 }
 
-// oweLocked adds a debt, or adds to the last one where that is recent.
+// oweLocked adds a debt, or adds to the last one if that is recent.
 func (f *Feed) oweLocked(level, now time.Time) {
 	if n := len(f.debts); n > 0 && now.Sub(f.debts[n-1].at) < f.cfg.Keep/grain {
 		f.debts[n-1].level = earlier(f.debts[n-1].level, level)

@@ -18,13 +18,14 @@ type item struct {
 //	   └───────────────────────────────┘
 //	              emptied
 //
-// Complete, it holds every event; collapsed, the newest of each container, at most of most containers.
-// It stays collapsed until it is empty, rather than until it is shorter than limit: collapsing
-// walks the queue, and a subscriber about as fast as the events come must not cause that walk every time.
+// A complete queue holds every event, a collapsed one the newest event of each container, of no
+// more than most containers. It stays collapsed until it is empty, and not only until it is shorter
+// than limit: collapsing walks the queue, and a subscriber about as fast as the events come must
+// not cause that walk at every event.
 type queue struct {
 	limit, most int
 	complete    []item
-	head        int     // of complete; what is before it was taken
+	head        int     // of complete; what is before it has been taken
 	collapsed   *latest // nil while complete
 }
 
@@ -35,7 +36,8 @@ func (q *queue) len() int {
 	return len(q.complete) - q.head
 }
 
-// push appends it. It says how many waiting events were coalesced into newer ones, and how many were dropped.
+// push appends it. It returns how many waiting events gave way to newer ones of their containers,
+// and how many were dropped.
 func (q *queue) push(it item) (coalesced, dropped int) {
 	if q.collapsed == nil {
 		if q.len() < q.limit {
@@ -54,7 +56,7 @@ func (q *queue) push(it item) (coalesced, dropped int) {
 	return coalesced, dropped
 }
 
-// collapse keeps the newest event of each container and says how many others there were.
+// collapse keeps the newest event of each container and returns how many others there were.
 func (q *queue) collapse() (coalesced int) {
 	q.collapsed = newLatest()
 	for _, it := range q.complete[q.head:] {
@@ -79,13 +81,13 @@ func (q *queue) pop() (item, bool) {
 		return item{}, false
 	}
 	it := q.complete[q.head]
-	q.complete[q.head] = item{} // the event may be large: do not hold on to it
+	q.complete[q.head] = item{} // the event may be large, so it must not be kept in memory
 	q.head++
 	switch {
 	case q.head == len(q.complete):
 		q.complete, q.head = q.complete[:0], 0
 	case q.head > len(q.complete)/2:
-		// A subscriber that is never quite level must not make the slice grow for ever.
+		// A subscriber that never quite catches up must not make the slice grow for ever.
 		n := copy(q.complete, q.complete[q.head:])
 		clear(q.complete[n:])
 		q.complete, q.head = q.complete[:n], 0

@@ -10,22 +10,23 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Subscription is one subscriber's place in a feed. Next is for one goroutine at a time; Close may be called
-// from any. Who called Subscribe calls Close.
+// Subscription is one subscriber's place in a feed. Next is for one goroutine at a time; Close may
+// be called from any. The caller of Subscribe closes it.
 type Subscription struct {
 	feed *Feed
-	wake chan struct{} // holds one token when there may be something new to see
+	wake chan struct{} // holds one token when there may be something new
 
 	// Guarded by feed.mu:
 	closed  bool
 	queue   queue
-	waiting bool      // in Next, and nothing to take since level
-	level   time.Time // when it last had nothing left to take; now, while waiting
+	waiting bool      // in Next, which has found nothing to take
+	level   time.Time // when it last had nothing left to take; while waiting, that is now
 	joined  time.Time
 }
 
-// Subscribe opens a subscription. It begins with what the feed remembers, then goes on with all that
-// is published from here on. On a closed feed its Next returns ErrClosed.
+// Subscribe opens a subscription. It begins with a replay of what the feed remembers, in which
+// there is no DELETED, and goes on with everything that is published from here on. On a closed feed
+// its Next returns ErrClosed.
 func (f *Feed) Subscribe() *Subscription {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,9 +41,9 @@ func (f *Feed) Subscribe() *Subscription {
 	return s
 }
 
-// Next returns the next event, which is shared and must not be changed. It blocks until there is one,
-// ctx ends (its cause is wrapped), or the feed or the subscription is closed (ErrClosed). Once ctx ended
-// it hands out nothing, so that no event goes to a client that is known to be gone.
+// Next returns the next event, which is shared and must not be changed. It blocks until there is
+// one, ctx ends (its cause is wrapped), or the feed or the subscription is closed (ErrClosed). Once
+// ctx has ended it returns no event, so that none goes to a client that is known to be gone.
 func (s *Subscription) Next(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
 	for {
 		if ctx.Err() != nil {
@@ -59,7 +60,8 @@ func (s *Subscription) Next(ctx context.Context) (*runtimeapi.ContainerEventResp
 	}
 }
 
-// take returns the event at the head of the queue; neither event nor error says to wait.
+// take returns the event at the head of the queue. It returns neither an event nor an error when
+// there is nothing to take, and the subscriber waits from then on.
 func (s *Subscription) take() (*runtimeapi.ContainerEventResponse, error) {
 	f := s.feed
 	f.mu.Lock()
@@ -70,7 +72,7 @@ func (s *Subscription) take() (*runtimeapi.ContainerEventResponse, error) {
 		return nil, ErrClosed
 	}
 	if it, ok := s.queue.pop(); ok {
-		f.heardLocked(s, it, now)
+		f.handedLocked(s, it, now)
 		return it.ev, nil
 	}
 	if f.closed {
@@ -80,22 +82,22 @@ func (s *Subscription) take() (*runtimeapi.ContainerEventResponse, error) {
 	return nil, nil
 }
 
-// giveUp ends a wait that brought nothing.
+// giveUp ends a wait in which no event came.
 func (s *Subscription) giveUp() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	s.stopWaitingLocked(time.Now())
 }
 
-// stopWaitingLocked notes that s was level until now.
+// stopWaitingLocked notes that s had nothing left to take until now.
 func (s *Subscription) stopWaitingLocked(now time.Time) {
 	if s.waiting {
 		s.waiting, s.level = false, now
 	}
 }
 
-// Close ends the subscription; a Next that waits returns ErrClosed. What was not taken stays with the
-// feed for whoever subscribes next. It may be called more than once.
+// Close ends the subscription; a Next that waits returns ErrClosed. What was not taken stays in the
+// feed's memory for the next subscriber. Close may be called more than once.
 func (s *Subscription) Close() {
 	f := s.feed
 	f.mu.Lock()
@@ -109,8 +111,8 @@ func (s *Subscription) Close() {
 	s.wakeUp()
 }
 
-// wakeUp makes Next look again. The token stays until it does, so that none is lost between its
-// look and its wait.
+// wakeUp makes Next look at the queue again. The token stays until Next takes it, so that no event
+// is missed between its look and its wait.
 func (s *Subscription) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:

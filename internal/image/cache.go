@@ -26,9 +26,9 @@ func (c *Cache[V]) Get(key string) (V, bool) {
 	return v, ok
 }
 
-// Put remembers a value of so many bytes. When there is no room everything else is forgotten: that is
-// rare, and cheap to read again. A value that takes more than an eighth of the room is not kept, so
-// that one image cannot push out all others.
+// Put remembers a value of so many bytes. When there is no room everything else is forgotten: that
+// is rare, and cheap to read again. A value that takes more than an eighth of the room is not kept,
+// so that one image cannot push out all others.
 func (c *Cache[V]) Put(key string, v V, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

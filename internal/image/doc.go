@@ -6,8 +6,8 @@
 // # Promises
 //
 //   - List, Status, Resolve and Name answer from memory.
-//   - One pull for each image and credentials, however many ask, and one unpacking for each image. It
-//     ends when everybody who asked has gone; a pull also ends when no byte has come for
+//   - One pull for each image and credentials, however many ask, and one unpacking for each image.
+//     It ends when everybody who asked has gone; a pull also ends when no byte has come for
 //     [Config].PullTimeout, an unpacking after [Config].UnpackTimeout.
 //   - Credentials go to the registry that they are for and to no other. An error names no
 //     credentials: what a URL carries beyond its path is cut off.

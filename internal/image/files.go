@@ -14,8 +14,8 @@ const (
 	maxCachedFiles = 16 << 20
 )
 
-// Files returns the image's /etc/passwd and /etc/group. They are read once for each image, as long as
-// they are small enough to be remembered.
+// Files returns the image's /etc/passwd and /etc/group. They are read once for each image, as long
+// as they are small enough to be remembered.
 func (s *Service) Files(ctx context.Context, chainID string) (passwd, group []byte, err error) {
 	if f, ok := s.files.Get(chainID); ok {
 		return f[0], f[1], nil

@@ -30,8 +30,8 @@ type flight[V any] struct {
 	err     error
 }
 
-// join waits for the work under key, which run does, or for ctx. The context of run is cancelled with
-// a cause; cancel cancels it with another one.
+// join waits for the work under key, which run does, or for ctx. The context of run is cancelled
+// with a cause; cancel cancels it with another one.
 func (f *flights[K, V]) join(ctx context.Context, key K, run func(ctx context.Context, cancel context.CancelCauseFunc) (V, error)) (V, error) {
 	var none V
 	f.mu.Lock()

@@ -31,7 +31,8 @@ type Backend interface {
 	Get(ctx context.Context, name string) (Stored, error)
 	// Pull fetches and unpacks ref and stores it under ref. progress is called whenever bytes come.
 	Pull(ctx context.Context, ref string, creds Credentials, progress func()) (Stored, error)
-	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no name.
+	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no
+	// name.
 	Import(ctx context.Context, path, ref string) ([]Stored, error)
 	// Unpack makes the snapshots of a stored name. Those that exist are kept. ErrNotFound when
 	// layers are missing.
@@ -45,7 +46,8 @@ type Backend interface {
 	// CopyOut copies the directory path of the image's root into dir. ErrNotFound when the image is
 	// not unpacked.
 	CopyOut(ctx context.Context, chainID, path, dir string) error
-	// Usage measures until ctx ends; what it could not measure by then is as it was the time before.
+	// Usage measures until ctx ends; what it could not measure by then is as it was the time
+	// before.
 	Usage(ctx context.Context) (Usage, error)
 	Snapshotter() string
 }
@@ -95,8 +97,8 @@ func New(b Backend, cfg Config) *Service {
 	return s
 }
 
-// Changed says that a name was made, changed or removed. It never blocks: when more names change than
-// can wait, all names are read again.
+// Changed says that a name was made, changed or removed. It never blocks: when more names change
+// than can wait, all names are read again.
 func (s *Service) Changed(name string) {
 	select {
 	case s.dirty <- name:
@@ -112,8 +114,8 @@ func (s *Service) Changed(name string) {
 	}
 }
 
-// Run follows changes and measures usage until ctx ends. It ends the pulls and unpackings in flight,
-// and waits for them.
+// Run follows changes and measures usage until ctx ends. It ends the pulls and unpackings in
+// flight, and waits for them.
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.sample(ctx) })

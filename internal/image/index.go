@@ -21,8 +21,8 @@ func (i Image) Ref() string {
 	return i.ID
 }
 
-// Title returns the name that a person knows the image by: its first tag, else its first repo digest,
-// else its ID.
+// Title returns the name that a person knows the image by: its first tag, else its first repo
+// digest, else its ID.
 func (i Image) Title() string {
 	if len(i.Tags) > 0 {
 		return i.Tags[0]

@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Remove removes an image with all its names, by whichever of them it is called: CRI removes images,
-// not tags. Removing what is absent succeeds.
+// Remove removes an image with all its names, by whichever of them it is called: CRI removes
+// images, not tags. Removing what is absent succeeds.
 func (s *Service) Remove(ctx context.Context, ref string) error {
 	i, err := s.Resolve(ref)
 	if errdefs.IsNotFound(err) {
@@ -33,8 +33,8 @@ func (s *Service) Remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-// Import reads the images of an archive and returns their names. ref names an image that has no name
-// in the archive.
+// Import reads the images of an archive and returns their names. ref names an image that has no
+// name in the archive.
 func (s *Service) Import(ctx context.Context, path, ref string) ([]string, error) {
 	if ref != "" {
 		n, err := Normalize(ref)

@@ -16,7 +16,8 @@ type pullKey struct {
 	creds Credentials
 }
 
-// Pull makes sure that the image is here in the version that the registry has now, and returns its ID.
+// Pull makes sure that the image is here in the version that the registry has now, and returns its
+// ID.
 func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig) (string, error) {
 	name, err := Normalize(ref)
 	if err != nil {

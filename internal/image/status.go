@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Resolve finds an image by ID, by the beginning of one (of at least 4 digits), or by name. ErrNotFound
-// names what was asked for.
+// Resolve finds an image by ID, by the beginning of one (of at least 4 digits), or by name.
+// ErrNotFound names what was asked for.
 func (s *Service) Resolve(ref string) (Image, error) {
 	if ref == "" {
 		return Image{}, fmt.Errorf("no image was named: %w", errdefs.ErrInvalidArgument)

@@ -63,8 +63,8 @@ func TestAnImageIsNamedByItsFirstTagElseItsDigestElseItsID(t *testing.T) {
 	}
 }
 
-// An answer of the store that is older than the one in memory took its place: an image that was pulled
-// while all were read anew was gone.
+// An answer of the store that is older than the one in memory took its place: an image that was
+// pulled while all were read anew was gone.
 func TestAnOlderAnswerDoesNotReplaceANewerOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &slowList{fake: newFake(), release: make(chan struct{})}

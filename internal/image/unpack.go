@@ -36,8 +36,8 @@ func (s *Service) Unpack(ctx context.Context, id string) error {
 	return nil
 }
 
-// unpacked runs f, which needs the image with that chain ID unpacked, and runs it again once the image
-// was unpacked if that is what it lacked.
+// unpacked runs f, which needs the image with that chain ID unpacked, and runs it again once the
+// image was unpacked if that is what it lacked.
 func (s *Service) unpacked(ctx context.Context, chainID string, f func() error) error {
 	err := f()
 	if !errdefs.IsNotFound(err) {

@@ -16,8 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// An image that ctr fetched, or whose snapshots were lost, could not be run: "parent snapshot does not
-// exist". It is unpacked when it is needed, once for all who wait.
+// An image that ctr fetched, or whose snapshots were lost, could not be run: "parent snapshot does
+// not exist". It is unpacked when it is needed, once for all who wait.
 func TestAnImageThatIsNotUnpackedIsUnpackedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -11,8 +11,8 @@ import (
 
 const (
 	usageInterval = 30 * time.Second
-	// usageBudget is how long one measurement may take. The writable layers of containers are walked
-	// file by file, and how many files there are is up to the containers.
+	// usageBudget is how long one measurement may take. The writable layers of containers are
+	// walked file by file, and how many files there are is up to the containers.
 	usageBudget = 5 * time.Second
 )
 

@@ -32,7 +32,8 @@
 //
 // Slow is not stuck: work that needs 30 seconds would never be done in attempts that are cut off
 // after 10. The deadline of a head's next attempt is therefore twice as long whenever an attempt on
-// it failed at or past its own deadline, up to MaxDeadline. Three things do not change the deadline:
+// it failed at or past its own deadline, up to MaxDeadline. Three things do not change the
+// deadline:
 //
 //   - A failure before the deadline. It says that something is wrong, not that there was too little
 //     time. If each failure counted, a few refused connections would be enough to let the first

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// run runs a Runner inside the bubble and stops it at the test's end.
+// run makes a Runner and starts it.
 func run[T comparable](t *testing.T, cfg Config, h Handler[id, T]) *Runner[id, T] {
 	t.Helper()
 	r := NewRunner(cfg, h, nil)
@@ -22,6 +22,7 @@ func run[T comparable](t *testing.T, cfg Config, h Handler[id, T]) *Runner[id, T
 	return r
 }
 
+// start runs r until the end of the test.
 func start[T comparable](t *testing.T, r *Runner[id, T]) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -30,8 +31,8 @@ func start[T comparable](t *testing.T, r *Runner[id, T]) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// The race of a shared back-off map: an event that arrives while the attempt on its ID is
-// failing was put back over, or lost.
+// With a back-off map that all IDs share, an event that arrives while the attempt on its ID fails is
+// overwritten, or lost.
 func TestAnEventOfferedWhileAnAttemptIsFailingIsHandledAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handled []string
@@ -87,12 +88,13 @@ func TestJitterOnlyProlongs(t *testing.T) {
 	}
 }
 
-func TestAThousandWedgedLanesDelayNobody(t *testing.T) {
+// PROPERTIES 3.
+func TestAThousandStuckLanesDoNotDelayAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{})
 		r := run(t, Config{}, func(ctx context.Context, a Attempt[id, int]) Result {
 			if a.Key != "c1001" {
-				<-free // obeys no deadline
+				<-free // whatever its deadline is
 			}
 			return Done()
 		})
@@ -157,7 +159,7 @@ func TestAPokeTriesNow(t *testing.T) {
 	})
 }
 
-// PROPERTIES 18: what is in a long back-off is not seen within 2 s of the disk having room again.
+// PROPERTIES 18: what waits in a long back-off is not recorded within 2 s of the disk having room.
 func TestRetryWithinNeverWaitsLongerThanItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waits []time.Duration
@@ -181,8 +183,8 @@ func TestRetryWithinNeverWaitsLongerThanItsLimit(t *testing.T) {
 	})
 }
 
-// PROPERTIES 21: work that takes 30 s was cut off after 10 s and began anew, for ever, the more so
-// as somebody who waited for it poked the lane.
+// PROPERTIES 21: work that takes 30 s was cut off after 10 s and began again, for ever. Whoever waits
+// for it pokes its lane now and then.
 func TestSlowWorkIsDoneAlthoughItsLaneIsPoked(t *testing.T) {
 	for _, poked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -26,9 +26,7 @@ type modelLane struct {
 // FuzzMachine plays operations to the machine and to the model. Each byte is one: two bits choose
 // the lane, three are an argument, three the operation.
 func FuzzMachine(f *testing.F) {
-	seed := rand.Uint64()
-	f.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 2))
+	r := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		b := make([]byte, 300)
 		for i := range b {

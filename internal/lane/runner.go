@@ -42,8 +42,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Runner drives a [Machine]. It owns the lock, the clock and the goroutines: one for each attempt in
-// flight, and one for all that waits. Its methods may be called from any goroutine.
+// Runner drives a [Machine]. It owns the lock, the clock and the goroutines: one for each attempt
+// in flight, and one for all that waits. Its methods may be called from any goroutine.
 type Runner[K Key, T comparable] struct {
 	handle Handler[K, T]
 	obs    Observer[K]

@@ -151,12 +151,12 @@ func (l *Log) pump(s *stream) {
 		}
 		if err == nil {
 			if wait != firstWait {
-				l.ok(s)
+				s.ok(l.o.Report)
 			}
 			wait = firstWait
 			continue
 		}
-		l.fail(s, err)
+		s.fail(l.o.Report, err)
 		if !l.sleep(&wait) {
 			return
 		}
@@ -275,7 +275,7 @@ func (l *Log) append(s *stream, last bool) bool {
 		if l.takeTurn(context.Background()) != nil {
 			return false
 		}
-		silent := time.AfterFunc(silentTimeout, func() { l.fail(s, errSilent) })
+		silent := time.AfterFunc(silentTimeout, func() { s.fail(l.o.Report, errSilent) })
 		err := l.appendLocked(s, last)
 		silent.Stop()
 		<-l.turn
@@ -283,10 +283,10 @@ func (l *Log) append(s *stream, last bool) bool {
 			return false
 		}
 		if err == nil {
-			l.ok(s)
+			s.ok(l.o.Report)
 			return true
 		}
-		l.fail(s, err)
+		s.fail(l.o.Report, err)
 		if !l.sleep(&wait) {
 			return false
 		}

@@ -185,7 +185,7 @@ func (a Attachment) OpenStdin() (io.WriteCloser, error) {
 	if !a.l.o.Stdin {
 		return nil, fmt.Errorf("the container has no stdin: %w", errdefs.ErrFailedPrecondition)
 	}
-	f, err := os.OpenFile(a.l.path("stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(a.l.o.in("stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("the container's stdin is closed: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}

@@ -24,9 +24,9 @@ type Bridge struct {
 
 // conf returns the default network as a CNI list.
 //
-// The plug-in could masquerade by itself (ipMasq), with a chain for each pod. But a deletion that was
-// interrupted finds no interface when it is tried again, takes the pod for gone, and leaves the chain
-// for ever. So berth has one rule for the bridge, where there is iptables to add it.
+// The plug-in could masquerade by itself (ipMasq), with a chain for each pod. But a deletion that
+// was interrupted finds no interface when it is tried again, takes the pod for gone, and leaves the
+// chain for ever. So berth has one rule for the bridge, where there is iptables to add it.
 func (b *Bridge) conf() []byte {
 	c := map[string]any{
 		"cniVersion": "1.0.0",
@@ -60,9 +60,9 @@ func haveIPTables() bool {
 	return err == nil
 }
 
-// Rule returns the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D: what
-// pods send to any place but the bridge leaves under the host's address. Like the bridge it stays
-// when berth ends.
+// Rule returns the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D:
+// what pods send to any place but the bridge leaves under the host's address. Like the bridge it
+// stays when berth ends.
 func (b *Bridge) Rule() []string {
 	return []string{
 		"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name,
@@ -86,8 +86,8 @@ func (b *Bridge) masquerade(ctx context.Context) error {
 	return nil
 }
 
-// iptables runs a command on the table nat. While others change the tables it tries again, for about
-// two seconds.
+// iptables runs a command on the table nat. While others change the tables it tries again, for
+// about two seconds.
 func iptables(ctx context.Context, args ...string) error {
 	const busy = 4 // the exit code while others hold the tables
 	for wait := 5 * time.Millisecond; ; wait *= 2 {

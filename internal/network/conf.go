@@ -20,8 +20,8 @@ import (
 const (
 	// ownSource begins the source of the default network.
 	ownSource = "berth's default bridge "
-	// quiet is how long the directory must be unchanged before it is read: files are often written in
-	// several steps.
+	// quiet is how long the directory must be unchanged before it is read: files are often written
+	// in several steps.
 	quiet = 100 * time.Millisecond
 	// pollInterval is how often the directory is looked at where it cannot be watched.
 	pollInterval = 5 * time.Second
@@ -52,7 +52,8 @@ func newWatcher() (watcher, error) {
 }
 
 // Run follows the configuration directory until ctx ends. inotify instances are few (128 for each
-// user), and others may have all of them: the directory is then polled, and watching is tried again.
+// user), and others may have all of them: the directory is then polled, and watching is tried
+// again.
 func (n *Network) Run(ctx context.Context) error {
 	reported := false
 	for ctx.Err() == nil {

@@ -72,8 +72,8 @@ type Network struct {
 	}
 }
 
-// New reads the configuration directory once. What is missing or invalid there is not an error: Status
-// reports it.
+// New reads the configuration directory once. What is missing or invalid there is not an error:
+// Status reports it.
 func New(cfg Config) (*Network, error) {
 	for _, d := range []string{cfg.NetNSDir, cfg.CacheDir} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -91,8 +91,8 @@ func New(cfg Config) (*Network, error) {
 	return n, nil
 }
 
-// Status is nil when pods can be connected. Otherwise it says what is missing and where berth looks for
-// it.
+// Status is nil when pods can be connected. Otherwise it says what is missing and where berth looks
+// for it.
 func (n *Network) Status() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -151,8 +151,8 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	return out, nil
 }
 
-// Teardown disconnects the pod with the configuration that Setup recorded, or with the active one where
-// there is no record because berth was killed in between. The namespace may be gone. It is
+// Teardown disconnects the pod with the configuration that Setup recorded, or with the active one
+// where there is no record because berth was killed in between. The namespace may be gone. It is
 // idempotent.
 func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	list, err := n.listFor(recorded)

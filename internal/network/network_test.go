@@ -26,7 +26,8 @@ import (
 
 var bridges int
 
-// build makes a Network with directories, a bridge and a subnet of its own, and with the real plug-ins.
+// build makes a Network with directories, a bridge and a subnet of its own, and with the real
+// plug-ins.
 func build(t *testing.T, edit func(*Config)) *Network {
 	t.Helper()
 	bin, err := filepath.Abs("../../build/cni")
@@ -74,7 +75,8 @@ func connect(t *testing.T, n *Network, id string) (Pod, Result) {
 	}
 	r, err := n.Setup(t.Context(), p)
 	t.Cleanup(func() {
-		// While others change the host's tables the kernel says that it is busy. berth's lanes try again.
+		// While others change the host's tables the kernel says that it is busy. berth's lanes try
+		// again.
 		err := n.Teardown(context.Background(), p, r)
 		for i := 0; err != nil && i < 20; i++ {
 			time.Sleep(50 * time.Millisecond)
@@ -284,8 +286,8 @@ func TestAPluginThatIsLeftAtWorkIsEnded(t *testing.T) {
 	}
 	_, left := works("left", 0)
 	other, alive := works("left-not", 0)
-	// The environment of a pod's process is the pod's to choose, and reading it may block for ever: a
-	// process in another mount namespace is not looked into.
+	// The environment of a pod's process is the pod's to choose, and reading it may block for ever:
+	// a process in another mount namespace is not looked into.
 	forged, forgedAlive := works("left", syscall.CLONE_NEWNS)
 	if err := n.Teardown(t.Context(), Pod{ID: "left", Name: "left", NetNS: n.PathFor("left")}, Result{}); err != nil {
 		t.Fatal(err)

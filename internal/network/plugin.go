@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endPlugins ends the plug-ins, and what they run, that an earlier berth left at work on a pod when it
-// was killed: one that connects the pod, and goes on while the pod is disconnected, would leave
+// endPlugins ends the plug-ins, and what they run, that an earlier berth left at work on a pod when
+// it was killed: one that connects the pod, and goes on while the pod is disconnected, would leave
 // what is in no record. They are recognised by the variable in which CNI passes the pod's ID.
 func endPlugins(ctx context.Context, podID string) error {
 	procs, err := os.ReadDir("/proc")
@@ -34,10 +34,11 @@ func endPlugins(ctx context.Context, podID string) error {
 	return nil
 }
 
-// worksOn reports whether a process has the pod's ID in its environment. Only the host's own processes
-// are looked into: reading the environment takes the lock of the process's memory map, which a
-// container may hold for ever, and what is in it is the container's to choose. A container always has a
-// mount namespace of its own, which it cannot leave for the host's, and a plug-in has berth's.
+// worksOn reports whether a process has the pod's ID in its environment. Only the host's own
+// processes are looked into: reading the environment takes the lock of the process's memory map,
+// which a container may hold for ever, and what is in it is the container's to choose. A container
+// always has a mount namespace of its own, which it cannot leave for the host's, and a plug-in has
+// berth's.
 func worksOn(pid int, podID string) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	own, err := os.Readlink("/proc/self/ns/mnt")

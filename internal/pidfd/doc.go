@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pidfd watches the init processes of containers and pod sandboxes through pidfds, and owns
-// the identity of a process. It is the kernel's witness of an exit: it speaks for every runtime whose
-// init is a process of this host, whatever became of the shim or of containerd.
+// the identity of a process. It is the kernel's witness of an exit: it speaks for every runtime
+// whose init is a process of this host, whatever became of the shim or of containerd.
 //
 // # Use
 //
@@ -14,25 +14,25 @@
 //
 // # Promises
 //
-//   - A process that lives is not reported as ended, and a process that was given the pid of an earlier
-//     one is not taken for it: an identity is the pid, the start time and the boot.
-//   - The sink gets a fact as soon as a process ended, and a measured one as soon as the kernel can say
-//     how: from the zombie, or on Linux 6.15 and later from the pidfd after the process was reaped. If
-//     the kernel cannot say, the fact is not measured. An ID has at most one measured fact, and no fact
-//     follows it.
-//   - Watch, Forget, Signal and Look do not wait for the loop, and the loop does not wait for them or
-//     for the sink, which must not block.
-//   - Descriptors that somebody keeps a copy of (package fdstore) are not a burden: what is not watched
-//     any more does not wake the loop.
+//   - A process that lives is not reported as ended, and a process that was given the pid of an
+//     earlier one is not taken for it: an identity is the pid, the start time and the boot.
+//   - The sink gets a fact as soon as a process ended, and a measured one as soon as the kernel can
+//     say how: from the zombie, or on Linux 6.15 and later from the pidfd after the process was
+//     reaped. If the kernel cannot say, the fact is not measured. An ID has at most one measured
+//     fact, and no fact follows it.
+//   - Watch, Forget, Signal and Look do not wait for the loop, and the loop does not wait for them
+//     or for the sink, which must not block.
+//   - Descriptors that somebody keeps a copy of (package fdstore) are not a burden: what is not
+//     watched any more does not wake the loop.
 //
 // # Never
 //
-// It decides nothing: package exit says which of several facts stands, package pod what follows from
-// it. It writes no log. The other witnesses live elsewhere: the task (containerd's Wait) and the event
-// stream in package ctrd, the audit in package pod.
+// It decides nothing: package exit says which of several facts stands, package pod what follows
+// from it. It writes no log. The other witnesses live elsewhere: the task (containerd's Wait) and
+// the event stream in package ctrd, the audit in package pod.
 //
 // # To look at it live
 //
-// ls -l /proc/$(pidof berth)/fd | grep pidfd: one for each process that is watched. The fdinfo of each
-// has the pid.
+// ls -l /proc/$(pidof berth)/fd | grep pidfd: one for each process that is watched. The fdinfo of
+// each has the pid.
 package pidfd

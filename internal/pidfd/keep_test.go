@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A descriptor that the service manager has a copy of does not leave the epoll set when berth closes
-// its own: the loop would be woken for it without end, and could not even take it out any more.
+// A descriptor that the service manager has a copy of does not leave the epoll set when berth
+// closes its own: the loop would be woken for it without end, and could not even take it out any
+// more.
 func TestADescriptorThatSomebodyElseKeepsDoesNotSpinTheLoop(t *testing.T) {
 	s := &shelf{fds: map[string]int{}}
 	w, err := New(nil, s, nil)

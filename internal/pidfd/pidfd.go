@@ -55,15 +55,16 @@ type watch struct {
 // Keeper keeps copies of pidfds beyond the end of this process: see package fdstore. Its methods
 // must not block.
 type Keeper interface {
-	// Keep keeps a copy of fd under id, in place of what it has under that id. fd stays the caller's.
+	// Keep keeps a copy of fd under id. fd stays the caller's. What was kept under id was dropped
+	// before.
 	Keep(id string, fd int)
 	// Drop gives up what is kept under id, which may be nothing.
 	Drop(id string)
 }
 
 // New makes a watcher. It calls sink for each fact, from the goroutine of Run, and sink must not
-// block. keep may be nil. inherited are the pidfds, by ID, that an earlier berth left with its Keeper;
-// the watcher closes them. The caller must call Run, which closes everything at its end.
+// block. keep may be nil. inherited are the pidfds, by ID, that an earlier berth left with its
+// Keeper; the watcher closes them. The caller must call Run, which closes everything at its end.
 func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -95,13 +96,13 @@ func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher,
 // (PIDFD_INFO_EXIT, Linux 6.15).
 func (w *Watcher) Exact() bool { return w.exact }
 
-// Watch starts watching p as the init process of id and returns p's full identity. Call it after the
-// process was made and, so that no exit goes unseen, before it is started.
+// Watch starts watching p as the init process of id and returns p's full identity. Call it after
+// the process was made and, so that no exit goes unseen, before it is started.
 //
-// p.StartTicks may be 0, for a process that the runtime made just now; it must be set for one that is
-// known from a record. Watch returns [ErrGone] when the process does not exist any more, unless an
-// earlier berth left a pidfd of it: then the sink gets what that pidfd still says. Watching the same
-// process under the same ID again does nothing; another process takes the place of the first.
+// p.StartTicks may be 0, for a process that the runtime made just now; it must be set for one that
+// is known from a record. Watch returns [ErrGone] when the process does not exist any more, unless
+// an earlier berth left a pidfd of it: then the sink gets what that pidfd still says. Watching the
+// same process under the same ID again does nothing; another process takes the place of the first.
 //
 // The caller may read more about the process by its pid, such as its cgroup. If [Watcher.Look] says
 // afterwards that the process is alive, what was read is about this process, and not about a later
@@ -116,9 +117,13 @@ func (w *Watcher) Watch(id string, p Process) (Process, error) {
 	delete(w.mu.inherited, id)
 	w.mu.Unlock()
 
-	fd, identity, err := -1, p, error(nil)
+	var fd int
+	var identity Process
+	var err error
 	if inherited {
-		fd, identity, inherited, err = claim(left, p)
+		if fd, identity, inherited, err = claim(left, p); !inherited && w.keep != nil {
+			w.keep.Drop(id)
+		}
 	} else {
 		fd, identity, err = open(p)
 	}
@@ -142,6 +147,9 @@ func (w *Watcher) add(id string, fd int, p Process, kept bool) (Process, error) 
 			return old.proc, nil
 		}
 		w.dropLocked(old)
+		if w.keep != nil {
+			w.keep.Drop(id)
+		}
 	}
 	w.mu.nextSlot++
 	wt := &watch{
@@ -163,8 +171,8 @@ func (w *Watcher) add(id string, fd int, p Process, kept bool) (Process, error) 
 	return p, nil
 }
 
-// Forget stops watching id, and drops what is kept or was inherited for it. It does nothing for an ID
-// that is not watched.
+// Forget stops watching id, and drops what is kept or was inherited for it. It does nothing for an
+// ID that is not watched.
 func (w *Watcher) Forget(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,8 +214,8 @@ func (w *Watcher) dropLocked(wt *watch) {
 	_ = unix.Close(wt.fd)
 }
 
-// Signal sends sig to the process of id through its pidfd, so that it cannot reach another process. It
-// returns errdefs.ErrNotFound when id is not watched, and [ErrGone] when its process was reaped.
+// Signal sends sig to the process of id through its pidfd, so that it cannot reach another process.
+// It returns errdefs.ErrNotFound when id is not watched, and [ErrGone] when its process was reaped.
 func (w *Watcher) Signal(id string, sig unix.Signal) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

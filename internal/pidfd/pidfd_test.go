@@ -149,6 +149,9 @@ func TestExitCodesAreReported(t *testing.T) {
 // As long as the parent does not reap it, a zombie has its wait status, on every kernel.
 func TestTheCodeOfAZombieIsRead(t *testing.T) {
 	h := collect(t)
+	if !h.zombies {
+		t.Fatal("this test needs CAP_SYS_PTRACE: run it as root")
+	}
 	cmd, end := process(t, "exit 42")
 	defer func() { _ = cmd.Wait() }()
 	if _, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)}); err != nil {
@@ -349,8 +352,8 @@ func (s *shelf) Drop(id string) {
 	}
 }
 
-// A pidfd does not say when its process ended, so no instant is made up for a process that ended while
-// no berth ran.
+// A pidfd does not say when its process ended, so no instant is made up for a process that ended
+// while no berth ran.
 func TestAnExitThatNobodySawHasNoInstant(t *testing.T) {
 	s := &shelf{fds: map[string]int{}}
 	cmd, end := process(t, "exit 42")

@@ -18,8 +18,8 @@ import (
 // taken for it.
 type Process struct {
 	Pid uint32 `json:"pid"`
-	// StartTicks is field 22 of /proc/PID/stat: the instant of its start, in clock ticks after boot.
-	// 0 means that it is not known.
+	// StartTicks is field 22 of /proc/PID/stat: the instant of its start, in clock ticks after
+	// boot. 0 means that it is not known.
 	StartTicks uint64 `json:"startTicks,omitempty"`
 	// BootID is /proc/sys/kernel/random/boot_id of the boot in which the process was started. Empty
 	// means that it is not known.
@@ -45,10 +45,11 @@ var BootID = sync.OnceValue(func() string {
 // open opens a pidfd of p and completes p's identity.
 //
 // A pidfd stands for one process for ever. It does not keep that process's pid from being given to
-// another process once its own was reaped, so both steps that go by the pid may find another process:
+// another process once its own was reaped, so both steps that go by the pid may find another
+// process:
 //
-//   - pidfd_open: if p comes from a record, its start time tells. If p was made just now, the caller has
-//     the pid from the runtime, which has not reported its end.
+//   - pidfd_open: if p comes from a record, its start time shows that. If p was made just now, the
+//     caller has the pid from the runtime, which has not reported its end.
 //   - the reading of /proc/PID/stat: see identify.
 func open(p Process) (int, Process, error) {
 	if p.Pid == 0 {
@@ -76,13 +77,13 @@ func open(p Process) (int, Process, error) {
 // identify completes the identity of p, of which fd is the pidfd, or returns [ErrGone] if fd is the
 // pidfd of another process.
 //
-// What /proc says of a pid is about fd's process only while that has not been reaped, so it is looked
-// at whether it has been after the reading. If it has:
+// What /proc says of a pid is about fd's process only while that has not been reaped, so it is
+// looked at whether it has been after the reading. If it has:
 //
-//   - A start time that was known and was found again is p's. p was started before fd was opened, and a
-//     process that got its pid after fd's process was reaped was started later than that.
-//   - A start time that was not known stays so: what was read may be about another process. fd itself
-//     can still say how p ended.
+//   - A start time that was known and was found again is p's. p was started before fd was opened,
+//     and a process that got its pid after fd's process was reaped was started later than that.
+//   - A start time that was not known stays so: what was read may be about another process. fd
+//     itself can still say how p ended.
 func identify(fd int, p Process) (Process, error) {
 	st, err := readStat(p.Pid)
 	mine := err == nil && !reaped(fd)
@@ -99,8 +100,8 @@ func identify(fd int, p Process) (Process, error) {
 }
 
 // claim takes the pidfd that an earlier berth left for p. kept is false if that one is not p's, as
-// after a start that was undone and made again under the same ID; then claim has closed it and opened
-// another. claim owns left either way.
+// after a start that was undone and made again under the same ID; then claim has closed it and
+// opened another. claim owns left either way.
 func claim(left int, p Process) (fd int, _ Process, kept bool, err error) {
 	pid := pidOf(left)
 	if pid > 0 && (p.Pid == 0 || p.Pid == uint32(pid)) { //nolint:gosec // a pid is not negative
@@ -121,8 +122,8 @@ func claim(left int, p Process) (fd int, _ Process, kept bool, err error) {
 	return fd, identity, false, err
 }
 
-// reaped reports whether the process of a pidfd was reaped. Signal 0 checks only whether there still is
-// a process, and a zombie is one.
+// reaped reports whether the process of a pidfd was reaped. Signal 0 checks only whether there
+// still is a process, and a zombie is one.
 func reaped(fd int) bool {
 	return errors.Is(unix.PidfdSendSignal(fd, 0, nil, 0), unix.ESRCH)
 }
@@ -138,8 +139,8 @@ func ended(fd int) bool {
 	}
 }
 
-// pidOf is the pid of a pidfd's process (pidfd_open(2), "Pid" in /proc/self/fdinfo). It is not above 0
-// once the process was reaped.
+// pidOf is the pid of a pidfd's process (pidfd_open(2), "Pid" in /proc/self/fdinfo). It is not
+// above 0 once the process was reaped.
 func pidOf(fd int) int {
 	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {

@@ -23,8 +23,8 @@ func ofReaped(t *testing.T) (fd int, pid uint32) {
 	return fd, uint32(cmd.Process.Pid)
 }
 
-// Between pidfd_open and the reading of /proc/PID/stat, the process can be reaped and its pid given to
-// another: here, to this test. The start time that is read then is not the watched process's.
+// Between pidfd_open and the reading of /proc/PID/stat, the process can be reaped and its pid given
+// to another: here, to this test. The start time that is read then is not the watched process's.
 func TestAnIdentityIsNotReadFromAProcessThatGotThePidMeanwhile(t *testing.T) {
 	fd, _ := ofReaped(t)
 	defer unix.Close(fd)
@@ -59,8 +59,8 @@ func TestAZombieStillHasItsIdentity(t *testing.T) {
 	}
 }
 
-// A start that kill -9 cut off is undone by the next berth and made again under the same ID. What the
-// service manager kept of the first process must not be taken for the second.
+// A start that kill -9 cut off is undone by the next berth and made again under the same ID. What
+// the service manager kept of the first process must not be taken for the second.
 func TestAPidfdLeftOfAnEarlierStartIsNotTakenForTheNewProcess(t *testing.T) {
 	dead, _ := ofReaped(t)
 	alive := ownPidfd(t)

@@ -13,16 +13,17 @@ import (
 	"berth/internal/exit"
 )
 
-// wakeSlot is what epoll reports for the eventfd that ends the loop. Slots of processes are above 0.
+// wakeSlot is what epoll reports for the eventfd that ends the loop. Slots of processes are above
+// 0.
 const wakeSlot = -1
 
-// Run reports exits until ctx ends, and returns nil then. Any other error keeps it from waiting, and
-// is final. All descriptors are closed when it returns.
+// Run reports exits until ctx ends, and returns nil then. Any other error keeps it from waiting,
+// and is final. All descriptors are closed when it returns.
 func (w *Watcher) Run(ctx context.Context) error {
 	woke := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(woke)
-		_, _ = unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // any number but 0, in any byte order
+		_, _ = unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // any number but 0
 	})
 	defer func() {
 		if !stop() {
@@ -69,8 +70,8 @@ func (w *Watcher) close() {
 // observe turns one epoll event into the fact that can be stated now, if it states anything new.
 //
 // A pidfd is readable once the last thread of its process ended, and hung up once the process was
-// reaped (Linux 6.9). Between the two the process is a zombie, and /proc has its wait status. After it
-// was reaped, Linux 6.15 and later have the wait status for PIDFD_GET_INFO. Earlier kernels have
+// reaped (Linux 6.9). Between the two the process is a zombie, and /proc has its wait status. After
+// it was reaped, Linux 6.15 and later have the wait status for PIDFD_GET_INFO. Earlier kernels have
 // nothing, and the fact is not measured.
 func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	w.mu.Lock()
@@ -93,7 +94,8 @@ func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 		fact.Code, fact.Measured = exitCode(status), true
 	}
 	if ok || reaped {
-		// Epoll is level-triggered: a descriptor that stays in the set would wake the loop without end.
+		// Epoll is level-triggered: a descriptor that stays in the set would wake the loop without
+		// end.
 		wt.reported = true
 		_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, wt.fd, nil)
 		return fact, true
@@ -135,8 +137,8 @@ func pidfdExit(fd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(uint32(info.Exit_code)), true
 }
 
-// mayTrace reports whether this thread has CAP_SYS_PTRACE. Without it /proc shows every exit status as
-// 0, which must not be taken for a success (proc_pid_stat(5), field 52).
+// mayTrace reports whether this thread has CAP_SYS_PTRACE. Without it /proc shows every exit status
+// as 0, which must not be taken for a success (proc_pid_stat(5), field 52).
 func mayTrace() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -146,7 +148,8 @@ func mayTrace() bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
 }
 
-// kernelAtLeast compares the running kernel's release. It is false for a release that cannot be read.
+// kernelAtLeast compares the running kernel's release. It is false for a release that cannot be
+// read.
 func kernelAtLeast(major, minor int) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

@@ -26,6 +26,9 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 	if err := p.mustBeReady(); err != nil {
 		return "", fmt.Errorf("create container %s: %w", name, err)
 	}
+	if err := spec.CheckContainer(config); err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
 	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
 		if err := c.createContainer(ctx, id, p, config); err != nil {
 			return fmt.Errorf("create container %s: %w", name, err)
@@ -40,13 +43,18 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err != nil {
 		return err
 	}
+	if err := spec.CheckImage(img.Config); err != nil {
+		return fmt.Errorf("image %s: %w", imageRef(config), err)
+	}
 	u, err := c.planContainer(id, p, config, img)
 	if err != nil {
 		return err
 	}
 	ctx, done := u.interruptible(ctx)
 	defer done()
-	_ = u.task.tryLock() // nobody else knows u yet
+	// Nobody else knows u yet. A removal of the pod may find it from here on, and changes it only once
+	// its record is there.
+	_, _ = u.task.tryLock(), u.changing.tryLock()
 	if !c.units.add(u) {
 		return fmt.Errorf("sandbox %s is removed: %w", p.id, errdefs.ErrNotFound)
 	}
@@ -54,6 +62,8 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err == nil {
 		err = c.store.Commit(state.NewContainer(*u.container, *u.now()))
 	}
+	u.erased = err != nil
+	u.changing.unlock()
 	if err != nil {
 		c.units.drop(u)
 		u.task.unlock()
@@ -133,10 +143,16 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	if ctx.Err() != nil {
 		return ctx.Err() // interrupted when everything was made already
 	}
-	return u.change(func(st *state.Status) bool {
+	removing := false
+	err = u.change(func(st *state.Status) bool {
+		removing = st.Removing
 		st.Phase, st.SELinuxLabel = state.Created, u.label()
-		return true
+		return !removing
 	})
+	if removing {
+		return errRemoved
+	}
+	return err
 }
 
 // prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node

@@ -108,6 +108,9 @@ func decideCreated(o observed) action {
 	case taskRunning:
 		return actionAdopt
 	case taskStopped:
+		if !o.Recorded { // the process is on record before it is started: this one was made, and undone
+			return actionUndoStart
+		}
 		return actionReport
 	}
 	switch o.Process { // its shim does not answer, or is dead

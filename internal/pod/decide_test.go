@@ -29,7 +29,8 @@ func TestDecide(t *testing.T) {
 		{phase: state.Created, removing: "yes", recorded: some, task: some, process: some, want: actionRelease},
 		{phase: state.Created, removing: "no", recorded: some, task: taskCreated, process: some, want: actionUndoStart},
 		{phase: state.Created, removing: "no", recorded: some, task: taskRunning, process: some, want: actionAdopt},
-		{phase: state.Created, removing: "no", recorded: some, task: taskStopped, process: some, want: actionReport},
+		{phase: state.Created, removing: "no", recorded: "no", task: taskStopped, process: some, want: actionUndoStart},
+		{phase: state.Created, removing: "no", recorded: "yes", task: taskStopped, process: some, want: actionReport},
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processAlive, want: actionAbandon}, // its shim died
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processUnreachable, want: actionAbandon},
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processGone, want: actionLost},

@@ -1,40 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pod is the controller: the life of every pod sandbox and container, from the
-// request to the last thing given back.
+// Package pod is the controller: the life of every pod sandbox and container, from the request to
+// the last thing that is given back.
 //
-// # Two flows
+// # Two stories
 //
-// What people ask for (Run, Create, Start, Stop, Remove) is a call here that works on one
-// [unit] and commits each step before the next outside effect. What happens by itself (a process
-// ends) comes in as an [exit.Fact] from any witness, through [Controller.Exited], and
-// goes down the unit's lane in two steps:
+// What people ask for is a method of [Controller]. It works on one [unit], a sandbox or a container,
+// and commits each step before the next effect outside:
 //
-//	settle    vet, measure, OOM verdict, left-overs, bounded log drain, commit, tell      (settle.go)
-//	release   task, stdio, network, netns, container, snapshot, sandbox, files            (release.go)
+//	run.go  create.go  start.go  stop.go  remove.go  query.go
 //
-// Containers and sandboxes go the same way; a unit is either.
+// What happens by itself begins with a fact from any witness, or with a comparison of the records
+// with the outside, and goes down the lane of the unit:
+//
+//	observe.go    a witness reports that a process ended
+//	settle.go     measure, OOM verdict, leftovers, commit, drain the log, publish
+//	teardown.go   give back task, stdio, network, namespace, container, snapshot, files
+//	decide.go     what follows from a record and what is observed outside. Pure
+//	recover.go    restore the records at boot; compare them with containerd
+//	audit.go      look for ends that no witness reported
+//	orphans.go    give back what is ours and has no record
+//
+// Each of these is a type that holds what it uses and nothing else; controller.go puts them together.
+// They share a few that own state: the registry of units, the calls in flight, the operations that
+// outlive their callers, the processes (what the kernel says), the output (stdio), the lanes.
 //
 // # Promises
 //
-//   - An exit is durable and visible before any of its clean-up starts, and settled once.
-//   - Readers (status, list) are served from memory, from the last durable status, and take
-//     no lock that is held over I/O.
-//   - What is made outside is in the unit's record before it is made (state.Hold), and struck
-//     off after it was given back. A process is in it before it is started.
-//   - Whatever the kernel watches and says to live is not EXITED, whoever claims so; what was
-//     made for a start that failed is ended before that is told.
-//   - What is ours and has no record all the same is reaped, each on a lane of its own (reap.go).
-//   - A call retried by a client that did not get its answer joins the one in flight (join.go).
-//   - After a restart, [Controller.Recover] brings records and the outside together by one
-//     table (recover.go).
+//   - An exit is durable and visible before any of its release starts, and settled exactly once.
+//   - Readers (status, list) are served from memory, from the last durable status, and take no lock
+//     that is held over I/O.
+//   - What is made outside is in the unit's record before it is made (state.Hold), and struck off
+//     after it was given back. A process is on record before it is started.
+//   - What the kernel watches and says to be alive is not EXITED, whoever claims so. What was made
+//     for a start that failed is ended before EXITED is published.
+//   - A call that a client repeats because it did not get its answer joins the one in flight.
+//   - A removal is on record before it can hang, and goes on without its caller.
+//   - berth serves from the records, before containerd has answered anything. A call that depends on
+//     what is not known yet, the start of a container whose start may have been cut off, waits.
+//   - A panic in an operation ends that operation with an error. A panic anywhere else ends the
+//     process, with its stack.
+//
+// # What other rooms get
+//
+// [Controller.Target] describes a sandbox or container to rooms that work on one: exec, attach,
+// port-forward, statistics. [Hooks] are the places where NRI plug-ins and CDI devices take part.
 //
 // # Never
 //
-// No containerd, no gRPC, no sockets: what is outside is behind the interfaces of ports.go.
+// No containerd, no gRPC, no mounts, no sockets: what is outside is behind the interfaces of
+// ports.go.
 //
 // # To look at it live
 //
-// `berth debug lanes` shows the lanes that are not idle, `berth timeline ID` what happened
-// to one unit.
+// `berth debug lanes` shows the lanes that are not idle, `berth timeline ID` what happened to one
+// unit.
 package pod

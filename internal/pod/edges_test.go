@@ -141,6 +141,37 @@ func TestAStopOfAPodInterruptsCreationsInFlight(t *testing.T) {
 	})
 }
 
+// A removal that arrives while the last step of a creation is being committed is not lost.
+func TestARemovalDuringACreationTakesEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		hang := make(chan struct{})
+		w.set(func() { w.block["create-container"] = hang })
+		created := make(chan error, 1)
+		go func() {
+			_, err := b.CreateContainer(t.Context(), p, ctr("c1"))
+			created <- err
+		}()
+		synctest.Wait()
+		c := b.units.allContainers()[0]
+		if err := markRemoving(c); err != nil {
+			t.Fatal(err)
+		}
+		close(hang)
+		if err := <-created; !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("created: %v", err)
+		}
+		<-c.removed
+		w.set(func() {
+			if w.objects["container/"+c.id] || w.objects["snapshot/"+c.id] {
+				t.Errorf("left: %v", w.objects)
+			}
+		})
+	})
+}
+
 // A removal whose caller gives up is on record, says what it waits for, and goes on by itself.
 func TestARemovalThatHangsIsOnRecordAndGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -423,8 +454,7 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 	})
 }
 
-// The kubelet forgets a pod, by its UID, when it is told that the sandbox in the event was deleted:
-// the event must not name the pod while another sandbox of it lives.
+// The kubelet forgets a pod, by its UID, when the sandbox in the event is reported deleted: the event must not name the pod while another sandbox of it lives.
 func TestTheDeletionOfAnOldSandboxDoesNotNameItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())

@@ -29,8 +29,9 @@ import (
 	"berth/internal/state"
 )
 
-// world is everything outside, in memory: containerd, the kernel, the network, the disk. What is to fail is set by
-// name; what was done is recorded. It outlives a controller, so that a restart finds it.
+// world is everything outside, in memory: containerd, the kernel, the network, the disk. What is to
+// fail is set by name; what was done is recorded. It outlives a controller, so that a restart finds
+// it.
 type world struct {
 	mu        sync.Mutex
 	tasks     map[string]*fakeTask
@@ -52,6 +53,8 @@ type world struct {
 	exact     bool
 	down      bool // containerd
 	c         *Controller
+	hooks     Hooks
+	specs     map[string]*specs.Spec // of containers, by ID
 }
 
 type fakeTask struct {
@@ -66,7 +69,7 @@ type fakeTask struct {
 func newWorld() *world {
 	return &world{
 		tasks: map[string]*fakeTask{}, objects: map[string]bool{}, netns: map[string]bool{}, cni: map[string]bool{}, watched: map[string]bool{},
-		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{},
+		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{}, specs: map[string]*specs.Spec{},
 		oom: map[string]uint64{}, waits: map[string]int{}, nextPid: 100, exact: true,
 	}
 }
@@ -141,6 +144,7 @@ func (w fakeRuntime) DeleteSandbox(ctx context.Context, id string) error {
 	return w.unmake(ctx, "sandbox", id)
 }
 func (w fakeRuntime) CreateContainer(ctx context.Context, o Object) error {
+	w.set(func() { w.specs[o.ID] = o.Spec })
 	return w.make(ctx, "container", o.ID)
 }
 func (w fakeRuntime) DeleteContainer(ctx context.Context, id string) error {
@@ -229,7 +233,8 @@ func (w fakeRuntime) TaskState(ctx context.Context, id string) (TaskState, error
 
 func (w fakeRuntime) Sandboxer(string) Sandboxer { return remote{pauser{w}} }
 
-// remote is a sandboxer of containerd's: its sandboxes are not tasks that a list shows, and have their pid when they run.
+// remote is a sandboxer of containerd: its sandboxes are not tasks that a list shows, and have a PID
+// once they run.
 type remote struct{ pauser }
 
 func (r remote) Create(ctx context.Context, req SandboxRequest) (Instance, error) {
@@ -291,8 +296,8 @@ func (w fakeRuntime) Inventory(ctx context.Context) (Inventory, error) {
 	return inv, nil
 }
 
-// exit ends a process. tell says whether the kernel tells it now; otherwise nobody does.
-func (w *world) exit(id string, code uint32, tell bool) {
+// exit ends a process. report says whether the kernel reports it now; otherwise no witness does.
+func (w *world) exit(id string, code uint32, report bool) {
 	w.mu.Lock()
 	t := w.tasks[id]
 	if t == nil || t.ended {
@@ -303,7 +308,7 @@ func (w *world) exit(id string, code uint32, tell bool) {
 	close(t.done)
 	watched, exact, c := w.watched[id], w.exact, w.c
 	w.mu.Unlock()
-	if tell && watched {
+	if report && watched {
 		c.Exited(exit.Fact{ID: id, Code: code, Measured: exact, At: t.at, Origin: exit.Kernel})
 	}
 }
@@ -505,8 +510,8 @@ func (fakeImages) Unpack(context.Context, Image) error                   { retur
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
 func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
 
-// fakeStore is the disk. state.Change is opaque, so that the records are kept through a real encoding elsewhere; here
-// what matters is the order and the failures, and the status that was committed last is read from the unit.
+// fakeStore is the disk. state.Change is opaque; here the order of commits and their failures matter,
+// and the status that was committed last is read from the unit.
 type fakeStore struct{ *world }
 
 func (w fakeStore) Commit(changes ...state.Change) error {
@@ -554,7 +559,7 @@ func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
 	}, Ports{
 		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{},
-		Store: fakeStore{w}, Feed: b.feed,
+		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks,
 	})
 	w.c = b.Controller
 	b.Restore(loaded)

@@ -20,7 +20,7 @@ const (
 	StepReap      Step = "reap"   // of an ID that has no unit
 )
 
-// Purpose tells the lanes of one ID apart.
+// Purpose distinguishes the lanes of one ID.
 type Purpose string
 
 const (

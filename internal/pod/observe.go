@@ -35,8 +35,10 @@ func (w *witnesses) report(f exit.Fact) {
 	if u.undoing.Load() {
 		return
 	}
-	if u.now().Phase == state.Created && !u.starting.Load() && u.process().Pid == 0 && f.Origin != exit.Kernel {
-		return // of a start that was undone: this container has no process
+	if u.now().Phase == state.Created && u.process().Pid == 0 {
+		// The container has no process: the fact is about the one of a start that was undone. Nothing is
+		// lost if another start is on its way: a process that ends before it is known fails the start.
+		return
 	}
 	w.reportFor(u, f)
 }

@@ -42,8 +42,8 @@ func TestAnExitIsDurableBeforeAnyCleanUp(t *testing.T) {
 	})
 }
 
-// PROPERTIES 1 and 3: deletes that hang, for ever, hold up nobody.
-func TestWedgedDeletesDelayNobody(t *testing.T) {
+// PROPERTIES 1 and 3: deletes that hang for ever hold up nothing else.
+func TestDeletesThatHangDelayNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
@@ -83,8 +83,8 @@ func TestWedgedDeletesDelayNobody(t *testing.T) {
 	})
 }
 
-// PROPERTIES 2: nobody tells; the audit finds it within 5 s.
-func TestAnExitThatNobodyToldIsFound(t *testing.T) {
+// PROPERTIES 2: no witness reports it; the audit finds it within 5 s.
+func TestAnExitThatNoWitnessReportedIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
 		c := b.run(b.pod("p1", ""), "c1")
@@ -95,7 +95,7 @@ func TestAnExitThatNobodyToldIsFound(t *testing.T) {
 	})
 }
 
-func TestAShimsWordAboutALivingProcessIsDoubted(t *testing.T) {
+func TestAShimThatReportsTheEndOfALivingProcessIsDoubted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
 		c := b.run(b.pod("p1", ""), "c1")
@@ -138,12 +138,12 @@ func TestEveryWitnessAtOnceSettlesOnce(t *testing.T) {
 			}
 		}
 		if stops != 1 {
-			t.Errorf("STOPPED was told %d times", stops)
+			t.Errorf("STOPPED was published %d times", stops)
 		}
 	})
 }
 
-// An older kernel knows that it ended; the code comes from the shim.
+// An older kernel knows that the process ended; the code comes from the shim.
 func TestTheShimSuppliesTheCodeThatTheKernelLacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -201,7 +201,7 @@ func TestOOMVerdicts(t *testing.T) {
 	})
 }
 
-// PROPERTIES 11: no event before the disk has it; a full disk is tried again, and nothing is lost.
+// PROPERTIES 11: no event is published before the disk has it. A full disk is tried again, and nothing is lost.
 func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -210,7 +210,7 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 		w.set(func() { w.fail["commit "+c] = errors.New("no space left on device") })
 		b.exit(c, 42, true)
 		time.Sleep(10 * time.Second)
-		b.expect(c, running, 0, "") // what is not durable is not told
+		b.expect(c, running, 0, "") // what is not durable is not visible
 		if n := w.count("delete-task " + c); n != 0 {
 			t.Errorf("cleaned up %d times before it was durable", n)
 		}
@@ -274,7 +274,7 @@ func TestARetriedCallJoinsTheOneInFlight(t *testing.T) {
 	})
 }
 
-func TestAResultThatNobodyGotIsGivenToTheNextWhoAsks(t *testing.T) {
+func TestAResultThatNobodyReceivedGoesToTheNextRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
@@ -292,7 +292,7 @@ func TestAResultThatNobodyGotIsGivenToTheNextWhoAsks(t *testing.T) {
 	})
 }
 
-// What fails on the way is undone whole, whichever step it is.
+// Whichever step fails, everything that was made is undone.
 func TestACreationThatFailsLeavesNothing(t *testing.T) {
 	for _, op := range []string{"netns", "cni", "create-sandbox", "create-container", "create-task", "start-task"} {
 		t.Run(op, func(t *testing.T) {
@@ -478,7 +478,7 @@ func TestACreationGivenUpOnAFullDiskIsUndoneLater(t *testing.T) {
 	})
 }
 
-func TestWhatIsAskedForWhileBerthStopsIsRefusedInWords(t *testing.T) {
+func TestRequestsAreRefusedWhileBerthStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
 		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
@@ -495,8 +495,9 @@ func TestWhatIsAskedForWhileBerthStopsIsRefusedInWords(t *testing.T) {
 	})
 }
 
-// The process was made, its start failed, and berth kills what was made: that 137 is not how the container ended.
-func TestAStartThatFailedIsNotToldAsAKill(t *testing.T) {
+// The process was made, its start failed, and berth kills what was made: that 137 is not how the
+// container ended.
+func TestAStartThatFailedIsNotReportedAsAKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
@@ -516,8 +517,8 @@ func TestAStartThatFailedIsNotToldAsAKill(t *testing.T) {
 	})
 }
 
-// Sandboxes of containerd's controllers go the same way: whatever makes them, they are watched, stopped, settled, released
-// and recovered by the same lanes.
+// Sandboxes of containerd's controllers go the same way: whatever makes them, they are watched,
+// stopped, settled, released and recovered by the same lanes.
 func TestSandboxersOfContainerds(t *testing.T) {
 	for _, handler := range []string{"", "shim", "vmm"} {
 		t.Run(handler, func(t *testing.T) {
@@ -562,7 +563,7 @@ func TestAStopOfTheBuiltInSandboxer(t *testing.T) {
 		b := start(t, w)
 		p := b.pod("p1", "")
 		u, _ := b.units.get(p)
-		if err := sandboxerOf(b.runtime, u.sandbox.Sandboxer).Stop(t.Context(), p, time.Minute); err != nil { // it does not heed the signal
+		if err := sandboxerOf(b.runtime, u.sandbox.Sandboxer).Stop(t.Context(), p, time.Minute); err != nil { // it ignores the signal
 			t.Fatal(err)
 		}
 		if st, err := sandboxerOf(b.runtime, u.sandbox.Sandboxer).Status(t.Context(), p); err != nil || !st.Stopped || st.Code != 137 {
@@ -571,7 +572,7 @@ func TestAStopOfTheBuiltInSandboxer(t *testing.T) {
 	})
 }
 
-// Every relist finds what runs again: the task witness must not get one more listener each time.
+// Every relist finds the same units running: none may get one more listener each time.
 func TestARelistAddsNoListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

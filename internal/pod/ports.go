@@ -259,6 +259,8 @@ type Images interface {
 type Labels interface {
 	// Reserve takes the label of a process that an earlier berth started.
 	Reserve(process string) error
+	// Relabel gives a path, and everything below it, the label of a container's files.
+	Relabel(path, mount string) error
 	// Release gives a label back when nothing runs under it any more.
 	Release(process string)
 }
@@ -303,7 +305,7 @@ const (
 	RepairedOrphan Repair = "orphan"
 )
 
-// Observer is told what happens, for logs, metrics and timelines. Its methods must not block.
+// Observer is notified of what happens, for logs, metrics and timelines. Its methods must not block.
 type Observer interface {
 	// Event is one thing that happened to id. err may be nil.
 	Event(id, what string, err error, fields ...any)

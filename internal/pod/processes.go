@@ -46,7 +46,10 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 		return proc, err
 	}
 	if proc.Cgroup, err = p.cgroups.Of(pid); err != nil {
-		p.obs.Event(u.id, "cgroup is not known: OOM kills cannot be told from other kills", err)
+		p.obs.Event(u.id, "cgroup is not known: OOM kills cannot be distinguished from other kills", err)
+	}
+	if alive, _ := p.kernel.Look(u.id); !alive {
+		proc.Cgroup = "" // what was read may be the cgroup of a process that got the PID meanwhile
 	}
 	return proc, nil
 }

@@ -62,7 +62,7 @@ func (p *publisher) assume(u *unit) {
 	}
 }
 
-// forget tells the feed that a pod is gone.
+// forget lets the feed drop what it keeps of a pod that is gone.
 func (p *publisher) forget(sandbox *unit) { p.feed.Forget(sandbox.id) }
 
 // sendLocked needs the publishing lock of the pod held.

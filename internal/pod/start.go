@@ -84,7 +84,7 @@ func mayStart(u *unit) error {
 	return u.pod.mustBeReady()
 }
 
-// errRemoved ends the start of a container that is to be removed.
+// errRemoved ends the creation or the start of a container that is to be removed.
 var errRemoved = fmt.Errorf("its removal was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
 
 // start makes the task, starts it and records that it runs. u.task must be held.

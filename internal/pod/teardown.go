@@ -63,6 +63,11 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 		defer t.pacer.admit(ctx, u.hurried)()
 	}
 	st := u.now()
+	if u.isSandbox() && st.Removing {
+		if err := t.removeMembers(u); err != nil {
+			return err
+		}
+	}
 	want := due(u, st)
 	// The network needs nothing of the rest, and its plug-ins take their time.
 	task, net := sequence{want: want, id: u.id}, sequence{want: want, id: u.id}
@@ -87,8 +92,11 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	err := errors.Join(append(append(task.errs, own.errs...), net.errs...)...)
 
 	if st.Removing && st.Holds&^gone == 0 && err == nil {
-		err = t.forget(u)
-	} else if gone != 0 {
+		if err = t.forget(u); err == nil {
+			return nil
+		}
+	}
+	if gone != 0 {
 		cerr := u.change(func(st *state.Status) bool {
 			st.Holds &^= gone
 			return true
@@ -188,14 +196,23 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		return nil
 	}
 	u.undoing.Store(true)
-	if err := t.deleteTask(ctx, u, func(*unit, TaskState, error) error { return nil }); err != nil {
+	// The record forgets the process before the task is deleted: a task without a process on record was
+	// never started, whereas a process on record without a task is one whose exit code is lost.
+	forget := func(u *unit, _ TaskState, _ error) error {
+		if err := t.processes.waitGone(ctx, u); err != nil {
+			return err
+		}
+		return u.change(func(st *state.Status) bool {
+			known := st.Process.Pid != 0
+			st.Process = state.Process{}
+			return known
+		})
+	}
+	if err := t.deleteTask(ctx, u, forget); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
 	if err := t.output.discard(u); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
-	}
-	if err := u.change(func(st *state.Status) bool { st.Process = state.Process{}; return true }); err != nil {
-		return err
 	}
 	u.setProcess(state.Process{})
 	u.undoing.Store(false)
@@ -233,6 +250,24 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	t.lanes.releaseNow(u)
 	if err := waitRemoved(ctx, u); err != nil {
 		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
+}
+
+// removeMembers has the containers of the sandbox u removed that joined it while its own removal was
+// being recorded: whoever asked for that may be gone.
+func (t *teardown) removeMembers(u *unit) error {
+	for _, ct := range u.containers() {
+		if err := absent(markRemoving(ct)); err != nil {
+			return err
+		}
+		switch {
+		case ct.runs(): // the audit kills it
+		case ct.now().Phase == state.Creating:
+			ct.interrupt(errStopRequested)
+		default:
+			t.lanes.releaseNow(ct)
+		}
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ type unit struct {
 	// changing serialises changes. It is held over the fsync and guards nothing else, so that only
 	// writers of this one unit ever wait for it.
 	changing gate
-	erased   bool // the record is deleted; guarded by changing
+	erased   bool // the record is deleted, or could not be made; guarded by changing
 
 	// task is held by whoever works on the unit's task: its making, its start, its deletion, or the
 	// comparison of the record with containerd.

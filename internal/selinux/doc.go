@@ -4,8 +4,8 @@
 //
 // # Promises
 //
-//   - A label that Init returned is nobody else's until it was released as often as it was returned or
-//     reserved. A pod's containers share the category of its sandbox.
+//   - A label that Init returned is nobody else's until it was released as often as it was returned
+//     or reserved. A pod's containers share the category of its sandbox.
 //   - Releasing what is not held succeeds.
 //
 // # Use

@@ -58,9 +58,9 @@ func Open() *Labels {
 
 func newLabels(lib library) *Labels { return &Labels{lib: lib, held: map[string]int{}} }
 
-// Init returns a label for a process and one for its files, and holds the first. The options, such as
-// type:spc_t or level:s0:c1,c2, take the place of the default's parts. Without a level a category
-// is allocated that nothing else has. The option disable returns no label for the process.
+// Init returns a label for a process and one for its files, and holds the first. The options, such
+// as type:spc_t or level:s0:c1,c2, take the place of the default's parts. Without a level a
+// category is allocated that nothing else has. The option disable returns no label for the process.
 func (l *Labels) Init(options []string) (process, mount string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

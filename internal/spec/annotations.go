@@ -25,9 +25,10 @@ const maxLabel = 4096
 // collector and to agents that look for what the CRI made.
 var reservedLabels = []string{"io.berth.", "berth.", "containerd.io/", "io.containerd.", "io.cri-containerd"}
 
-// ObjectLabels returns the labels of a container object in containerd: its kind and, for agents that
-// read them there, the labels of the pod or the container. Labels that would speak for berth or for
-// containerd are left out, as are those that containerd does not take; the record has all of them.
+// ObjectLabels returns the labels of a container object in containerd: its kind and, for agents
+// that read them there, the labels of the pod or the container. Labels that would speak for berth
+// or for containerd are left out, as are those that containerd does not take; the record has all of
+// them.
 func ObjectLabels(labels map[string]string, kind string) map[string]string {
 	all := map[string]string{}
 	for k, v := range labels {
@@ -58,8 +59,8 @@ func identify(s *specs.Spec, cfg *runtimeapi.PodSandboxConfig, id string) {
 }
 
 // passThrough returns the annotations that match one of the patterns: those of path.Match, and a *
-// at the end takes the rest. runc makes properties of systemd units from some (CVE-2024-3154); those
-// never pass.
+// at the end takes the rest. runc makes properties of systemd units from some (CVE-2024-3154);
+// those never pass.
 func passThrough(annotations map[string]string, patterns []string) map[string]string {
 	out := map[string]string{}
 	for k, v := range annotations {

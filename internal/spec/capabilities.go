@@ -19,8 +19,9 @@ var defaultCaps = []string{
 	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// capabilities sets what the process may do. ALL comes first, dropping before adding, then the single
-// names, adding before dropping: add ALL with drop ALL is none, and drop ALL with add KILL is KILL.
+// capabilities sets what the process may do. ALL comes first, dropping before adding, then the
+// single names, adding before dropping: add ALL with drop ALL is none, and drop ALL with add KILL
+// is KILL.
 func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityContext) error {
 	asked := sec.GetCapabilities()
 	add, addAll, err := capabilityNames(h, "add_capabilities", asked.GetAddCapabilities())
@@ -62,8 +63,9 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 		Effective: slices.Clone(caps),
 		Permitted: slices.Clone(caps),
 	}
-	// The inheritable set stays empty but for the ambient capabilities, which capabilities(7) requires
-	// to be inheritable: a program gets what is in it without its file asking (CVE-2022-24769).
+	// The inheritable set stays empty but for the ambient capabilities, which capabilities(7)
+	// requires to be inheritable: a program gets what is in it without its file asking
+	// (CVE-2022-24769).
 	if len(ambient) > 0 {
 		s.Process.Capabilities.Ambient = ambient
 		s.Process.Capabilities.Inheritable = slices.Clone(ambient)
@@ -71,8 +73,8 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 	return nil
 }
 
-// capabilityNames returns the names in a list as the OCI specification spells them, without ALL, and
-// whether ALL was among them.
+// capabilityNames returns the names in a list as the OCI specification spells them, without ALL,
+// and whether ALL was among them.
 func capabilityNames(h Host, field string, list []string) (names []string, all bool, err error) {
 	for _, c := range list {
 		n := strings.ToUpper(c)

@@ -10,9 +10,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// cgroupsPath returns where an OCI runtime makes the cgroup of id: parent/id for the cgroupfs driver,
-// and slice:prefix:id for the systemd driver. A parent in the other driver's form is refused: the
-// kubelet and the handler are set up for different drivers, and the pod would escape its limits.
+// cgroupsPath returns where an OCI runtime makes the cgroup of id: parent/id for the cgroupfs
+// driver, and slice:prefix:id for the systemd driver. A parent in the other driver's form is
+// refused: the kubelet and the handler are set up for different drivers, and the pod would escape
+// its limits.
 func cgroupsPath(systemd bool, parent, id string) (string, error) {
 	if strings.Contains(parent, "..") || strings.ContainsAny(parent, ":\n\x00") {
 		return "", fmt.Errorf("cgroup_parent: %q is not a path below the root: %w", parent, errdefs.ErrInvalidArgument)

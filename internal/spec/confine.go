@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// confine applies seccomp, AppArmor and SELinux to a container. Each is given as the request asks, or
-// refused with the name of the field. A privileged container has none of them (CRI,
+// confine applies seccomp, AppArmor and SELinux to a container. Each is given as the request asks,
+// or refused with the name of the field. A privileged container has none of them (CRI,
 // LinuxContainerSecurityContext.privileged). SELinux comes last: once it has allocated a label,
 // nothing fails any more.
 func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
@@ -46,8 +46,8 @@ func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	return seLinux(h, s, sec.GetSelinuxOptions(), in.SandboxLabel)
 }
 
-// profile returns the profile that a request asks for, nil for none: that of field, or, from a kubelet
-// that does not know the field yet, the deprecated one, which is a string.
+// profile returns the profile that a request asks for, nil for none: that of field, or, from a
+// kubelet that does not know the field yet, the deprecated one, which is a string.
 func profile(field string, p *runtimeapi.SecurityProfile, deprecated, old string) (*runtimeapi.SecurityProfile, error) {
 	if p == nil {
 		path, local := strings.CutPrefix(old, "localhost/")

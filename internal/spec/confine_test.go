@@ -192,7 +192,8 @@ func TestSELinuxLabelsAreGivenOrSaidToBeMissing(t *testing.T) {
 			if s.Process.SelinuxLabel != "process("+tt.want+")" || s.Linux.MountLabel != "mount("+tt.want+")" {
 				t.Errorf("process %q, mount %q", s.Process.SelinuxLabel, s.Linux.MountLabel)
 			}
-			// A host without SELinux runs it, as any runtime does: charts ask for spc_t everywhere. It says so.
+			// A host without SELinux runs it, as any runtime does: charts ask for spc_t everywhere.
+			// It says so.
 			s, degraded, err = ForContainer(host(), in)
 			if err != nil || (len(degraded) == 1) != (tt.options != nil) || s.Process.SelinuxLabel+s.Linux.MountLabel != "" {
 				t.Errorf("without SELinux: degraded %v, %v", degraded, err)
@@ -233,8 +234,8 @@ func TestArchitecturesOfTheDefaultSeccompProfile(t *testing.T) {
 			t.Errorf("%s: %v, want %v", arch, got, want)
 		}
 	}
-	// The pause program is native alone. Cut from containerd's list it was ARM on arm64, and a panic on
-	// ppc64le, which has none there.
+	// The pause program is native alone. Cut from containerd's list it was ARM on arm64, and a
+	// panic on ppc64le, which has none there.
 	s, _, err := ForSandbox(host(), Sandbox{ID: "p1", Config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Seccomp: profileOf(runtimeDefault, "")},
 	}}})

@@ -42,16 +42,9 @@ type Container struct {
 }
 
 // ForContainer returns a container's specification, and the parts of the request that this host
-// cannot do and the container works without. Errors name the field that is refused.
+// cannot do and the container works without. Errors name the field that is refused; the caller adds
+// the container's name.
 func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
-	s, degraded, err := forContainer(h, in)
-	if err != nil {
-		return nil, nil, fmt.Errorf("container %s: %w", in.Config.GetMetadata().GetName(), err)
-	}
-	return s, degraded, nil
-}
-
-func forContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
 	privileged := sec.GetPrivileged()

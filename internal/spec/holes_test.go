@@ -20,21 +20,35 @@ import (
 
 func host() Host {
 	return Host{
-		Capabilities: []string{"CAP_CHOWN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_KILL"}, Seccomp: true, MinOOMScoreAdj: -1000,
-		Devices: func() []Device { return []Device{{Path: "/dev/null", Type: "c", Major: 1, Minor: 3}} },
+		Capabilities:   []string{"CAP_CHOWN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_KILL"},
+		Seccomp:        true,
+		MinOOMScoreAdj: -1000,
+		Devices:        func() []Device { return []Device{{Path: "/dev/null", Type: "c", Major: 1, Minor: 3}} },
 	}
 }
 
 func input() Container {
 	return Container{
-		ID: "c1", SandboxID: "p1", SandboxPID: 7, NetNS: "/run/netns/x", Hostname: "h", ImageName: "img",
+		ID:         "c1",
+		SandboxID:  "p1",
+		SandboxPID: 7,
+		NetNS:      "/run/netns/x",
+		Hostname:   "h",
+		ImageName:  "img",
 		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Command: []string{"/x"},
-			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{}, Resources: &runtimeapi.LinuxContainerResources{}},
+			Metadata: &runtimeapi.ContainerMetadata{Name: "c"},
+			Command:  []string{"/x"},
+			Linux: &runtimeapi.LinuxContainerConfig{
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{},
+				Resources:       &runtimeapi.LinuxContainerResources{},
+			},
 		},
-		Sandbox: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p"}, Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{}}},
-		Passwd:  []byte("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\nbig:x:4294967296:0::/:/bin/sh\n"),
-		Group:   []byte("root:x:0:\nwheel:x:10:app,other\napp:x:1001:\n"),
+		Sandbox: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "p"},
+			Linux:    &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{}},
+		},
+		Passwd: []byte("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\nbig:x:4294967296:0::/:/bin/sh\n"),
+		Group:  []byte("root:x:0:\nwheel:x:10:app,other\napp:x:1001:\n"),
 	}
 }
 
@@ -95,8 +109,8 @@ func TestIDsBeyondInt32AreRefusedAndNeverRoot(t *testing.T) {
 	}
 }
 
-// CVE-2023-25173, CVE-2022-2995: the own group is one of the supplementary ones, and so is dropped by no
-// program that only looks there.
+// CVE-2023-25173, CVE-2022-2995: the own group is one of the supplementary ones, and so is dropped
+// by no program that only looks there.
 func TestUsersAndGroupsAreResolved(t *testing.T) {
 	for _, tt := range []struct {
 		user     string

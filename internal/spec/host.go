@@ -29,8 +29,8 @@ type Host struct {
 	// MinOOMScoreAdj is the lowest oom_score_adj that this process may write: -1000 with
 	// CAP_SYS_RESOURCE.
 	MinOOMScoreAdj int
-	// MaxRlimits are the highest resource limits that this process may set, by their OCI names; none
-	// with CAP_SYS_RESOURCE.
+	// MaxRlimits are the highest resource limits that this process may set, by their OCI names;
+	// none with CAP_SYS_RESOURCE.
 	MaxRlimits map[string]uint64
 	// SELinux allocates labels; nil where SELinux is off.
 	SELinux SELinux
@@ -193,8 +193,8 @@ func hostDevices() []Device {
 	return list
 }
 
-// DeviceAt returns the device node at path. A link is not followed. It is false for anything that is
-// not a device node.
+// DeviceAt returns the device node at path. A link is not followed. It is false for anything that
+// is not a device node.
 func DeviceAt(path string) (Device, bool) {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {

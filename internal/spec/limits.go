@@ -34,8 +34,8 @@ func CheckSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	return checkLabels(cfg.GetLabels(), cfg.GetAnnotations())
 }
 
-// CheckContainer refuses a container that is larger than any use of it. It is called before anything
-// is recorded or made. The error is ErrInvalidArgument and names the field.
+// CheckContainer refuses a container that is larger than any use of it. It is called before
+// anything is recorded or made. The error is ErrInvalidArgument and names the field.
 func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 	if n := proto.Size(cfg); n > MaxConfig {
 		return tooMuch("config", n, MaxConfig, "bytes")
@@ -66,8 +66,8 @@ func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 	return nil
 }
 
-// CheckImage refuses to run an image whose configuration asks for more than any use of it. It is called
-// before anything is recorded or made. The error is ErrInvalidArgument and names the field.
+// CheckImage refuses to run an image whose configuration asks for more than any use of it. It is
+// called before anything is recorded or made. The error is ErrInvalidArgument and names the field.
 func CheckImage(cfg ocispec.ImageConfig) error {
 	if n := len(cfg.Volumes); n > MaxVolumes {
 		return tooMuch("volumes of the image", n, MaxVolumes, "entries")

@@ -97,7 +97,8 @@ func TestResourceLimitsAreNotInherited(t *testing.T) {
 	if l := limit(s, "RLIMIT_NPROC"); l.Soft != unlimited || l.Hard != unlimited {
 		t.Errorf("%+v", l)
 	}
-	// Without CAP_SYS_RESOURCE berth cannot set a higher limit than its own, and no container would start.
+	// Without CAP_SYS_RESOURCE berth cannot set a higher limit than its own, and no container would
+	// start.
 	h := host()
 	h.MaxRlimits = map[string]uint64{"RLIMIT_NOFILE": 512, "RLIMIT_NPROC": 4096}
 	s, _, err := ForContainer(h, input())

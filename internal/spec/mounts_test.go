@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The pod's own files are files of the host's runtime directory: a container could run programs from
-// them with another user's rights, and make device nodes beside them.
+// The pod's own files are files of the host's runtime directory: a container could run programs
+// from them with another user's rights, and make device nodes beside them.
 func TestThePodsOwnFilesAreMountedWithoutDevicesOrPrograms(t *testing.T) {
 	in := input()
 	in.Files = map[string]string{

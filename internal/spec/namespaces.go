@@ -118,8 +118,8 @@ func checkNode(container, pod *runtimeapi.NamespaceOption) error {
 	return nil
 }
 
-// checkUserNamespace refuses a user namespace that would not be given. Older kubelets send no options
-// at all, and expect the host's user namespace.
+// checkUserNamespace refuses a user namespace that would not be given. Older kubelets send no
+// options at all, and expect the host's user namespace.
 func checkUserNamespace(u *runtimeapi.UserNamespace) error {
 	const field = "namespace_options.userns_options"
 	switch ids := len(u.GetUids()) + len(u.GetGids()); {

@@ -88,9 +88,9 @@ func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.Linux
 var pageSizeForm = regexp.MustCompile(`^[1-9][0-9]{0,5}(KB|MB|GB)$`)
 
 // hugePages returns the limits that the hugetlb controller can keep. The kubelet sends a limit of 0
-// for every page size of the node with every container: without the controller that asks for nothing
-// that a container would miss. A limit above 0 promises memory to one container and withholds it from
-// others, so it is refused where it cannot be kept.
+// for every page size of the node with every container: without the controller that asks for
+// nothing that a container would miss. A limit above 0 promises memory to one container and
+// withholds it from others, so it is refused where it cannot be kept.
 func hugePages(h Host, limits []*runtimeapi.HugepageLimit) (out []specs.LinuxHugepageLimit, degraded []Degraded, err error) {
 	var lost []string
 	for _, l := range limits {

@@ -14,8 +14,8 @@ const unlimited = ^uint64(0)
 
 // baseRlimits are the resource limits of every process. Those that are not listed are the kernel's
 // own. A container would otherwise inherit berth's, and so depend on whether berth was started by
-// systemd or in a shell. The values are those of a container of containerd's under its systemd unit;
-// a soft limit of 1024 files is systemd's default, too, and what select(2) needs.
+// systemd or in a shell. The values are those of a container of containerd's under its systemd
+// unit; a soft limit of 1024 files is systemd's default, too, and what select(2) needs.
 var baseRlimits = []specs.POSIXRlimit{
 	{Type: "RLIMIT_CORE", Soft: unlimited, Hard: unlimited},
 	{Type: "RLIMIT_MEMLOCK", Soft: 8 << 20, Hard: 8 << 20},

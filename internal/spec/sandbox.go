@@ -30,16 +30,9 @@ type Sandbox struct {
 const pauseShares = 2
 
 // ForSandbox returns the specification of a sandbox's pause process, and the parts of the request
-// that this host cannot do and the sandbox works without. Errors name the field that is refused.
+// that this host cannot do and the sandbox works without. Errors name the field that is refused;
+// the caller adds the sandbox's name.
 func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
-	s, degraded, err := forSandbox(h, in)
-	if err != nil {
-		return nil, nil, fmt.Errorf("sandbox %s: %w", in.Config.GetMetadata().GetName(), err)
-	}
-	return s, degraded, nil
-}
-
-func forSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	cfg := in.Config
 	ns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if err := CheckSandbox(cfg); err != nil {
@@ -79,8 +72,8 @@ func forSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	return s, append(degraded, lost...), nil
 }
 
-// confineSandbox applies what the request asks for to the pause process. SELinux comes last, as for a
-// container.
+// confineSandbox applies what the request asks for to the pause process. SELinux comes last, as for
+// a container.
 func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
 	//nolint:staticcheck // deprecated, and what older kubelets send
@@ -92,8 +85,8 @@ func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 		return nil, err
 	}
 	if p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault && s.Linux.Seccomp != nil {
-		// The pause program is berth's own, and native: the system calls of other architectures stay
-		// forbidden, and the filter takes a third of the time to build.
+		// The pause program is berth's own, and native: the system calls of other architectures
+		// stay forbidden, and the filter takes a third of the time to build.
 		s.Linux.Seccomp.Architectures = native(s.Linux.Seccomp.Architectures)
 	}
 	if p, err = profile("apparmor", sec.GetApparmor(), "", ""); err != nil {
@@ -116,8 +109,8 @@ func base(h Host) *specs.Spec {
 	}
 }
 
-// sandboxAnnotations returns the annotations by which shims and agents know a pod, and what they may
-// read of its resources.
+// sandboxAnnotations returns the annotations by which shims and agents know a pod, and what they
+// may read of its resources.
 func sandboxAnnotations(cfg *runtimeapi.PodSandboxConfig, in Sandbox) map[string]string {
 	s := specs.Spec{Annotations: passThrough(cfg.GetAnnotations(), in.PodAnnotations)}
 	identify(&s, cfg, in.ID)

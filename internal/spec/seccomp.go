@@ -25,7 +25,8 @@ var seccompArches = map[string][]specs.Arch{
 	"s390x":   {specs.ArchS390X, specs.ArchS390},
 }
 
-// architectures returns the tables of an architecture; none means its own one alone to an OCI runtime.
+// architectures returns the tables of an architecture; none means its own one alone to an OCI
+// runtime.
 func architectures(goarch string) []specs.Arch { return slices.Clone(seccompArches[goarch]) }
 
 // native returns the first of list, the architecture's own table.
@@ -54,9 +55,9 @@ type seccompRule struct {
 	Excludes map[string]json.RawMessage `json:"excludes"`
 }
 
-// ParseSeccomp reads a profile in the OCI's form, for a host of architecture goarch. Of Docker's form
-// it takes archMap. Rules that hold only under conditions (includes and excludes) are refused: as a
-// plain rule each would let through what it must not. A profile that is not one is
+// ParseSeccomp reads a profile in the OCI's form, for a host of architecture goarch. Of Docker's
+// form it takes archMap. Rules that hold only under conditions (includes and excludes) are refused:
+// as a plain rule each would let through what it must not. A profile that is not one is
 // ErrInvalidArgument.
 func ParseSeccomp(b []byte, goarch string) (*specs.LinuxSeccomp, error) {
 	if len(b) > MaxSeccomp {

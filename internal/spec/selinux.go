@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// SELinux allocates labels. A label that [ForSandbox] or [ForContainer] put into Process.SelinuxLabel
-// is the caller's to release, once nothing runs under it.
+// SELinux allocates labels. A label that [ForSandbox] or [ForContainer] put into
+// Process.SelinuxLabel is the caller's to release, once nothing runs under it.
 type SELinux interface {
 	// Init returns a label for a process and one for its files. The options, such as type:spc_t or
 	// level:s0:c1,c2, take the place of the default's parts; without a level a category that
@@ -27,9 +27,10 @@ var (
 	labelLevel = regexp.MustCompile(`^[A-Za-z0-9_.,:-]+$`)
 )
 
-// seLinux labels a process: as the request asks, else like other, the label of the pod's sandbox, else
-// with the host's default. Where the host does not have SELinux the request is degraded and not
-// refused: workloads ask for labels wherever they are deployed, and no other confinement hangs on it.
+// seLinux labels a process: as the request asks, else like other, the label of the pod's sandbox,
+// else with the host's default. Where the host does not have SELinux the request is degraded and
+// not refused: workloads ask for labels wherever they are deployed, and no other confinement hangs
+// on it.
 func seLinux(h Host, s *specs.Spec, o *runtimeapi.SELinuxOption, other string) ([]Degraded, error) {
 	var options []string
 	for _, p := range []struct {

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The pause program is native and looks at nothing.
+// The pause program is native, and reads no file system of the kernel's.
 func TestTheSandboxGetsWhatItNeeds(t *testing.T) {
 	h := host()
 	h.Seccomp = true
@@ -25,7 +25,8 @@ func TestTheSandboxGetsWhatItNeeds(t *testing.T) {
 	if len(s.Linux.Seccomp.Architectures) != 1 || len(s.Mounts) != 2 {
 		t.Errorf("architectures %v, mounts %v", s.Linux.Seccomp.Architectures, s.Mounts)
 	}
-	// Low ports and ping are free in a network of its own; what the pod asks for goes first, in either spelling.
+	// Low ports and ping are free in a network of its own; what the pod asks for goes first, in
+	// either spelling.
 	if got := s.Linux.Sysctl; len(got) != 2 || got["net.ipv4.ip_unprivileged_port_start"] != "0" || got["net.ipv4.ping_group_range"] != "1 1" {
 		t.Errorf("sysctls %v", got)
 	}

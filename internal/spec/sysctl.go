@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sysctls checks that each is one setting (CVE-2022-0811), and of a namespace that the pod has of its
-// own.
+// sysctls checks that each is one setting (CVE-2022-0811), and of a namespace that the pod has of
+// its own.
 func sysctls(cfg *runtimeapi.PodSandboxConfig, ns *runtimeapi.NamespaceOption) (map[string]string, error) {
 	out := map[string]string{}
 	if ns.GetNetwork() != onNode {

@@ -50,8 +50,8 @@ func resolveUser(in Container) (specs.User, string, error) {
 	return out, u.home, nil
 }
 
-// askedUser returns the user and the group, each a name or a number, that the request asks for, else
-// the image. group is "" where nobody names one.
+// askedUser returns the user and the group, each a name or a number, that the request asks for,
+// else the image. group is "" where nobody names one.
 func askedUser(in Container) (user, group string, err error) {
 	if strings.ContainsAny(in.Image.User, "\n") { // CVE-2022-4318
 		return "", "", fmt.Errorf("user %q of image %s is more than a name: %w", in.Image.User, in.ImageName, errdefs.ErrInvalidArgument)
@@ -215,8 +215,8 @@ func idOf(b []byte) (uint32, bool) {
 	return uint32(n), n <= math.MaxInt32 //nolint:gosec // it is only used if it fits
 }
 
-// entry splits a line of passwd(5) or group(5) into its first fields, of which there must be as many
-// as the array has; the last one ends at the next colon. It is false for lines that are not
+// entry splits a line of passwd(5) or group(5) into its first fields, of which there must be as
+// many as the array has; the last one ends at the next colon. It is false for lines that are not
 // entries, which are passed over.
 func entry[F [4][]byte | [6][]byte](line []byte) (fields F, ok bool) {
 	line = bytes.TrimRight(line, "\r\n")

@@ -78,17 +78,17 @@ func (ch Change) encode() (w write, err error) {
 // commit is one call of Commit.
 type commit struct {
 	writes []write
-	err    error         // set by the transaction: this commit is refused, whatever becomes of the others
+	err    error         // set by the transaction: this commit is refused, the others are not
 	done   chan error    // buffered, so that the leader does not block on it
 	lead   chan struct{} // buffered too: this call leads the next transaction
 }
 
 // Commit makes the changes in one transaction and returns nil once they are on disk. After an error
-// nothing has changed. The error wraps errdefs.ErrNotFound if a status was to be written of a record
-// that does not exist, as after its deletion.
+// nothing has changed. The error wraps errdefs.ErrNotFound if a status was to be written of a
+// record that does not exist, as after its deletion.
 //
-// Calls at the same time share a transaction: one of them leads it and writes for all that wait, then
-// makes the first of those that came meanwhile the next leader.
+// Calls at the same time share a transaction: one of them leads it and writes for all that wait,
+// then makes the first of those that came meanwhile the next leader.
 func (s *Store) Commit(changes ...Change) error {
 	c := &commit{done: make(chan error, 1), lead: make(chan struct{}, 1)}
 	for _, ch := range changes {
@@ -126,8 +126,8 @@ func (s *Store) Commit(changes ...Change) error {
 	return <-c.done
 }
 
-// write commits a batch. If that fails it commits each call by itself, so that the one that cannot be
-// committed does not fail the others.
+// write commits a batch. If that fails it commits each call by itself, so that the one that cannot
+// be committed does not fail the others.
 func (s *Store) write(batch []*commit) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -157,8 +157,8 @@ func (s *Store) alone(c *commit) error {
 	return nil
 }
 
-// die ends the process with the stack of a panic, in a goroutine where nobody can recover from it. It
-// does not return, so the commits that wait stay waiting: nothing may be written any more.
+// die ends the process with the stack of a panic, in a goroutine where nobody can recover from it.
+// It does not return, so the commits that wait stay waiting: nothing may be written any more.
 func die(p any, stack []byte) {
 	go panic(fmt.Sprintf("commit state: %v\n\nIt panicked in this goroutine:\n%s", p, stack))
 	select {}

@@ -29,8 +29,8 @@ func TestADeletedRecordIsGone(t *testing.T) {
 	}
 }
 
-// A status that lost the race against its record's deletion used to be written all the same, and the
-// record was reported as damaged at every start from then on.
+// A status that lost the race against its record's deletion used to be written all the same, and
+// the record was reported as damaged at every start from then on.
 func TestAStatusWithoutARecordIsRefused(t *testing.T) {
 	s := open(t, t.TempDir())
 	c, st := someContainer("c1")
@@ -120,8 +120,8 @@ func TestCommitsAtTheSameTimeAreAllWritten(t *testing.T) {
 	}
 }
 
-// Lanes and gRPC calls recover from panics. A panic in a transaction used to be swallowed there, and
-// all later commits waited for ever.
+// Lanes and gRPC calls recover from panics. A panic in a transaction used to be swallowed there,
+// and all later commits waited for ever.
 func TestAPanicInATransactionEndsTheProcess(t *testing.T) {
 	if dir := os.Getenv("STATE_TEST_PANIC_DIR"); dir != "" {
 		panicInATransaction(dir)

@@ -77,11 +77,12 @@ func commitForEver(dir string) {
 	select {}
 }
 
-// A crash at any write of a commit leaves the records as they were before it or as they are after it.
+// A crash at any write of a commit leaves the records as they were before it or as they are after
+// it.
 //
-// bbolt writes the changed pages in any order, syncs, writes one of the two meta pages, and syncs. So
-// the states that a crash can leave are: the file before with some of the changed pages, one of them
-// perhaps half written; and with all of them and a part of the meta page.
+// bbolt writes the changed pages in any order, syncs, writes one of the two meta pages, and syncs.
+// So the states that a crash can leave are: the file before with some of the changed pages, one of
+// them perhaps half written; and with all of them and a part of the meta page.
 func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
 	seed := rand.Uint64()
 	if s := os.Getenv("STATE_SEED"); s != "" {
@@ -94,8 +95,8 @@ func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	dir, scratch := t.TempDir(), t.TempDir()
 	s := open(t, dir)
-	// bbolt writes with pwrite(2) and reads through a mapping of the same file, so a copy of the file
-	// between two commits is what the disk has then.
+	// bbolt writes with pwrite(2) and reads through a mapping of the same file, so a copy of the
+	// file between two commits is what the disk has then.
 	before, was := read(t, s.path), map[string]bool{}
 	for i := range 40 {
 		var changes []Change
@@ -166,7 +167,7 @@ func crashes(r *rand.Rand, before, after []byte) map[string]image {
 		copy(file[at:at+page], after[at:at+page])
 		all[fmt.Sprintf("%d of %d pages", k+1, len(pages))] = image{file: file, undone: true}
 	}
-	for _, n := range []int{1, 8, 16 + r.IntN(64), 512} { // a meta is less than 100 bytes of its page
+	for _, n := range []int{1, 8, 16 + r.IntN(64), 512} { // a meta has less than 100 bytes
 		torn := bytes.Clone(file)
 		copy(torn[meta:meta+n], after[meta:meta+n])
 		all[fmt.Sprintf("%d bytes of the meta page", n)] = image{file: torn}

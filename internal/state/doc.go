@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state keeps the records: one for each pod sandbox and container, on disk. A record says what
-// was asked for (the intent), how far its life has come (the status) and what it still holds outside
-// berth (the holds).
+// Package state keeps the records: one for each pod sandbox and container, on disk. A record says
+// what was asked for (the intent), how far its life has come (the status) and what it still holds
+// outside berth (the holds).
 //
 // # Use
 //
@@ -16,34 +16,35 @@
 //
 //   - [Store.Commit] returns nil after the changes are on disk, or an error, and then nothing has
 //     changed. The changes of one call become visible together, also through a crash.
-//   - Callers that commit at the same time share one transaction. None of them waits for more than the
-//     transaction in flight and its own, and none gets the error of another.
-//   - A status is written only for a record that exists: a status that lost a race against the deletion
-//     of its record is refused with errdefs.ErrNotFound.
-//   - A record that cannot be read does not keep the others from loading. [Store.Load] returns what is
-//     readable of it, and it can be deleted like any other.
-//   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it open
-//     ([ErrInUse]), or if its file is damaged ([ErrDamaged]).
+//   - Callers that commit at the same time share one transaction. None of them waits for more than
+//     the transaction in flight and its own, and none gets the error of another.
+//   - A status is written only for a record that exists: a status that lost a race against the
+//     deletion of its record is refused with errdefs.ErrNotFound.
+//   - A record that cannot be read does not keep the others from loading. [Store.Load] returns what
+//     is readable of it, and it can be deleted like any other.
+//   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it
+//     open ([ErrInUse]), or if its file is damaged ([ErrDamaged]).
 //
 // # Never
 //
-// It knows nothing of CRI calls, containerd or processes: package pod decides what a record says. It
-// caches nothing, since readers are served from pod's memory. It writes no log.
+// It knows nothing of CRI calls, containerd or processes: package pod decides what a record says.
+// It caches nothing, since readers are served from pod's memory. It writes no log.
 //
 // # Panics
 //
-// A panic inside a transaction ends the process, wherever it was called from: bbolt's memory may not
-// agree with the file any more, and another commit could destroy the records. Lanes and gRPC calls
-// recover from panics, so Commit ends the process itself, with the stack.
+// A panic inside a transaction ends the process, wherever it was called from: bbolt's memory may
+// not agree with the file any more, and another commit could destroy the records. Lanes and gRPC
+// calls recover from panics, so Commit ends the process itself, with the stack.
 //
 // # On disk
 //
-// The bbolt file berth.db has the buckets meta (version, owner), sandboxes and containers. Each record
-// has two keys: ID/intent, written once, and ID/status, rewritten at each step. Both are JSON, with CRI
-// messages inside as protobuf.
+// The bbolt file berth.db has the buckets meta (version, owner), sandboxes and containers. Each
+// record has two keys: ID/intent, written once, and ID/status, rewritten at each step. Both are
+// JSON, with CRI messages inside as protobuf.
 //
-// A commit costs two fdatasyncs: one for the pages it wrote, one for the page that makes them the valid
-// ones. Neither can be left out: a crash between the two is harmless only because of their order.
+// A commit costs two fdatasyncs: one for the pages it wrote, one for the page that makes them the
+// valid ones. Neither can be left out: a crash between the two is harmless only because of their
+// order.
 //
 // # To look at it live
 //

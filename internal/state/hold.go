@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Hold is a set of things that an object holds outside berth. A hold is committed before the thing is
-// made and struck off after it was released, so it says that the thing may exist: releasing what is
-// absent succeeds.
+// Hold is a set of things that an object holds outside berth. A hold is committed before the thing
+// is made and struck off after it was released, so it says that the thing may exist: releasing what
+// is absent succeeds.
 type Hold uint16
 
 const (
@@ -22,7 +22,7 @@ const (
 	HoldSandbox                    // the sandbox object in containerd's sandbox store
 	HoldNetwork                    // what CNI allocated
 	HoldNetNS                      // the pinned network namespace
-	HoldFiles                      // directories and mounts of berth's own: shm, resolv.conf, volumes
+	HoldFiles                      // directories and mounts of berth's own
 
 	holdAll = 1<<iota - 1
 )
@@ -48,8 +48,8 @@ func (h Hold) String() string { return strings.Join(h.Names(), ",") }
 // MarshalJSON writes the names, so that a record can be read without this source.
 func (h Hold) MarshalJSON() ([]byte, error) { return json.Marshal(h.Names()) }
 
-// UnmarshalJSON reads the names. An unknown one is an error, since the thing that it names could not be
-// released.
+// UnmarshalJSON reads the names. An unknown one is an error, since the thing that it names could
+// not be released.
 func (h *Hold) UnmarshalJSON(b []byte) error {
 	var names []string
 	if err := json.Unmarshal(b, &names); err != nil {

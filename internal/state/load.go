@@ -20,8 +20,8 @@ type Loaded struct {
 	Containers []ContainerRecord
 	// Damaged are the records that could not be read as a whole. They stay on disk.
 	Damaged []Damaged
-	// Orphans are the keys of statuses that no intent belonged to. They were deleted, or will be by the
-	// next Load.
+	// Orphans are the keys of statuses that no intent belonged to. They were deleted, or will be by
+	// the next Load.
 	Orphans []string
 }
 
@@ -43,20 +43,20 @@ type Damaged struct {
 	ID   string
 	// Err says what could not be read.
 	Err error
-	// Sandbox or Container, by Kind, is what could be read of the intent. Its ID is set and its Config is
-	// not nil; any other field may be zero.
+	// Sandbox or Container, by Kind, is what could be read of the intent. Its ID is set and its
+	// Config is not nil; any other field may be zero.
 	Sandbox   Sandbox
 	Container Container
-	// Status is what could be read of the status; any field may be zero. Holds is everything if the holds
-	// could not be read, since anything may exist then.
+	// Status is what could be read of the status; any field may be zero. Holds is everything if the
+	// holds could not be read, since anything may exist then.
 	Status Status
 }
 
 // Delete is the change that deletes the record.
 func (d Damaged) Delete() Change { return Change{kind: d.Kind, id: d.ID, remove: true} }
 
-// Load reads every record. The error is about the database. A record that cannot be read is returned in
-// Damaged, and does not keep the others from loading.
+// Load reads every record. The error is about the database. A record that cannot be read is
+// returned in Damaged, and does not keep the others from loading.
 func (s *Store) Load() (Loaded, error) {
 	var all Loaded
 	err := s.db.View(func(tx *bbolt.Tx) error {
@@ -69,12 +69,13 @@ func (s *Store) Load() (Loaded, error) {
 		return Loaded{}, fmt.Errorf("load state %s: %w", s.path, err)
 	}
 	if len(all.Orphans) > 0 {
-		_ = s.deleteOrphans() // what cannot be deleted now is ignored now, and found again next time
+		_ = s.deleteOrphans() // if it fails, the next Load finds them again
 	}
 	return all, nil
 }
 
-// loadKind reads the records of one bucket. A key that is neither an intent nor a status is left alone.
+// loadKind reads the records of one bucket. A key that is neither an intent nor a status is left
+// alone.
 func (all *Loaded) loadKind(b *bbolt.Bucket, kind Kind) {
 	_ = b.ForEach(func(k, v []byte) error {
 		if id, ok := strings.CutSuffix(string(k), suffixIntent); ok {
@@ -135,7 +136,7 @@ func readStatus(b []byte) (Status, error) {
 	if b == nil {
 		return Status{Holds: holdAll}, wrap("status", errors.New("it is absent"))
 	}
-	st := Status{Holds: holdAll} // a status always has holds, so this stays only if they cannot be read
+	st := Status{Holds: holdAll} // stays if the holds cannot be read
 	err := readJSON(b, &st)
 	return st, wrap("status", err)
 }
@@ -147,8 +148,8 @@ func wrap(part string, err error) error {
 	return nil
 }
 
-// readJSON decodes an object. If that fails, it decodes as many fields, each by itself, as are readable,
-// and returns the first error.
+// readJSON decodes an object. If that fails, it decodes as many fields, each by itself, as are
+// readable, and returns the first error.
 func readJSON[T any](b []byte, into *T) error {
 	begin := *into
 	err := json.Unmarshal(b, into)
@@ -185,8 +186,8 @@ func orphan(b *bbolt.Bucket, k []byte) bool {
 	return ok && b.Get(intentKey(id)) == nil
 }
 
-// deleteOrphans deletes every status that no intent belongs to. Earlier versions of berth could write
-// one after the record's deletion.
+// deleteOrphans deletes every status that no intent belongs to. Earlier versions of berth could
+// write one after the record's deletion.
 func (s *Store) deleteOrphans() error {
 	return s.db.Update(func(tx *bbolt.Tx) error {
 		for _, kind := range []Kind{KindSandbox, KindContainer} {

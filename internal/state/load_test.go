@@ -31,8 +31,8 @@ func put(t testing.TB, s *Store, kind Kind, keys map[string][]byte) {
 	}
 }
 
-// A damaged record used to be reported with an error alone, so that nobody could list or remove what it
-// stood for.
+// A damaged record used to be reported with an error alone, so that nobody could list or remove
+// what it stood for.
 func TestWhatIsReadableOfADamagedRecordIsLoaded(t *testing.T) {
 	whole, st := someContainer("c1")
 	whole.Config.Labels = map[string]string{"k": "v"}
@@ -58,6 +58,7 @@ func TestWhatIsReadableOfADamagedRecordIsLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	kept, _, _ := bytes.Cut(intent, []byte(`"config"`))
 	type readable struct{ pod, name, label, code, holds bool }
 	tests := []struct {
 		name           string
@@ -66,7 +67,7 @@ func TestWhatIsReadableOfADamagedRecordIsLoaded(t *testing.T) {
 	}{
 		{
 			name:   "the intent was cut off",
-			intent: intent[:bytes.Index(intent, []byte(`"config"`))],
+			intent: kept,
 			status: status,
 			want:   readable{pod: true, code: true, holds: true},
 		},
@@ -176,8 +177,8 @@ func TestADamagedSandboxIsLoadedAsOne(t *testing.T) {
 	}
 }
 
-// Earlier versions of berth could write a status after its record was deleted. It used to be reported
-// as damaged at every start.
+// Earlier versions of berth could write a status after its record was deleted. It used to be
+// reported as damaged at every start.
 func TestAStatusWithoutARecordIsDeletedAtLoad(t *testing.T) {
 	s := open(t, t.TempDir())
 	c, st := someContainer("a")

@@ -42,8 +42,8 @@ type Process struct {
 	Cgroup string `json:"cgroup,omitempty"`
 }
 
-// Endpoint is where a task service is reached: an address such as ttrpc+unix:///path, and the version of
-// its protocol.
+// Endpoint is where a task service is reached: an address such as ttrpc+unix:///path, and the
+// version of its protocol.
 type Endpoint struct {
 	Address string `json:"address"`
 	Version uint32 `json:"version"`
@@ -57,8 +57,8 @@ type Network struct {
 	Conf   json.RawMessage `json:"conf,omitempty"`
 }
 
-// Status is the part of a record that changes. A value is replaced as a whole and never changed, so a
-// reader may keep one.
+// Status is the part of a record that changes. A value is replaced as a whole and never changed, so
+// a reader may keep one.
 type Status struct {
 	Phase     Phase     `json:"phase"`
 	CreatedAt time.Time `json:"createdAt,omitzero"`
@@ -69,18 +69,18 @@ type Status struct {
 	// Holds is what is still to be released.
 	Holds Hold `json:"holds"`
 	// Stopping says that a stop of the sandbox was asked for: it takes no more containers, and its
-	// network is released once its process has ended. A stop that was cut off is not resumed; whoever
-	// asked for it asks again.
+	// network is released once its process has ended. A stop that was cut off is not resumed;
+	// whoever asked for it asks again.
 	Stopping bool `json:"stopping,omitempty"`
-	// Removing says that a removal was asked for: everything is released once the process has ended,
-	// and then the record is deleted. That goes on by itself, through a crash too.
+	// Removing says that a removal was asked for: everything is released once the process has
+	// ended, and then the record is deleted. That goes on by itself, through a crash too.
 	Removing bool `json:"removing,omitempty"`
 	// SELinuxLabel is the label of the process, which stays allocated until the removal.
 	SELinuxLabel string `json:"selinuxLabel,omitempty"`
 	// Undone says why a creation was given up. It is empty if none was.
 	Undone string `json:"undone,omitempty"`
-	// Network is what CNI allocated for a sandbox. It is nil for containers and for sandboxes in the
-	// host's network.
+	// Network is what CNI allocated for a sandbox. It is nil for containers and for sandboxes in
+	// the host's network.
 	Network *Network `json:"network,omitempty"`
 	// Endpoint is where the tasks of a sandbox are reached, if that is not the shim that containerd
 	// knows.
@@ -93,7 +93,7 @@ type Container struct {
 	PodID       string                      `json:"podID"`
 	Handler     string                      `json:"handler"`
 	ImageID     string                      `json:"imageID"`
-	ImageRef    string                      `json:"imageRef"` // a repository digest or an ID, as CRI's image_ref
+	ImageRef    string                      `json:"imageRef"` // CRI's image_ref: a repository digest or an ID
 	Snapshotter string                      `json:"snapshotter"`
 	LogPath     string                      `json:"logPath,omitempty"`
 	StopSignal  string                      `json:"stopSignal,omitempty"` // SIGTERM, for example

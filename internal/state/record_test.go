@@ -28,8 +28,9 @@ func golden(t *testing.T, name string) []byte {
 	return bytes.TrimSpace(b)
 }
 
-// The golden files are a record as earlier versions of berth wrote it. It must load, its fields must
-// keep their names and order, and a field that berth no longer has ("volumes") must not matter.
+// The golden files are a record as earlier versions of berth wrote it. It must load, its fields
+// must keep their names and order, and a field that berth no longer has ("volumes") must not
+// matter.
 func TestAnEarlierBerthsRecordLoadsAndIsWrittenTheSameWay(t *testing.T) {
 	s := open(t, t.TempDir())
 	intent, status := golden(t, "container-intent.json"), golden(t, "container-status.json")

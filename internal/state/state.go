@@ -78,9 +78,9 @@ type Store struct {
 const lockTimeout = 500 * time.Millisecond
 
 // Open opens the database berth.db in dir. It makes both if they are absent, dir with mode 0700. It
-// returns [ErrInUse] when another process has the database open, [ErrNewer] when a newer berth wrote
-// it, and [ErrDamaged] when it cannot be read. Opening a database that is complete writes nothing, so a
-// full disk does not matter. The caller closes the store.
+// returns [ErrInUse] when another process has the database open, [ErrNewer] when a newer berth
+// wrote it, and [ErrDamaged] when it cannot be read. Opening a database that is complete writes
+// nothing, so a full disk does not matter. The caller closes the store.
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
@@ -93,9 +93,10 @@ func Open(dir string) (*Store, error) {
 		}
 		var err error
 		s.db, err = bbolt.Open(path, 0o600, &bbolt.Options{
-			Timeout:        lockTimeout,
-			FreelistType:   bbolt.FreelistMapType,
-			NoFreelistSync: true, // it is rebuilt at Open, which costs less than writing it at each commit
+			Timeout:      lockTimeout,
+			FreelistType: bbolt.FreelistMapType,
+			// Open rebuilds the free list, which costs less than writing it at each commit.
+			NoFreelistSync: true,
 		})
 		return err
 	})
@@ -194,8 +195,8 @@ func (s *Store) prepare() error {
 	})
 }
 
-// Owner is the ID of the berth that this state belongs to. It is made with the database, and everything
-// that berth makes outside carries it.
+// Owner is the ID of the berth that this state belongs to. It is made with the database, and
+// everything that berth makes outside carries it.
 func (s *Store) Owner() string { return s.owner }
 
 // Close closes the database, after the transaction in flight. Later commits return an error.

@@ -148,7 +148,9 @@ func TestAttachFollowsTheTerminalAndPassesTheInputOn(t *testing.T) {
 		done := make(chan error)
 		var got []byte
 		go func() { got, _ = io.ReadAll(s.stdin) }()
-		go func() { done <- w.service.Attach(t.Context(), "c1", strings.NewReader("typed"), nil, nil, true, resize) }()
+		go func() {
+			done <- w.service.Attach(t.Context(), "c1", strings.NewReader("typed"), nil, nil, true, resize)
+		}()
 		resize <- remotecommand.TerminalSize{Width: 80, Height: 25}
 		resize <- remotecommand.TerminalSize{} // is not a size
 		resize <- remotecommand.TerminalSize{Width: 81, Height: 26}

@@ -25,9 +25,9 @@ var epoch = time.Unix(0, 0).UTC()
 // to break out of their root are built from it as well.
 type File struct {
 	Name string // slash-separated, no leading slash
-	// Mode holds the permission bits, fs.ModeDir for a directory, fs.ModeSymlink for a symbolic link,
-	// fs.ModeNamedPipe for a FIFO, fs.ModeDevice|fs.ModeCharDevice for a character device, and
-	// fs.ModeSetuid, fs.ModeSetgid and fs.ModeSticky.
+	// Mode holds the permission bits, fs.ModeDir for a directory, fs.ModeSymlink for a symbolic
+	// link, fs.ModeNamedPipe for a FIFO, fs.ModeDevice|fs.ModeCharDevice for a character device,
+	// and fs.ModeSetuid, fs.ModeSetgid and fs.ModeSticky.
 	Mode         fs.FileMode
 	UID, GID     int
 	Body         []byte

@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package timeline remembers, in memory and bounded, what happened to each sandbox and container, for a person to
-// read: also to those that were removed lately.
-//
-// It never decides anything; whoever tells it never waits.
 package timeline
 
 import (
 	"container/list"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 )
 
 const (
-	maxIDs     = 2000 // the least recently told of go first
-	maxEntries = 200  // per ID; the first quarter stays, of the rest the latest
+	// maxIDs is how many IDs are remembered. The one that nothing happened to for longest goes
+	// first.
+	maxIDs = 2000
+	// maxEntries is how many entries an ID has. The first maxFirst stay, and of the rest the
+	// latest.
+	maxEntries = 200
+	maxFirst   = maxEntries / 4
+	// maxText is the length of a detail or an error, in bytes.
+	maxText = 2048
 )
 
 // Entry is one thing that happened.
@@ -34,14 +39,14 @@ type Timeline struct {
 	mu struct {
 		sync.Mutex
 		byID map[string]*list.Element
-		used list.List // of *history, latest first
+		used list.List // of *history, the one that was added to last first
 	}
 }
 
 type history struct {
 	id      string
 	entries []Entry
-	dropped int
+	dropped int // after the first maxFirst
 }
 
 // New makes an empty timeline.
@@ -51,39 +56,59 @@ func New() *Timeline {
 	return t
 }
 
-// Add remembers an entry. fields are key and value in turn.
+// Add adds an entry. fields are keys and values in turn.
 func (t *Timeline) Add(id string, at time.Time, what string, err error, fields ...any) {
-	e := Entry{At: at, What: what}
-	var d strings.Builder
-	for i := 0; i+1 < len(fields); i += 2 {
-		fmt.Fprintf(&d, " %v=%v", fields[i], fields[i+1])
-	}
-	e.Detail = strings.TrimPrefix(d.String(), " ")
+	e := Entry{At: at, What: what, Detail: detail(fields)}
 	if err != nil {
-		e.Err = err.Error()
+		e.Err = cut(err.Error())
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	el, ok := t.mu.byID[id]
-	if !ok {
+	if ok {
+		t.mu.used.MoveToFront(el)
+	} else {
 		el = t.mu.used.PushFront(&history{id: id})
 		t.mu.byID[id] = el
 		if t.mu.used.Len() > maxIDs {
 			old := t.mu.used.Remove(t.mu.used.Back()).(*history)
 			delete(t.mu.byID, old.id)
 		}
-	} else {
-		t.mu.used.MoveToFront(el)
 	}
 	h := el.Value.(*history)
 	if len(h.entries) >= maxEntries {
-		h.entries = append(h.entries[:maxEntries/4], h.entries[maxEntries/4+1:]...)
+		h.entries = slices.Delete(h.entries, maxFirst, maxFirst+1)
 		h.dropped++
 	}
 	h.entries = append(h.entries, e)
 }
 
-// Of returns the entries of an ID, or of the one whose ID begins so. ErrNotFound when nothing is known.
+func detail(fields []any) string {
+	var d strings.Builder
+	for i := 0; i+1 < len(fields); i += 2 {
+		if i > 0 {
+			d.WriteByte(' ')
+		}
+		fmt.Fprintf(&d, "%v=%v", fields[i], fields[i+1])
+	}
+	return cut(d.String())
+}
+
+// cut shortens a text that is too long.
+func cut(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	n := maxText
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.Clone(s[:n]) + "..."
+}
+
+// Of returns an ID and its entries, oldest first. The ID may be given by its beginning. Of returns
+// errdefs.ErrNotFound when nothing is known of it, and errdefs.ErrInvalidArgument when several IDs
+// begin like that.
 func (t *Timeline) Of(id string) (string, []Entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +117,7 @@ func (t *Timeline) Of(id string) (string, []Entry, error) {
 		for full, e := range t.mu.byID {
 			if id != "" && strings.HasPrefix(full, id) {
 				if ok {
-					return "", nil, fmt.Errorf("timeline of %q: several IDs begin so: %w", id, errdefs.ErrInvalidArgument)
+					return "", nil, fmt.Errorf("timeline of %q: several IDs begin with it: %w", id, errdefs.ErrInvalidArgument)
 				}
 				el, ok = e, true
 			}
@@ -102,9 +127,12 @@ func (t *Timeline) Of(id string) (string, []Entry, error) {
 		return "", nil, fmt.Errorf("timeline of %q: nothing is known of it since berth started: %w", id, errdefs.ErrNotFound)
 	}
 	h := el.Value.(*history)
-	out := append([]Entry(nil), h.entries...)
-	if h.dropped > 0 {
-		out = append(out[:maxEntries/4:maxEntries/4], append([]Entry{{At: out[maxEntries/4].At, What: fmt.Sprintf("... %d entries left out ...", h.dropped)}}, out[maxEntries/4:]...)...)
+	if h.dropped == 0 {
+		return h.id, slices.Clone(h.entries), nil
 	}
-	return h.id, out, nil
+	gap := Entry{
+		At:   h.entries[maxFirst].At,
+		What: fmt.Sprintf("... %d entries left out ...", h.dropped),
+	}
+	return h.id, slices.Concat(h.entries[:maxFirst], []Entry{gap}, h.entries[maxFirst:]), nil
 }

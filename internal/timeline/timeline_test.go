@@ -5,14 +5,16 @@ package timeline
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 )
 
 // PROPERTIES 15.
-func TestWhatHappenedIsToldInOrder(t *testing.T) {
+func TestWhatHappenedIsReturnedInOrder(t *testing.T) {
 	tl := New()
 	at := time.Unix(1, 0)
 	tl.Add("abc1", at, "made", nil, "took", time.Second)
@@ -30,7 +32,32 @@ func TestWhatHappenedIsToldInOrder(t *testing.T) {
 	}
 }
 
-func TestItIsBounded(t *testing.T) {
+func TestAnEntryIsBounded(t *testing.T) {
+	tl := New()
+	long := strings.Repeat("ä", maxText)
+	tl.Add("a", time.Unix(1, 0), "attempt", errors.New(long), "output", long)
+	_, es, err := tl.Of("a")
+	if err != nil || len(es) != 1 {
+		t.Fatal(es, err)
+	}
+	for _, s := range []string{es[0].Err, es[0].Detail} {
+		if len(s) > maxText+len("...") || !utf8.ValidString(s) || !strings.HasSuffix(s, "ä...") {
+			t.Errorf("%d bytes, ending in %q", len(s), s[len(s)-10:])
+		}
+	}
+}
+
+// BenchmarkAdd measures one more entry for one of many IDs that have as many as they may.
+func BenchmarkAdd(b *testing.B) {
+	tl := New()
+	i := 0
+	for b.Loop() {
+		i++
+		tl.Add(fmt.Sprint("id", i%1500), time.Unix(int64(i), 0), "attempt", nil, "took", time.Second)
+	}
+}
+
+func TestTheTimelineIsBounded(t *testing.T) {
 	tl := New()
 	for i := range 3 * maxIDs {
 		tl.Add(fmt.Sprint("id", i), time.Unix(int64(i), 0), "x", nil)

@@ -122,7 +122,7 @@ func TestARepeatedRunJoinsTheOneThatStallsInItsNetwork(t *testing.T) {
 	other := n.PodConfig()
 	other.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	other.Hostname = "" // the host's, as its network
-	n.Pod(other) // it needs no network, and waits for nobody
+	n.Pod(other)        // it needs no network, and waits for nobody
 	if got := f.hits("bridge.ADD"); len(got) != 1 {
 		t.Errorf("the network was asked %d times", len(got))
 	}

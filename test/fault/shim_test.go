@@ -142,7 +142,7 @@ func TestAnExitWhoseEventIsSwallowedIsSeenWithoutARestart(t *testing.T) {
 				node.ExpectExit(t, n.Ended(id), 42, "Error")
 				n.Until("the event was swallowed", func() bool { return len(f.hits("shim.exit-event")) > 0 })
 				text := timeline(t, n, id)
-				if strings.Contains(text, "seen by stream") || strings.Contains(text, "seen by kernel") != (tt.name == "kernel") {
+				if strings.Contains(text, "reported by stream") || strings.Contains(text, "reported by kernel") != (tt.name == "kernel") {
 					t.Errorf("another witness spoke: %s", text)
 				}
 				for step := range tt.rules {

@@ -93,7 +93,8 @@ func (s *Story) outage(r *rand.Rand) {
 var operations = []string{
 	"create-sandbox", "delete-sandbox", "create-container", "delete-container", "prepare-snapshot", "remove-snapshot",
 	"create-task", "start-task", "kill-task", "delete-task", "get-task", "wait-task", "list-containers",
-	"netns", "netns-remove", "cni-add", "cni-del", "commit", "watch", "signal", "mounts",
+	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "cni-del",
+	"files", "files-remove", "files-list", "commit", "watch", "signal", "mounts",
 }
 
 func (s *Story) step(r *rand.Rand) {
@@ -130,7 +131,7 @@ func (s *Story) step(r *rand.Rand) {
 			s.World.Stall(op, "", 1+r.IntN(3), time.Duration(r.IntN(60_000))*time.Millisecond)
 		}
 	case n < 80:
-		if strings.Contains(op, "-") && !strings.HasPrefix(op, "netns") && !strings.HasPrefix(op, "cni") { // containerd's
+		if ofContainerd(op) {
 			s.World.Abandon(op, "", time.Duration(r.IntN(300))*time.Second)
 		}
 	case n < 81:
@@ -158,6 +159,11 @@ func (s *Story) step(r *rand.Rand) {
 	default:
 		s.Subscribe()
 	}
+}
+
+func ofContainerd(op string) bool {
+	kind, _, compound := strings.Cut(op, "-")
+	return compound && kind != "netns" && kind != "cni" && kind != "files"
 }
 
 // handler is mostly the default one, sometimes one whose processes the kernel cannot see.

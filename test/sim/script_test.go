@@ -9,6 +9,9 @@ import (
 	"testing"
 )
 
+// orders is how many orders each script is played in.
+const orders = 10
+
 // TestScripts plays every story under testdata.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.sim")
@@ -21,7 +24,12 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			check(t, func(_ *testing.T, s *Story) error { return s.Play(strings.NewReader(string(script))) })
+			for seed := range uint64(orders) {
+				r, _ := played(t, seed+1, func(_ *testing.T, s *Story) error { return s.Play(strings.NewReader(string(script))) })
+				if r != "" {
+					t.Fatalf("in the order of seed %d: %s", seed+1, r)
+				}
+			}
 		})
 	}
 }

@@ -63,7 +63,7 @@ func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// files stands for the directories and mounts of pods, of which only the existence counts.
+// files stands for package podfiles: it keeps the IDs that have files.
 type files struct {
 	w *World
 	l *life
@@ -74,9 +74,11 @@ func (f files) make(id string) error {
 }
 
 func (f files) MakeSandbox(s podfiles.Sandbox) error { return f.make(s.ID) }
+
 func (f files) MakeVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/volumes/", id, "/", n), f.make(id)
 }
+
 func (f files) Shared(string, bool) map[string]string { return nil }
 func (f files) MakeHostPath(string) error             { return nil }
 func (f files) IO(id string) string                   { return "/io/" + id }

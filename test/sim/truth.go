@@ -26,11 +26,14 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	case !p.ended && p.started:
 		v.problemLocked("%s is EXITED with %d %s, and its process lives", short(id), code, reason)
 	case reason == "StartError" || !p.ended:
-		if reason != "StartError" || p.started && !p.killed {
+		// What was made for a start that failed is ended by SIGKILL. If the process ended by a SIGKILL of
+		// somebody else's, berth cannot see the difference.
+		if reason != "StartError" || p.started && !p.killed && p.code != 137 {
 			v.problemLocked("%s was started and ended by itself with %d: that is not a StartError", short(id), p.code)
 		}
 	case reason == "Unknown" && code == 255:
-		if final && !v.w.unknowable(p) {
+		// A process that never ran the user's program has no code that anybody would want to know.
+		if final && p.started && !v.w.unknowable(p) {
 			v.problemLocked("%s ended with %d, which could be known and is Unknown", short(id), p.code)
 		}
 	case code != p.code:

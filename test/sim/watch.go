@@ -99,7 +99,8 @@ func (v *Watch) event(ev *runtimeapi.ContainerEventResponse, r received) {
 	defer v.mu.Unlock()
 	id, what := ev.GetContainerId(), ev.GetContainerEventType()
 	pod := ev.GetPodSandboxStatus().GetId()
-	if ev.GetPodSandboxStatus() == nil && what != runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT { // of a sandbox whose pod has another
+	deleted := what == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
+	if ev.GetPodSandboxStatus() == nil && !deleted { // DELETED of a sandbox whose pod has another
 		v.problemLocked("event %s of %s has no pod", what, short(id))
 	}
 	last, again := r.last[id]
@@ -127,7 +128,7 @@ func (v *Watch) event(ev *runtimeapi.ContainerEventResponse, r received) {
 			v.problemLocked("%s of %s, which is %s", what, short(id), st.GetState())
 		}
 	}
-	if !here && what != runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
+	if !here && !deleted {
 		v.problemLocked("%s of %s has no status of it", what, short(id))
 	}
 }

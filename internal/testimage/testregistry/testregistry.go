@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testregistry serves images to tests on the loopback interface: plain
-// or TLS, open or behind a password, asked for by Basic authentication or by a
-// token server as the large registries do. It remembers every request with its
-// credentials, so that a test can say who got to see which. It ends with the test.
+// Package testregistry serves images to tests on the loopback interface: plain or TLS, open or
+// behind a password, by Basic authentication or with a token server as the large registries have
+// it. It records every request with its credentials, so that a test can check which server received
+// which. It ends with the test.
 package testregistry
 
 import (

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+)
+
+// plugin is an extension that notes when it is called.
+type plugin struct {
+	mu    sync.Mutex
+	calls []string
+	fail  map[string]error
+	hang  chan struct{} // Ended waits for it
+}
+
+func (p *plugin) note(what string, t Target) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if what != "sandbox run" && what != "ended" || t.ID != t.PodID {
+		what += " of a container"
+	}
+	p.calls = append(p.calls, what)
+	return p.fail[what]
+}
+
+func (p *plugin) AdjustSpec(_ context.Context, t Target, _ *runtimeapi.ContainerConfig, s *specs.Spec) error {
+	s.Annotations["adjusted"] = "yes"
+	return p.note("adjust", t)
+}
+func (p *plugin) SandboxRun(_ context.Context, t Target) error { return p.note("sandbox run", t) }
+func (p *plugin) Started(_ context.Context, t Target)          { _ = p.note("started", t) }
+func (p *plugin) Ended(ctx context.Context, t Target, f exit.Fact) error {
+	if f.Zero() {
+		return errors.New("no exit was given")
+	}
+	select {
+	case <-p.hang:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return p.note("ended", t)
+}
+
+func TestHooksAreCalledInTheirPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		p := &plugin{hang: make(chan struct{})}
+		w.hooks = p
+		b := start(t, w)
+		sb := b.pod("p1", "")
+		c := b.run(sb, "c1")
+		if w.specs[c].Annotations["adjusted"] != "yes" {
+			t.Error("the adjusted spec was not used")
+		}
+		b.exit(c, 42, true)
+		// A plug-in that hangs delays neither the truth nor the release.
+		time.Sleep(time.Second)
+		b.expect(c, exited, 42, "Error")
+		if w.task(c) != nil {
+			t.Error("the release waits for a plug-in")
+		}
+		close(p.hang)
+		if err := b.RemovePodSandbox(t.Context(), sb); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		want := []string{"sandbox run", "adjust of a container", "started of a container", "ended of a container", "ended"}
+		if !slices.Equal(p.calls, want) {
+			t.Errorf("called %q, want %q", p.calls, want)
+		}
+	})
+}
+
+func TestAHookThatRefusesUndoesWhatWasMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		p := &plugin{hang: make(chan struct{}), fail: map[string]error{"sandbox run": errors.New("not here")}}
+		close(p.hang)
+		w.hooks = p
+		b := start(t, w)
+		if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); err == nil {
+			t.Fatal("it succeeded")
+		}
+		p.fail = map[string]error{"adjust of a container": errors.New("not so")}
+		sb := b.pod("p1", "")
+		if _, err := b.CreateContainer(t.Context(), sb, ctr("c1")); err == nil {
+			t.Fatal("it succeeded")
+		}
+		if err := b.RemovePodSandbox(t.Context(), sb); err != nil {
+			t.Fatal(err)
+		}
+		w.set(func() {
+			if len(w.objects)+len(w.tasks)+len(w.netns) != 0 {
+				t.Errorf("left: %v %v %v", w.objects, w.tasks, w.netns)
+			}
+		})
+	})
+}
+
+func TestATargetDescribesWhatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		sb := b.pod("p1", "")
+		c := b.run(sb, "c1")
+		got, err := b.Target(c[:10])
+		if err != nil || got.ID != c || got.PodID != sb || !got.Running || got.NetNS != "/netns/"+sb || got.Process.Pid == 0 {
+			t.Errorf("%+v %v", got, err)
+		}
+		b.exit(c, 0, true)
+		<-got.Ended
+		if got, err = b.Target(sb); err != nil || got.ID != sb || got.PodID != sb || !got.Running {
+			t.Errorf("%+v %v", got, err)
+		}
+	})
+}
