@@ -37,7 +37,7 @@ type Options struct {
 	// below LogDirectory is trusted. With an empty LogPath the output is discarded.
 	LogDirectory, LogPath string
 	Stdin                 bool
-	// StdinOnce says that stdin ends when its first client has: see CloseStdin.
+	// StdinOnce says that stdin ends when its first client has: see Attachment.CloseStdin.
 	StdinOnce bool
 	Stdout    bool
 	Stderr    bool
