@@ -21,8 +21,17 @@ import (
 	"github.com/opencontainers/cgroups/fscommon"
 )
 
-// everything is what is read for statistics and metrics.
+// everything is what metrics are made of.
 const everything = cgroups.CPU | cgroups.Memory | cgroups.Pids | cgroups.IO | cgroups.HugeTLB
+
+// forStats is what statistics need: of I/O, CRI asks for the pressure alone, which cgroup v1 does
+// not have.
+func (h hierarchy) forStats() cgroups.Controller {
+	if h.v2 {
+		return cgroups.CPU | cgroups.Memory | cgroups.IO
+	}
+	return cgroups.CPU | cgroups.Memory
+}
 
 // unlimited is the smallest value that a memory limit has where there is none: cgroup v1 says the
 // largest number of pages, cgroup v2 says "max".
