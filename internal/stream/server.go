@@ -110,7 +110,7 @@ func (s *Server) run(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 			_ = server.Close()
-			<-ended
+			_ = <-ended
 		case err = <-ended:
 			_ = server.Close()
 		}

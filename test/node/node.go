@@ -71,20 +71,18 @@ var network = sync.OnceValue(func() int {
 	const first, count = 90, 100
 	for i := range count {
 		n := first + (os.Getpid()+i)%count
-		f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-10.%d.lock", n)), os.O_RDWR|os.O_CREATE, 0o600)
+		path := filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-10.%d.lock", n))
+		fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_CLOEXEC, 0o600)
 		if err != nil {
 			panic(err)
 		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			networkLock = f
-			return n
+		if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			return n // open for as long as the process lives
 		}
-		_ = f.Close()
+		_ = syscall.Close(fd)
 	}
 	panic("all networks for tests are in use")
 })
-
-var networkLock *os.File // open for as long as the process lives
 
 // Node is one berth with its directories, and the containerd it uses if that is external. Calls are
 // made through the embedded client, which Restart and Start replace.
