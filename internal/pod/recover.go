@@ -244,11 +244,17 @@ func (r *recovery) adopt(u *unit, known TaskState) {
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err)
 	}
+	adopted := false
 	if err := u.change(func(st *state.Status) bool {
-		st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
-		return true
+		if adopted = st.Phase == state.Created; adopted { // not when its exit was settled meanwhile
+			st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
+		}
+		return adopted
 	}); err != nil {
 		r.obs.Event(u.id, "its start cannot be recorded", err) // the next relist tries again
+		return
+	}
+	if !adopted {
 		return
 	}
 	r.witnesses.listen(u)
