@@ -85,8 +85,8 @@ func (s *stdios) Create(o logs.Options) (pod.Stdio, error) { return s.add(logs.C
 // Open takes up the stdio that an earlier berth made.
 func (s *stdios) Open(o logs.Options) (pod.Stdio, error) { return s.add(logs.Open, o) }
 
-func (s *stdios) add(make func(logs.Options) (*logs.Log, error), o logs.Options) (pod.Stdio, error) {
-	l, err := make(o)
+func (s *stdios) add(open func(logs.Options) (*logs.Log, error), o logs.Options) (pod.Stdio, error) {
+	l, err := open(o)
 	if err != nil {
 		return nil, err
 	}

@@ -39,14 +39,14 @@ func TestATeeReturnsWhatIsWrittenInOrder(t *testing.T) {
 				t.Errorf("got %q %v %d %v, want %q", b, stderr, lost, err, want.b)
 			}
 		}
-		if _, _, _, err := tee.Next(t.Context()); err != io.EOF {
+		if _, _, _, err := tee.Next(t.Context()); !errors.Is(err, io.EOF) {
 			t.Errorf("got %v", err)
 		}
 		again, err := l.Attachment().Tee()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, _, err := again.Next(t.Context()); err != io.EOF {
+		if _, _, _, err := again.Next(t.Context()); !errors.Is(err, io.EOF) {
 			t.Errorf("the output has ended: got %v", err)
 		}
 	})
