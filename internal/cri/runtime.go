@@ -52,6 +52,7 @@ type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	Pods      Pods
 	Streams   Streams
+	Stats     Stats
 	Health    Health
 	Subscribe func() Events
 }

@@ -21,6 +21,7 @@ func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 		filepath.Join(bundles, "left/rootfs"),
 		filepath.Join(bundles, "alive/rootfs"),
 		filepath.Join(bundles, "bare"),
+		filepath.Join(bundles, ".bare/below"), // what containerd was removing
 		work,
 		image,
 	} {
@@ -38,14 +39,15 @@ func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Unmount(rootfs, unix.MNT_DETACH) })
 	}
 	for _, id := range []string{"left", "bare", "absent"} {
-		if err := removeBundle(id); err != nil {
+		if err := removeBundle(id, []string{bundles}); err != nil {
 			t.Error(err)
 		}
 	}
 	for path, want := range map[string]bool{
-		filepath.Join(bundles, "left"): false,
-		filepath.Join(bundles, "bare"): false,
-		work:                           false,
+		filepath.Join(bundles, "left"):              false,
+		filepath.Join(bundles, "bare"):              false,
+		filepath.Join(bundles, ".bare"):             false,
+		work:                                        false,
 		filepath.Join(bundles, "alive/rootfs/file"): true,
 		filepath.Join(image, "file"):                true,
 	} {

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -122,6 +123,8 @@ func (fakeSandboxes) List(context.Context, ...string) ([]sandbox.Sandbox, error)
 type fakeSnapshots struct{ snapshots.Snapshotter }
 
 func (fakeSnapshots) Walk(context.Context, snapshots.WalkFunc, ...string) error { return nil }
+
+func (fakeSnapshots) Mounts(context.Context, string) ([]mount.Mount, error) { return nil, nil }
 
 type fakeTasks struct {
 	tasks.TasksClient

@@ -126,3 +126,13 @@ func (c *Containerd) PrepareSnapshot(ctx context.Context, snapshotter, key, chai
 func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
 	return native(c.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
 }
+
+// SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process or
+// in another containerd's ends when ctx ends.
+func (c *Containerd) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
+	u, err := c.client.SnapshotService(snapshotter).Usage(ns(ctx), key)
+	if err != nil {
+		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, native(err))
+	}
+	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
+}

@@ -29,7 +29,7 @@ const shimRuncRoot = "/run/containerd/runc"
 
 // endOrphans ends what may be left of a task that containerd does not know: a shim that was being
 // started when containerd was killed, before containerd wrote down how to reach it; an OCI runtime
-// that was killed half-way, or that did its work when nobody was there any more to hear of it; the
+// that was killed half-way, or that did its work when nobody was left to take its answer; the
 // process, the record and the control group that the runtime made.
 func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 	o, err := c.client.ContainerService().Get(ctx, id)
@@ -57,7 +57,7 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 			return fmt.Errorf("end what is left of %s: %s delete: %w: %s", id, binary, err, bytes.TrimSpace(out))
 		}
 	}
-	if err := removeBundle(id); err != nil {
+	if err := removeBundle(id, c.shims.bundleDirs()); err != nil {
 		return fmt.Errorf("end what is left of %s: %w", id, err)
 	}
 	if spec.Linux != nil && strings.HasSuffix(spec.Linux.CgroupsPath, "/"+id) { // else the group is systemd's, which removes it

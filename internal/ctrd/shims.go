@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,8 +24,9 @@ const shimTimeout = time.Second
 // shims holds the shim process of each pod by a pidfd, from when the pod's first task is known
 // until the pod's sandbox object is deleted.
 type shims struct {
-	mu sync.Mutex
-	of map[string]shim // by pod ID
+	mu      sync.Mutex
+	of      map[string]shim // by pod ID
+	bundles []string        // directories of bundles that shims work in
 }
 
 type shim struct{ pid, fd int }
@@ -54,6 +57,25 @@ func (s *shims) remember(pod string, child uint32) {
 		_ = unix.Close(fd)
 		return
 	}
+	cwd, err := os.Readlink(fmt.Sprintf("%s/%d/cwd", procfs, pid))
+	if dir := filepath.Dir(cwd) + "/"; err == nil && strings.HasSuffix(dir, taskDir) {
+		s.learn(dir)
+	}
+}
+
+func (s *shims) learn(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.bundles, dir) {
+		s.bundles = append(s.bundles, dir)
+	}
+}
+
+// bundleDirs are the directories of bundles that shims work in.
+func (s *shims) bundleDirs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.bundles)
 }
 
 func (s *shims) knows(pod string) bool {

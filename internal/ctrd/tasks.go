@@ -52,7 +52,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 	}
 	resp, err := c.client.TaskService().Create(ctx, req)
-	for again := 1; again < createAttempts && cutOff(r.ID, native(err)); again++ {
+	for again := 1; again < createAttempts && cutOff(r, native(err)); again++ {
 		c.log.Info("a task that was being made earlier is taken back", "id", r.ID, "err", err)
 		c.replaced.begin(r.ID)
 		if terr := c.takeBack(ctx, r.ID); terr != nil {
@@ -71,12 +71,17 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	return resp.Pid, nil
 }
 
-// cutOff reports whether a task may not have been made because of an earlier call that was cut off.
-// The shim may have carried that out all the same, so that the task exists. Or containerd is still
-// undoing it: then the bundle is in the way, or the new one is removed instead, which containerd
-// reports as an error of a file in it.
-func cutOff(id string, err error) bool {
-	return err != nil && (errdefs.IsAlreadyExists(err) || errdefs.IsNotFound(err) || strings.Contains(err.Error(), taskDir+id))
+// cutOff reports whether a container's task may not have been made because of an earlier call that was
+// cut off. The shim may have carried that out all the same, so that the task exists. Or containerd is
+// still undoing it: then the bundle is in the way, or the new one is removed instead, which containerd
+// reports as an error of a file in it. What the OCI runtime reports is about the call itself. A pod's own
+// task has an ID that was never used before.
+func cutOff(r pod.TaskRequest, err error) bool {
+	if err == nil || r.SnapshotKey == "" {
+		return false
+	}
+	ofBundle := strings.Contains(err.Error(), taskDir+r.ID) && !strings.Contains(err.Error(), "OCI runtime")
+	return errdefs.IsAlreadyExists(err) || ofBundle
 }
 
 // takeBack deletes a task that was made and not started.

@@ -25,7 +25,8 @@ func TestATaskThatACutOffCallMadeIsTakenBack(t *testing.T) {
 	f.tasks["c1"].Status, f.tasks["c1"].Pid, f.pid = task.Status_CREATED, 7, 7
 	a := f.adapter(t)
 	defer a.stop()
-	pid, err := a.CreateTask(t.Context(), pod.TaskRequest{ID: "c1"})
+	request := pod.TaskRequest{ID: "c1", Snapshotter: "fake", SnapshotKey: "c1"}
+	pid, err := a.CreateTask(t.Context(), request)
 	if err != nil || pid != 8 {
 		t.Fatalf("process %d, %v", pid, err)
 	}
@@ -40,7 +41,7 @@ func TestATaskThatACutOffCallMadeIsTakenBack(t *testing.T) {
 		t.Errorf("reported: %v", got)
 	}
 	f.tasks["c1"].Status = task.Status_RUNNING
-	if _, err := a.CreateTask(t.Context(), pod.TaskRequest{ID: "c1"}); !errdefs.IsAlreadyExists(err) {
+	if _, err := a.CreateTask(t.Context(), request); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("a task that runs: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -33,6 +34,7 @@ import (
 	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
+	"berth/internal/stats"
 	"berth/internal/stream"
 )
 
@@ -72,6 +74,7 @@ type daemon struct {
 	stdios   *stdios
 	streams  *stream.Service
 	server   *stream.Server
+	stats    *stats.Service
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -265,6 +268,13 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
+	d.stats = stats.New(stats.Config{
+		Pods:       d.core.Pods,
+		Layers:     d.ctrd,
+		Mountpoint: d.layersMountpoint,
+		Cgroups:    "/sys/fs/cgroup",
+		Unified:    cgroup.V2(),
+	})
 	return d.openStreams()
 }
 
@@ -282,7 +292,13 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
 	}
 	server := cri.NewServer(
-		&cri.Runtime{Pods: d.core.Pods, Streams: streams{d.server, d.streams}, Health: health{d}, Subscribe: d.core.Subscribe},
+		&cri.Runtime{
+			Pods:      d.core.Pods,
+			Streams:   streams{d.server, d.streams},
+			Stats:     d.stats,
+			Health:    health{d},
+			Subscribe: d.core.Subscribe,
+		},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// Everything below the CRI server goes on until the calls in flight have ended.
@@ -299,6 +315,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
+	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	g.Go("streams", func() error {
 		select {

@@ -49,6 +49,14 @@ func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) er
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)
 }
 
+// layersMountpoint is the file system of writable layers, as ImageFsInfo names it.
+func (d *daemon) layersMountpoint() string {
+	for _, fs := range d.images.FsInfo().GetContainerFilesystems() {
+		return fs.GetFsId().GetMountpoint()
+	}
+	return ""
+}
+
 // health answers CRI's Status.
 type health struct{ d *daemon }
 

@@ -112,7 +112,7 @@ func (s *Server) run(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 			_ = server.Close()
-			err = <-ended // it says that it was closed
+			_ = <-ended
 		case err = <-ended:
 			_ = server.Close()
 		}

@@ -312,7 +312,7 @@ func TestPortForwardTriesBothFamilies(t *testing.T) {
 				}
 			}()
 			w := newWorld(t)
-			port := lis.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // TCP
+			port := lis.Addr().(*net.TCPAddr).Port
 			st := newFakeStream("hello")
 			if err := w.service.PortForward(t.Context(), "p1", int32(port), st); err != nil { //nolint:gosec // a port
 				t.Fatal(err)
@@ -329,7 +329,7 @@ func TestPortForwardSaysThatNobodyListens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := lis.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // TCP
+	port := lis.Addr().(*net.TCPAddr).Port
 	_ = lis.Close()
 	w := newWorld(t)
 	err = w.service.PortForward(t.Context(), "p1", int32(port), newFakeStream("")) //nolint:gosec // a port

@@ -14,7 +14,7 @@ import (
 
 // PROPERTIES 4: kill -9 of berth, of containerd or of both at each step of a pod's life that
 // somebody else does, while it is at it and still is when they are back. Others go on, what had
-// ended is told with its code, and once the step goes on all can be removed and nothing is left.
+// ended is reported with its code, and once the step goes on all can be removed and nothing is left.
 func TestKill9AtEachStepOfALife(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		victims := [][]*node.Process{{n.Berth}}

@@ -47,7 +47,7 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *process) {
 	want := max(p.at.UnixNano(), st.GetStartedAt())
 	off := time.Duration(st.GetFinishedAt() - want).Abs()
-	known := v.w.notified(p) || p.away && !p.lost
+	known := v.w.notified(p) || p.away && !p.lost && !p.unanswered
 	if off > time.Millisecond && !v.guessed[p.id] && known && v.w.Exact {
 		v.problemLocked("%s ended at %s and is reported at %s", short(p.id),
 			p.at.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))
