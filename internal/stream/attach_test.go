@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -24,6 +25,7 @@ type fakeStdio struct {
 	stdin    *io.PipeReader
 	in       *io.PipeWriter
 	tees     int
+	ended    atomic.Bool // the stdin
 	mu       sync.Mutex
 }
 
@@ -43,8 +45,13 @@ func (s *fakeStdio) Tee() (Tee, error) {
 }
 
 func (s *fakeStdio) OpenStdin() (io.WriteCloser, error) { return s.in, nil }
-func (s *fakeStdio) CloseStdin() bool                   { return s.once }
-func (s *fakeStdio) Terminal() bool                     { return s.terminal }
+
+// CloseStdin notes that it was called.
+func (s *fakeStdio) CloseStdin() bool {
+	s.ended.Store(true)
+	return s.once
+}
+func (s *fakeStdio) Terminal() bool { return s.terminal }
 
 type fakeTee struct {
 	s      *fakeStdio

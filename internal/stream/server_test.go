@@ -207,6 +207,30 @@ func TestRequestsThatCannotBeAreRefusedAtOnce(t *testing.T) {
 	}
 }
 
+// A client that only looks must not end the container's input.
+func TestAttachWithoutInputDoesNotEndTheInputOfTheContainer(t *testing.T) {
+	w := newWorld(t)
+	stdio := newStdio(w)
+	stdio.once = true
+	s := serve(t, w, nil)
+	resp, err := s.Attach(&runtimeapi.AttachRequest{ContainerId: "c1", Stdout: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dialSocket(t, resp.GetUrl())
+	defer conn.Close()
+	stdio.output <- "out"
+	stdio.output <- "more"
+	until(t, "the client is attached", func() bool { return len(stdio.output) == 0 })
+	close(w.ended)
+	if got := receive(conn); got[1] != "outmore" || !strings.Contains(got[3], "Success") {
+		t.Errorf("got %q", got)
+	}
+	if stdio.ended.Load() {
+		t.Error("the container's input was ended")
+	}
+}
+
 // PROPERTIES 12: a client vanishes while the process neither writes nor reads what the client has
 // sent, so that nobody reads from the connection.
 func TestAProcessEndsWithItsClient(t *testing.T) {
