@@ -30,14 +30,13 @@
 //
 // # What it never does
 //
-// It is no child subreaper: with PR_SET_CHILD_SUBREAPER the shims of a daemonized
-// start would become berth's children, and whoever reaped them with wait4(-1)
-// would steal the exit status of os/exec's children. Shims belong to the host's
-// init. It does not change the OOM score, the cgroup or TMPDIR of the process
-// either: those are the service manager's business. This is also why the loader
-// here is berth's own and not cmd/containerd/server: that one closes nothing
-// when it fails half-way, registers metrics that panic when it starts a second
-// time, and waits for ever for a database that somebody else holds.
+// It does not make the process a child subreaper: with PR_SET_CHILD_SUBREAPER the shims of a
+// daemonized start would become berth's children, and whoever reaped them with wait4(-1) would
+// steal the exit status of os/exec's children. Shims belong to the host's init. It does not change
+// the OOM score, the cgroup or TMPDIR of the process either: those are the service manager's
+// business. This is also why the loader here is berth's own and not cmd/containerd/server: that one
+// closes nothing when it fails half-way, registers metrics that panic when it starts a second time,
+// and waits for ever for a database that somebody else holds.
 //
 // # One at a time
 //

@@ -74,7 +74,7 @@ func New(cfg Config, p Ports) *Controller {
 	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
 	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
-	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.units, p.Observer}
+	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.units, p.Labels, p.Observer}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
 	c.publisher = &publisher{p.Feed, c.statuses, c.units}

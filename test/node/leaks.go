@@ -58,7 +58,8 @@ func (n *Node) left() []string {
 	return slices.Concat(n.leftProcesses(), n.leftMounts(), n.leftFiles(), n.leftCgroups(), n.leftLinks(), n.leftRules(n.seen.all()))
 }
 
-// NoLeaks fails the test for everything that is left of pods that were removed, while the node goes on.
+// NoLeaks fails the test for everything that is left of pods that were removed, while the node goes
+// on.
 func (n *Node) NoLeaks(ctx context.Context) {
 	n.t.Helper()
 	n.leaksInContainerd(ctx)
@@ -127,7 +128,8 @@ func (n *Node) leftFiles() (left []string) {
 	for _, pattern := range remains {
 		found, _ := filepath.Glob(filepath.Join(n.Dir, pattern))
 		for _, f := range found {
-			// A bundle that containerd was killed while deleting stays as .ID, empty of everything that runs.
+			// A bundle that containerd was killed while deleting stays as .ID, empty of everything
+			// that runs.
 			if !strings.HasPrefix(filepath.Base(f), ".") {
 				left = append(left, f)
 			}
@@ -136,7 +138,8 @@ func (n *Node) leftFiles() (left []string) {
 	return left
 }
 
-// cgroups are the directories below the pods' cgroup parent, in each hierarchy; those of the parent itself for "".
+// cgroups are the directories below the pods' cgroup parent, in each hierarchy; those of the parent
+// itself for "".
 func (n *Node) cgroups(below string) []string {
 	var found []string
 	for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
@@ -283,7 +286,8 @@ func (n *Node) sweep() {
 	}
 }
 
-// leaksInContainerd fails the test for what containerd and berth still know of, all pods being removed.
+// leaksInContainerd fails the test for what containerd and berth still know of, all pods being
+// removed.
 func (n *Node) leaksInContainerd(ctx context.Context) {
 	n.t.Helper()
 	ctx, conn, err := n.dialContainerd(ctx)
@@ -297,7 +301,8 @@ func (n *Node) leaksInContainerd(ctx context.Context) {
 	}
 }
 
-// dialContainerd connects to the node's containerd, wherever it runs. The context names berth's namespace.
+// dialContainerd connects to the node's containerd, wherever it runs. The context names berth's
+// namespace.
 func (n *Node) dialContainerd(ctx context.Context) (context.Context, *grpc.ClientConn, error) {
 	socket := n.external
 	if socket == "" {

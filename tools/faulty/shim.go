@@ -75,7 +75,8 @@ func (p publisher) Publish(ctx context.Context, topic string, event events.Event
 
 type interceptor struct{}
 
-// UnaryServerInterceptor stands before each method of the task service. An answer cannot be swallowed.
+// UnaryServerInterceptor stands before each method of the task service. An answer cannot be
+// swallowed.
 func (interceptor) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		if sandboxed.Load() && strings.HasSuffix(info.FullMethod, ".Task/Shutdown") {
