@@ -143,7 +143,7 @@ func freezable(t *testing.T) (dir string, freeze, thaw func()) {
 	return dir, freeze, thaw
 }
 
-// PROPERTIES 14 and 23: the log's disk is frozen, and every write to it hangs. Exits are told,
+// PROPERTIES 14 and 23: the log's disk is frozen, and every write to it hangs. Exits are reported,
 // rotation is answered, other containers go on, the container can be removed; the logs of those
 // that were not are complete once the disk thaws.
 func TestAFrozenLogDiskHoldsUpNobody(t *testing.T) {
