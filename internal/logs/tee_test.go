@@ -3,9 +3,12 @@
 package logs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -102,4 +105,58 @@ func TestATeeWaitsWithinItsContext(t *testing.T) {
 	if _, _, _, err := tee.Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// A client sees a prompt, which has no end of line, before it is a line in the log. One client
+// that does not read changes nothing for another one or for the log.
+func TestATeeReadsAlongBehindTheSpool(t *testing.T) {
+	ways(t, func(t *testing.T, o Options) {
+		c := start(t, o, host{})
+		tee, err := c.log.Attachment().Tee()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tee.Close()
+		asleep, err := c.log.Attachment().Tee()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer asleep.Close()
+		c.write("prompt> ")
+		if b, _, _, err := tee.Next(t.Context()); string(b) != "prompt> " || err != nil {
+			t.Errorf("got %q %v", b, err)
+		}
+		var got bytes.Buffer
+		got.WriteString("prompt> ")
+		var seen atomic.Int64 // after the prompt
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			for {
+				b, _, lost, err := tee.Next(t.Context())
+				if err != nil || lost > 0 {
+					if !errors.Is(err, io.EOF) {
+						t.Errorf("%d bytes lost, %v", lost, err)
+					}
+					return
+				}
+				got.Write(b)
+				seen.Add(int64(len(b)))
+			}
+		}()
+		want := "prompt> "
+		for i := range 64 { // 4 MiB
+			text := strings.Repeat(string(rune('a'+i%26)), 64<<10-1) + "\n"
+			c.write(text)
+			want += text
+			until(t, "the reader has kept up", func() bool { return seen.Load() == int64(len(want)-len("prompt> ")) })
+		}
+		c.end()
+		<-read
+		c.expect(want)
+		if slow := asleep.lost + int64(asleep.size); slow != int64(len(want)) || asleep.size > teeSize {
+			t.Errorf("the one that does not read has lost %d bytes and has %d", asleep.lost, asleep.size)
+		}
+		equal(t, "tee", got.Bytes(), []byte(want))
+	})
 }

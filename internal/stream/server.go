@@ -112,7 +112,7 @@ func (s *Server) run(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 			_ = server.Close()
-			_ = <-ended
+			err = <-ended // it says that it was closed
 		case err = <-ended:
 			_ = server.Close()
 		}
