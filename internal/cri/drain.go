@@ -82,14 +82,14 @@ func (s *Server) change(f func()) {
 // errEnding is what a stream ends with when berth stops.
 var errEnding = fmt.Errorf("berth is being stopped; subscribe again: %w", errdefs.ErrUnavailable)
 
-// stream is a stream whose context ends with the server.
-type stream struct {
+// endingStream is a stream whose context ends with the server.
+type endingStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
 // Context implements grpc.ServerStream.
-func (s stream) Context() context.Context { return s.ctx }
+func (s endingStream) Context() context.Context { return s.ctx }
 
 // Serve serves on a listener until the server is ended.
 func (s *Server) Serve(lis net.Listener) error { return s.Server.Serve(listener{lis, s}) }
@@ -111,7 +111,7 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// conn is a connection that knows whether its client was told to make new calls elsewhere. gRPC does not
+// conn is a connection that knows whether its client was asked to make new calls elsewhere. gRPC does not
 // report that, so the headers of the HTTP/2 frames are read on their way out (RFC 9113, section 4.1).
 type conn struct {
 	net.Conn

@@ -51,6 +51,8 @@ type Events interface {
 type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	Pods      Pods
+	Streams   Streams
+	Stats     Stats
 	Health    Health
 	Subscribe func() Events
 }

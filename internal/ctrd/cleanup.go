@@ -18,16 +18,16 @@ import (
 	"github.com/containerd/typeurl/v2"
 )
 
-// cleanupScript stands before a shim's program where containerd runs that to clean up after a dead shim.
-// Containerd does so whenever the connection to a shim ends, and each task has a connection of its own that
-// ends with the task's deletion. So each deletion of a container is followed by the start of a shim, which
-// starts an OCI runtime to delete what is deleted already: more than half of what a deletion takes. The script
-// says in their place that nothing is left when the OCI runtime has no record of the container, and lets the
-// shim's program do everything else.
+// cleanupScript stands before a shim's program where containerd runs that to clean up after a dead
+// shim. Containerd does so whenever the connection to a shim ends, and each task has a connection
+// of its own that ends with the task's deletion. So each deletion of a container is followed by the
+// start of a shim, which starts an OCI runtime to delete what is deleted already: more than half of
+// what a deletion takes. The script says in their place that nothing is left when the OCI runtime
+// has no record of the container, and lets the shim's program do everything else.
 //
-// It answers with a containerd.task.v2.DeleteResponse whose exit_status is 255, an unknown code: containerd
-// publishes the answer as the task's end when the shim has died between its deletion of the container and its
-// own answer.
+// It answers with a containerd.task.v2.DeleteResponse whose exit_status is 255, an unknown code:
+// containerd publishes the answer as the task's end when the shim has died between its deletion of
+// the container and its own answer.
 const cleanupScript = `#!/bin/sh
 # Written by berth: see internal/ctrd/cleanup.go. It can be deleted when no container is left.
 id= last=
@@ -45,8 +45,9 @@ exec %s "$@"
 // probeTimeout bounds the trial run of a script.
 const probeTimeout = 5 * time.Second
 
-// cleanupProgram is the program by which containerd is to clean up after a container of a pod; "" for the
-// shim's own. Only containers of runc's kind have one, in pods whose shim runs in this mount namespace.
+// cleanupProgram is the program by which containerd is to clean up after a container of a pod; ""
+// for the shim's own. Only containers of runc's kind have one, in pods whose shim runs in this
+// mount namespace.
 func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 	if c.cleanupDir == "" {
 		return ""
@@ -77,7 +78,8 @@ func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 	return path
 }
 
-// writeCleanup makes a script for a shim's program and a directory of records, once, and tries whether it can be run.
+// writeCleanup makes a script for a shim's program and a directory of records, once, and tries
+// whether it can be run.
 func (c *Containerd) writeCleanup(ctx context.Context, shim, records string) (string, error) {
 	text := fmt.Sprintf(cleanupScript, quote(records), quote(shim))
 	path := filepath.Join(c.cleanupDir, fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16])

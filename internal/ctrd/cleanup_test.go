@@ -14,8 +14,9 @@ import (
 	"berth/internal/exit"
 )
 
-// Containerd runs a shim's program after each deletion, which took more time than the deletion. Where the OCI runtime has
-// no record, nothing is left to be done; everything else is done by the shim's own program.
+// Containerd runs a shim's program after each deletion, which took more time than the deletion.
+// Where the OCI runtime has no record, nothing is left to be done; everything else is done by the
+// shim's own program.
 func TestACleanupWithNothingLeftDoesNotStartAShim(t *testing.T) {
 	dir := t.TempDir()
 	records, shim := filepath.Join(dir, "it's records"), filepath.Join(dir, "the shim's runc")

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -25,6 +26,7 @@ import (
 	"berth/internal/exit"
 	"berth/internal/fdstore"
 	"berth/internal/image"
+	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pidfd"
 	"berth/internal/pod"
@@ -32,6 +34,8 @@ import (
 	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
+	"berth/internal/stats"
+	"berth/internal/stream"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.
@@ -67,6 +71,10 @@ type daemon struct {
 	kept     *fdstore.Store
 	passed   passed
 	core     *Core
+	stdios   *stdios
+	streams  *stream.Service
+	server   *stream.Server
+	stats    *stats.Service
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -226,6 +234,7 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
@@ -243,7 +252,7 @@ func (d *daemon) openPods() error {
 			Cgroups: cgroups{},
 			Network: d.network,
 			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
-			Stdios:  stdios{},
+			Stdios:  d.stdios,
 			Images:  images{d.images},
 			Store:   d.store,
 			Labels:  labels,
@@ -259,7 +268,14 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
-	return nil
+	d.stats = stats.New(stats.Config{
+		Pods:       d.core.Pods,
+		Layers:     d.ctrd,
+		Mountpoint: d.layersMountpoint,
+		Cgroups:    "/sys/fs/cgroup",
+		Unified:    cgroup.V2(),
+	})
+	return d.openStreams()
 }
 
 // run serves until ctx ends or something breaks.
@@ -276,7 +292,13 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
 	}
 	server := cri.NewServer(
-		&cri.Runtime{Pods: d.core.Pods, Health: health{d}, Subscribe: d.core.Subscribe},
+		&cri.Runtime{
+			Pods:      d.core.Pods,
+			Streams:   streams{d.server, d.streams},
+			Stats:     d.stats,
+			Health:    health{d},
+			Subscribe: d.core.Subscribe,
+		},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// Everything below the CRI server goes on until the calls in flight have ended.
@@ -293,7 +315,19 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
+	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
+	g.Go("streams", func() error {
+		select {
+		case <-below.Done():
+		case <-restored: // what an earlier berth has left is looked for in tasks that are known
+		}
+		return d.streams.Run(below)
+	})
+	g.Go("streaming server", func() error {
+		persist(below, d.log, "serve streams", d.server.Run)
+		return nil
+	})
 	g.Go("network", func() error {
 		persist(below, d.log, "follow the network configuration", d.network.Run)
 		return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -177,4 +178,54 @@ func TestTheLoggersSocketIsForItsUserAlone(t *testing.T) {
 	}
 	_, _ = out.Close(), errs.Close()
 	ended(t, cmd)
+}
+
+// A terminal has stdout alone. The other descriptor that the logger sends is closed once: closed
+// twice, it took away somebody else's that had been given the same number.
+func TestTheDescriptorThatATerminalDoesNotNeedIsClosedOnce(t *testing.T) {
+	o, out, errs, cmd := loggerIn(t)
+	o.Stderr, o.Terminal = false, true
+	l, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.dial(); err != nil {
+		t.Fatal(err)
+	}
+	var others []*os.File
+	for range 20 {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, f)
+	}
+	for range 5 {
+		runtime.GC()
+	}
+	until(t, "finalizers have run", finalized())
+	for _, f := range others {
+		if _, err := f.Stat(); err != nil {
+			t.Errorf("somebody closed it: %v", err)
+		}
+		_ = f.Close()
+	}
+	_, _ = out.Close(), errs.Close()
+	_ = l.Remove()
+	ended(t, cmd)
+}
+
+// finalized reports whether the finalizers of what is garbage now have run.
+func finalized() func() bool {
+	done := make(chan struct{})
+	runtime.AddCleanup(new([16]byte), func(done chan struct{}) { close(done) }, done)
+	return func() bool {
+		runtime.GC()
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
 }

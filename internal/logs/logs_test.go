@@ -61,7 +61,7 @@ type container struct {
 	reports  reports
 }
 
-// reports are what a person would be told.
+// reports are what a person would read.
 type reports struct {
 	sync.Mutex
 	all []string
@@ -484,7 +484,7 @@ func BenchmarkPump(b *testing.B) {
 				_, _ = r.Close(), w2.Close()
 				_, _ = ready.Read(make([]byte, 1))
 				f = w
-			} else if f, err = os.OpenFile(l.path("stdout"), os.O_RDWR, 0); err != nil {
+			} else if f, err = os.OpenFile(l.o.in("stdout"), os.O_RDWR, 0); err != nil {
 				b.Fatal(err)
 			}
 			if err := l.Started(); err != nil {

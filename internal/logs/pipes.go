@@ -38,10 +38,10 @@ func (l *Log) fifos() []string {
 // which it starts the logger. They are empty for a stream that there is not.
 func (l *Log) FIFOs() (stdin, stdout, stderr string) {
 	if l.o.Stdin {
-		stdin = l.path("stdin")
+		stdin = l.o.in("stdin")
 	}
 	for _, s := range l.streams {
-		where := l.path(s.name)
+		where := l.o.in(s.name)
 		if l.direct {
 			uri := url.URL{Scheme: "binary", Path: l.o.LoggerProgram, RawQuery: "io=" + url.QueryEscape(l.o.Dir)}
 			where = uri.String()
@@ -134,19 +134,21 @@ func (l *Log) dial() error {
 		l.mu.logger = conn
 	}
 	for i, fd := range pipes {
-		var f *os.File
-		if err := unix.SetNonblock(fd, true); err == nil {
-			f = os.NewFile(uintptr(fd), "output "+strconv.Itoa(i)) //nolint:gosec // a descriptor
-		}
-		taken := false
-		for _, s := range l.streams {
-			if s.index == i && f != nil && !l.mu.closed {
-				s.attach(f)
-				taken = true
-			}
-		}
-		if !taken { // a terminal has one stream
+		s := l.stream(i)
+		if s == nil || l.mu.closed || unix.SetNonblock(fd, true) != nil { // a terminal has one stream
 			_ = unix.Close(fd)
+			continue
+		}
+		s.attach(os.NewFile(uintptr(fd), s.name)) //nolint:gosec // a descriptor
+	}
+	return nil
+}
+
+// stream is the one that has an index; nil if there is none.
+func (l *Log) stream(index int) *stream {
+	for _, s := range l.streams {
+		if s.index == index {
+			return s
 		}
 	}
 	return nil

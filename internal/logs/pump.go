@@ -144,18 +144,19 @@ func (l *Log) pump(s *stream) {
 		case err == nil:
 			s.inherited = false
 			l.bytes.Add(n)
+			l.tees.copied(s, n)
 			if !l.append(s, false) {
 				return
 			}
 		}
 		if err == nil {
 			if wait != firstWait {
-				l.ok(s)
+				s.ok(l.o.Report)
 			}
 			wait = firstWait
 			continue
 		}
-		l.fail(s, err)
+		s.fail(l.o.Report, err)
 		if !l.sleep(&wait) {
 			return
 		}
@@ -228,6 +229,7 @@ func (l *Log) answer(s *stream, pipe *os.File, raw syscall.RawConn) error {
 		cerr = raw.Control(func(fd uintptr) { n, err = s.takeNow(int(fd)) }) //nolint:gosec // a descriptor
 		rest -= int(n)
 		l.bytes.Add(n)
+		l.tees.copied(s, n)
 		ok = err == nil && n > 0 && l.append(s, false)
 	}
 	if errors.Is(err, unix.EAGAIN) {
@@ -273,7 +275,7 @@ func (l *Log) append(s *stream, last bool) bool {
 		if l.takeTurn(context.Background()) != nil {
 			return false
 		}
-		silent := time.AfterFunc(silentTimeout, func() { l.fail(s, errSilent) })
+		silent := time.AfterFunc(silentTimeout, func() { s.fail(l.o.Report, errSilent) })
 		err := l.appendLocked(s, last)
 		silent.Stop()
 		<-l.turn
@@ -281,10 +283,10 @@ func (l *Log) append(s *stream, last bool) bool {
 			return false
 		}
 		if err == nil {
-			l.ok(s)
+			s.ok(l.o.Report)
 			return true
 		}
-		l.fail(s, err)
+		s.fail(l.o.Report, err)
 		if !l.sleep(&wait) {
 			return false
 		}

@@ -63,17 +63,24 @@ func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
 	return out
 }
 
+// sandboxItem returns the same message, at the same address, until there is something new to say, so
+// that whoever encodes lists need not do so again and again.
 func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
-	cfg := u.sandbox.Config
-	return &runtimeapi.PodSandbox{
+	cfg, now := u.sandbox.Config, sandboxState(u.now())
+	if last := u.listedSandbox.Load(); last != nil && last.State == now {
+		return last
+	}
+	item := &runtimeapi.PodSandbox{
 		Id:             u.id,
 		Metadata:       cfg.GetMetadata(),
-		State:          sandboxState(u.now()),
+		State:          now,
 		CreatedAt:      u.createdAt,
 		Labels:         cfg.GetLabels(),
 		Annotations:    cfg.GetAnnotations(),
 		RuntimeHandler: u.sandbox.RuntimeHandler,
 	}
+	u.listedSandbox.Store(item)
+	return item
 }
 
 // image is the image of a container for people: by its name as the node has it now, not as it was
@@ -122,20 +129,28 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	return out
 }
 
+// containerItem returns the same message, at the same address, until there is something new to say;
+// see sandboxItem.
 func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
 	ct, cfg := u.container, u.container.Config
-	return &runtimeapi.Container{
+	now, image := containerState(u.now()), s.image(ct)
+	if last := u.listedContainer.Load(); last != nil && last.State == now && last.Image.GetImage() == image.GetImage() {
+		return last
+	}
+	item := &runtimeapi.Container{
 		Id:           u.id,
 		PodSandboxId: u.pod.id,
 		Metadata:     cfg.GetMetadata(),
-		Image:        s.image(ct),
+		Image:        image,
 		ImageRef:     ct.ImageRef,
-		State:        containerState(u.now()),
+		State:        now,
 		CreatedAt:    u.createdAt,
 		Labels:       cfg.GetLabels(),
 		Annotations:  cfg.GetAnnotations(),
 		ImageId:      ct.ImageID,
 	}
+	u.listedContainer.Store(item)
+	return item
 }
 
 // newestFirst returns the statuses of containers as the kubelet's evented PLEG needs them: of the

@@ -3,10 +3,15 @@
 package fault
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -23,9 +28,9 @@ func numbered(lines int) (script, text string) {
 	return fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done", lines), b.String()
 }
 
-// PROPERTIES 23: containers write and end while berth is away after kill -9. Their logs are complete,
-// the unfinished last line included, and their exit codes are right. One writes more than its pipe
-// holds, so that it waits for berth and ends afterwards.
+// PROPERTIES 23: containers write and end while berth is away after kill -9. Their logs are
+// complete, the unfinished last line included, and their exit codes are right. One writes more than
+// its pipe holds, so that it waits for berth and ends afterwards.
 func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		few, fewText := numbered(1000)
@@ -71,5 +76,164 @@ func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 				t.Errorf("the log has %d bytes, %d were written; it ends with %q", len(got), len(want), got[max(0, len(got)-40):])
 			}
 		}
+	})
+}
+
+// PROPERTIES 17 and 23: berth is killed while a container's log disk is full. The next berth is
+// ready all the same, tells the exit that it did not see, and loses none of the output. It was
+// never ready.
+func TestAFullLogDiskAtARestartHoldsUpNobody(t *testing.T) {
+	n, _ := start(t, node.Options{Args: quick})
+	disk := smallDisk(t, 256<<10)
+	cfg := n.PodConfig()
+	cfg.LogDirectory = disk.dir
+	pod := n.Pod(cfg)
+	disk.fill()
+	script, text := numbered(2000)
+	id := n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", script+"; printf unfinished; sleep 1; exit 42"))
+	n.Until("the timeline says what is waited for", func() bool {
+		return strings.Contains(timeline(t, n, id), "stdout cannot be logged, and waits")
+	})
+	for range 3 {
+		n.Berth.Kill(unix.SIGKILL)
+		began := time.Now()
+		n.StartBerth()
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("berth was ready after %v", took)
+		}
+	}
+	node.ExpectExit(t, n.Ended(id), 42, "Error")
+	disk.free()
+	want := text + "unfinished"
+	n.Until("the log is complete", func() bool { return len(n.Log(id)) >= len(want) })
+	if got := n.Log(id); got != want {
+		t.Errorf("the log has %d bytes, %d were written", len(got), len(want))
+	}
+}
+
+// freezable mounts a disk that can be frozen: no write to it returns until it thaws.
+func freezable(t *testing.T) (dir string, freeze, thaw func()) {
+	t.Helper()
+	base := node.TempDir(t)
+	dir = base + "/disk"
+	img := base + "/img"
+	if out, err := exec.Command("sh", "-ec", `truncate -s 32M "$0"; mkfs.ext4 -q "$0"; mkdir "$1"; mount -o loop "$0" "$1"`, img, dir).CombinedOutput(); err != nil {
+		t.Fatalf("make a disk: %v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), os.RemoveAll(base)); err != nil {
+			t.Error(err)
+		}
+	})
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fifreeze, fithaw = 0xC0045877, 0xC0045878
+	freeze = func() {
+		if err := unix.IoctlSetInt(fd, fifreeze, 0); err != nil {
+			t.Fatalf("freeze %s: %v", dir, err)
+		}
+	}
+	thaw = sync.OnceFunc(func() {
+		if err := errors.Join(unix.IoctlSetInt(fd, fithaw, 0), unix.Close(fd)); err != nil {
+			t.Errorf("thaw %s: %v", dir, err)
+		}
+	})
+	return dir, freeze, thaw
+}
+
+// PROPERTIES 14 and 23: the log's disk is frozen, and every write to it hangs. Exits are reported,
+// rotation is answered, other containers go on, the container can be removed; the logs of those
+// that were not are complete once the disk thaws.
+func TestAFrozenLogDiskHoldsUpNobody(t *testing.T) {
+	n, _ := start(t, node.Options{Args: quick})
+	dir, freeze, thaw := freezable(t)
+	defer thaw()
+	cfg := n.PodConfig()
+	cfg.LogDirectory = dir
+	pod := n.Pod(cfg)
+	script, text := numbered(500)
+	run := func(name string) string {
+		id := n.Run(pod, cfg, node.ContainerConfig(name, "sh", "-c", "trap '"+script+"; exit 42' TERM; echo ready; while :; do sleep 0.05; done"))
+		ready(n, id)
+		return id
+	}
+	stays, goes := run("stays"), run("goes")
+	freeze()
+	for _, id := range []string{stays, goes} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if _, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 100}); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		cancel()
+		node.ExpectExit(t, n.Container(id), 42, "Error")
+	}
+	_, other := n.Sh("echo unharmed; exit 43")
+	node.ExpectExit(t, n.Ended(other), 43, "Error")
+	n.Until("the other's log is whole", func() bool { return n.Log(other) == "unharmed\n" })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := n.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: goes}); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	thaw()
+	want := "ready\n" + text
+	n.Until("the log is complete", func() bool { return len(n.Log(stays)) >= len(want) })
+	if got := n.Log(stays); got != want {
+		t.Errorf("the log has %d bytes, %d were written", len(got), len(want))
+	}
+}
+
+// PROPERTIES 14: the log of a running container is rotated while its disk is frozen.
+func TestRotationOnAFrozenLogDiskIsAnswered(t *testing.T) {
+	n, _ := start(t, node.Options{Args: quick})
+	dir, freeze, thaw := freezable(t)
+	defer thaw()
+	cfg := n.PodConfig()
+	cfg.LogDirectory = dir
+	pod := n.Pod(cfg)
+	id := n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", "echo ready; while :; do sleep 0.05; echo more; done"))
+	ready(n, id)
+	freeze()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, err := n.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
+	if err == nil {
+		t.Error("a log was opened on a frozen disk")
+	}
+	thaw()
+	if _, err := n.ReopenContainerLog(t.Context(), &runtimeapi.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+		t.Errorf("after the thaw: %v", err)
+	}
+}
+
+// PROPERTIES 20: containers that write without an end of line, as fast as they can, take no more of
+// the runtime directory than is theirs. One took 191 MB within four seconds.
+func TestAContainerDoesNotFillTheRuntimeDirectory(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
+		var ids []string
+		for _, script := range []string{
+			"exec dd if=/dev/zero bs=64k count=2000 2>/dev/null",
+			"i=0; l=$(printf '%03000d' 0); while [ $i -lt 20000 ]; do printf \"$l\\n$l\"; i=$((i+1)); done",
+		} {
+			_, id := n.Sh(script)
+			ids = append(ids, id)
+		}
+		const most = 1 << 20
+		for _, id := range ids {
+			n.Until("it has ended", func() bool {
+				for _, id := range ids {
+					for _, spool := range []string{"stdout.spool", "stderr.spool"} {
+						var st unix.Stat_t
+						if err := unix.Stat(n.Dir+"/run/io/"+id+"/"+spool, &st); err == nil && st.Blocks*512 > most {
+							t.Fatalf("%s takes %d bytes", spool, st.Blocks*512)
+						}
+					}
+				}
+				return n.Container(id).GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+			})
+		}
+		n.Until("all is logged", func() bool { return len(n.Log(ids[0])) == 2000*64<<10 && len(n.Log(ids[1])) == 20000*6001 })
 	})
 }
