@@ -23,7 +23,8 @@ import (
 	"berth/internal/manifest"
 )
 
-// berth runs a command against an endpoint and returns what it wrote, and its error as a person reads it.
+// berth runs a command against an endpoint and returns what it wrote, and its error as a person
+// reads it.
 func berth(t *testing.T, endpoint string, args ...string) (out, problem string) {
 	t.Helper()
 	out, err := run(endpoint, args...)

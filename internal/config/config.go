@@ -159,8 +159,8 @@ func Default() Config {
 	}
 }
 
-// Load reads a file and completes it with the defaults. A handler under [runtimes] replaces the default one of
-// the same name as a whole.
+// Load reads a file and completes it with the defaults. A handler under [runtimes] replaces the
+// default one of the same name as a whole.
 func Load(path string) (Config, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -197,8 +197,8 @@ func Parse(b []byte) (Config, error) {
 	return c, nil
 }
 
-// Set changes one setting by its dotted name, as on the command line. The value is TOML, or a plain word, which
-// is taken for a string.
+// Set changes one setting by its dotted name, as on the command line. The value is TOML, or a plain
+// word, which is taken for a string.
 func (c *Config) Set(key, value string) error {
 	parts := strings.Split(key, ".")
 	doc := func(v string) []byte {

@@ -20,8 +20,8 @@ type AdminServer interface {
 
 const adminService = "berth.v1.Admin"
 
-// RegisterAdmin serves berth.v1.Admin: three methods whose requests and answers are google.protobuf.Struct,
-// so that no generated code is needed.
+// RegisterAdmin serves berth.v1.Admin: three methods whose requests and answers are
+// google.protobuf.Struct, so that no generated code is needed.
 func RegisterAdmin(s grpc.ServiceRegistrar, srv AdminServer) {
 	method := func(name string, call func(ctx context.Context, in map[string]any) (any, error)) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, dec func(any) error, ic grpc.UnaryServerInterceptor) (any, error) {

@@ -187,7 +187,8 @@ func TestDialWantsASocket(t *testing.T) {
 	}
 }
 
-// A caller that waits no longer learns what it waited for: the answer comes a little before its deadline.
+// A caller that waits no longer learns what it waited for: the answer comes a little before its
+// deadline.
 func TestTheAnswerComesBeforeTheDeadline(t *testing.T) {
 	c := dialFake(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -104,7 +104,8 @@ func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigReques
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: d}}, nil
 }
 
-// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR. berth's networks come from CNI, which needs none of it.
+// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR. berth's networks come from
+// CNI, which needs none of it.
 func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }

@@ -33,8 +33,8 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// PROPERTIES 21: `berth rm` of something whose runtime hangs was silent. It says what it waits for, and with the
-// last error once an attempt has failed. Ctrl-C ends the command, not the removal.
+// PROPERTIES 21: `berth rm` of something whose runtime hangs was silent. It says what it waits for,
+// and with the last error once an attempt has failed. Ctrl-C ends the command, not the removal.
 func TestARemovalSaysWhatItWaitsFor(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		_, id := n.Sh("sleep 1000")
