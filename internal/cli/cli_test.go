@@ -191,7 +191,7 @@ func TestNoServiceIsRunning(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "none")
 	for _, args := range [][]string{{"ps"}, {"stop", "x"}, {"version"}, {"events"}, {"timeline", "x"}} {
 		_, problem := berth(t, at, args...)
-		if want := "no berth answers at " + at + "; is `berth serve` running?"; problem != want {
+		if want := "berth does not answer at " + at + "; is `berth serve` running?"; problem != want {
 			t.Errorf("%v: %q, want %q", args, problem, want)
 		}
 	}
