@@ -72,7 +72,7 @@ func dialFake(t *testing.T) *Client {
 	return dialServer(t, &Runtime{}, slog.New(slog.DiscardHandler), &observed{})
 }
 
-func dialServer(t *testing.T, r *Runtime, log *slog.Logger, o Observer) *Client {
+func dialServer(t testing.TB, r *Runtime, log *slog.Logger, o Observer) *Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

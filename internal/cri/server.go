@@ -46,6 +46,7 @@ func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer O
 	s := &Server{log: log, observer: observer, ending: make(chan struct{})}
 	s.mu.conns = map[*conn]bool{}
 	s.Server = grpc.NewServer(append(opts,
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(s.interceptUnary),
