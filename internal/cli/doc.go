@@ -10,6 +10,6 @@
 //   - An error is one sentence on standard error that names the object and what to do.
 //   - stop and rm say after two seconds what they are waiting for, with the last error. Ctrl-C ends the
 //     waiting, and the command says what goes on without it. A second Ctrl-C ends the process at once.
-//   - play removes what it made if it cannot finish, unless it is told to keep it.
+//   - play removes what it made if it cannot finish, unless it is shown to keep it.
 //   - serve never waits for whoever reads its output: see package asynclog.
 package cli
