@@ -237,7 +237,7 @@ func (c *Config) Check() error {
 		{"root", c.Root}, {"state", c.State}, {"address", c.Address}, {"network.conf_dir", c.Network.ConfDir}, {"network.netns_dir", c.Network.NetNSDir},
 	} {
 		if !filepath.IsAbs(p.v) {
-			bad(p.key, "%q is no absolute path", p.v)
+			bad(p.key, "%q is not an absolute path", p.v)
 		}
 	}
 	optional := []struct{ key, v string }{
@@ -248,14 +248,14 @@ func (c *Config) Check() error {
 	}
 	for _, p := range optional {
 		if p.v != "" && !filepath.IsAbs(p.v) {
-			bad(p.key, "%q is no absolute path", p.v)
+			bad(p.key, "%q is not an absolute path", p.v)
 		}
 	}
 	if s := c.Tracing.Sampling; s < 0 || s > 1 {
 		bad("tracing.sampling", "%v is not between 0 and 1", s)
 	}
 	if e := c.Tracing.Endpoint; e != "" && !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") {
-		bad("tracing.endpoint", "%q is no http:// or https:// URL", e)
+		bad("tracing.endpoint", "%q is not an http:// or https:// URL", e)
 	}
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")
@@ -271,10 +271,10 @@ func (c *Config) Check() error {
 		bad("log.format", "%q is not text or json", c.Log.Format)
 	}
 	if p, err := netip.ParsePrefix(c.Network.DefaultSubnet); c.Network.UseDefault && (err != nil || !p.Addr().Is4() || p.Bits() > 29) {
-		bad("network.default_subnet", "%q is no IPv4 subnet with room for pods", c.Network.DefaultSubnet)
+		bad("network.default_subnet", "%q is not an IPv4 subnet with room for pods", c.Network.DefaultSubnet)
 	}
 	if n := len(c.Network.DefaultBridge); c.Network.UseDefault && (n == 0 || n > 15) {
-		bad("network.default_bridge", "%q is no name for an interface", c.Network.DefaultBridge)
+		bad("network.default_bridge", "%q cannot be the name of an interface", c.Network.DefaultBridge)
 	}
 	for _, d := range []struct {
 		key string

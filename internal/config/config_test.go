@@ -73,7 +73,7 @@ func TestSet(t *testing.T) {
 		}
 	}
 	if err := c.Set("logs.max_line", "many"); err == nil {
-		t.Error("a word is no number")
+		t.Error("a word is not a number")
 	}
 }
 

@@ -111,7 +111,7 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// conn is a connection that knows whether its client was told to make new calls elsewhere. gRPC does not
+// conn is a connection that knows whether its client was asked to make new calls elsewhere. gRPC does not
 // report that, so the headers of the HTTP/2 frames are read on their way out (RFC 9113, section 4.1).
 type conn struct {
 	net.Conn

@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Observer is told what happens to calls. Its methods must not block. A method's name comes without its
+// Observer is notified of calls. Its methods must not block. A method's name comes without its
 // service, such as StopContainer.
 type Observer interface {
 	// Called reports a call that ended.

@@ -61,7 +61,7 @@ type container struct {
 	reports  reports
 }
 
-// reports are what a person would be told.
+// reports are what a person would read.
 type reports struct {
 	sync.Mutex
 	all []string

@@ -135,7 +135,7 @@ func (g group) oomKills() (uint64, error) {
 	return cgroup1.OOMKillCount(g.dir)
 }
 
-// limits are the limits of a group as they are now. Zero is no limit.
+// limits are the limits of a group as they are now. Zero means that there is no limit.
 type limits struct {
 	shares, period, quota uint64
 	memory, reservation   uint64

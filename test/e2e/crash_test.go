@@ -21,7 +21,8 @@ import (
 )
 
 // kill -9 of berth with containers that run on and containers that end while it is away: nothing is
-// unknown, no byte of a log is lost or doubled, and the exits that happened meanwhile are published.
+// unknown, no byte of a log is lost or doubled, and the exits that happened meanwhile are
+// published.
 func TestKill9AndBack(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		const count = 20000
@@ -118,7 +119,8 @@ func TestKill9UnderChurn(t *testing.T) {
 	}
 }
 
-// containerd is killed and comes back: berth stays, exits meanwhile are reported at once by the kernel.
+// containerd is killed and comes back: berth stays, exits meanwhile are reported at once by the
+// kernel.
 //
 // PROPERTIES 13.
 func TestContainerdDiesAndComesBack(t *testing.T) {

@@ -114,8 +114,8 @@ func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 	})
 }
 
-// A shim that hangs neither delays nor changes the truth: it does not reap, and the zombie is reported
-// every kernel.
+// A shim that hangs neither delays nor changes the truth: it does not reap, and a zombie
+// keeps its code, which every kernel shows.
 func TestAHangingShimDelaysNothing(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	id := waits(t, n, "exit 42")
@@ -139,8 +139,9 @@ func TestAHangingShimDelaysNothing(t *testing.T) {
 }
 
 // PROPERTIES 5: shim killed, containerd and berth away, the process ends with 42 and is reaped by
-// somebody else. A newer kernel still knows; with an older one nobody does, and that is said: not
-// the 137 that containerd reports when it is back and cleans up after the shim.
+// somebody else. A newer kernel still knows; with an older one nobody does, and the code is
+// reported as unknown: not as the 137 that containerd reports when it is back and cleans up after
+// the shim.
 func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	// What the shim leaves behind becomes a child of this process, which reaps it.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -175,9 +176,9 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	honest()
 }
 
-// PROPERTIES 10: whatever the kernel kills for want of memory is OOMKilled, at once or after a
+// PROPERTIES 10: what the OOM killer ends is OOMKilled, at once or after a
 // while, with berth there or not; what was merely killed is not.
-func TestEveryOOMKillIsToldAndNoOther(t *testing.T) {
+func TestEveryOOMKillIsReportedAndNoOther(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -266,14 +267,14 @@ func appArmorOn() bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// waits is a container that does what end says once it is sent SIGTERM, in a pod of its own.
+// waits runs a container, in a pod of its own, that does what end says when it gets SIGTERM.
 func waits(t *testing.T, n *node.Node, end string) string {
 	t.Helper()
 	cfg := n.PodConfig()
 	return waitsIn(t, n, n.Pod(cfg), cfg, "waits", end)
 }
 
-// waitsIn is one more of them in a pod.
+// waitsIn runs such a container in a pod.
 func waitsIn(t *testing.T, n *node.Node, pod string, sandbox *runtimeapi.PodSandboxConfig, name, end string) string {
 	t.Helper()
 	id := n.Run(pod, sandbox, node.ContainerConfig(name, "sh", "-c", "trap '"+end+"' TERM; echo ready; while :; do sleep 0.05; done"))
@@ -281,7 +282,7 @@ func waitsIn(t *testing.T, n *node.Node, pod string, sandbox *runtimeapi.PodSand
 	return id
 }
 
-// settledBy is the witness whose word stood when the exit was settled.
+// settledBy is the witness whose fact the exit was settled with.
 func settledBy(t *testing.T, n *node.Node, id string) string {
 	t.Helper()
 	raw, err := n.Timeline(t.Context(), id)
@@ -305,7 +306,8 @@ func settledBy(t *testing.T, n *node.Node, id string) string {
 }
 
 // berth, containerd and the shim are all dead when the process ends, and what was left of it is
-// reaped: the pidfd that the service manager kept gives the next berth its code, where the kernel can.
+// reaped: the pidfd that the service manager kept gives the next berth its code, where the kernel
+// can.
 func TestTheCodeSurvivesEverybody(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 )
 
 // containerd hangs, then is killed, then comes back: berth stays, reading goes on being served,
-// exits are reported by the kernel, and afterwards all goes on, also for what was asked meanwhile. A
-// stopped containerd accepts connections and answers nothing.
+// exits are reported by the kernel, and afterwards all goes on, also for what was asked meanwhile.
+// A stopped containerd accepts connections and answers nothing.
 //
 // PROPERTIES 13.
 func TestContainerdThatHangsThenDiesHoldsUpNoExit(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 var quick = []string{"--set", "lanes.attempt_timeout=1s", "--set", "lanes.backoff_min=100ms", "--set", "lanes.backoff_max=1s"}
 
 // PROPERTIES 1: an OCI runtime that takes a minute for each delete. The exit is visible while it
-// does, Stop returns, Remove waits, says for what, and goes on by itself.
+// does, Stop returns, Remove waits, says for what it waits, and goes on by itself.
 func TestTheTruthDoesNotWaitForADeleteThatTakesAMinute(t *testing.T) {
 	both(t, nil, func(t *testing.T, n *node.Node, f *faults) {
 		_, runs := n.Sh("sleep 1000")
@@ -156,7 +156,7 @@ func TestABusyRootFilesystemIsUnmountedOnceItIsFree(t *testing.T) {
 	})
 }
 
-// exitOnTerm is a script that ends so when it is asked to, once it is [ready].
+// exitOnTerm is a script that ends with a code when it gets SIGTERM, once it is [ready].
 func exitOnTerm(code int) string {
 	return fmt.Sprintf("trap 'exit %d' TERM; echo ready; sleep 1000 & wait", code)
 }

@@ -110,9 +110,9 @@ func punch(t *testing.T, path string) {
 	}
 }
 
-// PROPERTIES 11: the records' disk is full. What is not on disk is visible to nobody: status, Stop and
-// events wait; reading goes on being served. Once there is room everything is visible, with the right
-// codes, and nothing was lost, also through kill -9.
+// PROPERTIES 11: the records' disk is full. What is not on disk is visible to nobody: status, Stop
+// and events wait; reading goes on being served. Once there is room everything is visible, with the
+// right codes, and nothing was lost, also through kill -9.
 func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		t.Run(map[bool]string{false: "goes on", true: "killed meanwhile"}[kill], func(t *testing.T) {

@@ -179,7 +179,7 @@ func TestEventsOfManyShortContainersAreInOrder(t *testing.T) {
 }
 
 // PROPERTIES 7: a subscriber stops reading. Others get everything, calls are served, what is kept
-// for it is bounded; and when it reads again it hears how everything stands.
+// for it is bounded; and when it reads again it gets the present state of everything.
 func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
 	address := freePort(t)
 	n, _ := start(t, node.Options{Args: []string{"--metrics", address}})
@@ -219,8 +219,9 @@ func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
 	}
 }
 
-// PROPERTIES 8: nobody listens during many exits and a kill -9: who comes back hears of every one.
-func TestWhoComesBackHearsOfEveryExit(t *testing.T) {
+// PROPERTIES 8: nobody listens during many exits and a kill -9: a subscriber that comes back gets
+// every one of them.
+func TestWhoComesBackReceivesEveryExit(t *testing.T) {
 	both(t, nil, func(t *testing.T, n *node.Node, _ *faults) {
 		codes := churn(t, n, 3, times(t, 15), false)
 		n.Berth.Kill(syscall.SIGKILL)

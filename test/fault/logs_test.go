@@ -28,9 +28,9 @@ func numbered(lines int) (script, text string) {
 	return fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done", lines), b.String()
 }
 
-// PROPERTIES 23: containers write and end while berth is away after kill -9. Their logs are complete,
-// the unfinished last line included, and their exit codes are right. One writes more than its pipe
-// holds, so that it waits for berth and ends afterwards.
+// PROPERTIES 23: containers write and end while berth is away after kill -9. Their logs are
+// complete, the unfinished last line included, and their exit codes are right. One writes more than
+// its pipe holds, so that it waits for berth and ends afterwards.
 func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		few, fewText := numbered(1000)
@@ -80,8 +80,8 @@ func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 }
 
 // PROPERTIES 17 and 23: berth is killed while a container's log disk is full. The next berth is
-// ready all the same, tells the exit that it did not see, and loses none of the output. It was never
-// ready.
+// ready all the same, tells the exit that it did not see, and loses none of the output. It was
+// never ready.
 func TestAFullLogDiskAtARestartHoldsUpNobody(t *testing.T) {
 	n, _ := start(t, node.Options{Args: quick})
 	disk := smallDisk(t, 256<<10)
@@ -143,9 +143,9 @@ func freezable(t *testing.T) (dir string, freeze, thaw func()) {
 	return dir, freeze, thaw
 }
 
-// PROPERTIES 14 and 23: the log's disk is frozen, and every write to it hangs. Exits are told,
-// rotation is answered, other containers go on, the container can be removed; the logs of those that
-// were not are complete once the disk thaws.
+// PROPERTIES 14 and 23: the log's disk is frozen, and every write to it hangs. Exits are reported,
+// rotation is answered, other containers go on, the container can be removed; the logs of those
+// that were not are complete once the disk thaws.
 func TestAFrozenLogDiskHoldsUpNobody(t *testing.T) {
 	n, _ := start(t, node.Options{Args: quick})
 	dir, freeze, thaw := freezable(t)

@@ -12,7 +12,7 @@ import (
 	"berth/test/node"
 )
 
-// PROPERTIES 10: whoever is killed for want of memory is OOMKilled, at once or after a while, init
+// PROPERTIES 10: a process that the OOM killer ends is OOMKilled, at once or after a while, init
 // or a child that init fails with; a plain SIGKILL never is, whoever sends it; nor is what ends
 // well.
 func TestOOMKilledIsSaidWhenItIsSoAndOnlyThen(t *testing.T) {

@@ -62,7 +62,8 @@ func TestAProcessThatOutlivesItsContainerWithItsOutput(t *testing.T) {
 	})
 }
 
-// The log's disk is full: the exit is visible, and what was written is in the log once there is room.
+// The log's disk is full: the exit is visible, and what was written is in the log once there is
+// room.
 func TestALogOnAFullDiskHoldsUpNobody(t *testing.T) {
 	n, _ := start(t, node.Options{Args: quick})
 	disk := smallDisk(t, 256<<10)

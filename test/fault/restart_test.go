@@ -44,8 +44,8 @@ func (c *clients) call(ctx context.Context, on *cri.Client) error {
 	return nil
 }
 
-// persistent keeps one connection, as the kubelet does. For each restart one of its calls may fail if inFlight
-// is set, since it makes one after the other.
+// persistent keeps one connection, as the kubelet does. For each restart one of its calls may fail
+// if inFlight is set, since it makes one after the other.
 func (c *clients) persistent(ctx context.Context, inFlight bool) {
 	on, err := cri.Dial(c.n.Dir + "/berth.sock")
 	if err != nil {
@@ -66,8 +66,8 @@ func (c *clients) persistent(ctx context.Context, inFlight bool) {
 	}
 }
 
-// fresh makes a connection for each round. If inFlight is set, a round that was in flight while berth ended may
-// fail.
+// fresh makes a connection for each round. If inFlight is set, a round that was in flight while
+// berth ended may fail.
 func (c *clients) fresh(ctx context.Context, inFlight bool) {
 	for ctx.Err() == nil {
 		before := c.epoch.Load()
@@ -83,8 +83,8 @@ func (c *clients) fresh(ctx context.Context, inFlight bool) {
 	}
 }
 
-// subscriber does what the kubelet's evented PLEG does, which gives up after five failures: it subscribes again
-// at once. Each restart may cost it one stream and not a single further try.
+// subscriber does what the kubelet's evented PLEG does, which gives up after five failures: it
+// subscribes again at once. Each restart may cost it one stream and not a single further try.
 func (c *clients) subscriber(ctx context.Context) {
 	on, err := cri.Dial(c.n.Dir + "/berth.sock")
 	if err != nil {
@@ -107,9 +107,9 @@ func (c *clients) subscriber(ctx context.Context) {
 	}
 }
 
-// Every restart of berth failed calls and burnt several of the five tries that the kubelet has for its event
-// stream. With a service manager that keeps the socket, only calls in flight when berth is killed fail; when it
-// is asked to stop, not even those.
+// Every restart of berth failed calls and burnt several of the five tries that the kubelet has for
+// its event stream. With a service manager that keeps the socket, only calls in flight when berth
+// is killed fail; when it is asked to stop, not even those.
 func TestNobodyNoticesARestart(t *testing.T) {
 	for _, how := range []struct {
 		signal   syscall.Signal

@@ -53,8 +53,8 @@ func (r *round) note(edit func()) {
 	edit()
 }
 
-// churn makes pods, containers, stops and removals until ctx ends. What it asks may fail: somebody
-// is being killed.
+// churn makes pods, containers, stops and removals until ctx ends. What it asks for may fail, since
+// somebody is being killed.
 func (r *round) churn(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
 		cfg := r.n.PodConfig()
@@ -148,7 +148,7 @@ func (r *round) of(st *runtimeapi.ContainerStatus) *claim {
 	return r.claims[k]
 }
 
-// wrong says what cannot be so.
+// wrong returns what contradicts what is known of a container.
 func (r *round) wrong(st *runtimeapi.ContainerStatus) string {
 	c := r.of(st)
 	killed := c.stopped || r.shimDied
@@ -179,7 +179,7 @@ func (r *round) wrong(st *runtimeapi.ContainerStatus) string {
 	return ""
 }
 
-// same expects that what was said once of an exit is said for ever.
+// same expects that what berth once reported of an exit does not change.
 func (r *round) same(before, after map[string]*runtimeapi.ContainerStatus) {
 	r.t.Helper()
 	for id, st := range before {
@@ -194,7 +194,7 @@ func (r *round) same(before, after map[string]*runtimeapi.ContainerStatus) {
 }
 
 // kill -9 at random instants under churn, of berth, of containerd, of both, of shims: nothing is
-// unknown that could be known, nothing is there twice, no code is lost, wrong or changes, what runs
+// unknown that could be known, nothing exists twice, no code is lost, wrong or changes, what runs
 // goes on running, and once all is removed nothing is left.
 func TestKill9AtRandomInstants(t *testing.T) {
 	for _, external := range []bool{false, true} {

@@ -59,8 +59,8 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 }
 
 // The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and the
-// pod is NOTREADY. A kernel that does not report codes leaves only containerd's word for it, which is
-// the same whatever the process ended with.
+// pod is NOTREADY. A kernel that does not report codes leaves only what containerd reports, which
+// is the same whatever the process ended with.
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		pod, id := n.Sh(exitOnTerm(42))
@@ -123,8 +123,8 @@ func TestTheCodeSurvivesAShimKilledAfterTheExit(t *testing.T) {
 	})
 }
 
-// PROPERTIES 2: nobody publishes the exit. With the kernel as witness nothing is lost; where
-// it cannot speak, the shim's answer to containerd's Wait does; where that stays out, too, the
+// PROPERTIES 2: nobody publishes the exit. With the kernel as witness nothing is lost; where it
+// cannot speak, the shim's answer to containerd's Wait does; where that does not come either, the
 // audit asks.
 func TestAnExitWhoseEventIsSwallowedIsSeenWithoutARestart(t *testing.T) {
 	for _, tt := range []struct {

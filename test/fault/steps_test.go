@@ -13,8 +13,9 @@ import (
 )
 
 // PROPERTIES 4: kill -9 of berth, of containerd or of both at each step of a pod's life that
-// somebody else does, while it is at it and still is when they are back. Others go on, what had
-// ended is reported with its code, and once the step goes on all can be removed and nothing is left.
+// another program takes, while that program is at work and still is when they are back. Other pods
+// go on, what had ended is reported with its code, and once the step goes on all can be removed and
+// nothing is left.
 func TestKill9AtEachStepOfALife(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		victims := [][]*node.Process{{n.Berth}}
@@ -33,8 +34,8 @@ func TestKill9AtEachStepOfALife(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					// A pod may be refused for what the last round left, as when its bridge is being taken
-					// down; a kubelet asks again, too.
+					// A pod may be refused for what the last round left, as when its bridge is
+					// being taken down; a kubelet asks again, too.
 					for ctx.Err() == nil && len(f.hits(step)) == 0 {
 						live(ctx, n)
 					}
@@ -95,7 +96,8 @@ func live(ctx context.Context, n *node.Node) {
 	_, _ = n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.GetPodSandboxId()})
 }
 
-// expectEnds expects that what has ended did so as it was asked to, or was not started.
+// expectEnds expects that each container which has ended did so with its own code, or was not
+// started.
 func expectEnds(t *testing.T, n *node.Node, step string) {
 	t.Helper()
 	list, err := n.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})

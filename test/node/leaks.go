@@ -29,7 +29,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// patience is how long what ends by itself, such as a shim, may take to do so.
+// patience is how long a process that ends by itself, such as a shim, may take to end.
 const patience = 10 * time.Second
 
 // remains are names of files below Node.Dir that exist only while something is held.
@@ -77,7 +77,7 @@ func (n *Node) NoLeaks(ctx context.Context) {
 	}
 }
 
-// wait looks until nothing is left, or for so long as anything may take.
+// wait looks until nothing is left, for as long as patience at most.
 func wait(look func() []string) []string {
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		left := look()
@@ -179,7 +179,7 @@ func (n *Node) leftLinks() (left []string) {
 	return left
 }
 
-// rule is a rule or a chain of a pod's in the host's tables.
+// rule is a rule or a chain in the host's tables that belongs to a pod.
 type rule struct{ table, line string }
 
 // chain is the chain's name when the rule declares one, else "".
@@ -259,7 +259,7 @@ func (n *Node) sweepRules() {
 	}
 }
 
-// sweep takes away what was left, so that it is nobody else's trouble.
+// sweep removes what was left, so that it does not disturb other tests.
 func (n *Node) sweep() {
 	n.sweepRules()
 	kill := func(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
@@ -286,7 +286,7 @@ func (n *Node) sweep() {
 	}
 }
 
-// leaksInContainerd fails the test for what containerd and berth still know of, all pods being
+// leaksInContainerd fails the test for what containerd and berth still list after all pods were
 // removed.
 func (n *Node) leaksInContainerd(ctx context.Context) {
 	n.t.Helper()

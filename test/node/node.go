@@ -85,7 +85,7 @@ var network = sync.OnceValue(func() int {
 })
 
 // Node is one berth with its directories, and the containerd it uses if that is external. Calls are
-// made through the embedded client, which Restart and Start replace.
+// made through the embedded client, which StartBerth replaces.
 type Node struct {
 	*cri.Client
 	Dir        string // everything of the node's is below it
@@ -119,7 +119,8 @@ type Options struct {
 	Stderr *os.File
 }
 
-// Start brings up a node; the test's end removes all pods, stops it and looks for leaks.
+// Start starts a node. At the test's end all pods are removed, the node is stopped, and leaks are
+// looked for.
 func Start(t testing.TB, o Options) *Node {
 	t.Helper()
 	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, stderr: o.Stderr}

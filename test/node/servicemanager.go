@@ -67,7 +67,8 @@ func (m *serviceManager) take() bool {
 	return true
 }
 
-// listener is the name of berth's own socket, which the service manager keeps for as long as the node exists.
+// listener is the name of berth's own socket, which the service manager keeps for as long as the
+// node exists.
 const listener = "berth-cri"
 
 // Kept are the names of what the service manager keeps, sorted, without berth's socket.
@@ -84,8 +85,8 @@ func (n *Node) Kept() []string {
 	return names
 }
 
-// heritage is what a berth that starts gets: its environment and descriptors from 3 on, copies that
-// the caller closes: what is kept may be dropped at any time.
+// heritage is what a berth gets when it starts: its environment and descriptors from 3 on, copies
+// that the caller closes: what is kept may be dropped at any time.
 func (m *serviceManager) heritage() (env []string, files []*os.File) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -4,9 +4,9 @@
 // containerd's shim it does what that program does, but for the steps that a rule is about. berth's
 // fault tests put it in their places.
 //
-// It is installed as BASE/ANY/NAME, with the program it stands for at BASE/real/NAME (the shim is
-// linked in) and the rules in BASE/rules. A rule is a file named PROGRAM.STEP, read at each step,
-// so that rules come and go while programs run:
+// It is installed as BASE/ANY/NAME, with the program that it replaces at BASE/real/NAME (the shim
+// is linked in) and the rules in BASE/rules. A rule is a file named PROGRAM.STEP, read at each
+// step, so that rules come and go while programs run:
 //
 //	runc.COMMAND            create, start, kill, delete, state ...
 //	PLUGIN.COMMAND          bridge.ADD, portmap.DEL ...

@@ -57,7 +57,7 @@ type sandboxes struct {
 	finished time.Time
 }
 
-// RegisterTTRPC implements the shim's.
+// RegisterTTRPC registers the sandbox service with the shim's server.
 func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
 	sandboxapi.RegisterTTRPCSandboxService(server, s)
 	return nil

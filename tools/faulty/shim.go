@@ -43,7 +43,7 @@ func init() {
 	})
 }
 
-// step applies the rule for a step of id round f.
+// step runs f, which is a step of id, as the rule for that step says.
 func step(name, id string, f func() error) error {
 	r, ok := find("shim."+name, id)
 	if !ok {
