@@ -127,16 +127,17 @@ func TestAPlantedLogIsRefusedAfterARestart(t *testing.T) {
 	}
 }
 
-// The kubelet's own directory may be reached through links: that is how its logs are put on a disk of their own.
+// The kubelet's own directory may be reached through links: that is how its logs are put on a disk
+// of their own.
 func TestTheLogDirectoryMayBeALink(t *testing.T) {
 	o := options(t)
-	real := t.TempDir()
-	must(t, os.Symlink(real, o.LogDirectory))
+	elsewhere := t.TempDir()
+	must(t, os.Symlink(elsewhere, o.LogDirectory))
 	c := start(t, o, host{})
 	c.write("hello\n")
 	c.end()
 	c.expect("hello\n")
-	st, err := os.Stat(filepath.Join(real, o.LogPath))
+	st, err := os.Stat(filepath.Join(elsewhere, o.LogPath))
 	if err != nil || st.Mode().Perm() != 0o640 {
 		t.Errorf("%v, mode %v", err, st.Mode())
 	}
