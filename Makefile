@@ -41,7 +41,7 @@ run: programs build ## Run berth from this tree, as root: make run ARGS='serve -
 
 .PHONY: demo
 demo: setup programs build ## Run a real pod and show how its containers end, as root
-	$(GOBUILD) -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
+	go build -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
 	$(BERTH)-demo
 
 ##@ Test
@@ -49,11 +49,12 @@ demo: setup programs build ## Run a real pod and show how its containers end, as
 # PKG, RUN and COUNT narrow unit, test and race: make unit PKG=./internal/lane RUN=Storm COUNT=50
 PKG ?= ./...
 
-# The packages whose tests need root, because they make namespaces, mounts and cgroups. Some
-# change the packet filter of the host, so they run one after the other, and nothing else runs
-# beside them. Every other package is a unit test: it runs as any user, without downloads.
-HOST := internal/cgroup internal/ctrd internal/embed internal/logs internal/network internal/podfiles \
-  internal/testimage test/e2e test/fault test/node
+# The packages whose tests need root, because they make namespaces, mounts and cgroups, or read
+# what the kernel shows to root alone. Some change the packet filter of the host, so they run one
+# after the other, and nothing else runs beside them. Every other package is a unit test: it runs
+# as any user, without downloads.
+HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/logs internal/network internal/pidfd \
+  internal/podfiles internal/testimage test/e2e test/fault test/node
 
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test

@@ -34,8 +34,9 @@ func main() {
 	verbose := flag.Bool("v", false, "also print berth's own log")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *binary, *verbose); err != nil {
+	err := run(ctx, *binary, *verbose)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth-demo:", cri.Explain(err))
 		os.Exit(1)
 	}

@@ -84,8 +84,8 @@ func (o *output) lines(t *testing.T) []line {
 func jsonHandler(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, nil) }
 
 // start runs a log in a bubble until the returned function is called.
-func start(o *output) (l *Log, stop func()) {
-	l = New(o, jsonHandler)
+func start(o *output) (_ *Log, stop func()) {
+	l := New(o, jsonHandler)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); l.Run(ctx) }()

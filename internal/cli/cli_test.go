@@ -193,7 +193,7 @@ func TestNobodyAnswers(t *testing.T) {
 		}
 	}
 	_, problem := berth(t, "localhost:1", "ps")
-	says(t, "an endpoint that is no socket", problem, "localhost:1", "unix:///")
+	says(t, "an endpoint that is not a socket", problem, "localhost:1", "unix:///")
 }
 
 const podYAML = `

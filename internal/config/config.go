@@ -30,6 +30,7 @@ type Config struct {
 	Image          Image              `toml:"image"`
 	Lanes          Lanes              `toml:"lanes"`
 	Logs           Logs               `toml:"logs"`
+	Streams        Streams            `toml:"streams"`
 	Metrics        Metrics            `toml:"metrics"`
 	Tracing        Tracing            `toml:"tracing"`
 	Runtimes       map[string]Runtime `toml:"runtimes"`
@@ -74,6 +75,13 @@ type Lanes struct {
 // Logs are containers' logs.
 type Logs struct {
 	MaxLine int `toml:"max_line" doc:"Bytes of one line; longer ones are split into tagged parts."`
+}
+
+// Streams is the server of exec, attach and port-forward.
+type Streams struct {
+	Address  string `toml:"address" doc:"HOST:PORT to serve exec, attach and port-forward on; port 0 is one that is free. The kubelet connects to it. An address that is not of the loopback needs a certificate."`
+	CertFile string `toml:"cert_file" doc:"File of the certificate, PEM. Empty: without TLS. It is read again for each connection."`
+	KeyFile  string `toml:"key_file" doc:"File of the certificate's key, PEM."`
 }
 
 // Metrics is the Prometheus endpoint.
@@ -122,6 +130,7 @@ func Default() Config {
 		Image:   Image{"", Duration(5 * time.Minute), 3},
 		Lanes:   Lanes{Duration(10 * time.Second), Duration(time.Second), Duration(5 * time.Minute)},
 		Logs:    Logs{16 << 10},
+		Streams: Streams{Address: "127.0.0.1:0"},
 		Tracing: Tracing{"", 1},
 		Runtimes: map[string]Runtime{"runc": {
 			Type: "io.containerd.runc.v2", HostProcess: true, PodAnnotations: []string{}, ContainerAnnotations: []string{},
@@ -228,25 +237,25 @@ func (c *Config) Check() error {
 		{"root", c.Root}, {"state", c.State}, {"address", c.Address}, {"network.conf_dir", c.Network.ConfDir}, {"network.netns_dir", c.Network.NetNSDir},
 	} {
 		if !filepath.IsAbs(p.v) {
-			bad(p.key, "%q is no absolute path", p.v)
+			bad(p.key, "%q is not an absolute path", p.v)
 		}
 	}
 	optional := []struct{ key, v string }{
-		{"libexec", c.Libexec}, {"image.registry_dir", c.Image.RegistryDir}, {"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
+		{"libexec", c.Libexec}, {"streams.cert_file", c.Streams.CertFile}, {"streams.key_file", c.Streams.KeyFile}, {"image.registry_dir", c.Image.RegistryDir}, {"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
 	}
 	for i, d := range c.Network.BinDirs {
 		optional = append(optional, struct{ key, v string }{fmt.Sprintf("network.bin_dirs[%d]", i), d})
 	}
 	for _, p := range optional {
 		if p.v != "" && !filepath.IsAbs(p.v) {
-			bad(p.key, "%q is no absolute path", p.v)
+			bad(p.key, "%q is not an absolute path", p.v)
 		}
 	}
 	if s := c.Tracing.Sampling; s < 0 || s > 1 {
 		bad("tracing.sampling", "%v is not between 0 and 1", s)
 	}
 	if e := c.Tracing.Endpoint; e != "" && !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") {
-		bad("tracing.endpoint", "%q is no http:// or https:// URL", e)
+		bad("tracing.endpoint", "%q is not an http:// or https:// URL", e)
 	}
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")
@@ -262,10 +271,10 @@ func (c *Config) Check() error {
 		bad("log.format", "%q is not text or json", c.Log.Format)
 	}
 	if p, err := netip.ParsePrefix(c.Network.DefaultSubnet); c.Network.UseDefault && (err != nil || !p.Addr().Is4() || p.Bits() > 29) {
-		bad("network.default_subnet", "%q is no IPv4 subnet with room for pods", c.Network.DefaultSubnet)
+		bad("network.default_subnet", "%q is not an IPv4 subnet with room for pods", c.Network.DefaultSubnet)
 	}
 	if n := len(c.Network.DefaultBridge); c.Network.UseDefault && (n == 0 || n > 15) {
-		bad("network.default_bridge", "%q is no name for an interface", c.Network.DefaultBridge)
+		bad("network.default_bridge", "%q cannot be the name of an interface", c.Network.DefaultBridge)
 	}
 	for _, d := range []struct {
 		key string
@@ -283,6 +292,7 @@ func (c *Config) Check() error {
 	if c.Logs.MaxLine < 256 {
 		bad("logs.max_line", "%d bytes are too few, 256 are the least", c.Logs.MaxLine)
 	}
+	checkStreams(c.Streams, bad)
 	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
 		bad("default_runtime", "there is no [runtimes.%s]", c.DefaultRuntime)
 	}
@@ -292,4 +302,20 @@ func (c *Config) Check() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkStreams finds addresses at which streams cannot be served, or not safely.
+func checkStreams(s Streams, bad func(key, format string, args ...any)) {
+	at, err := netip.ParseAddrPort(s.Address)
+	switch {
+	case err != nil:
+		bad("streams.address", "%q is not an IP address and a port, such as 127.0.0.1:0", s.Address)
+	case at.Addr().IsUnspecified():
+		bad("streams.address", "%q is not an address that clients can connect to; give one of this node's", s.Address)
+	case !at.Addr().IsLoopback() && s.CertFile == "":
+		bad("streams.address", "%q is open to other hosts; set streams.cert_file and streams.key_file, or use an address of the loopback", s.Address)
+	}
+	if (s.CertFile == "") != (s.KeyFile == "") {
+		bad("streams.cert_file", "a certificate and its key are set together")
+	}
 }

@@ -25,7 +25,7 @@ type Client struct {
 func Dial(endpoint string) (*Client, error) {
 	path := strings.TrimPrefix(endpoint, "unix://")
 	if !strings.HasPrefix(path, "/") {
-		return nil, invalid("endpoint %q is no unix socket: give unix:///PATH or /PATH", endpoint)
+		return nil, invalid("endpoint %q is not a unix socket: give unix:///PATH or /PATH", endpoint)
 	}
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))

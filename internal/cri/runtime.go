@@ -51,6 +51,8 @@ type Events interface {
 type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	Pods      Pods
+	Streams   Streams
+	Stats     Stats
 	Health    Health
 	Subscribe func() Events
 }
@@ -238,6 +240,9 @@ func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc
 	for {
 		ev, err := sub.Next(stream.Context())
 		if err != nil {
+			if cause := context.Cause(stream.Context()); cause != nil {
+				return cause
+			}
 			return err
 		}
 		if err := stream.Send(ev); err != nil {

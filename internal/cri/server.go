@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Observer is told what happens to calls. Its methods must not block. A method's name comes without its
+// Observer is notified of calls. Its methods must not block. A method's name comes without its
 // service, such as StopContainer.
 type Observer interface {
 	// Called reports a call that ended.
@@ -25,14 +26,30 @@ type Observer interface {
 	Panicked(method string)
 }
 
-// NewServer makes the gRPC server with all services registered. The caller serves it and stops it.
-func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *grpc.Server {
-	c := calls{log, observer}
-	s := grpc.NewServer(append(opts,
+// Server is a gRPC server of CRI and berth.v1.Admin. The caller serves it, and ends it with Drain or Stop.
+type Server struct {
+	*grpc.Server
+	log      *slog.Logger
+	observer Observer
+	ending   chan struct{} // closed when streams are to end
+
+	mu struct {
+		sync.Mutex
+		unary   int            // calls in flight
+		conns   map[*conn]bool // open connections
+		changed chan struct{}  // nil unless somebody waits for a change, which closes it
+	}
+}
+
+// NewServer makes a server with all services registered.
+func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *Server {
+	s := &Server{log: log, observer: observer, ending: make(chan struct{})}
+	s.mu.conns = map[*conn]bool{}
+	s.Server = grpc.NewServer(append(opts,
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(maxMessage),
-		grpc.UnaryInterceptor(c.unary),
-		grpc.StreamInterceptor(c.stream),
+		grpc.UnaryInterceptor(s.interceptUnary),
+		grpc.StreamInterceptor(s.interceptStream),
 	)...)
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
 	runtimeapi.RegisterImageServiceServer(s, i)
@@ -40,24 +57,31 @@ func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer O
 	return s
 }
 
-// calls is what every call passes through.
-type calls struct {
-	log      *slog.Logger
-	observer Observer
-}
-
-func (c calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
+func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
+	s.change(func() { s.mu.unary++ })
+	defer s.change(func() { s.mu.unary-- })
 	began := time.Now()
-	defer func() { err = c.ended(info.FullMethod, began, err, recover()) }()
+	defer func() { err = s.ended(info.FullMethod, began, err, recover()) }()
 	ctx, cancel := early(ctx)
 	defer cancel()
 	return h(ctx, req)
 }
 
-func (c calls) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
+func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
 	began := time.Now()
-	defer func() { err = c.ended(info.FullMethod, began, err, recover()) }()
-	return h(srv, ss)
+	defer func() { err = s.ended(info.FullMethod, began, err, recover()) }()
+	ctx, cancel := context.WithCancelCause(ss.Context())
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-s.ending:
+			cancel(errEnding)
+		case <-done:
+		}
+	}()
+	return h(srv, endingStream{ss, ctx})
 }
 
 // early ends a call a little before its caller stops waiting. Otherwise nobody would read the error that
@@ -73,19 +97,19 @@ func early(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // ended turns the result of a call, or what it panicked with, into a gRPC error, and reports it. It runs
 // on the stack of the panic, which it logs.
-func (c calls) ended(fullMethod string, began time.Time, err error, panicked any) error {
+func (s *Server) ended(fullMethod string, began time.Time, err error, panicked any) error {
 	method, took := path.Base(fullMethod), time.Since(began)
 	if panicked != nil {
-		c.log.Error("call panicked", "method", method, "panic", panicked, "stack", string(debug.Stack()))
-		c.observer.Panicked(method)
+		s.log.Error("call panicked", "method", method, "panic", panicked, "stack", string(debug.Stack()))
+		s.observer.Panicked(method)
 		err = status.Error(codes.Internal, fmt.Sprintf("%s panicked: %v; the log of berth has the stack", method, panicked))
 	}
 	err = toStatus(err)
-	c.observer.Called(method, took, status.Code(err))
+	s.observer.Called(method, took, status.Code(err))
 	if err != nil && status.Code(err) != codes.Canceled {
-		c.log.Info("call ended with an error", "method", method, "took", took, "err", err)
+		s.log.Info("call ended with an error", "method", method, "took", took, "err", err)
 	} else {
-		c.log.Debug("call", "method", method, "took", took)
+		s.log.Debug("call", "method", method, "took", took)
 	}
 	return err
 }

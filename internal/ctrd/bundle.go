@@ -5,49 +5,59 @@ package ctrd
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// taskDir is where containerd keeps bundles, below its state directory.
+// taskDir is the directory of bundles below containerd's state directory.
 const taskDir = "/io.containerd.runtime.v2.task/" + Namespace + "/"
 
-// removeBundle takes away the bundle of a task that containerd does not know any more: its clean-up after a dead shim can be cut
-// short, and is not tried again before containerd starts anew. containerd does not say where its bundles are; the mounts of
-// any that has a root filesystem do.
-func removeBundle(id string) error {
+// removeBundle removes the bundle of a task that containerd does not know any more: containerd's
+// clean-up after a dead shim can be cut short, and containerd does not try again before its next
+// start. A bundle that containerd could not remove to the end is called .ID, and is in the way of
+// the removal of the next one. Containerd does not say where its bundles are. The mounts of root
+// filesystems do, those of any task, and the working directories of shims, which are in known.
+func removeBundle(id string, known []string) error {
 	info, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return fmt.Errorf("look for bundle of %s: %w", id, err)
+		return fmt.Errorf("look for the bundle of %s: %w", id, err)
 	}
-	for _, dir := range bundleDirs(string(info)) {
-		bundle := filepath.Join(dir, id)
-		if _, err := os.Lstat(bundle); errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		rootfs := filepath.Join(bundle, "rootfs")
-		for unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { // one mount may cover another
-		}
-		// Never recursively: a root filesystem that is still mounted is the image's and the container's.
-		if err := os.Remove(rootfs); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove bundle of %s: %w", id, err)
-		}
-		if work, err := os.Readlink(filepath.Join(bundle, "work")); err == nil && filepath.Base(work) == id {
-			if err := os.RemoveAll(work); err != nil {
-				return fmt.Errorf("remove bundle of %s: %w", id, err)
+	for _, dir := range slices.Concat(bundleDirs(string(info)), known) {
+		for _, name := range []string{id, "." + id} {
+			if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
+				return fmt.Errorf("remove the bundle of %s: %w", id, err)
 			}
-		}
-		if err := os.RemoveAll(bundle); err != nil {
-			return fmt.Errorf("remove bundle of %s: %w", id, err)
 		}
 	}
 	return nil
 }
 
-// bundleDirs are the directories of bundles that the mounts tell of, each once.
+func removeBundleAt(bundle, id string) error {
+	if _, err := os.Lstat(bundle); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	rootfs := filepath.Join(bundle, "rootfs")
+	for unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { // one mount may cover another
+	}
+	// Not recursively: what is in a root filesystem that is still mounted belongs to the container.
+	if err := os.Remove(rootfs); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if work, err := os.Readlink(filepath.Join(bundle, "work")); err == nil && filepath.Base(work) == id {
+		if err := os.RemoveAll(work); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(bundle)
+}
+
+// bundleDirs returns the directories of bundles that occur in a mountinfo (proc_pid_mountinfo(5)),
+// each once.
 func bundleDirs(mountinfo string) []string {
 	var dirs []string
 	seen := map[string]bool{}

@@ -3,7 +3,6 @@
 package ctrd
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,18 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bundle that containerd's clean-up left, with its root filesystem mounted: it goes, and what is on the root filesystem stays.
+// A bundle that containerd's clean-up has left is removed although its root filesystem is mounted,
+// and what is on that root filesystem stays.
 func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 	base := t.TempDir()
-	bundles, work, image := filepath.Join(base, "state", taskDir), filepath.Join(base, "root", "left"), filepath.Join(base, "image")
-	for _, d := range []string{filepath.Join(bundles, "left/rootfs"), filepath.Join(bundles, "alive/rootfs"), filepath.Join(bundles, "bare"), work, image} {
+	bundles := filepath.Join(base, "state", taskDir)
+	work := filepath.Join(base, "root", "left")
+	image := filepath.Join(base, "image")
+	for _, d := range []string{
+		filepath.Join(bundles, "left/rootfs"),
+		filepath.Join(bundles, "alive/rootfs"),
+		filepath.Join(bundles, "bare"),
+		filepath.Join(bundles, ".bare/below"), // what containerd was removing
+		work,
+		image,
+	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.WriteFile(filepath.Join(image, "file"), nil, 0o600), os.Symlink(work, filepath.Join(bundles, "left/work"))); err != nil {
-		t.Fatal(err)
-	}
+	try(t, os.WriteFile(filepath.Join(image, "file"), nil, 0o600))
+	try(t, os.Symlink(work, filepath.Join(bundles, "left/work")))
 	for _, id := range []string{"left", "alive"} {
 		rootfs := filepath.Join(bundles, id, "rootfs")
 		if err := unix.Mount(image, rootfs, "", unix.MS_BIND, ""); err != nil {
@@ -31,13 +39,17 @@ func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Unmount(rootfs, unix.MNT_DETACH) })
 	}
 	for _, id := range []string{"left", "bare", "absent"} {
-		if err := removeBundle(id); err != nil {
+		if err := removeBundle(id, []string{bundles}); err != nil {
 			t.Error(err)
 		}
 	}
 	for path, want := range map[string]bool{
-		filepath.Join(bundles, "left"): false, filepath.Join(bundles, "bare"): false, work: false,
-		filepath.Join(bundles, "alive/rootfs/file"): true, filepath.Join(image, "file"): true,
+		filepath.Join(bundles, "left"):              false,
+		filepath.Join(bundles, "bare"):              false,
+		filepath.Join(bundles, ".bare"):             false,
+		work:                                        false,
+		filepath.Join(bundles, "alive/rootfs/file"): true,
+		filepath.Join(image, "file"):                true,
 	} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)

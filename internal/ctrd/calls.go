@@ -40,10 +40,11 @@ func (c *calls) leave(id string) {
 	}
 }
 
-// askShim runs f, a call that containerd passes on to the shim of a task, and returns when f has or when ctx
-// ends, whichever comes first. It has to: a containerd in this process writes to the shim without a bound, and
-// a shim that is stopped (SIGSTOP) stops reading. A call that was given up goes on by itself; the shim's
-// end ends it. When callsPerTask of them are under way, the next one is ErrUnavailable at once.
+// askShim runs f, a call that containerd passes on to the shim of a task, and returns when f has or
+// when ctx ends, whichever comes first. It has to: a containerd in this process writes to the shim
+// without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was given up
+// goes on by itself; the shim's end ends it. When callsPerTask of them are under way, the next one
+// is ErrUnavailable at once.
 func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
 	if c.setAside(id) {

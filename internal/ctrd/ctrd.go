@@ -19,8 +19,8 @@ import (
 // Namespace is the containerd namespace of everything that berth makes.
 const Namespace = "k8s.io"
 
-// LabelOwner marks what this berth made. Its value is the berth's own ID, so that several berths can share
-// one containerd.
+// LabelOwner marks what this berth made. Its value is the berth's own ID, so that several berths
+// can share one containerd.
 const LabelOwner = "io.berth.owner"
 
 // Client is containerd's client, so that the package that plugs it in need not import containerd.
@@ -30,10 +30,13 @@ type Client = containerd.Client
 type Config struct {
 	Owner       string // this berth's ID
 	Snapshotter string // of new containers
-	// SetAside reports whether a task is there although containerd does not know it, because its shim has not
-	// answered since containerd started. It is nil where containerd says so itself.
+	// SetAside reports whether a task is there although containerd does not know it, because its
+	// shim has not answered since containerd started. It is nil where containerd says so itself.
 	SetAside func(id string) bool
-	Logger   *slog.Logger
+	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
+	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
+	CleanupDir string
+	Logger     *slog.Logger
 }
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
@@ -46,8 +49,14 @@ type Containerd struct {
 
 	calls     calls
 	shims     shims
+	replaced  replaced
 	orphans   orphanSearch
 	processes processSearch
+
+	cleanupDir   string
+	cleanupFails sync.Once
+	cleanupMu    sync.Mutex
+	cleanups     map[string]error // by path of the script: whether it can be run
 
 	life       context.Context // ends with stop
 	end        context.CancelFunc
@@ -63,6 +72,7 @@ func New(client *containerd.Client, cfg Config) *Containerd {
 		setAside:    cfg.SetAside,
 		log:         cfg.Logger,
 		processes:   processSearch{proc: procfs},
+		cleanupDir:  cfg.CleanupDir,
 	}
 	if c.setAside == nil {
 		c.setAside = func(string) bool { return false }
@@ -100,7 +110,8 @@ func (c *Containerd) Version(ctx context.Context) (string, error) {
 	return v.Version, native(err)
 }
 
-// ns puts the namespace into the context, which is the only place where in-memory services look for it.
+// ns puts the namespace into the context, which is the only place where in-memory services look for
+// it.
 func ns(ctx context.Context) context.Context { return namespaces.WithNamespace(ctx, Namespace) }
 
 // native translates an error to the sentinels of errdefs.

@@ -1,18 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ctrd is the adapter to containerd: one client, one event subscription. It speaks containerd's
-// services on one side and the small interfaces of packages pod and image on the other, and translates
-// errors to errdefs' sentinels on the way.
+// Package ctrd is the adapter to containerd: one client, one event subscription. It implements the
+// small interfaces of packages pod and image on containerd's services, and translates their errors
+// to the sentinels of errdefs.
 //
 // # Promises
 //
-//   - It cannot tell whether containerd runs in this process or behind a socket.
-//   - [Containerd.Follow] keeps one subscription: when it breaks it is made anew after 100 ms, doubling to
-//     30 s, reset by success; each time it subscribes first and then has the caller relist, so that
-//     nothing falls between. Events of other namespaces are not asked for.
-//   - What it makes carries the label [LabelOwner], and it lists nothing that does not.
+//   - It works the same whether containerd runs in this process or behind a socket.
+//   - [Containerd.Follow] keeps one subscription. When it breaks, it is made anew after 100 ms,
+//     doubling to 30 s, and starting over after a success. Each time it subscribes first and then
+//     has the caller compare its records with containerd's lists. It does not subscribe to events
+//     of other namespaces.
+//   - What it makes carries the label [LabelOwner], and what it lists carries it, too, except for
+//     tasks that have no container.
+//   - A shim that does not answer delays nothing but what is asked of it: [Containerd.Inventory]
+//     and [Containerd.TaskState] are bounded, and no question waits for the answer of another shim.
+//   - Nothing that a pod does keeps it from releasing another pod. It remembers which process is
+//     the shim of a pod, and reads the arguments of no process that a pod runs: see processes.go.
 //
 // # Never
 //
-// It keeps no state about pods and decides nothing.
+// It makes no decision about pods, and what it keeps about them can be found again: their shims'
+// processes.
+//
+// # Files
+//
+// ctrd.go and events.go are the connection; objects.go, tasks.go and sandboxer.go the verbs;
+// inventory.go the lists; calls.go bounds what is asked of shims. shims.go, processes.go, orphan.go
+// and bundle.go end what a task has left. cleanup.go makes deletions faster. images.go and views.go
+// are the image store.
 package ctrd

@@ -21,18 +21,20 @@ const (
 	slowestReconnect = 30 * time.Second
 )
 
-// Listener takes what the event stream tells. Its functions must not block.
+// Listener is called with what comes from containerd's event stream. Its functions must not block,
+// except for Connected.
 type Listener struct {
-	// Exited takes exits of init processes; those of exec processes are none.
+	// Exited is called when the init process of a container has ended.
 	Exited func(exit.Fact)
-	// OOM is told that the kernel killed in a container for want of memory.
+	// OOM is called when the OOM killer fired in a container's control group.
 	OOM func(id string)
-	// Image is told that an image was made, changed or removed.
+	// Image is called when an image was made, changed or removed.
 	Image func(name string)
-	// Connected is called after each new subscription: what happened before it is to be looked up. An error means
-	// that it could not be, and the subscription is made anew.
+	// Connected is called after each new subscription, beside the reading of events: what happened
+	// before it has to be looked up. After an error the subscription is made anew. ctx ends with
+	// the subscription.
 	Connected func(ctx context.Context) error
-	// Lost is told of each broken subscription.
+	// Lost is called with the reason when a subscription breaks.
 	Lost func(err error)
 }
 
@@ -57,24 +59,27 @@ func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 	}
 }
 
-// follow lives for one subscription.
+// follow keeps one subscription until it breaks.
 func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error {
 	ctx, cancel := context.WithCancel(ns(ctx))
 	defer cancel()
 	in := fmt.Sprintf("namespace==%s,", Namespace)
 	ch, errs := c.client.EventService().Subscribe(ctx,
 		in+`topic=="/tasks/exit"`, in+`topic=="/tasks/oom"`, in+`topic~="^/images/"`)
-	// Subscribe returns before a remote containerd has taken the subscription: this answer comes after it did.
+	// Subscribe does not say when a containerd that does not answer gets it: this call does. It is
+	// another gRPC stream, so that nothing orders the two: containerd may take the subscription
+	// after it has answered, and what happens in between comes with no event. The kernel and the
+	// audit report such an exit all the same.
 	if _, err := c.client.IntrospectionService().Server(ctx); err != nil {
 		return fmt.Errorf("containerd does not answer: %w", native(err))
 	}
-	// The relist runs beside the reading of events: the queue between is containerd's, and bounded.
+	// Connected runs beside the reading of events, since containerd's queue of events is bounded.
 	listed := make(chan error, 1)
 	go func() { listed <- l.Connected(ctx) }()
 	defer func() {
 		cancel()
 		if listed != nil {
-			c.log.Debug("relist ended with its subscription", "err", <-listed)
+			c.log.Debug("the relist ended with its subscription", "err", <-listed)
 		}
 	}()
 	for {
@@ -93,7 +98,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error
 			if err == nil {
 				err = errors.New("the stream ended")
 			}
-			return fmt.Errorf("containerd's events: %w", native(err))
+			return fmt.Errorf("read containerd's events: %w", native(err))
 		}
 	}
 }
@@ -101,7 +106,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error
 func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 	v, err := typeurl.UnmarshalAny(e.Event)
 	if err != nil {
-		c.log.Warn("event cannot be read", "topic", e.Topic, "err", err)
+		c.log.Warn("an event of containerd's cannot be decoded", "topic", e.Topic, "err", err)
 		return
 	}
 	switch ev := v.(type) {
@@ -109,7 +114,20 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 		if ev.ID != ev.ContainerID {
 			return // an exec process
 		}
-		l.Exited(exit.Fact{ID: ev.ContainerID, Code: ev.ExitStatus, Measured: !guessed(ev.ExitStatus), At: ev.ExitedAt.AsTime(), Origin: exit.Stream})
+		if c.replaced.earlier(ev.ContainerID, ev.Pid) {
+			return
+		}
+		at := ev.ExitedAt.AsTime()
+		if at.Unix() <= 0 {
+			at = e.Timestamp // what cleaned up after a dead shim did not know when it ended
+		}
+		l.Exited(exit.Fact{
+			ID:       ev.ContainerID,
+			Code:     ev.ExitStatus,
+			Measured: !guessed(ev.ExitStatus),
+			At:       at,
+			Origin:   exit.Stream,
+		})
 	case *eventtypes.TaskOOM:
 		l.OOM(ev.ContainerID)
 	case *eventtypes.ImageCreate:
@@ -121,7 +139,8 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 	}
 }
 
-// guessed reports whether a code on the stream may be containerd's own invention: when a shim died, containerd cleans up
-// after it and publishes 137 (or 255, when that fails) for whatever the process ended with, and nothing in the event tells
-// it from a shim's word. What a living shim measured it also answers to Wait and to a question about the task.
+// guessed reports whether a code on the stream may be containerd's own invention. When a shim has
+// died, containerd cleans up after it and publishes 137 (or 255, when that fails), whatever the
+// process ended with, and nothing in the event distinguishes that from what a shim has measured. What a living
+// shim has measured it also answers to a wait and to a question about the task.
 func guessed(code uint32) bool { return code == 128+uint32(unix.SIGKILL) || code == exit.CodeUnknown }

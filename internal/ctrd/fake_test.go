@@ -14,10 +14,12 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // fake is a containerd whose shims may hang. The zero fake has nothing.
@@ -25,6 +27,7 @@ type fake struct {
 	mu         sync.Mutex
 	containers map[string]containers.Container
 	tasks      map[string]*task.Process
+	pid        uint32          // the last one
 	hung       map[string]bool // tasks whose shim answers nothing
 	stubborn   bool            // a call to a hung shim does not even return when its context ends
 	end        chan struct{}   // stubborn calls return when it is closed
@@ -121,6 +124,8 @@ type fakeSnapshots struct{ snapshots.Snapshotter }
 
 func (fakeSnapshots) Walk(context.Context, snapshots.WalkFunc, ...string) error { return nil }
 
+func (fakeSnapshots) Mounts(context.Context, string) ([]mount.Mount, error) { return nil, nil }
+
 type fakeTasks struct {
 	tasks.TasksClient
 	f *fake
@@ -133,8 +138,39 @@ func (s fakeTasks) Get(ctx context.Context, r *tasks.GetRequest, _ ...grpc.CallO
 	return &tasks.GetResponse{Process: p}, err
 }
 
-func (s fakeTasks) Delete(context.Context, *tasks.DeleteTaskRequest, ...grpc.CallOption) (*tasks.DeleteResponse, error) {
-	return nil, errdefs.ErrNotFound
+func (s fakeTasks) Create(_ context.Context, r *tasks.CreateTaskRequest, _ ...grpc.CallOption) (*tasks.CreateTaskResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.f.tasks[r.ContainerID] != nil {
+		return nil, errdefs.ErrAlreadyExists
+	}
+	s.f.pid++
+	s.f.tasks[r.ContainerID] = &task.Process{ID: r.ContainerID, Pid: s.f.pid, Status: task.Status_CREATED}
+	return &tasks.CreateTaskResponse{ContainerID: r.ContainerID, Pid: s.f.pid}, nil
+}
+
+func (s fakeTasks) Kill(_ context.Context, r *tasks.KillRequest, _ ...grpc.CallOption) (*emptypb.Empty, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.f.tasks[r.ContainerID].Status = task.Status_STOPPED
+	return &emptypb.Empty{}, nil
+}
+
+func (s fakeTasks) Wait(context.Context, *tasks.WaitRequest, ...grpc.CallOption) (*tasks.WaitResponse, error) {
+	return &tasks.WaitResponse{}, nil
+}
+
+func (s fakeTasks) Delete(_ context.Context, r *tasks.DeleteTaskRequest, _ ...grpc.CallOption) (*tasks.DeleteResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	switch p := s.f.tasks[r.ContainerID]; {
+	case p == nil:
+		return nil, errdefs.ErrNotFound
+	case p.Status != task.Status_STOPPED:
+		return nil, errdefs.ErrFailedPrecondition
+	}
+	delete(s.f.tasks, r.ContainerID)
+	return &tasks.DeleteResponse{}, nil
 }
 
 // List asks each shim in turn, as containerd does.

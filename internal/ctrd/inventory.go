@@ -24,16 +24,17 @@ const (
 	inventoryTimeout = 400 * time.Millisecond
 	// shimsAtOnce is how many shims an inventory asks at the same time.
 	shimsAtOnce = 128
-	// orphanTimeout bounds one search for tasks without a container. Containerd asks each shim in turn and
-	// waits two seconds for one that does not answer, so that the search may take long where shims hang.
+	// orphanTimeout bounds one search for tasks without a container. Containerd asks each shim in
+	// turn and waits two seconds for one that does not answer, so that the search may take long
+	// where shims hang.
 	orphanTimeout = 2 * time.Minute
 )
 
-// Inventory lists what containerd has that carries this berth's label, and asks for the state of each task.
-// Containers, sandbox objects and snapshots come from containerd's own stores. The shims are asked side by
-// side and within a bound: a task whose shim does not answer in time is in Unreachable, so that an inventory
-// takes half a second at most, however many shims hang. Orphans are what the last search has found: see
-// [orphanSearch].
+// Inventory lists what containerd has that carries this berth's label, and asks for the state of
+// each task. Containers, sandbox objects and snapshots come from containerd's own stores. The shims
+// are asked side by side and within a bound: a task whose shim does not answer in time is in
+// Unreachable, so that an inventory takes half a second at most, however many shims hang. Orphans
+// are what the last search has found: see [orphanSearch].
 //
 // An error says that one of containerd's stores cannot be read.
 func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
@@ -102,9 +103,9 @@ func (c *Containerd) listStores(ctx context.Context, filter string, cs []contain
 	return nil
 }
 
-// askTasks fills in Containers, Tasks and Unreachable. The tasks of one pod share a shim and are asked one
-// after the other: once one of them got no answer, the rest are not asked. Different shims are asked side by
-// side, so that one that hangs delays no other.
+// askTasks fills in Containers, Tasks and Unreachable. The tasks of one pod share a shim and are
+// asked one after the other: once one of them got no answer, the rest are not asked. Different
+// shims are asked side by side, so that one that hangs delays no other.
 func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, inv *pod.Inventory) {
 	byShim := map[string][]string{}
 	for _, o := range cs {
@@ -152,9 +153,9 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 	_ = g.Wait()
 }
 
-// orphanSearch looks for tasks that have no container: containerd made them for somebody who had given up
-// waiting and taken the container back. Only containerd's list of tasks has them, and that asks every shim in
-// turn. So it is read in the background, one list at a time.
+// orphanSearch looks for tasks that have no container: containerd made them for somebody who had
+// given up waiting and taken the container back. Only containerd's list of tasks has them, and that
+// asks every shim in turn. So it is read in the background, one list at a time.
 type orphanSearch struct {
 	mu      sync.Mutex
 	running chan struct{} // closed at the end of the search that is under way; nil: there is none
@@ -194,8 +195,8 @@ func (o *orphanSearch) take() map[string]bool {
 	return found
 }
 
-// findOrphans lists the tasks that have no container. A container is made before its task, so that it is looked for after the task
-// was listed.
+// findOrphans lists the tasks that have no container. A container is made before its task, so that
+// it is looked for after the task was listed.
 func (c *Containerd) findOrphans(ctx context.Context) (map[string]bool, error) {
 	ts, err := c.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {

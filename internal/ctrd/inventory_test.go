@@ -12,8 +12,8 @@ import (
 // containerdsOwnBound is how long containerd itself waits for a shim that is asked about a task.
 const containerdsOwnBound = 2 * time.Second
 
-// PROPERTIES 17: one shim stopped with SIGSTOP, with seven tasks, delayed ready by 28 s: each of its tasks was asked in turn, and
-// then listed once more. The time is virtual.
+// PROPERTIES 17: one shim stopped with SIGSTOP, with seven tasks, delayed ready by 28 s: each of
+// its tasks was asked in turn, and then listed once more. The time is virtual.
 func TestHungShimsDoNotDelayTheInventory(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,8 @@ func TestHungShimsDoNotDelayTheInventory(t *testing.T) {
 	}
 }
 
-// A task without a container is found although shims hang: if not by the inventory that began to look, then by the next.
+// A task without a container is found although shims hang: if not by the inventory that began to
+// look, then by the next.
 func TestATaskWithoutAContainerIsFoundBesideHungShims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
@@ -72,8 +73,8 @@ func TestATaskWithoutAContainerIsFoundBesideHungShims(t *testing.T) {
 	})
 }
 
-// A question about a task ends in its own time, also where containerd does not give up (a write to a shim whose socket is full), and
-// such questions do not pile up.
+// A question about a task ends in its own time, also where containerd does not give up (a write to
+// a shim whose socket is full), and such questions do not pile up.
 func TestAQuestionAboutATaskIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{stubborn: true}

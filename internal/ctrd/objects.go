@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
@@ -30,9 +31,10 @@ func options(h pod.Handler) (typeurl.Any, error) {
 	return a, nil
 }
 
-// CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its shim. A
-// container has one under its own ID, too: a containerd that starts and finds a task whose process has ended
-// deletes that task, and with it the exit code, unless there is a sandbox object with the task's ID.
+// CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its
+// shim. A container has one under its own ID, too: a containerd that starts and finds a task whose
+// process has ended deletes that task, and with it the exit code, unless there is a sandbox object
+// with the task's ID.
 func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler) error {
 	o, err := options(h)
 	if err != nil {
@@ -71,10 +73,9 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 	if err != nil {
 		return err
 	}
-	labels := map[string]string{LabelOwner: c.owner}
-	for k, v := range o.Labels {
-		labels[k] = v
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, o.Labels)
+	labels[LabelOwner] = c.owner // last: nobody else says whose the object is
 	_, err = c.client.ContainerService().Create(ns(ctx), containers.Container{
 		ID:          o.ID,
 		Labels:      labels,
@@ -93,6 +94,7 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 
 // DeleteContainer deletes a container object.
 func (c *Containerd) DeleteContainer(ctx context.Context, id string) error {
+	c.replaced.drop(id)
 	return native(c.client.ContainerService().Delete(ns(ctx), id))
 }
 
@@ -123,4 +125,14 @@ func (c *Containerd) PrepareSnapshot(ctx context.Context, snapshotter, key, chai
 // DeleteSnapshot removes a writable layer.
 func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
 	return native(c.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
+}
+
+// SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process or
+// in another containerd's ends when ctx ends.
+func (c *Containerd) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
+	u, err := c.client.SnapshotService(snapshotter).Usage(ns(ctx), key)
+	if err != nil {
+		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, native(err))
+	}
+	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
 }

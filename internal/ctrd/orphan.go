@@ -27,10 +27,10 @@ import (
 // shimRuncRoot is where the shim has runc keep its records when nobody says otherwise.
 const shimRuncRoot = "/run/containerd/runc"
 
-// endOrphans ends what may be left of a task that containerd does not know: a shim that was being started when
-// containerd was killed, before containerd wrote down how to reach it; an OCI runtime that was killed half-way,
-// or that did its work when nobody was there any more to hear of it; the process, the record and the control
-// group that the runtime made.
+// endOrphans ends what may be left of a task that containerd does not know: a shim that was being
+// started when containerd was killed, before containerd wrote down how to reach it; an OCI runtime
+// that was killed half-way, or that did its work when nobody was left to take its answer; the
+// process, the record and the control group that the runtime made.
 func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 	o, err := c.client.ContainerService().Get(ctx, id)
 	if err != nil && !errdefs.IsNotFound(native(err)) {
@@ -39,7 +39,8 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 	var opts runcoptions.Options
 	var spec specs.Spec
 	if err == nil {
-		// The options of runtimes that are not of runc's kind are of another type and name no binary.
+		// The options of runtimes that are not of runc's kind are of another type and name no
+		// binary.
 		_ = typeurl.UnmarshalTo(o.Runtime.Options, &opts)
 		if err := typeurl.UnmarshalTo(o.Spec, &spec); err != nil {
 			return fmt.Errorf("end what is left of %s: decode its spec: %w", id, err)
@@ -56,7 +57,7 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 			return fmt.Errorf("end what is left of %s: %s delete: %w: %s", id, binary, err, bytes.TrimSpace(out))
 		}
 	}
-	if err := removeBundle(id); err != nil {
+	if err := removeBundle(id, c.shims.bundleDirs()); err != nil {
 		return fmt.Errorf("end what is left of %s: %w", id, err)
 	}
 	if spec.Linux != nil && strings.HasSuffix(spec.Linux.CgroupsPath, "/"+id) { // else the group is systemd's, which removes it
@@ -67,9 +68,9 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 	return nil
 }
 
-// endOrphanProcesses waits for containerd's clean-up after a shim that died, and kills the shim and the OCI
-// runtimes that work for a container. The clean-up is not to be cut off: the bundle, which containerd removes
-// after it, would stay.
+// endOrphanProcesses waits for containerd's clean-up after a shim that died, and kills the shim and
+// the OCI runtimes that work for a container. The clean-up is not to be cut off: the bundle, which
+// containerd removes after it, would stay.
 func (c *Containerd) endOrphanProcesses(ctx context.Context, id, runtime string) error {
 	found, err := c.processes.find(ctx, c, runtime)
 	if err != nil {
@@ -94,7 +95,8 @@ func (c *Containerd) endOrphanProcesses(ctx context.Context, id, runtime string)
 	})
 }
 
-// isShim recognises a container's shim, and what starts one, by its arguments. IDs are random and not shared.
+// isShim recognises a container's shim, and what starts one, by its arguments. IDs are random and
+// not shared.
 func isShim(args []string, id string) bool { return isOfShim(args, id) && !isCleanup(args, id) }
 
 // isCleanup recognises what containerd runs when a container's shim has died.

@@ -33,8 +33,9 @@ type process struct {
 	args []string // never empty
 }
 
-// processSearch looks over /proc for shims and OCI runtimes. It is needed where containerd knows nothing of a task that was, and
-// then only. One search is under way at a time, in a goroutine of its own, and serves all who asked before it began.
+// processSearch looks over /proc for shims and OCI runtimes. It is needed where containerd knows
+// nothing of a task that was, and then only. One search is under way at a time, in a goroutine of
+// its own, and serves all who asked before it began.
 type processSearch struct {
 	proc string // where procfs is
 
@@ -48,8 +49,8 @@ type searcher struct {
 	found    chan<- []process // buffered
 }
 
-// find returns the shims of the node and the processes that execute one of the named programs. It waits at most
-// searchTimeout.
+// find returns the shims of the node and the processes that execute one of the named programs. It
+// waits at most searchTimeout.
 func (s *processSearch) find(ctx context.Context, c *Containerd, programs ...string) ([]process, error) {
 	found := make(chan []process, 1)
 	s.mu.Lock()
@@ -124,8 +125,8 @@ func (s *processSearch) each(found []process, meant func(args []string) bool, do
 		if err != nil {
 			continue // it has ended
 		}
-		// What is read now is about the process that the descriptor stands for, unless it has ended, which
-		// makes signals to it fail.
+		// What is read now is about the process that the descriptor stands for, unless it has
+		// ended, which makes signals to it fail.
 		if again, ok := recognise(s.proc, p.pid, own, []string{filepath.Base(p.args[0])}); ok && slices.Equal(again.args, p.args) {
 			err = do(p.pid, fd)
 		}
@@ -144,21 +145,23 @@ type place struct {
 	group  string // /proc/PID/cgroup
 }
 
-// recognise reads the arguments of a process if it is a shim or executes one of the programs. They say which
-// container the process works for, and have two weaknesses. A process writes its own: a pod in the host's PID
-// namespace can claim anything. And reading them takes the lock on the process's memory map (mmap_lock), which
-// a process can hold for as long as it likes, by a hung volume for example: the reader then sleeps in the
-// kernel, uninterruptibly. So they are read of nothing that a pod runs. What decides that is read
-// without that lock, and cannot be forged by a pod:
+// recognise reads the arguments of a process if it is a shim or executes one of the programs. They
+// say which container the process works for, and have two weaknesses. A process writes its own: a
+// pod in the host's PID namespace can claim anything. And reading them takes the lock on the
+// process's memory map (mmap_lock), which a process can hold for as long as it likes, by a hung
+// volume for example: the reader then sleeps in the kernel, uninterruptibly. So they are read of
+// nothing that a pod runs. What decides that is read without that lock, and cannot be forged by a
+// pod:
 //
-//   - /proc/PID/exe: readlink(2) takes the reference under RCU (get_mm_exe_file, since Linux 4.1). The name
-//     alone proves little, since a pod has files of its own.
-//   - /proc/PID/ns/mnt: a pod is never in the host's mount namespace, and only a pod that is privileged and
-//     sees the host's processes can enter it. Within it, the name of exe is that of a file of the host's.
+//   - /proc/PID/exe: readlink(2) takes the reference under RCU (get_mm_exe_file, since Linux 4.1).
+//     The name alone proves little, since a pod has files of its own.
+//   - /proc/PID/ns/mnt: a pod is never in the host's mount namespace, and only a pod that is
+//     privileged and sees the host's processes can enter it. Within it, the name of exe is that of
+//     a file of the host's.
 //   - /proc/PID/cgroup: a process leaves its pod's group only by writing to the host's groups.
 //
-// The same is not true of /proc/PID/environ, maps, and whatever else reads the process's memory. A process
-// that has ended, or that cannot be read, is not recognised.
+// The same is not true of /proc/PID/environ, maps, and whatever else reads the process's memory. A
+// process that has ended, or that cannot be read, is not recognised.
 func recognise(proc string, pid int, own place, programs []string) (process, bool) {
 	dir := strconv.Itoa(pid)
 	exe, err := os.Readlink(filepath.Join(proc, dir, "exe"))
@@ -192,8 +195,8 @@ func readPlace(proc, pid string) (place, error) {
 // podID is an ID of a pod or a container as the name of a control group has it.
 var podID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// inPod reports whether a control group is a pod's or a container's. Where this process is in a container
-// itself, that container's own does not count.
+// inPod reports whether a control group is a pod's or a container's. Where this process is in a
+// container itself, that container's own does not count.
 func inPod(group, own string) bool {
 	for _, id := range podID.FindAllString(group, -1) {
 		if !strings.Contains(own, id) {

@@ -53,8 +53,8 @@ func try(t *testing.T, err error) {
 	}
 }
 
-// PROPERTIES 20: the arguments of what a pod runs are never read, since a process that holds the lock on its own memory map blocks the
-// reader for ever. One such process stopped every release.
+// PROPERTIES 20: the arguments of what a pod runs are never read, since a process that holds the
+// lock on its own memory map blocks the reader for ever. One such process stopped every release.
 func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
 	const host = "mnt:[1]"
 	args := []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", thisID}
@@ -84,7 +84,8 @@ func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
 	}
 }
 
-// A search that hangs all the same holds up nobody but those who wait for it, and those not for long.
+// A search that hangs all the same holds up nobody but those who wait for it, and those not for
+// long.
 func TestASearchForShimsThatHangsEndsInAnError(t *testing.T) {
 	a := (&fake{}).adapter(t)
 	dir := proc(t, map[string]entry{
@@ -103,8 +104,8 @@ func TestASearchForShimsThatHangsEndsInAnError(t *testing.T) {
 	a.stop()
 }
 
-// A pod in the host's PID namespace can give its processes the arguments of another pod's shim. They held that pod's release, and were
-// killed in the shim's place.
+// A pod in the host's PID namespace can give its processes the arguments of another pod's shim.
+// They held that pod's release, and were killed in the shim's place.
 func TestAProcessThatClaimsToBeAShimIsLeftAlone(t *testing.T) {
 	forged := &exec.Cmd{Path: "/bin/sh", Args: []string{"containerd-shim-runc-v2", "-c", "read line", "-id", thisID}}
 	in, err := forged.StdinPipe()
@@ -167,7 +168,8 @@ func TestTheShimOfAPodIsEnded(t *testing.T) {
 	}
 }
 
-// startShim starts this test's program as a shim of a pod, with one child. end has it end by itself, as a shim does without tasks.
+// startShim starts this test's program as a shim of a pod, with one child. end has it end by
+// itself, as a shim does without tasks.
 func startShim(t *testing.T, pod string) (shim *exec.Cmd, child uint32, end func()) {
 	t.Helper()
 	self, err := os.Executable()
@@ -187,7 +189,8 @@ func startShim(t *testing.T, pod string) (shim *exec.Cmd, child uint32, end func
 	return shim, child, func() { _ = in.Close() }
 }
 
-// actAsShim is the variable by which a process of this test's program knows that it is to be a shim.
+// actAsShim is the variable by which a process of this test's program knows that it is to be a
+// shim.
 const actAsShim = "BERTH_TEST_SHIM"
 
 func TestMain(m *testing.M) {

@@ -16,8 +16,8 @@ import (
 	"berth/internal/state"
 )
 
-// sandboxer is one of containerd's sandbox controllers behind the verbs of pod.Sandboxer: the controller of
-// shims that have a sandbox API ("shim"), or that of a plug-in.
+// sandboxer is one of containerd's sandbox controllers behind the verbs of pod.Sandboxer: the
+// controller of shims that have a sandbox API ("shim"), or that of a plug-in.
 type sandboxer struct {
 	c    *Containerd
 	name string
@@ -35,7 +35,8 @@ func (s sandboxer) fail(verb, id string, err error) error {
 	return fmt.Errorf("%s sandbox %s by %s: %w", verb, id, s.name, native(err))
 }
 
-// Create makes the sandbox. Its options are the CRI configuration of the pod, as controllers expect.
+// Create makes the sandbox. Its options are the CRI configuration of the pod, as controllers
+// expect.
 func (s sandboxer) Create(ctx context.Context, r pod.SandboxRequest) (pod.Instance, error) {
 	o, err := s.object(r)
 	if err != nil {
@@ -96,8 +97,9 @@ func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
 	return pod.TaskState{Stopped: true, Code: e.ExitStatus, ExitedAt: e.ExitedAt}, nil
 }
 
-// Status asks for the state of the sandbox. It takes taskTimeout at most, also where the sandbox's shim does
-// not answer. Containerd's status of a sandbox that has ended lacks the exit code, which a wait has.
+// Status asks for the state of the sandbox. It takes taskTimeout at most, also where the sandbox's
+// shim does not answer. Containerd's status of a sandbox that has ended lacks the exit code, which
+// a wait has.
 func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error) {
 	ctx, cancel := context.WithTimeout(ns(ctx), taskTimeout)
 	defer cancel()

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,19 +21,21 @@ import (
 // shimTimeout is how long a shim may take to end by itself once its last task was deleted.
 const shimTimeout = time.Second
 
-// shims holds the shim process of each pod by a pidfd, from when the pod's first task is known until the
-// pod's sandbox object is deleted.
+// shims holds the shim process of each pod by a pidfd, from when the pod's first task is known
+// until the pod's sandbox object is deleted.
 type shims struct {
-	mu sync.Mutex
-	of map[string]shim // by pod ID
+	mu      sync.Mutex
+	of      map[string]shim // by pod ID
+	bundles []string        // directories of bundles that shims work in
 }
 
 type shim struct{ pid, fd int }
 
-// remember notes which process is the shim of a pod. child is a process that the shim made: the kernel says
-// who its parent is, which nothing in a pod can change, and the parent says for which pod it is a shim. It
-// does nothing for a pod whose shim is known, and where the parent is not its shim: a shim that has died
-// leaves its children to init, and the process of a VM runtime may belong to somebody else.
+// remember notes which process is the shim of a pod. child is a process that the shim made: the
+// kernel says who its parent is, which nothing in a pod can change, and the parent says for which
+// pod it is a shim. It does nothing for a pod whose shim is known, and where the parent is not its
+// shim: a shim that has died leaves its children to init, and the process of a VM runtime may
+// belong to somebody else.
 func (s *shims) remember(pod string, child uint32) {
 	if child == 0 || s.knows(pod) {
 		return
@@ -53,6 +57,25 @@ func (s *shims) remember(pod string, child uint32) {
 		_ = unix.Close(fd)
 		return
 	}
+	cwd, err := os.Readlink(fmt.Sprintf("%s/%d/cwd", procfs, pid))
+	if dir := filepath.Dir(cwd) + "/"; err == nil && strings.HasSuffix(dir, taskDir) {
+		s.learn(dir)
+	}
+}
+
+func (s *shims) learn(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.bundles, dir) {
+		s.bundles = append(s.bundles, dir)
+	}
+}
+
+// bundleDirs are the directories of bundles that shims work in.
+func (s *shims) bundleDirs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.bundles)
 }
 
 func (s *shims) knows(pod string) bool {
@@ -76,6 +99,22 @@ func (s *shims) put(pod string, p shim) bool {
 	return true
 }
 
+// program is the file that a pod's shim executes; "" when that is not known or was replaced.
+func (s *shims) program(pod string) string {
+	s.mu.Lock()
+	p, ok := s.of[pod]
+	s.mu.Unlock()
+	if !ok {
+		return ""
+	}
+	exe, err := os.Readlink(fmt.Sprintf("%s/%d/exe", procfs, p.pid))
+	// The process that was asked is the shim if the shim has not ended by now.
+	if err != nil || strings.HasSuffix(exe, " (deleted)") || unix.PidfdSendSignal(p.fd, 0, nil, 0) != nil {
+		return ""
+	}
+	return exe
+}
+
 // take forgets the shim of a pod and hands its descriptor over.
 func (s *shims) take(pod string) (shim, bool) {
 	s.mu.Lock()
@@ -85,13 +124,15 @@ func (s *shims) take(pod string) (shim, bool) {
 	return p, ok
 }
 
-// parent is the parent of a process. /proc/PID/stat does not take the lock on the process's memory map.
+// parent is the parent of a process. /proc/PID/stat does not take the lock on the process's memory
+// map.
 func parent(pid uint32) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("%s/%d/stat", procfs, pid))
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the name in parentheses, and may itself contain some: PID (NAME) STATE PPID.
+	// The second field is the name in parentheses, and may itself contain some: PID (NAME) STATE
+	// PPID.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(f) < 2 {
 		return 0, fmt.Errorf("read parent of process %d: %q", pid, b)
@@ -99,9 +140,9 @@ func parent(pid uint32) (int, error) {
 	return strconv.Atoi(f[1])
 }
 
-// endShim waits for the end of a pod's shim, which follows the deletion of its last task by itself, and kills
-// it when it does not end: it has a task then that containerd does not know of, and would stay for ever. A
-// pod whose shim is not known, and a container, have nothing to end.
+// endShim waits for the end of a pod's shim, which follows the deletion of its last task by itself,
+// and kills it when it does not end: it has a task then that containerd does not know of, and would
+// stay for ever. A pod whose shim is not known, and a container, have nothing to end.
 func (c *Containerd) endShim(ctx context.Context, pod string) error {
 	s, ok := c.shims.take(pod)
 	if !ok {

@@ -5,6 +5,8 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -18,10 +20,18 @@ import (
 	"berth/internal/pod"
 )
 
-// taskTimeout bounds a question about one task. It is as long as containerd itself waits for the shim.
-const taskTimeout = 2 * time.Second
+const (
+	// taskTimeout bounds a question about one task. It is as long as containerd itself waits for
+	// the shim.
+	taskTimeout = 2 * time.Second
+	// createAttempts is how often the making of a task is tried while something of an earlier
+	// attempt is in its way.
+	createAttempts = 3
+)
 
-// CreateTask makes a task and its process, which waits to be started.
+// CreateTask makes a task and its process, which waits to be started. What an earlier call that was
+// cut off has left of the task is taken back first, unless it runs, which is ErrAlreadyExists. The
+// caller sees to it that no other call works on the task.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	ctx = ns(ctx)
 	req := &tasks.CreateTaskRequest{
@@ -39,8 +49,19 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 			return 0, fmt.Errorf("create task %s: mounts of its snapshot: %w", r.ID, native(err))
 		}
 		req.Rootfs = toProto(ms)
+		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 	}
 	resp, err := c.client.TaskService().Create(ctx, req)
+	for again := 1; again < createAttempts && cutOff(r, native(err)); again++ {
+		c.log.Info("a task that was being made earlier is taken back", "id", r.ID, "err", err)
+		c.replaced.begin(r.ID)
+		if terr := c.takeBack(ctx, r.ID); terr != nil {
+			return 0, fmt.Errorf("create task %s: %w: take back what an earlier call made: %w", r.ID, native(err), terr)
+		}
+		if resp, err = c.client.TaskService().Create(ctx, req); err == nil {
+			c.replaced.end(r.ID, resp.Pid)
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("create task %s: %w", r.ID, native(err))
 	}
@@ -48,6 +69,77 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		c.shims.remember(r.ID, resp.Pid)
 	}
 	return resp.Pid, nil
+}
+
+// cutOff reports whether a container's task may not have been made because of an earlier call that was
+// cut off. The shim may have carried that out all the same, so that the task exists. Or containerd is
+// still undoing it: then the bundle is in the way, or the new one is removed instead, which containerd
+// reports as an error of a file in it. What the OCI runtime reports is about the call itself. A pod's own
+// task has an ID that was never used before.
+func cutOff(r pod.TaskRequest, err error) bool {
+	if err == nil || r.SnapshotKey == "" {
+		return false
+	}
+	ofBundle := strings.Contains(err.Error(), taskDir+r.ID) && !strings.Contains(err.Error(), "OCI runtime")
+	return errdefs.IsAlreadyExists(err) || ofBundle
+}
+
+// takeBack deletes a task that was made and not started.
+func (c *Containerd) takeBack(ctx context.Context, id string) error {
+	st, err := c.TaskState(ctx, id)
+	switch {
+	case errdefs.IsNotFound(err):
+	case err != nil:
+		return err
+	case st.Running:
+		return fmt.Errorf("it runs: %w", errdefs.ErrAlreadyExists)
+	case !st.Stopped:
+		if err := c.KillTask(ctx, id, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		wait, cancel := context.WithTimeout(ctx, taskTimeout)
+		defer cancel()
+		if _, err := c.WaitTask(wait, id); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	if err := c.DeleteTask(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// replaced holds the tasks that were made in the place of earlier ones, by ID. The end of an
+// earlier one is not reported, since it would be taken for that of the task which replaces it.
+type replaced struct {
+	mu  sync.Mutex
+	pid map[string]uint32 // of the task; 0 while it is being made
+}
+
+func (r *replaced) begin(id string) { r.end(id, 0) }
+
+func (r *replaced) end(id string, pid uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pid == nil {
+		r.pid = map[string]uint32{}
+	}
+	r.pid[id] = pid
+}
+
+// earlier reports whether a process is that of a task that was replaced. While the task is being
+// made, any is; so is process 0, of which containerd reports the end when it has lost the shim.
+func (r *replaced) earlier(id string, pid uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, ok := r.pid[id]
+	return ok && (now == 0 || now != pid)
+}
+
+func (r *replaced) drop(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pid, id)
 }
 
 func toProto(ms []mount.Mount) []*types.Mount {
@@ -80,9 +172,10 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 	return nil
 }
 
-// DeleteTask deletes the task. Containerd keeps a list of tasks and a list of shims, and a task that is missing
-// from the one may still be in the other. So a deletion that finds nothing is followed by a question, and what
-// neither list has is looked for on the node before "not found" is believed.
+// DeleteTask deletes the task. Containerd keeps a list of tasks and a list of shims, and a task
+// that is missing from the one may still be in the other. So a deletion that finds nothing is
+// followed by a question, and what neither list has is looked for on the node before "not found" is
+// believed.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
@@ -107,7 +200,8 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	return fmt.Errorf("delete task %s: containerd says that it is not found, and that it is %s", id, status.GetStatus())
 }
 
-// TaskState asks for the state of a task. It takes taskTimeout at most, also where the shim does not answer.
+// TaskState asks for the state of a task. It takes taskTimeout at most, also where the shim does
+// not answer.
 func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, error) {
 	p, err := c.taskStatus(ctx, id)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -26,6 +26,7 @@ import (
 	"berth/internal/exit"
 	"berth/internal/fdstore"
 	"berth/internal/image"
+	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pidfd"
 	"berth/internal/pod"
@@ -33,6 +34,8 @@ import (
 	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
+	"berth/internal/stats"
+	"berth/internal/stream"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.
@@ -66,7 +69,12 @@ type daemon struct {
 	network  *network.Network
 	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
+	passed   passed
 	core     *Core
+	stdios   *stdios
+	streams  *stream.Service
+	server   *stream.Server
+	stats    *stats.Service
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -82,8 +90,9 @@ func (d *daemon) close() {
 
 func (d *daemon) open(ctx context.Context) error {
 	cfg := d.cfg
-	inherited := fdstore.Inherited()
+	var inherited map[string]int
 	var err error
+	d.passed, inherited = takePassed()
 	if d.kept, err = fdstore.Open(d.log.Logger); err != nil {
 		return err
 	}
@@ -103,7 +112,12 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openContainerd(ctx); err != nil {
 		return err
 	}
-	adapter := ctrd.Config{Owner: d.store.Owner(), Snapshotter: cfg.Containerd.Snapshotter, Logger: d.log.Logger}
+	adapter := ctrd.Config{
+		Owner:       d.store.Owner(),
+		Snapshotter: cfg.Containerd.Snapshotter,
+		CleanupDir:  filepath.Join(cfg.Root, "cleanup"),
+		Logger:      d.log.Logger,
+	}
 	if d.embedded != nil {
 		adapter.SetAside = d.embedded.SetAside
 	}
@@ -220,6 +234,7 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
@@ -237,7 +252,7 @@ func (d *daemon) openPods() error {
 			Cgroups: cgroups{},
 			Network: d.network,
 			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
-			Stdios:  stdios{},
+			Stdios:  d.stdios,
 			Images:  images{d.images},
 			Store:   d.store,
 			Labels:  labels,
@@ -253,7 +268,14 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
-	return nil
+	d.stats = stats.New(stats.Config{
+		Pods:       d.core.Pods,
+		Layers:     d.ctrd,
+		Mountpoint: d.layersMountpoint,
+		Cgroups:    "/sys/fs/cgroup",
+		Unified:    cgroup.V2(),
+	})
+	return d.openStreams()
 }
 
 // run serves until ctx ends or something breaks.
@@ -261,42 +283,66 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	if err := d.images.Refresh(ctx); err != nil {
 		return err
 	}
-	lis, err := listen(d.cfg.Address)
+	lis, err := d.listen() // calls wait in its backlog until it is served
 	if err != nil {
 		return err
 	}
-	// The socket's file goes when the listener is closed, which Stop of the server does.
 	var opts []grpc.ServerOption
 	if d.tracing != nil {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
 	}
 	server := cri.NewServer(
-		&cri.Runtime{Pods: d.core.Pods, Health: health{d}, Subscribe: d.core.Subscribe},
+		&cri.Runtime{
+			Pods:      d.core.Pods,
+			Streams:   streams{d.server, d.streams},
+			Stats:     d.stats,
+			Health:    health{d},
+			Subscribe: d.core.Subscribe,
+		},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
+	// Everything below the CRI server goes on until the calls in flight have ended.
+	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBelow()
+	eg, below := errgroup.WithContext(below)
+	stop, cancel := context.WithCancel(below)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+
 	// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
-	eg, ctx := errgroup.WithContext(ctx)
 	g := &group{eg, crash(d.log)}
 	restored := make(chan struct{})
-	g.Go("kernel witness", func() error { return d.kernel.Run(ctx) })
-	g.Go("descriptor store", func() error { return d.kept.Run(ctx) })
-	g.Go("images", func() error { return d.images.Run(ctx) })
-	g.Go("core", func() error { return d.core.Run(ctx, restored) })
+	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
+	g.Go("descriptor store", func() error { return d.kept.Run(below) })
+	g.Go("images", func() error { return d.images.Run(below) })
+	g.Go("statistics", func() error { return d.stats.Run(below) })
+	g.Go("core", func() error { return d.core.Run(below, restored) })
+	g.Go("streams", func() error {
+		select {
+		case <-below.Done():
+		case <-restored: // what an earlier berth has left is looked for in tasks that are known
+		}
+		return d.streams.Run(below)
+	})
+	g.Go("streaming server", func() error {
+		persist(below, d.log, "serve streams", d.server.Run)
+		return nil
+	})
 	g.Go("network", func() error {
-		persist(ctx, d.log, "follow the network configuration", d.network.Run)
+		persist(below, d.log, "follow the network configuration", d.network.Run)
 		return nil
 	})
 	d.core.obs.reg.MustRegister(gauges(d)...)
 	if d.cfg.Metrics.Address != "" {
 		g.Go("metrics", func() error {
-			persist(ctx, d.log, "serve metrics", d.serveMetrics)
+			persist(below, d.log, "serve metrics", d.serveMetrics)
 			return nil
 		})
 	}
 	if d.embedded != nil {
 		g.Go("embedded containerd", func() error {
 			select {
-			case <-ctx.Done():
+			case <-below.Done():
 				return nil
 			case err := <-d.embedded.Failed():
 				return fmt.Errorf("embedded containerd: %w", err)
@@ -304,12 +350,13 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		})
 	}
 	g.Go("CRI", func() error {
+		defer stopBelow()
 		select {
-		case <-ctx.Done():
+		case <-stop.Done():
 			return lis.Close()
 		case <-restored:
 		}
-		return d.serve(ctx, server, lis, ready)
+		return d.serve(stop, server, lis, ready)
 	})
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -317,70 +364,22 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-func (d *daemon) serve(ctx context.Context, server *grpc.Server, lis net.Listener, ready func()) error {
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		d.core.Feed.Close() // ends the streams, which otherwise never do
-		t := time.AfterFunc(stopTimeout, server.Stop)
-		server.GracefulStop()
-		t.Stop()
+// serve serves CRI until stop ends, and then lets calls in flight finish.
+func (d *daemon) serve(stop context.Context, server *cri.Server, lis net.Listener, ready func()) error {
+	drained := make(chan struct{})
+	undo := context.AfterFunc(stop, func() {
+		defer close(drained)
+		server.Drain(stopTimeout)
 	})
 	defer func() {
-		if !stop() {
-			<-stopped
+		if !undo() {
+			<-drained
 		}
 	}()
 	d.log.Info("berth is ready", "address", d.cfg.Address)
 	ready()
-	if err := server.Serve(lis); err != nil && ctx.Err() == nil {
+	if err := server.Serve(lis); err != nil && stop.Err() == nil {
 		return fmt.Errorf("serve %s: %w", d.cfg.Address, err)
 	}
 	return nil
-}
-
-// listen opens the CRI socket for root alone. A file that nobody listens on is taken away.
-func listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("make directory of socket: %w", err)
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("listen on %s: somebody serves there already; stop it, or give this berth an --address of its own", path)
-	}
-	if st, err := os.Lstat(path); err == nil {
-		if st.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("listen on %s: there is a file that is no socket", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("listen on %s: %w", path, err)
-		}
-	}
-	// Bound under a name that nobody dials, so that it is never open to others, not even for a moment.
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
-	defer os.RemoveAll(dir)
-	tmp := filepath.Join(dir, "s")
-	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
-	lis.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(tmp, 0o600), os.Rename(tmp, path)); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), lis.Close())
-	}
-	return unlinking{lis, path}, nil
-}
-
-type unlinking struct {
-	net.Listener
-	path string
-}
-
-// Close removes the socket's file, too.
-func (u unlinking) Close() error {
-	_ = os.Remove(u.path)
-	return u.Listener.Close()
 }

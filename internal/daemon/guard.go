@@ -54,22 +54,22 @@ func crash(log *asynclog.Log) func(where string, p any) {
 
 // The wait between two attempts of persist.
 const (
-	persistMin = time.Second
-	persistMax = time.Minute
+	firstPersist   = time.Second
+	slowestPersist = time.Minute
 )
 
 // persist runs f until ctx ends, and whenever f fails, runs it again after a wait that doubles. It is for
 // what berth can do without for a while: it degrades, and does not end berth. what completes the
 // sentence "cannot ...".
 func persist(ctx context.Context, log *asynclog.Log, what string, f func(context.Context) error) {
-	for wait := persistMin; ; wait = min(2*wait, persistMax) {
+	for wait := firstPersist; ; wait = min(2*wait, slowestPersist) {
 		began := time.Now()
 		err := f(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > persistMax { // it worked for a while
-			wait = persistMin
+		if time.Since(began) > slowestPersist { // it worked for a while
+			wait = firstPersist
 		}
 		pause := wait/2 + rand.N(wait) //nolint:gosec // jitter is not a secret
 		log.Warn("cannot "+what+"; trying again", "err", err, "wait", pause)

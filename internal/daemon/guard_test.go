@@ -22,6 +22,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("BERTH_TEST_LISTEN") != "" {
+		listenAndEnd()
+	}
 	if os.Getenv("BERTH_TEST_PANIC") != "" {
 		panicInGroup()
 	}
@@ -114,12 +117,12 @@ func TestWhatBerthCanDoWithoutIsTriedAgain(t *testing.T) {
 			return errors.New("busy")
 		})
 		for i := range 11 {
-			gap, wait := calls[i+1]-calls[i], min(persistMin<<i, persistMax)
+			gap, wait := calls[i+1]-calls[i], min(firstPersist<<i, slowestPersist)
 			if gap < wait/2 || gap > wait/2+wait {
 				t.Errorf("attempt %d came %s after the one before it, want about %s", i+2, gap, wait)
 			}
 		}
-		if len(calls) != 14 || calls[12] > 2*persistMin {
+		if len(calls) != 14 || calls[12] > 2*firstPersist {
 			t.Errorf("attempts at %s", calls)
 		}
 	})

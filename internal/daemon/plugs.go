@@ -13,7 +13,6 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/image"
-	"berth/internal/logs"
 	"berth/internal/pod"
 	"berth/internal/version"
 )
@@ -24,27 +23,6 @@ type cgroups struct{}
 func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
-
-// stdios plugs package logs into the controller.
-type stdios struct{}
-
-func (stdios) Create(o logs.Options) (pod.Stdio, error) {
-	l, err := logs.Create(o)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-func (stdios) Open(o logs.Options) (pod.Stdio, error) {
-	l, err := logs.Open(o)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-func (stdios) RemoveAll(dir string) error { return logs.RemoveAll(dir) }
 
 // images plugs package image into the controller.
 type images struct{ s *image.Service }
@@ -69,6 +47,14 @@ func (i images) Unpack(ctx context.Context, img pod.Image) error { return i.s.Un
 
 func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)
+}
+
+// layersMountpoint is the file system of writable layers, as ImageFsInfo names it.
+func (d *daemon) layersMountpoint() string {
+	for _, fs := range d.images.FsInfo().GetContainerFilesystems() {
+		return fs.GetFsId().GetMountpoint()
+	}
+	return ""
 }
 
 // health answers CRI's Status.

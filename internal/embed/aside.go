@@ -45,11 +45,11 @@ const (
 	askAtOnce = 128
 )
 
-// aside holds the tasks whose shims do not answer while the server starts. Containerd would ask one after the
-// other, wait for each of a shim's tasks, five seconds a time, and then end the task: it takes a shim
-// that hangs for a dead one. Instead, the bundles of such tasks are hidden from containerd by their names, so
-// that it does not know the tasks. Once the shim answers, the bundle gets its name back, and containerd is
-// given the task.
+// aside holds the tasks whose shims do not answer while the server starts. Containerd would ask one
+// after the other, wait for each of a shim's tasks, five seconds a time, and then end the task: it
+// takes a shim that hangs for a dead one. Instead, the bundles of such tasks are hidden from
+// containerd by their names, so that it does not know the tasks. Once the shim answers, the bundle
+// gets its name back, and containerd is given the task.
 type aside struct {
 	dir string // of the bundles
 
@@ -57,8 +57,8 @@ type aside struct {
 	tasks map[string]bool // by ID
 }
 
-// SetAside reports whether the shim of a task has not answered since the server was started. Containerd does
-// not know the task then, although there is one.
+// SetAside reports whether the shim of a task has not answered since the server was started.
+// Containerd does not know the task then, although there is one.
 func (s *Server) SetAside(id string) bool {
 	a := s.aside
 	a.mu.Lock()
@@ -81,8 +81,8 @@ func (a *aside) all() []string {
 func (a *aside) bundle(id string) string { return filepath.Join(a.dir, id) }
 func (a *aside) hidden(id string) string { return filepath.Join(a.dir, asidePrefix+id) }
 
-// setAside hides the bundles of the tasks whose shims do not answer. It asks all shims side by side and takes little more than
-// answerTimeout.
+// setAside hides the bundles of the tasks whose shims do not answer. It asks all shims side by side
+// and takes little more than answerTimeout.
 func setAside(ctx context.Context, cfg Config) (*aside, error) {
 	a := &aside{dir: filepath.Join(cfg.State, taskPart, Namespace), tasks: map[string]bool{}}
 	entries, err := os.ReadDir(a.dir)
@@ -124,9 +124,9 @@ func setAside(ctx context.Context, cfg Config) (*aside, error) {
 	return a, nil
 }
 
-// answers reports whether a shim answers, be it with an error. A shim that has ended answers, too: the kernel
-// does in its place. So does one that cannot be asked here, since it says nothing of how to reach it or is
-// not reached by ttrpc: containerd has to see to it.
+// answers reports whether a shim answers, be it with an error. A shim that has ended answers, too:
+// the kernel does in its place. So does one that cannot be asked here, since it says nothing of how
+// to reach it or is not reached by ttrpc: containerd has to see to it.
 func answers(ctx context.Context, bundle, id string) bool {
 	b, err := bootstrap(bundle)
 	if err != nil || b.GetProtocol() != "ttrpc" {
@@ -159,8 +159,8 @@ func bootstrap(bundle string) (*bootapi.BootstrapResult, error) {
 	return b, json.Unmarshal(text, b)
 }
 
-// adopt asks the shims of the tasks that are set aside until each has answered or ctx ends, and gives
-// containerd the tasks of those that do.
+// adopt asks the shims of the tasks that are set aside until each has answered or ctx ends, and
+// gives containerd the tasks of those that do.
 func (a *aside) adopt(ctx context.Context, l *loaded, client *containerd.Client) {
 	ctx = namespaces.WithNamespace(ctx, Namespace)
 	t := time.NewTicker(askInterval)
@@ -191,9 +191,9 @@ func (a *aside) adopt(ctx context.Context, l *loaded, client *containerd.Client)
 	}
 }
 
-// load gives containerd a task whose shim runs. Where there is a sandbox object with the task's ID, as for every
-// task of berth's, it does so as if a sandbox controller had said where the shim is. Otherwise it has the shim's
-// program asked, which finds the shim that runs and makes no other.
+// load gives containerd a task whose shim runs. Where there is a sandbox object with the task's ID,
+// as for every task of berth's, it does so as if a sandbox controller had said where the shim is.
+// Otherwise it has the shim's program asked, which finds the shim that runs and makes no other.
 func (a *aside) load(ctx context.Context, l *loaded, client *containerd.Client, id string) error {
 	if err := os.Rename(a.hidden(id), a.bundle(id)); err != nil {
 		return err

@@ -19,7 +19,8 @@ import (
 	"berth/internal/embed/embedtest"
 )
 
-// PROPERTIES 17: containerd waited five seconds for each task of a shim that hangs, and then killed it, since it took the shim for dead.
+// PROPERTIES 17: containerd waited five seconds for each task of a shim that hangs, and then killed
+// it, since it took the shim for dead.
 func TestATaskWhoseShimHangsIsSetAsideUntilItAnswers(t *testing.T) {
 	for _, sandboxed := range []bool{false, true} {
 		t.Run(fmt.Sprint("sandbox object ", sandboxed), func(t *testing.T) {

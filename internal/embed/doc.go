@@ -19,6 +19,9 @@
 //     that cannot be loaded fails Start; none is skipped in silence.
 //   - Stop and a crash leave shims and containers alive. The next Start on the
 //     same directories finds them again.
+//   - A shim that does not answer delays Start by a fifth of a second, and its tasks live on. Containerd
+//     gets them when the shim answers; until then Server.SetAside names them. Sandboxes of containerd's
+//     own sandbox controller are not covered: it waits five seconds for each whose shim hangs.
 //   - Two servers never share a directory: the second Start fails at once with
 //     an error that names the directory and the process that holds it.
 //   - A Start that fails gives back all that it opened.
@@ -30,14 +33,13 @@
 //
 // # What it never does
 //
-// It is no child subreaper: with PR_SET_CHILD_SUBREAPER the shims of a daemonized
-// start would become berth's children, and whoever reaped them with wait4(-1)
-// would steal the exit status of os/exec's children. Shims belong to the host's
-// init. It does not change the OOM score, the cgroup or TMPDIR of the process
-// either: those are the service manager's business. This is also why the loader
-// here is berth's own and not cmd/containerd/server: that one closes nothing
-// when it fails half-way, registers metrics that panic when it starts a second
-// time, and waits for ever for a database that somebody else holds.
+// It does not make the process a child subreaper: with PR_SET_CHILD_SUBREAPER the shims of a
+// daemonized start would become berth's children, and whoever reaped them with wait4(-1) would
+// steal the exit status of os/exec's children. Shims belong to the host's init. It does not change
+// the OOM score, the cgroup or TMPDIR of the process either: those are the service manager's
+// business. This is also why the loader here is berth's own and not cmd/containerd/server: that one
+// closes nothing when it fails half-way, registers metrics that panic when it starts a second time,
+// and waits for ever for a database that somebody else holds.
 //
 // # One at a time
 //

@@ -43,7 +43,7 @@ var bridge logBridge
 type logBridge struct {
 	install sync.Once
 	logger  atomic.Pointer[slog.Logger]
-	// fatal, if set, is told what would have ended the process.
+	// fatal, if set, is called with the error that would have ended the process.
 	fatal atomic.Pointer[func(error)]
 }
 

@@ -221,32 +221,51 @@ func (s *Store) close() {
 // firstFD is the first inherited descriptor (SD_LISTEN_FDS_START).
 const firstFD = 3
 
-// Inherited returns the descriptors that an earlier berth left with the manager, by ID. The caller
-// owns them. Call it once and early: it removes the environment variables that name the
-// descriptors, and closes the descriptors that are not berth's.
-func Inherited() map[string]int {
+// Inherited returns the descriptors that the manager passes to this process, which the caller owns. kept
+// are those that an earlier berth left in the store, by ID. sockets are the Unix sockets that listen on
+// behalf of a socket unit (systemd.socket(5)). Everything else is closed. Inherited is to be called once,
+// early: it removes the environment variables that describe the descriptors.
+func Inherited() (kept map[string]int, sockets []int) {
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, k := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(k)
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || pid != strconv.Itoa(os.Getpid()) {
-		return nil
+		return nil, nil
 	}
-	kept := map[string]int{}
+	kept = map[string]int{}
 	name := strings.Split(names, ":")
 	for i := range n {
 		fd := firstFD + i
 		unix.CloseOnExec(fd)
-		id := ""
+		id, own := "", false
 		if i < len(name) {
-			id, _ = strings.CutPrefix(name[i], prefix)
+			id, own = strings.CutPrefix(name[i], prefix)
 		}
-		if _, twice := kept[id]; id == "" || twice || i >= len(name) || id == name[i] {
+		_, twice := kept[id]
+		switch {
+		case own && id != "" && !twice:
+			kept[id] = fd
+		case !own && listens(fd):
+			sockets = append(sockets, fd)
+		default:
 			_ = unix.Close(fd)
-			continue
 		}
-		kept[id] = fd
 	}
-	return kept
+	return kept, sockets
+}
+
+// listens reports whether fd is a Unix stream socket that listens.
+func listens(fd int) bool {
+	for _, want := range []struct{ option, value int }{
+		{unix.SO_DOMAIN, unix.AF_UNIX},
+		{unix.SO_TYPE, unix.SOCK_STREAM},
+		{unix.SO_ACCEPTCONN, 1},
+	} {
+		if v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.option); err != nil || v != want.value {
+			return false
+		}
+	}
+	return true
 }

@@ -28,7 +28,14 @@ func TestMain(m *testing.M) {
 
 // heir stands for the next berth: it prints what each inherited pipe contains.
 func heir() {
-	for id, fd := range Inherited() {
+	kept, sockets := Inherited()
+	for _, fd := range sockets {
+		name, err := unix.Getsockname(fd)
+		if u, ok := name.(*unix.SockaddrUnix); ok {
+			fmt.Println("socket", u.Name, err)
+		}
+	}
+	for id, fd := range kept {
 		b := make([]byte, 100)
 		n, err := unix.Read(fd, b)
 		flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
@@ -138,14 +145,24 @@ func TestWhatIsKeptIsInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, names = append(files, other), append(names, "somebody-else")
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@fdstore-test", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	activated, err := lis.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, names = append(files, activated), append(names, "berth.socket")
 	cmd := exec.Command("/bin/sh", "-c", "LISTEN_PID=$$ exec "+os.Args[0])
-	cmd.Env = append(os.Environ(), "FDSTORE_HEIR=1", "LISTEN_FDS=2", "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	cmd.Env = append(os.Environ(), "FDSTORE_HEIR=1", "LISTEN_FDS=3", "LISTEN_FDNAMES="+strings.Join(names, ":"))
 	cmd.ExtraFiles = files
 	out, err := cmd.CombinedOutput()
 	for _, f := range files {
 		_ = f.Close()
 	}
-	if got := string(bytes.TrimSpace(out)); err != nil || got != "c1 one <nil> true true" {
+	if got := string(bytes.TrimSpace(out)); err != nil || got != "socket @fdstore-test <nil>\nc1 one <nil> true true" {
 		t.Fatalf("%v: %q", err, got)
 	}
 }
@@ -219,7 +236,7 @@ func TestNothingIsKeptWithoutAManager(t *testing.T) {
 	s.Drop("c1")
 	t.Setenv("LISTEN_PID", "1")
 	t.Setenv("LISTEN_FDS", "3")
-	if got := Inherited(); got != nil {
-		t.Errorf("descriptors of another process: %v", got)
+	if kept, sockets := Inherited(); kept != nil || sockets != nil {
+		t.Errorf("took what is another process's: %v %v", kept, sockets)
 	}
 }

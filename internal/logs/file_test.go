@@ -131,13 +131,13 @@ func TestAPlantedLogIsRefusedAfterARestart(t *testing.T) {
 // of their own.
 func TestTheLogDirectoryMayBeALink(t *testing.T) {
 	o := options(t)
-	elsewhere := t.TempDir()
-	must(t, os.Symlink(elsewhere, o.LogDirectory))
+	target := t.TempDir()
+	must(t, os.Symlink(target, o.LogDirectory))
 	c := start(t, o, host{})
 	c.write("hello\n")
 	c.end()
 	c.expect("hello\n")
-	st, err := os.Stat(filepath.Join(elsewhere, o.LogPath))
+	st, err := os.Stat(filepath.Join(target, o.LogPath))
 	if err != nil || st.Mode().Perm() != 0o640 {
 		t.Errorf("%v, mode %v", err, st.Mode())
 	}

@@ -146,11 +146,11 @@ func TestABerthThatComesLaterTakesOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		for _, fd := range append(pipes, first) {
 			_ = unix.Close(fd)
 		}
-	}()
+	})
 	_, _ = out.WriteString("hello\n")
 	drain(t, o, func() { _, _ = out.Close(), errs.Close() })
 	ended(t, cmd)

@@ -37,8 +37,10 @@ type Options struct {
 	// below LogDirectory is trusted. With an empty LogPath the output is discarded.
 	LogDirectory, LogPath string
 	Stdin                 bool
-	Stdout                bool
-	Stderr                bool
+	// StdinOnce says that stdin ends when its first client has: see Attachment.CloseStdin.
+	StdinOnce bool
+	Stdout    bool
+	Stderr    bool
 	// Terminal says that the container has a terminal, so that the shim copies its output.
 	Terminal bool
 	// LoggerProgram is the path of berth-logger for a runtime whose shim starts it: the output
@@ -59,6 +61,7 @@ type Log struct {
 	streams []*stream
 	stdin   *os.File // both ends, so that the container's stdin stays open
 	cursor  *os.File
+	tees    tees
 
 	started chan struct{} // closed by Started
 	once    sync.Once     // of Started
@@ -120,7 +123,7 @@ func create(o Options, d disk) (*Log, error) {
 	l := newLog(o, d)
 	l.direct = o.LoggerProgram != ""
 	for _, name := range l.fifos() {
-		if err := unix.Mkfifo(l.path(name), 0o600); err != nil {
+		if err := unix.Mkfifo(l.o.in(name), 0o600); err != nil {
 			return nil, fmt.Errorf("make FIFO %s: %w", name, err)
 		}
 	}
@@ -136,7 +139,7 @@ func create(o Options, d disk) (*Log, error) {
 			break
 		}
 		// Until the shim holds its ends, ours keep the readers from seeing an end.
-		f, err := os.OpenFile(l.path(s.name), os.O_RDWR|unix.O_NONBLOCK, 0)
+		f, err := os.OpenFile(l.o.in(s.name), os.O_RDWR|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open FIFO %s: %w", s.name, err), l.Close())
 		}
@@ -170,7 +173,7 @@ func openOn(o Options, d disk) (*Log, error) {
 	l := newLog(o, d)
 	l.once.Do(func() { close(l.started) })
 	if len(l.streams) > 0 {
-		_, err := os.Lstat(l.path(l.streams[0].name))
+		_, err := os.Lstat(l.o.in(l.streams[0].name))
 		l.direct = errors.Is(err, fs.ErrNotExist)
 	}
 	if err := l.openFiles(); err != nil {
@@ -209,30 +212,31 @@ func newLog(o Options, d disk) *Log {
 // openFiles opens what lies in Dir.
 func (l *Log) openFiles() (err error) {
 	if l.o.Stdin {
-		if l.stdin, err = os.OpenFile(l.path("stdin"), os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
+		if l.stdin, err = os.OpenFile(l.o.in("stdin"), os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
 			return fmt.Errorf("open FIFO stdin: %w", err)
 		}
 	}
 	for _, s := range l.streams {
-		if s.spool, err = os.OpenFile(l.path(s.name+".spool"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		if s.spool, err = os.OpenFile(l.o.in(s.name+".spool"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 			return fmt.Errorf("open spool: %w", err)
 		}
 		if l.direct {
 			continue
 		}
-		f, err := os.OpenFile(l.path(s.name), os.O_RDONLY|unix.O_NONBLOCK, 0)
+		f, err := os.OpenFile(l.o.in(s.name), os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return fmt.Errorf("open FIFO %s: %w", s.name, err)
 		}
 		s.attach(f)
 	}
-	if l.cursor, err = os.OpenFile(l.path("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if l.cursor, err = os.OpenFile(l.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("open cursor: %w", err)
 	}
 	return nil
 }
 
-func (l *Log) path(name string) string { return filepath.Join(l.o.Dir, name) }
+// in is the path of something in Dir.
+func (o Options) in(name string) string { return filepath.Join(o.Dir, name) }
 
 // Run moves the output to the log until all streams have ended, ctx ends, or Close. It returns nil
 // then. Call it once.
@@ -284,6 +288,7 @@ func (l *Log) Run(ctx context.Context) error {
 		}
 	}
 	l.dismiss()
+	l.tees.end()
 	close(l.drained)
 	return nil
 }
@@ -406,15 +411,15 @@ func (l *Log) Stats() Stats {
 
 // fail notes why a stream's output cannot be written, and ok that it can be. Only a change is
 // reported.
-func (l *Log) fail(s *stream, err error) {
+func (s *stream) fail(report func(string, error), err error) {
 	if s.failure.Swap(&err) == nil {
-		l.o.Report(s.name+" cannot be logged, and waits", err)
+		report(s.name+" cannot be logged, and waits", err)
 	}
 }
 
-func (l *Log) ok(s *stream) {
+func (s *stream) ok(report func(string, error)) {
 	if s.failure.Swap(nil) != nil {
-		l.o.Report(s.name+" can be logged again", nil)
+		report(s.name+" can be logged again", nil)
 	}
 }
 
@@ -455,6 +460,7 @@ func (l *Log) Close() error {
 	}
 	l.mu.closed = true
 	close(l.closing)
+	l.tees.end()
 	for _, s := range l.streams {
 		s.detach()
 	}

@@ -487,7 +487,7 @@ func BenchmarkPump(b *testing.B) {
 				_, _ = r.Close(), w2.Close()
 				_, _ = ready.Read(make([]byte, 1))
 				f = w
-			} else if f, err = os.OpenFile(l.path("stdout"), os.O_RDWR, 0); err != nil {
+			} else if f, err = os.OpenFile(l.o.in("stdout"), os.O_RDWR, 0); err != nil {
 				b.Fatal(err)
 			}
 			if err := l.Started(); err != nil {

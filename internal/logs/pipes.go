@@ -38,10 +38,10 @@ func (l *Log) fifos() []string {
 // which it starts the logger. They are empty for a stream that there is not.
 func (l *Log) FIFOs() (stdin, stdout, stderr string) {
 	if l.o.Stdin {
-		stdin = l.path("stdin")
+		stdin = l.o.in("stdin")
 	}
 	for _, s := range l.streams {
-		where := l.path(s.name)
+		where := l.o.in(s.name)
 		if l.direct {
 			uri := url.URL{Scheme: "binary", Path: l.o.LoggerProgram, RawQuery: "io=" + url.QueryEscape(l.o.Dir)}
 			where = uri.String()

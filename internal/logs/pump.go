@@ -144,18 +144,19 @@ func (l *Log) pump(s *stream) {
 		case err == nil:
 			s.inherited = false
 			l.bytes.Add(n)
+			l.tees.copied(s, n)
 			if !l.append(s, false) {
 				return
 			}
 		}
 		if err == nil {
 			if wait != firstWait {
-				l.ok(s)
+				s.ok(l.o.Report)
 			}
 			wait = firstWait
 			continue
 		}
-		l.fail(s, err)
+		s.fail(l.o.Report, err)
 		if !l.sleep(&wait) {
 			return
 		}
@@ -232,6 +233,7 @@ func (l *Log) answer(s *stream, pipe *os.File, raw syscall.RawConn) error {
 		})
 		rest -= int(n)
 		l.bytes.Add(n)
+		l.tees.copied(s, n)
 		ok = err == nil && n > 0 && l.append(s, false)
 	}
 	if errors.Is(err, unix.EAGAIN) {
@@ -277,7 +279,7 @@ func (l *Log) append(s *stream, last bool) bool {
 		if l.takeTurn(context.Background()) != nil {
 			return false
 		}
-		silent := time.AfterFunc(silentTimeout, func() { l.fail(s, errSilent) })
+		silent := time.AfterFunc(silentTimeout, func() { s.fail(l.o.Report, errSilent) })
 		err := l.appendLocked(s, last)
 		silent.Stop()
 		<-l.turn
@@ -285,10 +287,10 @@ func (l *Log) append(s *stream, last bool) bool {
 			return false
 		}
 		if err == nil {
-			l.ok(s)
+			s.ok(l.o.Report)
 			return true
 		}
-		l.fail(s, err)
+		s.fail(l.o.Report, err)
 		if !l.sleep(&wait) {
 			return false
 		}

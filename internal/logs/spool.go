@@ -115,7 +115,7 @@ func (l *Log) appendLocked(s *stream, last bool) error {
 			return err
 		}
 	}
-	b := buffers.Get().(*[2][]byte)
+	b := buffers.Get().(*[2][]byte) // nothing else is put there
 	defer buffers.Put(b)
 	last = last || s.size > s.most() // an unfinished line must not keep the spool from being emptied
 	for s.consumed < s.size {

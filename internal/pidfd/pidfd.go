@@ -117,7 +117,9 @@ func (w *Watcher) Watch(id string, p Process) (Process, error) {
 	delete(w.mu.inherited, id)
 	w.mu.Unlock()
 
-	fd, identity, err := -1, p, error(nil)
+	var fd int
+	var identity Process
+	var err error
 	if inherited {
 		if fd, identity, inherited, err = claim(left, p); !inherited && w.keep != nil {
 			w.keep.Drop(id)

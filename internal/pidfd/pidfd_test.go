@@ -149,6 +149,9 @@ func TestExitCodesAreReported(t *testing.T) {
 // As long as the parent does not reap it, a zombie has its wait status, on every kernel.
 func TestTheCodeOfAZombieIsRead(t *testing.T) {
 	h := collect(t)
+	if !h.zombies {
+		t.Fatal("this test needs CAP_SYS_PTRACE: run it as root")
+	}
 	cmd, end := process(t, "exit 42")
 	defer func() { _ = cmd.Wait() }()
 	if _, err := h.Watch("c1", Process{Pid: uint32(cmd.Process.Pid)}); err != nil {

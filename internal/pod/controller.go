@@ -74,7 +74,7 @@ func New(cfg Config, p Ports) *Controller {
 	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
 	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
-	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.units, p.Observer}
+	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.units, p.Labels, p.Observer}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
 	c.publisher = &publisher{p.Feed, c.statuses, c.units}
@@ -166,12 +166,19 @@ func New(cfg Config, p Ports) *Controller {
 // Run drives the lanes and the audit until ctx ends, then ends the operations in flight and waits for
 // them. The processes of pods go on.
 func (c *Controller) Run(ctx context.Context) error {
+	// The lanes end last: the operations in flight wait for them, and an exit that is reported meanwhile
+	// is recorded.
+	lanes, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.lanes.runner.Run(ctx) })
-	g.Go(func() error { c.auditor.run(ctx); return nil })
-	err := g.Wait()
-	c.ops.close()
-	return err
+	g.Go(func() error { return c.lanes.runner.Run(lanes) })
+	g.Go(func() error {
+		c.auditor.run(ctx)
+		c.ops.close()
+		end()
+		return nil
+	})
+	return g.Wait()
 }
 
 // attempt makes one attempt of a lane.

@@ -26,6 +26,9 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 	if err := p.mustBeReady(); err != nil {
 		return "", fmt.Errorf("create container %s: %w", name, err)
 	}
+	if err := spec.CheckContainer(config); err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
 	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
 		if err := c.createContainer(ctx, id, p, config); err != nil {
 			return fmt.Errorf("create container %s: %w", name, err)
@@ -39,6 +42,9 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	img, err := c.images.Resolve(imageRef(config))
 	if err != nil {
 		return err
+	}
+	if err := spec.CheckImage(img.Config); err != nil {
+		return fmt.Errorf("image %s: %w", imageRef(config), err)
 	}
 	u, err := c.planContainer(id, p, config, img)
 	if err != nil {

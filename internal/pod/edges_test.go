@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/exit"
 	"berth/internal/state"
 )
 
@@ -309,6 +310,36 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// berth is killed while it makes a sandbox, and the process ends before berth is back. The kernel
+// reports that end; the sandbox is undone all the same, and does not stay as one that has run.
+func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		w.set(func() { w.block["start-task"] = make(chan struct{}) })
+		go func() { _, _ = b.RunPodSandbox(t.Context(), config("p1"), "") }()
+		synctest.Wait()
+		loaded := b.records()
+		p := loaded.Sandboxes[0].ID
+		w.set(func() { w.fail["commit"] = errors.New("berth is dead") })
+		b.stop()
+		w.set(func() { clear(w.fail); clear(w.block); clear(w.watched) })
+		b.exit(p, 137, false)
+		again := startWith(t, w, loaded)
+		again.Exited(exit.Fact{ID: p, Code: 137, Measured: true, At: time.Now(), Origin: exit.Kernel})
+		synctest.Wait()
+		if err := again.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.set(func() {
+			if l := again.ListPodSandbox(nil); len(l)+len(w.objects)+len(w.netns)+len(w.cni)+len(w.tasks) != 0 {
+				t.Errorf("left: %v %v %v %v %v", l, w.objects, w.netns, w.cni, w.tasks)
+			}
+		})
+	})
 }
 
 // The sandbox's process ended between the creation of a container and its start: the namespaces that

@@ -42,10 +42,10 @@ type orphan struct {
 	taskOnly    bool   // nothing but a task, which does not say whose it was
 }
 
-// find looks for orphans and has each reaped on a lane of its own. before holds the IDs of the units
-// that existed before the inventory was taken: what is listed and has had no unit, neither then nor
-// now, is an orphan. A task alone does not say whose it was, so it must be seen twice.
-func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]bool) {
+// find looks for orphans and has each reaped on a lane of its own. before holds the statuses of the
+// units that existed before the inventory was taken: what is listed and has had no unit, neither
+// then nor now, is an orphan. A task alone does not say whose it was, so it must be seen twice.
+func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]*state.Status) {
 	found := o.collect(ctx, inv)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,7 +53,7 @@ func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]boo
 	o.seen = map[string]bool{}
 	for _, id := range slices.Sorted(maps.Keys(found)) {
 		what := found[id]
-		if _, ok := o.units.get(id); ok || before[id] || o.damaged.has(id) {
+		if _, ok := o.units.get(id); ok || before[id] != nil || o.damaged.has(id) {
 			continue
 		}
 		if what.taskOnly {

@@ -27,13 +27,14 @@ type output struct {
 func (o *output) options(u *unit) logs.Options {
 	cfg := u.container.Config
 	opts := logs.Options{
-		Dir:      o.files.IO(u.id),
-		Stdin:    cfg.GetStdin(),
-		Stdout:   true,
-		Stderr:   !cfg.GetTty(),
-		Terminal: cfg.GetTty(),
-		MaxLine:  o.maxLine,
-		Report:   func(what string, err error) { o.obs.Event(u.id, what, err) },
+		Dir:       o.files.IO(u.id),
+		Stdin:     cfg.GetStdin(),
+		StdinOnce: cfg.GetStdinOnce(),
+		Stdout:    true,
+		Stderr:    !cfg.GetTty(),
+		Terminal:  cfg.GetTty(),
+		MaxLine:   o.maxLine,
+		Report:    func(what string, err error) { o.obs.Event(u.id, what, err) },
 	}
 	if u.container.LogPath != "" {
 		opts.LogDirectory, opts.LogPath = u.pod.sandbox.Config.GetLogDirectory(), cfg.GetLogPath()

@@ -259,6 +259,8 @@ type Images interface {
 type Labels interface {
 	// Reserve takes the label of a process that an earlier berth started.
 	Reserve(process string) error
+	// Relabel gives a path, and everything below it, the label of a container's files.
+	Relabel(path, mount string) error
 	// Release gives a label back when nothing runs under it any more.
 	Release(process string)
 }

@@ -47,7 +47,7 @@ func (r *recovery) restore(loaded state.Loaded) {
 		r.obs.Event(id, "a status without a record was deleted: an earlier berth was killed while it deleted the record", nil)
 	}
 	for _, rec := range loaded.Sandboxes {
-		r.restoreUnit(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
+		r.add(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
 	}
 	for _, rec := range loaded.Containers {
 		p, ok := r.units.get(rec.PodID)
@@ -61,13 +61,18 @@ func (r *recovery) restore(loaded state.Loaded) {
 			})
 			continue
 		}
-		r.restoreUnit(r.make.container(rec.Container, rec.Status, p))
+		r.add(r.make.container(rec.Container, rec.Status, p))
 	}
 	for _, u := range r.units.all() {
 		r.publisher.assume(u)
 		if u.now().Phase.Ended() && !u.now().Removing {
 			r.publisher.stopped(u)
 		}
+	}
+	// Only now that every unit is known: what is watched may end, and a pod that is being removed would
+	// be forgotten without the containers that are not known yet.
+	for _, u := range r.units.all() {
+		r.open(u)
 	}
 	close(r.restored)
 }
@@ -81,10 +86,19 @@ func (r *recovery) handlerOf(name string) Handler {
 	return Handler{Name: name, HostProcess: true}
 }
 
-func (r *recovery) restoreUnit(u *unit) {
+func (r *recovery) add(u *unit) {
 	r.units.add(u)
 	if !r.names.take(nameOf(u), u.id) && !u.now().Removing {
 		r.obs.Event(u.id, "another unit has the same name", nil, "name", nameOf(u))
+	}
+}
+
+// open opens what berth itself has of u: its log, its SELinux label and its pidfd.
+func (r *recovery) open(u *unit) {
+	if u.now().Phase == state.Creating {
+		// Before anything else is known of it: the end of a process that was made for a creation that was
+		// cut off is not an exit of the unit.
+		r.undo(u)
 	}
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
@@ -105,18 +119,19 @@ func (r *recovery) restoreUnit(u *unit) {
 // relist compares every unit with everything that containerd has: events may have been lost. It
 // reports whether a shim did not answer, so that it is worth while to ask again soon.
 func (r *recovery) relist(ctx context.Context) (unreachable bool, err error) {
-	before := r.units.ids()
+	before := r.units.statuses()
 	inv, err := r.runtime.Inventory(ctx)
 	if err != nil {
 		return false, fmt.Errorf("relist: %w", err)
 	}
-	r.compare(ctx, inv)
+	r.compare(ctx, inv, before)
 	r.orphans.find(ctx, inv, before)
 	return len(inv.Unreachable) > 0, nil
 }
 
-// compare decides for each unit and acts. One unit's trouble is its own.
-func (r *recovery) compare(ctx context.Context, inv Inventory) {
+// compare decides for each unit and acts. One unit's trouble is its own. A unit whose status is not
+// the one of before any more is left alone: the inventory may be older than what changed it.
+func (r *recovery) compare(ctx context.Context, inv Inventory, before map[string]*state.Status) {
 	var g errgroup.Group
 	g.SetLimit(16)
 	for _, u := range r.units.all() {
@@ -125,7 +140,9 @@ func (r *recovery) compare(ctx context.Context, inv Inventory) {
 				return nil // an operation of berth's own is at work on it and will see for itself
 			}
 			defer u.task.unlock()
-			r.act(ctx, u, inv)
+			if u.now() == before[u.id] {
+				r.act(ctx, u, inv)
+			}
 			return nil
 		})
 	}
@@ -190,12 +207,17 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		u.undoing.Store(true)
 		r.lanes.undoStart(u)
 	case actionUndo:
-		u.evidence.add(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
-		r.lanes.settle(u)
+		r.undo(u)
 	case actionRelease:
 		r.lanes.release(u)
 		r.lanes.poke(u.id) // what it failed for may be over
 	}
+}
+
+// undo has a creation undone that was cut off.
+func (r *recovery) undo(u *unit) {
+	u.evidence.add(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
+	r.lanes.settle(u)
 }
 
 // resume continues with a unit that runs: its log and the task witness.
@@ -222,11 +244,17 @@ func (r *recovery) adopt(u *unit, known TaskState) {
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err)
 	}
+	adopted := false
 	if err := u.change(func(st *state.Status) bool {
-		st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
-		return true
+		if adopted = st.Phase == state.Created; adopted { // not when its exit was settled meanwhile
+			st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
+		}
+		return adopted
 	}); err != nil {
 		r.obs.Event(u.id, "its start cannot be recorded", err) // the next relist tries again
+		return
+	}
+	if !adopted {
 		return
 	}
 	r.witnesses.listen(u)

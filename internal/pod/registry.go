@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/state"
 )
 
 // registry holds every unit: by ID, in the order of their age, and the sandboxes by the UID of
@@ -139,15 +141,15 @@ func (r *registry) all() []*unit {
 	return slices.Concat(r.sandboxes, r.containers)
 }
 
-// ids is the set of all IDs.
-func (r *registry) ids() map[string]bool {
+// statuses are the statuses of all units, by ID.
+func (r *registry) statuses() map[string]*state.Status {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	set := make(map[string]bool, len(r.byID))
-	for id := range r.byID {
-		set[id] = true
+	all := make(map[string]*state.Status, len(r.byID))
+	for id, u := range r.byID {
+		all[id] = u.now()
 	}
-	return set
+	return all
 }
 
 // hasSibling reports whether the pod of the sandbox u, by its UID, has another sandbox.

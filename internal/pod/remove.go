@@ -42,7 +42,7 @@ func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
 	}
 	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the caller.
 	for _, m := range append(u.containers(), u) {
-		if err := markRemoving(m); absent(err) != nil {
+		if err := absent(markRemoving(m)); err != nil {
 			return err
 		}
 	}

@@ -25,6 +25,9 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 	if err != nil {
 		return "", err
 	}
+	if err := spec.CheckSandbox(config); err != nil {
+		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+	}
 	return c.names.join(ctx, sandboxName(config.GetMetadata()), config, func(ctx context.Context, id string) error {
 		return c.runSandbox(ctx, c.planSandbox(id, config, handlerName, h))
 	})

@@ -4,10 +4,10 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/containerd/errdefs"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
@@ -22,6 +22,7 @@ type specBuilder struct {
 	images Images
 	files  Files
 	units  *registry
+	labels Labels // nil without SELinux
 	obs    Observer
 }
 
@@ -72,7 +73,24 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		return nil, err
 	}
 	noteDegraded(s.obs, u, degraded)
-	return out, nil
+	return out, s.relabel(cfg, out.Linux.MountLabel)
+}
+
+// relabel gives the host directories of mounts that ask for it the SELinux label of the container's
+// files.
+func (s *specBuilder) relabel(cfg *runtimeapi.ContainerConfig, label string) error {
+	if s.labels == nil || label == "" {
+		return nil
+	}
+	for _, m := range cfg.GetMounts() {
+		if !m.GetSelinuxRelabel() {
+			continue
+		}
+		if err := s.labels.Relabel(m.GetHostPath(), label); err != nil {
+			return fmt.Errorf("mount %s: relabel %s: %w", m.GetContainerPath(), m.GetHostPath(), err)
+		}
+	}
+	return nil
 }
 
 // targetPID is the process whose PID namespace u asks to join, if it asks for one; 0: that container
@@ -117,9 +135,8 @@ func (s *specBuilder) volumes(ctx context.Context, u *unit, img Image) (map[stri
 	return made, nil
 }
 
-// maxSeccomp bounds a profile's size, in bytes.
-const maxSeccomp = 4 << 20
-
+// loadSeccomp reads a seccomp profile of this host. The path comes from the kubelet, and so from the
+// node's own profiles.
 func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("path is not absolute: %w", errdefs.ErrInvalidArgument)
@@ -128,18 +145,14 @@ func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	if st.Size() > maxSeccomp || !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("it is not a regular file of at most %d bytes: %w", maxSeccomp, errdefs.ErrInvalidArgument)
+	if st.Size() > spec.MaxSeccomp || !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("it is not a regular file of at most %d bytes: %w", spec.MaxSeccomp, errdefs.ErrInvalidArgument)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	var s oci.LinuxSeccomp
-	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	return &s, nil
+	return spec.ParseSeccomp(b, runtime.GOARCH)
 }
 
 // hostDevices resolves a device node, or the nodes in a directory.
@@ -156,6 +169,9 @@ func hostDevices(path string) ([]spec.Device, error) {
 		if d, ok := spec.DeviceAt(p); ok {
 			d.Path = path + p[len(node):]
 			found = append(found, d)
+		}
+		if len(found) > spec.MaxDevices {
+			return fmt.Errorf("%s holds more than %d device nodes: %w", path, spec.MaxDevices, errdefs.ErrInvalidArgument)
 		}
 		return nil
 	})

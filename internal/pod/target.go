@@ -21,12 +21,19 @@ type Target struct {
 	// Endpoint is where the task is reached; zero: the shim that containerd knows.
 	Endpoint state.Endpoint
 	Running  bool
+	// CgroupParent is the parent cgroup that the pod was asked to be in; "" for none.
+	CgroupParent string
+	// Snapshotter is where the writable layer of a container is, under the key ID; "" of a sandbox.
+	Snapshotter string
 	// Ended is closed once the exit is settled and visible.
 	Ended <-chan struct{}
 }
 
 // Target describes a sandbox or a container, by its ID or the beginning of one.
 func (c *Controller) Target(id string) (Target, error) {
+	if u, ok := c.units.get(id); ok {
+		return targetOf(u), nil
+	}
 	u, err := c.units.findContainer(id)
 	if errdefs.IsNotFound(err) {
 		u, err = c.units.findSandbox(id)
@@ -38,7 +45,7 @@ func (c *Controller) Target(id string) (Target, error) {
 }
 
 func targetOf(u *unit) Target {
-	return Target{
+	t := Target{
 		ID:       u.id,
 		PodID:    u.pod.id,
 		Handler:  u.handler,
@@ -47,5 +54,11 @@ func targetOf(u *unit) Target {
 		Endpoint: u.pod.now().Endpoint,
 		Running:  u.runs(),
 		Ended:    u.settled,
+
+		CgroupParent: u.pod.sandbox.Config.GetLinux().GetCgroupParent(),
 	}
+	if !u.isSandbox() {
+		t.Snapshotter = u.container.Snapshotter
+	}
+	return t
 }

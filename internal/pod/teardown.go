@@ -92,8 +92,11 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	err := errors.Join(append(append(task.errs, own.errs...), net.errs...)...)
 
 	if st.Removing && st.Holds&^gone == 0 && err == nil {
-		err = t.forget(u)
-	} else if gone != 0 {
+		if err = t.forget(u); err == nil {
+			return nil
+		}
+	}
+	if gone != 0 {
 		cerr := u.change(func(st *state.Status) bool {
 			st.Holds &^= gone
 			return true

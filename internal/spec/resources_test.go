@@ -40,7 +40,7 @@ func TestAHugepageLimitOfZeroNeedsNoController(t *testing.T) {
 	}
 }
 
-// P22: a limit that was asked for is given or refused.
+// PROPERTIES 22: a limit that was asked for is given or refused.
 func TestAHugepageLimitThatCannotBeKeptIsRefused(t *testing.T) {
 	in := input()
 	in.Config.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}

@@ -20,21 +20,24 @@ import (
 	"berth/test/node"
 )
 
-// kill -9 of berth with containers that run on and containers that end while it is away: nothing is unknown, no byte
-// of a log is lost or doubled, and the exits that nobody saw are told.
+// kill -9 of berth with containers that run on and containers that end while it is away: nothing is
+// unknown, no byte of a log is lost or doubled, and the exits that happened meanwhile are
+// published.
 func TestKill9AndBack(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		const count = 20000
 		_, talks := n.Sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done; sleep 1000", count))
-		_, ends := n.Sh("sleep 3; exit 42")
-		pid := n.Pid(ends)
+		_, ends := n.Sh(exitOnTerm)
 		podID, runs := n.Sh("sleep 1000")
+		n.Until("the second one is ready", func() bool { return n.Log(ends) != "" })
+		pid := n.Pid(ends)
 		n.Berth.Kill(syscall.SIGKILL)
 		for range 3 { // also while it comes up
 			n.StartBerth()
 			n.Berth.Kill(syscall.SIGKILL)
 		}
-		n.Until("the second one ended with nobody there", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+		term(t, pid)
+		n.Until("the second one has ended", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 		n.StartBerth()
 		node.ExpectExit(t, n.Ended(ends), 42, "Error")
 		if st := n.Container(runs); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -72,7 +75,8 @@ func TestKill9AndBack(t *testing.T) {
 	})
 }
 
-// kill -9 at random instants while pods come and go: what is left afterwards can be removed, and nothing leaks.
+// kill -9 at random instants while pods come and go: what is left afterwards can be removed, and
+// nothing leaks.
 func TestKill9UnderChurn(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	for round := range 6 {
@@ -115,15 +119,21 @@ func TestKill9UnderChurn(t *testing.T) {
 	}
 }
 
-// containerd is killed and comes back: berth stays, exits meanwhile are told at once by the kernel.
+// containerd is killed and comes back: berth stays, exits meanwhile are reported at once by the
+// kernel.
 //
 // PROPERTIES 13.
 func TestContainerdDiesAndComesBack(t *testing.T) {
 	n := node.Start(t, node.Options{External: true})
-	_, ends := n.Sh("sleep 1; exit 42")
+	_, ends := n.Sh(exitOnTerm)
 	_, runs := n.Sh("sleep 1000")
-	for range 2 {
+	n.Until("it is ready", func() bool { return n.Log(ends) != "" })
+	pid := n.Pid(ends)
+	for i := range 2 {
 		n.Containerd.Kill(syscall.SIGKILL)
+		if i == 0 {
+			term(t, pid)
+		}
 		node.ExpectExit(t, n.Ended(ends), 42, "Error") // containerd is not there to say so
 		n.StartContainerd()
 		n.Until("berth is connected again", func() bool {
@@ -141,12 +151,15 @@ func TestContainerdDiesAndComesBack(t *testing.T) {
 // PROPERTIES 5: the shim is killed, containerd is gone, the process ends later, with 42.
 func TestTheCodeSurvivesShimAndContainerd(t *testing.T) {
 	n := node.Start(t, node.Options{External: true})
-	_, id := n.Sh("sleep 1.5; exit 42")
+	_, id := n.Sh(exitOnTerm)
+	n.Until("it is ready", func() bool { return n.Log(id) != "" })
+	pid := n.Pid(id)
 	n.Containerd.Kill(syscall.SIGKILL)
 	killShims(t, n)
 	if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("a process that outlives its shim was reported as %v", st)
 	}
+	term(t, pid)
 	st := n.Ended(id)
 	if n.Exact() {
 		node.ExpectExit(t, st, 42, "Error")
@@ -154,6 +167,16 @@ func TestTheCodeSurvivesShimAndContainerd(t *testing.T) {
 		t.Errorf("this kernel may not know the code, but %d %s was invented", st.GetExitCode(), st.GetReason())
 	}
 	n.StartContainerd()
+}
+
+// exitOnTerm is a script that says when it is ready, and ends with 42 when it gets SIGTERM.
+const exitOnTerm = "trap 'exit 42' TERM; echo ready; sleep 1000 & wait"
+
+func term(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func killShims(t *testing.T, n *node.Node) {
@@ -167,8 +190,8 @@ func killShims(t *testing.T, n *node.Node) {
 	}
 }
 
-// PROPERTIES 1: an OCI runtime that hangs in delete. The exit is visible at once, Stop returns, Remove says what it waits for
-// and goes on by itself.
+// PROPERTIES 1: an OCI runtime that hangs in delete. The exit is visible at once, Stop returns,
+// Remove says what it waits for and goes on by itself.
 func TestTheTruthDoesNotWaitForASlowDelete(t *testing.T) {
 	dir := t.TempDir()
 	wrapper, hang := filepath.Join(dir, "runc"), filepath.Join(dir, "hang")
@@ -176,7 +199,7 @@ func TestTheTruthDoesNotWaitForASlowDelete(t *testing.T) {
 	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n := node.Start(t, node.Options{Runc: wrapper, Args: []string{"--set", "lanes.attempt_timeout=2s"}})
+	n := node.Start(t, node.Options{Runc: wrapper})
 	defer os.Remove(hang)
 	_, ends := n.Sh("exit 42")
 	node.ExpectExit(t, n.Ended(ends), 42, "Error")
@@ -204,7 +227,8 @@ func TestTheTruthDoesNotWaitForASlowDelete(t *testing.T) {
 	}
 }
 
-// PROPERTIES 14: a child that outlives init in a shared PID namespace, and one that holds stdout open.
+// PROPERTIES 14: a child that outlives init in a shared PID namespace, and one that holds stdout
+// open.
 func TestWhatOutlivesInitIsEndedInASharedPIDNamespace(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()

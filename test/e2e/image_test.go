@@ -79,7 +79,8 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		// It is the image that is removed, under whichever name: also the one that it was imported with.
+		// It is the image that is removed, under whichever name: also the one that it was imported
+		// with.
 		if st, err := n.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil || st.GetImage() != nil {
 			t.Errorf("%v %v", st, err)
 		}

@@ -19,23 +19,24 @@ import (
 	"berth/test/node"
 )
 
-// What berth proves depends on the kernel it proves it on. In the guest (`make test-guest`) that has to be an older
-// one, with nothing but cgroup v2, and with AppArmor: a guest that is not would prove nothing.
-func TestBerthKnowsWhatThisKernelTells(t *testing.T) {
+// What berth proves depends on the kernel it proves it on. In the guest (`make test-guest`) that
+// has to be an older one, with nothing but cgroup v2, and with AppArmor: a guest that is not would
+// prove nothing.
+func TestBerthKnowsWhatThisKernelReports(t *testing.T) {
 	n := node.Start(t, node.Options{})
-	tells := kernelTellsExits(t)
-	if n.Exact() != tells {
-		t.Errorf("berth says that the kernel tells exit codes: %v; it does: %v", n.Exact(), tells)
+	reports := kernelReportsExits(t)
+	if n.Exact() != reports {
+		t.Errorf("berth says that the kernel reports exit codes: %v; it does: %v", n.Exact(), reports)
 	}
 	if os.Getenv("BERTH_GUEST") == "" {
 		return
 	}
-	if tells {
-		t.Error("the guest's kernel tells exit codes by itself (Linux 6.15): it proves nothing about one that does not")
+	if reports {
+		t.Error("the guest's kernel reports exit codes (Linux 6.15): it proves nothing about one that does not")
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/sys/fs/cgroup", &fs); err != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC {
-		t.Errorf("/sys/fs/cgroup of the guest is no cgroup2: %#x %v", fs.Type, err)
+		t.Errorf("/sys/fs/cgroup of the guest is not a cgroup2: %#x %v", fs.Type, err)
 	}
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), " - cgroup ") {
 		t.Errorf("the guest has cgroup v1 too: %s %v", b, err)
@@ -49,8 +50,8 @@ func TestBerthKnowsWhatThisKernelTells(t *testing.T) {
 	}
 }
 
-// kernelTellsExits tries PIDFD_INFO_EXIT on a process that was reaped.
-func kernelTellsExits(t *testing.T) bool {
+// kernelReportsExits tries PIDFD_INFO_EXIT on a process that was reaped.
+func kernelReportsExits(t *testing.T) bool {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "read x; exit 42")
 	in, err := cmd.StdinPipe()
@@ -71,8 +72,9 @@ func kernelTellsExits(t *testing.T) bool {
 	return unix.IoctlPidfdInfo(fd, &info) == nil && info.Mask&unix.PIDFD_INFO_EXIT != 0 && unix.WaitStatus(uint32(info.Exit_code)).ExitStatus() == 42
 }
 
-// An older kernel forgets the code of a process once it is reaped: then it is the shim's, exact. berth is stopped
-// while the processes end, so that it cannot read the code off a zombie; or it is killed.
+// An older kernel forgets the code of a process once it is reaped: then it is the shim's, exact.
+// berth is stopped while the processes end, so that it cannot read the code off a zombie; or it is
+// killed.
 func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()
@@ -112,7 +114,8 @@ func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 	})
 }
 
-// A shim that hangs neither delays nor changes the truth: it does not reap, and the zombie tells on every kernel.
+// A shim that hangs neither delays nor changes the truth: it does not reap, and a zombie
+// keeps its code, which every kernel shows.
 func TestAHangingShimDelaysNothing(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	id := waits(t, n, "exit 42")
@@ -135,9 +138,10 @@ func TestAHangingShimDelaysNothing(t *testing.T) {
 	}
 }
 
-// PROPERTIES 5: shim killed, containerd and berth away, the process ends with 42 and is reaped by somebody else. A newer
-// kernel still knows; with an older one nobody does, and that is said: not the 137 that containerd reports when it
-// is back and cleans up after the shim.
+// PROPERTIES 5: shim killed, containerd and berth away, the process ends with 42 and is reaped by
+// somebody else. A newer kernel still knows; with an older one nobody does, and the code is
+// reported as unknown: not as the 137 that containerd reports when it is back and cleans up after
+// the shim.
 func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	// What the shim leaves behind becomes a child of this process, which reaps it.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -167,14 +171,14 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 		_, err := os.Stat(filepath.Join(n.Dir, "c/io.containerd.runtime.v2.task/k8s.io", id))
 		return errors.Is(err, os.ErrNotExist)
 	})
-	_, later := n.Sh("exit 7") // its exit is told after what containerd had to say of the other
+	_, later := n.Sh("exit 7") // its exit is published after what containerd reports of the other
 	node.ExpectExit(t, n.Ended(later), 7, "Error")
 	honest()
 }
 
-// PROPERTIES 10: whatever the kernel kills for want of memory is OOMKilled, at once or after a while, with berth there
-// or not; what was merely killed is not.
-func TestEveryOOMKillIsToldAndNoOther(t *testing.T) {
+// PROPERTIES 10: what the OOM killer ends is OOMKilled, at once or after a
+// while, with berth there or not; what was merely killed is not.
+func TestEveryOOMKillIsReportedAndNoOther(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -216,8 +220,8 @@ func TestEveryOOMKillIsToldAndNoOther(t *testing.T) {
 	node.ExpectExit(t, n.Ended(while), 137, "OOMKilled")
 }
 
-// RuntimeDefault, and no word at all, mean the default profile wherever there is AppArmor: that the program is under
-// it, and that it is kept from what the profile denies.
+// RuntimeDefault, and no word at all, mean the default profile wherever there is AppArmor: that the
+// program is under it, and that it is kept from what the profile denies.
 func TestAppArmorsDefaultProfileConfines(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
@@ -263,14 +267,14 @@ func appArmorOn() bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// waits is a container that does what end says once it is sent SIGTERM, in a pod of its own.
+// waits runs a container, in a pod of its own, that does what end says when it gets SIGTERM.
 func waits(t *testing.T, n *node.Node, end string) string {
 	t.Helper()
 	cfg := n.PodConfig()
 	return waitsIn(t, n, n.Pod(cfg), cfg, "waits", end)
 }
 
-// waitsIn is one more of them in a pod.
+// waitsIn runs such a container in a pod.
 func waitsIn(t *testing.T, n *node.Node, pod string, sandbox *runtimeapi.PodSandboxConfig, name, end string) string {
 	t.Helper()
 	id := n.Run(pod, sandbox, node.ContainerConfig(name, "sh", "-c", "trap '"+end+"' TERM; echo ready; while :; do sleep 0.05; done"))
@@ -278,20 +282,20 @@ func waitsIn(t *testing.T, n *node.Node, pod string, sandbox *runtimeapi.PodSand
 	return id
 }
 
-// settledBy is the witness whose word stood when the exit was settled.
+// settledBy is the witness whose fact the exit was settled with.
 func settledBy(t *testing.T, n *node.Node, id string) string {
 	t.Helper()
 	raw, err := n.Timeline(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told struct {
+	var timeline struct {
 		Entries []struct{ What, Detail string }
 	}
-	if err := json.Unmarshal(raw, &told); err != nil {
+	if err := json.Unmarshal(raw, &timeline); err != nil {
 		t.Fatalf("%v: %s", err, raw)
 	}
-	for _, e := range told.Entries {
+	for _, e := range timeline.Entries {
 		if e.What == "settled" {
 			_, by, _ := strings.Cut(e.Detail, "witness=")
 			return by
@@ -301,8 +305,9 @@ func settledBy(t *testing.T, n *node.Node, id string) string {
 	return ""
 }
 
-// berth, containerd and the shim are all dead when the process ends, and what was left of it is reaped: the pidfd that the
-// service manager kept tells the next berth how, where the kernel can.
+// berth, containerd and the shim are all dead when the process ends, and what was left of it is
+// reaped: the pidfd that the service manager kept gives the next berth its code, where the kernel
+// can.
 func TestTheCodeSurvivesEverybody(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -322,7 +327,8 @@ func TestTheCodeSurvivesEverybody(t *testing.T) {
 	} else {
 		node.ExpectExit(t, n.Ended(id), 255, "Unknown")
 	}
-	// The other one lost its shim, too; containerd, back again, ends what lost its shim. Its code is as measured as the kernel can.
+	// The other one lost its shim, too; containerd, back again, ends what lost its shim. Its code
+	// is as measured as the kernel can.
 	if st := n.Ended(runs); n.Exact() && (st.GetExitCode() != 137 || st.GetReason() != "Error") {
 		t.Errorf("%v", st)
 	}

@@ -38,7 +38,7 @@ func TestAPodLivesAndDies(t *testing.T) {
 		}{
 			{"echo out; echo err >&2", 0, "Completed", 0},
 			{"exit 42", 42, "Error", 0},
-			{"sh -c 'kill -9 $$'; exit $?", 137, "Error", 0}, // killed, and not for want of memory
+			{"sh -c 'kill -9 $$'; exit $?", 137, "Error", 0}, // killed, and not by the OOM killer
 			{"exec tail /dev/zero", 137, "OOMKilled", 16 << 20},
 			{"hostname; cat /etc/resolv.conf >/dev/null; id -u; ls /dev/shm", 0, "Completed", 0},
 		}
@@ -116,9 +116,9 @@ func TestVerboseStatusIsWhatCrictlReads(t *testing.T) {
 
 func TestStopAsksThenKills(t *testing.T) {
 	n := node.Start(t, node.Options{})
-	_, kind := n.Sh("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
-	_, deaf := n.Sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
-	for id, code := range map[string]int32{kind: 3, deaf: 137} {
+	_, obeys := n.Sh("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
+	_, ignores := n.Sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
+	for id, code := range map[string]int32{obeys: 3, ignores: 137} {
 		n.Until("ready", func() bool { return n.Log(id) != "" })
 		for range 2 { // the second finds it dead
 			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 1}); err != nil {
@@ -127,8 +127,8 @@ func TestStopAsksThenKills(t *testing.T) {
 			node.ExpectExit(t, n.Container(id), code, "Error") // visible at once
 		}
 	}
-	if !strings.Contains(n.Log(kind), "bye") {
-		t.Errorf("log %q", n.Log(kind))
+	if !strings.Contains(n.Log(obeys), "bye") {
+		t.Errorf("log %q", n.Log(obeys))
 	}
 }
 

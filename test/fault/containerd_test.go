@@ -11,8 +11,9 @@ import (
 	"berth/test/node"
 )
 
-// containerd hangs, then is killed, then comes back: berth stays, reading goes on being served, exits are told by the kernel, and
-// afterwards all goes on, also for what was asked meanwhile. A stopped containerd accepts connections and answers nothing.
+// containerd hangs, then is killed, then comes back: berth stays, reading goes on being served,
+// exits are reported by the kernel, and afterwards all goes on, also for what was asked meanwhile.
+// A stopped containerd accepts connections and answers nothing.
 //
 // PROPERTIES 13.
 func TestContainerdThatHangsThenDiesHoldsUpNoExit(t *testing.T) {
@@ -24,14 +25,14 @@ func TestContainerdThatHangsThenDiesHoldsUpNoExit(t *testing.T) {
 	for _, id := range []string{stops, ends, dies} {
 		ready(n, id)
 	}
-	told := follow(t, n)
+	events := follow(t, n)
 	stop := func(id string, code int32) {
 		t.Helper()
 		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 100}); err != nil {
 			t.Fatal(err)
 		}
 		expectExact(t, n, id, code)
-		n.Until("the end is told", func() bool { return told.stopped(id) })
+		n.Until("the end is published", func() bool { return events.stopped(id) })
 	}
 	n.Containerd.Signal(syscall.SIGSTOP)
 	stop(stops, 42)

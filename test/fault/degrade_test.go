@@ -41,8 +41,9 @@ func exhaustInotify(t *testing.T) (release func()) {
 	}
 }
 
-// PROPERTIES 17: a busy metrics port and a host without a free inotify instance ended berth at boot. It serves
-// without metrics, and with the network configuration as it was read, and has both once that is possible.
+// PROPERTIES 17: a busy metrics port and a host without a free inotify instance ended berth at
+// boot. It serves without metrics, and with the network configuration as it was read, and has both
+// once that is possible.
 func TestBerthServesThoughItsMetricsPortAndInotifyAreTaken(t *testing.T) {
 	address := freePort(t)
 	n := node.Start(t, node.Options{Args: []string{"--metrics", address}})

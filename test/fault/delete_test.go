@@ -22,19 +22,22 @@ import (
 // quick makes lanes give up an attempt, and try again, sooner than a person would want.
 var quick = []string{"--set", "lanes.attempt_timeout=1s", "--set", "lanes.backoff_min=100ms", "--set", "lanes.backoff_max=1s"}
 
-// PROPERTIES 1: an OCI runtime that takes a minute for each delete. The exit is visible while it does, Stop returns,
-// Remove waits, says for what, and goes on by itself.
+// PROPERTIES 1: an OCI runtime that takes a minute for each delete. The exit is visible while it
+// does, Stop returns, Remove waits, says for what it waits, and goes on by itself.
 func TestTheTruthDoesNotWaitForADeleteThatTakesAMinute(t *testing.T) {
-	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
+	both(t, nil, func(t *testing.T, n *node.Node, f *faults) {
 		_, runs := n.Sh("sleep 1000")
+		f.set("runc.delete", "stall")
 		began := time.Now()
-		f.set("runc.delete", "stall 60s")
 		_, ends := n.Sh("exit 42")
 		node.ExpectExit(t, n.Ended(ends), 42, "Error")
 		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: runs}); err != nil {
 			t.Fatal(err)
 		}
 		node.ExpectExit(t, n.Container(runs), 137, "Error")
+		if took := time.Since(began); took > 2*soon {
+			t.Errorf("a start, an exit and a stop took %s", took)
+		}
 		n.Until("the deletes stall", func() bool {
 			return slices.Contains(f.hits("runc.delete"), ends) && slices.Contains(f.hits("runc.delete"), runs)
 		})
@@ -48,16 +51,13 @@ func TestTheTruthDoesNotWaitForADeleteThatTakesAMinute(t *testing.T) {
 		if text := timeline(t, n, runs); !strings.Contains(text, "release task of "+runs) {
 			t.Errorf("the timeline does not say what it waits for: %s", text)
 		}
-		if took := time.Since(began); took >= time.Minute {
-			t.Fatalf("the deletes are over after %s: this shows nothing", took)
-		}
 		f.clear("runc.delete")
 		n.Until("the removal that was asked for is done, and nobody asks again", func() bool { return gone(t, n, runs) })
 	})
 }
 
-// PROPERTIES 3: the lanes of 50 containers are wedged in delete. Their own exits and those of others are visible all the
-// same, and others are released and removed.
+// PROPERTIES 3: the lanes of 50 containers are wedged in delete. Their own exits and those of
+// others are visible all the same, and others are released and removed.
 func TestFiftyWedgedDeletesDoNotDelayAnother(t *testing.T) {
 	n, f := start(t, node.Options{})
 	const pods, each = 10, 5
@@ -108,8 +108,8 @@ func TestFiftyWedgedDeletesDoNotDelayAnother(t *testing.T) {
 	f.clear("runc.delete")
 }
 
-// A delete that fails is tried again, whoever fails in it: runc, the shim's task service, or the shim's answer, which is
-// lost once it was done.
+// A delete that fails is tried again, whoever fails in it: runc, the shim's task service, or the
+// shim's answer, which is lost once it was done.
 func TestADeleteThatFailsIsTriedUntilItWorks(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		for _, rule := range []struct{ step, action string }{
@@ -128,8 +128,8 @@ func TestADeleteThatFailsIsTriedUntilItWorks(t *testing.T) {
 	})
 }
 
-// A mount that somebody keeps busy: the exit is visible, what cannot be unmounted is tried again, and in the end nothing
-// is left.
+// A mount that somebody keeps busy: the exit is visible, what cannot be unmounted is tried again,
+// and in the end nothing is left.
 func TestABusyRootFilesystemIsUnmountedOnceItIsFree(t *testing.T) {
 	both(t, append([]string{"--set", "lanes.attempt_timeout=4s"}, quick[2:]...), func(t *testing.T, n *node.Node, _ *faults) {
 		_, id := n.Sh(exitOnTerm(42))
@@ -156,7 +156,7 @@ func TestABusyRootFilesystemIsUnmountedOnceItIsFree(t *testing.T) {
 	})
 }
 
-// exitOnTerm is a script that ends so when it is asked to, once it is [ready].
+// exitOnTerm is a script that ends with a code when it gets SIGTERM, once it is [ready].
 func exitOnTerm(code int) string {
 	return fmt.Sprintf("trap 'exit %d' TERM; echo ready; sleep 1000 & wait", code)
 }

@@ -28,7 +28,8 @@ type disk struct {
 	dir string
 }
 
-// smallDisk mounts a disk; the test's end unmounts it, after the node that was started later is stopped.
+// smallDisk mounts a disk; the test's end unmounts it, after the node that was started later is
+// stopped.
 func smallDisk(t *testing.T, bytes int) disk {
 	t.Helper()
 	d := disk{t, node.TempDir(t)}
@@ -67,7 +68,8 @@ func (d disk) free() {
 	}
 }
 
-// punch gives the pages of a database that are not in use back to its disk, so that the next commit needs new ones.
+// punch gives the pages of a database that are not in use back to its disk, so that the next commit
+// needs new ones.
 func punch(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -108,8 +110,9 @@ func punch(t *testing.T, path string) {
 	}
 }
 
-// PROPERTIES 11: the records' disk is full. What is not on disk is told to nobody: status, Stop and events wait; reading goes on
-// being served. Once there is room everything is told, with the right codes, and nothing was lost, also through kill -9.
+// PROPERTIES 11: the records' disk is full. What is not on disk is visible to nobody: status, Stop
+// and events wait; reading goes on being served. Once there is room everything is visible, with the
+// right codes, and nothing was lost, also through kill -9.
 func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		t.Run(map[bool]string{false: "goes on", true: "killed meanwhile"}[kill], func(t *testing.T) {
@@ -129,7 +132,7 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 			for _, id := range ids {
 				ready(n, id)
 			}
-			told := follow(t, n)
+			events := follow(t, n)
 			punch(t, disk.dir+"/berth.db")
 			disk.fill()
 			if _, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, SandboxConfig: cfg, Config: node.ContainerConfig("x", "true")}); err == nil || !strings.Contains(err.Error(), "no space left") {
@@ -151,8 +154,8 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 				if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 					t.Errorf("visible before it was durable: %v", st)
 				}
-				if told.stopped(id) {
-					t.Errorf("the end of %s was told before it was durable", id)
+				if events.stopped(id) {
+					t.Errorf("the end of %s was published before it was durable", id)
 				}
 				if text := timeline(t, n, id); !strings.Contains(text, "no space left") {
 					t.Errorf("the timeline does not say what is waited for: %s", text)
@@ -162,7 +165,7 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 				n.Berth.Kill(unix.SIGKILL)
 				disk.free()
 				n.StartBerth()
-				told = follow(t, n)
+				events = follow(t, n)
 			} else {
 				disk.free()
 			}
@@ -172,7 +175,7 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 				} else {
 					node.ExpectExit(t, n.Ended(id), int32(i+1), "Error") //nolint:gosec // small
 				}
-				n.Until("the end of "+id+" is told", func() bool { return told.stopped(id) })
+				n.Until("the end of "+id+" is published", func() bool { return events.stopped(id) })
 			}
 		})
 	}

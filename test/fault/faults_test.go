@@ -58,8 +58,8 @@ type faults struct {
 	dir string
 }
 
-// start brings up a node whose shim, runc, bridge and portmap are faulty. It has no rules yet; the test's end takes them
-// away before it looks for leaks.
+// start brings up a node whose shim, runc, bridge and portmap are faulty. It has no rules yet; the
+// test's end takes them away before it looks for leaks.
 func start(t testing.TB, o node.Options) (*node.Node, *faults) {
 	t.Helper()
 	module := node.Module(t)
@@ -176,7 +176,7 @@ func times(t *testing.T, n int) int {
 	}
 	f, err := strconv.Atoi(s)
 	if err != nil || f < 1 {
-		t.Fatalf("BERTH_ROUNDS=%q is no number of 1 or more", s)
+		t.Fatalf("BERTH_ROUNDS=%q is not a number of 1 or more", s)
 	}
 	return n * f
 }

@@ -20,14 +20,14 @@ import (
 	"berth/test/node"
 )
 
-// teller collects events.
-type teller struct {
-	mu     sync.Mutex
-	events []*runtimeapi.ContainerEventResponse
+// subscriber collects events.
+type subscriber struct {
+	mu  sync.Mutex
+	got []*runtimeapi.ContainerEventResponse
 }
 
 // follow subscribes until the test ends, or berth does.
-func follow(t *testing.T, n *node.Node) *teller {
+func follow(t *testing.T, n *node.Node) *subscriber {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	stream, err := n.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
@@ -35,7 +35,7 @@ func follow(t *testing.T, n *node.Node) *teller {
 		cancel()
 		t.Fatal(err)
 	}
-	told, done := &teller{}, make(chan struct{})
+	events, done := &subscriber{}, make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
@@ -43,22 +43,22 @@ func follow(t *testing.T, n *node.Node) *teller {
 			if err != nil {
 				return
 			}
-			told.mu.Lock()
-			told.events = append(told.events, ev)
-			told.mu.Unlock()
+			events.mu.Lock()
+			events.got = append(events.got, ev)
+			events.mu.Unlock()
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	return told
+	return events
 }
 
-func (o *teller) all() []*runtimeapi.ContainerEventResponse {
+func (o *subscriber) all() []*runtimeapi.ContainerEventResponse {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return append([]*runtimeapi.ContainerEventResponse(nil), o.events...)
+	return append([]*runtimeapi.ContainerEventResponse(nil), o.got...)
 }
 
-func (o *teller) stopped(id string) bool {
+func (o *subscriber) stopped(id string) bool {
 	for _, ev := range o.all() {
 		if ev.GetContainerId() == id && ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 			return true
@@ -116,7 +116,7 @@ func churn(t *testing.T, n *node.Node, pods, each int, remove bool) map[string]i
 	return codes
 }
 
-// final is the last state that was told of each container: its code once it stopped, -1 before.
+// final is the last published state of each container: its code once it stopped, -1 before.
 func final(events []*runtimeapi.ContainerEventResponse) map[string]int32 {
 	last := map[string]int32{}
 	for _, ev := range events {
@@ -130,24 +130,25 @@ func final(events []*runtimeapi.ContainerEventResponse) map[string]int32 {
 	return last
 }
 
-// PROPERTIES 9: of many short containers each has CREATED, STARTED, STOPPED and DELETED once and in this order; stamps rise
-// strictly within a pod; and an event carries the pod as it was when it was stamped, or later, never earlier.
+// PROPERTIES 9: of many short containers each has CREATED, STARTED, STOPPED and DELETED once and in
+// this order; stamps rise strictly within a pod; and an event carries the pod as it was when it was
+// stamped, or later, never earlier.
 func TestEventsOfManyShortContainersAreInOrder(t *testing.T) {
 	n, _ := start(t, node.Options{})
-	told := follow(t, n)
+	events := follow(t, n)
 	codes := churn(t, n, 4, times(t, 40), true)
 	deleted := func() int {
 		k := 0
-		for _, ev := range told.all() {
+		for _, ev := range events.all() {
 			if _, ours := codes[ev.GetContainerId()]; ours && ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
 				k++
 			}
 		}
 		return k
 	}
-	n.Until("every removal is told", func() bool { return deleted() == len(codes) })
+	n.Until("every removal is published", func() bool { return deleted() == len(codes) })
 	stamps, next := map[string]int64{}, map[string]runtimeapi.ContainerEventType{}
-	for _, ev := range told.all() {
+	for _, ev := range events.all() {
 		pod, id := ev.GetPodSandboxStatus().GetId(), ev.GetContainerId()
 		if ev.GetCreatedAt() <= stamps[pod] {
 			t.Errorf("pod %s: stamp %d after %d", pod, ev.GetCreatedAt(), stamps[pod])
@@ -177,8 +178,8 @@ func TestEventsOfManyShortContainersAreInOrder(t *testing.T) {
 	}
 }
 
-// PROPERTIES 7: a subscriber stops reading. Others hear everything, calls are served, what is kept for it is bounded; and when it
-// reads again it hears how everything stands.
+// PROPERTIES 7: a subscriber stops reading. Others get everything, calls are served, what is kept
+// for it is bounded; and when it reads again it gets the present state of everything.
 func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
 	address := freePort(t)
 	n, _ := start(t, node.Options{Args: []string{"--metrics", address}})
@@ -188,20 +189,20 @@ func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := follow(t, n)
+	events := follow(t, n)
 	n.Until("both are there", func() bool { return metric(t, address, "berth_feed_subscribers") == 2 })
 	codes := churn(t, n, 3, times(t, 30), false)
 	for id := range codes {
-		n.Until("the one that reads hears of "+id, func() bool { return told.stopped(id) })
+		n.Until("the one that reads gets the end of "+id, func() bool { return events.stopped(id) })
 	}
 	if queued := metric(t, address, "berth_feed_queued"); queued == 0 {
 		t.Error("nothing waits: it is not stalled, and this shows nothing")
 	} else {
 		t.Logf("%g events wait, %g were coalesced", queued, metric(t, address, "berth_feed_coalesced"))
 	}
-	var heard []*runtimeapi.ContainerEventResponse
+	var got []*runtimeapi.ContainerEventResponse
 	missing := func() (missing []string) {
-		last := final(heard)
+		last := final(got)
 		for id, code := range codes {
 			if last[id] != code {
 				missing = append(missing, id)
@@ -212,14 +213,15 @@ func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
 	for len(missing()) > 0 {
 		ev, err := stalled.Recv()
 		if err != nil {
-			t.Fatalf("%v; not heard of: %v", err, missing())
+			t.Fatalf("%v; missing: %v", err, missing())
 		}
-		heard = append(heard, ev)
+		got = append(got, ev)
 	}
 }
 
-// PROPERTIES 8: nobody listens during many exits and a kill -9: who comes back hears of every one.
-func TestWhoComesBackHearsOfEveryExit(t *testing.T) {
+// PROPERTIES 8: nobody listens during many exits and a kill -9: a subscriber that comes back gets
+// every one of them.
+func TestWhoComesBackReceivesEveryExit(t *testing.T) {
 	both(t, nil, func(t *testing.T, n *node.Node, _ *faults) {
 		codes := churn(t, n, 3, times(t, 15), false)
 		n.Berth.Kill(syscall.SIGKILL)
@@ -230,17 +232,18 @@ func TestWhoComesBackHearsOfEveryExit(t *testing.T) {
 		for id := range codes {
 			n.Ended(id)
 		}
-		told := follow(t, n)
+		events := follow(t, n)
 		for id, code := range codes {
-			n.Until("the end of "+id+" is told", func() bool { return told.stopped(id) })
-			if got := final(told.all())[id]; got != code {
-				t.Errorf("%s ended with %d, told as %d", id, code, got)
+			n.Until("the end of "+id+" is published", func() bool { return events.stopped(id) })
+			if got := final(events.all())[id]; got != code {
+				t.Errorf("%s ended with %d, published as %d", id, code, got)
 			}
 		}
 	})
 }
 
-// PROPERTIES 12: once everything is removed, nothing of it is left in berth: no goroutine, no descriptor, no queue.
+// PROPERTIES 12: once everything is removed, nothing of it is left in berth: no goroutine, no
+// descriptor, no queue.
 func TestNothingIsLeftInBerthOfWhatIsRemoved(t *testing.T) {
 	address := freePort(t)
 	n, _ := start(t, node.Options{Args: []string{"--metrics", address}})

@@ -13,9 +13,9 @@ import (
 	"berth/test/node"
 )
 
-// PROPERTIES 17: shims that hang (SIGSTOP) while berth is killed and comes back. One with seven tasks kept it from being ready for 28 s.
-// Everything is said as it was, a pod whose shim does not hang goes on as if nothing had been, and once the
-// shims go on, all of it can be removed.
+// PROPERTIES 17: shims that hang (SIGSTOP) while berth is killed and comes back. One with seven
+// tasks kept it from being ready for 28 s. Everything is said as it was, a pod whose shim does not
+// hang goes on as if nothing had been, and once the shims go on, all of it can be removed.
 func TestBerthIsReadyBesideHungShims(t *testing.T) {
 	both(t, nil, func(t *testing.T, n *node.Node, _ *faults) {
 		var hung []string

@@ -17,8 +17,8 @@ import (
 	"berth/test/node"
 )
 
-// berth, or containerd, is killed while images are mounted to be read, which volumes of images are for each container: no mount,
-// lease or snapshot is left of it.
+// berth, or containerd, is killed while images are mounted to be read, which volumes of images are
+// for each container: no mount, lease or snapshot is left of it.
 func TestImagesThatAreReadLeaveNothingAfterAKill(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		rnd := seeded(t)

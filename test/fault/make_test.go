@@ -16,11 +16,12 @@ import (
 	"berth/test/node"
 )
 
-// broken are the ways in which a step of making something does not work. All but the first leave something behind.
+// broken are the ways in which a step of making something does not work. All but the first leave
+// something behind.
 var broken = []string{"fail no such luck", "die", "fail-after too late", "die-after"}
 
-// A pod whose pause process cannot be made or started: the error says why, nothing is left, and the same pod can be run
-// once the cause is gone.
+// A pod whose pause process cannot be made or started: the error says why, nothing is left, and the
+// same pod can be run once the cause is gone.
 func TestAPodThatCannotBeMadeLeavesNothing(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		for _, step := range []string{"runc.create", "runc.start", "shim.Create", "shim.Start", "shim.bootstrap"} {
@@ -29,8 +30,8 @@ func TestAPodThatCannotBeMadeLeavesNothing(t *testing.T) {
 				f.set(step, action, "times 1")
 				_, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
 				expectCause(t, step, action, err)
-				if met := f.hits(step); len(met) != 1 {
-					t.Errorf("%s %s: met %d times", step, action, len(met))
+				if hits := f.hits(step); len(hits) != 1 {
+					t.Errorf("%s %s: acted %d times", step, action, len(hits))
 				}
 				expectNoPod(t, n, step+" "+action)
 				pod := n.Pod(cfg)
@@ -42,8 +43,8 @@ func TestAPodThatCannotBeMadeLeavesNothing(t *testing.T) {
 	})
 }
 
-// A container that cannot be started: the error says why, it is EXITED with StartError, nothing of its is left running, and
-// its pod goes on.
+// A container that cannot be started: the error says why, it is EXITED with StartError, nothing of
+// its is left running, and its pod goes on.
 func TestAContainerThatCannotBeStartedLeavesNothing(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		for _, step := range []string{"runc.create", "runc.start", "shim.Create", "shim.Start"} {
@@ -77,8 +78,8 @@ func TestAContainerThatCannotBeStartedLeavesNothing(t *testing.T) {
 	})
 }
 
-// PROPERTIES 16, and a network that cannot be had: a caller that gave up and asks again joins; what does not work says so;
-// no address, namespace, interface or rule is left.
+// PROPERTIES 16, and a network that cannot be had: a caller that gave up and asks again joins; what
+// does not work says so; no address, namespace, interface or rule is left.
 func TestAPodWhoseNetworkCannotBePlumbedLeavesNothing(t *testing.T) {
 	n, f := start(t, node.Options{Args: quick})
 	for _, step := range []string{"bridge.ADD", "portmap.ADD"} {
@@ -122,7 +123,7 @@ func TestARepeatedRunJoinsTheOneThatStallsInItsNetwork(t *testing.T) {
 	other := n.PodConfig()
 	other.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	other.Hostname = "" // the host's, as its network
-	n.Pod(other) // it needs no network, and waits for nobody
+	n.Pod(other)        // it needs no network, and waits for nobody
 	if got := f.hits("bridge.ADD"); len(got) != 1 {
 		t.Errorf("the network was asked %d times", len(got))
 	}
@@ -135,8 +136,8 @@ func TestARepeatedRunJoinsTheOneThatStallsInItsNetwork(t *testing.T) {
 	}
 }
 
-// The network's teardown fails, then stalls: the pod is NOTREADY at once, StopPodSandbox returns, and in the end all is
-// given back.
+// The network's teardown fails, then stalls: the pod is NOTREADY at once, StopPodSandbox returns,
+// and in the end all is given back.
 func TestANetworkThatCannotBeTakenDownHoldsUpNobody(t *testing.T) {
 	n, f := start(t, node.Options{Args: quick})
 	for _, step := range []string{"bridge.DEL", "portmap.DEL"} {

@@ -12,8 +12,9 @@ import (
 	"berth/test/node"
 )
 
-// PROPERTIES 10: whoever is killed for want of memory is OOMKilled, at once or after a while, init or a child that init
-// fails with; a plain SIGKILL never is, whoever sends it; nor is what ends well.
+// PROPERTIES 10: a process that the OOM killer ends is OOMKilled, at once or after a while, init
+// or a child that init fails with; a plain SIGKILL never is, whoever sends it; nor is what ends
+// well.
 func TestOOMKilledIsSaidWhenItIsSoAndOnlyThen(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		f.set("shim.oom-event", "swallow") // the event comes late, or not at all

@@ -13,7 +13,8 @@ import (
 	"berth/test/node"
 )
 
-// fullPipe returns both ends of a pipe that takes not one byte more. Writing to it waits for a reader.
+// fullPipe returns both ends of a pipe that takes not one byte more. Writing to it waits for a
+// reader.
 func fullPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	var fds [2]int
@@ -39,8 +40,9 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// PROPERTIES 19: berth's standard error is a pipe that nobody reads. Exits were unseen for as long as that lasted,
-// because the witness logged them inside its loop. Nor may it keep berth from becoming ready, or from ending.
+// PROPERTIES 19: berth's standard error is a pipe that nobody reads. Exits were unseen for as long
+// as that lasted, because the witness logged them inside its loop. Nor may it keep berth from
+// becoming ready, or from ending.
 func TestExitsAreSettledThoughStandardErrorIsNotRead(t *testing.T) {
 	_, w := fullPipe(t)
 	metrics := freePort(t)

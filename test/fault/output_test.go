@@ -14,8 +14,8 @@ import (
 	"berth/test/node"
 )
 
-// PROPERTIES 14: somebody holds a container's output open when it ends: the exit is told all the same, what was written is
-// in the log to the last byte, and the container can be removed.
+// PROPERTIES 14: somebody holds a container's output open when it ends: the exit is visible all the
+// same, what was written is in the log to the last byte, and the container can be removed.
 func TestOutputThatIsHeldOpenHoldsUpNobody(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		const lines = 5000
@@ -46,8 +46,9 @@ func TestOutputThatIsHeldOpenHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// The same by a process of the pod's that outlives the container, which holds the output open itself: in a PID namespace that
-// the pod shares, it is a sibling of the container's in another group.
+// The same by a process of the pod's that outlives the container, which holds the output open
+// itself: in a PID namespace that the pod shares, it is a sibling of the container's in another
+// group.
 func TestAProcessThatOutlivesItsContainerWithItsOutput(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		cfg := n.PodConfig()
@@ -61,7 +62,8 @@ func TestAProcessThatOutlivesItsContainerWithItsOutput(t *testing.T) {
 	})
 }
 
-// The log's disk is full: the exit is told, and what was written is in the log once there is room.
+// The log's disk is full: the exit is visible, and what was written is in the log once there is
+// room.
 func TestALogOnAFullDiskHoldsUpNobody(t *testing.T) {
 	n, _ := start(t, node.Options{Args: quick})
 	disk := smallDisk(t, 256<<10)

@@ -18,7 +18,8 @@ import (
 	"berth/test/node"
 )
 
-// claim is what the test knows of one container, whatever berth says. It is found by the label of its number.
+// claim is what the test knows of one container, whatever berth says. It is found by the label of
+// its number.
 type claim struct {
 	number  int
 	long    bool  // runs until it is asked to end
@@ -52,7 +53,8 @@ func (r *round) note(edit func()) {
 	edit()
 }
 
-// churn makes pods, containers, stops and removals until ctx ends. What it asks may fail: somebody is being killed.
+// churn makes pods, containers, stops and removals until ctx ends. What it asks for may fail, since
+// somebody is being killed.
 func (r *round) churn(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
 		cfg := r.n.PodConfig()
@@ -146,7 +148,7 @@ func (r *round) of(st *runtimeapi.ContainerStatus) *claim {
 	return r.claims[k]
 }
 
-// wrong says what cannot be so.
+// wrong returns what contradicts what is known of a container.
 func (r *round) wrong(st *runtimeapi.ContainerStatus) string {
 	c := r.of(st)
 	killed := c.stopped || r.shimDied
@@ -165,7 +167,8 @@ func (r *round) wrong(st *runtimeapi.ContainerStatus) string {
 		case code == 137 && st.GetReason() == "Error" && killed:
 		case code == 128 && st.GetReason() == "StartError" && !c.started:
 		case code == 255 && st.GetReason() == "Error" && !c.started:
-			// runc's own init, which ends so when its runc is killed with the start. Nobody can tell it from the program's.
+			// runc's own init, which ends so when its runc is killed with the start. Nobody can
+			// distinguish it from the program's.
 		case code == 255 && st.GetReason() == "Unknown" && !r.n.Exact():
 		default:
 			return fmt.Sprintf("ended with %d %s, want %d (%+v)", code, st.GetReason(), c.code, c)
@@ -176,7 +179,7 @@ func (r *round) wrong(st *runtimeapi.ContainerStatus) string {
 	return ""
 }
 
-// same expects that what was said once of an exit is said for ever.
+// same expects that what berth once reported of an exit does not change.
 func (r *round) same(before, after map[string]*runtimeapi.ContainerStatus) {
 	r.t.Helper()
 	for id, st := range before {
@@ -190,8 +193,9 @@ func (r *round) same(before, after map[string]*runtimeapi.ContainerStatus) {
 	}
 }
 
-// kill -9 at random instants under churn, of berth, of containerd, of both, of shims: nothing is unknown that could be known, nothing
-// is there twice, no code is lost, wrong or changes, what runs goes on running, and once all is removed nothing is left.
+// kill -9 at random instants under churn, of berth, of containerd, of both, of shims: nothing is
+// unknown that could be known, nothing exists twice, no code is lost, wrong or changes, what runs
+// goes on running, and once all is removed nothing is left.
 func TestKill9AtRandomInstants(t *testing.T) {
 	for _, external := range []bool{false, true} {
 		name, victims := "embedded", []string{"berth", "shims"}

@@ -11,8 +11,8 @@ import (
 	"berth/test/node"
 )
 
-// A shim with a sandbox API, by containerd's own sandbox controller, behind the same verbs as the built-in pause process: it
-// is watched, recovered, stopped, and given back with the same retries.
+// A shim with a sandbox API, by containerd's own sandbox controller, behind the same verbs as the
+// built-in pause process: it is watched, recovered, stopped, and given back with the same retries.
 func TestSandboxesOfContainerdsController(t *testing.T) {
 	both(t, []string{"--set", `runtimes.runc.sandboxer="shim"`}, func(t *testing.T, n *node.Node, f *faults) {
 		cfg := n.PodConfig()
@@ -28,7 +28,8 @@ func TestSandboxesOfContainerdsController(t *testing.T) {
 		if st := n.Container(runs); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || !ready() {
 			t.Fatalf("after a restart: ready %v, %v", ready(), st)
 		}
-		// The sandbox's own process ends by itself: the pod is not ready any more, and its containers are there to be stopped.
+		// The sandbox's own process ends by itself: the pod is not ready any more, and its
+		// containers are there to be stopped.
 		if err := syscall.Kill(n.SandboxPid(pod), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}

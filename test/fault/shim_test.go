@@ -12,7 +12,8 @@ import (
 	"berth/test/node"
 )
 
-// expectExact expects a code that only the kernel could tell. Where it cannot, the code may be unknown, never another one.
+// expectExact expects a code that only the kernel could report. Where it cannot, the code may be
+// unknown, never another one.
 func expectExact(t *testing.T, n *node.Node, id string, code int32) {
 	t.Helper()
 	st := n.Ended(id)
@@ -34,8 +35,8 @@ func killShim(t *testing.T, n *node.Node, pod string) {
 	}
 }
 
-// PROPERTIES 5: the shim is killed before the exit. containerd's clean-up is held up, so that the process ends in its own
-// way: its code is told, and not what the clean-up would say.
+// PROPERTIES 5: the shim is killed before the exit. containerd's clean-up is held up, so that the
+// process ends in its own way: its code is reported, and not what the clean-up would say.
 func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		f.set("shim.cleanup", "stall")
@@ -57,8 +58,9 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 	})
 }
 
-// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and the pod is NOTREADY. A kernel
-// that does not tell codes leaves only containerd's word for it, which is the same whatever the process ended with.
+// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and the
+// pod is NOTREADY. A kernel that does not report codes leaves only what containerd reports, which
+// is the same whatever the process ended with.
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		pod, id := n.Sh(exitOnTerm(42))
@@ -76,8 +78,8 @@ func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 	})
 }
 
-// The shim dies at the exit: when it is about to publish it, when it just has, and in the deletion that follows, before
-// and after it was done, or while runc is at it.
+// The shim dies at the exit: when it is about to publish it, when it just has, and in the deletion
+// that follows, before and after it was done, or while runc is at it.
 func TestTheCodeSurvivesAShimThatDiesAtTheExit(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		for _, rule := range []struct{ step, action string }{
@@ -92,7 +94,7 @@ func TestTheCodeSurvivesAShimThatDiesAtTheExit(t *testing.T) {
 				t.Fatal(err)
 			}
 			expectExact(t, n, id, 42)
-			n.Until(rule.step+" "+rule.action+" was met", func() bool { return len(f.hits(rule.step)) == 1 })
+			n.Until(rule.step+" "+rule.action+" acted", func() bool { return len(f.hits(rule.step)) == 1 })
 			if rule.step == "runc.delete" {
 				killShim(t, n, pod)
 				f.clear(rule.step)
@@ -121,8 +123,9 @@ func TestTheCodeSurvivesAShimKilledAfterTheExit(t *testing.T) {
 	})
 }
 
-// PROPERTIES 2: nobody tells of the exit. With the kernel as witness that is no loss at all; where it cannot speak, the
-// shim's answer to containerd's Wait does; where that stays out, too, the audit asks.
+// PROPERTIES 2: nobody publishes the exit. With the kernel as witness nothing is lost; where it
+// cannot speak, the shim's answer to containerd's Wait does; where that does not come either, the
+// audit asks.
 func TestAnExitWhoseEventIsSwallowedIsSeenWithoutARestart(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is a node to be tested: the built berth as its own process, spoken to over its socket, with a containerd
-// inside or beside it, and with directories, a bridge, a subnet and a cgroup parent of its own.
+// Package node is a node to be tested: the built berth as its own process, spoken to over its
+// socket, with a containerd inside or beside it, and with directories, a bridge, a subnet and a
+// cgroup parent of its own.
 //
 // # Use
 //
@@ -11,9 +12,11 @@
 //
 // # What it promises
 //
-//   - What fails, fails the test: without root, or without what `make tools build` builds, it does not skip.
-//   - At the test's end all pods are removed, berth and containerd are stopped, and everything that they could have left is
-//     looked for: see leaks.go. What is found fails the test, is named, and is taken away.
+//   - What fails, fails the test: without root, or without what `make tools build` builds, it does
+//     not skip.
+//   - At the test's end all pods are removed, berth and containerd are stopped, and everything that
+//     they could have left is looked for: see leaks.go. What is found fails the test, is named, and
+//     is taken away.
 //   - Several nodes may run side by side, also from several test binaries.
 //
 // # To look at it live

@@ -29,7 +29,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// patience is how long what ends by itself, such as a shim, may take to do so.
+// patience is how long a process that ends by itself, such as a shim, may take to end.
 const patience = 10 * time.Second
 
 // remains are names of files below Node.Dir that exist only while something is held.
@@ -58,7 +58,8 @@ func (n *Node) left() []string {
 	return slices.Concat(n.leftProcesses(), n.leftMounts(), n.leftFiles(), n.leftCgroups(), n.leftLinks(), n.leftRules(n.seen.all()))
 }
 
-// NoLeaks fails the test for everything that is left of pods that were removed, while the node goes on.
+// NoLeaks fails the test for everything that is left of pods that were removed, while the node goes
+// on.
 func (n *Node) NoLeaks(ctx context.Context) {
 	n.t.Helper()
 	n.leaksInContainerd(ctx)
@@ -76,7 +77,7 @@ func (n *Node) NoLeaks(ctx context.Context) {
 	}
 }
 
-// wait looks until nothing is left, or for so long as anything may take.
+// wait looks until nothing is left, for as long as patience at most.
 func wait(look func() []string) []string {
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		left := look()
@@ -127,7 +128,8 @@ func (n *Node) leftFiles() (left []string) {
 	for _, pattern := range remains {
 		found, _ := filepath.Glob(filepath.Join(n.Dir, pattern))
 		for _, f := range found {
-			// A bundle that containerd was killed while deleting stays as .ID, empty of everything that runs.
+			// A bundle that containerd was killed while deleting stays as .ID, empty of everything
+			// that runs.
 			if !strings.HasPrefix(filepath.Base(f), ".") {
 				left = append(left, f)
 			}
@@ -136,7 +138,8 @@ func (n *Node) leftFiles() (left []string) {
 	return left
 }
 
-// cgroups are the directories below the pods' cgroup parent, in each hierarchy; those of the parent itself for "".
+// cgroups are the directories below the pods' cgroup parent, in each hierarchy; those of the parent
+// itself for "".
 func (n *Node) cgroups(below string) []string {
 	var found []string
 	for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
@@ -176,7 +179,7 @@ func (n *Node) leftLinks() (left []string) {
 	return left
 }
 
-// rule is a rule or a chain of a pod's in the host's tables.
+// rule is a rule or a chain in the host's tables that belongs to a pod.
 type rule struct{ table, line string }
 
 // chain is the chain's name when the rule declares one, else "".
@@ -256,7 +259,7 @@ func (n *Node) sweepRules() {
 	}
 }
 
-// sweep takes away what was left, so that it is nobody else's trouble.
+// sweep removes what was left, so that it does not disturb other tests.
 func (n *Node) sweep() {
 	n.sweepRules()
 	kill := func(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
@@ -283,7 +286,8 @@ func (n *Node) sweep() {
 	}
 }
 
-// leaksInContainerd fails the test for what containerd and berth still know of, all pods being removed.
+// leaksInContainerd fails the test for what containerd and berth still list after all pods were
+// removed.
 func (n *Node) leaksInContainerd(ctx context.Context) {
 	n.t.Helper()
 	ctx, conn, err := n.dialContainerd(ctx)
@@ -297,7 +301,8 @@ func (n *Node) leaksInContainerd(ctx context.Context) {
 	}
 }
 
-// dialContainerd connects to the node's containerd, wherever it runs. The context names berth's namespace.
+// dialContainerd connects to the node's containerd, wherever it runs. The context names berth's
+// namespace.
 func (n *Node) dialContainerd(ctx context.Context) (context.Context, *grpc.ClientConn, error) {
 	socket := n.external
 	if socket == "" {

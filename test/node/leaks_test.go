@@ -15,7 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The look for leaks sees each kind of thing that a running pod holds: what it does not see it could not miss.
+// The look for leaks sees each kind of thing that a running pod holds: what it does not see it
+// could not miss.
 func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
 	Both(t, func(t *testing.T, n *Node) {
 		cfg := n.PodConfig()

@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/network"
+	bridges "berth/internal/network"
 	"berth/internal/testimage"
 )
 
@@ -65,8 +65,27 @@ func TempDir(t testing.TB) string {
 
 var instances atomic.Int32
 
-// Node is one berth with its directories, and the containerd it uses if that is external. Calls are made through
-// the embedded client, which Restart and Start replace.
+// network is the second byte of the addresses of this process's nodes. No other process has the
+// same: it is claimed with a lock on a file, which ends with the process.
+var network = sync.OnceValue(func() int {
+	const first, count = 90, 100
+	for i := range count {
+		n := first + (os.Getpid()+i)%count
+		path := filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-10.%d.lock", n))
+		fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_CLOEXEC, 0o600)
+		if err != nil {
+			panic(err)
+		}
+		if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			return n // open for as long as the process lives
+		}
+		_ = syscall.Close(fd)
+	}
+	panic("all networks for tests are in use")
+})
+
+// Node is one berth with its directories, and the containerd it uses if that is external. Calls are
+// made through the embedded client, which StartBerth replaces.
 type Node struct {
 	*cri.Client
 	Dir        string // everything of the node's is below it
@@ -100,7 +119,8 @@ type Options struct {
 	Stderr *os.File
 }
 
-// Start brings up a node; the test's end removes all pods, stops it and looks for leaks.
+// Start starts a node. At the test's end all pods are removed, the node is stopped, and leaks are
+// looked for.
 func Start(t testing.TB, o Options) *Node {
 	t.Helper()
 	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, stderr: o.Stderr}
@@ -112,7 +132,7 @@ func Start(t testing.TB, o Options) *Node {
 	n.Dir = dir
 	k := int(instances.Add(1))
 	n.Bridge = fmt.Sprintf("be%d-%d", os.Getpid()%100000, k)
-	n.Subnet = fmt.Sprintf("10.%d.%d.0/24", 90+os.Getpid()%100, k)
+	n.Subnet = fmt.Sprintf("10.%d.%d.0/24", network(), k%250+1)
 	n.Cgroup = fmt.Sprintf("/be%d-%d", os.Getpid(), k)
 	runc, cni := o.Runc, o.CNI
 	if n.libexec == "" {
@@ -268,7 +288,7 @@ func (n *Node) stop() {
 	if l, err := netlink.LinkByName(n.Bridge); err == nil {
 		_ = netlink.LinkDel(l)
 	}
-	bridge := network.Bridge{Name: n.Bridge, Subnet: n.Subnet}
+	bridge := bridges.Bridge{Name: n.Bridge, Subnet: n.Subnet}
 	for exec.Command("iptables", append([]string{"-w", "-t", "nat", "-D"}, bridge.Rule()...)...).Run() == nil { // until there is none
 	}
 	if err := os.RemoveAll(n.Dir); err != nil {

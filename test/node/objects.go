@@ -17,7 +17,7 @@ import (
 
 var names atomic.Int32
 
-// PodConfig is a pod of an unused name.
+// PodConfig is the configuration of a pod with an unused name.
 func (n *Node) PodConfig() *runtimeapi.PodSandboxConfig {
 	name := fmt.Sprintf("pod%d", names.Add(1))
 	return &runtimeapi.PodSandboxConfig{
@@ -29,7 +29,7 @@ func (n *Node) PodConfig() *runtimeapi.PodSandboxConfig {
 	}
 }
 
-// ContainerConfig is a container of Busybox with a log.
+// ContainerConfig is the configuration of a container of Busybox that has a log.
 func ContainerConfig(name string, command ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: Busybox}, Command: command, LogPath: name + ".log",
@@ -41,7 +41,7 @@ func ContainerConfig(name string, command ...string) *runtimeapi.ContainerConfig
 	}
 }
 
-// Pod runs a sandbox.
+// Pod runs a sandbox and returns its ID.
 func (n *Node) Pod(cfg *runtimeapi.PodSandboxConfig) string {
 	n.t.Helper()
 	resp, err := n.RunPodSandbox(n.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
@@ -51,7 +51,7 @@ func (n *Node) Pod(cfg *runtimeapi.PodSandboxConfig) string {
 	return resp.GetPodSandboxId()
 }
 
-// Create makes a container.
+// Create makes a container and returns its ID.
 func (n *Node) Create(pod string, sandbox *runtimeapi.PodSandboxConfig, cfg *runtimeapi.ContainerConfig) string {
 	n.t.Helper()
 	resp, err := n.CreateContainer(n.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: cfg, SandboxConfig: sandbox})
@@ -61,7 +61,7 @@ func (n *Node) Create(pod string, sandbox *runtimeapi.PodSandboxConfig, cfg *run
 	return resp.GetContainerId()
 }
 
-// Run makes a container and starts it.
+// Run makes a container, starts it, and returns its ID.
 func (n *Node) Run(pod string, sandbox *runtimeapi.PodSandboxConfig, cfg *runtimeapi.ContainerConfig) string {
 	n.t.Helper()
 	id := n.Create(pod, sandbox, cfg)
@@ -100,10 +100,10 @@ func (n *Node) Ended(id string) *runtimeapi.ContainerStatus {
 	return st
 }
 
-// Until waits for a condition, and fails the test when it does not come true in half a minute.
+// Until waits for a condition, and fails the test if it is not true within a minute.
 func (n *Node) Until(what string, ok func() bool) {
 	n.t.Helper()
-	for range 3000 {
+	for range 6000 {
 		if ok() {
 			return
 		}
@@ -112,7 +112,7 @@ func (n *Node) Until(what string, ok func() bool) {
 	n.t.Fatalf("still not: %s", what)
 }
 
-// Log is what a container wrote, without stamps.
+// Log is what a container wrote, without the stamps of the log format.
 func (n *Node) Log(id string) string {
 	n.t.Helper()
 	b, err := os.ReadFile(n.Container(id).GetLogPath())
@@ -121,9 +121,12 @@ func (n *Node) Log(id string) string {
 	}
 	var out strings.Builder
 	for line := range strings.Lines(string(b)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // it is being written
+		}
 		f := strings.SplitN(line, " ", 4)
 		if len(f) != 4 {
-			n.t.Fatalf("no log line: %q", line)
+			n.t.Fatalf("not a line of a log: %q", line)
 		}
 		text := f[3]
 		if f[2] == "P" {
@@ -134,7 +137,8 @@ func (n *Node) Log(id string) string {
 	return out.String()
 }
 
-// ExpectExit fails the test unless a container ended so, in a plausible order of instants.
+// ExpectExit fails the test unless a container ended with a code and a reason, and was created,
+// started and finished in that order.
 func ExpectExit(t testing.TB, st *runtimeapi.ContainerStatus, code int32, reason string) {
 	t.Helper()
 	if st.GetExitCode() != code || st.GetReason() != reason {
@@ -145,7 +149,7 @@ func ExpectExit(t testing.TB, st *runtimeapi.ContainerStatus, code int32, reason
 	}
 }
 
-// Exact reports whether the kernel itself can tell exit codes here (Linux 6.15).
+// Exact reports whether the kernel reports exit codes here (Linux 6.15).
 func (n *Node) Exact() bool {
 	n.t.Helper()
 	st, err := n.RuntimeServiceClient.Status(n.t.Context(), &runtimeapi.StatusRequest{Verbose: true})
@@ -181,13 +185,13 @@ func (n *Node) Processes() []string {
 	return found
 }
 
-// Addresses are the files of host-local for the addresses that are taken.
+// Addresses are the files that host-local keeps for addresses that are in use.
 func (n *Node) Addresses() []string {
 	found, _ := filepath.Glob(n.Dir + "/lib/ipam/*/[0-9]*")
 	return found
 }
 
-// Pid is the process of a container that runs.
+// Pid is the ID of the process of a container that runs.
 func (n *Node) Pid(id string) int {
 	n.t.Helper()
 	resp, err := n.ContainerStatus(n.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
@@ -197,7 +201,7 @@ func (n *Node) Pid(id string) int {
 	return n.pidIn(resp.GetInfo(), id)
 }
 
-// SandboxPid is the process of a sandbox that runs.
+// SandboxPid is the ID of the process of a sandbox that runs.
 func (n *Node) SandboxPid(id string) int {
 	n.t.Helper()
 	resp, err := n.PodSandboxStatus(n.t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})

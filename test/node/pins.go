@@ -13,8 +13,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// seen collects the IDs of all pods that a node ever made a network for, those that nobody was told of included: by them
-// what they left in the host's tables can be told from what others left.
+// seen collects the IDs of all pods that a node has ever made a network for, including those whose
+// creation failed. By these IDs, what the pods left in the host's tables can be distinguished from
+// what others left.
 type seen struct {
 	w    *fsnotify.Watcher
 	done chan struct{}

@@ -21,7 +21,7 @@ type Process struct {
 	done chan struct{}
 }
 
-// lines collects output and tells when a line comes.
+// lines collects output and passes each line on.
 type lines struct {
 	mu   sync.Mutex
 	all  bytes.Buffer
@@ -48,7 +48,7 @@ func (l *lines) String() string {
 	return l.all.String()
 }
 
-// Spawn starts a program that finds the node's shim and runc in PATH. The caller ends it.
+// Spawn starts a program that finds the node's shim and runc in its PATH. The caller ends it.
 func (n *Node) Spawn(name string, args ...string) *Process {
 	n.t.Helper()
 	return n.spawn(nil, nil, nil, name, args...)
@@ -61,7 +61,7 @@ func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name strin
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(append(os.Environ(), "PATH="+n.libexec+":"+os.Getenv("PATH")), env...)
 	cmd.ExtraFiles = files
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what a terminal sends to the test is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it does not get what a terminal sends to the test
 	r, w, err := os.Pipe()
 	if err != nil {
 		n.t.Fatal(err)
@@ -80,7 +80,7 @@ func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name strin
 	return p
 }
 
-// Kill sends a signal and waits for the end.
+// Kill sends a signal and waits for the end of the process.
 func (p *Process) Kill(sig syscall.Signal) {
 	_ = p.cmd.Process.Signal(sig)
 	<-p.done
@@ -89,19 +89,20 @@ func (p *Process) Kill(sig syscall.Signal) {
 // Signal sends a signal.
 func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
-// Wait waits for the end and returns the exit code; -1 after a signal.
+// Wait waits for the end of the process and returns its exit code; -1 after a signal.
 func (p *Process) Wait() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Pid is the process's.
+// Pid is the ID of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Output is all that was written so far.
+// Output is what the process has written so far.
 func (p *Process) Output() string { return p.out.String() }
 
-// eachProcess calls f with every process of this host and its command line, arguments separated by zeros.
+// eachProcess calls f with every process of this host and its command line, arguments separated by
+// zeros.
 func eachProcess(f func(pid int, cmdline []byte)) {
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range found {
@@ -115,7 +116,8 @@ func eachProcess(f func(pid int, cmdline []byte)) {
 	}
 }
 
-// Shims are the pids of the node's shims by the ID that each was started for. What starts one, or cleans up after one, is none.
+// Shims are the pids of the node's shims by the ID that each was started for. A process
+// that starts a shim, or cleans up after one, is not among them.
 func (n *Node) Shims() map[string]int {
 	found := map[string]int{}
 	eachProcess(func(pid int, b []byte) {

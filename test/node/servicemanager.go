@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serviceManager stands for systemd: it keeps the descriptors that berth hands it, and passes them to the next one
-// (sd_notify(3), sd_listen_fds(3)).
+// serviceManager stands for systemd: it keeps the descriptors that berth hands it, and passes them
+// to the next one (sd_notify(3), sd_listen_fds(3)).
 type serviceManager struct {
 	conn *net.UnixConn
 	done chan struct{}
@@ -67,20 +67,26 @@ func (m *serviceManager) take() bool {
 	return true
 }
 
-// Kept are the names of what the service manager keeps, sorted.
+// listener is the name of berth's own socket, which the service manager keeps for as long as the
+// node exists.
+const listener = "berth-cri"
+
+// Kept are the names of what the service manager keeps, sorted, without berth's socket.
 func (n *Node) Kept() []string {
 	n.manager.mu.Lock()
 	defer n.manager.mu.Unlock()
 	var names []string
 	for name := range n.manager.kept {
-		names = append(names, name)
+		if name != listener {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names
 }
 
-// heritage is what a berth that starts gets: its environment and descriptors from 3 on, copies that the caller closes: what is
-// kept may be dropped at any time.
+// heritage is what a berth gets when it starts: its environment and descriptors from 3 on, copies
+// that the caller closes: what is kept may be dropped at any time.
 func (m *serviceManager) heritage() (env []string, files []*os.File) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,8 +106,11 @@ func (m *serviceManager) heritage() (env []string, files []*os.File) {
 func (m *serviceManager) stop() (left int) {
 	_ = m.conn.Close()
 	<-m.done
-	for _, f := range m.kept {
+	for name, f := range m.kept {
 		_ = f.Close()
+		if name != listener {
+			left++
+		}
 	}
-	return len(m.kept)
+	return left
 }

@@ -32,12 +32,13 @@ type Berth struct {
 
 // Boot starts a berth on the records in dir and returns once it would serve. It returns an error
 // when the berth dies, or ctx ends, before that.
-func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth, error) {
+func (w *World) Boot(ctx context.Context, dir string) (*Berth, error) {
 	store, err := state.Open(filepath.Join(dir, "root"))
 	if err != nil {
 		return nil, err
 	}
 	l := w.begin()
+	log := slog.New(slog.NewTextHandler(journal{w, l}, nil))
 	b := &Berth{w: w, life: l, store: store, done: make(chan error, 1)}
 	client, err := w.client(l)
 	if err != nil {
@@ -58,6 +59,7 @@ func (w *World) Boot(ctx context.Context, dir string, log *slog.Logger) (*Berth,
 			Store:   disk{w, l, store},
 		},
 		Load:          store.Load,
+		Restored:      k.forgetUnclaimed,
 		Follow:        adapter.Follow,
 		ImageChanged:  func(string) {},
 		RefreshImages: func(context.Context) error { return nil },

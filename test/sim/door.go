@@ -83,6 +83,7 @@ func (w *World) read(ctx context.Context, l *life, op, id string, look func() er
 	}
 	w.calls[op+" "+id]++
 	if r := w.match(op, id); r != nil {
+		w.unanswered(op, id)
 		if r.stall > 0 {
 			if err := w.stallLocked(ctx, l, op, id, r.stall); err != nil {
 				return err
@@ -92,7 +93,18 @@ func (w *World) read(ctx context.Context, l *life, op, id string, look func() er
 			return fmt.Errorf("%s %s: %w", op, id, r.err)
 		}
 	}
-	return look()
+	err := look()
+	if err != nil {
+		w.unanswered(op, id)
+	}
+	return err
+}
+
+// unanswered notes that a question about a task was not answered, or not in time.
+func (w *World) unanswered(op, id string) {
+	if p := w.inits[id]; p != nil && (op == "get-task" || op == "wait-task") {
+		p.unanswered = true
+	}
 }
 
 // later carries out what its caller has given up.

@@ -35,10 +35,17 @@ func effects(lines []string) []string {
 // indent marks the lines of berth's log.
 const indent = "      "
 
-// journal makes berth's log a part of the world's journal.
-type journal struct{ w *World }
+// journal makes the log of one life of berth a part of the world's journal. What a dead berth logs is
+// dropped.
+type journal struct {
+	w *World
+	l *life
+}
 
 func (j journal) Write(b []byte) (int, error) {
+	if j.l.dead() {
+		return len(b), nil
+	}
 	_, text, _ := strings.Cut(string(b), "level=")
 	j.w.line(indent + strings.TrimSpace(text))
 	return len(b), nil

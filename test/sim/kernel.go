@@ -37,17 +37,19 @@ func (k kernel) fact(p *process) exit.Fact {
 // Watch implements pod.Kernel.
 func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	err := k.w.do(context.Background(), k.l, "watch", id, func() error {
-		proc := k.w.procs[p.Pid]
-		if kept := k.w.kept[id]; kept != nil {
-			proc = kept
-		} else if proc == nil || proc.reaped || p.StartTicks != 0 && p.StartTicks != proc.ticks || p.BootID != "" && p.BootID != bootID {
+		if old := k.l.watched[id]; old != nil && old.is(p) {
+			p = old.identity()
+			return nil
+		}
+		proc := k.open(id, p)
+		if proc == nil {
 			return fmt.Errorf("watch %s: %w", short(id), errdefs.ErrNotFound)
 		}
 		k.l.watched[id] = proc
 		if k.w.Keeper {
 			k.w.kept[id] = proc
 		}
-		p.Pid, p.StartTicks, p.BootID = proc.pid, proc.ticks, bootID
+		p = proc.identity()
 		if proc.ended {
 			proc.kept = true
 			go k.w.notify(k.l, proc)
@@ -58,6 +60,46 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 }
 
 const bootID = "boot"
+
+// open finds the process of an identity: by the pidfd that an earlier life left for id, if that one is
+// its, or by its pid. The world must be locked.
+func (k kernel) open(id string, p pidfd.Process) *process {
+	left := k.l.inherited[id]
+	delete(k.l.inherited, id)
+	if left != nil && !left.reaped && (p.Pid == 0 || p.Pid == left.pid) {
+		return left
+	}
+	proc := k.w.procs[p.Pid]
+	if proc != nil && !proc.reaped && proc.is(p) {
+		return proc
+	}
+	if left != nil && left.reaped {
+		return left
+	}
+	return nil
+}
+
+// is reports whether p is the process of an identity.
+func (p *process) is(i pidfd.Process) bool {
+	return p.pid == i.Pid && (i.StartTicks == 0 || i.StartTicks == p.ticks) && (i.BootID == "" || i.BootID == bootID)
+}
+
+func (p *process) identity() pidfd.Process {
+	return pidfd.Process{Pid: p.pid, StartTicks: p.ticks, BootID: bootID}
+}
+
+// forgetUnclaimed drops the pidfds of an earlier life that nobody has asked for.
+func (k kernel) forgetUnclaimed() {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if k.l.dead() {
+		return
+	}
+	for id := range k.l.inherited {
+		delete(k.l.inherited, id)
+		delete(k.w.kept, id)
+	}
+}
 
 // report hands the exit of p to berth.
 func (k kernel) report(p *process) {
@@ -77,6 +119,7 @@ func (k kernel) Forget(id string) {
 		return
 	}
 	delete(k.l.watched, id)
+	delete(k.l.inherited, id)
 	delete(k.w.kept, id)
 }
 

@@ -94,7 +94,7 @@ var operations = []string{
 	"create-sandbox", "delete-sandbox", "create-container", "delete-container", "prepare-snapshot", "remove-snapshot",
 	"create-task", "start-task", "kill-task", "delete-task", "get-task", "wait-task", "list-containers",
 	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "cni-del",
-	"files", "files-remove", "files-list", "oom", "commit", "watch", "signal", "mounts",
+	"files", "files-remove", "files-list", "commit", "watch", "signal", "mounts",
 }
 
 func (s *Story) step(r *rand.Rand) {

@@ -33,6 +33,7 @@ import (
 //	boot berth|containerd
 //	disk full|ok
 //	kernel exact|blind              whether it reports exit codes; must come first
+//	keeper                          a service manager keeps the pidfds; must come first
 //	subscribe, unsubscribe          to container events; boot berth subscribes
 //	advance 10s
 //	heal                            ends fail, stall, swallow and a full disk
@@ -190,6 +191,8 @@ func (s *Story) do(st statement) error {
 		s.World.DiskFull(name == "full")
 	case "kernel":
 		s.World.Exact = name == "exact"
+	case "keeper":
+		s.World.Keeper = true
 	case "subscribe":
 		s.Subscribe()
 	case "unsubscribe":

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -75,7 +74,7 @@ func (s *Story) Boot() error {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Minute)
 	defer cancel()
-	b, err := s.World.Boot(ctx, s.dir, slog.New(slog.NewTextHandler(journal{s.World}, nil)))
+	b, err := s.World.Boot(ctx, s.dir)
 	if err != nil {
 		return fmt.Errorf("boot: %w", err)
 	}

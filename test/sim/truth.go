@@ -26,11 +26,14 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	case !p.ended && p.started:
 		v.problemLocked("%s is EXITED with %d %s, and its process lives", short(id), code, reason)
 	case reason == "StartError" || !p.ended:
-		if reason != "StartError" || p.started && !p.killed {
+		// What was made for a start that failed is ended by SIGKILL. If the process ended by a SIGKILL of
+		// somebody else's, berth cannot see the difference.
+		if reason != "StartError" || p.started && !p.killed && p.code != 137 {
 			v.problemLocked("%s was started and ended by itself with %d: that is not a StartError", short(id), p.code)
 		}
 	case reason == "Unknown" && code == 255:
-		if final && !v.w.unknowable(p) {
+		// A process that never ran the user's program has no code that anybody would want to know.
+		if final && p.started && !v.w.unknowable(p) {
 			v.problemLocked("%s ended with %d, which could be known and is Unknown", short(id), p.code)
 		}
 	case code != p.code:
@@ -44,7 +47,7 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *process) {
 	want := max(p.at.UnixNano(), st.GetStartedAt())
 	off := time.Duration(st.GetFinishedAt() - want).Abs()
-	known := v.w.notified(p) || p.away && !p.lost
+	known := v.w.notified(p) || p.away && !p.lost && !p.unanswered
 	if off > time.Millisecond && !v.guessed[p.id] && known && v.w.Exact {
 		v.problemLocked("%s ended at %s and is reported at %s", short(p.id),
 			p.at.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))

@@ -67,9 +67,10 @@ type World struct {
 
 // life is one berth's access to the world, until it dies.
 type life struct {
-	gone    chan struct{} // closed at its death
-	watched map[string]*process
-	notify  func(p *process) // is called when a process that it watches ended
+	gone      chan struct{} // closed at its death
+	watched   map[string]*process
+	inherited map[string]*process // whose pidfds an earlier life left, until they are asked for
+	notify    func(p *process)    // is called when a process that it watches ended
 }
 
 func (l *life) dead() bool {
@@ -105,6 +106,8 @@ type process struct {
 	kept bool
 	// away: no berth ran when it ended.
 	away bool
+	// unanswered: containerd was asked about its task and could not say.
+	unanswered bool
 	// lost: its shim died, or containerd dropped its task, so that only the kernel can know the
 	// code.
 	lost bool
@@ -155,7 +158,7 @@ func (w *World) begin() *life {
 		panic("two berths at the same time")
 	}
 	w.note("--- berth starts", "")
-	w.life = &life{gone: make(chan struct{}), watched: map[string]*process{}}
+	w.life = &life{gone: make(chan struct{}), watched: map[string]*process{}, inherited: maps.Clone(w.kept)}
 	return w.life
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command faulty fails, stalls or dies on demand. Under the name of runc, of a CNI plug-in or of containerd's shim it
-// does what that program does, but for the steps that a rule is about. berth's fault tests put it in their places.
+// Command faulty fails, stalls or dies on demand. Under the name of runc, of a CNI plug-in or of
+// containerd's shim it does what that program does, but for the steps that a rule is about. berth's
+// fault tests put it in their places.
 //
-// It is installed as BASE/ANY/NAME, with the program it stands for at BASE/real/NAME (the shim is linked in) and the
-// rules in BASE/rules. A rule is a file named PROGRAM.STEP, read at each step, so that rules come and go while
-// programs run:
+// It is installed as BASE/ANY/NAME, with the program that it replaces at BASE/real/NAME (the shim
+// is linked in) and the rules in BASE/rules. A rule is a file named PROGRAM.STEP, read at each
+// step, so that rules come and go while programs run:
 //
 //	runc.COMMAND            create, start, kill, delete, state ...
 //	PLUGIN.COMMAND          bridge.ADD, portmap.DEL ...
@@ -20,12 +21,14 @@
 //	fail TEXT               an error that says TEXT
 //	die                     SIGKILL to itself
 //	swallow                 succeed without doing it
-//	stall-after, fail-after TEXT, die-after     the same once it was done, before anybody is told
+//	stall-after, fail-after TEXT, die-after     the same after the step was done and before its caller
+//	                                            gets the answer
 //
 // and further lines what it is limited to:
 //
 //	id PREFIX               a container or pod whose ID begins so; several lines: any of these
 //	times N                 the first N times
 //
-// Each time that a rule acts, a line "PID ID" is added to BASE/rules/PROGRAM.STEP.hits before it does.
+// Each time that a rule acts, a line "PID ID" is added to BASE/rules/PROGRAM.STEP.hits before it
+// does.
 package main

@@ -29,7 +29,8 @@ type rule struct {
 	arg    string
 }
 
-// find reads the rule for a step of id. ok is false when there is none, or it is not about this id, or used up.
+// find reads the rule for a step of id. ok is false when there is none, or it is not about this id,
+// or used up.
 func find(step, id string) (r rule, ok bool) {
 	r.path = filepath.Join(base(), "rules", step)
 	b, err := os.ReadFile(r.path)
@@ -47,7 +48,7 @@ func find(step, id string) (r rule, ok bool) {
 			meant = meant || strings.HasPrefix(id, value)
 		case "times":
 			if times, err = strconv.Atoi(value); err != nil {
-				complain("%s: times %q is no number", r.path, value)
+				complain("%s: times %q is not a number", r.path, value)
 			}
 		case "":
 		default:
@@ -86,7 +87,8 @@ func complain(format string, args ...any) {
 // errSwallowed says that the step is not to be done, and that it succeeds.
 var errSwallowed = errors.New("swallowed")
 
-// before does what a rule asks for ahead of its step. An error other than errSwallowed is the step's.
+// before does what a rule asks for ahead of its step. An error other than errSwallowed is the
+// step's.
 func (r rule) before() error {
 	switch r.action {
 	case "stall":

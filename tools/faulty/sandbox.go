@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A shim with a sandbox API, which runc's lacks: the sandbox is a pause process in the pod's network namespace, and a child
-// of the shim's. The containers are runc's, in the same shim.
+// A shim with a sandbox API, which runc's lacks: the sandbox is a pause process in the pod's
+// network namespace, and a child of the shim's. The containers are runc's, in the same shim.
 func init() {
 	registry.Register(&plugin.Registration{
 		Type: plugins.TTRPCPlugin, ID: "sandbox", Requires: []plugin.Type{plugins.InternalPlugin},
@@ -57,7 +57,7 @@ type sandboxes struct {
 	finished time.Time
 }
 
-// RegisterTTRPC implements the shim's.
+// RegisterTTRPC registers the sandbox service with the shim's server.
 func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
 	sandboxapi.RegisterTTRPCSandboxService(server, s)
 	return nil

@@ -43,7 +43,7 @@ func init() {
 	})
 }
 
-// step applies the rule for a step of id round f.
+// step runs f, which is a step of id, as the rule for that step says.
 func step(name, id string, f func() error) error {
 	r, ok := find("shim."+name, id)
 	if !ok {
@@ -75,7 +75,8 @@ func (p publisher) Publish(ctx context.Context, topic string, event events.Event
 
 type interceptor struct{}
 
-// UnaryServerInterceptor stands before each method of the task service. An answer cannot be swallowed.
+// UnaryServerInterceptor stands before each method of the task service. An answer cannot be
+// swallowed.
 func (interceptor) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		if sandboxed.Load() && strings.HasSuffix(info.FullMethod, ".Task/Shutdown") {

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+)
+
+// Drain ends the server so that its clients notice as little as possible. The caller calls it once, instead
+// of Stop.
+//
+// The server stops accepting connections and tells its clients to make new calls elsewhere, which is on new
+// connections: they wait in the listener's backlog for the next server, if somebody keeps the listener.
+// When the clients have learnt that, Drain waits for the unary calls in flight. Then it ends the streams; a
+// client that subscribes again at once does so on a new connection. What has not ended after about timeout
+// is cut off.
+func (s *Server) Drain(timeout time.Duration) {
+	graceful := make(chan struct{})
+	go func() { // GracefulStop also waits for handlers that ignore their contexts, so nobody waits for it for ever
+		defer close(graceful)
+		s.GracefulStop()
+	}()
+	end := time.Now().Add(timeout)
+	s.wait(end, graceful, func() bool {
+		for c := range s.mu.conns {
+			if !c.moved() {
+				return false
+			}
+		}
+		return true
+	})
+	s.wait(end, graceful, func() bool { return s.mu.unary == 0 })
+	close(s.ending)
+	never := func() bool { return false }
+	s.wait(time.Now().Add(time.Second), graceful, never)
+	s.Stop()
+	s.wait(time.Now().Add(time.Second), graceful, never)
+}
+
+// wait waits until ok, which is called with the lock held, or until over is closed, at most until end.
+func (s *Server) wait(end time.Time, over <-chan struct{}, ok func() bool) {
+	t := time.NewTimer(time.Until(end))
+	defer t.Stop()
+	for {
+		s.mu.Lock()
+		if s.mu.changed == nil {
+			s.mu.changed = make(chan struct{})
+		}
+		done, changed := ok(), s.mu.changed
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-changed:
+		case <-over:
+			return
+		case <-t.C:
+			return
+		}
+	}
+}
+
+// change makes a change that Drain may wait for.
+func (s *Server) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	if s.mu.changed != nil {
+		close(s.mu.changed)
+		s.mu.changed = nil
+	}
+}
+
+// errEnding is what a stream ends with when berth stops.
+var errEnding = fmt.Errorf("berth is being stopped; subscribe again: %w", errdefs.ErrUnavailable)
+
+// endingStream is a stream whose context ends with the server.
+type endingStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s endingStream) Context() context.Context { return s.ctx }
+
+// Serve serves on a listener until the server is ended.
+func (s *Server) Serve(lis net.Listener) error { return s.Server.Serve(listener{lis, s}) }
+
+// listener makes the connections that Drain looks at.
+type listener struct {
+	net.Listener
+	server *Server
+}
+
+// Accept implements net.Listener.
+func (l listener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: nc, server: l.server}
+	l.server.change(func() { l.server.mu.conns[c] = true })
+	return c, nil
+}
+
+// conn is a connection that knows whether its client was asked to make new calls elsewhere. gRPC does not
+// report that, so the headers of the HTTP/2 frames are read on their way out (RFC 9113, section 4.1).
+type conn struct {
+	net.Conn
+	server *Server
+
+	header  [9]byte
+	filled  int // bytes of header
+	payload int // bytes to come before the next header
+	goAways atomic.Int32
+}
+
+const frameGoAway = 0x7
+
+// moved reports whether the client makes new calls elsewhere. gRPC sends two GOAWAY frames: one that
+// announces the end, together with a ping, and once the client has answered the ping, the final one.
+func (c *conn) moved() bool { return c.goAways.Load() >= 2 }
+
+// Write implements net.Conn. gRPC does not call it concurrently.
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent(p[:n])
+	return n, err
+}
+
+func (c *conn) sent(p []byte) {
+	for len(p) > 0 {
+		if c.payload > 0 {
+			n := min(c.payload, len(p))
+			c.payload, p = c.payload-n, p[n:]
+			continue
+		}
+		n := copy(c.header[c.filled:], p)
+		c.filled, p = c.filled+n, p[n:]
+		if c.filled < len(c.header) {
+			return
+		}
+		c.filled = 0
+		c.payload = int(c.header[0])<<16 | int(c.header[1])<<8 | int(c.header[2])
+		if c.header[3] == frameGoAway {
+			c.server.change(func() { c.goAways.Add(1) })
+		}
+	}
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.server.change(func() { delete(c.server.mu.conns, c) })
+	return c.Conn.Close()
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"berth/internal/stream"
+)
+
+// processURL is the type under which shims expect the specification of a process.
+const processURL = "types.containerd.io/opencontainers/runtime-spec/1/Process"
+
+// askExec is askShim for a call about an exec process. Such calls are counted by process and not by
+// task, so that exec processes do not use up what a container may have under way.
+func askExec[T any](ctx context.Context, c *Containerd, key stream.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
+	v, err := ask(ctx, c, key, f)
+	if err != nil {
+		return v, fmt.Errorf("%s exec process %s of container %s: %w", verb, key.Exec, key.Container, native(err))
+	}
+	return v, nil
+}
+
+func ask[T any](ctx context.Context, c *Containerd, key stream.Key, f func(ctx context.Context) (T, error)) (T, error) {
+	var none T
+	if c.setAside(key.Container) {
+		return none, fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
+	}
+	return askShim(ns(ctx), c, key.String(), f)
+}
+
+// CreateExec makes an exec process of a task.
+func (c *Containerd) CreateExec(ctx context.Context, key stream.Key, r stream.Request) error {
+	spec, err := json.Marshal(r.Process)
+	if err != nil {
+		return fmt.Errorf("encode specification of exec process %s: %w", key, err)
+	}
+	_, err = askExec(ctx, c, key, "create", func(ctx context.Context) (*emptypb.Empty, error) {
+		return c.client.TaskService().Exec(ctx, &tasks.ExecProcessRequest{
+			ContainerID: key.Container,
+			ExecID:      key.Exec,
+			Stdin:       r.Stdin,
+			Stdout:      r.Stdout,
+			Stderr:      r.Stderr,
+			Terminal:    r.Process.Terminal,
+			Spec:        &anypb.Any{TypeUrl: processURL, Value: spec},
+		})
+	})
+	return err
+}
+
+// StartExec lets an exec process run.
+func (c *Containerd) StartExec(ctx context.Context, key stream.Key) error {
+	_, err := askExec(ctx, c, key, "start", func(ctx context.Context) (*tasks.StartResponse, error) {
+		return c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: key.Container, ExecID: key.Exec})
+	})
+	return err
+}
+
+// WaitExec returns when an exec process has ended, with its exit code.
+func (c *Containerd) WaitExec(ctx context.Context, key stream.Key) (uint32, error) {
+	r, err := askExec(ctx, c, key, "wait for", func(ctx context.Context) (*tasks.WaitResponse, error) {
+		return c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: key.Container, ExecID: key.Exec})
+	})
+	return r.GetExitStatus(), err
+}
+
+// KillExec kills an exec process.
+func (c *Containerd) KillExec(ctx context.Context, key stream.Key) error {
+	_, err := askExec(ctx, c, key, "kill", func(ctx context.Context) (*emptypb.Empty, error) {
+		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{
+			ContainerID: key.Container,
+			ExecID:      key.Exec,
+			Signal:      uint32(unix.SIGKILL),
+		})
+	})
+	return err
+}
+
+// DeleteExec deletes an exec process that has ended, or that was never started.
+func (c *Containerd) DeleteExec(ctx context.Context, key stream.Key) error {
+	_, err := askExec(ctx, c, key, "delete", func(ctx context.Context) (*tasks.DeleteResponse, error) {
+		return c.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: key.Container, ExecID: key.Exec})
+	})
+	return err
+}
+
+// CloseExecStdin closes the shim's own end of the standard input of an exec process, so that the
+// process reads the end of it once berth has closed its end.
+func (c *Containerd) CloseExecStdin(ctx context.Context, key stream.Key) error {
+	_, err := askExec(ctx, c, key, "close standard input of", func(ctx context.Context) (*emptypb.Empty, error) {
+		return c.client.TaskService().CloseIO(ctx, &tasks.CloseIORequest{ContainerID: key.Container, ExecID: key.Exec, Stdin: true})
+	})
+	return err
+}
+
+// ResizeExec sets the size of the terminal of an exec process.
+func (c *Containerd) ResizeExec(ctx context.Context, key stream.Key, width, height uint16) error {
+	_, err := askExec(ctx, c, key, "resize terminal of", func(ctx context.Context) (*emptypb.Empty, error) {
+		return c.client.TaskService().ResizePty(ctx, &tasks.ResizePtyRequest{
+			ContainerID: key.Container,
+			ExecID:      key.Exec,
+			Width:       uint32(width),
+			Height:      uint32(height),
+		})
+	})
+	return err
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"testing"
+	"time"
+
+	eventtypes "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	"berth/internal/exit"
+	"berth/internal/pod"
+)
+
+// A start that kill -9 cut off was carried out by the shim all the same. The start that was asked for again
+// failed, since the task existed, or took the end of the first task for its own.
+func TestATaskThatACutOffCallMadeIsTakenBack(t *testing.T) {
+	f := &fake{}
+	f.add("pod", "", false)
+	f.add("c1", "pod", false)
+	f.tasks["c1"].Status, f.tasks["c1"].Pid, f.pid = task.Status_CREATED, 7, 7
+	a := f.adapter(t)
+	defer a.stop()
+	request := pod.TaskRequest{ID: "c1", Snapshotter: "fake", SnapshotKey: "c1"}
+	pid, err := a.CreateTask(t.Context(), request)
+	if err != nil || pid != 8 {
+		t.Fatalf("process %d, %v", pid, err)
+	}
+	var got []exit.Fact
+	for _, pid := range []uint32{7, 8} {
+		event, err := typeurl.MarshalAny(&eventtypes.TaskExit{ContainerID: "c1", ID: "c1", Pid: pid, ExitStatus: pid})
+		try(t, err)
+		e := &events.Envelope{Topic: "/tasks/exit", Timestamp: time.Now(), Event: event}
+		a.dispatch(e, Listener{Exited: func(f exit.Fact) { got = append(got, f) }})
+	}
+	if len(got) != 1 || got[0].Code != 8 {
+		t.Errorf("reported: %v", got)
+	}
+	f.tasks["c1"].Status = task.Status_RUNNING
+	if _, err := a.CreateTask(t.Context(), request); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("a task that runs: %v", err)
+	}
+}

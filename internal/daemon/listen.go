@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fdstore"
+)
+
+// keptListener is the name of the CRI socket in the service manager's descriptor store. No sandbox or
+// container has such an ID.
+const keptListener = "cri"
+
+// criMode is the mode of the CRI socket: whoever may connect is root on this host.
+const criMode = 0o600
+
+// listen returns the CRI socket. In this order it takes the one of a socket unit, the one that an earlier
+// berth left with the service manager, or a new one. The first two have been there while no berth was:
+// calls made meanwhile wait in their backlog, and nobody notices that berth was restarted.
+func (d *daemon) listen() (net.Listener, error) {
+	path := d.cfg.Address
+	if len(d.passed.sockets) > 0 {
+		closeFDs(append(d.passed.sockets[1:], d.passed.kept...))
+		d.kept.Drop(keptListener)
+		lis, err := fromFD(d.passed.sockets[0])
+		if err != nil {
+			return nil, fmt.Errorf("use the socket of the service manager: %w", err)
+		}
+		if !boundTo(lis, path) {
+			d.log.Warn("CRI is served on the socket of the service manager instead of the configured address", "socket", lis.Addr(), "address", path)
+		}
+		lis.SetUnlinkOnClose(false)
+		return lis, nil
+	}
+	for _, fd := range d.passed.kept {
+		lis, err := fromFD(fd)
+		if err != nil {
+			d.log.Warn("the socket of an earlier berth cannot be used", "err", err)
+			continue
+		}
+		lis.SetUnlinkOnClose(false)
+		if boundTo(lis, path) {
+			return lis, nil
+		}
+		_ = lis.Close() // its file was removed, or the address was changed
+	}
+	d.kept.Drop(keptListener)
+	lis, err := newListener(path)
+	if err != nil {
+		return nil, err
+	}
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return unlinking{lis, path}, nil
+	}
+	return lis, d.keep(lis)
+}
+
+// passed are the descriptors of listeners that the service manager passes to berth.
+type passed struct {
+	sockets []int // of a socket unit
+	kept    []int // of an earlier berth; one at most
+}
+
+// takePassed takes the descriptors of listeners that are passed to this process. rest are the other ones
+// that an earlier berth left with the service manager.
+func takePassed() (p passed, rest map[string]int) {
+	rest, p.sockets = fdstore.Inherited()
+	if fd, ok := rest[keptListener]; ok {
+		delete(rest, keptListener)
+		p.kept = []int{fd}
+	}
+	return p, rest
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// keep hands a copy of the listener to the service manager.
+func (d *daemon) keep(lis *net.UnixListener) error {
+	raw, err := lis.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { d.kept.Keep(keptListener, int(fd)) }) //nolint:gosec // a descriptor
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("keep %s for the next berth: %w", lis.Addr(), err), lis.Close())
+	}
+	return nil
+}
+
+// fromFD makes a listener from a descriptor, which it takes over.
+func fromFD(fd int) (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(fd), "cri") //nolint:gosec // a descriptor
+	defer f.Close()
+	lis, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := lis.(*net.UnixListener)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("%s is not a Unix socket", lis.Addr()), lis.Close())
+	}
+	return u, nil
+}
+
+// siocUnixFile is SIOCUNIXFILE of unix(7), which returns an O_PATH descriptor of the file that a socket is
+// bound to.
+const siocUnixFile = 0x89e0
+
+// boundTo reports whether whoever connects to path reaches lis. The name that a socket was bound to does
+// not answer that: its file may have been renamed or removed since. The kernel knows the file.
+func boundTo(lis *net.UnixListener, path string) bool {
+	raw, err := lis.SyscallConn()
+	if err != nil {
+		return false
+	}
+	same := false
+	err = raw.Control(func(fd uintptr) {
+		file, ferr := unix.IoctlRetInt(int(fd), siocUnixFile) //nolint:gosec // a descriptor
+		if ferr != nil {
+			return
+		}
+		defer unix.Close(file)
+		var have, want unix.Stat_t
+		if unix.Fstat(file, &have) == nil && unix.Stat(path, &want) == nil {
+			same = have.Dev == want.Dev && have.Ino == want.Ino
+		}
+	})
+	return err == nil && same
+}
+
+// newListener opens a socket at path for root alone. A socket there on which nobody listens is replaced.
+func newListener(path string) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory of the socket: %w", err)
+	}
+	if pid := whoListens(path); pid != 0 {
+		return nil, fmt.Errorf("listen on %s: process %d serves there already; stop it, or use another --address", path, pid)
+	}
+	if st, err := os.Lstat(path); err == nil {
+		if st.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("listen on %s: the file there is not a socket; remove it, or use another --address", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", path, err)
+		}
+	}
+	// The socket is bound in a directory that is closed to others and moved to its place when its mode is
+	// right, so that it is never open to others, not even for a moment.
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer os.RemoveAll(dir)
+	tmp := filepath.Join(dir, "s")
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	lis.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(tmp, criMode), os.Rename(tmp, path)); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), lis.Close())
+	}
+	return lis, nil
+}
+
+// whoListens returns the process that listens on a socket, 0 if there is none. A socket whose process is
+// dead may still accept connections, because the service manager keeps it; a berth that was not passed it
+// must not wait for that.
+func whoListens(path string) (pid int) {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err != nil {
+		return 0
+	}
+	defer c.Close()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		// The credentials are those of the process that called listen(2), see SO_PEERCRED in unix(7).
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil { //nolint:gosec // a descriptor
+			pid = int(cred.Pid)
+		}
+	})
+	if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		return 0
+	}
+	return pid
+}
+
+// unlinking is a listener whose file is removed when it is closed.
+type unlinking struct {
+	net.Listener
+	path string
+}
+
+// Close implements net.Listener.
+func (u unlinking) Close() error {
+	_ = os.Remove(u.path)
+	return u.Listener.Close()
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/config"
+	"berth/internal/fdstore"
+)
+
+// listening makes a daemon with an address and nothing else.
+func listening(t *testing.T, address string) *daemon {
+	t.Helper()
+	log := textLog(io.Discard)
+	kept, err := fdstore.Open(log.Logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &daemon{cfg: config.Config{Address: address}, log: log, kept: kept}
+}
+
+// connect dials the socket and expects lis to accept the connection.
+func connect(t *testing.T, path string, lis net.Listener) {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	other, err := lis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Close()
+}
+
+// copyFD is a copy of a listener's descriptor, as the service manager passes it.
+func copyFD(t *testing.T, lis net.Listener) int {
+	t.Helper()
+	f, err := lis.(interface{ File() (*os.File, error) }).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// The CRI socket is root on the host for whoever may connect to it.
+func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made", "berth.sock")
+	lis, err := listening(t, path).listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(path)
+	if err != nil || st.Mode() != os.ModeSocket|criMode {
+		t.Errorf("the mode is %v: %v", st.Mode(), err)
+	}
+	connect(t, path, lis)
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the socket's file is still there")
+	}
+}
+
+func TestAStaleSocketIsReplacedAndNothingElse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listening(t, path).listen(); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("a file was replaced: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listening(t, path).listen(); err == nil || !strings.Contains(err.Error(), "serves there already") {
+		t.Errorf("a socket was replaced on which somebody listens: %v", err)
+	}
+	stale.SetUnlinkOnClose(false)
+	if err := stale.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lis, err := listening(t, path).listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	connect(t, path, lis)
+}
+
+// listenAndEnd makes descriptor 3 listen on behalf of a process that is dead afterwards.
+func listenAndEnd() {
+	if err := unix.Listen(3, 16); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// A service manager that keeps the socket of a dead berth, and does not pass it on, would keep every later one
+// from starting: the socket accepts connections.
+func TestASocketOfADeadProcessIsReplacedThoughItAccepts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "BERTH_TEST_LISTEN=1")
+	cmd.ExtraFiles = []*os.File{f}
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Fatalf("the socket does not accept: %v", err)
+	} else {
+		_ = c.Close()
+	}
+	lis, err := listening(t, path).listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	connect(t, path, lis)
+}
+
+// Calls that were made while no berth was there are answered by the next one.
+func TestTheSocketOfAnEarlierBerthIsTaken(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "@nobody-"+filepath.Base(t.TempDir()))
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	lis, err := listening(t, path).listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := copyFD(t, lis)
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	early, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatalf("nobody keeps the call: %v", err)
+	}
+	defer early.Close()
+
+	d := listening(t, path)
+	d.passed.kept = []int{kept}
+	if lis, err = d.listen(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := lis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	connect(t, path, lis)
+
+	// Somebody removes the file, or the address is changed: nobody can reach the kept socket any more.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	d = listening(t, path)
+	d.passed.kept = []int{copyFD(t, lis)}
+	_ = lis.Close()
+	if lis, err = d.listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	connect(t, path, lis)
+}
+
+func TestTheSocketOfASocketUnitIsTaken(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "berth.sock")
+	unit, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unit.Close()
+	if err := os.Chmod(path, 0o660); err != nil { // as the unit says
+		t.Fatal(err)
+	}
+	d := listening(t, path)
+	d.passed = passed{sockets: []int{copyFD(t, unit)}, kept: []int{copyFD(t, unit)}}
+	lis, err := d.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	connect(t, path, lis)
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o660 {
+		t.Errorf("the socket of the unit was changed: %v %v", st, err)
+	}
+}

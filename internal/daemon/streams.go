@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/config"
+	"berth/internal/logs"
+	"berth/internal/pod"
+	"berth/internal/stream"
+)
+
+// openStreams makes what runs commands in containers and connects clients with them.
+func (d *daemon) openStreams() (err error) {
+	d.streams, err = stream.New(stream.Config{
+		Dir:       filepath.Join(d.cfg.State, "exec"),
+		Target:    d.core.Pods.Target,
+		Processes: d.ctrd,
+		Stdio:     d.stdios.of,
+		Logger:    d.log.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	cfg := stream.ServerConfig{Address: d.cfg.Streams.Address, Logger: d.log.Logger}
+	if cfg.TLS, err = streamTLS(d.cfg.Streams); err != nil {
+		return err
+	}
+	d.server = stream.NewServer(cfg, d.streams)
+	return nil
+}
+
+// streamTLS is nil without a certificate. The files are read again for each connection, so that a
+// certificate can be renewed while berth runs.
+func streamTLS(c config.Streams) (*tls.Config, error) {
+	if c.CertFile == "" {
+		return nil, nil //nolint:nilnil // there is no TLS
+	}
+	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificate of the streaming server: %w", err)
+		}
+		return &cert, nil
+	}
+	if _, err := load(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"}, // HTTP/2 cannot be upgraded
+		GetCertificate: load,
+	}, nil
+}
+
+// streams is what CRI serves of package stream.
+type streams struct {
+	*stream.Server
+	service *stream.Service
+}
+
+// ExecSync runs a command in a container.
+func (s streams) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stream.Result, error) {
+	return s.service.ExecSync(ctx, id, cmd, timeout)
+}
+
+// stdios plugs package logs into the controller, and finds the stdio of a container again for
+// those that attach to it.
+type stdios struct {
+	mu   sync.Mutex
+	open map[string]*logs.Log // by directory
+}
+
+// Create makes the stdio of a container.
+func (s *stdios) Create(o logs.Options) (pod.Stdio, error) { return s.add(logs.Create, o) }
+
+// Open takes up the stdio that an earlier berth made.
+func (s *stdios) Open(o logs.Options) (pod.Stdio, error) { return s.add(logs.Open, o) }
+
+func (s *stdios) add(open func(logs.Options) (*logs.Log, error), o logs.Options) (pod.Stdio, error) {
+	l, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[o.Dir] = l
+	return stdio{l, s, o.Dir}, nil
+}
+
+// RemoveAll removes the stdio that is in a directory.
+func (s *stdios) RemoveAll(dir string) error {
+	s.forget(dir)
+	return logs.RemoveAll(dir)
+}
+
+func (s *stdios) forget(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, dir)
+}
+
+// of finds the stdio of a container by its ID, which is the name of the directory.
+func (s *stdios) of(id string) (stream.Stdio, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for dir, l := range s.open {
+		if filepath.Base(dir) == id {
+			return attachable{l.Attachment()}, nil
+		}
+	}
+	return nil, fmt.Errorf("the output of container %s is not there: %w", id, errdefs.ErrUnavailable)
+}
+
+// stdio is a container's stdio, which is forgotten when it is removed.
+type stdio struct {
+	*logs.Log
+	of  *stdios
+	dir string
+}
+
+// Remove closes and removes the stdio.
+func (s stdio) Remove() error {
+	s.of.forget(s.dir)
+	return s.Log.Remove()
+}
+
+// attachable plugs a container's stdio into package stream.
+type attachable struct{ logs.Attachment }
+
+// Tee begins to copy what the container writes.
+func (a attachable) Tee() (stream.Tee, error) {
+	t, err := a.Attachment.Tee()
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// teeSize is how many bytes a tee keeps for a reader that is slow.
+	teeSize = 1 << 20
+	// maxTees is how many tees a container may have.
+	maxTees = 64
+)
+
+// tees are those who read along with the log.
+type tees struct {
+	count atomic.Int32 // so that a log that nobody reads along with costs nothing
+
+	mu   sync.Mutex
+	all  map[*Tee]bool
+	over bool // no output comes any more
+}
+
+// Tee is a copy of a container's output behind its spool: what is in the spool already, and will be
+// in the log whatever becomes of berth. A reader that is slow loses the oldest part of its copy, and
+// holds nobody up.
+type Tee struct {
+	from *tees
+	wake chan struct{} // holds a value when there may be something to read
+
+	mu     sync.Mutex
+	pieces []piece
+	size   int
+	lost   int64
+	over   bool
+}
+
+type piece struct {
+	b      []byte
+	stderr bool
+}
+
+// Attachment is what a client that attaches to a container needs of its stdio.
+type Attachment struct{ l *Log }
+
+// Attachment returns the part of the stdio for clients that attach.
+func (l *Log) Attachment() Attachment { return Attachment{l} }
+
+// Tee begins a copy of what the container writes from now on. The caller closes it. The error is
+// ErrResourceExhausted when there are too many already.
+func (a Attachment) Tee() (*Tee, error) {
+	all := &a.l.tees
+	t := &Tee{from: all, wake: make(chan struct{}, 1)}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.all) >= maxTees {
+		return nil, fmt.Errorf("%d clients read the output already: %w", maxTees, errdefs.ErrResourceExhausted)
+	}
+	t.over = all.over
+	if t.over {
+		return t, nil
+	}
+	if all.all == nil {
+		all.all = map[*Tee]bool{}
+	}
+	all.all[t] = true
+	all.count.Add(1)
+	return t, nil
+}
+
+// Next waits for output and returns some of it: of stderr, or else of stdout. lost is how many bytes
+// before it the reader was too slow for. The error is io.EOF once the output has ended or the tee is
+// closed, and everything was returned.
+func (t *Tee) Next(ctx context.Context) (output []byte, stderr bool, lost int64, err error) {
+	for {
+		t.mu.Lock()
+		lost, t.lost = t.lost, 0
+		if len(t.pieces) > 0 {
+			p := t.pieces[0]
+			t.pieces[0] = piece{}
+			t.pieces = t.pieces[1:]
+			t.size -= len(p.b)
+			t.mu.Unlock()
+			return p.b, p.stderr, lost, nil
+		}
+		over := t.over
+		t.mu.Unlock()
+		if over {
+			return nil, false, 0, io.EOF
+		}
+		select {
+		case <-t.wake:
+		case <-ctx.Done():
+			return nil, false, 0, ctx.Err()
+		}
+	}
+}
+
+// Close ends the copy. What it has can still be read. It may be called again.
+func (t *Tee) Close() {
+	t.from.mu.Lock()
+	if t.from.all[t] {
+		delete(t.from.all, t)
+		t.from.count.Add(-1)
+	}
+	t.from.mu.Unlock()
+	t.end()
+}
+
+func (t *Tee) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	t.wakeLocked()
+}
+
+func (t *Tee) wakeLocked() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// put adds a piece, which it shares with others. It never waits.
+func (t *Tee) put(p piece) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return
+	}
+	t.pieces = append(t.pieces, p)
+	t.size += len(p.b)
+	for t.size > teeSize {
+		old := t.pieces[0]
+		t.pieces[0] = piece{}
+		t.pieces = t.pieces[1:]
+		t.size -= len(old.b)
+		t.lost += int64(len(old.b))
+	}
+	t.wakeLocked()
+}
+
+// copied gives the tees what a stream has added to its spool last. A spool that cannot be read is a
+// loss for them, and the log will say why.
+func (t *tees) copied(s *stream, n int64) {
+	if n <= 0 || t.count.Load() == 0 {
+		return
+	}
+	b := make([]byte, n)
+	if _, err := s.spool.ReadAt(b, s.size-n); err != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for one := range t.all {
+		one.put(piece{b, s.index == 1})
+	}
+}
+
+// end ends all tees, present and future.
+func (t *tees) end() {
+	t.mu.Lock()
+	all := t.all
+	t.all, t.over = nil, true
+	t.count.Store(0)
+	t.mu.Unlock()
+	for one := range all {
+		one.end()
+	}
+}
+
+// OpenStdin opens the container's stdin to write to it. The caller closes it; that wakes a writer
+// that waits for the container to read. ErrFailedPrecondition says that the container has no stdin,
+// or that it was closed.
+func (a Attachment) OpenStdin() (io.WriteCloser, error) {
+	if !a.l.o.Stdin {
+		return nil, fmt.Errorf("the container has no stdin: %w", errdefs.ErrFailedPrecondition)
+	}
+	f, err := os.OpenFile(a.l.o.in("stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("the container's stdin is closed: %w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	return f, nil
+}
+
+// CloseStdin closes this end of the container's stdin if it is to end with its first client, and
+// reports whether it is. The container reads the end of it once the shim has closed its end, too.
+func (a Attachment) CloseStdin() bool {
+	l := a.l
+	if !l.o.Stdin || !l.o.StdinOnce {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stdin != nil {
+		_ = l.stdin.Close()
+	}
+	return true
+}
+
+// Terminal reports whether the container has a terminal.
+func (a Attachment) Terminal() bool { return a.l.o.Terminal }

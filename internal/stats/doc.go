@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stats measures what pods and containers use, and answers CRI's calls about statistics and
+// metrics.
+//
+// # How it measures
+//
+//   - CPU, memory, swap, I/O, processes and pressure (PSI) are read from the cgroup that the
+//     controller has on record, on cgroup v1 and v2 ([usage.go]). No shim is asked, and no process
+//     is started.
+//   - The use of a writable layer is sampled in the background ([layers.go]), because it takes a
+//     walk through the layer's files. The timestamp of the answer is that of the sample.
+//   - Network interfaces are read inside the pinned network namespace of the pod ([network.go]).
+//   - A rate needs two samples. Where nobody asks, the background takes one every ten seconds, so
+//     that the first answer has a rate already ([rate.go]).
+//
+// # Promises
+//
+//   - A call takes no lock that a call about the life of a container waits for. Its own locks are
+//     held for no longer than it takes to copy a value or to read a file of the kernel's.
+//   - What cannot be measured is left out of the answer: it is not zero. A container whose shim
+//     hangs is measured like any other one.
+//   - A list contains the containers that run. [Service.ContainerStats] of one that does not run
+//     has its attributes, and the last sample of its writable layer, and no usage.
+//   - Names and meanings of metrics are those of cAdvisor ([descriptors.go]).
+//   - Memory is bounded by the number of sandboxes and containers.
+//
+// # Never
+//
+// It changes nothing: no cgroup, no record, no namespace of another thread.
+//
+// # To look at it live
+//
+// crictl stats, crictl statsp, crictl metricsp; below /sys/fs/cgroup the directory of the container.
+package stats

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// layerInterval is the time between two samples of a layer that is measured quickly.
+	layerInterval = 30 * time.Second
+	// layerRest bounds what is spent on one layer: after a measurement it is left alone for that
+	// many times as long as the measurement took.
+	layerRest = 20
+	// layerBudget is how long the first measurement of a layer may take. A layer that needs more
+	// gets twice the time for the next one, up to layerBudgetMax.
+	layerBudget    = 5 * time.Second
+	layerBudgetMax = 2 * time.Minute
+	// layerWorkers is how many layers are measured at once.
+	layerWorkers = 2
+	// firstSample is how long a call waits for the first sample of a container that was just made.
+	firstSample = 250 * time.Millisecond
+)
+
+// layer names a writable layer.
+type layer struct{ snapshotter, key string }
+
+// space is what something uses of a file system.
+type space struct {
+	bytes, inodes uint64
+	at            time.Time
+}
+
+// filesystem is the file system that writable layers are on.
+type filesystem struct {
+	mountpoint         string
+	bytes              uint64
+	inodes, inodesFree uint64
+	at                 time.Time
+}
+
+// layers samples writable layers in the background.
+type layers struct {
+	port       Layers
+	mountpoint func() string // of the file system, "" while it is not known
+	wake       chan struct{}
+
+	mu    sync.Mutex
+	known map[layer]*layerState
+	fs    filesystem
+}
+
+// layerState is what is known of one layer.
+type layerState struct {
+	space  space         // zero instant: it was not measured yet
+	tried  chan struct{} // closed when the first attempt has ended
+	next   time.Time     // when it is to be measured again
+	budget time.Duration
+	busy   bool
+}
+
+func newLayers(port Layers, mountpoint func() string) *layers {
+	return &layers{
+		port:       port,
+		mountpoint: mountpoint,
+		wake:       make(chan struct{}, 1),
+		known:      map[layer]*layerState{},
+	}
+}
+
+// follow makes the layers of wanted the ones that are sampled, and forgets all others.
+func (l *layers) follow(wanted []layer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := make(map[layer]*layerState, len(wanted))
+	for _, k := range wanted {
+		known[k] = l.add(k)
+	}
+	l.known = known
+}
+
+// add begins to sample a layer. The lock is held.
+func (l *layers) add(k layer) *layerState {
+	s := l.known[k]
+	if s == nil {
+		s = &layerState{tried: make(chan struct{}), budget: layerBudget}
+		l.known[k] = s
+	}
+	return s
+}
+
+// of returns the last samples of the layers. For a layer that was never looked at it waits for the
+// first sample, within a bound for all of them together.
+func (l *layers) of(ctx context.Context, wanted []layer) map[layer]space {
+	var pending []chan struct{}
+	l.mu.Lock()
+	for _, k := range wanted {
+		s := l.add(k)
+		select {
+		case <-s.tried:
+		default:
+			pending = append(pending, s.tried)
+		}
+	}
+	l.mu.Unlock()
+	if len(pending) > 0 {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+		ctx, cancel := context.WithTimeout(ctx, firstSample)
+		defer cancel()
+		for _, tried := range pending {
+			select {
+			case <-tried:
+			case <-ctx.Done():
+			}
+		}
+	}
+	out := make(map[layer]space, len(wanted))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range wanted {
+		if s := l.known[k]; s != nil && !s.space.at.IsZero() {
+			out[k] = s.space
+		}
+	}
+	return out
+}
+
+// filesystem is the file system that the layers are on, as it was seen last.
+func (l *layers) filesystem() filesystem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fs
+}
+
+// run measures what is due with each tick, and when it is woken, until ctx ends.
+func (l *layers) run(ctx context.Context, tick <-chan time.Time, list func() []layer) error {
+	var workers errgroup.Group
+	workers.SetLimit(layerWorkers)
+	for ctx.Err() == nil {
+		l.follow(list())
+		l.measureFilesystem()
+		for k, s := l.due(); s != nil && ctx.Err() == nil; k, s = l.due() {
+			workers.Go(func() error { l.measure(ctx, k, s); return nil })
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick:
+		case <-l.wake:
+		}
+	}
+	return workers.Wait()
+}
+
+// due takes the layer whose turn it has been for the longest time. It is nil if there is none.
+func (l *layers) due() (layer, *layerState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var (
+		found layer
+		state *layerState
+	)
+	for k, s := range l.known {
+		if !s.busy && !s.next.After(time.Now()) && (state == nil || s.next.Before(state.next)) {
+			found, state = k, s
+		}
+	}
+	if state != nil {
+		state.busy = true
+	}
+	return found, state
+}
+
+func (l *layers) measure(ctx context.Context, k layer, s *layerState) {
+	within, cancel := context.WithTimeout(ctx, s.budget) // only the worker that has it busy writes budget
+	defer cancel()
+	began := time.Now()
+	bytes, inodes, err := l.port.SnapshotUsage(within, k.snapshotter, k.key)
+	took := time.Since(began)
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		s.space = space{bytes, inodes, began}
+	} else if within.Err() != nil {
+		s.budget = min(2*s.budget, layerBudgetMax)
+	}
+	s.next = time.Now().Add(max(layerInterval, layerRest*took))
+	s.busy = false
+	select {
+	case <-s.tried:
+	default:
+		close(s.tried)
+	}
+}
+
+func (l *layers) measureFilesystem() {
+	path := l.mountpoint()
+	var st unix.Statfs_t
+	if path == "" || unix.Statfs(path, &st) != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fs = filesystem{
+		mountpoint: path,
+		bytes:      st.Blocks * uint64(st.Bsize), //nolint:gosec // the size of a block is above 0
+		inodes:     st.Files,
+		inodesFree: st.Ffree,
+		at:         time.Now(),
+	}
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"github.com/opencontainers/cgroups"
+	"github.com/prometheus/procfs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// podInterface is the name of a pod's default interface, which CNI is asked for.
+const podInterface = "eth0"
+
+func value(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: v} }
+
+func cpuUsage(u *usage) *runtimeapi.CpuUsage {
+	return &runtimeapi.CpuUsage{
+		Timestamp:            u.at.UnixNano(),
+		UsageCoreNanoSeconds: value(u.CpuStats.CpuUsage.TotalUsage),
+		Psi:                  pressure(u.CpuStats.PSI),
+	}
+}
+
+// memoryUsage is nil if the group has no memory controller.
+func memoryUsage(u *usage) *runtimeapi.MemoryUsage {
+	if !u.hasMem {
+		return nil
+	}
+	all, major := u.faults()
+	out := &runtimeapi.MemoryUsage{
+		Timestamp:       u.at.UnixNano(),
+		WorkingSetBytes: value(u.workingSet()),
+		UsageBytes:      value(u.MemoryStats.Usage.Usage),
+		RssBytes:        value(u.rss()),
+		PageFaults:      value(all),
+		MajorPageFaults: value(major),
+		Psi:             pressure(u.MemoryStats.PSI),
+	}
+	if v, ok := u.available(); ok {
+		out.AvailableBytes = value(v)
+	}
+	return out
+}
+
+func swapUsage(u *usage) *runtimeapi.SwapUsage {
+	if !u.hasMem {
+		return nil
+	}
+	out := &runtimeapi.SwapUsage{
+		Timestamp:      u.at.UnixNano(),
+		SwapUsageBytes: value(u.swap()),
+	}
+	if v, ok := u.swapLeft(); ok {
+		out.SwapAvailableBytes = value(v)
+	}
+	return out
+}
+
+// ioUsage is nil where the kernel does not measure pressure, which is all that CRI asks of I/O.
+func ioUsage(u *usage) *runtimeapi.IoUsage {
+	if u.BlkioStats.PSI == nil {
+		return nil
+	}
+	return &runtimeapi.IoUsage{Timestamp: u.at.UnixNano(), Psi: pressure(u.BlkioStats.PSI)}
+}
+
+// pressure is in nanoseconds in CRI, and in microseconds in the kernel.
+func pressure(p *cgroups.PSIStats) *runtimeapi.PsiStats {
+	if p == nil {
+		return nil
+	}
+	data := func(d cgroups.PSIData) *runtimeapi.PsiData {
+		return &runtimeapi.PsiData{
+			Total:  d.Total * 1000,
+			Avg10:  d.Avg10,
+			Avg60:  d.Avg60,
+			Avg300: d.Avg300,
+		}
+	}
+	return &runtimeapi.PsiStats{Full: data(p.Full), Some: data(p.Some)}
+}
+
+func filesystemUsage(mountpoint string, s space) *runtimeapi.FilesystemUsage {
+	return &runtimeapi.FilesystemUsage{
+		Timestamp:  s.at.UnixNano(),
+		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: mountpoint},
+		UsedBytes:  value(s.bytes),
+		InodesUsed: value(s.inodes),
+	}
+}
+
+// networkUsage is nil if nothing is known of the pod's network.
+func networkUsage(i interfaces) *runtimeapi.NetworkUsage {
+	if i.at.IsZero() {
+		return nil
+	}
+	out := &runtimeapi.NetworkUsage{Timestamp: i.at.UnixNano()}
+	for _, line := range i.list {
+		m := interfaceUsage(line)
+		if line.Name == podInterface {
+			out.DefaultInterface = m
+		} else {
+			out.Interfaces = append(out.Interfaces, m)
+		}
+	}
+	return out
+}
+
+func interfaceUsage(l procfs.NetDevLine) *runtimeapi.NetworkInterfaceUsage {
+	return &runtimeapi.NetworkInterfaceUsage{
+		Name:     l.Name,
+		RxBytes:  value(l.RxBytes),
+		RxErrors: value(l.RxErrors),
+		TxBytes:  value(l.TxBytes),
+		TxErrors: value(l.TxErrors),
+	}
+}
+
+// addCPU adds the usage of containers to that of their sandbox. The sum has a rate if all have one.
+func addCPU(sum *runtimeapi.CpuUsage, containers []*runtimeapi.ContainerStats) *runtimeapi.CpuUsage {
+	if sum == nil {
+		return nil
+	}
+	sum.Psi = nil
+	for _, c := range containers {
+		cpu := c.GetCpu()
+		if cpu == nil {
+			continue
+		}
+		sum.UsageCoreNanoSeconds.Value += cpu.GetUsageCoreNanoSeconds().GetValue()
+		if cpu.GetUsageNanoCores() == nil || sum.UsageNanoCores == nil {
+			sum.UsageNanoCores = nil
+			continue
+		}
+		sum.UsageNanoCores.Value += cpu.GetUsageNanoCores().GetValue()
+	}
+	return sum
+}
+
+// addMemory adds the usage of containers to that of their sandbox. The sum has no limit.
+func addMemory(sum *runtimeapi.MemoryUsage, containers []*runtimeapi.ContainerStats) *runtimeapi.MemoryUsage {
+	if sum == nil {
+		return nil
+	}
+	sum.Psi, sum.AvailableBytes = nil, nil
+	for _, c := range containers {
+		m := c.GetMemory()
+		sum.WorkingSetBytes.Value += m.GetWorkingSetBytes().GetValue()
+		sum.UsageBytes.Value += m.GetUsageBytes().GetValue()
+		sum.RssBytes.Value += m.GetRssBytes().GetValue()
+		sum.PageFaults.Value += m.GetPageFaults().GetValue()
+		sum.MajorPageFaults.Value += m.GetMajorPageFaults().GetValue()
+	}
+	return sum
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// networkTTL is how long the counters of a namespace are taken for current. Callers that ask at the
+// same time cause one reading.
+const networkTTL = time.Second
+
+// interfaces are the network interfaces of a namespace at one instant, sorted by name, without the
+// loopback.
+type interfaces struct {
+	at   time.Time
+	list []procfs.NetDevLine
+}
+
+// networks reads the interfaces of network namespaces. Its lock is waited for by statistics alone.
+type networks struct {
+	// enter calls visit in each of the namespaces. visit gets the index of the path.
+	enter func(paths []string, visit func(n int))
+	// read reads the interfaces of the namespace that the thread is in.
+	read func() (procfs.NetDev, error)
+
+	mu    sync.Mutex
+	cache map[string]interfaces
+}
+
+func newNetworks() *networks {
+	return &networks{
+		enter: inNamespaces,
+		read:  readInterfaces,
+		cache: map[string]interfaces{},
+	}
+}
+
+// of reads the interfaces of the namespaces at the given paths. What cannot be read is absent.
+func (n *networks) of(paths []string) map[string]interfaces {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	for path, have := range n.cache {
+		if now.Sub(have.at) >= networkTTL {
+			delete(n.cache, path)
+		}
+	}
+	var missing []string
+	for _, p := range paths {
+		if _, ok := n.cache[p]; !ok && p != "" && !slices.Contains(missing, p) {
+			missing = append(missing, p)
+		}
+	}
+	if len(missing) > 0 {
+		n.enter(missing, func(i int) {
+			if dev, err := n.read(); err == nil {
+				n.cache[missing[i]] = interfaces{time.Now(), sorted(dev)}
+			}
+		})
+	}
+	out := make(map[string]interfaces, len(paths))
+	for _, p := range paths {
+		if have, ok := n.cache[p]; ok {
+			out[p] = have
+		}
+	}
+	return out
+}
+
+func sorted(dev procfs.NetDev) []procfs.NetDevLine {
+	var list []procfs.NetDevLine
+	for name, line := range dev {
+		if name != "lo" {
+			list = append(list, line)
+		}
+	}
+	slices.SortFunc(list, func(a, b procfs.NetDevLine) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// readInterfaces reads /proc/net/dev of this thread, for which the kernel takes no lock that a
+// change of a network waits for.
+func readInterfaces() (procfs.NetDev, error) {
+	fs, err := procfs.NewFS("/proc/thread-self")
+	if err != nil {
+		return nil, fmt.Errorf("read network interfaces: %w", err)
+	}
+	return fs.NetDev()
+}
+
+// inNamespaces calls visit inside each of the network namespaces, one after the other, in one
+// thread that ends afterwards. A namespace that is gone is left out.
+func inNamespaces(paths []string, visit func(n int)) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread cannot end, and shows its namespaces as those of the process. The
+			// next goroutine gets another thread, because this one is locked.
+			inNamespaces(paths, visit)
+			runtime.UnlockOSThread()
+			close(done)
+			return
+		}
+		defer close(done) // the thread stays locked, so that it ends with the goroutine
+		for n, path := range paths {
+			if enterNamespace(path) == nil {
+				visit(n)
+			}
+		}
+	}()
+	<-done
+}
+
+func enterNamespace(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil { //nolint:gosec // a descriptor
+		return fmt.Errorf("enter network namespace %s: %w", path, err)
+	}
+	return nil
+}

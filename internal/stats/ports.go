@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// Pods is what is known of sandboxes and containers. Its methods answer from memory.
+type Pods interface {
+	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
+	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container
+	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
+	Target(id string) (pod.Target, error)
+}
+
+// Layers measures writable layers. A measurement may take long. It should end when ctx ends.
+type Layers interface {
+	SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error)
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+const (
+	// layerTick is how often the list of layers that are sampled is renewed.
+	layerTick = 5 * time.Second
+	// cpuTick is how often the CPU time of what nobody asked for is sampled.
+	cpuTick = 10 * time.Second
+)
+
+// Config is what a Service works on.
+type Config struct {
+	Pods   Pods
+	Layers Layers
+	// Mountpoint is where the file system of writable layers is mounted, as ImageFsInfo names it.
+	// It is "" while that is not known.
+	Mountpoint func() string
+	// Cgroups is where cgroups are mounted, usually /sys/fs/cgroup; Unified says that this is the
+	// unified hierarchy of cgroup v2 alone.
+	Cgroups string
+	Unified bool
+}
+
+// Service answers CRI's calls about statistics and metrics. Its methods may be called by any number
+// of goroutines.
+type Service struct {
+	pods     Pods
+	cgroups  hierarchy
+	layers   *layers
+	networks *networks
+	rates    *rates
+}
+
+// New makes a Service. Run has to run for it to sample writable layers and to know rates at once.
+func New(cfg Config) *Service {
+	return &Service{
+		pods:     cfg.Pods,
+		cgroups:  hierarchy{cfg.Cgroups, cfg.Unified},
+		layers:   newLayers(cfg.Layers, cfg.Mountpoint),
+		networks: newNetworks(),
+		rates:    &rates{windows: map[string]*window{}},
+	}
+}
+
+// Run samples in the background until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error {
+		t := time.NewTicker(layerTick)
+		defer t.Stop()
+		return s.layers.run(ctx, t.C, s.runningLayers)
+	})
+	g.Go(func() error {
+		t := time.NewTicker(cpuTick)
+		defer t.Stop()
+		for {
+			s.sampleCPU(ctx)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.C:
+			}
+		}
+	})
+	return g.Wait()
+}
+
+func running() *runtimeapi.ContainerFilter {
+	return &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}
+}
+
+func ready() *runtimeapi.PodSandboxFilter {
+	return &runtimeapi.PodSandboxFilter{
+		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+	}
+}
+
+func (s *Service) runningLayers() []layer {
+	var list []layer
+	for _, c := range s.containers(running()) {
+		list = append(list, c.layer())
+	}
+	return list
+}
+
+// sampleCPU samples the CPU time of everything that runs and that nobody asked for lately, and
+// forgets what does not run any more.
+func (s *Service) sampleCPU(ctx context.Context) {
+	groups := map[string]string{}
+	for _, c := range s.containers(running()) {
+		groups[c.item.GetId()] = c.target.Process.Cgroup
+	}
+	for _, p := range s.sandboxes(ready()) {
+		groups[p.item.GetId()] = p.measured()
+	}
+	known := make(map[string]bool, len(groups))
+	for id := range groups {
+		known[id] = true
+	}
+	s.rates.keep(known)
+	since := time.Now().Add(-cpuTick + minWindow)
+	for id, dir := range groups {
+		if ctx.Err() != nil {
+			return
+		}
+		if dir == "" || !s.rates.stale(id, since) {
+			continue
+		}
+		if u, err := s.cgroups.group(dir).read(cgroups.CPU); err == nil && u.hasCPU {
+			s.rates.add(id, sample{u.at, u.CpuStats.CpuUsage.TotalUsage})
+		}
+	}
+}
+
+// container is a container as the controller describes it.
+type container struct {
+	item   *runtimeapi.Container
+	target pod.Target // zero if there is none: its record is damaged, or it was removed meanwhile
+}
+
+func (c container) layer() layer { return layer{c.target.Snapshotter, c.item.GetId()} }
+
+// runs reports whether there is a process to be measured.
+func (c container) runs() bool { return c.target.Running && c.target.Process.Cgroup != "" }
+
+func (s *Service) containers(f *runtimeapi.ContainerFilter) []container {
+	items := s.pods.ListContainers(f)
+	list := make([]container, 0, len(items))
+	for _, item := range items {
+		t, err := s.pods.Target(item.GetId())
+		if err != nil && f.GetState() != nil {
+			continue // removed since it was listed
+		}
+		list = append(list, container{item, t})
+	}
+	return list
+}
+
+// sandbox is a sandbox as the controller describes it.
+type sandbox struct {
+	item   *runtimeapi.PodSandbox
+	target pod.Target
+	// group is the cgroup of the whole pod. It is "" if the pod has none of its own.
+	group string
+}
+
+// measured is the cgroup whose counters are those of the sandbox.
+func (p sandbox) measured() string {
+	if p.group != "" {
+		return p.group
+	}
+	return p.target.Process.Cgroup
+}
+
+// sandboxes lists the sandboxes that match, each with the cgroup of its pod.
+//
+// The kubelet makes a cgroup for each pod and names it as the parent. Other clients name one parent
+// for several pods or none, and what is counted there is not the usage of a pod.
+func (s *Service) sandboxes(f *runtimeapi.PodSandboxFilter) []sandbox {
+	users := map[string]map[string]bool{} // the UIDs of the pods below a cgroup
+	for _, item := range s.pods.ListPodSandbox(nil) {
+		if t, err := s.pods.Target(item.GetId()); err == nil && t.Process.Cgroup != "" {
+			parent := filepath.Dir(t.Process.Cgroup)
+			if users[parent] == nil {
+				users[parent] = map[string]bool{}
+			}
+			users[parent][item.GetMetadata().GetUid()] = true
+		}
+	}
+	items := s.pods.ListPodSandbox(f)
+	list := make([]sandbox, 0, len(items))
+	for _, item := range items {
+		t, err := s.pods.Target(item.GetId())
+		if err != nil && f.GetState() != nil {
+			continue
+		}
+		p := sandbox{item: item, target: t}
+		parent := filepath.Dir(t.Process.Cgroup)
+		if t.Running && isParent(t.CgroupParent, parent) && len(users[parent]) == 1 {
+			p.group = parent
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// isParent reports whether the directory is the cgroup that was asked for as the parent of the pod.
+func isParent(asked, dir string) bool {
+	return asked != "" && filepath.Base(asked) == filepath.Base(dir)
+}
+
+// one is the single item that an ID, or the beginning of one, stands for.
+func one[T interface{ GetId() string }](kind, id string, items []T) (T, error) {
+	var none T
+	if id == "" {
+		return none, fmt.Errorf("statistics of a %s: no ID was given: %w", kind, errdefs.ErrInvalidArgument)
+	}
+	for _, item := range items {
+		if item.GetId() == id {
+			return item, nil
+		}
+	}
+	switch len(items) {
+	case 0:
+		return none, fmt.Errorf("statistics of %s %q: %w", kind, id, errdefs.ErrNotFound)
+	case 1:
+		return items[0], nil
+	}
+	return none, fmt.Errorf("statistics of %s %q: more than one has an ID that begins so; give more of it: %w",
+		kind, id, errdefs.ErrInvalidArgument)
+}
+
+// ContainerStats measures one container. If it does not run, the answer has its attributes and no
+// usage. It returns errdefs.ErrNotFound if there is no such container.
+func (s *Service) ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error) {
+	item, err := one("container", id, s.pods.ListContainers(&runtimeapi.ContainerFilter{Id: id}))
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.pods.Target(item.GetId())
+	if err != nil && !errdefs.IsNotFound(err) { // a damaged record has no target
+		return nil, err
+	}
+	list, err := s.measure(ctx, []container{{item, t}})
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// ListContainerStats measures the containers that match and run.
+func (s *Service) ListContainerStats(ctx context.Context, f *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
+	filter := running()
+	filter.Id, filter.PodSandboxId, filter.LabelSelector = f.GetId(), f.GetPodSandboxId(), f.GetLabelSelector()
+	return s.measure(ctx, s.containers(filter))
+}
+
+// measure measures containers. A container that ended meanwhile has no usage.
+func (s *Service) measure(ctx context.Context, list []container) ([]*runtimeapi.ContainerStats, error) {
+	var wanted []layer
+	for _, c := range list {
+		if c.target.Snapshotter != "" {
+			wanted = append(wanted, c.layer())
+		}
+	}
+	used := s.layers.of(ctx, wanted)
+	fs := s.layers.filesystem()
+	out := make([]*runtimeapi.ContainerStats, 0, len(list))
+	for _, c := range list {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("measure container %s: %w", c.item.GetId(), err)
+		}
+		st := &runtimeapi.ContainerStats{Attributes: c.attributes()}
+		if u, err := s.group(c).read(s.cgroups.forStats()); err == nil {
+			s.fill(st, c.item.GetId(), u)
+		}
+		if sp, ok := used[c.layer()]; ok {
+			st.WritableLayer = filesystemUsage(fs.mountpoint, sp)
+		}
+		out = append(out, st)
+	}
+	return out, nil
+}
+
+// group is the cgroup of a container, or one that does not exist if the container does not run.
+func (s *Service) group(c container) group {
+	if !c.runs() {
+		return s.cgroups.group("")
+	}
+	return s.cgroups.group(c.target.Process.Cgroup)
+}
+
+func (c container) attributes() *runtimeapi.ContainerAttributes {
+	return &runtimeapi.ContainerAttributes{
+		Id:          c.item.GetId(),
+		Metadata:    c.item.GetMetadata(),
+		Labels:      c.item.GetLabels(),
+		Annotations: c.item.GetAnnotations(),
+	}
+}
+
+func (s *Service) fill(st *runtimeapi.ContainerStats, id string, u *usage) {
+	st.Cpu, st.Memory, st.Swap, st.Io = s.cpu(id, u), memoryUsage(u), swapUsage(u), ioUsage(u)
+}
+
+// cpu is the CPU usage of the container or sandbox with that ID, with its rate.
+func (s *Service) cpu(id string, u *usage) *runtimeapi.CpuUsage {
+	if !u.hasCPU {
+		return nil
+	}
+	total := u.CpuStats.CpuUsage.TotalUsage
+	out := cpuUsage(u)
+	if rate, ok := s.rates.add(id, sample{u.at, total}); ok {
+		out.UsageNanoCores = value(rate)
+	}
+	return out
+}
+
+// PodSandboxStats measures one sandbox. If it is not ready, the answer has its attributes and no
+// usage. It returns errdefs.ErrNotFound if there is no such sandbox.
+func (s *Service) PodSandboxStats(ctx context.Context, id string) (*runtimeapi.PodSandboxStats, error) {
+	item, err := one("sandbox", id, s.pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{Id: id}))
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.measureSandboxes(ctx, s.sandboxes(&runtimeapi.PodSandboxFilter{Id: item.GetId()}))
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("statistics of sandbox %q: it was removed: %w", id, errdefs.ErrNotFound)
+	}
+	return list[0], nil
+}
+
+// ListPodSandboxStats measures the sandboxes that match and are ready.
+func (s *Service) ListPodSandboxStats(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
+	filter := ready()
+	filter.Id, filter.LabelSelector = f.GetId(), f.GetLabelSelector()
+	return s.measureSandboxes(ctx, s.sandboxes(filter))
+}
+
+func (s *Service) measureSandboxes(ctx context.Context, list []sandbox) ([]*runtimeapi.PodSandboxStats, error) {
+	filter := running()
+	if len(list) == 1 {
+		filter.PodSandboxId = list[0].item.GetId()
+	}
+	containers := s.containers(filter)
+	measured, err := s.measure(ctx, containers)
+	if err != nil {
+		return nil, err
+	}
+	byPod, dirs := map[string][]*runtimeapi.ContainerStats{}, map[string][]string{}
+	for n, c := range containers {
+		id := c.item.GetPodSandboxId()
+		byPod[id], dirs[id] = append(byPod[id], measured[n]), append(dirs[id], c.target.Process.Cgroup)
+	}
+	nets := s.networks.of(namespaces(list))
+	out := make([]*runtimeapi.PodSandboxStats, 0, len(list))
+	for _, p := range list {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("measure sandbox %s: %w", p.item.GetId(), err)
+		}
+		id := p.item.GetId()
+		linux := &runtimeapi.LinuxPodSandboxStats{Containers: byPod[id]}
+		if p.target.Running {
+			s.fillPod(linux, p, dirs[id])
+			linux.Network = networkUsage(nets[p.target.NetNS])
+		}
+		out = append(out, &runtimeapi.PodSandboxStats{
+			Attributes: &runtimeapi.PodSandboxAttributes{
+				Id:          id,
+				Metadata:    p.item.GetMetadata(),
+				Labels:      p.item.GetLabels(),
+				Annotations: p.item.GetAnnotations(),
+			},
+			Linux: linux,
+		})
+	}
+	return out, nil
+}
+
+// fillPod measures the cgroup of the pod. If the pod has none, its usage is the sum of that of its
+// sandbox and of its containers that run.
+func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, containers []string) {
+	id := p.item.GetId()
+	dirs := []string{p.measured()}
+	if p.group == "" {
+		dirs = append(dirs, containers...)
+	}
+	var processes uint64
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		if pids, err := s.cgroups.group(dir).processes(); err == nil {
+			processes += uint64(len(pids))
+		}
+	}
+	linux.Process = &runtimeapi.ProcessUsage{Timestamp: time.Now().UnixNano(), ProcessCount: value(processes)}
+
+	u, err := s.cgroups.group(p.measured()).read(s.cgroups.forStats())
+	if err != nil {
+		return
+	}
+	linux.Cpu, linux.Memory, linux.Io = s.cpu(id, u), memoryUsage(u), ioUsage(u)
+	if p.group == "" {
+		linux.Io = nil // pressure cannot be added up
+		linux.Cpu, linux.Memory = addCPU(linux.Cpu, linux.Containers), addMemory(linux.Memory, linux.Containers)
+	}
+}
+
+func namespaces(list []sandbox) []string {
+	var paths []string
+	for _, p := range list {
+		if p.target.Running && strings.HasPrefix(p.target.NetNS, "/") {
+			paths = append(paths, p.target.NetNS)
+		}
+	}
+	return paths
+}

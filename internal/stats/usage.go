@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
+	cgroup1 "github.com/opencontainers/cgroups/fs"
+	cgroup2 "github.com/opencontainers/cgroups/fs2"
+	"github.com/opencontainers/cgroups/fscommon"
+)
+
+// everything is what metrics are made of.
+const everything = cgroups.CPU | cgroups.Memory | cgroups.Pids | cgroups.IO | cgroups.HugeTLB
+
+// forStats is what statistics need: of I/O, CRI asks for the pressure alone, which cgroup v1 does
+// not have.
+func (h hierarchy) forStats() cgroups.Controller {
+	if h.v2 {
+		return cgroups.CPU | cgroups.Memory | cgroups.IO
+	}
+	return cgroups.CPU | cgroups.Memory
+}
+
+// unlimited is the smallest value that a memory limit has where there is none: cgroup v1 says the
+// largest number of pages, cgroup v2 says "max".
+const unlimited = 1 << 62
+
+// hierarchy is where cgroups are found.
+type hierarchy struct {
+	mount string // /sys/fs/cgroup
+	v2    bool   // it is the unified hierarchy
+}
+
+// group is one cgroup, by its directory as it is on record: the memory controller's on cgroup v1,
+// the unified hierarchy's on v2.
+type group struct {
+	hierarchy
+	dir string
+}
+
+func (h hierarchy) group(dir string) group { return group{h, dir} }
+
+// path is the directory of the group under a controller of cgroup v1.
+func (g group) path(controller string) string {
+	if g.v2 {
+		return g.dir
+	}
+	rel, err := filepath.Rel(filepath.Join(g.mount, "memory"), g.dir)
+	if err != nil || !filepath.IsLocal(rel) {
+		return ""
+	}
+	return filepath.Join(g.mount, controller, rel)
+}
+
+// name is the group's path within its hierarchy, as cAdvisor names cgroups.
+func (g group) name() string {
+	base := g.mount
+	if !g.v2 {
+		base = filepath.Join(g.mount, "memory")
+	}
+	return strings.TrimPrefix(g.dir, base)
+}
+
+// usage is what was read from a cgroup at one instant.
+type usage struct {
+	*cgroups.Stats
+	v2     bool
+	at     time.Time
+	hasCPU bool
+	hasMem bool
+}
+
+// read reads the counters of the group. It returns errdefs.ErrNotFound if the group is gone, also
+// if it vanished while it was read: what is read of a group that vanishes is not complete.
+func (g group) read(what cgroups.Controller) (*usage, error) {
+	if g.dir == "" {
+		return nil, fmt.Errorf("read the usage of a cgroup: it is not known: %w", errdefs.ErrNotFound)
+	}
+	stats, err := g.stats(what)
+	u := &usage{Stats: stats, v2: g.v2, at: time.Now()}
+	if _, gone := os.Stat(g.dir); errors.Is(gone, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the usage of cgroup %s: it is gone: %w", g.dir, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the usage of cgroup %s: %w", g.dir, err)
+	}
+	// On cgroup v1 each controller has a directory of its own, and the runtime removes them one
+	// after the other. An absent one reads as zeros.
+	_, err = os.Stat(filepath.Join(g.path("cpuacct"), map[bool]string{true: "cpu.stat", false: "cpuacct.usage"}[g.v2]))
+	u.hasCPU = err == nil && what&cgroups.CPU != 0
+	u.hasMem = len(stats.MemoryStats.Stats) > 0
+	return u, nil
+}
+
+func (g group) stats(what cgroups.Controller) (*cgroups.Stats, error) {
+	opts := &cgroups.StatsOptions{Controllers: what}
+	if g.v2 {
+		m, err := cgroup2.NewManager(&cgroups.Cgroup{}, g.dir)
+		if err != nil {
+			return nil, err
+		}
+		return m.Stats(opts)
+	}
+	paths := map[string]string{}
+	for _, c := range []string{"memory", "cpu", "cpuacct", "pids", "blkio", "hugetlb"} {
+		paths[c] = g.path(c)
+	}
+	m, err := cgroup1.NewManager(&cgroups.Cgroup{Resources: &cgroups.Resources{}}, paths)
+	if err != nil {
+		return nil, err
+	}
+	return m.Stats(opts)
+}
+
+// processes lists the processes of the group and of the groups below it.
+func (g group) processes() ([]int, error) { return cgroups.GetAllPids(g.dir) }
+
+// oomKills is how often the OOM killer fired in the group.
+func (g group) oomKills() (uint64, error) {
+	if g.v2 {
+		return cgroup2.OOMKillCount(g.dir)
+	}
+	return cgroup1.OOMKillCount(g.dir)
+}
+
+// limits are the limits of a group as they are now. Zero means that there is no limit.
+type limits struct {
+	shares, period, quota uint64
+	memory, reservation   uint64
+	swap                  uint64 // of memory and swap together
+}
+
+// limits reads the limits of the group. What cannot be read is zero.
+func (g group) limits(u *usage) limits {
+	l := limits{
+		memory: finite(u.MemoryStats.Usage.Limit),
+		swap:   finite(u.MemoryStats.SwapUsage.Limit),
+	}
+	number := func(controller, file string) uint64 {
+		v, err := fscommon.GetCgroupParamUint(g.path(controller), file)
+		if err != nil {
+			return 0
+		}
+		return v
+	}
+	if !g.v2 {
+		l.shares = number("cpu", "cpu.shares")
+		l.period = number("cpu", "cpu.cfs_period_us")
+		l.quota = number("cpu", "cpu.cfs_quota_us") // -1, no quota, reads as 0
+		l.reservation = finite(number("memory", "memory.soft_limit_in_bytes"))
+		return l
+	}
+	l.reservation = finite(number("memory", "memory.low"))
+	if s, err := fscommon.GetCgroupParamString(g.dir, "cpu.max"); err == nil {
+		quota, period, _ := strings.Cut(s, " ")
+		l.quota, _ = strconv.ParseUint(quota, 10, 64) // "max" reads as 0
+		l.period, _ = strconv.ParseUint(period, 10, 64)
+	}
+	return l
+}
+
+func finite(limit uint64) uint64 {
+	if limit >= unlimited {
+		return 0
+	}
+	return limit
+}
+
+// memory is a value of memory.stat by its names on cgroup v2 and v1. On v1 the value that includes
+// the groups below is preferred.
+func (u *usage) memory(v2, v1 string) uint64 {
+	all := u.MemoryStats.Stats
+	if u.v2 {
+		return all[v2]
+	}
+	if v, ok := all["total_"+v1]; ok && u.MemoryStats.UseHierarchy {
+		return v
+	}
+	return all[v1]
+}
+
+// workingSet is the memory that cannot be given back at once: all of it but the file pages that
+// were not used lately. The kubelet evicts pods by it.
+func (u *usage) workingSet() uint64 {
+	return less(u.MemoryStats.Usage.Usage, u.memory("inactive_file", "inactive_file"))
+}
+
+func (u *usage) rss() uint64    { return u.memory("anon", "rss") }
+func (u *usage) mapped() uint64 { return u.memory("file_mapped", "mapped_file") }
+func (u *usage) cache() uint64  { return u.memory("file", "cache") }
+
+func (u *usage) kernel() uint64 {
+	if !u.v2 {
+		return u.MemoryStats.KernelUsage.Usage
+	}
+	all := u.MemoryStats.Stats
+	return cmp.Or(all["kernel"], all["kernel_stack"]+all["slab"]) // "kernel" came with Linux 5.18
+}
+
+// faults are all page faults and, among them, the major ones. CRI speaks of minor faults for the
+// first, and everyone who fills in the field takes the kernel's pgfault.
+func (u *usage) faults() (all, major uint64) {
+	return u.memory("pgfault", "pgfault"), u.memory("pgmajfault", "pgmajfault")
+}
+
+// available is what is left up to the memory limit, if there is one.
+func (u *usage) available() (uint64, bool) {
+	limit := finite(u.MemoryStats.Usage.Limit)
+	return less(limit, u.workingSet()), limit > 0
+}
+
+// swapLeft is the swap that is left up to its limit, if there is one.
+func (u *usage) swapLeft() (uint64, bool) {
+	limit := finite(u.MemoryStats.SwapOnlyUsage.Limit)
+	if !u.v2 {
+		both, memory := finite(u.MemoryStats.SwapUsage.Limit), finite(u.MemoryStats.Usage.Limit)
+		if both == 0 || memory == 0 {
+			return 0, false
+		}
+		limit = less(both, memory)
+	} else if u.MemoryStats.SwapOnlyUsage.Limit >= unlimited {
+		return 0, false
+	}
+	return less(limit, u.swap()), true
+}
+
+// swap is what is swapped out. On cgroup v1 it is the difference of two counters that are read one
+// after the other, which may be below zero.
+func (u *usage) swap() uint64 {
+	if v := u.MemoryStats.SwapOnlyUsage.Usage; v <= math.MaxInt64 {
+		return v
+	}
+	return 0
+}
+
+// less is a-b, or 0 if b is larger: counters that are read one after the other do not agree exactly.
+func less(a, b uint64) uint64 { return a - min(a, b) }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/errdefs"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"berth/internal/pod"
+)
+
+// Stdio is the stdin, stdout and stderr of a container's own process.
+type Stdio interface {
+	// Tee begins to copy what the container writes from now on.
+	Tee() (Tee, error)
+	// OpenStdin opens the container's stdin. It is ErrFailedPrecondition where the container has none,
+	// or where it was closed.
+	OpenStdin() (io.WriteCloser, error)
+	// CloseStdin closes berth's end of the container's stdin if the container wants it to end with
+	// its first client (stdin_once), and reports whether it did.
+	CloseStdin() bool
+	// Terminal reports whether the container has a terminal.
+	Terminal() bool
+}
+
+// Tee is a copy of what a container writes. A reader that is too slow loses the oldest part.
+type Tee interface {
+	// Next waits for output: of stderr, or else of stdout. lost is how many bytes were lost before
+	// it. The error is io.EOF at the end of the output.
+	Next(ctx context.Context) (output []byte, stderr bool, lost int64, err error)
+	// Close ends it. It may be called again.
+	Close()
+}
+
+// Attach connects a client with a container's own process until that ends or the client is gone.
+// The client sees what is written from now on.
+func (s *Service) Attach(ctx context.Context, id string, stdin io.Reader, stdout, stderr io.WriteCloser,
+	_ bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	if err := s.attach(ctx, id, client{stdin, stdout, stderr, resize}); err != nil {
+		return fmt.Errorf("attach to container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (s *Service) attach(ctx context.Context, id string, c client) error {
+	t, err := s.container(id)
+	if err != nil {
+		return err
+	}
+	stdio, err := s.cfg.Stdio(t.ID)
+	if err != nil {
+		return err
+	}
+	if err := s.enter(t.ID, false); err != nil {
+		return err
+	}
+	defer s.leave(t.ID)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.life, cancel)
+	defer stop()
+	key := Key{Container: t.ID} // the container's own process
+	if c.resize != nil && stdio.Terminal() {
+		go s.follow(ctx, key, c.resize, t.Ended)
+	}
+	if c.stdin != nil {
+		to, err := stdio.OpenStdin()
+		if err != nil {
+			return err
+		}
+		defer to.Close()
+		go s.feed(ctx, key, c.stdin, to, stdio)
+	}
+	return s.watch(ctx, t, c, stdio)
+}
+
+// feed passes on what the client writes, and its end where the container wants that.
+func (s *Service) feed(ctx context.Context, key Key, from io.Reader, to io.WriteCloser, stdio Stdio) {
+	_, _ = io.Copy(to, from)
+	_ = to.Close()
+	if !stdio.CloseStdin() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+	defer cancel()
+	if err := s.cfg.Processes.CloseExecStdin(ctx, key); err != nil && !errdefs.IsNotFound(err) {
+		s.cfg.Logger.Warn("the standard input of a container cannot be closed", "container", key.Container, "err", err)
+	}
+}
+
+// watch passes on what the container writes.
+func (s *Service) watch(ctx context.Context, t pod.Target, c client, stdio Stdio) error {
+	tee, err := stdio.Tee()
+	if err != nil {
+		return err
+	}
+	defer tee.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// When the container has ended, all that it wrote is in the log, and so in the tee.
+	go func() {
+		select {
+		case <-t.Ended:
+			tee.Close()
+		case <-s.stopping:
+			cancel(fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable))
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		b, isErr, lost, err := tee.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return context.Cause(ctx)
+		}
+		to := c.stdout
+		if isErr {
+			to = c.stderr
+		}
+		if lost > 0 && c.stderr != nil {
+			if _, err := fmt.Fprintf(c.stderr, "\nberth: %d bytes were not read in time and are lost\n", lost); err != nil {
+				return errGone
+			}
+		}
+		if to == nil {
+			continue
+		}
+		if _, err := to.Write(b); err != nil {
+			return errGone
+		}
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stream runs commands in containers that run, and connects clients with them: ExecSync,
+// Exec, Attach and PortForward of CRI. It knows a container only by its [pod.Target], and changes
+// neither its record nor its state.
+//
+// # An exec process
+//
+// An exec process is one more process of a container's task. Its specification is the process of
+// the container's stored OCI specification (user, groups, capabilities, limits, environment,
+// working directory, labels) with other arguments. Its key is the ID of the container and an ID of
+// its own, which is random, so that no two processes ever have the same.
+//
+// Its directory, Config.Dir/CONTAINER.EXEC, is made before the process is, and removed after
+// containerd has deleted the process. So the directories are the list of what may exist outside
+// berth. The next berth ends what it finds there: nobody waits for it any more.
+//
+//	make directory and FIFOs → create → start → wait → delete → remove directory
+//	                                      |
+//	      nobody waits any more: kill ----+   (again and again, until the process has ended)
+//
+// One goroutine for each process goes through these steps. It does not use the context of the call
+// that asked for the process, so that a client that vanishes leaves no step half done.
+//
+// # Promises
+//
+//   - An exec process ends with its container, with its timeout, with its client and with berth.
+//     What a berth that was killed has left is ended by the next one. A step that fails is
+//     repeated, after five minutes at the latest, until it succeeds.
+//   - ExecSync returns within a second of its timeout, whoever holds the output open.
+//   - An exit code is the one that the shim measured. Where there is none, the call is an error.
+//   - ExecSync keeps less than 16 MiB of output, both streams together, so that the answer fits
+//     into the message that the kubelet takes. What is beyond is read and dropped, so that the
+//     process does not block, and the standard error says how much that was. All ExecSync calls
+//     together keep 256 MiB at most.
+//   - What a process wrote before it ended is read to its end. When somebody else holds its output
+//     open, reading goes on until a second has passed without a byte, or ten seconds with some.
+//   - The number of exec processes, in a container and altogether, is bounded. One process more is
+//     ErrResourceExhausted. A shim that does not answer costs no more than that.
+//
+// # Never
+//
+// This package never waits in a step of the life of a container, and no such step waits for it.
+//
+// # To look at it live
+//
+// The directories below Config.Dir (exec below berth's state directory) are the processes that
+// there are.
+package stream

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+)
+
+// Exec runs a command in a container and connects it with a client until the command has ended or
+// the client is gone. An exit code other than 0 is an error of the type that cri-streaming passes
+// on. Streams that the client does not want are nil. resize is closed when the client is gone.
+func (s *Service) Exec(ctx context.Context, id string, args []string, stdin io.Reader, stdout, stderr io.WriteCloser,
+	terminal bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	code, err := s.exec(ctx, id, args, client{stdin, stdout, stderr, resize}, terminal)
+	switch {
+	case err != nil:
+		return fmt.Errorf("exec in container %s: %w", id, err)
+	case code != 0:
+		// It must not be wrapped: cri-streaming looks at its type.
+		return utilexec.CodeExitError{Err: fmt.Errorf("the command ended with exit code %d", code), Code: int(code)}
+	}
+	return nil
+}
+
+// client is the other side of a stream.
+type client struct {
+	stdin  io.Reader      // nil: not wanted
+	stdout io.WriteCloser // nil: not wanted
+	stderr io.WriteCloser // nil: not wanted
+	resize <-chan remotecommand.TerminalSize
+}
+
+func (s *Service) exec(ctx context.Context, id string, args []string, c client, terminal bool) (uint32, error) {
+	t, err := s.container(id)
+	if err != nil {
+		return 0, err
+	}
+	want := streams{stdin: c.stdin != nil, stdout: c.stdout != nil, stderr: c.stderr != nil && !terminal}
+	p, err := s.start(ctx, t, command{args: args, terminal: terminal, streams: want})
+	if err != nil {
+		return 0, err
+	}
+	defer p.abandon()
+	out := copyOutput(p.pipes, writer(c.stdout), writer(c.stderr))
+	if c.stdin != nil {
+		// It ends when the client is gone or the pipe is closed, which abandon brings about.
+		go p.copyStdin(c.stdin)
+	}
+	if terminal && c.resize != nil {
+		go s.follow(ctx, p.key, c.resize, p.exited)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-out.failed:
+			cancel(errGone)
+		case <-ctx.Done():
+		}
+	}()
+	if err := p.result(ctx); err != nil {
+		return 0, err
+	}
+	out.drain(ctx.Done())
+	return p.code, nil
+}
+
+// writer is w, or nil without a pitfall: a nil value of one interface is one of the other.
+func writer(w io.WriteCloser) io.Writer {
+	if w == nil {
+		return nil
+	}
+	return w
+}
+
+// copyStdin passes on what the client writes, and its end.
+func (p *process) copyStdin(stdin io.Reader) {
+	_, _ = io.Copy(p.pipes.stdin, stdin)
+	_ = p.pipes.stdin.Close()
+	ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
+	defer cancel()
+	// If it fails the process has ended, or the end of its input is the least of its worries.
+	_ = p.s.cfg.Processes.CloseExecStdin(ctx, p.key)
+}
+
+// follow keeps a terminal at the size of the client's until done is closed or the client is gone.
+func (s *Service) follow(ctx context.Context, key Key, resize <-chan remotecommand.TerminalSize, done <-chan struct{}) {
+	for {
+		select {
+		case size, ok := <-resize:
+			if !ok {
+				return
+			}
+			if size.Width == 0 || size.Height == 0 {
+				continue
+			}
+			one, cancel := context.WithTimeout(ctx, stepTimeout)
+			if err := s.cfg.Processes.ResizeExec(one, key, size.Width, size.Height); err != nil {
+				s.cfg.Logger.Debug("a terminal cannot be resized", "container", key.Container, "exec", key.Exec, "err", err)
+			}
+			cancel()
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+const (
+	// maxOutput is how much output ExecSync keeps, both streams together. The kubelet takes messages
+	// of up to 16 MiB, of which the rest of the message needs some bytes.
+	maxOutput = 16<<20 - 4<<10
+	// memoryChunk is the unit in which output is counted, and memoryChunks how many of them all
+	// ExecSync calls together may keep.
+	memoryChunk  = 64 << 10
+	memoryChunks = 256 << 20 / memoryChunk
+)
+
+// endTimeout is how long a call waits for the end of a process that was killed, and for the exit
+// code of one whose container has ended.
+const endTimeout = 500 * time.Millisecond
+
+// Result is what a command wrote, and the exit code with which it ended.
+type Result struct {
+	Stdout []byte
+	Stderr []byte
+	Code   int32
+}
+
+// ExecSync runs a command in a container and returns when it has ended. With a timeout of more than
+// zero the command is killed when the timeout has passed, and the error is
+// context.DeadlineExceeded. It is killed, too, when ctx ends. Other errors: ErrNotFound without the
+// container, ErrFailedPrecondition when it does not run, ErrInvalidArgument for a command that is
+// none, ErrResourceExhausted when there are too many already.
+func (s *Service) ExecSync(ctx context.Context, id string, args []string, timeout time.Duration) (Result, error) {
+	if len(args) == 0 {
+		return Result{}, fmt.Errorf("exec in container %s: cmd is empty: %w", id, errdefs.ErrInvalidArgument)
+	}
+	if timeout < 0 {
+		return Result{}, fmt.Errorf("exec in container %s: timeout %s is negative: %w", id, timeout, errdefs.ErrInvalidArgument)
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		cause := fmt.Errorf("command %q timed out after %s: %w", args, timeout, context.DeadlineExceeded)
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, cause)
+		defer cancel()
+	}
+	r, err := s.execSync(ctx, id, args)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return Result{}, fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	return r, nil
+}
+
+func (s *Service) execSync(ctx context.Context, id string, args []string) (Result, error) {
+	t, err := s.container(id)
+	if err != nil {
+		return Result{}, err
+	}
+	p, err := s.start(ctx, t, command{args: args, streams: streams{stdout: true, stderr: true}})
+	if err != nil {
+		return Result{}, err
+	}
+	defer p.abandon()
+	kept := &capture{memory: s.memory}
+	defer kept.release()
+	out := copyOutput(p.pipes, kept.stdout(), kept.stderr())
+	if err := p.result(ctx); err != nil {
+		return Result{}, err
+	}
+	out.drain(ctx.Done()) // the process has ended within its time: what it wrote until now counts
+	r := kept.result()
+	r.Code = int32(p.code) //nolint:gosec // 0 to 255
+	return r, nil
+}
+
+// result waits for the end of the process. When ctx ends first, it has the process killed and
+// waits a moment longer, so that it is usually gone when the call returns.
+func (p *process) result(ctx context.Context) error {
+	var err error
+	select {
+	case <-p.exited:
+		return p.exitErr
+	case <-ctx.Done():
+		err = ctx.Err()
+		p.abandon()
+	case <-p.s.stopping:
+		err = fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable)
+	case <-p.containerEnded:
+		err = fmt.Errorf("the container has ended: %w", errdefs.ErrFailedPrecondition)
+	}
+	t := time.NewTimer(endTimeout)
+	defer t.Stop()
+	select {
+	case <-p.exited:
+		if ctx.Err() == nil && p.exitErr == nil {
+			return nil // its container was faster than the news of its own end
+		}
+	case <-t.C:
+	}
+	return err
+}
+
+// capture keeps what a process writes, up to maxOutput and as long as there is memory.
+type capture struct {
+	memory chan struct{} // one value for each chunk that is in use by anybody
+
+	mu      sync.Mutex
+	kept    int
+	chunks  int // of memory
+	dropped int64
+	out     bytes.Buffer
+	err     bytes.Buffer
+	closed  bool
+}
+
+type captured struct {
+	c  *capture
+	to *bytes.Buffer
+}
+
+func (c *capture) stdout() captured { return captured{c, &c.out} }
+func (c *capture) stderr() captured { return captured{c, &c.err} }
+
+// Write keeps what there is room for. It takes everything, so that the process does not block.
+func (w captured) Write(b []byte) (int, error) {
+	c := w.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keep := 0
+	if !c.closed { // somebody may hold the output open, and writes when nobody wants it any more
+		keep = min(len(b), maxOutput-c.kept, c.room(len(b)))
+	}
+	w.to.Write(b[:keep])
+	c.kept += keep
+	c.dropped += int64(len(b) - keep)
+	return len(b), nil
+}
+
+// room takes memory for n bytes more, and returns for how many of them there is some.
+func (c *capture) room(n int) int {
+	for c.chunks*memoryChunk < min(c.kept+n, maxOutput) {
+		select {
+		case c.memory <- struct{}{}:
+			c.chunks++
+			continue
+		default:
+		}
+		break
+	}
+	return c.chunks*memoryChunk - c.kept
+}
+
+// result is what was kept. What is written afterwards is dropped.
+func (c *capture) result() Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	r := Result{Stdout: slices.Clone(c.out.Bytes()), Stderr: slices.Clone(c.err.Bytes())}
+	if c.dropped > 0 {
+		r.Stderr = fmt.Appendf(r.Stderr, "\nberth: the output is larger than the %d bytes that were kept; %d bytes were dropped\n", c.kept, c.dropped)
+	}
+	return r
+}
+
+// release gives the memory back.
+func (c *capture) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.out, c.err = bytes.Buffer{}, bytes.Buffer{}
+	for ; c.chunks > 0; c.chunks-- {
+		<-c.memory
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"berth/internal/pod"
+)
+
+const (
+	// dialTimeout bounds the connection to a port of a pod, which is on this node.
+	dialTimeout = 10 * time.Second
+	// lingerTimeout is how long a connection without a byte stays when the client has closed its half.
+	// A client that is gone looks the same.
+	lingerTimeout = 5 * time.Minute
+	// maxForwards is how many connections are forwarded at a time.
+	maxForwards = 4096
+)
+
+// PortForward connects a stream with a port of a pod's loopback, IPv4 first and then IPv6, until
+// both directions have ended or the pod has.
+func (s *Service) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	if err := s.forward(ctx, id, port, stream); err != nil {
+		return fmt.Errorf("forward port %d of pod %s: %w", port, id, err)
+	}
+	return nil
+}
+
+func (s *Service) forward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	defer stream.Close()
+	t, err := s.sandbox(id)
+	if err != nil {
+		return err
+	}
+	if port < 1 || port > 65535 {
+		return fmt.Errorf("there is no such port: %w", errdefs.ErrInvalidArgument)
+	}
+	select {
+	case s.forwards <- struct{}{}:
+		defer func() { <-s.forwards }()
+	default:
+		return fmt.Errorf("%d connections are forwarded already: %w", maxForwards, errdefs.ErrResourceExhausted)
+	}
+	conn, err := s.dial(ctx, t.NetNS, int(port))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-t.Ended:
+		case <-s.stopping:
+		case <-ctx.Done():
+		case <-over:
+			return
+		}
+		_ = conn.Close()
+		_ = stream.Close()
+	}()
+	join(conn, stream)
+	return nil
+}
+
+// sandbox describes a sandbox that is ready.
+func (s *Service) sandbox(id string) (pod.Target, error) {
+	t, err := s.cfg.Target(id)
+	switch {
+	case err != nil:
+		return t, err
+	case t.ID != t.PodID:
+		return t, fmt.Errorf("%s is a container, not a sandbox: %w", id, errdefs.ErrNotFound)
+	case !t.Running:
+		return t, fmt.Errorf("sandbox %s is not ready: %w", t.ID, errdefs.ErrFailedPrecondition)
+	}
+	return t, nil
+}
+
+// halfConn is a connection of which one direction can end before the other.
+type halfConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// join copies both directions. It returns when the pod has closed its side, or when the client has
+// closed its own and nothing comes any more.
+func join(conn halfConn, stream io.ReadWriter) {
+	go func() { // the stream's end or that of the connection ends it
+		_, err := io.Copy(conn, stream)
+		_ = conn.CloseWrite()
+		if err != nil {
+			_ = conn.Close()
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(lingerTimeout))
+	}()
+	_, _ = io.Copy(stream, conn)
+}
+
+// dialIn connects to a port of the loopback in a network namespace; "" is the host's.
+func dialIn(ctx context.Context, netns string, port int) (halfConn, error) {
+	var conn halfConn
+	dial := func() (err error) {
+		conn, err = dialLoopback(ctx, port)
+		return err
+	}
+	if netns == "" {
+		err := dial()
+		return conn, err
+	}
+	// The socket belongs to the namespace in which it is made, wherever it is used later. The
+	// addresses are literal, so that the dialer makes the socket on this very thread.
+	err := ns.WithNetNSPath(netns, func(ns.NetNS) error { return dial() })
+	return conn, err
+}
+
+func dialLoopback(ctx context.Context, port int) (halfConn, error) {
+	d := net.Dialer{Timeout: dialTimeout}
+	var errs []error
+	for _, a := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
+		conn, err := d.DialContext(ctx, a.network, net.JoinHostPort(a.host, strconv.Itoa(port)))
+		if err == nil {
+			return conn.(*net.TCPConn), nil // what TCP dials is that
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}

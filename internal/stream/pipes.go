@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// streams are the streams of a process that a client wants.
+type streams struct{ stdin, stdout, stderr bool }
+
+// pipes are berth's ends of the standard streams of one exec process. Closing an end wakes
+// whoever reads from it or writes to it.
+type pipes struct {
+	dir    string
+	stdin  io.WriteCloser // nil: not wanted
+	stdout io.ReadCloser  // nil: not wanted
+	stderr io.ReadCloser  // nil: not wanted
+
+	once sync.Once
+	keep []io.Closer // the other ends, until the shim has opened its own
+}
+
+// openFIFOs makes the directory of a process, and in it a FIFO for each stream.
+func openFIFOs(dir string, want streams) (*pipes, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of exec process: %w", err)
+	}
+	p := &pipes{dir: dir}
+	err := p.open(want)
+	if err != nil {
+		p.opened()
+		p.close()
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return p, nil
+}
+
+func (p *pipes) open(want streams) error {
+	if want.stdin {
+		f, err := p.fifo("stdin", os.O_WRONLY)
+		if err != nil {
+			return err
+		}
+		p.stdin = f
+	}
+	if want.stdout {
+		f, err := p.fifo("stdout", os.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		p.stdout = f
+	}
+	if want.stderr {
+		f, err := p.fifo("stderr", os.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		p.stderr = f
+	}
+	return nil
+}
+
+// fifo makes a FIFO and opens berth's end. The other end is open, too, until the shim has its own:
+// a reader would see an end otherwise, and a writer cannot be opened without a reader.
+func (p *pipes) fifo(name string, flag int) (*os.File, error) {
+	path := filepath.Join(p.dir, name)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, fmt.Errorf("make FIFO %s: %w", path, err)
+	}
+	both, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open FIFO %s: %w", path, err)
+	}
+	p.keep = append(p.keep, both)
+	own, err := os.OpenFile(path, flag|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open FIFO %s: %w", path, err)
+	}
+	return own, nil
+}
+
+// request is what containerd is given for the streams.
+func (p *pipes) request() Request {
+	var r Request
+	if p.stdin != nil {
+		r.Stdin = filepath.Join(p.dir, "stdin")
+	}
+	if p.stdout != nil {
+		r.Stdout = filepath.Join(p.dir, "stdout")
+	}
+	if p.stderr != nil {
+		r.Stderr = filepath.Join(p.dir, "stderr")
+	}
+	return r
+}
+
+// opened says that the shim has opened its ends, or never will. It may be called again.
+func (p *pipes) opened() {
+	p.once.Do(func() {
+		for _, c := range p.keep {
+			_ = c.Close()
+		}
+	})
+}
+
+// close closes berth's ends. It may be called again.
+func (p *pipes) close() {
+	for _, c := range []io.Closer{p.stdin, p.stdout, p.stderr} {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+}

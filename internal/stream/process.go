@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/pod"
+)
+
+const (
+	// stepTimeout bounds one attempt of a step that is repeated. The shim takes ten seconds to delete a
+	// process whose output is held open.
+	stepTimeout = 15 * time.Second
+	// makeTimeout bounds the creation and the start of a process. A caller may stop waiting earlier.
+	makeTimeout = 2 * time.Minute
+	// What fails is repeated after firstWait, which doubles up to lastWait.
+	firstWait = 100 * time.Millisecond
+	lastWait  = 5 * time.Minute
+)
+
+// process is one exec process and what it has outside berth.
+type process struct {
+	s     *Service
+	key   Key
+	dir   string
+	pipes *pipes // nil for what an earlier berth has left
+
+	containerEnded <-chan struct{}
+
+	unwanted chan struct{} // closed by abandon
+	once     sync.Once
+
+	started chan struct{} // closed when the process runs, or never will
+	exited  chan struct{} // closed when it has ended; never before started
+	// These are valid when the channel of the same line is closed.
+	startErr error  // started
+	code     uint32 // exited
+	exitErr  error  // exited: why there is no code
+}
+
+// command is what a client asks for.
+type command struct {
+	args     []string
+	terminal bool
+	streams  streams
+}
+
+// start makes an exec process and returns when it runs. The caller reads from its pipes, waits for
+// exited, and calls abandon in any case.
+func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process, error) {
+	spec, err := s.cfg.Processes.Spec(ctx, t.ID)
+	if err != nil {
+		return nil, fmt.Errorf("read specification of container %s: %w", t.ID, err)
+	}
+	what, err := specify(spec, c)
+	if err != nil {
+		return nil, fmt.Errorf("container %s: %w", t.ID, err)
+	}
+	if err := s.enter(t.ID, false); err != nil {
+		return nil, err
+	}
+	key := Key{t.ID, newID()}
+	p := &process{
+		s:              s,
+		key:            key,
+		dir:            filepath.Join(s.cfg.Dir, key.String()),
+		containerEnded: t.Ended,
+		unwanted:       make(chan struct{}),
+		started:        make(chan struct{}),
+		exited:         make(chan struct{}),
+	}
+	if p.pipes, err = s.pipes(p.dir, c.streams); err != nil {
+		s.leave(t.ID)
+		return nil, err
+	}
+	r := p.pipes.request()
+	r.Process = what
+	go p.run(r)
+	select {
+	case <-p.started:
+		err = p.startErr
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-t.Ended:
+		err = fmt.Errorf("container %s has ended: %w", t.ID, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		p.abandon()
+		return nil, err
+	}
+	return p, nil
+}
+
+// specify makes the specification of a process from that of the container's own.
+func specify(spec *specs.Spec, c command) (*specs.Process, error) {
+	if spec.Process == nil {
+		return nil, fmt.Errorf("its specification has no process: %w", errdefs.ErrFailedPrecondition)
+	}
+	p := *spec.Process
+	p.Args = c.args
+	p.CommandLine = ""
+	p.Terminal = c.terminal
+	p.ConsoleSize = nil
+	hasTerm := func(e string) bool { return strings.HasPrefix(e, "TERM=") }
+	if c.terminal && !slices.ContainsFunc(p.Env, hasTerm) {
+		p.Env = append(slices.Clone(p.Env), "TERM=xterm")
+	}
+	return &p, nil
+}
+
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// abandon says that nobody waits for the process any more. If it has not ended, it is killed.
+func (p *process) abandon() { p.once.Do(func() { close(p.unwanted) }) }
+
+// run goes through the life of the process.
+func (p *process) run(r Request) {
+	p.startErr = p.make(r)
+	p.pipes.opened()
+	close(p.started)
+	if p.startErr != nil {
+		p.exitErr = p.startErr
+	} else {
+		p.code, p.exitErr = p.await()
+	}
+	close(p.exited)
+	select {
+	case <-p.unwanted:
+	case <-p.s.stopping:
+	}
+	p.pipes.close()
+	p.finish()
+}
+
+// make creates the process and starts it.
+func (p *process) make(r Request) error {
+	ctx, cancel := context.WithTimeout(p.s.life, makeTimeout)
+	defer cancel()
+	if err := p.s.cfg.Processes.CreateExec(ctx, p.key, r); err != nil {
+		return err
+	}
+	if p.isUnwanted() {
+		return fmt.Errorf("exec in container %s: nobody waits for it any more: %w", p.key.Container, errdefs.ErrUnavailable)
+	}
+	return p.s.cfg.Processes.StartExec(ctx, p.key)
+}
+
+func (p *process) isUnwanted() bool {
+	select {
+	case <-p.unwanted:
+		return true
+	case <-p.s.stopping:
+		return true
+	case <-p.containerEnded:
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits for the end of the process, which is killed when nobody waits for it any more.
+func (p *process) await() (uint32, error) {
+	ctx, cancel := context.WithCancel(p.s.life)
+	defer cancel()
+	stop := make(chan struct{})
+	killing := make(chan struct{})
+	go func() {
+		defer close(killing)
+		select {
+		case <-stop:
+			return
+		case <-p.unwanted:
+		case <-p.s.stopping:
+		case <-p.containerEnded:
+		}
+		p.kill(stop)
+		select {
+		case <-stop:
+		case <-time.After(stepTimeout): // the shim does not answer, or lost the process
+			cancel()
+		case <-p.s.life.Done():
+		}
+	}()
+	code, err := p.s.cfg.Processes.WaitExec(ctx, p.key)
+	close(stop)
+	<-killing
+	return code, err
+}
+
+// kill kills the process, and repeats that until it succeeds or stop is closed.
+func (p *process) kill(stop <-chan struct{}) {
+	for wait := firstWait; ; wait = min(2*wait, time.Second) {
+		ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
+		err := p.s.cfg.Processes.KillExec(ctx, p.key)
+		cancel()
+		if err == nil || errdefs.IsNotFound(err) || p.s.life.Err() != nil {
+			return
+		}
+		select {
+		case <-stop:
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// leftover is a process of an earlier berth.
+func (s *Service) leftover(key Key) *process {
+	return &process{s: s, key: key, dir: filepath.Join(s.cfg.Dir, key.String())}
+}
+
+// finish ends the process if it still runs, deletes it and removes its directory. It repeats what
+// fails, until the service has stopped: the directory then says to the next berth that there is
+// something to do.
+func (p *process) finish() {
+	defer p.s.leave(p.key.Container)
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		err := p.delete()
+		if err == nil {
+			err = os.RemoveAll(p.dir)
+		}
+		if err == nil {
+			return
+		}
+		if p.s.life.Err() != nil {
+			return
+		}
+		if wait == firstWait {
+			p.s.cfg.Logger.Warn("an exec process is not gone yet, it is tried again", "container", p.key.Container, "exec", p.key.Exec, "err", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-p.s.life.Done():
+			return
+		}
+	}
+}
+
+// delete is one attempt to end and to delete the process.
+func (p *process) delete() error {
+	ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
+	defer cancel()
+	err := p.s.cfg.Processes.DeleteExec(ctx, p.key)
+	if err == nil || errdefs.IsNotFound(err) {
+		return nil
+	}
+	// It may run, as one of an earlier berth's does; shims say that in words of their own.
+	if kerr := p.s.cfg.Processes.KillExec(ctx, p.key); kerr != nil && !errdefs.IsNotFound(kerr) {
+		return errors.Join(err, kerr)
+	}
+	if _, werr := p.s.cfg.Processes.WaitExec(ctx, p.key); werr != nil && !errdefs.IsNotFound(werr) {
+		return errors.Join(err, werr)
+	}
+	if err = p.s.cfg.Processes.DeleteExec(ctx, p.key); errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// leftovers are the processes whose directories an earlier berth has left in dir. What is not such
+// a directory is left alone.
+func leftovers(dir string) ([]Key, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read directory of exec processes: %w", err)
+	}
+	var keys []Key
+	for _, e := range entries {
+		if container, exec, ok := strings.Cut(e.Name(), "."); ok && e.IsDir() {
+			keys = append(keys, Key{container, exec})
+		}
+	}
+	return keys, nil
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/pod"
+)
+
+// The bounds of what is under way at a time.
+const (
+	maxProcesses             = 1024
+	maxProcessesPerContainer = 128
+)
+
+// stopTimeout is how long Run waits for processes to end when its context has ended. What has not
+// ended by then is left to the next berth.
+const stopTimeout = 2 * time.Second
+
+// Key names an exec process.
+type Key struct {
+	Container string // its container
+	Exec      string // unique within the container
+}
+
+// String is the key for people.
+func (k Key) String() string { return k.Container + "." + k.Exec }
+
+// Request is what an exec process is made of.
+type Request struct {
+	Process *specs.Process
+	// Paths of FIFOs; empty for a stream that is not wanted. A terminal has no standard error.
+	Stdin  string
+	Stdout string
+	Stderr string
+}
+
+// Processes makes exec processes and asks about them. Each method returns when its context ends,
+// also where the shim does not answer. ErrNotFound says that there is no such process, or that its
+// task is gone.
+type Processes interface {
+	// Spec is the stored OCI specification of a container.
+	Spec(ctx context.Context, id string) (*specs.Spec, error)
+	// CreateExec makes a process, which waits to be started.
+	CreateExec(ctx context.Context, key Key, r Request) error
+	// StartExec lets the process run. The shim has opened the FIFOs when it returns.
+	StartExec(ctx context.Context, key Key) error
+	// WaitExec returns when the process has ended, with its exit code.
+	WaitExec(ctx context.Context, key Key) (code uint32, err error)
+	// KillExec kills the process.
+	KillExec(ctx context.Context, key Key) error
+	// DeleteExec deletes the process, which has ended or was never started.
+	DeleteExec(ctx context.Context, key Key) error
+	// CloseExecStdin closes the shim's own end of the standard input.
+	CloseExecStdin(ctx context.Context, key Key) error
+	// ResizeExec sets the size of the terminal.
+	ResizeExec(ctx context.Context, key Key, width, height uint16) error
+}
+
+// Config is what a Service works on.
+type Config struct {
+	// Dir is for the FIFOs of exec processes. It belongs to this package alone.
+	Dir string
+	// Target describes a container or a sandbox by its ID or the beginning of one.
+	Target    func(id string) (pod.Target, error)
+	Processes Processes
+	// Stdio is that of a container that runs.
+	Stdio  func(id string) (Stdio, error)
+	Logger *slog.Logger
+}
+
+// Service runs commands in containers. Its methods may be called from any goroutine. What they
+// start lives until Run's context ends at the latest.
+type Service struct {
+	cfg    Config
+	pipes  func(dir string, want streams) (*pipes, error)
+	left   []Key         // what an earlier berth has left, until Run
+	memory chan struct{} // see capture
+
+	dial     func(ctx context.Context, netns string, port int) (halfConn, error)
+	forwards chan struct{} // one value for each connection that is forwarded
+
+	life     context.Context // of calls about exec processes
+	end      context.CancelFunc
+	stopping chan struct{} // closed when Run's context ends
+
+	mu struct {
+		sync.Mutex
+		stopped    bool
+		all        int
+		containers map[string]int
+		idle       chan struct{} // closed when stopped and nothing is under way
+	}
+}
+
+// New makes a service. It notes what an earlier berth has left in cfg.Dir, which Run ends.
+func New(cfg Config) (*Service, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of exec processes: %w", err)
+	}
+	left, err := leftovers(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{
+		cfg:      cfg,
+		pipes:    openFIFOs,
+		left:     left,
+		memory:   make(chan struct{}, memoryChunks),
+		dial:     dialIn,
+		forwards: make(chan struct{}, maxForwards),
+		stopping: make(chan struct{}),
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.mu.containers = map[string]int{}
+	s.mu.idle = make(chan struct{})
+	return s, nil
+}
+
+// Run ends what an earlier berth has left. When ctx ends, it ends every exec process, and returns
+// once they have ended, or after two seconds. It returns nil. Call it once.
+func (s *Service) Run(ctx context.Context) error {
+	for _, key := range s.left {
+		p := s.leftover(key)
+		_ = s.enter(key.Container, true) // it has not stopped
+		go p.finish()
+	}
+	<-ctx.Done()
+	close(s.stopping)
+	s.mu.Lock()
+	s.mu.stopped = true
+	s.checkIdleLocked()
+	s.mu.Unlock()
+	t := time.AfterFunc(stopTimeout, s.end)
+	defer t.Stop()
+	<-s.mu.idle
+	s.end()
+	return nil
+}
+
+// enter counts a process in. It is false when there are too many already, unless force is set, and
+// when the service has stopped.
+func (s *Service) enter(container string, force bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.mu.stopped:
+		return fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable)
+	case force:
+	case s.mu.all >= maxProcesses:
+		return fmt.Errorf("there are %d exec processes already; try again when some have ended: %w",
+			s.mu.all, errdefs.ErrResourceExhausted)
+	case s.mu.containers[container] >= maxProcessesPerContainer:
+		return fmt.Errorf("the container has %d exec processes already; try again when some have ended: %w",
+			s.mu.containers[container], errdefs.ErrResourceExhausted)
+	}
+	s.mu.all++
+	s.mu.containers[container]++
+	return nil
+}
+
+// leave counts a process out.
+func (s *Service) leave(container string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.all--
+	if s.mu.containers[container]--; s.mu.containers[container] == 0 {
+		delete(s.mu.containers, container)
+	}
+	s.checkIdleLocked()
+}
+
+func (s *Service) checkIdleLocked() {
+	if s.mu.stopped && s.mu.all == 0 {
+		close(s.mu.idle)
+	}
+}
+
+// container describes a container that runs.
+func (s *Service) container(id string) (pod.Target, error) {
+	t, err := s.cfg.Target(id)
+	switch {
+	case err != nil:
+		return t, err
+	case t.ID == t.PodID:
+		return t, fmt.Errorf("%s is a sandbox, not a container: %w", id, errdefs.ErrNotFound)
+	case !t.Running:
+		return t, fmt.Errorf("container %s is not running: %w", t.ID, errdefs.ErrFailedPrecondition)
+	}
+	return t, nil
+}

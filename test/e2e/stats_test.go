@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// A container that burns CPU, fills memory and writes files is measured as it is, also while its
+// shim hangs, and by the next berth.
+func TestStatsAreWhatAContainerUses(t *testing.T) {
+	node.Both(t, func(t *testing.T, n *node.Node) {
+		cfg := n.PodConfig()
+		pod := n.Pod(cfg)
+		const limit, memory, disk = 128 << 20, 32 << 20, 3 << 20
+		c := node.ContainerConfig("busy", "sh", "-c",
+			"dd if=/dev/zero of=/file bs=1M count=3 2>/dev/null; dd if=/dev/zero of=/dev/shm/used bs=1M count=32 2>/dev/null; sync; echo filled; while :; do :; done")
+		c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: limit}
+		id := n.Run(pod, cfg, c)
+		n.Until("the memory is filled", func() bool { return strings.Contains(n.Log(id), "filled") })
+		shims := n.Shims()
+		defer signalAll(t, shims, syscall.SIGCONT)
+		signalAll(t, shims, syscall.SIGSTOP)
+		get := func() *runtimeapi.ContainerStats {
+			resp, err := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetStats()
+		}
+		first := get()
+		n.Until("it used CPU time at a rate", func() bool {
+			cpu := get().GetCpu()
+			return cpu.GetUsageCoreNanoSeconds().GetValue() > first.GetCpu().GetUsageCoreNanoSeconds().GetValue() && cpu.GetUsageNanoCores().GetValue() > 0
+		})
+		st := get()
+		m := st.GetMemory()
+		if got := m.GetWorkingSetBytes().GetValue(); got < memory || got > limit {
+			t.Errorf("the working set is %d", got)
+		}
+		if m.GetAvailableBytes().GetValue()+m.GetWorkingSetBytes().GetValue() != limit || m.GetPageFaults().GetValue() == 0 {
+			t.Errorf("%v", m)
+		}
+		n.Until("the writable layer was sampled", func() bool { return get().GetWritableLayer().GetUsedBytes().GetValue() >= disk })
+		list, err := n.ListPodSandboxStats(t.Context(), &runtimeapi.ListPodSandboxStatsRequest{})
+		if err != nil || len(list.GetStats()) != 1 {
+			t.Fatal(list, err)
+		}
+		l := list.GetStats()[0].GetLinux()
+		if l.GetMemory().GetWorkingSetBytes().GetValue() < memory || l.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 ||
+			l.GetProcess().GetProcessCount().GetValue() < 2 || len(l.GetContainers()) != 1 {
+			t.Errorf("%v", l)
+		}
+		if eth := l.GetNetwork().GetDefaultInterface(); eth.GetName() != "eth0" || l.GetNetwork().GetTimestamp() == 0 {
+			t.Errorf("%v", l.GetNetwork())
+		}
+		names := metricNames(t, n, pod, id)
+		for _, name := range []string{
+			"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_network_receive_bytes_total",
+			"container_processes", "container_threads", "container_sockets", "container_file_descriptors", "container_fs_usage_bytes",
+			"container_fs_inodes_free", "container_fs_limit_bytes", "container_oom_events_total", "container_spec_memory_swap_limit_bytes",
+		} {
+			if !names[name] {
+				t.Errorf("there is no %s", name)
+			}
+		}
+		signalAll(t, shims, syscall.SIGCONT)
+		n.Berth.Kill(syscall.SIGKILL)
+		n.StartBerth()
+		if got := get(); got.GetCpu().GetUsageCoreNanoSeconds().GetValue() < st.GetCpu().GetUsageCoreNanoSeconds().GetValue() {
+			t.Errorf("after a restart: %v, before: %v", got, st)
+		}
+		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if st := get(); st.GetCpu() != nil || st.GetMemory() != nil || st.GetAttributes().GetId() != id {
+			t.Errorf("ended: %v", st)
+		}
+		if all, err := n.ListContainerStats(t.Context(), &runtimeapi.ListContainerStatsRequest{}); err != nil || len(all.GetStats()) != 0 {
+			t.Errorf("%v %v", all, err)
+		}
+		if _, err := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: "feedbeef"}); status.Code(err) != codes.NotFound {
+			t.Error(err)
+		}
+		if _, err := n.PodSandboxStats(t.Context(), &runtimeapi.PodSandboxStatsRequest{}); status.Code(err) != codes.InvalidArgument {
+			t.Error(err)
+		}
+	})
+}
+
+// signalAll signals processes, some of which may have ended.
+func signalAll(t *testing.T, pids map[string]int, sig syscall.Signal) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Error(err)
+		}
+	}
+}
+
+// metricNames are the metrics of a pod and its container that are described, each with its labels.
+func metricNames(t *testing.T, n *node.Node, pod, id string) map[string]bool {
+	t.Helper()
+	resp, err := n.ListMetricDescriptors(t.Context(), &runtimeapi.ListMetricDescriptorsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	described := map[string]int{}
+	for _, d := range resp.GetDescriptors() {
+		described[d.GetName()] = len(d.GetLabelKeys())
+	}
+	list, err := n.ListPodSandboxMetrics(t.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
+	if err != nil || len(list.GetPodMetrics()) != 1 || list.GetPodMetrics()[0].GetPodSandboxId() != pod ||
+		len(list.GetPodMetrics()[0].GetContainerMetrics()) != 1 || list.GetPodMetrics()[0].GetContainerMetrics()[0].GetContainerId() != id {
+		t.Fatal(list, err)
+	}
+	names := map[string]bool{}
+	p := list.GetPodMetrics()[0]
+	for _, m := range append(p.GetMetrics(), p.GetContainerMetrics()[0].GetMetrics()...) {
+		names[m.GetName()] = true
+		if len(m.GetLabelValues()) != described[m.GetName()] {
+			t.Errorf("%v has not the labels of its descriptor", m)
+		}
+	}
+	return names
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// soon is how long something may take that is promised within two seconds, on a machine that has
+// other things to do.
+const soon = 5 * time.Second
+
+// PROPERTIES 21: an OCI runtime that takes half a minute for each delete. Each attempt was cut off
+// after ten seconds and began anew, for ever.
+func TestADeleteThatTakesHalfAMinuteEnds(t *testing.T) {
+	both(t, nil, func(t *testing.T, n *node.Node, f *faults) {
+		pod, id := n.Sh("exit 42")
+		f.set("runc.delete", "stall 30s", "id "+id)
+		node.ExpectExit(t, n.Ended(id), 42, "Error")
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		if _, err := n.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Errorf("%v\n%s", err, timeline(t, n, id))
+		}
+		if len(f.hits("runc.delete")) == 0 {
+			t.Error("the rule is not in force: this shows nothing")
+		}
+		f.clear("runc.delete")
+		if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// PROPERTIES 18: the records' disk is full for a while. Once there is room, every exit is visible
+// at once: a settle does not wait in the back-off of what has failed often.
+func TestAnExitIsVisibleAtOnceWhenTheDiskHasRoomAgain(t *testing.T) {
+	disk := smallDisk(t, 4<<20)
+	dir := node.TempDir(t)
+	if err := errors.Join(os.Mkdir(dir+"/lib", 0o700), os.Symlink(disk.dir+"/berth.db", dir+"/lib/berth.db")); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := start(t, node.Options{Dir: dir})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	ids := make([]string, 4)
+	for i := range ids {
+		ids[i] = n.Run(pod, cfg, node.ContainerConfig(fmt.Sprint("c", i), "sh", "-c", exitOnTerm(i+1)))
+	}
+	for _, id := range ids {
+		ready(n, id)
+	}
+	punch(t, disk.dir+"/berth.db")
+	disk.fill()
+	for _, id := range ids {
+		if err := syscall.Kill(n.Pid(id), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range ids { // with a back-off that doubles from a second on, the next attempt would be 16 s away
+		n.Until(id+" is settled again and again", func() bool { return attempts(t, n, id) >= 5 })
+	}
+	disk.free()
+	began := time.Now()
+	for i, id := range ids {
+		node.ExpectExit(t, n.Ended(id), int32(i+1), "Error") //nolint:gosec // small
+	}
+	if took := time.Since(began); took > soon {
+		t.Errorf("the exits are visible %s after there was room", took)
+	}
+}
+
+// PROPERTIES 1: the creation of a container hangs with containerd. Stopping its pod waited for it,
+// and held the network, for four minutes.
+func TestACreationThatHangsDoesNotHoldUpTheStopOfItsPod(t *testing.T) {
+	n, _ := start(t, node.Options{External: true})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	n.Containerd.Signal(syscall.SIGSTOP)
+	goesOn := func() { n.Containerd.Signal(syscall.SIGCONT) }
+	defer goesOn()
+	create := func(ctx context.Context) error {
+		_, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+			PodSandboxId: pod, SandboxConfig: cfg, Config: node.ContainerConfig("hangs", "sleep", "1000"),
+		})
+		return err
+	}
+	// The first caller gives up, and the creation goes on: from then on it is certain that it is
+	// under way.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := create(ctx); status.Code(err) != codes.DeadlineExceeded {
+		t.Fatalf("the creation does not hang: %v", err)
+	}
+	created := make(chan error, 1)
+	go func() { created <- create(t.Context()) }()
+	began := time.Now()
+	if _, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 2*soon {
+		t.Errorf("the stop took %s", took)
+	}
+	if err := <-created; err == nil {
+		t.Error("a container was created in a pod that was stopped")
+	}
+	goesOn()
+	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
+	}
+}
+
+// attempts is how often the lane of a container has tried what it is at.
+func attempts(t *testing.T, n *node.Node, id string) int {
+	t.Helper()
+	raw, err := n.Lanes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lanes []struct {
+		ID    string
+		Tries int
+	}
+	if err := json.Unmarshal(raw, &lanes); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range lanes {
+		if strings.HasPrefix(l.ID, id) {
+			return l.Tries
+		}
+	}
+	return 0
+}
