@@ -26,7 +26,8 @@ import (
 	"berth/internal/version"
 )
 
-// Serve runs the daemon until ctx ends, and calls ready once it serves. The log is run by the caller.
+// Serve runs the daemon until ctx ends, and calls ready once it serves. The log is run by the
+// caller.
 type Serve func(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error
 
 // exitError is an error with an exit code of its own.
@@ -38,7 +39,8 @@ type exitError struct {
 func (e exitError) Error() string { return e.err.Error() }
 func (e exitError) Unwrap() error { return e.err }
 
-// ExitCode returns the code that the process exits with for err: 1, unless the command chose another one.
+// ExitCode returns the code that the process exits with for err: 1, unless the command chose
+// another one.
 func ExitCode(err error) int {
 	var e exitError
 	if errors.As(err, &e) {
@@ -95,8 +97,8 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// client connects to the endpoint while f runs. The context of f ends with the first SIGINT or SIGTERM; a
-// second one ends the process.
+// client connects to the endpoint while f runs. The context of f ends with the first SIGINT or
+// SIGTERM; a second one ends the process.
 func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *cri.Client) error) error {
 	c, err := cri.Dial(a.endpoint)
 	if err != nil {

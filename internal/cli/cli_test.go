@@ -23,7 +23,8 @@ import (
 	"berth/internal/manifest"
 )
 
-// berth runs a command against an endpoint and returns what it wrote, and its error as a person reads it.
+// berth runs a command against an endpoint and returns what it wrote, and its error as a person
+// reads it.
 func berth(t *testing.T, endpoint string, args ...string) (out, problem string) {
 	t.Helper()
 	out, err := run(endpoint, args...)
@@ -190,7 +191,7 @@ func TestNoServiceIsRunning(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "none")
 	for _, args := range [][]string{{"ps"}, {"stop", "x"}, {"version"}, {"events"}, {"timeline", "x"}} {
 		_, problem := berth(t, at, args...)
-		if want := "no berth answers at " + at + "; is `berth serve` running?"; problem != want {
+		if want := "berth does not answer at " + at + "; is `berth serve` running?"; problem != want {
 			t.Errorf("%v: %q, want %q", args, problem, want)
 		}
 	}

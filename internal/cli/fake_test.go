@@ -21,8 +21,8 @@ import (
 	"berth/internal/cri"
 )
 
-// fake is a CRI service in memory. A container ends as soon as it is started, with the code that ends has for
-// its name, or else runs until it is stopped.
+// fake is a CRI service in memory. A container ends as soon as it is started, with the code that
+// ends has for its name, or else runs until it is stopped.
 type fake struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer

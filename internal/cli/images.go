@@ -113,7 +113,8 @@ func (a *app) importCommand() *cobra.Command {
 	return cmd
 }
 
-// progress shows on a terminal that something is going on, until the function that it returns is called.
+// progress shows on a terminal that something is going on, until the function that it returns is
+// called.
 func progress(what string) func() {
 	if !term.IsTerminal(int(os.Stderr.Fd())) { //nolint:gosec // a descriptor
 		return func() {}

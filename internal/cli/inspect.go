@@ -43,7 +43,8 @@ func (a *app) inspectCommand() *cobra.Command {
 	return cmd
 }
 
-// inspect returns the status of a container, pod or image, and the JSON documents that come with it.
+// inspect returns the status of a container, pod or image, and the JSON documents that come with
+// it.
 func inspect(ctx context.Context, c *cri.Client, what string) (proto.Message, map[string]string, error) {
 	o, err := resolve(ctx, c, what, true, true)
 	switch {

@@ -61,8 +61,8 @@ type logReader struct {
 	rotated  func(f *os.File, path string) *os.File // of the package; tests put themselves in between
 }
 
-// read prints the log from its last tail lines (all, if negative) and follows it, across rotation, while running
-// says so.
+// read prints the log from its last tail lines (all, if negative) and follows it, across rotation,
+// while running says so.
 func (r *logReader) read(ctx context.Context, tail int, follow bool, running func() (bool, error)) error {
 	r.partial, r.skip = map[string]bool{}, map[string]bool{}
 	if r.rotated == nil {
@@ -166,8 +166,8 @@ func (r *logReader) line(b []byte) error {
 	return err
 }
 
-// seekTail puts f before its last n lines. A line that was logged in parts is one; skip are the streams that have parts
-// of an earlier line there.
+// seekTail puts f before its last n lines. A line that was logged in parts is one; skip are the
+// streams that have parts of an earlier line there.
 func seekTail(f *os.File, n int) (skip map[string]bool, err error) {
 	type start struct {
 		at   int64

@@ -109,8 +109,8 @@ type player struct {
 // played is a container that was started.
 type played struct{ name, id string }
 
-// play makes the volumes and the sandbox, runs the init containers one after the other and starts the
-// containers. When it fails, undo deals with what was made.
+// play makes the volumes and the sandbox, runs the init containers one after the other and starts
+// the containers. When it fails, undo deals with what was made.
 func (p *player) play(ctx context.Context) error {
 	all := slices.Concat(p.plan.Init, p.plan.Containers)
 	for _, pc := range all { // before anything is made
@@ -178,8 +178,8 @@ func (p *player) start(ctx context.Context, pc manifest.Container) (played, erro
 	return played{name, id}, nil
 }
 
-// undo removes what a play that failed has made, or only stops it if it is to be kept, and says what became of
-// it. The caller's context may have ended.
+// undo removes what a play that failed has made, or only stops it if it is to be kept, and says
+// what became of it. The caller's context may have ended.
 func (p *player) undo(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -213,7 +213,8 @@ func (p *player) remove(ctx context.Context) error {
 
 func (p *player) uid() string { return p.plan.Sandbox.GetMetadata().GetUid() }
 
-// needImage pulls an image that is not on the node, or that is to be pulled always, and checks its user.
+// needImage pulls an image that is not on the node, or that is to be pulled always, and checks its
+// user.
 func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error {
 	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
 	name := pc.Config.GetMetadata().GetName()
@@ -255,7 +256,8 @@ func ended(ctx context.Context, c *cri.Client, id string) (*runtimeapi.Container
 	}
 }
 
-// wait waits for all containers and returns the first code that is not 0, in the order of the manifest.
+// wait waits for all containers and returns the first code that is not 0, in the order of the
+// manifest.
 func (p *player) wait(ctx context.Context) (int32, error) {
 	var code int32
 	for _, ct := range p.containers {

@@ -34,9 +34,9 @@ func (o object) kind() string {
 	return "container"
 }
 
-// resolve finds the one container or pod that a name, or the beginning of an ID, means. A container may also
-// be named POD/NAME, and a pod NAMESPACE/NAME. Of several attempts of one container, the name means the
-// latest.
+// resolve finds the one container or pod that a name, or the beginning of an ID, means. A container
+// may also be named POD/NAME, and a pod NAMESPACE/NAME. Of several attempts of one container, the
+// name means the latest.
 func resolve(ctx context.Context, c *cri.Client, what string, pods, containers bool) (object, error) {
 	if what == "" {
 		return object{}, errors.New("the name or ID is empty")
@@ -95,8 +95,8 @@ func objects(ctx context.Context, c *cri.Client, pods, containers bool) ([]objec
 	return all, nil
 }
 
-// pick chooses among the objects. A whole ID takes precedence over a name, and a name over the beginning of an
-// ID.
+// pick chooses among the objects. A whole ID takes precedence over a name, and a name over the
+// beginning of an ID.
 func pick(all []object, what string) (object, error) {
 	var found []object
 	for _, match := range []func(o object) bool{

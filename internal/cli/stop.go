@@ -52,8 +52,8 @@ func (a *app) stopCommand() *cobra.Command {
 	return cmd
 }
 
-// stopPod stops the containers of a pod side by side, as the kubelet does, and then the pod. grace returns the
-// seconds until a container with these annotations is killed.
+// stopPod stops the containers of a pod side by side, as the kubelet does, and then the pod. grace
+// returns the seconds until a container with these annotations is killed.
 func stopPod(ctx context.Context, c *cri.Client, id string, grace func(map[string]string) int64) error {
 	list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
 	if err != nil {
@@ -76,8 +76,8 @@ func stopPod(ctx context.Context, c *cri.Client, id string, grace func(map[strin
 	return err
 }
 
-// each calls f for each argument, prints those for which f succeeds and returns the errors of the others. It
-// ends early when ctx ends.
+// each calls f for each argument, prints those for which f succeeds and returns the errors of the
+// others. It ends early when ctx ends.
 func each(ctx context.Context, w io.Writer, args []string, f func(string) error) error {
 	var errs []error
 	for i, arg := range args {

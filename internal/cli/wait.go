@@ -24,7 +24,8 @@ const (
 	defaultPatience = 2 * time.Second
 	// lookAgain is how often it then looks whether there is something new to say.
 	lookAgain = time.Second
-	// exitInterrupted is the exit code of a command that Ctrl-C ended: 128 plus SIGINT, as shells have it.
+	// exitInterrupted is the exit code of a command that Ctrl-C ended: 128 plus SIGINT, as shells
+	// have it.
 	exitInterrupted = 130
 )
 
@@ -37,8 +38,8 @@ type waiter struct {
 	interrupted string        // what becomes of the object if the person stops waiting
 }
 
-// wait calls f, which ends when ctx ends, and says what it waits for if that takes long. If the person stops
-// waiting, the error says what goes on without them.
+// wait calls f, which ends when ctx ends, and says what it waits for if that takes long. If the
+// person stops waiting, the error says what goes on without them.
 func (w *waiter) wait(ctx context.Context, f func() error) error {
 	watching, done := context.WithCancel(ctx)
 	var wg sync.WaitGroup

@@ -93,7 +93,7 @@ func TestStopSaysThatTheProcessGoesOn(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends the waiting, not what was asked for, and the person is shown.
+// Ctrl-C ends the waiting, not what was asked for, and the person learns that.
 func TestCtrlCLeavesTheRemovalGoingOn(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -14,11 +14,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// codec is gRPC's codec for protocol buffers, except that it does not encode the items of lists again and again.
-// A kubelet lists all containers and sandboxes every second, and nearly all of them are what they were.
+// codec is gRPC's codec for protocol buffers, except that it does not encode the items of lists
+// again and again. A kubelet lists all containers and sandboxes every second, and nearly all of
+// them are what they were.
 //
-// It relies on a promise of [Pods]: an item of a list is never changed, and as long as there is nothing new to say
-// about a container or sandbox, lists contain the same message, at the same address.
+// It relies on a promise of [Pods]: an item of a list is never changed, and as long as there is
+// nothing new to say about a container or sandbox, lists contain the same message, at the same
+// address.
 type codec struct {
 	encoding.CodecV2
 	containers wires[*runtimeapi.Container]
@@ -38,7 +40,8 @@ func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// itemField is the number of the field that holds the items, in both responses. They have no other field.
+// itemField is the number of the field that holds the items, in both responses. They have no other
+// field.
 const itemField = 1
 
 // wires are list items in wire format, by message. What was not listed for a while is forgotten.

@@ -26,7 +26,8 @@ type Observer interface {
 	Panicked(method string)
 }
 
-// Server is a gRPC server of CRI and berth.v1.Admin. The caller serves it, and ends it with Drain or Stop.
+// Server is a gRPC server of CRI and berth.v1.Admin. The caller serves it, and ends it with Drain
+// or Stop.
 type Server struct {
 	*grpc.Server
 	log      *slog.Logger
@@ -85,8 +86,8 @@ func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Strea
 	return h(srv, endingStream{ss, ctx})
 }
 
-// early ends a call a little before its caller stops waiting. Otherwise nobody would read the error that
-// says what the call was still waiting for.
+// early ends a call a little before its caller stops waiting. Otherwise nobody would read the error
+// that says what the call was still waiting for.
 func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -96,8 +97,8 @@ func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, most)))
 }
 
-// ended turns the result of a call, or what it panicked with, into a gRPC error, and reports it. It runs
-// on the stack of the panic, which it logs.
+// ended turns the result of a call, or what it panicked with, into a gRPC error, and reports it. It
+// runs on the stack of the panic, which it logs.
 func (s *Server) ended(fullMethod string, began time.Time, err error, panicked any) error {
 	method, took := path.Base(fullMethod), time.Since(began)
 	if panicked != nil {

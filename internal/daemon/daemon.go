@@ -41,8 +41,9 @@ import (
 // stopTimeout is how long calls in flight may take when berth stops.
 const stopTimeout = 5 * time.Second
 
-// Serve runs berth until ctx ends. ready is called once berth serves. The caller runs the log, and goes on
-// running it until Serve has returned. The error says why berth could not start, or what broke.
+// Serve runs berth until ctx ends. ready is called once berth serves. The caller runs the log, and
+// goes on running it until Serve has returned. The error says why berth could not start, or what
+// broke.
 func Serve(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error {
 	bridgeLibraries(log.Logger)
 	d := &daemon{cfg: cfg, log: log}

@@ -22,8 +22,8 @@ import (
 	"berth/internal/version"
 )
 
-// newTracing makes what traces go through. Without an endpoint all results but the error are nil. The
-// caller shuts the provider down, which sends what is left.
+// newTracing makes what traces go through. Without an endpoint all results but the error are nil.
+// The caller shuts the provider down, which sends what is left.
 func newTracing(ctx context.Context, cfg config.Tracing) (*sdktrace.TracerProvider, *spans, error) {
 	if cfg.Endpoint == "" {
 		return nil, nil, nil
@@ -43,8 +43,8 @@ func newTracing(ctx context.Context, cfg config.Tracing) (*sdktrace.TracerProvid
 	), s, nil
 }
 
-// trips traces the trip of each exit: one span from the process's end to the last thing given back, below it the way to
-// the durable fact and every attempt.
+// trips traces the trip of each exit: one span from the process's end to the last thing given back,
+// below it the way to the durable fact and every attempt.
 type trips struct {
 	tracer trace.Tracer
 

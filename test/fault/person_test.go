@@ -33,9 +33,9 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// PROPERTIES 21: `berth rm` of something whose runtime hangs was silent. It says what it waits for, and with the
-// last error once an attempt has failed. Ctrl-C ends the command, not the removal.
-func TestAPersonLearnsWhatARemovalWaitsFor(t *testing.T) {
+// PROPERTIES 21: `berth rm` of something whose runtime hangs was silent. It says what it waits for,
+// and with the last error once an attempt has failed. Ctrl-C ends the command, not the removal.
+func TestARemovalSaysWhatItWaitsFor(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		_, id := n.Sh("sleep 1000")
 		f.set("runc.delete", "stall 60s")
@@ -45,7 +45,7 @@ func TestAPersonLearnsWhatARemovalWaitsFor(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		n.Until("the person is shown", func() bool {
+		n.Until("the command says what it waits for", func() bool {
 			s := out.String()
 			return strings.Contains(s, "waiting for container c (") && strings.Contains(s, "to release") && strings.Contains(s, "last error: ")
 		})
