@@ -237,6 +237,6 @@ func TestNothingIsKeptWithoutAManager(t *testing.T) {
 	t.Setenv("LISTEN_PID", "1")
 	t.Setenv("LISTEN_FDS", "3")
 	if kept, sockets := Inherited(); kept != nil || sockets != nil {
-		t.Errorf("descriptors of another process: %v %v", kept, sockets)
+		t.Errorf("took what is another process's: %v %v", kept, sockets)
 	}
 }

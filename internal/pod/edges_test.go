@@ -485,6 +485,31 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 	})
 }
 
+// Package cri encodes what it has listed before only once: lists contain the same message for as long
+// as nothing has changed.
+func TestListsShareWhatHasNotChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		ctrs, sandboxes := b.ListContainers(nil), b.ListPodSandbox(nil)
+		if b.ListContainers(nil)[0] != ctrs[0] || b.ListPodSandbox(nil)[0] != sandboxes[0] {
+			t.Error("made anew though nothing has changed")
+		}
+		b.exit(c, 0, true)
+		synctest.Wait()
+		if got := b.ListContainers(nil)[0]; got == ctrs[0] || got.GetState() != exited || ctrs[0].GetState() != running {
+			t.Errorf("after the end: %v, and before: %v", got.GetState(), ctrs[0].GetState())
+		}
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.ListPodSandbox(nil)[0]; got == sandboxes[0] || got.GetState() == sandboxes[0].GetState() {
+			t.Error("the stop does not show")
+		}
+	})
+}
+
 // The kubelet forgets a pod, by its UID, when the sandbox in the event is reported deleted: the event must not name the pod while another sandbox of it lives.
 func TestTheDeletionOfAnOldSandboxDoesNotNameItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

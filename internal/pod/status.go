@@ -63,23 +63,31 @@ func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
 	return out
 }
 
-// sandboxItem returns the same message, at the same address, until there is something new to say, so
-// that whoever encodes lists need not do so again and again.
+// listItem is a unit as lists contain it. It is never changed.
+type listItem struct {
+	status    *state.Status // that it was made from
+	image     *runtimeapi.ImageSpec
+	sandbox   *runtimeapi.PodSandbox
+	container *runtimeapi.Container
+}
+
+// sandboxItem returns the same message for as long as the status of u is the same.
 func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
-	cfg, now := u.sandbox.Config, sandboxState(u.now())
-	if last := u.listedSandbox.Load(); last != nil && last.State == now {
-		return last
+	st := u.now()
+	if item := u.item.Load(); item != nil && item.status == st {
+		return item.sandbox
 	}
+	cfg := u.sandbox.Config
 	item := &runtimeapi.PodSandbox{
 		Id:             u.id,
 		Metadata:       cfg.GetMetadata(),
-		State:          now,
+		State:          sandboxState(st),
 		CreatedAt:      u.createdAt,
 		Labels:         cfg.GetLabels(),
 		Annotations:    cfg.GetAnnotations(),
 		RuntimeHandler: u.sandbox.RuntimeHandler,
 	}
-	u.listedSandbox.Store(item)
+	u.item.Store(&listItem{status: st, sandbox: item})
 	return item
 }
 
@@ -129,27 +137,27 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	return out
 }
 
-// containerItem returns the same message, at the same address, until there is something new to say;
-// see sandboxItem.
+// containerItem returns the same message for as long as the status of u and the name of its image are
+// the same.
 func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
-	ct, cfg := u.container, u.container.Config
-	now, image := containerState(u.now()), s.image(ct)
-	if last := u.listedContainer.Load(); last != nil && last.State == now && last.Image.GetImage() == image.GetImage() {
-		return last
+	st, image := u.now(), s.image(u.container)
+	if item := u.item.Load(); item != nil && item.status == st && item.image.GetImage() == image.GetImage() {
+		return item.container
 	}
+	ct, cfg := u.container, u.container.Config
 	item := &runtimeapi.Container{
 		Id:           u.id,
 		PodSandboxId: u.pod.id,
 		Metadata:     cfg.GetMetadata(),
 		Image:        image,
 		ImageRef:     ct.ImageRef,
-		State:        now,
+		State:        containerState(st),
 		CreatedAt:    u.createdAt,
 		Labels:       cfg.GetLabels(),
 		Annotations:  cfg.GetAnnotations(),
 		ImageId:      ct.ImageID,
 	}
-	u.listedContainer.Store(item)
+	u.item.Store(&listItem{status: st, image: image, container: item})
 	return item
 }
 
