@@ -58,7 +58,7 @@ type Ports struct {
 	Panicked func(where string, p any)
 }
 
-// NewCore puts a core together. Nothing runs yet.
+// NewCore makes a core. Nothing runs before Run.
 func NewCore(cfg pod.Config, p Ports) *Core {
 	c := &Core{Feed: feed.New(feed.Config{}), Timeline: timeline.New(), ports: p}
 	out := p.Ports
@@ -84,10 +84,11 @@ func (c *Core) Run(ctx context.Context, restored chan<- struct{}) error {
 	return g.Wait()
 }
 
-// Connected is nil while containerd is there, else why not.
+// Connected returns nil while berth is connected to containerd, and otherwise the reason why it is
+// not.
 func (c *Core) Connected() error { return c.link.get() }
 
-// Subscribe to container events.
+// Subscribe begins a subscription to container events.
 func (c *Core) Subscribe() cri.Events { return c.Feed.Subscribe() }
 
 // listener connects containerd's events with those that want them. The first connection restores
