@@ -73,7 +73,7 @@ func TestSet(t *testing.T) {
 		}
 	}
 	if err := c.Set("logs.max_line", "many"); err == nil {
-		t.Error("a word is no number")
+		t.Error("a word is not a number")
 	}
 }
 
@@ -92,6 +92,11 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"default_runtime":        func(c *Config) { c.DefaultRuntime = "kata" },
 		"runtimes.runc.type":     func(c *Config) { c.Runtimes["runc"] = Runtime{} },
 		"logs.max_line":          func(c *Config) { c.Logs.MaxLine = 1 },
+		"streams.address: \"a":   func(c *Config) { c.Streams.Address = "a" },
+		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },
+		"can connect to":         func(c *Config) { c.Streams.Address = "0.0.0.0:1" },
+		"streams.cert_file":      func(c *Config) { c.Streams.KeyFile = "/key" },
+		"streams.key_file":       func(c *Config) { c.Streams.CertFile, c.Streams.KeyFile = "/cert", "key" },
 	} {
 		c := Default()
 		edit(&c)

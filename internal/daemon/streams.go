@@ -85,8 +85,8 @@ func (s *stdios) Create(o logs.Options) (pod.Stdio, error) { return s.add(logs.C
 // Open takes up the stdio that an earlier berth made.
 func (s *stdios) Open(o logs.Options) (pod.Stdio, error) { return s.add(logs.Open, o) }
 
-func (s *stdios) add(make func(logs.Options) (*logs.Log, error), o logs.Options) (pod.Stdio, error) {
-	l, err := make(o)
+func (s *stdios) add(open func(logs.Options) (*logs.Log, error), o logs.Options) (pod.Stdio, error) {
+	l, err := open(o)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (s *stdios) of(id string) (stream.Stdio, error) {
 	defer s.mu.Unlock()
 	for dir, l := range s.open {
 		if filepath.Base(dir) == id {
-			return attachable{l}, nil
+			return attachable{l.Attachment()}, nil
 		}
 	}
 	return nil, fmt.Errorf("the output of container %s is not there: %w", id, errdefs.ErrUnavailable)
@@ -134,11 +134,11 @@ func (s stdio) Remove() error {
 }
 
 // attachable plugs a container's stdio into package stream.
-type attachable struct{ *logs.Log }
+type attachable struct{ logs.Attachment }
 
 // Tee begins to copy what the container writes.
 func (a attachable) Tee() (stream.Tee, error) {
-	t, err := a.Log.Tee()
+	t, err := a.Attachment.Tee()
 	if err != nil {
 		return nil, err
 	}

@@ -49,21 +49,31 @@ type piece struct {
 	stderr bool
 }
 
+// Attachment is what a client that attaches to a container needs of its stdio.
+type Attachment struct{ l *Log }
+
+// Attachment returns the part of the stdio for clients that attach.
+func (l *Log) Attachment() Attachment { return Attachment{l} }
+
 // Tee begins a copy of what the container writes from now on. The caller closes it. The error is
 // ErrResourceExhausted when there are too many already.
-func (l *Log) Tee() (*Tee, error) {
-	t := &Tee{from: &l.tees, wake: make(chan struct{}, 1)}
-	l.tees.mu.Lock()
-	defer l.tees.mu.Unlock()
-	if len(l.tees.all) >= maxTees {
+func (a Attachment) Tee() (*Tee, error) {
+	all := &a.l.tees
+	t := &Tee{from: all, wake: make(chan struct{}, 1)}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.all) >= maxTees {
 		return nil, fmt.Errorf("%d clients read the output already: %w", maxTees, errdefs.ErrResourceExhausted)
 	}
-	if l.tees.all == nil {
-		l.tees.all = map[*Tee]bool{}
+	t.over = all.over
+	if t.over {
+		return t, nil
 	}
-	l.tees.all[t] = true
-	l.tees.count.Add(1)
-	t.over = l.tees.over
+	if all.all == nil {
+		all.all = map[*Tee]bool{}
+	}
+	all.all[t] = true
+	all.count.Add(1)
 	return t, nil
 }
 
@@ -171,11 +181,11 @@ func (t *tees) end() {
 // OpenStdin opens the container's stdin to write to it. The caller closes it; that wakes a writer
 // that waits for the container to read. ErrFailedPrecondition says that the container has no stdin,
 // or that it was closed.
-func (l *Log) OpenStdin() (io.WriteCloser, error) {
-	if !l.o.Stdin {
+func (a Attachment) OpenStdin() (io.WriteCloser, error) {
+	if !a.l.o.Stdin {
 		return nil, fmt.Errorf("the container has no stdin: %w", errdefs.ErrFailedPrecondition)
 	}
-	f, err := os.OpenFile(l.o.in("stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(a.l.o.in("stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("the container's stdin is closed: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
@@ -184,7 +194,8 @@ func (l *Log) OpenStdin() (io.WriteCloser, error) {
 
 // CloseStdin closes this end of the container's stdin if it is to end with its first client, and
 // reports whether it is. The container reads the end of it once the shim has closed its end, too.
-func (l *Log) CloseStdin() bool {
+func (a Attachment) CloseStdin() bool {
+	l := a.l
 	if !l.o.Stdin || !l.o.StdinOnce {
 		return false
 	}
@@ -197,4 +208,4 @@ func (l *Log) CloseStdin() bool {
 }
 
 // Terminal reports whether the container has a terminal.
-func (l *Log) Terminal() bool { return l.o.Terminal }
+func (a Attachment) Terminal() bool { return a.l.o.Terminal }

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/exit"
 	"berth/internal/state"
 )
 
@@ -311,6 +312,36 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 	}
 }
 
+// berth is killed while it makes a sandbox, and the process ends before berth is back. The kernel
+// reports that end; the sandbox is undone all the same, and does not stay as one that has run.
+func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		w.set(func() { w.block["start-task"] = make(chan struct{}) })
+		go func() { _, _ = b.RunPodSandbox(t.Context(), config("p1"), "") }()
+		synctest.Wait()
+		loaded := b.records()
+		p := loaded.Sandboxes[0].ID
+		w.set(func() { w.fail["commit"] = errors.New("berth is dead") })
+		b.stop()
+		w.set(func() { clear(w.fail); clear(w.block); clear(w.watched) })
+		b.exit(p, 137, false)
+		again := startWith(t, w, loaded)
+		again.Exited(exit.Fact{ID: p, Code: 137, Measured: true, At: time.Now(), Origin: exit.Kernel})
+		synctest.Wait()
+		if err := again.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.set(func() {
+			if l := again.ListPodSandbox(nil); len(l)+len(w.objects)+len(w.netns)+len(w.cni)+len(w.tasks) != 0 {
+				t.Errorf("left: %v %v %v %v %v", l, w.objects, w.netns, w.cni, w.tasks)
+			}
+		})
+	})
+}
+
 // The sandbox's process ended between the creation of a container and its start: the namespaces that
 // the spec names by PID may be another process's.
 func TestAContainerIsNotStartedInTheNamespacesOfAnotherProcess(t *testing.T) {
@@ -451,6 +482,31 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 			}
 		}
 		t.Error("no event of the last container")
+	})
+}
+
+// Package cri encodes what it has listed before only once: lists contain the same message for as long
+// as nothing has changed.
+func TestListsShareWhatHasNotChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		ctrs, sandboxes := b.ListContainers(nil), b.ListPodSandbox(nil)
+		if b.ListContainers(nil)[0] != ctrs[0] || b.ListPodSandbox(nil)[0] != sandboxes[0] {
+			t.Error("made anew though nothing has changed")
+		}
+		b.exit(c, 0, true)
+		synctest.Wait()
+		if got := b.ListContainers(nil)[0]; got == ctrs[0] || got.GetState() != exited || ctrs[0].GetState() != running {
+			t.Errorf("after the end: %v, and before: %v", got.GetState(), ctrs[0].GetState())
+		}
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.ListPodSandbox(nil)[0]; got == sandboxes[0] || got.GetState() == sandboxes[0].GetState() {
+			t.Error("the stop does not show")
+		}
 	})
 }
 

@@ -95,6 +95,11 @@ func (r *recovery) add(u *unit) {
 
 // open opens what berth itself has of u: its log, its SELinux label and its pidfd.
 func (r *recovery) open(u *unit) {
+	if u.now().Phase == state.Creating {
+		// Before anything else is known of it: the end of a process that was made for a creation that was
+		// cut off is not an exit of the unit.
+		r.undo(u)
+	}
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
 	}
@@ -202,12 +207,17 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		u.undoing.Store(true)
 		r.lanes.undoStart(u)
 	case actionUndo:
-		u.evidence.add(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
-		r.lanes.settle(u)
+		r.undo(u)
 	case actionRelease:
 		r.lanes.release(u)
 		r.lanes.poke(u.id) // what it failed for may be over
 	}
+}
+
+// undo has a creation undone that was cut off.
+func (r *recovery) undo(u *unit) {
+	u.evidence.add(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
+	r.lanes.settle(u)
 }
 
 // resume continues with a unit that runs: its log and the task witness.
@@ -234,11 +244,17 @@ func (r *recovery) adopt(u *unit, known TaskState) {
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err)
 	}
+	adopted := false
 	if err := u.change(func(st *state.Status) bool {
-		st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
-		return true
+		if adopted = st.Phase == state.Created; adopted { // not when its exit was settled meanwhile
+			st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
+		}
+		return adopted
 	}); err != nil {
 		r.obs.Event(u.id, "its start cannot be recorded", err) // the next relist tries again
+		return
+	}
+	if !adopted {
 		return
 	}
 	r.witnesses.listen(u)

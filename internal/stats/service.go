@@ -269,7 +269,7 @@ func (s *Service) measure(ctx context.Context, list []container) ([]*runtimeapi.
 			return nil, fmt.Errorf("measure container %s: %w", c.item.GetId(), err)
 		}
 		st := &runtimeapi.ContainerStats{Attributes: c.attributes()}
-		if u, err := s.group(c).read(everything &^ cgroups.HugeTLB); err == nil {
+		if u, err := s.group(c).read(s.cgroups.forStats()); err == nil {
 			s.fill(st, c.item.GetId(), u)
 		}
 		if sp, ok := used[c.layer()]; ok {
@@ -397,7 +397,7 @@ func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, con
 	}
 	linux.Process = &runtimeapi.ProcessUsage{Timestamp: time.Now().UnixNano(), ProcessCount: value(processes)}
 
-	u, err := s.cgroups.group(p.measured()).read(everything &^ cgroups.HugeTLB)
+	u, err := s.cgroups.group(p.measured()).read(s.cgroups.forStats())
 	if err != nil {
 		return
 	}

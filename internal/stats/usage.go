@@ -21,8 +21,17 @@ import (
 	"github.com/opencontainers/cgroups/fscommon"
 )
 
-// everything is what is read for statistics and metrics.
+// everything is what metrics are made of.
 const everything = cgroups.CPU | cgroups.Memory | cgroups.Pids | cgroups.IO | cgroups.HugeTLB
+
+// forStats is what statistics need: of I/O, CRI asks for the pressure alone, which cgroup v1 does
+// not have.
+func (h hierarchy) forStats() cgroups.Controller {
+	if h.v2 {
+		return cgroups.CPU | cgroups.Memory | cgroups.IO
+	}
+	return cgroups.CPU | cgroups.Memory
+}
 
 // unlimited is the smallest value that a memory limit has where there is none: cgroup v1 says the
 // largest number of pages, cgroup v2 says "max".
@@ -126,7 +135,7 @@ func (g group) oomKills() (uint64, error) {
 	return cgroup1.OOMKillCount(g.dir)
 }
 
-// limits are the limits of a group as they are now. Zero is no limit.
+// limits are the limits of a group as they are now. Zero means that there is no limit.
 type limits struct {
 	shares, period, quota uint64
 	memory, reservation   uint64

@@ -4,6 +4,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -114,7 +115,7 @@ func (s *Service) watch(ctx context.Context, t pod.Target, c client, stdio Stdio
 	}()
 	for {
 		b, isErr, lost, err := tee.Next(ctx)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

@@ -87,7 +87,7 @@ func (s *Service) execSync(ctx context.Context, id string, args []string) (Resul
 // result waits for the end of the process. When ctx ends first, it has the process killed and
 // waits a moment longer, so that it is usually gone when the call returns.
 func (p *process) result(ctx context.Context) error {
-	err := error(nil)
+	var err error
 	select {
 	case <-p.exited:
 		return p.exitErr

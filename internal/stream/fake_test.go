@@ -92,11 +92,15 @@ func newWorld(t *testing.T, leftover ...string) *world {
 }
 
 func (w *world) target(id string) (pod.Target, error) {
-	if id != "c1" {
-		return pod.Target{}, errdefs.ErrNotFound
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	switch id {
+	case "p1":
+		return pod.Target{ID: "p1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
+	case "c1":
+	default:
+		return pod.Target{}, errdefs.ErrNotFound
+	}
 	return pod.Target{ID: "c1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
 }
 

@@ -130,7 +130,7 @@ func dialLoopback(ctx context.Context, port int) (halfConn, error) {
 	for _, a := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
 		conn, err := d.DialContext(ctx, a.network, net.JoinHostPort(a.host, strconv.Itoa(port)))
 		if err == nil {
-			return conn.(*net.TCPConn), nil //nolint:errcheck,forcetypeassert // what TCP dials is that
+			return conn.(*net.TCPConn), nil // what TCP dials is that
 		}
 		errs = append(errs, err)
 	}

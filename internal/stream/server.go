@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
 const (
@@ -82,7 +84,7 @@ func (s *Server) run(ctx context.Context) error {
 	if s.cfg.TLS != nil {
 		config.BaseURL.Scheme = "https"
 	}
-	handler, err := streaming.NewServer(config, s.service)
+	handler, err := streaming.NewServer(config, wanted{s.service})
 	if err != nil {
 		return fmt.Errorf("serve streams: %w", err)
 	}
@@ -110,7 +112,7 @@ func (s *Server) run(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 			_ = server.Close()
-			<-ended
+			err = <-ended // it says that it was closed
 		case err = <-ended:
 			_ = server.Close()
 		}
@@ -139,26 +141,41 @@ func (s *Server) Exec(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, er
 	if len(req.GetCmd()) == 0 {
 		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", req.GetContainerId(), errdefs.ErrInvalidArgument)
 	}
-	if _, err := s.service.container(req.GetContainerId()); err != nil {
+	t, err := s.service.container(req.GetContainerId())
+	if err != nil {
 		return nil, fmt.Errorf("exec in container %s: %w", req.GetContainerId(), err)
 	}
 	urls, err := s.serving()
 	if err != nil {
 		return nil, err
 	}
-	return urls.GetExec(req)
+	return urls.GetExec(&runtimeapi.ExecRequest{
+		ContainerId: streams{req.GetStdin(), req.GetStdout(), req.GetStderr()}.of(t.ID),
+		Cmd:         req.GetCmd(),
+		Tty:         req.GetTty(),
+		Stdin:       req.GetStdin(),
+		Stdout:      req.GetStdout(),
+		Stderr:      req.GetStderr(),
+	})
 }
 
 // Attach returns the URL at which a client is connected with a container's own process.
 func (s *Server) Attach(req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	if _, err := s.service.container(req.GetContainerId()); err != nil {
+	t, err := s.service.container(req.GetContainerId())
+	if err != nil {
 		return nil, fmt.Errorf("attach to container %s: %w", req.GetContainerId(), err)
 	}
 	urls, err := s.serving()
 	if err != nil {
 		return nil, err
 	}
-	return urls.GetAttach(req)
+	return urls.GetAttach(&runtimeapi.AttachRequest{
+		ContainerId: streams{req.GetStdin(), req.GetStdout(), req.GetStderr()}.of(t.ID),
+		Stdin:       req.GetStdin(),
+		Tty:         req.GetTty(),
+		Stdout:      req.GetStdout(),
+		Stderr:      req.GetStderr(),
+	})
 }
 
 // PortForward returns the URL at which a client is connected with ports of a pod.
@@ -178,4 +195,55 @@ func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.Po
 	return urls.GetPortForward(req)
 }
 
-var _ streaming.Runtime = (*Service)(nil)
+// wanted is a Service for cri-streaming. Over a WebSocket, cri-streaming hands over a stream that the
+// client does not want like one that it wants: input that is at its end at once. That would close the
+// stdin of a container that wants it to end with its first client. So the streams that are wanted
+// go into the ID of the container, which cri-streaming passes on as it is.
+type wanted struct{ *Service }
+
+var _ streaming.Runtime = wanted{}
+
+// of adds the streams to the ID of a container.
+func (w streams) of(id string) string {
+	mark := func(wanted bool) string {
+		if wanted {
+			return "1"
+		}
+		return "0"
+	}
+	return mark(w.stdin) + mark(w.stdout) + mark(w.stderr) + id
+}
+
+// mask undoes what of does, and leaves out the streams that are not wanted.
+func mask(marked string, c client) (id string, only client) {
+	const marks = 3
+	if len(marked) < marks {
+		return marked, c
+	}
+	if marked[0] == '0' {
+		c.stdin = nil
+	}
+	if marked[1] == '0' {
+		c.stdout = nil
+	}
+	if marked[2] == '0' {
+		c.stderr = nil
+	}
+	return marked[marks:], c
+}
+
+// Exec runs a command with the streams that are wanted.
+func (w wanted) Exec(ctx context.Context, marked string, args []string, stdin io.Reader, stdout, stderr io.WriteCloser,
+	terminal bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	id, c := mask(marked, client{stdin, stdout, stderr, resize})
+	return w.Service.Exec(ctx, id, args, c.stdin, c.stdout, c.stderr, terminal, c.resize)
+}
+
+// Attach connects the streams that are wanted.
+func (w wanted) Attach(ctx context.Context, marked string, stdin io.Reader, stdout, stderr io.WriteCloser,
+	terminal bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	id, c := mask(marked, client{stdin, stdout, stderr, resize})
+	return w.Service.Attach(ctx, id, c.stdin, c.stdout, c.stderr, terminal, c.resize)
+}

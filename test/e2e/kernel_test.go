@@ -178,7 +178,7 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 
 // PROPERTIES 10: what the OOM killer ends is OOMKilled, at once or after a
 // while, with berth there or not; what was merely killed is not.
-func TestEveryOOMKillIsToldAndNoOther(t *testing.T) {
+func TestEveryOOMKillIsReportedAndNoOther(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)

@@ -37,6 +37,10 @@ func (k kernel) fact(p *process) exit.Fact {
 // Watch implements pod.Kernel.
 func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	err := k.w.do(context.Background(), k.l, "watch", id, func() error {
+		if old := k.l.watched[id]; old != nil && old.is(p) {
+			p = old.identity()
+			return nil
+		}
 		proc := k.open(id, p)
 		if proc == nil {
 			return fmt.Errorf("watch %s: %w", short(id), errdefs.ErrNotFound)
@@ -45,7 +49,7 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 		if k.w.Keeper {
 			k.w.kept[id] = proc
 		}
-		p.Pid, p.StartTicks, p.BootID = proc.pid, proc.ticks, bootID
+		p = proc.identity()
 		if proc.ended {
 			proc.kept = true
 			go k.w.notify(k.l, proc)
@@ -66,13 +70,22 @@ func (k kernel) open(id string, p pidfd.Process) *process {
 		return left
 	}
 	proc := k.w.procs[p.Pid]
-	if proc != nil && !proc.reaped && (p.StartTicks == 0 || p.StartTicks == proc.ticks) && (p.BootID == "" || p.BootID == bootID) {
+	if proc != nil && !proc.reaped && proc.is(p) {
 		return proc
 	}
 	if left != nil && left.reaped {
 		return left
 	}
 	return nil
+}
+
+// is reports whether p is the process of an identity.
+func (p *process) is(i pidfd.Process) bool {
+	return p.pid == i.Pid && (i.StartTicks == 0 || i.StartTicks == p.ticks) && (i.BootID == "" || i.BootID == bootID)
+}
+
+func (p *process) identity() pidfd.Process {
+	return pidfd.Process{Pid: p.pid, StartTicks: p.ticks, BootID: bootID}
 }
 
 // forgetUnclaimed drops the pidfds of an earlier life that nobody has asked for.

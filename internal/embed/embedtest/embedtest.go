@@ -54,7 +54,7 @@ func moduleRoot() (string, error) {
 }
 
 // SocketDir returns a directory for shim sockets, removed after the test.
-// t.TempDir is no good for that: its path is often too long for a unix socket.
+// t.TempDir does not serve for that: its path is often too long for a unix socket.
 func SocketDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "berth-s")

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"berth/test/node"
+)
+
+// The channels of a WebSocket, as Kubernetes uses them.
+const (
+	stdinChannel = iota
+	stdoutChannel
+	stderrChannel
+	errorChannel
+	resizeChannel
+)
+
+// socket is a WebSocket client of exec or attach.
+type socket struct {
+	*websocket.Conn
+	mu  sync.Mutex
+	got [5]bytes.Buffer
+	end chan struct{} // closed when the server has hung up
+}
+
+func dialSocket(t *testing.T, url string) *socket {
+	t.Helper()
+	cfg, err := websocket.NewConfig("ws"+strings.TrimPrefix(url, "http"), "http://localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Protocol = []string{"v4.channel.k8s.io"}
+	conn, err := websocket.DialConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.PayloadType = websocket.BinaryFrame
+	s := &socket{Conn: conn, end: make(chan struct{})}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		defer close(s.end)
+		for {
+			var b []byte
+			if err := websocket.Message.Receive(conn, &b); err != nil || len(b) == 0 {
+				return
+			}
+			s.mu.Lock()
+			s.got[b[0]].Write(b[1:])
+			s.mu.Unlock()
+		}
+	}()
+	return s
+}
+
+func (s *socket) send(t *testing.T, channel byte, text string) {
+	t.Helper()
+	if err := websocket.Message.Send(s.Conn, append([]byte{channel}, text...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *socket) text(channel int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.got[channel].String()
+}
+
+// code is the exit code that the server has reported.
+func (s *socket) code(t *testing.T, n *node.Node) string {
+	t.Helper()
+	n.Until("the server hangs up", func() bool {
+		select {
+		case <-s.end:
+			return true
+		default:
+			return false
+		}
+	})
+	var st struct {
+		Status  string
+		Message string
+		Details struct{ Causes []struct{ Message string } }
+	}
+	if err := json.Unmarshal([]byte(s.text(errorChannel)), &st); err != nil {
+		t.Fatalf("%v in %q", err, s.text(errorChannel))
+	}
+	if st.Status == "Success" {
+		return "0"
+	}
+	if len(st.Details.Causes) == 0 {
+		return st.Message
+	}
+	return st.Details.Causes[0].Message
+}
+
+func execURL(t *testing.T, n *node.Node, req *runtimeapi.ExecRequest) string {
+	t.Helper()
+	resp, err := n.Exec(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetUrl()
+}
+
+func TestExecStreamsOverAWebSocket(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("sleep 1000")
+	url := execURL(t, n, &runtimeapi.ExecRequest{
+		ContainerId: id,
+		Cmd:         []string{"sh", "-c", "read a; echo got $a; echo err >&2; exit 42"},
+		Stdin:       true,
+		Stdout:      true,
+		Stderr:      true,
+	})
+	if !strings.HasPrefix(url, "http://127.0.0.1:") {
+		t.Errorf("it is served at %s", url)
+	}
+	s := dialSocket(t, url)
+	s.send(t, stdinChannel, "hello\n")
+	if code := s.code(t, n); code != "42" || s.text(stdoutChannel) != "got hello\n" || s.text(stderrChannel) != "err\n" {
+		t.Errorf("got code %s, %q and %q", code, s.text(stdoutChannel), s.text(stderrChannel))
+	}
+	nothingLeft(n)
+	// The URL is good for one request, and no other is good at all.
+	server, _, _ := strings.Cut(url, "/exec")
+	for _, u := range []string{url, url[:len(url)-1] + "~", server + "/exec/"} {
+		resp, err := http.Get(u) //nolint:gosec,noctx // a URL of this test
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: got %s", u, resp.Status)
+		}
+	}
+}
+
+func TestExecHasATerminalThatFollowsTheClients(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("sleep 1000")
+	s := dialSocket(t, execURL(t, n, &runtimeapi.ExecRequest{
+		ContainerId: id,
+		Cmd:         []string{"sh"},
+		Tty:         true,
+		Stdin:       true,
+		Stdout:      true,
+	}))
+	s.send(t, resizeChannel, `{"Width":123,"Height":45}`)
+	n.Until("the terminal has the client's size", func() bool {
+		s.send(t, stdinChannel, "stty size\n")
+		return strings.Contains(s.text(stdoutChannel), "45 123")
+	})
+	s.send(t, stdinChannel, "exit 7\n")
+	if code := s.code(t, n); code != "7" {
+		t.Errorf("got %s", code)
+	}
+	nothingLeft(n)
+}
+
+// PROPERTIES 6 and 12: whatever a client does, nothing is left of it.
+func TestAClientThatVanishesLeavesNothing(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("sleep 1000")
+	files := func() int {
+		entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.Berth.Pid()))
+		return len(entries)
+	}
+	before := files()
+	commands := []running{{"sleep", unique(t, 1)}, {"yes", unique(t, 2)}, {"sh", "-c", "cat; true " + unique(t, 3)}}
+	for i, script := range []string{"exec sleep " + unique(t, 1), "exec yes " + unique(t, 2), "cat; true " + unique(t, 3)} {
+		s := dialSocket(t, execURL(t, n, &runtimeapi.ExecRequest{
+			ContainerId: id,
+			Cmd:         []string{"sh", "-c", script},
+			Stdin:       true,
+			Stdout:      true,
+		}))
+		if i == 0 { // it does not read its input, which the client fills
+			go func() {
+				for err := error(nil); err == nil; {
+					err = websocket.Message.Send(s.Conn, make([]byte, 4096))
+				}
+			}()
+		}
+		n.Until("the command runs", func() bool { return commands[i].runs() })
+		_ = s.Close()
+		nothingLeft(n)
+	}
+	for _, c := range commands {
+		if c.runs() {
+			t.Errorf("%q still runs", c)
+		}
+	}
+	n.Until("the descriptors are closed", func() bool { return files() <= before+2 })
+}
+
+func TestAttachShowsTheOutputAndPassesTheInputOn(t *testing.T) {
+	for name, terminal := range map[string]bool{"with a terminal": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			n := node.Start(t, node.Options{})
+			cfg := n.PodConfig()
+			pod := n.Pod(cfg)
+			c := node.ContainerConfig("c", "sh", "-c", "while read a; do echo got $a; done; echo bye")
+			c.Stdin, c.StdinOnce, c.Tty = true, !terminal, terminal
+			id := n.Run(pod, cfg, c)
+			resp, err := n.Attach(t.Context(), &runtimeapi.AttachRequest{
+				ContainerId: id,
+				Stdin:       true,
+				Stdout:      true,
+				Stderr:      !terminal,
+				Tty:         terminal,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := dialSocket(t, resp.GetUrl())
+			n.Until("the client sees what the container writes", func() bool {
+				s.send(t, stdinChannel, "hello\n")
+				return strings.Contains(s.text(stdoutChannel), "got hello")
+			})
+			if terminal {
+				s.send(t, stdinChannel, "\x04") // the end of the input, as a person types it
+			} else {
+				_ = s.Close() // stdin_once
+			}
+			node.ExpectExit(t, n.Ended(id), 0, "Completed")
+			if log := n.Log(id); !strings.Contains(log, "got hello") || !strings.Contains(log, "bye") {
+				t.Errorf("the log is %q", log)
+			}
+			if terminal {
+				if code := s.code(t, n); code != "0" || !strings.Contains(s.text(stdoutChannel), "bye") {
+					t.Errorf("got %s and %q", code, s.text(stdoutChannel))
+				}
+			}
+		})
+	}
+}
+
+func TestPortForwardReachesThePodsLoopback(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	for i, address := range []string{"127.0.0.1:8004", "[::1]:8006"} {
+		script := "mkdir /tmp/w && echo -n hello " + address + " >/tmp/w/f && exec httpd -f -p " + address + " -h /tmp/w"
+		n.Run(pod, cfg, node.ContainerConfig(fmt.Sprint("c", i), "sh", "-c", script))
+	}
+	resp, err := n.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dialSPDY(t, resp.GetUrl())
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			port := []string{"8004", "8006"}[i%2]
+			want := "hello " + []string{"127.0.0.1:8004", "[::1]:8006"}[i%2]
+			for end := time.Now().Add(10 * time.Second); ; { // until the server in the pod listens
+				got, refused := talk(t, conn, port, fmt.Sprint(i, "-", time.Now().UnixNano()), "GET /f HTTP/1.0\r\n\r\n")
+				if strings.HasSuffix(got, want) {
+					return
+				}
+				if refused == "" || time.Now().After(end) {
+					t.Errorf("port %s: got %q %q", port, got, refused)
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	if _, refused := talk(t, conn, "9", "closed", ""); !strings.Contains(refused, "refused") {
+		t.Errorf("a closed port: got %q", refused)
+	}
+}
+
+func dialSPDY(t *testing.T, url string) httpstream.Connection {
+	t.Helper()
+	rt, err := spdy.NewRoundTripper(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Add(httpstream.HeaderProtocolVersion, "portforward.k8s.io")
+	resp, err := (&http.Client{Transport: rt}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	conn, err := rt.NewConnection(resp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// talk says something to a port, and returns the answer or why there is none.
+func talk(t *testing.T, conn httpstream.Connection, port, request, text string) (answer, refused string) {
+	headers := func(kind string) http.Header {
+		return http.Header{"Streamtype": {kind}, "Port": {port}, "Requestid": {request}}
+	}
+	errs, err := conn.CreateStream(headers("error"))
+	if err != nil {
+		t.Error(err)
+		return "", ""
+	}
+	_ = errs.Close()
+	data, err := conn.CreateStream(headers("data"))
+	if err != nil {
+		t.Error(err)
+		return "", ""
+	}
+	_, _ = io.WriteString(data, text)
+	_ = data.Close()
+	b, _ := io.ReadAll(data)
+	e, _ := io.ReadAll(errs)
+	return string(b), string(e)
+}
+
+// running is the arguments of a process.
+type running []string
+
+func (r running) runs() bool { return runs(r...) }
