@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streams are the streams of a process that a client wants.
+// streams are the standard streams of a process that a client wants, or for which there are FIFOs.
 type streams struct{ stdin, stdout, stderr bool }
 
 // pipes are berth's ends of the standard streams of one exec process. Closing an end wakes
