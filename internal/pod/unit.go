@@ -310,6 +310,12 @@ func (u *unit) setCompared() {
 	}
 }
 
+func (u *unit) isCompared() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.compared
+}
+
 // hurry lets the release of u begin at once.
 func (u *unit) hurry() {
 	u.mu.Lock()
