@@ -40,14 +40,13 @@ func pumpForEver(dir string) {
 // pumpFor lets a process pump for a while, and kills it.
 func pumpFor(t *testing.T, dir string, d time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "LOGS_TEST_DIR="+dir)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer time.AfterFunc(d, func() { _ = cmd.Process.Kill() }).Stop()
 	_ = cmd.Wait() // killed when d is over
 }
 

@@ -178,15 +178,15 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		r.holdAgain(u)
 		st = u.now()
 	}
+	if do != actionLater && do != actionUndoStart {
+		defer u.setCompared()
+	}
 	if do == actionRelease && !st.Removing && due(u, st) == 0 {
 		return // it lies there until somebody removes it: nothing to do, and nothing to log each time
 	}
 	if do != actionNone {
 		r.obs.Event(u.id, "compared with containerd", nil,
 			"phase", string(o.Phase), "task", string(o.Task), "process", string(o.Process), "action", string(do))
-	}
-	if do != actionLater && do != actionUndoStart {
-		defer u.setCompared()
 	}
 	switch do {
 	case actionWatch:
