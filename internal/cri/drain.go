@@ -22,12 +22,13 @@ import (
 // it ends the streams; a client that subscribes again at once does so on a new connection. What has
 // not ended after about timeout is cut off.
 func (s *Server) Drain(timeout time.Duration) {
+	end := time.Now().Add(timeout)
+	s.stopAccepting(end)
 	graceful := make(chan struct{})
 	go func() { // GracefulStop also waits for handlers that ignore their contexts, so nobody waits for it for ever
 		defer close(graceful)
 		s.GracefulStop()
 	}()
-	end := time.Now().Add(timeout)
 	s.wait(end, graceful, func() bool {
 		for c := range s.mu.conns {
 			if !c.moved() {
@@ -38,10 +39,35 @@ func (s *Server) Drain(timeout time.Duration) {
 	})
 	s.wait(end, graceful, func() bool { return s.mu.unary == 0 })
 	close(s.ending)
+	if last := time.Now().Add(time.Second); end.Before(last) {
+		end = last
+	}
 	never := func() bool { return false }
-	s.wait(time.Now().Add(time.Second), graceful, never)
+	s.wait(end, graceful, never)
 	s.Stop()
 	s.wait(time.Now().Add(time.Second), graceful, never)
+}
+
+// stopAccepting closes the listener and waits until every connection that was accepted is served.
+// gRPC closes a connection that it has accepted and not begun to serve when it is asked to stop,
+// and the call of a client that has just connected would fail.
+func (s *Server) stopAccepting(end time.Time) {
+	s.change(func() { s.mu.draining = true })
+	s.mu.Lock()
+	lis := s.mu.lis
+	s.mu.Unlock()
+	if lis == nil {
+		return // not served yet
+	}
+	_ = lis.Close()
+	s.wait(end, nil, func() bool {
+		for c := range s.mu.conns {
+			if !c.greeted.Load() {
+				return false
+			}
+		}
+		return !s.mu.accepting
+	})
 }
 
 // wait waits until ok, which is called with the lock held, or until over is closed, at most until
@@ -92,8 +118,20 @@ type endingStream struct {
 // Context implements grpc.ServerStream.
 func (s endingStream) Context() context.Context { return s.ctx }
 
-// Serve serves on a listener until the server is ended.
-func (s *Server) Serve(lis net.Listener) error { return s.Server.Serve(listener{lis, s}) }
+// Serve serves on a listener until the server is ended. It is called once.
+func (s *Server) Serve(lis net.Listener) error {
+	draining := false
+	s.change(func() { s.mu.lis, s.mu.accepting, draining = lis, true, s.mu.draining })
+	if draining {
+		return lis.Close()
+	}
+	err := s.Server.Serve(listener{lis, s})
+	s.change(func() { s.mu.accepting, draining = false, s.mu.draining })
+	if draining {
+		return nil // Drain has closed the listener
+	}
+	return err
+}
 
 // listener makes the connections that Drain looks at.
 type listener struct {
@@ -123,6 +161,7 @@ type conn struct {
 	filled  int // bytes of header
 	payload int // bytes to come before the next header
 	goAways atomic.Int32
+	greeted atomic.Bool // the server has sent its settings, so it serves the connection
 }
 
 const frameGoAway = 0x7
@@ -135,6 +174,9 @@ func (c *conn) moved() bool { return c.goAways.Load() >= 2 }
 // Write implements net.Conn. gRPC does not call it concurrently.
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
+	if !c.greeted.Load() {
+		c.server.change(func() { c.greeted.Store(true) })
+	}
 	c.sent(p[:n])
 	return n, err
 }

@@ -4,6 +4,7 @@ package cri
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -63,7 +64,7 @@ func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 	defer cancel()
 
 	var clients sync.WaitGroup
-	calls := make(chan error, 1)
+	calls := make(chan error, 4)
 	for range 3 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
@@ -74,6 +75,19 @@ func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 			}
 		})
 	}
+	clients.Go(func() { // with a new connection for each call
+		for ctx.Err() == nil {
+			c, err := Dial(path)
+			if err == nil {
+				_, err = c.Import(ctx, "/a", "")
+				_ = c.Close()
+			}
+			if err != nil && ctx.Err() == nil {
+				calls <- fmt.Errorf("on a new connection: %w", err)
+				return
+			}
+		}
+	})
 	const rounds = 20
 	ends := make(chan error, rounds+1)
 	clients.Go(func() {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"path"
 	"runtime/debug"
 	"sync"
@@ -39,6 +40,10 @@ type Server struct {
 		unary   int            // calls in flight
 		conns   map[*conn]bool // open connections
 		changed chan struct{}  // nil unless somebody waits for a change, which closes it
+
+		lis       net.Listener // nil before Serve
+		accepting bool         // Serve accepts connections
+		draining  bool         // Drain was called
 	}
 }
 
