@@ -53,8 +53,8 @@ PKG ?= ./...
 # what the kernel shows to root alone. Some change the packet filter of the host, so they run one
 # after the other, and nothing else runs beside them. Every other package is a unit test: it runs
 # as any user, without downloads.
-HOST := internal/cgroup internal/ctrd internal/embed internal/logs internal/network \
-  internal/pidfd internal/podfiles internal/testimage test/e2e test/fault test/node
+HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/logs internal/network internal/pidfd \
+  internal/podfiles internal/testimage test/e2e test/fault test/node
 
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test
@@ -177,12 +177,13 @@ install: setup programs build ## Install under PREFIX (/usr/local): programs, sy
 	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(DESTDIR)$(PREFIX)/libexec/berth/
 	install -m 755 $(addprefix $(CNI)/,$(PLUGINS)) $(DESTDIR)$(PREFIX)/libexec/berth/cni/
 	sed 's|/usr/local|$(PREFIX)|g' contrib/berth.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
+	install -m 644 contrib/berth.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.socket
 	[[ -e $(DESTDIR)/etc/berth/config.toml ]] || install -D -m 644 contrib/config.toml $(DESTDIR)/etc/berth/config.toml
 
 .PHONY: uninstall
 uninstall: ## Remove what install wrote; keeps /etc/berth and the state of pods (see README.md)
 	rm -rf $(DESTDIR)$(PREFIX)/libexec/berth
-	rm -f $(DESTDIR)$(PREFIX)/bin/berth $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/berth $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.{service,socket}
 
 .PHONY: clean
 clean: ## Remove build/

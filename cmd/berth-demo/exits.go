@@ -45,8 +45,8 @@ func watchExits(ctx context.Context, c runtimeapi.RuntimeServiceClient) (*exits,
 	return e, nil
 }
 
-// at returns when the event of this container arrived, and waits for it, because it may arrive a moment
-// after the status has changed.
+// at returns when the event of this container arrived, and waits for it, because it may arrive a
+// moment after the status has changed.
 func (e *exits) at(id string) time.Time {
 	for {
 		e.mu.Lock()

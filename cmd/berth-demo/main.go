@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command berth-demo shows berth at work. It starts the berth binary beside it in a temporary directory,
-// makes a small image without a registry, plays a pod whose containers end in different ways, prints how
-// they ended and how long after the end of each process its exit was visible, and removes everything.
-// It needs root.
+// Command berth-demo shows berth at work. It starts the berth binary beside it in a temporary
+// directory, makes a small image without a registry, plays a pod whose containers end in different
+// ways, prints how they ended and how long after the end of each process its exit was visible, and
+// removes everything. It needs root.
 //
 // It is a program of its own so that what only the demo needs is not part of berth.
 package main

@@ -58,8 +58,9 @@ type flush struct {
 	done   chan struct{}
 }
 
-// New makes a log that formats with a handler and writes to out. The handler must pass each record to its
-// writer in one call of Write, as the handlers of log/slog do. Nothing is written before [Log.Run].
+// New makes a log that formats with a handler and writes to out. The handler must pass each record
+// to its writer in one call of Write, as the handlers of log/slog do. Nothing is written before
+// [Log.Run].
 func New(out io.Writer, handler func(io.Writer) slog.Handler) *Log {
 	l := &Log{out: out, handler: handler, wake: make(chan struct{}, 1)}
 	l.Logger = slog.New(handler(l))
@@ -90,8 +91,9 @@ func (l *Log) Write(p []byte) (int, error) {
 // Dropped returns how many records were dropped so far.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() }
 
-// Run writes the queue to the output until ctx ends, and then for a second at most what is still queued.
-// A write that hangs beyond that is abandoned together with its goroutine: nothing can end it.
+// Run writes the queue to the output until ctx ends, and then for a second at most what is still
+// queued. A write that hangs beyond that is abandoned together with its goroutine: nothing can end
+// it.
 func (l *Log) Run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -141,8 +143,8 @@ type batch struct {
 	noticed uint64 // records that the text says are missing
 }
 
-// take takes the next batch off the queue. If only a notice is due, it is taken if alone is true: an
-// output that fails gets the next notice together with the next record.
+// take takes the next batch off the queue. If only a notice is due, it is taken if alone is true:
+// an output that fails gets the next notice together with the next record.
 func (l *Log) take(alone bool) (b batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -116,7 +116,8 @@ func TestRecordsComeOutInOrder(t *testing.T) {
 	})
 }
 
-// PROPERTIES 19: a witness that logged to a stalled standard error waited for it inside of its loop.
+// PROPERTIES 19: a witness that logged to a stalled standard error waited for it inside of its
+// loop.
 func TestLoggingNeverWaitsForAStalledOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutput(false)

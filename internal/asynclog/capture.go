@@ -18,9 +18,9 @@ const maxLine = 16 << 10
 // restoreTimeout is how long the end of a capture waits for processes that still hold the pipe.
 const restoreTimeout = 100 * time.Millisecond
 
-// CaptureStderr replaces os.Stderr by a pipe that is read into the log, a line a record. It is for code
-// that writes to os.Stderr and for child processes that are given it. The caller calls restore once, when
-// nothing of that kind runs any more; a child that does gets EPIPE from then on.
+// CaptureStderr replaces os.Stderr by a pipe that is read into the log, a line a record. It is for
+// code that writes to os.Stderr and for child processes that are given it. The caller calls restore
+// once, when nothing of that kind runs any more; a child that does gets EPIPE from then on.
 func (l *Log) CaptureStderr() (restore func(), err error) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"sigs.k8s.io/yaml"
 
 	"berth/internal/asynclog"
 	"berth/internal/config"
@@ -26,10 +26,11 @@ import (
 	"berth/internal/version"
 )
 
-// Serve runs the daemon until ctx ends, and calls ready once it serves. The log is run by the caller.
+// Serve runs the daemon until ctx ends, and calls ready once it serves. The log is run by the
+// caller.
 type Serve func(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error
 
-// exitError carries an exit code of its own.
+// exitError is an error with an exit code of its own.
 type exitError struct {
 	code int
 	err  error
@@ -38,7 +39,8 @@ type exitError struct {
 func (e exitError) Error() string { return e.err.Error() }
 func (e exitError) Unwrap() error { return e.err }
 
-// ExitCode is what the process ends with for err: 1, or what the command says.
+// ExitCode returns the code that the process exits with for err: 1, unless the command chose
+// another one.
 func ExitCode(err error) int {
 	var e exitError
 	if errors.As(err, &e) {
@@ -47,35 +49,56 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// app is what commands share.
+// app is what the commands share.
 type app struct {
 	serve    Serve
 	endpoint string
 	output   string
+	patience time.Duration // how long stop and rm wait before they say for what
 }
 
-// New is the root command.
+// New returns the root command.
 func New(serve Serve) *cobra.Command {
-	a := &app{serve: serve}
+	a := &app{serve: serve, patience: defaultPatience}
+	return a.root()
+}
+
+func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use: "berth", Short: "berth runs pods: a container runtime service for Kubernetes nodes",
-		Long:         "berth runs pods: a container runtime service for Kubernetes nodes.\nThe truth about an exit never waits.",
-		SilenceUsage: true, SilenceErrors: true, Version: version.String(),
+		Use:           "berth",
+		Short:         "A container runtime service for Kubernetes nodes",
+		Long:          "berth is a container runtime service for Kubernetes nodes. The truth about an exit never waits.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version.String(),
 	}
-	endpoint := os.Getenv("BERTH_ENDPOINT")
-	if endpoint == "" {
-		endpoint = config.Default().Address
-	}
-	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the berth to speak to (environment: BERTH_ENDPOINT)")
+	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), config.Default().Address)
+	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service (environment: BERTH_ENDPOINT)")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
-	root.AddCommand(a.serveCommand(), configCommand(),
-		a.playCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.eventsCommand(), a.stopCommand(), a.rmCommand(),
-		a.imagesCommand(), a.pullCommand(), a.importCommand(), a.inspectCommand(), a.statusCommand(), a.versionCommand(),
-		a.timelineCommand(), a.debugCommand())
+	root.AddCommand(
+		a.serveCommand(),
+		configCommand(),
+		a.playCommand(),
+		a.psCommand(),
+		a.podsCommand(),
+		a.logsCommand(),
+		a.eventsCommand(),
+		a.stopCommand(),
+		a.rmCommand(),
+		a.imagesCommand(),
+		a.pullCommand(),
+		a.importCommand(),
+		a.inspectCommand(),
+		a.statusCommand(),
+		a.versionCommand(),
+		a.timelineCommand(),
+		a.debugCommand(),
+	)
 	return root
 }
 
-// client connects to the endpoint for the time of f. ctx ends with SIGINT and SIGTERM.
+// client connects to the endpoint while f runs. The context of f ends with the first SIGINT or
+// SIGTERM; a second one ends the process.
 func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *cri.Client) error) error {
 	c, err := cri.Dial(a.endpoint)
 	if err != nil {
@@ -84,10 +107,11 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *cri.Clie
 	defer c.Close()
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop)
 	return f(ctx, c)
 }
 
-// print writes messages as JSON or YAML, or calls table.
+// print writes v as JSON or YAML, or calls table, as the person asked.
 func (a *app) print(w io.Writer, v any, table func(w *tabwriter.Writer)) error {
 	switch a.output {
 	case "table":
@@ -99,38 +123,28 @@ func (a *app) print(w io.Writer, v any, table func(w *tabwriter.Writer)) error {
 		if err != nil {
 			return err
 		}
-		if a.output == "yaml" {
-			if b, err = yaml.JSONToYAML(b); err != nil {
-				return err
-			}
-		}
-		_, err = fmt.Fprintln(w, strings.TrimRight(string(b), "\n"))
-		return err
+		return a.document(w, json.RawMessage(b))
 	default:
-		return fmt.Errorf("output %q is not table, json or yaml", a.output)
+		return fmt.Errorf("--output %q is not table, json or yaml", a.output)
 	}
 }
 
+// marshal writes indented JSON.
 func marshal(v any) ([]byte, error) {
 	if m, ok := v.(proto.Message); ok {
-		return reindent(protojson.MarshalOptions{EmitUnpopulated: false}.Marshal(m))
+		b, err := protojson.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		v = nil // protojson varies its white space on purpose, so the document is written anew
+		if err := json.Unmarshal(b, &v); err != nil {
+			return nil, err
+		}
 	}
 	return json.MarshalIndent(v, "", "  ")
 }
 
-// reindent: protojson varies its white space on purpose.
-func reindent(b []byte, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	var v any
-	if err := json.Unmarshal(b, &v); err != nil {
-		return nil, err
-	}
-	return json.MarshalIndent(v, "", "  ")
-}
-
-// age is how long ago an instant in nanoseconds was.
+// age says how long ago an instant was, given in nanoseconds since 1970.
 func age(ns int64) string {
 	if ns <= 0 {
 		return "-"
@@ -150,6 +164,7 @@ func age(ns int64) string {
 	}
 }
 
+// short is the beginning of an ID, for tables.
 func short(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	if len(id) > 13 {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
@@ -21,7 +23,8 @@ import (
 	"berth/internal/manifest"
 )
 
-// berth runs a command against an endpoint and returns what it wrote, and its error as a person reads it.
+// berth runs a command against an endpoint and returns what it wrote, and its error as a person
+// reads it.
 func berth(t *testing.T, endpoint string, args ...string) (out, problem string) {
 	t.Helper()
 	out, err := run(endpoint, args...)
@@ -50,7 +53,7 @@ func says(t *testing.T, what, got string, want ...string) {
 	}
 }
 
-func house() *fake {
+func services() *fake {
 	f := newFake()
 	f.addPod("aaa111", "default", "web")
 	f.addPod("aab222", "default", "db")
@@ -62,11 +65,11 @@ func house() *fake {
 }
 
 func TestListsForPeople(t *testing.T) {
-	at := serveFake(t, house())
+	at := serveFake(t, services())
 	out, _ := berth(t, at, "ps")
 	says(t, "ps", out, "bbb222", "nginx", "default/web", "RUNNING", "2h ago", "busybox:1")
 	if strings.Contains(out, "bbc333") {
-		t.Errorf("ps shows what does not run:\n%s", out)
+		t.Errorf("ps lists what is not running:\n%s", out)
 	}
 	out, _ = berth(t, at, "ps", "-a")
 	says(t, "ps -a", out, "bbc333", "EXITED", "137 OOMKilled")
@@ -85,7 +88,7 @@ func TestListsForPeople(t *testing.T) {
 }
 
 func TestListsForPrograms(t *testing.T) {
-	at := serveFake(t, house())
+	at := serveFake(t, services())
 	for _, args := range [][]string{{"ps", "-a"}, {"pods"}, {"images"}, {"status"}, {"version"}, {"timeline", "sql"}, {"debug", "lanes"}, {"inspect", "sql"}} {
 		var v any
 		out, problem := berth(t, at, append(args, "-o", "json")...)
@@ -102,7 +105,7 @@ func TestListsForPrograms(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	at := serveFake(t, house())
+	at := serveFake(t, services())
 	for name, id := range map[string]string{
 		"bbc333": "bbc333", "bbc": "bbc333", "sql": "bbc333", "db/sql": "bbc333",
 		"web": "aaa111", "default/web": "aaa111", "aab": "aab222",
@@ -116,7 +119,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	_, problem := berth(t, at, "inspect", "bb")
-	says(t, "an ambiguous prefix", problem, "bbb111", "bbb222", "bbc333", "(web/nginx)", "give an ID")
+	says(t, "an ambiguous prefix", problem, "bbb111", "bbb222", "bbc333", "(web/nginx)", "use an ID")
 	_, problem = berth(t, at, "stop", "none")
 	says(t, "an unknown name", problem, `"none"`, "berth ps -a")
 	_, problem = berth(t, at, "stop", "")
@@ -125,8 +128,8 @@ func TestNames(t *testing.T) {
 	says(t, "logs of a pod", problem, `"web"`)
 }
 
-func TestStopLeavesTheTimeThatThePodSays(t *testing.T) {
-	f := house()
+func TestStopUsesTheGracePeriodOfThePod(t *testing.T) {
+	f := services()
 	f.cts[2].Annotations = map[string]string{manifest.AnnotationGrace: "77"}
 	at := serveFake(t, f)
 	berth(t, at, "stop", "nginx")
@@ -137,8 +140,8 @@ func TestStopLeavesTheTimeThatThePodSays(t *testing.T) {
 	}
 }
 
-func TestRemoveSparesWhatRuns(t *testing.T) {
-	f := house()
+func TestRemoveRefusesWhatIsRunning(t *testing.T) {
+	f := services()
 	at := serveFake(t, f)
 	_, problem := berth(t, at, "rm", "web")
 	says(t, "rm of a pod", problem, "web", "READY", "--force")
@@ -147,7 +150,7 @@ func TestRemoveSparesWhatRuns(t *testing.T) {
 	_, problem = berth(t, at, "rm")
 	says(t, "rm", problem, "--all")
 	if len(f.calls) > 0 {
-		t.Errorf("something was removed: %q", f.calls)
+		t.Errorf("rm removed something: %q", f.calls)
 	}
 	berth(t, at, "rm", "sql")
 	berth(t, at, "rm", "-f", "-a")
@@ -157,7 +160,7 @@ func TestRemoveSparesWhatRuns(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	f := house()
+	f := services()
 	f.events = []*runtimeapi.ContainerEventResponse{{
 		ContainerId: "bbc333", ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, CreatedAt: 1,
 		PodSandboxStatus: f.pods[1], ContainersStatuses: []*runtimeapi.ContainerStatus{f.cts[2]},
@@ -178,17 +181,17 @@ func TestImages(t *testing.T) {
 	says(t, "--creds", problem, "USER:PASSWORD")
 	_, problem = berth(t, at, "pull", "nowhere/x")
 	if problem != "registry nowhere does not answer" {
-		t.Errorf("a registry that is away is not berth: %q", problem)
+		t.Errorf("an unreachable registry is reported as an unreachable service: %q", problem)
 	}
 	out, _ = berth(t, at, "import", "a.tar", "--ref", "r:1")
 	says(t, "import", out, "a.tar as r:1")
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoServiceIsRunning(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "none")
 	for _, args := range [][]string{{"ps"}, {"stop", "x"}, {"version"}, {"events"}, {"timeline", "x"}} {
 		_, problem := berth(t, at, args...)
-		if want := "no berth answers at " + at + "; is `berth serve` running?"; problem != want {
+		if want := "berth does not answer at " + at + "; is `berth serve` running?"; problem != want {
 			t.Errorf("%v: %q, want %q", args, problem, want)
 		}
 	}
@@ -245,17 +248,49 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 		t.Errorf("the pod's address is %q", got)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "v", "*")); len(left) > 0 {
-		t.Errorf("--rm leaves %v", left)
+		t.Errorf("play --rm leaves %v", left)
 	}
 }
 
-func TestPlayStopsAtAnInitContainerThatFails(t *testing.T) {
+// A play that failed half-way left a stopped pod and said nothing about it.
+func TestPlayRemovesWhatItMadeWhenAStepFails(t *testing.T) {
 	f := newFake()
 	f.ends = map[string]int32{"first": 9}
-	_, problem, code, _ := play(t, f, podYAML)
-	says(t, "play", problem, "first", "9", "/logs/first/0.log")
-	if code != 1 || slices.Contains(f.calls, "create second") || !slices.Contains(f.calls, "stop-pod pod0") {
+	out, problem, code, dir := play(t, f, podYAML)
+	says(t, "the error", problem, "first", "9", "/logs/first/0.log")
+	says(t, "play", out, "pod pod0 is removed", filepath.Join(dir, "l"))
+	if code != 1 || slices.Contains(f.calls, "create second") || !slices.Contains(f.calls, "remove-pod pod0") {
 		t.Errorf("exit code %d after %q", code, f.calls)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "v", "*")); len(left) > 0 {
+		t.Errorf("play leaves %v", left)
+	}
+}
+
+func TestPlayKeepsWhatItMadeIfAsked(t *testing.T) {
+	f := newFake()
+	f.ends = map[string]int32{"first": 9}
+	out, problem, code, _ := play(t, f, podYAML, "--keep")
+	says(t, "the error", problem, "first", "9")
+	says(t, "play", out, "pod pod0 is left", "berth rm pod0")
+	if code != 1 || slices.Contains(f.calls, "remove-pod pod0") || !slices.Contains(f.calls, "stop-pod pod0") {
+		t.Errorf("exit code %d after %q", code, f.calls)
+	}
+}
+
+// The volumes of a pod that is there already are not those of a play that fails.
+func TestPlaySparesTheVolumesOfAnotherPod(t *testing.T) {
+	f := newFake()
+	dir := t.TempDir()
+	precious := filepath.Join(dir, "fixed", "v")
+	if err := os.MkdirAll(precious, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.refuseRun = status.Error(codes.AlreadyExists, "the pod exists")
+	_, problem, _, _ := play(t, f, strings.Replace(podYAML, "name: p}", "name: p, uid: fixed}", 1), "--volume-dir", dir)
+	says(t, "play", problem, "the pod exists")
+	if _, err := os.Stat(precious); err != nil {
+		t.Errorf("the volumes are gone: %v", err)
 	}
 }
 
@@ -269,7 +304,7 @@ func TestPlayMakesNothingWithoutItsImages(t *testing.T) {
 		_, problem, _, _ := play(t, f, text)
 		says(t, "play", problem, want)
 		if slices.ContainsFunc(f.calls, func(s string) bool { return strings.HasPrefix(s, "run ") }) {
-			t.Errorf("a sandbox was made: %q", f.calls)
+			t.Errorf("play made something: %q", f.calls)
 		}
 	}
 }
@@ -312,7 +347,7 @@ func TestConfigCommands(t *testing.T) {
 	}
 	out2, problem := berth(t, "/s", "config", "show", file)
 	if out2 != out || problem != "" {
-		t.Errorf("the defaults are shown differently: %s\n%s", problem, out2)
+		t.Errorf("show prints the defaults differently: %s\n%s", problem, out2)
 	}
 	out, _ = berth(t, "/s", "config", "check", file)
 	says(t, "config check", out, "valid")

@@ -21,8 +21,8 @@ import (
 	"berth/internal/cri"
 )
 
-// fake is a CRI service in memory: containers end when they are started, with the code that ends says, or run until
-// they are stopped.
+// fake is a CRI service in memory. A container ends as soon as it is started, with the code that
+// ends has for its name, or else runs until it is stopped.
 type fake struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -36,6 +36,10 @@ type fake struct {
 	created []*runtimeapi.ContainerConfig
 	calls   []string
 	events  []*runtimeapi.ContainerEventResponse // GetContainerEvents sends them and ends
+
+	refuseRun error            // what RunPodSandbox returns
+	hold      chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
+	lanes     []map[string]any // what Lanes returns
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -62,11 +66,40 @@ func serveFake(t *testing.T, f *fake) string {
 }
 
 func newFake() *fake {
-	return &fake{podOf: map[string]string{}, ends: map[string]int32{}, images: map[string]*runtimeapi.Image{}}
+	return &fake{
+		podOf:  map[string]string{},
+		ends:   map[string]int32{},
+		images: map[string]*runtimeapi.Image{},
+		lanes: []map[string]any{{
+			"id":      "ct1",
+			"state":   "backing off",
+			"since":   "2026-01-02T03:04:05Z",
+			"until":   "2026-01-02T03:04:09Z",
+			"tries":   3,
+			"waiting": 1,
+			"error":   "unmount: busy",
+			"head":    "release",
+		}},
+	}
 }
 
 func (f *fake) call(format string, args ...any) {
 	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+}
+
+// wait waits for hold, without the lock.
+func (f *fake) wait(ctx context.Context) error {
+	if f.hold == nil {
+		return nil
+	}
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	select {
+	case <-f.hold:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 func (f *fake) addPod(id, namespace, name string) {
@@ -106,6 +139,9 @@ func (f *fake) ct(id string) (*runtimeapi.ContainerStatus, error) {
 func (f *fake) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.refuseRun != nil {
+		return nil, f.refuseRun
+	}
 	id := fmt.Sprintf("pod%d", len(f.pods))
 	f.addPod(id, r.GetConfig().GetMetadata().GetNamespace(), r.GetConfig().GetMetadata().GetName())
 	f.pods[len(f.pods)-1].Metadata = r.GetConfig().GetMetadata()
@@ -124,10 +160,13 @@ func (f *fake) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxReq
 	return &runtimeapi.StopPodSandboxResponse{}, err
 }
 
-func (f *fake) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (f *fake) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.call("remove-pod %s", r.GetPodSandboxId())
+	if err := f.wait(ctx); err != nil {
+		return nil, err
+	}
 	f.pods = slices.DeleteFunc(f.pods, func(p *runtimeapi.PodSandboxStatus) bool { return p.Id == r.GetPodSandboxId() })
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
@@ -175,10 +214,13 @@ func (f *fake) StartContainer(_ context.Context, r *runtimeapi.StartContainerReq
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
-func (f *fake) StopContainer(_ context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (f *fake) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.call("stop %s %d", r.GetContainerId(), r.GetTimeout())
+	if err := f.wait(ctx); err != nil {
+		return nil, err
+	}
 	c, err := f.ct(r.GetContainerId())
 	if err == nil {
 		c.State = runtimeapi.ContainerState_CONTAINER_EXITED
@@ -186,10 +228,13 @@ func (f *fake) StopContainer(_ context.Context, r *runtimeapi.StopContainerReque
 	return &runtimeapi.StopContainerResponse{}, err
 }
 
-func (f *fake) RemoveContainer(_ context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (f *fake) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.call("remove %s", r.GetContainerId())
+	if err := f.wait(ctx); err != nil {
+		return nil, err
+	}
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
@@ -205,7 +250,7 @@ func (f *fake) ListContainers(_ context.Context, r *runtimeapi.ListContainersReq
 	defer f.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
 	for _, c := range f.cts {
-		if s := r.GetFilter().GetState(); s != nil && s.State != c.State || !strings.HasPrefix(f.podOf[c.Id], r.GetFilter().GetPodSandboxId()) {
+		if s := r.GetFilter().GetState(); s != nil && s.State != c.State || !strings.HasPrefix(f.podOf[c.Id], r.GetFilter().GetPodSandboxId()) || !strings.HasPrefix(c.Id, r.GetFilter().GetId()) {
 			continue
 		}
 		resp.Containers = append(resp.Containers, &runtimeapi.Container{
@@ -270,5 +315,5 @@ func (f *fake) Timeline(_ context.Context, id string) (any, error) {
 }
 
 func (f *fake) Lanes(context.Context) (any, error) {
-	return []map[string]any{{"id": "ct1", "state": "backing off", "since": "2026-01-02T03:04:05Z", "tries": 3, "waiting": 1, "error": "unmount: busy", "head": "release"}}, nil
+	return f.lanes, nil
 }

@@ -22,10 +22,10 @@ import (
 func (a *app) logsCommand() *cobra.Command {
 	var follow, stamps bool
 	var tail int
-	cmd := &cobra.Command{Use: "logs NAME|ID", Short: "Show a container's output", Args: cobra.ExactArgs(1)}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the container ends")
-	cmd.Flags().BoolVarP(&stamps, "timestamps", "t", false, "with each line's time")
-	cmd.Flags().IntVar(&tail, "tail", -1, "only the last lines")
+	cmd := &cobra.Command{Use: "logs NAME|ID", Short: "Print the output of a container", Args: cobra.ExactArgs(1)}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the output until the container ends")
+	cmd.Flags().BoolVarP(&stamps, "timestamps", "t", false, "print the time of each line")
+	cmd.Flags().IntVar(&tail, "tail", -1, "print only this many of the last lines")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			o, err := resolve(ctx, c, args[0], false, true)
@@ -38,9 +38,14 @@ func (a *app) logsCommand() *cobra.Command {
 			}
 			path := st.GetStatus().GetLogPath()
 			if path == "" {
-				return fmt.Errorf("container %s keeps no log: it was created without a log path", o.name)
+				return fmt.Errorf("container %s has no log, because it was created without a log path", o.name)
 			}
-			r := &logReader{path: path, stamps: stamps, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+			r := &logReader{
+				path:   path,
+				stamps: stamps,
+				out:    cmd.OutOrStdout(),
+				err:    cmd.ErrOrStderr(),
+			}
 			running := func() (bool, error) {
 				st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
 				return err == nil && st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING, err
@@ -51,18 +56,18 @@ func (a *app) logsCommand() *cobra.Command {
 	return cmd
 }
 
-// logReader prints a CRI log.
+// logReader prints a log in the CRI format.
 type logReader struct {
 	path     string
 	stamps   bool
 	out, err io.Writer
-	partial  map[string]bool                        // streams whose last line was a part
+	partial  map[string]bool                        // streams whose last line is unfinished
 	skip     map[string]bool                        // streams whose next parts belong to a line before the tail
-	rotated  func(f *os.File, path string) *os.File // of the package; tests put themselves in between
+	rotated  func(f *os.File, path string) *os.File // the function of that name; tests wrap it
 }
 
-// read prints the log from its last tail lines (all, if negative) and follows it, across rotation, while running
-// says so.
+// read prints the last tail lines of the log, or all of it if tail is negative. With follow it goes
+// on, across rotations, until running returns false and the log is read to its end.
 func (r *logReader) read(ctx context.Context, tail int, follow bool, running func() (bool, error)) error {
 	r.partial, r.skip = map[string]bool{}, map[string]bool{}
 	if r.rotated == nil {
@@ -122,7 +127,7 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 	}
 }
 
-// rotated opens the file that is at path now, if f is another one.
+// rotated opens the file that is at path now, and returns nil if that is f.
 func rotated(f *os.File, path string) *os.File {
 	a, err := f.Stat()
 	if err != nil {
@@ -166,8 +171,8 @@ func (r *logReader) line(b []byte) error {
 	return err
 }
 
-// seekTail puts f before its last n lines. A line that was logged in parts is one; skip are the streams that have parts
-// of an earlier line there.
+// seekTail moves f to the beginning of its last n lines. A line that was logged in parts counts as
+// one. skip contains the streams that begin there with parts of an earlier line.
 func seekTail(f *os.File, n int) (skip map[string]bool, err error) {
 	type start struct {
 		at   int64

@@ -44,7 +44,7 @@ var sample = []string{
 }
 
 func TestLogs(t *testing.T) {
-	f := house()
+	f := services()
 	f.cts[2].LogPath = logFile(t, sample...)
 	at := serveFake(t, f)
 	out, problem := berth(t, at, "logs", "-f", "--tail", "1", "sql") // follows to the end of a container that ended

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,18 +21,26 @@ import (
 	"berth/internal/manifest"
 )
 
+// undoTimeout bounds the removal of a pod that could not be played to its end.
+const undoTimeout = 30 * time.Second
+
 func (a *app) playCommand() *cobra.Command {
 	var o manifest.Options
-	var wait, rm bool
+	var wait, rm, keep bool
 	cmd := &cobra.Command{
-		Use: "play POD.yaml", Short: "Run a pod from a Kubernetes manifest", Args: cobra.ExactArgs(1),
-		Long: "Run a v1 Pod. Init containers run in order, each to its end; then the containers are started, once: restartPolicy is\nthe kubelet's. What cannot be honoured is an error that names the field.",
+		Use:   "play POD.yaml",
+		Short: "Run a pod from a Kubernetes manifest",
+		Long: "Run a v1 Pod. Init containers run one after the other, then the containers are started, once: restartPolicy\n" +
+			"is the kubelet's. A field that cannot be honoured is an error that names it. If a step fails, everything that\n" +
+			"was made is removed; the logs stay.",
+		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&o.LogDir, "log-dir", manifest.DefaultLogDir, "directory of pods' logs")
-	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", manifest.DefaultVolumeDir, "directory of emptyDir volumes")
-	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what cannot be honoured, and say so")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended; the exit code is the first one that is not 0")
+	cmd.Flags().StringVar(&o.LogDir, "log-dir", manifest.DefaultLogDir, "directory for the logs of pods")
+	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", manifest.DefaultVolumeDir, "directory for emptyDir volumes")
+	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what is not supported, and say so")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended, and exit with the first code that is not 0")
 	cmd.Flags().BoolVar(&rm, "rm", false, "with --wait: remove the pod afterwards")
+	cmd.Flags().BoolVar(&keep, "keep", false, "if a step fails, stop the pod instead of removing it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		b, err := readFile(args[0])
 		if err != nil {
@@ -50,20 +60,22 @@ func (a *app) playCommand() *cobra.Command {
 			fmt.Fprintln(errOut, "left out:", f)
 		}
 		if p := pod.Spec.RestartPolicy; p != "" && p != corev1.RestartPolicyNever {
-			fmt.Fprintf(errOut, "note: restartPolicy %s is for the kubelet; containers are started once\n", p)
+			fmt.Fprintf(errOut, "note: restartPolicy %s is the kubelet's; the containers are started once\n", p)
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			played, err := Play(ctx, c, plan, cmd.OutOrStdout())
-			if err != nil || !wait {
-				return err
+			p := &player{client: c, plan: plan, volumeDir: o.VolumeDir, out: cmd.OutOrStdout(), ip: plan.HostIP}
+			if err := p.play(ctx); err != nil {
+				return errors.Join(cri.Explain(err), p.undo(ctx, keep))
 			}
-			code, err := played.wait(ctx, c, cmd.OutOrStdout())
-			if rm {
-				_, rerr := c.RemovePodSandbox(context.WithoutCancel(ctx), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: played.PodID})
-				if rerr == nil {
-					rerr = manifest.RemoveVolumes(o.VolumeDir, plan.Sandbox.GetMetadata().GetUid())
-				}
-				err = errors.Join(err, rerr)
+			if !wait {
+				return nil
+			}
+			code, err := p.wait(ctx)
+			switch {
+			case rm:
+				err = errors.Join(err, p.remove(ctx))
+			case ctx.Err() != nil:
+				return exitError{exitInterrupted, fmt.Errorf("interrupted: pod %s goes on; `berth rm -f %s` ends and removes it", plan.Name, short(p.pod))}
 			}
 			if err == nil && code != 0 {
 				return exitError{int(code), fmt.Errorf("a container of pod %s ended with %d", plan.Name, code)}
@@ -81,86 +93,128 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// Played is a pod that runs.
-type Played struct {
-	PodID      string
-	Containers map[string]string // ID by name
-	order      []string
-	ip         string
+// player runs one plan.
+type player struct {
+	client    *cri.Client
+	plan      *manifest.Plan
+	volumeDir string
+	out       io.Writer
+
+	volumes    bool   // whether this play made the directory of the pod's volumes
+	pod        string // ID, "" until the sandbox is made
+	ip         string // of the pod
+	containers []played
 }
 
-// Play runs a plan: the sandbox, the init containers one after the other, then the containers. When it fails, the
-// pod stays, stopped, for a person to look at.
-func Play(ctx context.Context, c *cri.Client, p *manifest.Plan, out io.Writer) (*Played, error) {
-	for _, v := range p.Volumes {
+// played is a container that was started.
+type played struct{ name, id string }
+
+// play makes the volumes and the sandbox, runs the init containers one after the other and starts
+// the containers. When it fails, undo deals with what was made.
+func (p *player) play(ctx context.Context) error {
+	all := slices.Concat(p.plan.Init, p.plan.Containers)
+	for _, pc := range all { // before anything is made
+		if err := needImage(ctx, p.client, pc); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(p.volumeDir, p.uid())); errors.Is(err, fs.ErrNotExist) {
+		p.volumes = true // otherwise it is that of another pod with the same UID
+	}
+	for _, v := range p.plan.Volumes {
 		if err := v.Prepare(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	all := append(slices.Clone(p.Init), p.Containers...)
-	for _, pc := range all { // before anything runs, so that what cannot be had leaves nothing behind
-		if err := needImage(ctx, c, pc); err != nil {
-			return nil, err
-		}
-	}
-	resp, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.Sandbox, RuntimeHandler: p.Handler})
+	resp, err := p.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p.plan.Sandbox, RuntimeHandler: p.plan.Handler})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	played := &Played{PodID: resp.GetPodSandboxId(), Containers: map[string]string{}, ip: p.HostIP}
-	fmt.Fprintf(out, "pod %s  %s\n", short(played.PodID), p.Name)
-	fail := func(err error) (*Played, error) {
-		_, serr := c.StopPodSandbox(context.WithoutCancel(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: played.PodID})
-		return nil, errors.Join(err, serr)
-	}
-	st, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: played.PodID})
+	p.pod = resp.GetPodSandboxId()
+	fmt.Fprintf(p.out, "pod %s  %s\n", short(p.pod), p.plan.Name)
+	st, err := p.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.pod})
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	if ip := st.GetStatus().GetNetwork().GetIp(); ip != "" {
-		played.ip = ip
+		p.ip = ip
 	}
-	for _, init := range p.Init {
-		id, err := played.start(ctx, c, p, init, out)
+	for _, init := range p.plan.Init {
+		ct, err := p.start(ctx, init)
 		if err != nil {
-			return fail(err)
+			return err
 		}
-		st, err := ended(ctx, c, id)
+		st, err := ended(ctx, p.client, ct.id)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		if st.GetExitCode() != 0 {
-			return fail(fmt.Errorf("init container %s ended with %d (%s); its log is %s", init.Config.GetMetadata().GetName(), st.GetExitCode(), st.GetReason(), st.GetLogPath()))
+			return fmt.Errorf("init container %s ended with %d (%s); its log is %s", ct.name, st.GetExitCode(), st.GetReason(), st.GetLogPath())
 		}
 	}
-	for _, pc := range p.Containers {
-		id, err := played.start(ctx, c, p, pc, out)
+	for _, pc := range p.plan.Containers {
+		ct, err := p.start(ctx, pc)
 		if err != nil {
-			return fail(err)
+			return err
 		}
-		name := pc.Config.GetMetadata().GetName()
-		played.Containers[name] = id
-		played.order = append(played.order, name)
+		p.containers = append(p.containers, ct)
 	}
-	return played, nil
+	return nil
 }
 
-func (pl *Played) start(ctx context.Context, c *cri.Client, p *manifest.Plan, pc manifest.Container, out io.Writer) (string, error) {
-	cfg := pc.WithPodIP(pl.ip)
+// start creates and starts a container.
+func (p *player) start(ctx context.Context, pc manifest.Container) (played, error) {
+	cfg := pc.WithPodIP(p.ip)
 	name := cfg.GetMetadata().GetName()
-	resp, err := c.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pl.PodID, Config: cfg, SandboxConfig: p.Sandbox})
+	resp, err := p.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.pod, Config: cfg, SandboxConfig: p.plan.Sandbox})
 	if err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
+		return played{}, fmt.Errorf("create container %s: %w", name, err)
 	}
 	id := resp.GetContainerId()
-	if _, err := c.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
-		return "", fmt.Errorf("start container %s: %w", name, err)
+	if _, err := p.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		return played{}, fmt.Errorf("start container %s: %w", name, err)
 	}
-	fmt.Fprintf(out, "container %s  %s\n", short(id), name)
-	return id, nil
+	fmt.Fprintf(p.out, "container %s  %s\n", short(id), name)
+	return played{name, id}, nil
 }
 
-// needImage pulls an image that is not on the node, or that is to be pulled always, and checks its user.
+// undo removes what a play that failed has made, or only stops it if it is to be kept, and says
+// what became of it. The caller's context may have ended.
+func (p *player) undo(ctx context.Context, keep bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	switch {
+	case p.pod == "" && p.volumes:
+		return manifest.RemoveVolumes(p.volumeDir, p.uid())
+	case p.pod == "":
+		return nil
+	case keep:
+		if _, err := p.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.pod}); err != nil {
+			return fmt.Errorf("pod %s is left, and could not be stopped: %w", short(p.pod), err)
+		}
+		fmt.Fprintf(p.out, "pod %s is left, stopped; `berth rm %s` removes it\n", short(p.pod), short(p.pod))
+		return nil
+	}
+	if err := p.remove(ctx); err != nil {
+		return fmt.Errorf("pod %s is left; `berth rm -f %s` removes it: %w", short(p.pod), short(p.pod), err)
+	}
+	fmt.Fprintf(p.out, "pod %s is removed; its logs are in %s\n", short(p.pod), p.plan.Sandbox.GetLogDirectory())
+	return nil
+}
+
+// remove removes the pod with its containers and emptyDir volumes.
+func (p *player) remove(ctx context.Context) error {
+	_, err := p.client.RemovePodSandbox(context.WithoutCancel(ctx), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.pod})
+	if err != nil {
+		return err
+	}
+	return manifest.RemoveVolumes(p.volumeDir, p.uid())
+}
+
+func (p *player) uid() string { return p.plan.Sandbox.GetMetadata().GetUid() }
+
+// needImage pulls an image that is not on the node, or that is to be pulled always, and checks its
+// user.
 func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error {
 	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
 	name := pc.Config.GetMetadata().GetName()
@@ -170,7 +224,7 @@ func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error 
 	}
 	switch {
 	case pc.PullPolicy == string(corev1.PullNever) && st.GetImage() == nil:
-		return fmt.Errorf("container %s: image %s is not on the node, and imagePullPolicy is Never; `berth import` or `berth pull` it", name, spec.GetImage())
+		return fmt.Errorf("container %s: image %s is not on the node, and imagePullPolicy is Never; use `berth import` or `berth pull`", name, spec.GetImage())
 	case pc.PullPolicy == string(corev1.PullAlways), st.GetImage() == nil:
 		if _, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec}); err != nil {
 			return fmt.Errorf("container %s: pull image %s: %w", name, spec.GetImage(), err)
@@ -180,14 +234,14 @@ func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error 
 		}
 	}
 	if uid := st.GetImage().GetUid(); pc.NonRoot && uid.GetValue() == 0 {
-		return fmt.Errorf("container %s: runAsNonRoot is set, and image %s names no user by a number other than 0; give runAsUser", name, spec.GetImage())
+		return fmt.Errorf("container %s: runAsNonRoot is set, but image %s names no numeric user other than 0; set runAsUser", name, spec.GetImage())
 	}
 	return nil
 }
 
-// ended waits for a container's end.
+// ended waits until a container has ended. It polls, because status is served from memory.
 func ended(ctx context.Context, c *cri.Client, id string) (*runtimeapi.ContainerStatus, error) {
-	t := time.NewTicker(20 * time.Millisecond) // the answer comes from memory
+	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	for {
 		st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
@@ -202,15 +256,16 @@ func ended(ctx context.Context, c *cri.Client, id string) (*runtimeapi.Container
 	}
 }
 
-// wait waits for all containers and returns the first code that is not 0, in the manifest's order.
-func (pl *Played) wait(ctx context.Context, c *cri.Client, out io.Writer) (int32, error) {
+// wait waits for all containers and returns the first code that is not 0, in the order of the
+// manifest.
+func (p *player) wait(ctx context.Context) (int32, error) {
 	var code int32
-	for _, name := range pl.order {
-		st, err := ended(ctx, c, pl.Containers[name])
+	for _, ct := range p.containers {
+		st, err := ended(ctx, p.client, ct.id)
 		if err != nil {
 			return 0, err
 		}
-		fmt.Fprintf(out, "container %s  %s ended with %d, %s\n", short(st.GetId()), name, st.GetExitCode(), st.GetReason())
+		fmt.Fprintf(p.out, "container %s  %s ended with %d, %s\n", short(st.GetId()), ct.name, st.GetExitCode(), st.GetReason())
 		if code == 0 {
 			code = st.GetExitCode()
 		}

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,22 +15,31 @@ import (
 	"berth/internal/cri"
 )
 
-// object is a container or a pod that a person named.
+// object is a container or a pod that a person may name.
 type object struct {
-	id, name    string
-	path        string // NAMESPACE/POD, or POD/CONTAINER
+	id          string
+	name        string
+	path        string // NAMESPACE/NAME of a pod, POD/NAME of a container
 	pod         bool
-	old         bool // an earlier attempt: it has its ID alone
+	old         bool // an earlier attempt of a container, which only its ID means
 	annotations map[string]string
 }
 
 func (o object) is(what string) bool { return !o.old && (o.name == what || o.path == what) }
 
-// resolve finds the one container or pod that a name, or the beginning of an ID, means. A container may also be
-// POD/NAME, a pod NAMESPACE/NAME. Of the attempts of one container, the name means the latest.
+func (o object) kind() string {
+	if o.pod {
+		return "pod"
+	}
+	return "container"
+}
+
+// resolve finds the one container or pod that a name, or the beginning of an ID, means. A container
+// may also be named POD/NAME, and a pod NAMESPACE/NAME. Of several attempts of one container, the
+// name means the latest.
 func resolve(ctx context.Context, c *cri.Client, what string, pods, containers bool) (object, error) {
 	if what == "" {
-		return object{}, errors.New("a name or ID is empty; give one")
+		return object{}, errors.New("the name or ID is empty")
 	}
 	all, err := objects(ctx, c, pods, containers)
 	if err != nil {
@@ -49,7 +59,13 @@ func objects(ctx context.Context, c *cri.Client, pods, containers bool) ([]objec
 		m := p.GetMetadata()
 		podName[p.GetId()] = m.GetName()
 		if pods {
-			all = append(all, object{p.GetId(), m.GetName(), m.GetNamespace() + "/" + m.GetName(), true, false, p.GetAnnotations()})
+			all = append(all, object{
+				id:          p.GetId(),
+				name:        m.GetName(),
+				path:        m.GetNamespace() + "/" + m.GetName(),
+				pod:         true,
+				annotations: p.GetAnnotations(),
+			})
 		}
 	}
 	if !containers {
@@ -59,22 +75,28 @@ func objects(ctx context.Context, c *cri.Client, pods, containers bool) ([]objec
 	if err != nil {
 		return nil, err
 	}
-	// Latest attempt first; pick takes the first of one container's.
 	cts := slices.Clone(list.GetContainers())
-	slices.SortStableFunc(cts, func(a, b *runtimeapi.Container) int {
-		return int(b.GetMetadata().GetAttempt()) - int(a.GetMetadata().GetAttempt())
+	slices.SortStableFunc(cts, func(a, b *runtimeapi.Container) int { // the latest attempt first
+		return cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt())
 	})
 	named := map[string]bool{}
 	for _, ct := range cts {
-		o := object{ct.GetId(), ct.GetMetadata().GetName(), podName[ct.GetPodSandboxId()] + "/" + ct.GetMetadata().GetName(), false, false, ct.GetAnnotations()}
-		key := ct.GetPodSandboxId() + "/" + o.name
-		o.old, named[key] = named[key], true
-		all = append(all, o)
+		name := ct.GetMetadata().GetName()
+		key := ct.GetPodSandboxId() + "/" + name
+		all = append(all, object{
+			id:          ct.GetId(),
+			name:        name,
+			path:        podName[ct.GetPodSandboxId()] + "/" + name,
+			old:         named[key],
+			annotations: ct.GetAnnotations(),
+		})
+		named[key] = true
 	}
 	return all, nil
 }
 
-// pick chooses: a whole ID before all else, a name before the beginning of an ID.
+// pick chooses among the objects. A whole ID takes precedence over a name, and a name over the
+// beginning of an ID.
 func pick(all []object, what string) (object, error) {
 	var found []object
 	for _, match := range []func(o object) bool{
@@ -95,16 +117,12 @@ func pick(all []object, what string) (object, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return object{}, fmt.Errorf("nothing here has the name, or an ID that begins with, %q; `berth ps -a` and `berth pods` list what there is", what)
+		return object{}, fmt.Errorf("no container or pod is named %q or has an ID that begins with it; `berth ps -a` and `berth pods` list them", what)
 	}
 	var names []string
 	for _, o := range found {
-		kind := "container"
-		if o.pod {
-			kind = "pod"
-		}
-		names = append(names, fmt.Sprintf("%s %s (%s)", kind, short(o.id), o.path))
+		names = append(names, fmt.Sprintf("%s %s (%s)", o.kind(), short(o.id), o.path))
 	}
 	slices.Sort(names)
-	return object{}, fmt.Errorf("%q means several: %s; give an ID", what, strings.Join(names, ", "))
+	return object{}, fmt.Errorf("%q is ambiguous: it may be %s; use an ID", what, strings.Join(names, ", "))
 }

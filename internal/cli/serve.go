@@ -86,8 +86,9 @@ func (a *app) runService(cmd *cobra.Command, cfg config.Config) error {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends a service that does not stop
 
-	// A log reader that goes away must not end the service: without a handler, Go ends a process whose
-	// write to standard error fails with EPIPE. The signal is not ignored, because children inherit that.
+	// A log reader that goes away must not end the service: without a handler, Go ends a process
+	// whose write to standard error fails with EPIPE. The signal is not ignored, because children
+	// inherit that.
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)

@@ -17,13 +17,13 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Config is every setting. Fields without a doc tag are tables.
+// Config contains every setting. Fields without a doc tag are tables.
 type Config struct {
-	Root           string             `toml:"root" doc:"Directory of what has to survive a reboot: records, images, writable layers."`
-	State          string             `toml:"state" doc:"Directory of what has not: sockets, FIFOs, pods' shared files. Keep it short: sockets live below it."`
-	Address        string             `toml:"address" doc:"Unix socket on which CRI is served, mode 0600."`
-	Libexec        string             `toml:"libexec" doc:"Directory of the shim, runc and the pause program. Empty: libexec/berth or libexec beside the berth binary, then /usr/local/libexec/berth."`
-	DefaultRuntime string             `toml:"default_runtime" doc:"Runtime handler of pods that name none."`
+	Root           string             `toml:"root" doc:"Directory for what has to survive a reboot: records, images and writable layers. Its mode is reduced to 0700."`
+	State          string             `toml:"state" doc:"Directory for volatile state: sockets, FIFOs and files that pods share. It need not survive a reboot. A path of a socket is limited to 107 bytes, so keep it short. Its mode is reduced to 0711."`
+	Address        string             `toml:"address" doc:"Unix socket on which CRI is served. Its mode is 0600. A socket that systemd passes to berth (berth.socket) takes precedence."`
+	Libexec        string             `toml:"libexec" doc:"Directory of the shim, runc and the pause program. Empty: libexec/berth or libexec beside the directory of the berth binary, then /usr/local/libexec/berth."`
+	DefaultRuntime string             `toml:"default_runtime" doc:"Runtime handler of pods that do not name one."`
 	Log            Log                `toml:"log"`
 	Containerd     Containerd         `toml:"containerd"`
 	Network        Network            `toml:"network"`
@@ -36,109 +36,131 @@ type Config struct {
 	Runtimes       map[string]Runtime `toml:"runtimes"`
 }
 
-// Log is berth's own log.
+// Log configures berth's own log, which goes to standard error.
 type Log struct {
-	Level  string `toml:"level" doc:"debug, info, warn or error."`
+	Level  string `toml:"level" doc:"Least severe messages that are logged: debug, info, warn or error."`
 	Format string `toml:"format" doc:"text or json."`
 }
 
-// Containerd is where containerd is.
+// Containerd says which containerd is used.
 type Containerd struct {
-	Address     string `toml:"address" doc:"Socket of a containerd that runs already. Empty: containerd runs inside berth. One that runs already must not load its own CRI plug-in."`
-	Snapshotter string `toml:"snapshotter" doc:"Snapshotter of images and writable layers."`
+	Address     string `toml:"address" doc:"Socket of a containerd that runs already. It must not load its own CRI plug-in. Empty: containerd runs inside berth."`
+	Snapshotter string `toml:"snapshotter" doc:"Snapshotter for images and writable layers."`
 }
 
-// Network is CNI.
+// Network configures CNI.
 type Network struct {
-	ConfDir       string   `toml:"conf_dir" doc:"Directory of CNI configurations; the lexically first valid one is used, and changes are followed."`
-	BinDirs       []string `toml:"bin_dirs" doc:"Directories of CNI plug-ins. The libexec directory's cni is looked through last."`
-	NetNSDir      string   `toml:"netns_dir" doc:"Directory where network namespaces are pinned."`
-	UseDefault    bool     `toml:"use_default" doc:"Where there is no CNI configuration, use a bridge of berth's own."`
+	ConfDir       string   `toml:"conf_dir" doc:"Directory of CNI configurations. The first valid one in lexical order is used, and changes are followed."`
+	BinDirs       []string `toml:"bin_dirs" doc:"Directories of CNI plug-ins. The directory cni of libexec is searched last."`
+	NetNSDir      string   `toml:"netns_dir" doc:"Directory in which network namespaces are pinned."`
+	UseDefault    bool     `toml:"use_default" doc:"Use a bridge of berth's own if there is no CNI configuration."`
 	DefaultBridge string   `toml:"default_bridge" doc:"Name of that bridge."`
-	DefaultSubnet string   `toml:"default_subnet" doc:"Its subnet."`
+	DefaultSubnet string   `toml:"default_subnet" doc:"IPv4 subnet of that bridge."`
 }
 
-// Image is pulling.
+// Image configures pulling.
 type Image struct {
-	RegistryDir            string   `toml:"registry_dir" doc:"Directory of registries' configurations (certs.d layout: HOST/hosts.toml). Empty: none."`
-	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull for which no byte comes for so long is given up."`
-	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Layers fetched at the same time, per image."`
+	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries, as HOST/hosts.toml (the certs.d layout). Empty: none."`
+	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
+	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
 }
 
-// Lanes are the retries of settling and releasing.
+// Lanes configures how settling and releasing are retried.
 type Lanes struct {
-	AttemptTimeout Duration `toml:"attempt_timeout" doc:"Deadline of one attempt."`
-	BackoffMin     Duration `toml:"backoff_min" doc:"Wait after the first failure; it doubles with each further one."`
-	BackoffMax     Duration `toml:"backoff_max" doc:"Longest wait."`
+	AttemptTimeout Duration `toml:"attempt_timeout" doc:"Deadline of the first attempt. The deadline grows with the back-off, up to backoff_max."`
+	BackoffMin     Duration `toml:"backoff_min" doc:"Wait after the first failed attempt. It doubles with each further one."`
+	BackoffMax     Duration `toml:"backoff_max" doc:"Longest wait between two attempts."`
 }
 
-// Logs are containers' logs.
+// Logs configures the logs of containers.
 type Logs struct {
-	MaxLine int `toml:"max_line" doc:"Bytes of one line; longer ones are split into tagged parts."`
+	MaxLine int `toml:"max_line" doc:"Longest line in bytes. Longer lines are split into parts that are marked as such."`
 }
 
-// Streams is the server of exec, attach and port-forward.
+// Streams configures the server of exec, attach and port-forward.
 type Streams struct {
-	Address  string `toml:"address" doc:"HOST:PORT to serve exec, attach and port-forward on; port 0 is one that is free. The kubelet connects to it. An address that is not of the loopback needs a certificate."`
-	CertFile string `toml:"cert_file" doc:"File of the certificate, PEM. Empty: without TLS. It is read again for each connection."`
-	KeyFile  string `toml:"key_file" doc:"File of the certificate's key, PEM."`
+	Address  string `toml:"address" doc:"HOST:PORT to serve exec, attach and port-forward on, for the kubelet to connect to. Port 0 means any free port. An address that is not of the loopback interface needs a certificate."`
+	CertFile string `toml:"cert_file" doc:"PEM file of the certificate. It is read again for each connection. Empty: no TLS."`
+	KeyFile  string `toml:"key_file" doc:"PEM file of the certificate's key."`
 }
 
-// Metrics is the Prometheus endpoint.
+// Metrics configures the Prometheus endpoint.
 type Metrics struct {
-	Address string `toml:"address" doc:"HOST:PORT to serve /metrics on. Empty: off."`
+	Address string `toml:"address" doc:"HOST:PORT to serve /metrics on. Empty: no metrics."`
 }
 
-// Tracing is OpenTelemetry's.
+// Tracing configures OpenTelemetry.
 type Tracing struct {
-	Endpoint string  `toml:"endpoint" doc:"URL of an OTLP collector's gRPC endpoint, such as http://127.0.0.1:4317. Empty: off."`
-	Sampling float64 `toml:"sampling" doc:"Part of the traces that berth begins itself that is kept: 0 to 1."`
+	Endpoint string  `toml:"endpoint" doc:"URL of the gRPC endpoint of an OTLP collector, such as http://127.0.0.1:4317. Empty: no tracing."`
+	Sampling float64 `toml:"sampling" doc:"Share of the traces begun by berth that is kept: from 0 to 1."`
 }
 
-// Runtime is one runtime handler.
+// Runtime configures one runtime handler.
 type Runtime struct {
 	Type                         string   `toml:"type" doc:"containerd runtime: a name such as io.containerd.runc.v2, or the path of a shim."`
-	Binary                       string   `toml:"binary" doc:"Path of the OCI runtime. Empty: runc of the libexec directory (embedded), the shim's own default (external)."`
-	Root                         string   `toml:"root" doc:"Directory of the OCI runtime's state. Empty: below state (embedded), the shim's own default (external)."`
-	SystemdCgroup                bool     `toml:"systemd_cgroup" doc:"Let systemd make the cgroups. It must be what the kubelet does."`
-	Sandboxer                    string   `toml:"sandboxer" doc:"Sandbox controller of containerd's that makes the pod sandboxes, for shims with a sandbox API. Empty: berth's own, a pause process."`
-	HostProcess                  bool     `toml:"host_process" doc:"A container's init is a process of this host, so that the kernel can witness its end. False for VM runtimes."`
-	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Privileged containers do not get the host's devices."`
+	Binary                       string   `toml:"binary" doc:"Path of the OCI runtime. Empty: runc of the libexec directory (containerd inside berth), or what the shim chooses (another containerd)."`
+	Root                         string   `toml:"root" doc:"Directory for the state of the OCI runtime. Empty: below state (containerd inside berth), or what the shim chooses (another containerd)."`
+	SystemdCgroup                bool     `toml:"systemd_cgroup" doc:"Let systemd make the cgroups. It has to agree with the cgroup driver of the kubelet."`
+	Sandboxer                    string   `toml:"sandboxer" doc:"Sandbox controller of containerd that makes pod sandboxes, for shims with a sandbox API. Empty: berth makes them itself, with a pause process."`
+	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
+	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime."`
 	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime."`
 }
 
-// Duration is a time.Duration written like 10s or 5m.
+// Duration is a time.Duration written as 10s or 5m.
 type Duration time.Duration
 
-// MarshalText writes it.
+// MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads it.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
 	*d = Duration(v)
 	return err
 }
 
-// Default is what holds where nothing is said.
+// Default returns the settings that hold where nothing else is configured.
 func Default() Config {
 	return Config{
-		Root: "/var/lib/berth", State: "/run/berth", Address: "/run/berth/berth.sock", DefaultRuntime: "runc",
-		Log: Log{"info", "text"}, Containerd: Containerd{"", "overlayfs"},
-		Network: Network{"/etc/cni/net.d", []string{"/opt/cni/bin"}, "/run/netns", true, "berth0", "10.88.0.0/16"},
-		Image:   Image{"", Duration(5 * time.Minute), 3},
-		Lanes:   Lanes{Duration(10 * time.Second), Duration(time.Second), Duration(5 * time.Minute)},
-		Logs:    Logs{16 << 10},
+		Root:           "/var/lib/berth",
+		State:          "/run/berth",
+		Address:        "/run/berth/berth.sock",
+		DefaultRuntime: "runc",
+		Log:            Log{Level: "info", Format: "text"},
+		Containerd:     Containerd{Snapshotter: "overlayfs"},
+		Network: Network{
+			ConfDir:       "/etc/cni/net.d",
+			BinDirs:       []string{"/opt/cni/bin"},
+			NetNSDir:      "/run/netns",
+			UseDefault:    true,
+			DefaultBridge: "berth0",
+			DefaultSubnet: "10.88.0.0/16",
+		},
+		Image: Image{
+			PullTimeout:            Duration(5 * time.Minute),
+			MaxConcurrentDownloads: 3,
+		},
+		Lanes: Lanes{
+			AttemptTimeout: Duration(10 * time.Second),
+			BackoffMin:     Duration(time.Second),
+			BackoffMax:     Duration(5 * time.Minute),
+		},
+		Logs:    Logs{MaxLine: 16 << 10},
 		Streams: Streams{Address: "127.0.0.1:0"},
-		Tracing: Tracing{"", 1},
+		Tracing: Tracing{Sampling: 1},
 		Runtimes: map[string]Runtime{"runc": {
-			Type: "io.containerd.runc.v2", HostProcess: true, PodAnnotations: []string{}, ContainerAnnotations: []string{},
+			Type:                 "io.containerd.runc.v2",
+			HostProcess:          true,
+			PodAnnotations:       []string{},
+			ContainerAnnotations: []string{},
 		}},
 	}
 }
 
-// Load reads a file over the defaults. A handler under [runtimes] replaces the one of the same name.
+// Load reads a file and completes it with the defaults. A handler under [runtimes] replaces the
+// default one of the same name as a whole.
 func Load(path string) (Config, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -151,7 +173,7 @@ func Load(path string) (Config, error) {
 	return c, nil
 }
 
-// Parse reads TOML over the defaults.
+// Parse reads TOML and completes it with the defaults.
 func Parse(b []byte) (Config, error) {
 	c := Default()
 	dec := toml.NewDecoder(bytes.NewReader(b)).DisallowUnknownFields()
@@ -175,7 +197,8 @@ func Parse(b []byte) (Config, error) {
 	return c, nil
 }
 
-// Set changes one setting by its dotted name, as on the command line. The value is TOML; a plain word is a string.
+// Set changes one setting by its dotted name, as on the command line. The value is TOML, or a plain
+// word, which is taken for a string.
 func (c *Config) Set(key, value string) error {
 	parts := strings.Split(key, ".")
 	doc := func(v string) []byte {
@@ -200,9 +223,9 @@ func (c *Config) Set(key, value string) error {
 			return fmt.Errorf("set %s to %q: %w: %w", key, value, err, errdefs.ErrInvalidArgument)
 		}
 	}
-	if len(parts) == 3 && parts[0] == "runtimes" { // a map's value is decoded anew: keep its other settings
+	if len(parts) == 3 && parts[0] == "runtimes" { // decoding has replaced the handler as a whole
 		r := c.Runtimes[parts[1]]
-		if err := set(&r, parts[2], doc, value, literal); err != nil {
+		if err := set(&r, parts[2], value, literal); err != nil {
 			return fmt.Errorf("set %s to %q: %w: %w", key, value, err, errdefs.ErrInvalidArgument)
 		}
 		next.Runtimes[parts[1]] = r
@@ -211,7 +234,8 @@ func (c *Config) Set(key, value string) error {
 	return nil
 }
 
-func set(r *Runtime, leaf string, _ func(string) []byte, value, literal string) error {
+// set changes one setting of a handler. literal is the value quoted as a TOML string.
+func set(r *Runtime, leaf, value, literal string) error {
 	if toml.Unmarshal([]byte(leaf+" = "+value), r) == nil {
 		return nil
 	}
@@ -227,21 +251,29 @@ func (c *Config) clone() Config {
 	return next
 }
 
-// Check finds values that cannot work.
+// Check returns an error that names all settings whose values cannot work.
 func (c *Config) Check() error {
 	var errs []error
 	bad := func(key, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument))
 	}
 	for _, p := range []struct{ key, v string }{
-		{"root", c.Root}, {"state", c.State}, {"address", c.Address}, {"network.conf_dir", c.Network.ConfDir}, {"network.netns_dir", c.Network.NetNSDir},
+		{"root", c.Root},
+		{"state", c.State},
+		{"address", c.Address},
+		{"network.conf_dir", c.Network.ConfDir},
+		{"network.netns_dir", c.Network.NetNSDir},
 	} {
 		if !filepath.IsAbs(p.v) {
 			bad(p.key, "%q is not an absolute path", p.v)
 		}
 	}
 	optional := []struct{ key, v string }{
-		{"libexec", c.Libexec}, {"streams.cert_file", c.Streams.CertFile}, {"streams.key_file", c.Streams.KeyFile}, {"image.registry_dir", c.Image.RegistryDir}, {"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
+		{"libexec", c.Libexec},
+		{"streams.cert_file", c.Streams.CertFile},
+		{"streams.key_file", c.Streams.KeyFile},
+		{"image.registry_dir", c.Image.RegistryDir},
+		{"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
 	}
 	for i, d := range c.Network.BinDirs {
 		optional = append(optional, struct{ key, v string }{fmt.Sprintf("network.bin_dirs[%d]", i), d})
@@ -260,9 +292,9 @@ func (c *Config) Check() error {
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")
 	}
-	const maxSocket = 107 // sun_path of unix(7), less its zero
+	const maxSocket = 107 // sun_path of unix(7) without its terminating zero
 	if len(c.Address) > maxSocket {
-		bad("address", "%d bytes are too many for a socket, %d are allowed", len(c.Address), maxSocket)
+		bad("address", "%d bytes are too many for the path of a socket; the maximum is %d", len(c.Address), maxSocket)
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		bad("log.level", "%q is not debug, info, warn or error", c.Log.Level)
@@ -280,21 +312,24 @@ func (c *Config) Check() error {
 		key string
 		v   Duration
 	}{
-		{"image.pull_timeout", c.Image.PullTimeout}, {"lanes.attempt_timeout", c.Lanes.AttemptTimeout}, {"lanes.backoff_min", c.Lanes.BackoffMin}, {"lanes.backoff_max", c.Lanes.BackoffMax},
+		{"image.pull_timeout", c.Image.PullTimeout},
+		{"lanes.attempt_timeout", c.Lanes.AttemptTimeout},
+		{"lanes.backoff_min", c.Lanes.BackoffMin},
+		{"lanes.backoff_max", c.Lanes.BackoffMax},
 	} {
 		if d.v <= 0 {
-			bad(d.key, "%s is not longer than nothing", time.Duration(d.v))
+			bad(d.key, "%s is not more than 0", time.Duration(d.v))
 		}
 	}
 	if c.Lanes.BackoffMax < c.Lanes.BackoffMin {
 		bad("lanes.backoff_max", "it is shorter than lanes.backoff_min")
 	}
 	if c.Logs.MaxLine < 256 {
-		bad("logs.max_line", "%d bytes are too few, 256 are the least", c.Logs.MaxLine)
+		bad("logs.max_line", "%d bytes are too few; the minimum is 256", c.Logs.MaxLine)
 	}
 	checkStreams(c.Streams, bad)
 	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
-		bad("default_runtime", "there is no [runtimes.%s]", c.DefaultRuntime)
+		bad("default_runtime", "there is no table [runtimes.%s]", c.DefaultRuntime)
 	}
 	for name, r := range c.Runtimes {
 		if r.Type == "" {
@@ -304,14 +339,14 @@ func (c *Config) Check() error {
 	return errors.Join(errs...)
 }
 
-// checkStreams finds addresses at which streams cannot be served, or not safely.
+// checkStreams reports an address on which streams cannot be served, or not safely.
 func checkStreams(s Streams, bad func(key, format string, args ...any)) {
 	at, err := netip.ParseAddrPort(s.Address)
 	switch {
 	case err != nil:
 		bad("streams.address", "%q is not an IP address and a port, such as 127.0.0.1:0", s.Address)
 	case at.Addr().IsUnspecified():
-		bad("streams.address", "%q is not an address that clients can connect to; give one of this node's", s.Address)
+		bad("streams.address", "%q is not an address that clients can connect to; use an address of this node", s.Address)
 	case !at.Addr().IsLoopback() && s.CertFile == "":
 		bad("streams.address", "%q is open to other hosts; set streams.cert_file and streams.key_file, or use an address of the loopback", s.Address)
 	}

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config is berth's configuration: a TOML file, every setting documented where it is
-// declared, strictly read.
+// Package config is berth's configuration: a TOML file in which every setting is documented where
+// it is declared.
 //
 // # Promises
 //
-//   - `berth config default` is generated from the declarations here and cannot drift from them.
-//   - A key that is not known is an error that names it, its line and the nearest known one.
-//   - [Config.Check] finds values that cannot work before anything starts.
+//   - `berth config default` is generated from the declarations in this package and cannot drift
+//     from them.
+//   - A key that is not known is an error that names it, its line and the known key that is spelled
+//     most like it.
+//   - [Config.Check] reports values that cannot work before anything starts.
 package config

@@ -13,12 +13,12 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// WriteDefault writes the documented defaults as TOML.
+// WriteDefault writes the defaults as TOML with comments.
 func WriteDefault(w io.Writer) error { return Default().Write(w) }
 
-// Write writes c as documented TOML.
+// Write writes c as TOML, every setting with a comment that says what it means.
 func (c Config) Write(w io.Writer) error {
-	fmt.Fprintln(w, "# Configuration of berth. Every setting with its meaning; `berth config default` writes the defaults.")
+	fmt.Fprintln(w, "# Configuration of berth. `berth config default` prints all settings with their defaults.")
 	return writeTable(w, "", reflect.ValueOf(c))
 }
 
@@ -59,7 +59,7 @@ func writeTable(w io.Writer, name string, v reflect.Value) error {
 	return nil
 }
 
-// keys are the dotted names of all settings.
+// keys returns the dotted names of all settings and tables.
 func (c *Config) keys() []string {
 	var keys []string
 	var walk func(prefix string, t reflect.Type)
@@ -83,6 +83,7 @@ func (c *Config) keys() []string {
 	return keys
 }
 
+// unknown returns an error that names the known setting which is spelled most like key.
 func unknown(key, where string) error {
 	d := Default()
 	best, least := "", len(key)+1
@@ -94,7 +95,7 @@ func unknown(key, where string) error {
 	return fmt.Errorf("%s%q is not a setting; did you mean %q?: %w", where, key, best, errdefs.ErrInvalidArgument)
 }
 
-// distance is Levenshtein's.
+// distance is the Levenshtein distance of two strings.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

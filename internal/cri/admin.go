@@ -6,60 +6,79 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// AdminServer is what berth's CLI asks for beyond CRI. Answers are JSON values.
+// AdminServer answers what berth's CLI asks for beyond CRI. Answers are JSON values.
 type AdminServer interface {
+	// Import reads an image archive at a path of the host and returns the names of its images.
 	Import(ctx context.Context, path, ref string) ([]string, error)
+	// Timeline returns what happened to a sandbox or container.
 	Timeline(ctx context.Context, id string) (any, error)
+	// Lanes returns the lanes that are not idle.
 	Lanes(ctx context.Context) (any, error)
 }
 
 const adminService = "berth.v1.Admin"
 
-// RegisterAdmin serves berth.v1.Admin: three methods whose requests and answers are google.protobuf.Struct,
+// adminMethods are the methods of berth.v1.Admin. Requests and answers are google.protobuf.Struct,
 // so that no generated code is needed.
-func RegisterAdmin(s grpc.ServiceRegistrar, srv AdminServer) {
-	method := func(name string, call func(ctx context.Context, in map[string]any) (any, error)) grpc.MethodDesc {
-		return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, dec func(any) error, ic grpc.UnaryServerInterceptor) (any, error) {
-			in := &structpb.Struct{}
-			if err := dec(in); err != nil {
-				return nil, err
-			}
-			h := func(ctx context.Context, req any) (any, error) {
-				out, err := call(ctx, req.(*structpb.Struct).AsMap())
-				if err != nil {
-					return nil, err
-				}
-				return wrap(out)
-			}
-			if ic == nil {
-				return h(ctx, in)
-			}
-			return ic(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/" + adminService + "/" + name}, h)
-		}}
-	}
-	text := func(in map[string]any, key string) string { v, _ := in[key].(string); return v }
-	s.RegisterService(&grpc.ServiceDesc{
-		ServiceName: adminService, HandlerType: (*AdminServer)(nil),
-		Methods: []grpc.MethodDesc{
-			method("Import", func(ctx context.Context, in map[string]any) (any, error) {
-				return srv.Import(ctx, text(in, "path"), text(in, "ref"))
-			}),
-			method("Timeline", func(ctx context.Context, in map[string]any) (any, error) { return srv.Timeline(ctx, text(in, "id")) }),
-			method("Lanes", func(ctx context.Context, _ map[string]any) (any, error) { return srv.Lanes(ctx) }),
-		},
-	}, srv)
+var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[string]any) (any, error){
+	"Import": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		return srv.Import(ctx, text(in, "path"), text(in, "ref"))
+	},
+	"Timeline": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		return srv.Timeline(ctx, text(in, "id"))
+	},
+	"Lanes": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
+		return srv.Lanes(ctx)
+	},
 }
 
-// wrap puts a JSON value under the key "value".
+func text(in map[string]any, key string) string {
+	v, _ := in[key].(string)
+	return v
+}
+
+// RegisterAdmin registers the service berth.v1.Admin.
+func RegisterAdmin(s grpc.ServiceRegistrar, srv AdminServer) {
+	desc := &grpc.ServiceDesc{ServiceName: adminService, HandlerType: (*AdminServer)(nil)}
+	for _, name := range slices.Sorted(maps.Keys(adminMethods)) {
+		desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: name, Handler: adminHandler(name, srv)})
+	}
+	s.RegisterService(desc, srv)
+}
+
+// adminHandler is what the gRPC compiler generates for a unary method.
+func adminHandler(name string, srv AdminServer) grpc.MethodHandler {
+	return func(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+		in := &structpb.Struct{}
+		if err := decode(in); err != nil {
+			return nil, err
+		}
+		handle := func(ctx context.Context, req any) (any, error) {
+			out, err := adminMethods[name](ctx, srv, req.(*structpb.Struct).AsMap())
+			if err != nil {
+				return nil, err
+			}
+			return wrap(out)
+		}
+		if intercept == nil {
+			return handle(ctx, in)
+		}
+		return intercept(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/" + adminService + "/" + name}, handle)
+	}
+}
+
+// wrap puts a JSON value under the key "value" of a message.
 func wrap(v any) (*structpb.Struct, error) {
 	b, err := json.Marshal(map[string]any{"value": v})
 	if err != nil {
-		return nil, fmt.Errorf("encode answer: %w", err)
+		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
 	s := &structpb.Struct{}
 	err = s.UnmarshalJSON(b)
@@ -82,19 +101,20 @@ func (c *Client) admin(ctx context.Context, name string, in map[string]any, out 
 	return json.Unmarshal(b, out)
 }
 
-// Import has berth read an image archive at a path of its host and returns the images' names.
+// Import makes the service read an image archive at a path of its host, and returns the names of
+// the images.
 func (c *Client) Import(ctx context.Context, path, ref string) (names []string, err error) {
 	err = c.admin(ctx, "Import", map[string]any{"path": path, "ref": ref}, &names)
 	return names, err
 }
 
-// Timeline is what happened to a sandbox or container.
+// Timeline returns what happened to a sandbox or container.
 func (c *Client) Timeline(ctx context.Context, id string) (v json.RawMessage, err error) {
 	err = c.admin(ctx, "Timeline", map[string]any{"id": id}, &v)
 	return v, err
 }
 
-// Lanes are the lanes that are not idle.
+// Lanes returns the lanes that are not idle.
 func (c *Client) Lanes(ctx context.Context) (v json.RawMessage, err error) {
 	err = c.admin(ctx, "Lanes", nil, &v)
 	return v, err

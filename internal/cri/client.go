@@ -21,18 +21,23 @@ type Client struct {
 	conn *grpc.ClientConn
 }
 
-// Dial makes a client for an endpoint: unix:///path, or a path. It connects with the first call.
+// Dial makes a client for an endpoint, which is unix:///PATH or /PATH. It connects at the first
+// call. The caller closes the client.
 func Dial(endpoint string) (*Client, error) {
 	path := strings.TrimPrefix(endpoint, "unix://")
 	if !strings.HasPrefix(path, "/") {
-		return nil, invalid("endpoint %q is not a unix socket: give unix:///PATH or /PATH", endpoint)
+		return nil, invalid("endpoint %q is not a Unix socket; use unix:///PATH or /PATH", endpoint)
 	}
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
-	return &Client{RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn), ImageServiceClient: runtimeapi.NewImageServiceClient(conn), conn: conn}, nil
+	return &Client{
+		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
+		ImageServiceClient:   runtimeapi.NewImageServiceClient(conn),
+		conn:                 conn,
+	}, nil
 }
 
 // Close closes the connection.

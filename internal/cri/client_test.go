@@ -72,7 +72,7 @@ func dialFake(t *testing.T) *Client {
 	return dialServer(t, &Runtime{}, slog.New(slog.DiscardHandler), &observed{})
 }
 
-func dialServer(t *testing.T, r *Runtime, log *slog.Logger, o Observer) *Client {
+func dialServer(t testing.TB, r *Runtime, log *slog.Logger, o Observer) *Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -162,11 +162,11 @@ func TestExplain(t *testing.T) {
 		want string
 	}{
 		{errors.New("plain"), "plain"},
-		{away, "no berth answers at /run/b.sock; is `berth serve` running?"},
-		{closed, "/run/b.sock is not open to this user; run the command as root"},
+		{away, "berth does not answer at /run/b.sock; is `berth serve` running?"},
+		{closed, "/run/b.sock may not be used by this user; run the command as root"},
 		{status.Error(codes.Unavailable, "registry x does not answer"), "registry x does not answer"},
 		{status.Error(codes.NotFound, "container c1 is not there"), "container c1 is not there"},
-		{status.Error(codes.Unimplemented, "method Exec not implemented"), "this berth cannot do that: method Exec not implemented"},
+		{status.Error(codes.Unimplemented, "method Exec not implemented"), "berth does not support that: method Exec not implemented"},
 		{fmt.Errorf("start container a: %w", status.Error(codes.Internal, "it broke")), "start container a: it broke"},
 		{errors.Join(status.Error(codes.Internal, "one"), fmt.Errorf("two: %w", status.Error(codes.NotFound, "gone"))), "one\ntwo: gone"},
 	} {
@@ -187,7 +187,8 @@ func TestDialWantsASocket(t *testing.T) {
 	}
 }
 
-// A caller that waits no longer learns what it waited for: the answer comes a little before its deadline.
+// A caller that waits no longer learns what it waited for: the answer comes a little before its
+// deadline.
 func TestTheAnswerComesBeforeTheDeadline(t *testing.T) {
 	c := dialFake(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

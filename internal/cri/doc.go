@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cri is the gRPC surface: it validates requests, calls the rooms that do the work, and turns
-// their errors into gRPC codes. It is thin, and holds no state.
+// Package cri is the gRPC surface of berth: it validates requests, calls the rooms that do the
+// work, and turns their errors into gRPC codes. It is thin. The only state that it keeps is a cache
+// of encoded list items (codec.go).
 //
 // # Promises
 //
-//   - Bad input is InvalidArgument and names the field; what does not exist is NotFound; what is not there yet
-//     in berth is Unimplemented. No other room chooses a code.
-//   - A panic in a call is that call's Internal error.
+//   - Bad input is InvalidArgument and the error names the field; what does not exist is NotFound;
+//     what berth does not support is Unimplemented. No other room chooses a code.
+//   - A caller with a deadline gets an answer a little before it: an error that reaches nobody
+//     cannot say what the call was waiting for.
+//   - When berth is asked to stop, no call fails and each stream ends once ([Server.Drain]),
+//     provided that somebody keeps the listener for the next berth.
+//
+// # Panics
+//
+// A panic in a handler ends its call alone, with code Internal, the stack in the log and a count in
+// the metric berth_panics_total. That is safe because a handler only validates, translates and
+// waits, and holds no lock that it does not release in a defer. Whatever changes something runs in
+// goroutines of the rooms below, whose panics end the process: see package daemon.
 //
 // Besides CRI v1 the socket serves berth.v1.Admin (admin.go), which only berth's own CLI speaks.
 package cri

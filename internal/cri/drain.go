@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Drain ends the server so that its clients notice as little as possible. The caller calls it once, instead
-// of Stop.
+// Drain ends the server so that its clients notice as little as possible. The caller calls it once,
+// instead of Stop.
 //
-// The server stops accepting connections and tells its clients to make new calls elsewhere, which is on new
-// connections: they wait in the listener's backlog for the next server, if somebody keeps the listener.
-// When the clients have learnt that, Drain waits for the unary calls in flight. Then it ends the streams; a
-// client that subscribes again at once does so on a new connection. What has not ended after about timeout
-// is cut off.
+// The server stops accepting connections and tells its clients to make new calls elsewhere, which
+// is on new connections: they wait in the listener's backlog for the next server, if somebody keeps
+// the listener. When the clients have learnt that, Drain waits for the unary calls in flight. Then
+// it ends the streams; a client that subscribes again at once does so on a new connection. What has
+// not ended after about timeout is cut off.
 func (s *Server) Drain(timeout time.Duration) {
 	graceful := make(chan struct{})
 	go func() { // GracefulStop also waits for handlers that ignore their contexts, so nobody waits for it for ever
@@ -44,7 +44,8 @@ func (s *Server) Drain(timeout time.Duration) {
 	s.wait(time.Now().Add(time.Second), graceful, never)
 }
 
-// wait waits until ok, which is called with the lock held, or until over is closed, at most until end.
+// wait waits until ok, which is called with the lock held, or until over is closed, at most until
+// end.
 func (s *Server) wait(end time.Time, over <-chan struct{}, ok func() bool) {
 	t := time.NewTimer(time.Until(end))
 	defer t.Stop()
@@ -111,8 +112,9 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// conn is a connection that knows whether its client was asked to make new calls elsewhere. gRPC does not
-// report that, so the headers of the HTTP/2 frames are read on their way out (RFC 9113, section 4.1).
+// conn is a connection that knows whether its client was asked to make new calls elsewhere. gRPC
+// does not report that, so the headers of the HTTP/2 frames are read on their way out (RFC 9113,
+// section 4.1).
 type conn struct {
 	net.Conn
 	server *Server
@@ -125,8 +127,9 @@ type conn struct {
 
 const frameGoAway = 0x7
 
-// moved reports whether the client makes new calls elsewhere. gRPC sends two GOAWAY frames: one that
-// announces the end, together with a ping, and once the client has answered the ping, the final one.
+// moved reports whether the client makes new calls elsewhere. gRPC sends two GOAWAY frames: one
+// that announces the end, together with a ping, and once the client has answered the ping, the
+// final one.
 func (c *conn) moved() bool { return c.goAways.Load() >= 2 }
 
 // Write implements net.Conn. gRPC does not call it concurrently.

@@ -49,8 +49,8 @@ func handOver(t *testing.T, path string) (next func() net.Listener) {
 	}
 }
 
-// A restart of berth cost the kubelet calls, and its event stream a try: it subscribed again on the connection
-// that was about to end. Evented PLEG is given up after five tries.
+// A restart of berth cost the kubelet calls, and its event stream a try: it subscribed again on the
+// connection that was about to end. Evented PLEG is given up after five tries.
 func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	next := handOver(t, path)
@@ -154,7 +154,8 @@ func TestDrainWaitsForCallsWithinItsBound(t *testing.T) {
 	}
 }
 
-// blocking is an admin service whose Lanes waits for its release, and whose Timeline waits for ever.
+// blocking is an admin service whose Lanes waits for its release, and whose Timeline waits for
+// ever.
 type blocking struct {
 	adminFake
 	began, release chan struct{}

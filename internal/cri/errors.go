@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// code is the gRPC code of an error of another room.
+// code returns the gRPC code for an error of another room.
 func code(err error) codes.Code {
 	switch {
 	case err == nil:
@@ -58,7 +58,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }
 
-// Explain turns the gRPC errors within err into words for a person. What it returns wraps err.
+// Explain replaces the gRPC errors within err by sentences for a person. The result wraps err.
 func Explain(err error) error {
 	if err == nil {
 		return nil
@@ -86,7 +86,7 @@ type statusError interface {
 	GRPCStatus() *status.Status
 }
 
-// statuses are the gRPC errors that err is made of.
+// statuses returns the gRPC errors that err consists of.
 func statuses(err error) []statusError {
 	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand: every status in it is wanted
 	case statusError:
@@ -103,20 +103,20 @@ func statuses(err error) []statusError {
 	return nil
 }
 
-// dialed is how grpc says where nobody, or nobody who lets one in, listens.
+// dialed matches the message of gRPC when nobody listens on a socket, or the user may not connect.
 var dialed = regexp.MustCompile(`dial unix (.+): connect: (.+?)"?$`)
 
 func sentence(st *status.Status) string {
 	m := st.Message()
 	switch at := dialed.FindStringSubmatch(m); {
 	case st.Code() == codes.Unavailable && at != nil && at[2] == "permission denied":
-		return fmt.Sprintf("%s is not open to this user; run the command as root", at[1])
+		return fmt.Sprintf("%s may not be used by this user; run the command as root", at[1])
 	case st.Code() == codes.Unavailable && at != nil:
-		return fmt.Sprintf("no berth answers at %s; is `berth serve` running?", at[1])
+		return fmt.Sprintf("berth does not answer at %s; is `berth serve` running?", at[1])
 	case st.Code() == codes.Unavailable && (strings.Contains(m, "error reading from server") || strings.Contains(m, "transport is closing")):
-		return "berth ended while it was asked; is `berth serve` still running?"
+		return "berth ended during the call; is `berth serve` still running?"
 	case st.Code() == codes.Unimplemented:
-		return "this berth cannot do that: " + m
+		return "berth does not support that: " + m
 	}
 	return m
 }

@@ -11,7 +11,7 @@ import (
 	"berth/internal/image"
 )
 
-// Images is what the image service needs.
+// Images is what the image service needs of the room that has the images.
 type Images interface {
 	List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error)
 	Status(ref string) (*runtimeapi.Image, *image.Image, error)
@@ -32,7 +32,7 @@ func (s *Image) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest)
 	return &runtimeapi.ListImagesResponse{Images: list}, err
 }
 
-// ImageStatus is one image's status; an absent image is an empty answer.
+// ImageStatus returns the status of one image. The answer is empty if the image does not exist.
 func (s *Image) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {
@@ -75,7 +75,7 @@ func (s *Image) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 	return &runtimeapi.RemoveImageResponse{}, s.Images.Remove(ctx, ref)
 }
 
-// ImageFsInfo is what images use.
+// ImageFsInfo reports how much of which file systems images and writable layers use.
 func (s *Image) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	return s.Images.FsInfo(), nil
 }

@@ -30,7 +30,7 @@ type Pods interface {
 	ReopenContainerLog(ctx context.Context, id string) error
 }
 
-// Health is the answer to Status.
+// Health answers Status and RuntimeConfig.
 type Health interface {
 	// Runtime and Network are nil when they are ready, else why not.
 	Runtime() error
@@ -41,7 +41,7 @@ type Health interface {
 	SystemdCgroup() bool
 }
 
-// Events is a subscription to container events.
+// Events is a subscription to container events. Close ends it.
 type Events interface {
 	Next(ctx context.Context) (*runtimeapi.ContainerEventResponse, error)
 	Close()
@@ -57,15 +57,15 @@ type Runtime struct {
 	Subscribe func() Events
 }
 
-// APIVersion is CRI's.
+// APIVersion is the version of CRI that berth serves.
 const APIVersion = "v1"
 
-// Version answers who this is.
+// Version returns the name and the version of the runtime.
 func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: version.Semantic(), RuntimeApiVersion: APIVersion}, nil
 }
 
-// Status says whether pods can be run and networked.
+// Status reports whether the runtime and the network are ready.
 func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	cond := func(kind, reason string, err error) *runtimeapi.RuntimeCondition {
 		c := &runtimeapi.RuntimeCondition{Type: kind, Status: err == nil}
@@ -95,7 +95,7 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 	return resp, nil
 }
 
-// RuntimeConfig tells the kubelet the cgroup driver.
+// RuntimeConfig reports the cgroup driver, so that the kubelet uses the same one.
 func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	d := runtimeapi.CgroupDriver_CGROUPFS
 	if r.Health.SystemdCgroup() {
@@ -104,7 +104,8 @@ func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigReques
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: d}}, nil
 }
 
-// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR. berth's networks come from CNI, which needs none of it.
+// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR. berth's networks come from
+// CNI, which needs none of it.
 func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
@@ -133,7 +134,7 @@ func checkSandbox(c *runtimeapi.PodSandboxConfig) error {
 	}
 	for field, v := range map[string]string{"name": m.GetName(), "namespace": m.GetNamespace(), "uid": m.GetUid()} {
 		if strings.ContainsAny(v, "/\x00\n") || v == ".." || len(v) > 253 {
-			return invalid("run sandbox: config.metadata.%s %q is not one", field, v)
+			return invalid("run sandbox: config.metadata.%s %q contains what a name must not contain, or is too long", field, v)
 		}
 	}
 	for _, p := range c.GetPortMappings() {
@@ -160,7 +161,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePo
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-// PodSandboxStatus is a sandbox's status.
+// PodSandboxStatus returns the status of one sandbox.
 func (r *Runtime) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return r.Pods.PodSandboxStatus(ctx, req.GetPodSandboxId(), req.GetVerbose())
 }
@@ -179,7 +180,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateCon
 	case c.GetMetadata().GetName() == "":
 		return nil, invalid("create container: config.metadata.name is empty")
 	case strings.ContainsAny(c.GetMetadata().GetName(), "/\x00\n"):
-		return nil, invalid("create container: config.metadata.name %q is not one", c.GetMetadata().GetName())
+		return nil, invalid("create container: config.metadata.name %q contains a slash, a newline or a zero byte", c.GetMetadata().GetName())
 	case c.GetImage().GetImage() == "":
 		return nil, invalid("create container %s: config.image is empty", c.GetMetadata().GetName())
 	}
@@ -215,7 +216,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCon
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-// ContainerStatus is a container's status.
+// ContainerStatus returns the status of one container.
 func (r *Runtime) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	return r.Pods.ContainerStatus(ctx, req.GetContainerId(), req.GetVerbose())
 }
@@ -225,7 +226,7 @@ func (r *Runtime) ListContainers(_ context.Context, req *runtimeapi.ListContaine
 	return &runtimeapi.ListContainersResponse{Containers: r.Pods.ListContainers(req.GetFilter())}, nil
 }
 
-// ReopenContainerLog starts a new log file.
+// ReopenContainerLog begins a new log file after the old one was renamed.
 func (r *Runtime) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	if err := r.Pods.ReopenContainerLog(ctx, req.GetContainerId()); err != nil {
 		return nil, err
@@ -233,7 +234,7 @@ func (r *Runtime) ReopenContainerLog(ctx context.Context, req *runtimeapi.Reopen
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
-// GetContainerEvents streams events until the client goes.
+// GetContainerEvents streams events until the client hangs up or the server ends.
 func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	sub := r.Subscribe()
 	defer sub.Close()

@@ -26,7 +26,8 @@ type Observer interface {
 	Panicked(method string)
 }
 
-// Server is a gRPC server of CRI and berth.v1.Admin. The caller serves it, and ends it with Drain or Stop.
+// Server is a gRPC server of CRI and berth.v1.Admin. The caller serves it, and ends it with Drain
+// or Stop.
 type Server struct {
 	*grpc.Server
 	log      *slog.Logger
@@ -46,6 +47,7 @@ func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer O
 	s := &Server{log: log, observer: observer, ending: make(chan struct{})}
 	s.mu.conns = map[*conn]bool{}
 	s.Server = grpc.NewServer(append(opts,
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(s.interceptUnary),
@@ -84,8 +86,8 @@ func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Strea
 	return h(srv, endingStream{ss, ctx})
 }
 
-// early ends a call a little before its caller stops waiting. Otherwise nobody would read the error that
-// says what the call was still waiting for.
+// early ends a call a little before its caller stops waiting. Otherwise nobody would read the error
+// that says what the call was still waiting for.
 func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -95,8 +97,8 @@ func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, most)))
 }
 
-// ended turns the result of a call, or what it panicked with, into a gRPC error, and reports it. It runs
-// on the stack of the panic, which it logs.
+// ended turns the result of a call, or what it panicked with, into a gRPC error, and reports it. It
+// runs on the stack of the panic, which it logs.
 func (s *Server) ended(fullMethod string, began time.Time, err error, panicked any) error {
 	method, took := path.Base(fullMethod), time.Since(began)
 	if panicked != nil {

@@ -20,8 +20,9 @@ import (
 	"berth/internal/timeline"
 )
 
-// Core is berth without what it works on: the controller, the feed, the timeline, and what joins them with containerd's
-// events. Serve puts it between a real containerd, kernel and network; the simulation between fakes.
+// Core is berth without what it works on: the controller, the feed, the timeline, and what joins
+// them with containerd's events. Serve puts it between a real containerd, kernel and network; the
+// simulation between fakes.
 type Core struct {
 	Pods     *pod.Controller
 	Feed     *feed.Feed
@@ -40,11 +41,13 @@ type Ports struct {
 	Load func() (state.Loaded, error)
 	// Restored is called once everything that runs is watched again. It may be nil.
 	Restored func()
-	// Sweep is called on each connection, to give back what a kill left with containerd that no pod has. It may be nil.
+	// Sweep is called on each connection, to give back what a kill left with containerd that no pod
+	// has. It may be nil.
 	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
-	// ImageChanged is called with each image event of containerd; RefreshImages reads all images again.
+	// ImageChanged is called with each image event of containerd; RefreshImages reads all images
+	// again.
 	ImageChanged  func(name string)
 	RefreshImages func(ctx context.Context) error
 	// Tracing is where traces go; nil for nowhere.
@@ -55,7 +58,7 @@ type Ports struct {
 	Panicked func(where string, p any)
 }
 
-// NewCore puts a core together. Nothing runs yet.
+// NewCore makes a core. Nothing runs before Run.
 func NewCore(cfg pod.Config, p Ports) *Core {
 	c := &Core{Feed: feed.New(feed.Config{}), Timeline: timeline.New(), ports: p}
 	out := p.Ports
@@ -81,14 +84,15 @@ func (c *Core) Run(ctx context.Context, restored chan<- struct{}) error {
 	return g.Wait()
 }
 
-// Connected is nil while containerd is there, else why not.
+// Connected returns nil while berth is connected to containerd, and otherwise the reason why it is
+// not.
 func (c *Core) Connected() error { return c.link.get() }
 
-// Subscribe to container events.
+// Subscribe begins a subscription to container events.
 func (c *Core) Subscribe() cri.Events { return c.Feed.Subscribe() }
 
-// listener connects containerd's events with those that want them. The first connection restores the
-// records. Each one compares them with what containerd has.
+// listener connects containerd's events with those that want them. The first connection restores
+// the records. Each one compares them with what containerd has.
 func (c *Core) listener(restored chan<- struct{}) ctrd.Listener {
 	first := true
 	return ctrd.Listener{

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -41,8 +42,9 @@ import (
 // stopTimeout is how long calls in flight may take when berth stops.
 const stopTimeout = 5 * time.Second
 
-// Serve runs berth until ctx ends. ready is called once berth serves. The caller runs the log, and goes on
-// running it until Serve has returned. The error says why berth could not start, or what broke.
+// Serve runs berth until ctx ends. ready is called once berth serves. The caller runs the log, and
+// goes on running it until Serve has returned. The error says why berth could not start, or what
+// broke.
 func Serve(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error {
 	bridgeLibraries(log.Logger)
 	d := &daemon{cfg: cfg, log: log}
@@ -70,6 +72,7 @@ type daemon struct {
 	kernel   *pidfd.Watcher
 	kept     *fdstore.Store
 	passed   passed
+	lis      net.Listener
 	core     *Core
 	stdios   *stdios
 	streams  *stream.Service
@@ -106,6 +109,9 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.undo = append(d.undo, d.store.Close)
+	if err := d.openListener(); err != nil {
+		return err
+	}
 	if err := d.openTracing(ctx); err != nil {
 		return err
 	}
@@ -123,8 +129,12 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	d.ctrd = ctrd.New(d.client, adapter)
 	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
-		Snapshotter: cfg.Containerd.Snapshotter, RegistryDir: cfg.Image.RegistryDir, MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
-		Owner: d.store.Owner(), MountDir: filepath.Join(cfg.State, "images"), Logger: d.log.Logger,
+		Snapshotter:            cfg.Containerd.Snapshotter,
+		RegistryDir:            cfg.Image.RegistryDir,
+		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		Owner:                  d.store.Owner(),
+		MountDir:               filepath.Join(cfg.State, "images"),
+		Logger:                 d.log.Logger,
 	}); err != nil {
 		return err
 	}
@@ -137,6 +147,21 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	return d.openPods()
+}
+
+// openListener takes or opens the CRI socket before anything that may take long: calls wait in its
+// backlog until they are served.
+func (d *daemon) openListener() (err error) {
+	if d.lis, err = d.listen(); err != nil {
+		return err
+	}
+	d.undo = append(d.undo, func() error {
+		if err := d.lis.Close(); !errors.Is(err, net.ErrClosed) { // the server has closed it if it has served
+			return err
+		}
+		return nil
+	})
+	return nil
 }
 
 func (d *daemon) openTracing(ctx context.Context) error {
@@ -160,8 +185,13 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 		return d.dial(ctx, address)
 	}
 	s, err := embed.Start(ctx, embed.Config{
-		Root: filepath.Join(d.cfg.Root, "containerd"), State: filepath.Join(d.cfg.State, "containerd"), SocketDir: filepath.Join(d.cfg.State, "s"),
-		Snapshotter: d.cfg.Containerd.Snapshotter, Libexec: d.libexec, Debug: d.cfg.Log.Level == "debug", Logger: d.log.With("from", "containerd"),
+		Root:        filepath.Join(d.cfg.Root, "containerd"),
+		State:       filepath.Join(d.cfg.State, "containerd"),
+		SocketDir:   filepath.Join(d.cfg.State, "s"),
+		Snapshotter: d.cfg.Containerd.Snapshotter,
+		Libexec:     d.libexec,
+		Debug:       d.cfg.Log.Level == "debug",
+		Logger:      d.log.With("from", "containerd"),
 	})
 	if err != nil {
 		return err
@@ -171,10 +201,9 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 	return nil
 }
 
+// dial connects to a containerd that runs by itself, and waits until it answers.
 func (d *daemon) dial(ctx context.Context, address string) error {
-	if len(address) > 7 && address[:7] == "unix://" {
-		address = address[7:]
-	}
+	address = strings.TrimPrefix(address, "unix://")
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
 		c, err := ctrd.Dial(address)
 		if err == nil {
@@ -283,10 +312,6 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	if err := d.images.Refresh(ctx); err != nil {
 		return err
 	}
-	lis, err := d.listen() // calls wait in its backlog until it is served
-	if err != nil {
-		return err
-	}
 	var opts []grpc.ServerOption
 	if d.tracing != nil {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
@@ -353,10 +378,10 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		defer stopBelow()
 		select {
 		case <-stop.Done():
-			return lis.Close()
+			return nil
 		case <-restored:
 		}
-		return d.serve(stop, server, lis, ready)
+		return d.serve(stop, server, ready)
 	})
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -365,7 +390,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 }
 
 // serve serves CRI until stop ends, and then lets calls in flight finish.
-func (d *daemon) serve(stop context.Context, server *cri.Server, lis net.Listener, ready func()) error {
+func (d *daemon) serve(stop context.Context, server *cri.Server, ready func()) error {
 	drained := make(chan struct{})
 	undo := context.AfterFunc(stop, func() {
 		defer close(drained)
@@ -378,7 +403,7 @@ func (d *daemon) serve(stop context.Context, server *cri.Server, lis net.Listene
 	}()
 	d.log.Info("berth is ready", "address", d.cfg.Address)
 	ready()
-	if err := server.Serve(lis); err != nil && stop.Err() == nil {
+	if err := server.Serve(d.lis); err != nil && stop.Err() == nil {
 		return fmt.Errorf("serve %s: %w", d.cfg.Address, err)
 	}
 	return nil

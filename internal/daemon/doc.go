@@ -1,14 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon wires the rooms together and runs them: the order of start and stop, health, metrics.
+// Package daemon wires the rooms together and runs them: the order of start and stop, health,
+// metrics, traces, and what becomes of a panic.
 //
 // # Start
 //
-// State (refused when another berth has it), containerd (embedded, or waited for), the adapter, network, witnesses,
-// records compared with what is there, then the socket. Ready is said only after all of it.
+// The state is opened, and refused if another berth uses it. containerd is started, or waited for.
+// The CRI socket is taken or opened; calls wait in its backlog. The witnesses run, the records are
+// restored, and then CRI is served and READY=1 reported. The records are compared with what
+// containerd has in the background.
+//
+// What berth can do without for a while does not keep it from serving. A metrics port that somebody
+// else uses, or a host without a free inotify instance, is logged and tried again.
 //
 // # Stop
 //
-// The context ends: calls in flight get a moment, the controller's attempts end, then everything else in
-// reverse. Processes of pods go on, with their shims.
+// When the context ends, clients are asked to go to a new connection, the calls in flight get five
+// seconds, and the streams end; everything below goes on until then. The service manager keeps the
+// CRI socket, so that calls which are made meanwhile wait for the next berth instead of failing.
+// Processes of pods go on, with their shims.
+//
+// # Panics
+//
+// A panic ends a call where nothing can be left half-done, and the process everywhere else:
+// recovery after a crash is a path that is tested at every step, and going on with a lock that is
+// held for ever is not.
+//
+//   - In a handler of a call or a stream it ends the call with code Internal: see package cri.
+//   - In an attempt of a lane it fails the attempt, which is tried again: see package lane.
+//   - In any other goroutine of berth it ends the process with exit code 2. The log has the stack,
+//     and is flushed for a second at most.
+//
+// The metric berth_panics_total counts those that berth survives.
+//
+// # Output
+//
+// Nothing that berth writes is waited for: the log goes through package asynclog, spans through a
+// bounded queue, and a scrape of the metrics takes only locks that are held for microseconds.
 package daemon

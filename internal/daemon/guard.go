@@ -23,7 +23,8 @@ const exitPanic = 2
 // group is an errgroup whose goroutines do not panic silently: see the package comment.
 type group struct {
 	*errgroup.Group
-	// crash is called with the panic and does not return. If it is nil, the Go runtime ends the process.
+	// crash is called with the panic and does not return. If it is nil, the Go runtime ends the
+	// process.
 	crash func(where string, p any)
 }
 
@@ -41,9 +42,9 @@ func (g *group) Go(where string, f func() error) {
 	})
 }
 
-// crash logs a panic with the stack of the goroutine that calls it, which is the one that panicked, and
-// ends the process. It does not leave the printing to the Go runtime, because a standard error that
-// nobody reads would keep the runtime from ending the process.
+// crash logs a panic with the stack of the goroutine that calls it, which is the one that panicked,
+// and ends the process. It does not leave the printing to the Go runtime, because a standard error
+// that nobody reads would keep the runtime from ending the process.
 func crash(log *asynclog.Log) func(where string, p any) {
 	return func(where string, p any) {
 		log.Error("berth panicked and ends", "where", where, "panic", p, "stack", string(debug.Stack()))
@@ -58,9 +59,9 @@ const (
 	slowestPersist = time.Minute
 )
 
-// persist runs f until ctx ends, and whenever f fails, runs it again after a wait that doubles. It is for
-// what berth can do without for a while: it degrades, and does not end berth. what completes the
-// sentence "cannot ...".
+// persist runs f until ctx ends, and whenever f fails, runs it again after a wait that doubles. It
+// is for what berth can do without for a while: it degrades, and does not end berth. what completes
+// the sentence "cannot ...".
 func persist(ctx context.Context, log *asynclog.Log, what string, f func(context.Context) error) {
 	for wait := firstPersist; ; wait = min(2*wait, slowestPersist) {
 		began := time.Now()

@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bridgeLibraries sends what libraries log to log. Left alone they write to standard error themselves,
-// and wait for whoever reads that. It has to be called before gRPC is used.
+// bridgeLibraries sends what libraries log to log. Left alone they write to standard error
+// themselves, and wait for whoever reads that. It has to be called before gRPC is used.
 func bridgeLibraries(log *slog.Logger) {
 	slog.SetDefault(log) // and with it package log of the standard library
 	warnings := slog.NewLogLogger(log.With("from", "grpc").Handler(), slog.LevelWarn).Writer()
@@ -25,8 +25,8 @@ func bridgeLibraries(log *slog.Logger) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { traces.Warn("traces cannot be sent", "err", err) }))
 }
 
-// asDebug makes debug messages of all messages. The libraries of streams report each client that hangs
-// up as an error.
+// asDebug makes debug messages of all messages. The libraries of streams report each client that
+// hangs up as an error.
 type asDebug struct{ slog.Handler }
 
 // Enabled reports whether debug messages are wanted.

@@ -15,16 +15,17 @@ import (
 	"berth/internal/fdstore"
 )
 
-// keptListener is the name of the CRI socket in the service manager's descriptor store. No sandbox or
-// container has such an ID.
+// keptListener is the name of the CRI socket in the service manager's descriptor store. No sandbox
+// or container has such an ID.
 const keptListener = "cri"
 
 // criMode is the mode of the CRI socket: whoever may connect is root on this host.
 const criMode = 0o600
 
-// listen returns the CRI socket. In this order it takes the one of a socket unit, the one that an earlier
-// berth left with the service manager, or a new one. The first two have been there while no berth was:
-// calls made meanwhile wait in their backlog, and nobody notices that berth was restarted.
+// listen returns the CRI socket. In this order it takes the one of a socket unit, the one that an
+// earlier berth left with the service manager, or a new one. The first two have been there while no
+// berth was: calls made meanwhile wait in their backlog, and nobody notices that berth was
+// restarted.
 func (d *daemon) listen() (net.Listener, error) {
 	path := d.cfg.Address
 	if len(d.passed.sockets) > 0 {
@@ -69,8 +70,8 @@ type passed struct {
 	kept    []int // of an earlier berth; one at most
 }
 
-// takePassed takes the descriptors of listeners that are passed to this process. rest are the other ones
-// that an earlier berth left with the service manager.
+// takePassed takes the descriptors of listeners that are passed to this process. rest are the other
+// ones that an earlier berth left with the service manager.
 func takePassed() (p passed, rest map[string]int) {
 	rest, p.sockets = fdstore.Inherited()
 	if fd, ok := rest[keptListener]; ok {
@@ -113,12 +114,12 @@ func fromFD(fd int) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// siocUnixFile is SIOCUNIXFILE of unix(7), which returns an O_PATH descriptor of the file that a socket is
-// bound to.
+// siocUnixFile is SIOCUNIXFILE of unix(7), which returns an O_PATH descriptor of the file that a
+// socket is bound to.
 const siocUnixFile = 0x89e0
 
-// boundTo reports whether whoever connects to path reaches lis. The name that a socket was bound to does
-// not answer that: its file may have been renamed or removed since. The kernel knows the file.
+// boundTo reports whether whoever connects to path reaches lis. The name that a socket was bound to
+// does not answer that: its file may have been renamed or removed since. The kernel knows the file.
 func boundTo(lis *net.UnixListener, path string) bool {
 	raw, err := lis.SyscallConn()
 	if err != nil {
@@ -139,7 +140,8 @@ func boundTo(lis *net.UnixListener, path string) bool {
 	return err == nil && same
 }
 
-// newListener opens a socket at path for root alone. A socket there on which nobody listens is replaced.
+// newListener opens a socket at path for root alone. A socket there on which nobody listens is
+// replaced.
 func newListener(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the socket: %w", err)
@@ -155,8 +157,8 @@ func newListener(path string) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("listen on %s: %w", path, err)
 		}
 	}
-	// The socket is bound in a directory that is closed to others and moved to its place when its mode is
-	// right, so that it is never open to others, not even for a moment.
+	// The socket is bound in a directory that is closed to others and moved to its place when its
+	// mode is right, so that it is never open to others, not even for a moment.
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
@@ -174,9 +176,9 @@ func newListener(path string) (*net.UnixListener, error) {
 	return lis, nil
 }
 
-// whoListens returns the process that listens on a socket, 0 if there is none. A socket whose process is
-// dead may still accept connections, because the service manager keeps it; a berth that was not passed it
-// must not wait for that.
+// whoListens returns the process that listens on a socket, 0 if there is none. A socket whose
+// process is dead may still accept connections, because the service manager keeps it; a berth that
+// was not passed it must not wait for that.
 func whoListens(path string) (pid int) {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
@@ -188,7 +190,8 @@ func whoListens(path string) (pid int) {
 		return 0
 	}
 	_ = raw.Control(func(fd uintptr) {
-		// The credentials are those of the process that called listen(2), see SO_PEERCRED in unix(7).
+		// The credentials are those of the process that called listen(2), see SO_PEERCRED in
+		// unix(7).
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil { //nolint:gosec // a descriptor
 			pid = int(cred.Pid)
 		}

@@ -119,8 +119,8 @@ func listenAndEnd() {
 	os.Exit(0)
 }
 
-// A service manager that keeps the socket of a dead berth, and does not pass it on, would keep every later one
-// from starting: the socket accepts connections.
+// A service manager that keeps the socket of a dead berth, and does not pass it on, would keep
+// every later one from starting: the socket accepts connections.
 func TestASocketOfADeadProcessIsReplacedThoughItAccepts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "berth.sock")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -181,7 +181,8 @@ func TestTheSocketOfAnEarlierBerthIsTaken(t *testing.T) {
 	_ = c.Close()
 	connect(t, path, lis)
 
-	// Somebody removes the file, or the address is changed: nobody can reach the kept socket any more.
+	// Somebody removes the file, or the address is changed: nobody can reach the kept socket any
+	// more.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Scrapes read atomics, and what the feed and the lanes hold, under their locks, for microseconds. A
-// scraper that does not read its answer occupies its own connection and nothing else.
+// Scrapes read atomics, and what the feed and the lanes hold, under their locks, for microseconds.
+// A scraper that does not read its answer occupies its own connection and nothing else.
 const (
 	maxScrapes    = 4
 	scrapeTimeout = 10 * time.Second

@@ -15,8 +15,8 @@ import (
 	"berth/internal/timeline"
 )
 
-// PROPERTIES 17: a port that somebody else has is an error that persist repeats, and once it is free, metrics
-// are served.
+// PROPERTIES 17: a port that somebody else has is an error that persist repeats, and once it is
+// free, metrics are served.
 func TestMetricsAreServedOnceTheirPortIsFree(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

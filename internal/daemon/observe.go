@@ -37,27 +37,42 @@ type observer struct {
 }
 
 func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer {
+	counter := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
 	o := &observer{
-		log: log, timeline: t, trips: trips, reg: prometheus.NewRegistry(),
+		log:      log,
+		timeline: t,
+		trips:    trips,
+		reg:      prometheus.NewRegistry(),
 		lag: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_exit_lag_seconds", Help: "From a process's end to its exit being durable and visible, by the witness whose code stands.",
+			Name:    "berth_exit_lag_seconds",
+			Help:    "From the end of a process to its exit being durable and visible, by the witness whose code stands.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
 		}, []string{"witness"}),
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_lane_attempts_total", Help: "Attempts to settle or release, by result."}, []string{"result"}),
+		attempts: counter("berth_lane_attempts_total", "Attempts to settle or release, by result.", "result"),
 		reconnects: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_containerd_disconnects_total", Help: "Times that the event stream from containerd broke.",
+			Name: "berth_containerd_disconnects_total",
+			Help: "Times that the event stream from containerd broke.",
 		}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_cri_call_seconds", Help: "CRI calls by method and code.", Buckets: prometheus.ExponentialBuckets(0.0001, 3, 12),
+			Name:    "berth_cri_call_seconds",
+			Help:    "CRI calls by method and code.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 3, 12),
 		}, []string{"method", "code"}),
+		repairs: counter("berth_audit_repairs_total", "What the audit found that no witness had reported, by what it was.", "what"),
+		panics:  counter("berth_panics_total", "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.", "where"),
 	}
-	o.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "berth_audit_repairs_total", Help: "What the audit found that no witness had reported, by what it was.",
-	}, []string{"what"})
-	o.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "berth_panics_total", Help: "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.",
-	}, []string{"where"})
-	o.reg.MustRegister(o.panics, o.lag, o.attempts, o.reconnects, o.calls, o.repairs, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o.reg.MustRegister(
+		o.lag,
+		o.attempts,
+		o.reconnects,
+		o.calls,
+		o.repairs,
+		o.panics,
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	return o
 }
 
@@ -109,7 +124,7 @@ func (o *observer) Ended(key pod.LaneKey, n int, took time.Duration, r lane.Resu
 
 func (o *observer) lost(err error) {
 	o.reconnects.Inc()
-	o.log.Warn("connection to containerd lost, connecting again", "err", err)
+	o.log.Warn("the connection to containerd is lost; connecting again", "err", err)
 }
 
 // Called implements cri.Observer.
@@ -120,25 +135,29 @@ func (o *observer) Called(method string, took time.Duration, code codes.Code) {
 // Panicked implements cri.Observer.
 func (o *observer) Panicked(method string) { o.panics.WithLabelValues(method).Inc() }
 
-// gauges are read when they are asked for.
+// gauges are metrics that are read when they are scraped.
 func gauges(d *daemon) []prometheus.Collector {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
-	oldest := func(step pod.Step) func() float64 {
-		return func() float64 { return d.core.Pods.Oldest(step).Seconds() }
-	}
 	counter := func(name, help string, read func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) })
 	}
+	pods, feed := d.core.Pods, d.core.Feed
 	return []prometheus.Collector{
 		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", d.log.Dropped),
 		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", d.spans.lost),
-		gauge("berth_lanes_waiting", "Lanes that are not idle.", func() float64 { return float64(len(d.core.Pods.Lanes())) }),
-		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was reported and is not settled.", oldest(pod.StepSettle)),
-		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit whose things were not given back.", oldest(pod.StepRelease)),
-		gauge("berth_feed_queued", "Events waiting for subscribers.", func() float64 { return float64(d.core.Feed.Stats().Queued) }),
-		gauge("berth_feed_coalesced", "Events coalesced because a subscriber did not read.", func() float64 { return float64(d.core.Feed.Stats().Coalesced) }),
-		gauge("berth_feed_subscribers", "Subscribers of container events.", func() float64 { return float64(d.core.Feed.Stats().Subscribers) }),
+		gauge("berth_lanes_waiting", "Lanes that are not idle.",
+			func() float64 { return float64(len(pods.Lanes())) }),
+		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was reported and is not settled.",
+			func() float64 { return pods.Oldest(pod.StepSettle).Seconds() }),
+		gauge("berth_oldest_unreleased_seconds", "Age of the oldest settled exit that still holds something.",
+			func() float64 { return pods.Oldest(pod.StepRelease).Seconds() }),
+		gauge("berth_feed_queued", "Events that wait for subscribers.",
+			func() float64 { return float64(feed.Stats().Queued) }),
+		gauge("berth_feed_coalesced", "Events that were coalesced because a subscriber did not read.",
+			func() float64 { return float64(feed.Stats().Coalesced) }),
+		gauge("berth_feed_subscribers", "Subscribers of container events.",
+			func() float64 { return float64(feed.Stats().Subscribers) }),
 	}
 }

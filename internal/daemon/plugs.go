@@ -5,8 +5,10 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -32,7 +34,13 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	if err != nil {
 		return pod.Image{}, err
 	}
-	return pod.Image{ID: img.ID, Ref: img.Ref(), ChainID: img.ChainID, Snapshotter: i.s.Snapshotter(), Config: img.Config}, nil
+	return pod.Image{
+		ID:          img.ID,
+		Ref:         img.Ref(),
+		ChainID:     img.ChainID,
+		Snapshotter: i.s.Snapshotter(),
+		Config:      img.Config,
+	}, nil
 }
 
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
@@ -70,18 +78,18 @@ func (h health) Info() map[string]any {
 		mode = h.d.cfg.Containerd.Address
 	}
 	return map[string]any{
-		"config": h.d.cfg, "containerd": mode, "version": version.String(), "golang": goVersion,
-		"cni": map[string]any{"name": name, "source": source, "conf": conf}, "kernelWitnessExact": h.d.kernel.Exact(),
+		"config":             h.d.cfg,
+		"containerd":         mode,
+		"version":            version.String(),
+		"golang":             goVersion,
+		"cni":                map[string]any{"name": name, "source": source, "conf": conf},
+		"kernelWitnessExact": h.d.kernel.Exact(),
 	}
 }
 
 func (h health) Handlers() []*runtimeapi.RuntimeHandler {
-	names := []string{""} // the default, under no name
-	for n := range h.d.handlers {
-		names = append(names, n)
-	}
 	var out []*runtimeapi.RuntimeHandler
-	for _, n := range names {
+	for _, n := range append([]string{""}, slices.Sorted(maps.Keys(h.d.handlers))...) { // "" is the default one
 		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: &runtimeapi.RuntimeHandlerFeatures{}})
 	}
 	return out
@@ -94,7 +102,7 @@ type admin struct{ d *daemon }
 
 func (a admin) Import(ctx context.Context, path, ref string) ([]string, error) {
 	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("import %q: give an absolute path: %w", path, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("import %q: it is not an absolute path: %w", path, errdefs.ErrInvalidArgument)
 	}
 	return a.d.images.Import(ctx, path, ref)
 }
@@ -120,8 +128,16 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 	out := map[string]pod.Handler{}
 	for name, r := range d.cfg.Runtimes {
 		h := pod.Handler{
-			Name: name, Type: r.Type, Binary: r.Binary, Root: r.Root, SystemdCgroup: r.SystemdCgroup, Sandboxer: r.Sandboxer, HostProcess: r.HostProcess,
-			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices, PodAnnotations: r.PodAnnotations, ContainerAnnotations: r.ContainerAnnotations,
+			Name:                         name,
+			Type:                         r.Type,
+			Binary:                       r.Binary,
+			Root:                         r.Root,
+			SystemdCgroup:                r.SystemdCgroup,
+			Sandboxer:                    r.Sandboxer,
+			HostProcess:                  r.HostProcess,
+			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices,
+			PodAnnotations:               r.PodAnnotations,
+			ContainerAnnotations:         r.ContainerAnnotations,
 		}
 		if d.embedded != nil && r.Type == "io.containerd.runc.v2" {
 			if h.Binary == "" {

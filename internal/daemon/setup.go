@@ -15,16 +15,17 @@ import (
 	"github.com/containerd/containerd/v2/contrib/apparmor"
 )
 
-// The modes of berth's own directories. Root holds images and records, which are nobody else's business.
-// State has to be traversable: a container in a user namespace reaches its root file system through it.
+// The modes of berth's own directories. Root holds images and records, which are nobody else's
+// business. State has to be traversable: a container in a user namespace reaches its root file
+// system through it.
 const (
 	rootMode  = 0o700
 	stateMode = 0o711
 )
 
-// makeDir makes a directory of berth's own, or takes one that exists. A mode that allows more than this
-// one is reduced to it: an earlier version, a package or a person may have made the directory. A
-// directory of another user is refused, because its owner could open it to others again.
+// makeDir makes a directory of berth's own, or takes one that exists. A mode that allows more than
+// this one is reduced to it: an earlier version, a package or a person may have made the directory.
+// A directory of another user is refused, because its owner could open it to others again.
 func makeDir(path string, mode fs.FileMode) error {
 	if err := os.MkdirAll(path, mode); err != nil {
 		return fmt.Errorf("make directory %s: %w", path, err)
@@ -44,8 +45,8 @@ func makeDir(path string, mode fs.FileMode) error {
 	return nil
 }
 
-// findLibexec returns the directory of the shim, runc and the pause program. Without a configured one it
-// looks where BERTH_LIBEXEC says, beside the binary, and in /usr/local.
+// findLibexec returns the directory of the shim, runc and the pause program. Without a configured
+// one it looks where BERTH_LIBEXEC says, beside the binary, and in /usr/local.
 func findLibexec(configured string) (string, error) {
 	candidates := []string{configured}
 	if configured == "" {

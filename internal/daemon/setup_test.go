@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Root and State kept whatever mode they had: once readable by others, they stayed so (CVE-2021-41103,
-// CVE-2024-25621).
+// Root and State kept whatever mode they had: once readable by others, they stayed so
+// (CVE-2021-41103, CVE-2024-25621).
 func TestADirectoryThatIsOpenToOthersIsClosed(t *testing.T) {
 	for _, c := range []struct{ before, allowed, after fs.FileMode }{
 		{0, rootMode, 0o700}, // it does not exist

@@ -12,8 +12,8 @@ import (
 // maxSpans is how many spans wait for the collector at most, including those that are being sent.
 const maxSpans = 2048
 
-// spans is a span processor that never blocks: spans beyond the bound are dropped and counted. The batch
-// processor behind it drops spans, too, when its queue is full, but does not say how many.
+// spans is a span processor that never blocks: spans beyond the bound are dropped and counted. The
+// batch processor behind it drops spans, too, when its queue is full, but does not say how many.
 type spans struct {
 	sdktrace.SpanProcessor
 	waiting atomic.Int64

@@ -22,8 +22,8 @@ import (
 	"berth/internal/version"
 )
 
-// newTracing makes what traces go through. Without an endpoint all results but the error are nil. The
-// caller shuts the provider down, which sends what is left.
+// newTracing makes what traces go through. Without an endpoint all results but the error are nil.
+// The caller shuts the provider down, which sends what is left.
 func newTracing(ctx context.Context, cfg config.Tracing) (*sdktrace.TracerProvider, *spans, error) {
 	if cfg.Endpoint == "" {
 		return nil, nil, nil
@@ -43,8 +43,8 @@ func newTracing(ctx context.Context, cfg config.Tracing) (*sdktrace.TracerProvid
 	), s, nil
 }
 
-// trips traces the trip of each exit: one span from the process's end to the last thing given back, below it the way to
-// the durable fact and every attempt.
+// trips traces the trip of each exit: one span from the process's end to the last thing given back,
+// below it the way to the durable fact and every attempt.
 type trips struct {
 	tracer trace.Tracer
 
@@ -115,18 +115,24 @@ func span(ctx context.Context, t trace.Tracer, name, id string, f func(ctx conte
 	return err
 }
 
-// tracedRuntime and tracedNetwork show where the time of a call goes.
+// tracedRuntime and tracedNetwork make spans of the calls that take most of the time of an
+// operation.
 type tracedRuntime struct {
 	pod.Runtime
 	tracer trace.Tracer
 }
 
 func (r tracedRuntime) PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error {
-	return span(ctx, r.tracer, "prepare snapshot", key, func(ctx context.Context) error { return r.Runtime.PrepareSnapshot(ctx, snapshotter, key, chainID) })
+	return span(ctx, r.tracer, "prepare snapshot", key, func(ctx context.Context) error {
+		return r.Runtime.PrepareSnapshot(ctx, snapshotter, key, chainID)
+	})
 }
 
 func (r tracedRuntime) CreateTask(ctx context.Context, q pod.TaskRequest) (pid uint32, err error) {
-	err = span(ctx, r.tracer, "create task", q.ID, func(ctx context.Context) error { pid, err = r.Runtime.CreateTask(ctx, q); return err })
+	err = span(ctx, r.tracer, "create task", q.ID, func(ctx context.Context) error {
+		pid, err = r.Runtime.CreateTask(ctx, q)
+		return err
+	})
 	return pid, err
 }
 
@@ -144,10 +150,15 @@ type tracedNetwork struct {
 }
 
 func (n tracedNetwork) Setup(ctx context.Context, p network.Pod) (res network.Result, err error) {
-	err = span(ctx, n.tracer, "add to network", p.ID, func(ctx context.Context) error { res, err = n.Network.Setup(ctx, p); return err })
+	err = span(ctx, n.tracer, "add to network", p.ID, func(ctx context.Context) error {
+		res, err = n.Network.Setup(ctx, p)
+		return err
+	})
 	return res, err
 }
 
 func (n tracedNetwork) Teardown(ctx context.Context, p network.Pod, recorded network.Result) error {
-	return span(ctx, n.tracer, "take off network", p.ID, func(ctx context.Context) error { return n.Network.Teardown(ctx, p, recorded) })
+	return span(ctx, n.tracer, "remove from network", p.ID, func(ctx context.Context) error {
+		return n.Network.Teardown(ctx, p, recorded)
+	})
 }

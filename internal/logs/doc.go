@@ -29,10 +29,10 @@
 //
 // A round, and what a kill after each of its steps leaves:
 //
-//	1  splice pipe → spool                  the spool is longer than the cursor says: the rest is formatted
-//	2  pwrite lines → log at length L       the log is longer than L: it is cut back to L, as after 1
-//	3  pwrite cursor {log, L', consumed}    done
-//	4  punch a hole into the spool          done: the pages before consumed are given back
+//	1  splice pipe → spool                  the spool's rest is formatted by the next berth
+//	2  pwrite lines → log at length L       the log is cut back to L, then as after 1
+//	3  pwrite cursor {log, L', consumed}    nothing is left to do
+//	4  punch a hole into the spool          nothing: the pages before consumed are given back
 //
 // An unfinished line stays in the spool until it ends, is longer than MaxLine, or is the last of
 // its stream; it is then written as a part (tag P).

@@ -115,7 +115,8 @@ func (host) open(dir, path string) (file, uint64, int64, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, 0, 0, refusal(dir, err)
 	}
-	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // the kubelet's: links are followed
+	// The directory is the kubelet's: links that lead to it are followed.
+	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0, 0, refusal(dir, err)
 	}

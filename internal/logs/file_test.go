@@ -127,7 +127,8 @@ func TestAPlantedLogIsRefusedAfterARestart(t *testing.T) {
 	}
 }
 
-// The kubelet's own directory may be reached through links: that is how its logs are put on a disk of their own.
+// The kubelet's own directory may be reached through links: that is how its logs are put on a disk
+// of their own.
 func TestTheLogDirectoryMayBeALink(t *testing.T) {
 	o := options(t)
 	target := t.TempDir()

@@ -18,7 +18,13 @@ import (
 
 // childOptions are those of a log whose pump is a process of its own, to be killed.
 func childOptions(dir string) Options {
-	return Options{Dir: filepath.Join(dir, "io"), LogDirectory: dir, LogPath: "0.log", Stdout: true, Stderr: true}
+	return Options{
+		Dir:          filepath.Join(dir, "io"),
+		LogDirectory: dir,
+		LogPath:      "0.log",
+		Stdout:       true,
+		Stderr:       true,
+	}
 }
 
 // pumpForEver is that process.
@@ -83,8 +89,8 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 4)) //nolint:gosec // to be repeatable
 }
 
-// PROPERTIES 23: the container's output, numbered, in lines and in pieces of lines, while the pump is killed again and again:
-// not a byte is lost, and none is logged twice.
+// PROPERTIES 23: a container writes numbered lines and pieces of lines while the pump is killed
+// again and again. Not a byte is lost, and none is logged twice.
 func TestKill9LosesAndDoublesNothing(t *testing.T) {
 	for _, way := range []string{"FIFOs", "logger"} {
 		t.Run(way, func(t *testing.T) {
@@ -132,7 +138,8 @@ func TestKill9LosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// PROPERTIES 23: the same at the end of a container: its unfinished last line is logged exactly once.
+// PROPERTIES 23: the same at the end of a container: its unfinished last line is logged exactly
+// once.
 func TestKill9AtTheEndLogsTheUnfinishedLastLineOnce(t *testing.T) {
 	r := seeded(t)
 	for range 25 {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ended waits for a logger's end, which its own process reports, and fails the test if it was not orderly.
+// ended waits for a logger's end and fails the test if it was not orderly.
 func ended(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Wait(); err != nil {
@@ -37,8 +37,8 @@ func loggerIn(t *testing.T) (o Options, out, errs *os.File, cmd *exec.Cmd) {
 	return o, out, errs, cmd
 }
 
-// PROPERTIES 23: what a container writes and leaves while no berth is there is kept, and the logger
-// ends when a berth has it all.
+// PROPERTIES 23: what a container writes while no berth is there is kept although the container
+// ends, and the logger ends when a berth has it all.
 func TestTheLoggerKeepsTheOutputOfAContainerThatEnded(t *testing.T) {
 	o, out, errs, cmd := loggerIn(t)
 	_, _ = out.WriteString("hello\nunfinished")
@@ -124,7 +124,7 @@ func TestALoggerThatDidNotStartIsAnError(t *testing.T) {
 	wg.Wait()
 }
 
-// Berth ends the logger of stdio that is removed with output in it, and of stdio that has no record.
+// Berth ends the logger of stdio that is removed with output in it, or that has no record.
 func TestRemoveEndsTheLogger(t *testing.T) {
 	o, out, errs, cmd := loggerIn(t)
 	defer out.Close()

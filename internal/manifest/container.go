@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// WithPodIP returns a copy of the container's configuration with the pod's address in every place that
-// refers to status.podIP.
+// WithPodIP returns a copy of the container's configuration with the pod's address in every place
+// that refers to status.podIP.
 func (c Container) WithPodIP(ip string) *runtimeapi.ContainerConfig {
 	cfg := proto.Clone(c.Config).(*runtimeapi.ContainerConfig)
 	for _, list := range [][]string{cfg.Command, cfg.Args} {
@@ -31,8 +31,8 @@ func (c Container) WithPodIP(ip string) *runtimeapi.ContainerConfig {
 	return cfg
 }
 
-// container translates the container at this path and appends it to a list of the plan. seen holds the
-// names of the containers before it.
+// container translates the container at this path and appends it to a list of the plan. seen holds
+// the names of the containers before it.
 func (t *translation) container(field string, c *corev1.Container, seen map[string]bool, to *[]Container) {
 	if !dnsLabel.MatchString(c.Name) || len(c.Name) > 63 {
 		t.bad(field+".name", "%q is not lower-case letters, digits and hyphens", c.Name)
@@ -78,8 +78,8 @@ func (t *translation) container(field string, c *corev1.Container, seen map[stri
 	*to = append(*to, p)
 }
 
-// pullPolicy differs from a cluster's in one point: the default is not Always for the tag latest, because
-// an image that was imported has no registry that could be asked.
+// pullPolicy differs from a cluster's in one point: the default is not Always for the tag latest,
+// because an image that was imported has no registry that could be asked.
 func (t *translation) pullPolicy(field string, p corev1.PullPolicy) string {
 	switch p {
 	case "":
@@ -138,16 +138,17 @@ func (t *translation) propagation(field string, c *corev1.Container, p *corev1.M
 	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
 }
 
-// CPU shares and quota follow the kubelet: 1024 shares are one CPU and 2 shares are the least; the quota
-// is per 100 ms and at least 1 ms.
+// CPU shares and quota follow the kubelet: 1024 shares are one CPU and 2 shares are the least; the
+// quota is per 100 ms and at least 1 ms.
 const (
 	minShares   = 2
 	maxShares   = 1 << 18
 	quotaPeriod = 100_000 // µs
 	minQuota    = 1_000   // µs
 
-	// bestEffortOOMScore makes the OOM killer choose pods without requests and limits first, as in a
-	// cluster. Other pods keep 0: without the node's capacity, a request is not a share of anything.
+	// bestEffortOOMScore makes the OOM killer choose pods without requests and limits first, as in
+	// a cluster. Other pods keep 0: without the node's capacity, a request is not a share of
+	// anything.
 	bestEffortOOMScore = 1000
 )
 

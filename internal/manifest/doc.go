@@ -5,16 +5,18 @@
 //
 // # Use
 //
-// [Parse] reads the YAML, [Translate] makes a [Plan], [Volume.Prepare] makes the volumes of the plan.
-// Running the plan is the caller's part: it creates the sandbox, then the init containers one after the
-// other, then the containers. [Container.WithPodIP] fills in the pod's address once the sandbox runs.
+// [Parse] reads the YAML, [Translate] makes a [Plan], [Volume.Prepare] makes the volumes of the
+// plan. Running the plan is the caller's part: it creates the sandbox, then the init containers one
+// after the other, then the containers. [Container.WithPodIP] fills in the pod's address once the
+// sandbox runs.
 //
 // # Promises
 //
 //   - Translate is pure: it reads nothing but its arguments, and it does not change the pod.
-//   - A field that berth cannot honour is an error that names the field, unless the caller asks for such
-//     fields to be left out; then [Plan.Ignored] lists them. No field is ignored silently.
-//   - Names, namespaces and UIDs become parts of paths, so everything that could lead elsewhere is refused.
+//   - A field that berth cannot honour is an error that names the field, unless the caller asks for
+//     such fields to be left out; then [Plan.Ignored] lists them. No field is ignored silently.
+//   - Names, namespaces and UIDs become parts of paths, so everything that could lead elsewhere is
+//     refused.
 //
 // # What it never does
 //

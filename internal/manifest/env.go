@@ -58,7 +58,8 @@ func (t *translation) podField(field, name string) string {
 }
 
 // expand replaces $(NAME) by the variable of that name. $$ becomes a single $, and a reference to a
-// variable that does not exist stays as it is. Source: the API's documentation of Container.command.
+// variable that does not exist stays as it is. Source: the API's documentation of
+// Container.command.
 func expand(s string, vars map[string]string) string {
 	var out strings.Builder
 	for i := 0; i < len(s); i++ {

@@ -13,8 +13,8 @@ import (
 )
 
 // podFields are the fields of a pod that [Translate] reads. [] stands for any index; labels and
-// annotations are taken as a whole. A field that is not in this list is not supported, and an error is
-// better than a pod that is not what its author wrote.
+// annotations are taken as a whole. A field that is not in this list is not supported, and an error
+// is better than a pod that is not what its author wrote.
 var podFields = func() map[string]bool {
 	list := strings.Fields(`
 		apiVersion kind
@@ -67,8 +67,8 @@ func unsupported(pod *corev1.Pod) ([]string, error) {
 	return out, nil
 }
 
-// walk appends the paths of all fields below v that podFields does not contain. at is the path of v, and
-// pattern is the same path with [] for each index.
+// walk appends the paths of all fields below v that podFields does not contain. at is the path of
+// v, and pattern is the same path with [] for each index.
 func walk(v any, at, pattern string, out *[]string) {
 	if podFields[pattern] || v == false && harmless[pattern] {
 		return

@@ -145,8 +145,8 @@ var (
 	plainWord = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$`)
 )
 
-// identity completes and checks the pod's name, namespace and UID. They become names of directories,
-// so they must not contain anything that leads elsewhere.
+// identity completes and checks the pod's name, namespace and UID. They become names of
+// directories, so they must not contain anything that leads elsewhere.
 func (t *translation) identity() {
 	m := &t.pod.ObjectMeta
 	m.Namespace, m.UID = cmp.Or(m.Namespace, "default"), cmp.Or(m.UID, t.options.UID)

@@ -149,7 +149,8 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// A name, a namespace or a UID becomes part of a path (CVE-2025-0750 is such a one that was not checked).
+// A name, a namespace or a UID becomes part of a path (CVE-2025-0750 is such a one that was not
+// checked).
 func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 	pod := func(meta, container, volume string) string {
 		return "apiVersion: v1\nkind: Pod\nmetadata: {" + meta + "}\nspec: {containers: [{name: " + container + ", image: i}], volumes: [{name: " + volume + ", emptyDir: {}}]}\n"

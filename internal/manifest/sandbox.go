@@ -145,9 +145,9 @@ func (t *translation) hostname() string {
 	return h
 }
 
-// dns translates dnsPolicy and dnsConfig. Without a cluster there is no cluster DNS, so every policy
-// except None means the host's. It returns nil if the pod has no dnsConfig: the service then copies
-// the host's resolv.conf.
+// dns translates dnsPolicy and dnsConfig. Without a cluster there is no cluster DNS, so every
+// policy except None means the host's. It returns nil if the pod has no dnsConfig: the service then
+// copies the host's resolv.conf.
 func (t *translation) dns() *runtimeapi.DNSConfig {
 	s := t.pod.Spec
 	base := t.options.HostDNS
@@ -183,8 +183,8 @@ func (t *translation) dns() *runtimeapi.DNSConfig {
 	return d
 }
 
-// dnsOptions returns the host's options followed by the pod's. An option of the pod replaces the host's
-// option of the same name.
+// dnsOptions returns the host's options followed by the pod's. An option of the pod replaces the
+// host's option of the same name.
 func dnsOptions(host []string, pod []corev1.PodDNSConfigOption) []string {
 	own := map[string]bool{}
 	var added []string
@@ -255,8 +255,8 @@ func number(v *int64) *runtimeapi.Int64Value {
 	return &runtimeapi.Int64Value{Value: *v}
 }
 
-// id checks a user or group ID. One that does not fit into 32 bits would become another user, possibly
-// root.
+// id checks a user or group ID. One that does not fit into 32 bits would become another user,
+// possibly root.
 func (t *translation) id(field string, v *int64) {
 	if v != nil && (*v < 0 || *v > 1<<31-1) {
 		t.bad(field, "%d is not between 0 and %d", *v, 1<<31-1)

@@ -35,8 +35,8 @@ func (t *translation) volumes() {
 		if slices.ContainsFunc(t.plan.Volumes, func(p Volume) bool { return p.Name == v.Name }) {
 			t.bad(field+".name", "%s is used twice", v.Name)
 		}
-		// A kind of volume that is not supported was reported by unsupported already. When such fields
-		// are ignored, an empty directory takes the volume's place, so that its mounts work.
+		// A kind of volume that is not supported was reported by unsupported already. When such
+		// fields are ignored, an empty directory takes the volume's place, so that its mounts work.
 		planned := Volume{v.Name, path.Join(dir, v.Name), emptyDir}
 		if v.HostPath != nil {
 			kind := corev1.HostPathUnset
@@ -52,8 +52,8 @@ func (t *translation) volumes() {
 	}
 }
 
-// Prepare creates the volume where its type asks for that, and checks that it is what its type says.
-// The modes are those that the kubelet uses.
+// Prepare creates the volume where its type asks for that, and checks that it is what its type
+// says. The modes are those that the kubelet uses.
 func (v Volume) Prepare() error {
 	switch corev1.HostPathType(v.Type) {
 	case emptyDir:
@@ -81,8 +81,8 @@ func (v Volume) Prepare() error {
 	return nil
 }
 
-// makeEmptyDir makes the directory writable for every user, because a container may run as any user.
-// The directory above it keeps other users of the host out.
+// makeEmptyDir makes the directory writable for every user, because a container may run as any
+// user. The directory above it keeps other users of the host out.
 func (v Volume) makeEmptyDir() error {
 	err := os.MkdirAll(filepath.Dir(v.Path), 0o700)
 	if err == nil {
@@ -113,8 +113,9 @@ func (v Volume) matches(m fs.FileMode) bool {
 	return true
 }
 
-// RemoveVolumes removes the emptyDir volumes of the pod with this UID below dir. A pod whose UID is not
-// a plain word has none there; its UID comes from whoever made the pod and must not lead elsewhere.
+// RemoveVolumes removes the emptyDir volumes of the pod with this UID below dir. A pod whose UID is
+// not a plain word has none there; its UID comes from whoever made the pod and must not lead
+// elsewhere.
 func RemoveVolumes(dir, uid string) error {
 	if !plainWord.MatchString(uid) {
 		return nil

@@ -25,6 +25,8 @@ type auditor struct {
 	ops       *operations
 	obs       Observer
 
+	soon chan struct{} // holds one "relist soon"
+
 	mu     sync.Mutex
 	asking map[string]bool // containerd was asked about the ID and has not answered yet
 }
@@ -54,6 +56,8 @@ func (a *auditor) run(ctx context.Context) {
 			}
 		case next := <-listed:
 			relist.Reset(next)
+		case <-a.soon:
+			relist.Reset(a.cfg.UnreachableInterval)
 		}
 	}
 }
@@ -62,14 +66,22 @@ func (a *auditor) run(ctx context.Context) {
 func (a *auditor) relist(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.AttemptTimeout)
 	defer cancel()
-	unreachable, err := a.recovery.relist(ctx)
+	soon, err := a.recovery.relist(ctx)
 	if err != nil {
 		a.obs.Event("", "audit: records cannot be compared with containerd", err)
 	}
-	if unreachable {
+	if soon {
 		return a.cfg.UnreachableInterval
 	}
 	return a.cfg.RelistInterval
+}
+
+// relistSoon has everything compared again before long.
+func (a *auditor) relistSoon() {
+	select {
+	case a.soon <- struct{}{}:
+	default:
+	}
 }
 
 // audit compares once. The kernel goes first, for all units, and answers at once; containerd is

@@ -159,6 +159,7 @@ func New(cfg Config, p Ports) *Controller {
 		ops:       c.ops,
 		obs:       p.Observer,
 		asking:    map[string]bool{},
+		soon:      make(chan struct{}, 1),
 	}
 	return c
 }
@@ -231,7 +232,10 @@ func (c *Controller) Restore(loaded state.Loaded) { c.recovery.restore(loaded) }
 // Relist compares every unit with what containerd has: after each new connection to it, events may
 // have been lost.
 func (c *Controller) Relist(ctx context.Context) error {
-	_, err := c.recovery.relist(ctx)
+	soon, err := c.recovery.relist(ctx)
+	if soon {
+		c.auditor.relistSoon()
+	}
 	return err
 }
 

@@ -342,6 +342,37 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 	})
 }
 
+// A shim does not answer when berth comes back: whether the start that was cut off took effect is found
+// out once it does, long before the next relist.
+func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded := b.records() // before the start: no process is on record
+		w.set(func() { w.block["start-task "+c] = make(chan struct{}) })
+		go func() { _ = b.StartContainer(t.Context(), c) }()
+		synctest.Wait()
+		w.set(func() {
+			w.fail["start-task"], w.fail["commit"] = errors.New("berth is dead"), errors.New("berth is dead")
+		})
+		b.stop()
+		w.set(func() { clear(w.block); clear(w.fail); clear(w.watched); w.hung = map[string]bool{c: true} })
+		again := restart(t, w, loaded)
+		began := time.Now()
+		started := make(chan error, 1)
+		go func() { started <- again.StartContainer(t.Context(), c) }()
+		time.Sleep(5 * time.Second)
+		w.set(func() { clear(w.hung) })
+		if err := <-started; err != nil || time.Since(began) > 20*time.Second {
+			t.Errorf("started after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 // The sandbox's process ended between the creation of a container and its start: the namespaces that
 // the spec names by PID may be another process's.
 func TestAContainerIsNotStartedInTheNamespacesOfAnotherProcess(t *testing.T) {
@@ -482,6 +513,31 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 			}
 		}
 		t.Error("no event of the last container")
+	})
+}
+
+// Package cri encodes what it has listed before only once: lists contain the same message for as long
+// as nothing has changed.
+func TestListsShareWhatHasNotChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		ctrs, sandboxes := b.ListContainers(nil), b.ListPodSandbox(nil)
+		if b.ListContainers(nil)[0] != ctrs[0] || b.ListPodSandbox(nil)[0] != sandboxes[0] {
+			t.Error("made anew though nothing has changed")
+		}
+		b.exit(c, 0, true)
+		synctest.Wait()
+		if got := b.ListContainers(nil)[0]; got == ctrs[0] || got.GetState() != exited || ctrs[0].GetState() != running {
+			t.Errorf("after the end: %v, and before: %v", got.GetState(), ctrs[0].GetState())
+		}
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.ListPodSandbox(nil)[0]; got == sandboxes[0] || got.GetState() == sandboxes[0].GetState() {
+			t.Error("the stop does not show")
+		}
 	})
 }
 

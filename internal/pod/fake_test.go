@@ -49,7 +49,8 @@ type world struct {
 	did       []string
 	nextPid   uint32
 	names     int
-	waits     map[string]int // WaitTask in flight, by ID
+	hung      map[string]bool // tasks whose shims do not answer
+	waits     map[string]int  // WaitTask in flight, by ID
 	exact     bool
 	down      bool // containerd
 	c         *Controller
@@ -276,8 +277,11 @@ func (w fakeRuntime) Inventory(ctx context.Context) (Inventory, error) {
 		ids = append(ids, id)
 	}
 	w.mu.Unlock()
+	inv.Unreachable = map[string]bool{}
 	for _, id := range ids {
-		if st, err := w.TaskState(ctx, id); err == nil {
+		if w.isHung(id) {
+			inv.Unreachable[id] = true
+		} else if st, err := w.TaskState(ctx, id); err == nil {
 			inv.Tasks[id] = st
 		}
 	}
@@ -639,6 +643,12 @@ func (w *world) cgroupOf(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return fmt.Sprint("cg", w.tasks[id].pid)
+}
+
+func (w *world) isHung(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hung[id]
 }
 
 // newName is a name that no container has yet.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -111,14 +112,12 @@ func (r *recovery) open(u *unit) {
 	if u.now().Holds.Has(state.HoldTask) {
 		r.processes.observe(u) // so that its end from now on is measured
 	}
-	if u.now().Phase != state.Created {
-		u.setCompared()
-	}
 }
 
 // relist compares every unit with everything that containerd has: events may have been lost. It
-// reports whether a shim did not answer, so that it is worth while to ask again soon.
-func (r *recovery) relist(ctx context.Context) (unreachable bool, err error) {
+// reports whether it is to be done again soon: a shim did not answer, or a unit could not be compared
+// for the first time.
+func (r *recovery) relist(ctx context.Context) (soon bool, err error) {
 	before := r.units.statuses()
 	inv, err := r.runtime.Inventory(ctx)
 	if err != nil {
@@ -126,7 +125,7 @@ func (r *recovery) relist(ctx context.Context) (unreachable bool, err error) {
 	}
 	r.compare(ctx, inv, before)
 	r.orphans.find(ctx, inv, before)
-	return len(inv.Unreachable) > 0, nil
+	return len(inv.Unreachable) > 0 || slices.ContainsFunc(r.units.all(), func(u *unit) bool { return !u.isCompared() }), nil
 }
 
 // compare decides for each unit and acts. One unit's trouble is its own. A unit whose status is not

@@ -109,11 +109,25 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
 	case processGone:
+		s.askShim(ctx, u)
 	}
 	if known, _ := u.evidence.known(); known.Zero() {
 		u.evidence.add(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
 	}
 	return nil
+}
+
+// askShim asks the shim how the process of a start that was given up ended, unless a witness has
+// reported it: the start may have taken effect, and the program ended by itself.
+func (s *settler) askShim(ctx context.Context, u *unit) {
+	if known, _ := u.evidence.known(); !known.Zero() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
+	defer cancel()
+	if st, err := u.workload.Wait(ctx); err == nil && st.Stopped {
+		u.evidence.add(taskFact(u.id, st), false)
+	}
 }
 
 // correct records a measured code that arrived after a guess was settled.

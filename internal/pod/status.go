@@ -63,17 +63,32 @@ func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
 	return out
 }
 
+// listItem is a unit as lists contain it. It is never changed.
+type listItem struct {
+	status    *state.Status // that it was made from
+	image     *runtimeapi.ImageSpec
+	sandbox   *runtimeapi.PodSandbox
+	container *runtimeapi.Container
+}
+
+// sandboxItem returns the same message for as long as the status of u is the same.
 func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
+	st := u.now()
+	if item := u.item.Load(); item != nil && item.status == st {
+		return item.sandbox
+	}
 	cfg := u.sandbox.Config
-	return &runtimeapi.PodSandbox{
+	item := &runtimeapi.PodSandbox{
 		Id:             u.id,
 		Metadata:       cfg.GetMetadata(),
-		State:          sandboxState(u.now()),
+		State:          sandboxState(st),
 		CreatedAt:      u.createdAt,
 		Labels:         cfg.GetLabels(),
 		Annotations:    cfg.GetAnnotations(),
 		RuntimeHandler: u.sandbox.RuntimeHandler,
 	}
+	u.item.Store(&listItem{status: st, sandbox: item})
+	return item
 }
 
 // image is the image of a container for people: by its name as the node has it now, not as it was
@@ -122,20 +137,28 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	return out
 }
 
+// containerItem returns the same message for as long as the status of u and the name of its image are
+// the same.
 func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
+	st, image := u.now(), s.image(u.container)
+	if item := u.item.Load(); item != nil && item.status == st && item.image.GetImage() == image.GetImage() {
+		return item.container
+	}
 	ct, cfg := u.container, u.container.Config
-	return &runtimeapi.Container{
+	item := &runtimeapi.Container{
 		Id:           u.id,
 		PodSandboxId: u.pod.id,
 		Metadata:     cfg.GetMetadata(),
-		Image:        s.image(ct),
+		Image:        image,
 		ImageRef:     ct.ImageRef,
-		State:        containerState(u.now()),
+		State:        containerState(st),
 		CreatedAt:    u.createdAt,
 		Labels:       cfg.GetLabels(),
 		Annotations:  cfg.GetAnnotations(),
 		ImageId:      ct.ImageID,
 	}
+	u.item.Store(&listItem{status: st, image: image, container: item})
+	return item
 }
 
 // newestFirst returns the statuses of containers as the kubelet's evented PLEG needs them: of the

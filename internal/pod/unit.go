@@ -36,6 +36,9 @@ type unit struct {
 
 	// status is the last durable status, which readers see. It is never nil.
 	status atomic.Pointer[state.Status]
+	// item is what lists contain of u, for as long as it says what is true: package cri encodes an item
+	// once that it has seen before.
+	item atomic.Pointer[listItem]
 	// changing serialises changes. It is held over the fsync and guards nothing else, so that only
 	// writers of this one unit ever wait for it.
 	changing gate
@@ -305,6 +308,12 @@ func (u *unit) setCompared() {
 		u.mu.compared = true
 		close(u.compared)
 	}
+}
+
+func (u *unit) isCompared() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.compared
 }
 
 // hurry lets the release of u begin at once.

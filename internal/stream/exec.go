@@ -41,7 +41,9 @@ func (s *Service) exec(ctx context.Context, id string, args []string, c client, 
 	if err != nil {
 		return 0, err
 	}
-	want := streams{stdin: c.stdin != nil, stdout: c.stdout != nil, stderr: c.stderr != nil && !terminal}
+	// What the client does not want is read and dropped. A shim that is given no path for it fails after
+	// it has started the process, and then forgets the process.
+	want := streams{stdin: c.stdin != nil, stdout: true, stderr: !terminal}
 	p, err := s.start(ctx, t, command{args: args, terminal: terminal, streams: want})
 	if err != nil {
 		return 0, err
@@ -71,10 +73,10 @@ func (s *Service) exec(ctx context.Context, id string, args []string, c client, 
 	return p.code, nil
 }
 
-// writer is w, or nil without a pitfall: a nil value of one interface is one of the other.
+// writer is w, or drops what is written where there is none.
 func writer(w io.WriteCloser) io.Writer {
 	if w == nil {
-		return nil
+		return io.Discard
 	}
 	return w
 }

@@ -31,7 +31,7 @@ type output struct {
 	writing atomic.Int32 // copies that wait for their destination
 }
 
-// copyOutput begins to copy. A source or destination may be nil; then that stream is not copied.
+// copyOutput begins to copy. A source may be nil; then that stream is not copied.
 func copyOutput(p *pipes, stdout, stderr io.Writer) *output {
 	o := &output{done: make(chan struct{}), failed: make(chan struct{})}
 	o.add(p.stdout, stdout)
@@ -44,7 +44,7 @@ func copyOutput(p *pipes, stdout, stderr io.Writer) *output {
 }
 
 func (o *output) add(from io.ReadCloser, to io.Writer) {
-	if from == nil || to == nil {
+	if from == nil {
 		return
 	}
 	o.sources = append(o.sources, from)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streams are the streams of a process that a client wants.
+// streams are the standard streams of a process that a client wants, or for which there are FIFOs.
 type streams struct{ stdin, stdout, stderr bool }
 
 // pipes are berth's ends of the standard streams of one exec process. Closing an end wakes
@@ -117,5 +117,33 @@ func (p *pipes) close() {
 		if c != nil {
 			_ = c.Close()
 		}
+	}
+}
+
+// openForShim opens the FIFOs of a process that nobody wants any more, and drops what comes out of
+// them, until the function that it returns is called. A shim that starts a process waits, with its
+// lock held, until the other end of each FIFO is open: after berth was killed there is none, and the
+// process could be neither killed nor deleted. And a shim that has output left waits in its deletion
+// for somebody who takes it.
+func openForShim(dir string) (done func()) {
+	var open []*os.File
+	for _, name := range []string{"stdin", "stdout", "stderr"} {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue // there is no such stream
+		}
+		open = append(open, f)
+	}
+	var copies sync.WaitGroup
+	for _, f := range open {
+		if filepath.Base(f.Name()) != "stdin" { // what is there is the process's
+			copies.Go(func() { _, _ = io.Copy(io.Discard, f) })
+		}
+	}
+	return func() {
+		for _, f := range open {
+			_ = f.Close()
+		}
+		copies.Wait()
 	}
 }

@@ -232,6 +232,7 @@ func (s *Service) leftover(key Key) *process {
 // something to do.
 func (p *process) finish() {
 	defer p.s.leave(p.key.Container)
+	defer openForShim(p.dir)()
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := p.delete()
 		if err == nil {

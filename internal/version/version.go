@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	// Version is what `git describe --tags --always --dirty` prints: a tag, a tag with the number of
-	// commits after it, or a bare commit; with -dirty if the tree had changes.
+	// Version is what `git describe --tags --always --dirty` prints: a tag, a tag with the number
+	// of commits after it, or a bare commit; with -dirty if the tree had changes.
 	Version = "dev"
 	// Commit is the full hash, or "" if it is not known.
 	Commit = ""
@@ -28,9 +28,9 @@ var (
 	illegal  = regexp.MustCompile(`[^0-9A-Za-z-]+`)
 )
 
-// Semantic is the version as semver.org defines it: three numbers, a pre-release if the tag has one, and
-// the commit as build metadata. Programs that ask for the version of a runtime, such as the kubelet, refuse
-// anything else, and the node then shows its runtime as Unknown.
+// Semantic is the version as semver.org defines it: three numbers, a pre-release if the tag has
+// one, and the commit as build metadata. Programs that ask for the version of a runtime, such as
+// the kubelet, refuse anything else, and the node then shows its runtime as Unknown.
 func Semantic() string {
 	number, metadata := base, []string(nil)
 	rest, dirty := strings.CutSuffix(Version, "-dirty")
@@ -79,8 +79,8 @@ func preRelease(s string) string {
 	return "-" + strings.Join(parts, ".")
 }
 
-// String is the version for people: the semantic version, and the beginning of the commit if the version does
-// not contain it: "0.3.0 (1a2b3c4d5e6f)".
+// String is the version for people: the semantic version, and the beginning of the commit if the
+// version does not contain it: "0.3.0 (1a2b3c4d5e6f)".
 func String() string {
 	v, short := Semantic(), Commit
 	if len(short) > 12 {

@@ -14,8 +14,8 @@ func set(t *testing.T, v, commit string) {
 	Version, Commit = v, commit
 }
 
-// The kubelet asks for a semantic version, and shows the node's runtime as Unknown if it does not get one. The
-// version was "573f270".
+// The kubelet asks for a semantic version, and shows the node's runtime as Unknown if it does not
+// get one. The version was "573f270".
 func TestTheVersionIsSemantic(t *testing.T) {
 	for described, want := range map[string]string{
 		"dev":                            "0.1.0+dev",

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,8 +50,17 @@ func nothingLeft(n *node.Node) {
 	})
 }
 
-// unique is a duration for sleep(1) by which a process is found.
-func unique(i int) string { return fmt.Sprintf("%d.%d", 100000+os.Getpid(), i) }
+// tests counts the tests that have asked for a unique duration.
+var tests sync.Map
+
+// unique is a duration for sleep(1) by which a process of this test is found.
+func unique(t *testing.T, i int) string {
+	t.Helper()
+	number, _ := tests.LoadOrStore(t.Name(), counted.Add(1))
+	return fmt.Sprintf("%d.%d%02d", 100000+os.Getpid(), number, i)
+}
+
+var counted atomic.Int32
 
 // PROPERTIES 5: exit codes are exact, also those of exec processes.
 func TestExecSyncReturnsOutputAndCode(t *testing.T) {
@@ -119,12 +129,12 @@ func TestExecSyncSaysWhyItCannot(t *testing.T) {
 func TestExecSyncTimesOutAlthoughAGrandchildHoldsTheOutput(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
-	_, err := execSync(t, n, id, "sleep "+unique(1)+" & exec sleep "+unique(2), time.Second)
+	_, err := execSync(t, n, id, "sleep "+unique(t, 1)+" & exec sleep "+unique(t, 2), time.Second)
 	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(status.Convert(err).Message(), "timed out after 1s") {
 		t.Errorf("got %v", err)
 	}
-	n.Until("the command is killed", func() bool { return !runs("sleep", unique(2)) })
-	got, err := execSync(t, n, id, "sleep "+unique(3)+" & echo started", 20*time.Second)
+	n.Until("the command is killed", func() bool { return !runs("sleep", unique(t, 2)) })
+	got, err := execSync(t, n, id, "sleep "+unique(t, 3)+" & echo started", 20*time.Second)
 	if err != nil || string(got.GetStdout()) != "started\n" {
 		t.Errorf("got %v %v", got, err)
 	}
@@ -154,23 +164,23 @@ func TestExecSyncEndsWithItsContainerAndItsClient(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() {
-		_, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(1)}})
+		_, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, 1)}})
 		ended <- err
 	}()
-	n.Until("the command runs", func() bool { return runs("sleep", unique(1)) })
+	n.Until("the command runs", func() bool { return runs("sleep", unique(t, 1)) })
 	leave()
 	<-ended
-	n.Until("the command of a client that is gone is killed", func() bool { return !runs("sleep", unique(1)) })
+	n.Until("the command of a client that is gone is killed", func() bool { return !runs("sleep", unique(t, 1)) })
 	go func() {
-		_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(2)}})
+		_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, 2)}})
 		ended <- err
 	}()
-	n.Until("the command runs", func() bool { return runs("sleep", unique(2)) })
+	n.Until("the command runs", func() bool { return runs("sleep", unique(t, 2)) })
 	if _, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
 		t.Fatal(err)
 	}
 	<-ended
-	n.Until("the command of a container that has ended is gone", func() bool { return !runs("sleep", unique(2)) })
+	n.Until("the command of a container that has ended is gone", func() bool { return !runs("sleep", unique(t, 2)) })
 	nothingLeft(n)
 }
 
@@ -182,16 +192,16 @@ func TestExecSyncLeavesNothingWhenBerthIsKilled(t *testing.T) {
 		const count = 5
 		for i := range count {
 			go func() {
-				_, _ = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(i)}})
+				_, _ = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, i)}})
 			}()
 		}
 		for i := range count {
-			n.Until("the command runs", func() bool { return runs("sleep", unique(i)) })
+			n.Until("the command runs", func() bool { return runs("sleep", unique(t, i)) })
 		}
 		n.Berth.Kill(syscall.SIGKILL)
 		n.StartBerth()
 		for i := range count {
-			n.Until("the command is ended", func() bool { return !runs("sleep", unique(i)) })
+			n.Until("the command is ended", func() bool { return !runs("sleep", unique(t, i)) })
 		}
 		nothingLeft(n)
 		if got, err := execSync(t, n, id, "echo there", 0); err != nil || string(got.GetStdout()) != "there\n" {

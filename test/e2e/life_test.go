@@ -267,7 +267,10 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 	if _, err := n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: "feedbeef"}); status.Code(err) != codes.NotFound {
 		t.Errorf("start of nothing: %v", err)
 	}
-	if _, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{}); status.Code(err) != codes.Unimplemented {
+	if _, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("exec of nothing: %v", err)
+	}
+	if _, err := n.CheckpointContainer(ctx, &runtimeapi.CheckpointContainerRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("what is not there yet: %v", err)
 	}
 	id := n.Create(pod, cfg, node.ContainerConfig("no-program", "/no/such/program"))

@@ -48,7 +48,7 @@ func TestTheTruthDoesNotWaitForADeleteThatTakesAMinute(t *testing.T) {
 		if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "still releasing task") || !strings.Contains(err.Error(), "goes on by itself") {
 			t.Errorf("Remove does not say what it waits for: %v", err)
 		}
-		if text := timeline(t, n, runs); !strings.Contains(text, "release task of "+runs) {
+		if text := timeline(t, n, runs); !strings.Contains(text, `"head":"release"`) {
 			t.Errorf("the timeline does not say what it waits for: %s", text)
 		}
 		f.clear("runc.delete")

@@ -30,7 +30,8 @@ func numbered(lines int) (script, text string) {
 
 // PROPERTIES 23: containers write and end while berth is away after kill -9. Their logs are
 // complete, the unfinished last line included, and their exit codes are right. One writes more than
-// its pipe holds, so that it waits for berth and ends afterwards.
+// its pipe holds, so that it waits for berth and ends afterwards. The output of one that has stdin
+// comes through a FIFO, and the kernel drops the end of it: that is reported.
 func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		few, fewText := numbered(1000)
@@ -41,29 +42,30 @@ func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 		if err := os.Mkdir(n.Dir+"/gate", 0o755); err != nil {
 			t.Fatal(err)
 		}
-		run := func(name, script string, tty bool) string {
+		run := func(name, script string, tty, stdin bool) string {
 			c := node.ContainerConfig(name, "sh", "-c", "echo begin; while [ ! -e /gate/go ]; do sleep 0.02; done; "+script+"; printf unfinished; touch /gate/"+name+"; exit 42")
-			c.Tty = tty
+			c.Tty, c.Stdin = tty, stdin
 			c.Mounts = []*runtimeapi.Mount{{HostPath: n.Dir + "/gate", ContainerPath: "/gate"}}
 			id := n.Run(pod, cfg, c)
 			n.Until(name+" has begun", func() bool { return strings.HasPrefix(n.Log(id), "begin") })
 			return id
 		}
-		short := run("short", few, false)
-		long := run("long", many, false)
-		terminal := run("terminal", few, true)
+		short := run("short", few, false, false)
+		long := run("long", many, false, false)
+		terminal := run("terminal", few, true, true)
+		copied := run("copied", few, false, true) // by the shim, into a FIFO
 		n.Berth.Kill(unix.SIGKILL)
 		if err := os.WriteFile(gate("go"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"short", "terminal"} {
+		for _, name := range []string{"short", "terminal", "copied"} {
 			n.Until(name+" has written all", func() bool { _, err := os.Stat(gate(name)); return err == nil })
 		}
 		if _, err := os.Stat(gate("long")); err == nil {
 			t.Error("more was written than a pipe holds, and nobody waited for berth")
 		}
 		n.StartBerth()
-		for _, id := range []string{short, long, terminal} {
+		for _, id := range []string{short, long, terminal, copied} {
 			node.ExpectExit(t, n.Ended(id), 42, "Error")
 		}
 		for id, want := range map[string]string{
@@ -76,11 +78,17 @@ func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 				t.Errorf("the log has %d bytes, %d were written; it ends with %q", len(got), len(want), got[max(0, len(got)-40):])
 			}
 		}
+		if all := "begin\n" + fewText + "unfinished"; !strings.HasPrefix(all, n.Log(copied)) {
+			t.Errorf("the log of %s is not what was written", copied)
+		}
+		if text := timeline(t, n, copied); !strings.Contains(text, "its last output may be missing") {
+			t.Errorf("the timeline does not say what the kernel dropped: %s", text)
+		}
 	})
 }
 
 // PROPERTIES 17 and 23: berth is killed while a container's log disk is full. The next berth is
-// ready all the same, tells the exit that it did not see, and loses none of the output. It was
+// ready all the same, reports the exit that it did not see, and loses none of the output. It was
 // never ready.
 func TestAFullLogDiskAtARestartHoldsUpNobody(t *testing.T) {
 	n, _ := start(t, node.Options{Args: quick})
@@ -143,9 +151,9 @@ func freezable(t *testing.T) (dir string, freeze, thaw func()) {
 	return dir, freeze, thaw
 }
 
-// PROPERTIES 14 and 23: the log's disk is frozen, and every write to it hangs. Exits are reported,
-// rotation is answered, other containers go on, the container can be removed; the logs of those
-// that were not are complete once the disk thaws.
+// PROPERTIES 14 and 23: the log's disk is frozen, and every write to it hangs. Exits are visible,
+// other containers go on, and a container can be removed; the log of one that was not removed is
+// complete once the disk thaws.
 func TestAFrozenLogDiskHoldsUpNobody(t *testing.T) {
 	n, _ := start(t, node.Options{Args: quick})
 	dir, freeze, thaw := freezable(t)

@@ -77,7 +77,7 @@ var network = sync.OnceValue(func() int {
 			panic(err)
 		}
 		if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			return n // open for as long as the process lives
+			return n // the lock is kept until the process ends
 		}
 		_ = syscall.Close(fd)
 	}
@@ -296,9 +296,11 @@ func (n *Node) stop() {
 	}
 }
 
-// RemoveAll removes every pod.
+// RemoveAll removes every pod. A removal that takes more than two minutes fails the test.
 func (n *Node) RemoveAll(ctx context.Context) {
 	n.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
 	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		n.t.Error(err)

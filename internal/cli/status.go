@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/lane"
+	"berth/internal/timeline"
+	"berth/internal/version"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "Show whether the runtime and the network are ready", Args: cobra.NoArgs}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: a.output != "table"})
+			if err != nil {
+				return err
+			}
+			return a.print(cmd.OutOrStdout(), st, func(w *tabwriter.Writer) {
+				for _, cond := range st.GetStatus().GetConditions() {
+					fmt.Fprintf(w, "%s\t%v\t%s\n", cond.GetType(), cond.GetStatus(), cond.GetMessage())
+				}
+			})
+		})
+	}
+	return cmd
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "version", Short: "Show the versions of this command and of the service", Args: cobra.NoArgs}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			v, err := c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
+			both := map[string]any{"client": version.String()}
+			if err == nil {
+				both["service"] = v
+			}
+			return errors.Join(a.print(cmd.OutOrStdout(), both, func(w *tabwriter.Writer) {
+				fmt.Fprintf(w, "berth\t%s\n", version.String())
+				if err == nil {
+					fmt.Fprintf(w, "service\t%s %s, CRI %s\n", v.GetRuntimeName(), v.GetRuntimeVersion(), v.GetRuntimeApiVersion())
+				}
+			}), err)
+		})
+	}
+	return cmd
+}
+
+func (a *app) timelineCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "timeline NAME|ID",
+		Short: "Show what happened to a container or pod, and what it is waiting for",
+		Args:  cobra.ExactArgs(1),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			id := args[0] // what was removed is known by its ID only
+			if o, err := resolve(ctx, c, id, true, true); err == nil {
+				id = o.id
+			}
+			raw, err := c.Timeline(ctx, id)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.document(cmd.OutOrStdout(), raw)
+			}
+			var h history
+			if err := json.Unmarshal(raw, &h); err != nil {
+				return err
+			}
+			h.print(cmd.OutOrStdout())
+			return nil
+		})
+	}
+	return cmd
+}
+
+// history is the service's answer about a timeline.
+type history struct {
+	ID      string
+	Entries []timeline.Entry
+	Lane    *lane.Lane
+}
+
+func (h *history) print(w io.Writer) {
+	fmt.Fprintln(w, h.ID)
+	for i, e := range h.Entries {
+		since := time.Duration(0)
+		if i > 0 {
+			since = e.At.Sub(h.Entries[i-1].At)
+		}
+		fmt.Fprintf(w, "%s  %10s  %s", e.At.Local().Format("15:04:05.000000"), "+"+since.Round(time.Microsecond).String(), e.What)
+		if e.Detail != "" {
+			fmt.Fprintf(w, "  (%s)", e.Detail)
+		}
+		if e.Err != "" {
+			fmt.Fprintf(w, "  ERROR %s", e.Err)
+		}
+		fmt.Fprintln(w)
+	}
+	if h.Lane != nil {
+		fmt.Fprintln(w, "now: "+explainLane(*h.Lane))
+	} else {
+		fmt.Fprintln(w, "now: nothing left to do")
+	}
+}
+
+func (a *app) debugCommand() *cobra.Command {
+	lanes := &cobra.Command{Use: "lanes", Short: "List what is being settled or released, or waits to be tried again", Args: cobra.NoArgs}
+	lanes.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			raw, err := c.Lanes(ctx)
+			if err != nil {
+				return err
+			}
+			var lanes []lane.Lane
+			if err := json.Unmarshal(raw, &lanes); err != nil {
+				return err
+			}
+			return a.print(cmd.OutOrStdout(), lanes, func(w *tabwriter.Writer) {
+				fmt.Fprintln(w, "ID\tSTEP\tSTATE\tSINCE\tTRY\tWAITING\tERROR")
+				for _, l := range lanes {
+					fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%d\t%s\n",
+						short(l.ID),
+						l.Head,
+						l.State,
+						age(l.Since.UnixNano()),
+						l.Tries,
+						l.Waiting,
+						l.Err)
+				}
+			})
+		})
+	}
+	cmd := &cobra.Command{Use: "debug", Short: "Show the live state of the service"}
+	cmd.AddCommand(lanes)
+	return cmd
+}
