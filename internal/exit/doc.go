@@ -6,8 +6,8 @@
 // # Promises
 //
 //   - A [Fact] is immutable: it is copied, or merged into a new one, never changed in place.
-//   - [Merge] is the only rule: a measured code replaces an unknown one, never the reverse; the first
-//     measured code stands; an instant, once known, stays.
+//   - [Merge] is the only rule: a measured code replaces an unknown one, never the reverse; the
+//     first measured code stands; an instant, once known, stays.
 //   - No code is invented. What nobody measured is [CodeUnknown], and [Fact.Reason] says so.
 //
 // # Never

@@ -20,12 +20,13 @@
 //   - An item that is offered while an attempt on its key is in flight is handled by a later
 //     attempt: it is never lost, never merged into the attempt in flight and never handled before
 //     it.
-//   - The head of a lane is attempted until it is done. Items that were offered later wait behind it.
-//   - There is one attempt per key at a time, also when it has run past its deadline. The context of
-//     such an attempt has ended; the lane is overdue, and goes on when the attempt returns.
+//   - The head of a lane is attempted until it is done. Items that were offered later wait behind
+//     it.
+//   - There is one attempt per key at a time, also when it has run past its deadline. The context
+//     of such an attempt has ended; the lane is overdue, and goes on when the attempt returns.
 //   - Lanes do not wait for each other: there is no pool of workers that stuck lanes could exhaust.
-//   - Everything is bounded: an item that equals the last waiting one is folded into it, a lane holds
-//     at most MaxQueue items, and an idle lane holds no memory.
+//   - Everything is bounded: an item that equals the last waiting one is folded into it, a lane
+//     holds at most MaxQueue items, and an idle lane holds no memory.
 //   - A panic of the handler is a failed attempt whose error is a [*PanicError].
 //
 // # Deadlines that grow
@@ -40,8 +41,8 @@
 //     attempt that really hangs hold its lane for MaxDeadline.
 //   - A Poke. Whoever waits for the work asks again and again, and each time the deadline would
 //     start from the beginning. A poke only ends the back-off.
-//   - A failure that ends with [RetryWithin]. Such work has to be tried often, so it must not be left
-//     inside one long attempt either.
+//   - A failure that ends with [RetryWithin]. Such work has to be tried often, so it must not be
+//     left inside one long attempt either.
 //
 // The deadline starts from the beginning for the next head.
 //

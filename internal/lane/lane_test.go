@@ -31,8 +31,8 @@ func start[T comparable](t *testing.T, r *Runner[id, T]) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// With a back-off map that all IDs share, an event that arrives while the attempt on its ID fails is
-// overwritten, or lost.
+// With a back-off map that all IDs share, an event that arrives while the attempt on its ID fails
+// is overwritten, or lost.
 func TestAnEventOfferedWhileAnAttemptIsFailingIsHandledAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handled []string
@@ -183,8 +183,8 @@ func TestRetryWithinNeverWaitsLongerThanItsLimit(t *testing.T) {
 	})
 }
 
-// PROPERTIES 21: work that takes 30 s was cut off after 10 s and began again, for ever. Whoever waits
-// for it pokes its lane now and then.
+// PROPERTIES 21: work that takes 30 s was cut off after 10 s and began again, for ever. Whoever
+// waits for it pokes its lane now and then.
 func TestSlowWorkIsDoneAlthoughItsLaneIsPoked(t *testing.T) {
 	for _, poked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -35,8 +35,8 @@ func effects(lines []string) []string {
 // indent marks the lines of berth's log.
 const indent = "      "
 
-// journal makes the log of one life of berth a part of the world's journal. What a dead berth logs is
-// dropped.
+// journal makes the log of one life of berth a part of the world's journal. What a dead berth logs
+// is dropped.
 type journal struct {
 	w *World
 	l *life

@@ -61,8 +61,8 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 
 const bootID = "boot"
 
-// open finds the process of an identity: by the pidfd that an earlier life left for id, if that one is
-// its, or by its pid. The world must be locked.
+// open finds the process of an identity: by the pidfd that an earlier life left for id, if that one
+// is its, or by its pid. The world must be locked.
 func (k kernel) open(id string, p pidfd.Process) *process {
 	left := k.l.inherited[id]
 	delete(k.l.inherited, id)

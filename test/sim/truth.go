@@ -26,8 +26,8 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	case !p.ended && p.started:
 		v.problemLocked("%s is EXITED with %d %s, and its process lives", short(id), code, reason)
 	case reason == "StartError" || !p.ended:
-		// What was made for a start that failed is ended by SIGKILL. If the process ended by a SIGKILL of
-		// somebody else's, berth cannot see the difference.
+		// What was made for a start that failed is ended by SIGKILL. If the process ended by a
+		// SIGKILL of somebody else's, berth cannot see the difference.
 		if reason != "StartError" || p.started && !p.killed && p.code != 137 {
 			v.problemLocked("%s was started and ended by itself with %d: that is not a StartError", short(id), p.code)
 		}
