@@ -48,8 +48,16 @@ func dialSocket(t *testing.T, url string) *socket {
 		t.Fatal(err)
 	}
 	cfg.Protocol = []string{"v4.channel.k8s.io"}
-	tcp, err := net.Dial("tcp", cfg.Location.Host) //nolint:noctx // to a server of this test
+	addr, err := net.ResolveTCPAddr("tcp", cfg.Location.Host)
 	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.DialTCP("tcp", nil, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Otherwise the kernel goes on sending what the server does not take, before it sends the end.
+	if err := tcp.SetLinger(0); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := websocket.NewClient(cfg, tcp)
