@@ -31,7 +31,7 @@ func TestAShimThatWaitsForTheFIFOsOfAKilledBerthGoesOn(t *testing.T) {
 				result <- err
 				return
 			}
-			defer f.Close()
+			t.Cleanup(func() { _ = f.Close() })
 		}
 		result <- nil
 	}()
