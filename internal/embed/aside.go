@@ -134,6 +134,12 @@ func answers(ctx context.Context, bundle, id string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
+	// A shim opens its log before it serves, and waits for a reader: for ever where the containerd
+	// that started it was killed in between.
+	reader, err := os.OpenFile(filepath.Join(bundle, "log"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err == nil {
+		defer reader.Close()
+	}
 	conn, err := shim.AnonReconnectDialer(b.GetAddress(), answerTimeout)
 	if err != nil {
 		var timeout net.Error
