@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -256,6 +257,55 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A client that fills the input until nothing goes on, and whose connection is reset.
+func TestAProcessEndsWithAClientWhoseInputIsStuck(t *testing.T) {
+	w := newWorld(t)
+	w.program = untilKilled
+	s := serve(t, w, nil)
+	resp, err := s.Exec(execRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := websocket.NewConfig("ws"+strings.TrimPrefix(resp.GetUrl(), "http"), "http://localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Protocol = []string{"v4.channel.k8s.io"}
+	addr, err := net.ResolveTCPAddr("tcp", cfg.Location.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.DialTCP("tcp", nil, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := websocket.NewClient(cfg, tcp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.PayloadType = websocket.BinaryFrame
+	var sent atomic.Int64
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for err := error(nil); err == nil; {
+			err = websocket.Message.Send(conn, make([]byte, 4096))
+			sent.Add(1)
+		}
+	}()
+	until(t, "nothing goes on", func() bool {
+		before := sent.Load()
+		time.Sleep(300 * time.Millisecond)
+		return before > 0 && sent.Load() == before
+	})
+	if err := tcp.SetLinger(0); err != nil { // otherwise the kernel goes on sending what is not taken
+		t.Fatal(err)
+	}
+	_ = tcp.Close()
+	<-ended
+	until(t, "nothing is left", func() bool { return w.left() == 0 && len(s.connections()) == 0 })
 }
 
 func TestGarbageLeavesNothing(t *testing.T) {
