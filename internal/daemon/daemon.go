@@ -198,6 +198,12 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 	}
 	d.embedded, d.client = s, s.Client()
 	d.undo = append(d.undo, s.Stop)
+	if link := d.cfg.Containerd.Link; link != "" {
+		if err := s.Link(link); err != nil {
+			d.log.Info("cAdvisor in the kubelet will not find the containers: containerd's socket is not linked", "err", err)
+		}
+		d.undo = append(d.undo, func() error { return s.Unlink(link) })
+	}
 	return nil
 }
 
