@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -81,6 +82,7 @@ type daemon struct {
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
+	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
 }
 
 func (d *daemon) close() {
