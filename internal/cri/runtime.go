@@ -54,11 +54,12 @@ type Events interface {
 type Runtime struct {
 	runtimeapi.UnsafeRuntimeServiceServer // a new RPC does not compile: see unserved
 
-	Pods      Pods
-	Streams   Streams
-	Stats     Stats
-	Health    Health
-	Subscribe func() Events
+	Pods        Pods
+	Streams     Streams
+	Stats       Stats
+	Checkpoints Checkpoints
+	Health      Health
+	Subscribe   func() Events
 }
 
 // APIVersion is the version of CRI that berth serves.

@@ -14,9 +14,8 @@ import (
 // Image do not embed the generated answers to what is not implemented, so that a new RPC in cri-api
 // does not compile until somebody has decided about it.
 var unserved = map[string]string{
-	"CheckpointContainer": "not yet",
-	"CheckpointPod":       "berth does not pause and checkpoint all containers of a pod as one; checkpoint them one by one",
-	"RestorePod":          "berth does not restore pods from a checkpoint; run a new pod",
+	"CheckpointPod": "berth does not pause and checkpoint all containers of a pod as one; checkpoint them one by one",
+	"RestorePod":    "berth does not restore pods from a checkpoint; run a new pod",
 }
 
 func refuse(rpc string) error {
@@ -31,9 +30,4 @@ func (r *Runtime) CheckpointPod(context.Context, *runtimeapi.CheckpointPodReques
 // RestorePod is refused.
 func (r *Runtime) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
 	return nil, refuse("RestorePod")
-}
-
-// CheckpointContainer is refused.
-func (r *Runtime) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
-	return nil, refuse("CheckpointContainer")
 }
