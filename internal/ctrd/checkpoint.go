@@ -25,6 +25,19 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
+// checkpointPrefix begins the annotations of an image that holds a checkpoint of a container.
+const checkpointPrefix = "org.criu.checkpoint."
+
+// isCheckpoint reports whether the annotations of a manifest say that the image holds a checkpoint.
+func isCheckpoint(annotations map[string]string) bool {
+	for k := range annotations {
+		if strings.HasPrefix(k, checkpointPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // PauseTask keeps the processes of a task from running.
 func (c *Containerd) PauseTask(ctx context.Context, id string) error {
 	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
@@ -116,17 +129,22 @@ const changesLease = time.Hour
 
 // WriteChanges writes what a writable layer has changed, as the tar of an image layer.
 func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
-	ctx, done, err := c.client.WithLease(ns(ctx), leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(LabelOwner, c.owner))
+	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was deleted
+	// would stay until it expires.
+	detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
+	defer cancel()
+	lease, err := c.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(LabelOwner, c.owner))
 	if err != nil {
 		return fmt.Errorf("compare layer %s: %w", key, native(err))
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewUndo)
+		detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
 		defer cancel()
-		if err := done(ctx); err != nil {
+		if err := c.client.LeasesService().Delete(detached, lease); err != nil {
 			c.log.Warn("a lease cannot be deleted; it expires", "layer", key, "err", err)
 		}
 	}()
+	ctx = leases.WithLease(ns(ctx), lease.ID)
 	desc, err := rootfs.CreateDiff(ctx, key, c.client.SnapshotService(snapshotter), c.client.DiffService(),
 		diff.WithMediaType(ocispec.MediaTypeImageLayer), diff.WithReference("checkpoint-"+key))
 	if err != nil {

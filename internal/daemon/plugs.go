@@ -40,6 +40,7 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 		ChainID:     img.ChainID,
 		Snapshotter: i.s.Snapshotter(),
 		Config:      img.Config,
+		Checkpoint:  img.Checkpoint,
 	}, nil
 }
 

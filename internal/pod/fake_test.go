@@ -542,7 +542,7 @@ func (fakeImages) Resolve(ref string) (Image, error) {
 	if ref == "absent" {
 		return Image{}, errdefs.ErrNotFound
 	}
-	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
+	return Image{Checkpoint: ref == "checkpoint", ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
 func (fakeImages) Name(string) string                                    { return "" }
 func (fakeImages) Unpack(context.Context, Image) error                   { return nil }

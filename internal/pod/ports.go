@@ -242,6 +242,7 @@ type Image struct {
 	ChainID     string
 	Snapshotter string
 	Config      ocispec.ImageConfig
+	Checkpoint  bool // it is not an image to run, but holds a checkpoint of a container
 }
 
 // Images resolves images.
