@@ -15,6 +15,7 @@ const (
 	runPod          = "run_pod_sandbox"
 	createContainer = "create_container"
 	startContainer  = "start_container"
+	updateContainer = "update_container"
 	stopContainer   = "stop_container"
 	removeContainer = "remove_container"
 	stopPod         = "stop_pod_sandbox"
@@ -52,6 +53,7 @@ func metrics(s sizes) []metric {
 		{runPod, "RunPodSandbox", operations, "ms"},
 		{createContainer, "CreateContainer", operations, "ms"},
 		{startContainer, "StartContainer", operations, "ms"},
+		{updateContainer, "UpdateContainerResources, while it runs", operations, "ms"},
 		{stopContainer, "StopContainer", operations, "ms"},
 		{removeContainer, "RemoveContainer", operations, "ms"},
 		{stopPod, "StopPodSandbox", operations, "ms"},
