@@ -184,10 +184,6 @@ func (s *Service) resume(ctx context.Context, id string) error {
 // container cannot be resumed, the directory stays, and Run tries again.
 func (s *Service) undo(ctx context.Context, id string) error {
 	if err := s.resume(ctx, id); err != nil {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
 		return fmt.Errorf("the container stays paused until this succeeds, which berth tries again: %w", err)
 	}
 	if err := os.RemoveAll(filepath.Join(s.cfg.Dir, id)); err != nil {
@@ -250,8 +246,16 @@ func (s *Service) enter(id string) bool {
 	return true
 }
 
+// leave is called after undo. What could not be undone is left to Run, which passes over what is busy.
 func (s *Service) leave(id string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.busy, id)
+	s.mu.Unlock()
+	if _, err := os.Lstat(filepath.Join(s.cfg.Dir, id)); err != nil {
+		return
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 }
