@@ -78,6 +78,8 @@ func mayStart(u *unit) error {
 		return fmt.Errorf("it is being removed: %w", errdefs.ErrFailedPrecondition)
 	case st.Phase != state.Created:
 		return fmt.Errorf("it is %s, not CREATED: %w", st.Phase, errdefs.ErrFailedPrecondition)
+	case u.evidence.hasEnded():
+		return fmt.Errorf("an earlier start took effect, and it has ended: %w", errdefs.ErrFailedPrecondition)
 	case u.evidence.isAbandoned():
 		return fmt.Errorf("an earlier start failed and is being settled: %w", errdefs.ErrFailedPrecondition)
 	}
