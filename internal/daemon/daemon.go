@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -20,6 +21,7 @@ import (
 
 	"berth/internal/asynclog"
 	"berth/internal/cgroup"
+	"berth/internal/checkpoint"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -78,9 +80,13 @@ type daemon struct {
 	streams  *stream.Service
 	server   *stream.Server
 	stats    *stats.Service
+
+	checkpoints *checkpoint.Service
+
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
+	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
 }
 
 func (d *daemon) close() {
@@ -303,6 +309,12 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
+	d.checkpoints = checkpoint.New(checkpoint.Config{
+		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
+		Pods:    d.core.Pods,
+		Runtime: d.ctrd,
+		Logger:  d.log.Logger,
+	})
 	d.stats = stats.New(stats.Config{
 		Pods:       d.core.Pods,
 		Layers:     d.ctrd,
@@ -324,11 +336,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	server := cri.NewServer(
 		&cri.Runtime{
-			Pods:      d.core.Pods,
-			Streams:   streams{d.server, d.streams},
-			Stats:     d.stats,
-			Health:    health{d},
-			Subscribe: d.core.Subscribe,
+			Pods:        d.core.Pods,
+			Streams:     streams{d.server, d.streams},
+			Stats:       d.stats,
+			Checkpoints: d.checkpoints,
+			Health:      health{d},
+			Subscribe:   d.core.Subscribe,
 		},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
@@ -346,6 +359,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
+	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	g.Go("streams", func() error {

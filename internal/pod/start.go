@@ -92,6 +92,9 @@ var errRemoved = fmt.Errorf("its removal was asked for meanwhile: %w", errdefs.E
 // start makes the task, starts it and records that it runs. u.task must be held.
 func (c *Controller) start(ctx context.Context, u *unit) error {
 	began := time.Now()
+	if err := c.updater.beforeStart(ctx, u); err != nil {
+		return err
+	}
 	proc, err := c.launch(ctx, u)
 	if err != nil {
 		return err
