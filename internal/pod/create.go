@@ -146,7 +146,7 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	removing := false
 	err = u.change(func(st *state.Status) bool {
 		removing = st.Removing
-		st.Phase, st.SELinuxLabel = state.Created, u.label()
+		st.Phase, st.SELinuxLabel, st.Applied = state.Created, u.label(), appliedOf(oci)
 		return !removing
 	})
 	if removing {

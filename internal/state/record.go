@@ -85,6 +85,9 @@ type Status struct {
 	// Endpoint is where the tasks of a sandbox are reached, if that is not the shim that containerd
 	// knows.
 	Endpoint Endpoint `json:"endpoint,omitzero"`
+	// Applied is what a container was made with. It is nil for sandboxes, for containers that are
+	// being made, and in records of an earlier berth.
+	Applied *Applied `json:"applied,omitempty"`
 }
 
 // Container is what was asked for. It is written once, before anything is made.
