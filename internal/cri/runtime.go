@@ -137,11 +137,6 @@ func checkSandbox(c *runtimeapi.PodSandboxConfig) error {
 			return invalid("run sandbox: config.metadata.%s %q contains what a name must not contain, or is too long", field, v)
 		}
 	}
-	for _, p := range c.GetPortMappings() {
-		if p.GetHostPort() < 0 || p.GetHostPort() > 65535 || p.GetContainerPort() < 0 || p.GetContainerPort() > 65535 {
-			return invalid("run sandbox: port mapping %d:%d is out of range", p.GetHostPort(), p.GetContainerPort())
-		}
-	}
 	return nil
 }
 
