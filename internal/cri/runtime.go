@@ -80,7 +80,7 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 			cond(runtimeapi.NetworkReady, "NetworkPluginNotReady", r.Health.Network()),
 		}},
 		RuntimeHandlers: r.Health.Handlers(),
-		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		Features:        features(),
 	}
 	if req.GetVerbose() {
 		resp.Info = map[string]string{}
@@ -93,6 +93,14 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 		}
 	}
 	return resp, nil
+}
+
+// features are what every container can ask for here, whatever runtime handler it has.
+func features() *runtimeapi.RuntimeFeatures {
+	return &runtimeapi.RuntimeFeatures{
+		SupplementalGroupsPolicy: true,
+		MountOptions:             true,
+	}
 }
 
 // RuntimeConfig reports the cgroup driver, so that the kubelet uses the same one.
