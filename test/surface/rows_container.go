@@ -62,12 +62,11 @@ func containerRows() []Row {
 		}))),
 		honoured("ContainerConfig.stop_signal", "takes the place of the image's; reported", "test/e2e.TestStopAsksThenKills", "pod.TestSignals"),
 
-		honoured("ImageSpec.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),
-		noEffect("ImageSpec.annotations", "berth knows images by their reference alone; those of a container are reported in its status"),
-		honoured("ImageSpec.user_specified_image", "reported, as the name of the image"),
-		honoured("ImageSpec.runtime_handler", "a handler that is not configured is InvalidArgument, and so is, for a container, one that is not its sandbox's",
-			"test/surface.TestAnImageIsForAHandlerThatThereIs"),
-		noEffect("ImageSpec.image_ref", "it is a part of answers: what a volume's image is"),
+		honoured("CreateContainerRequest.config.image.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),
+		noEffect("CreateContainerRequest.config.image.annotations", "berth knows images by their reference alone; reported in the status"),
+		honoured("CreateContainerRequest.config.image.user_specified_image", "reported in the status"),
+		honoured("CreateContainerRequest.config.image.runtime_handler", "one that is not the sandbox's is InvalidArgument", "test/surface.TestAnImageIsForAHandlerThatThereIs"),
+		noEffect("CreateContainerRequest.config.image.image_ref", "it belongs to answers: the digest of a volume's image"),
 
 		honoured("Mount.container_path", "", "spec.TestMountsStayInTheContainer"),
 		honoured("Mount.host_path", "a directory is made where nothing is", "spec.TestMountsStayInTheContainer"),

@@ -5,7 +5,7 @@ package surface
 func resourceRows() []Row {
 	return []Row{
 		honoured("LinuxContainerResources.cpu_period", "", "spec.TestResourcesThatCannotBeAreRefused"),
-		honoured("LinuxContainerResources.cpu_quota", "-1 is no limit", "spec.TestResourcesThatCannotBeAreRefused"),
+		honoured("LinuxContainerResources.cpu_quota", "-1 means without a limit", "spec.TestResourcesThatCannotBeAreRefused"),
 		honoured("LinuxContainerResources.cpu_shares", "", "pod.TestAStatusHasTheUserAndTheResourcesThatTheContainerHas"),
 		honoured("LinuxContainerResources.memory_limit_in_bytes", "", "test/e2e.TestEveryOOMKillIsReportedAndNoOther"),
 		honoured("LinuxContainerResources.oom_score_adj", "raised to the lowest value that berth may write; the timeline says so", "spec.TestWhatTheHostCannotDoIsReported"),
