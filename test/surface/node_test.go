@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -111,15 +112,18 @@ func (n *node) make() {
 // name replaces what stands for the node's own units in the fields for IDs: pod, created and runs.
 func (n *node) name(m protoreflect.Message) {
 	ids := map[string]string{"pod": n.pod, "created": n.created, "runs": n.runs}
-	for _, field := range []protoreflect.Name{"pod_sandbox_id", "container_id"} {
-		f := m.Descriptor().Fields().ByName(field)
-		if f == nil || f.Kind() != protoreflect.StringKind || f.IsList() {
-			continue
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsList() || f.IsMap():
+		case f.Message() != nil:
+			n.name(v.Message())
+		case f.Kind() == protoreflect.StringKind && strings.HasSuffix(string(f.Name()), "_id"):
+			if id := ids[v.String()]; id != "" {
+				m.Set(f, protoreflect.ValueOfString(id))
+			}
 		}
-		if id := ids[m.Get(f).String()]; id != "" {
-			m.Set(f, protoreflect.ValueOfString(id))
-		}
-	}
+		return true
+	})
 }
 
 // call makes one call with a request in wire format, as the gRPC server does. A request that is not
