@@ -23,6 +23,9 @@ func refuseSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	if cfg.GetWindows() != nil {
 		return errWindows()
 	}
+	if err := checkHostname(cfg.GetHostname()); err != nil {
+		return err
+	}
 	sec := cfg.GetLinux().GetSecurityContext()
 	if err := refusePorts(cfg.GetPortMappings(), sec.GetNamespaceOptions().GetNetwork()); err != nil {
 		return err
@@ -149,7 +152,11 @@ func refuseUser(sec *runtimeapi.LinuxSandboxSecurityContext) error {
 // what the mount on the host forbids.
 var mountOptions = []string{"noatime", "nodev", "nodiratime", "noexec", "nosuid", "nosymfollow", "relatime", "strictatime"}
 
+// refuseMount refuses a mount before the directory that it mounts is made on the host.
 func refuseMount(m *runtimeapi.Mount) error {
+	if p := m.GetHostPath(); m.GetImage() == nil && (!path.IsAbs(p) || strings.Contains(p, "\x00")) {
+		return fmt.Errorf("mount %s: host_path %q is not absolute: %w", m.GetContainerPath(), p, errdefs.ErrInvalidArgument)
+	}
 	if m.GetImageSubPath() != "" && m.GetImage().GetImage() == "" {
 		return fmt.Errorf("mount %s: image_sub_path: it needs an image: %w", m.GetContainerPath(), errdefs.ErrInvalidArgument)
 	}
