@@ -51,7 +51,7 @@ func containerRows() []Row {
 		honoured("ContainerConfig.log_path", "", "logs.TestALogPathThatLeavesItsDirectoryIsRefused"),
 		honoured("ContainerConfig.stdin", "", "test/e2e.TestAttachShowsTheOutputAndPassesTheInputOn"),
 		honoured("ContainerConfig.stdin_once", "the container reads the end of its stdin when the first client that attached with input is gone",
-			"stream.TestAttachFollowsTheTerminalAndPassesTheInputOn", "stream.TestAttachWithoutInputDoesNotEndTheInputOfTheContainer"),
+			"test/e2e.TestAttachShowsTheOutputAndPassesTheInputOn", "stream.TestAttachWithoutInputDoesNotEndTheInputOfTheContainer"),
 		honoured("ContainerConfig.tty", "", "test/e2e.TestExecHasATerminalThatFollowsTheClients"),
 		honoured("ContainerConfig.linux", ""),
 		below(refused("ContainerConfig.windows", codes.InvalidArgument, "this is Linux", create(func(c *runtimeapi.ContainerConfig) {

@@ -24,7 +24,7 @@ func imageRows() []Row {
 		honoured("AuthConfig.password", "", credentials),
 		honoured("AuthConfig.auth", "USER:PASSWORD in base64; after the other kinds", credentials),
 		honoured("AuthConfig.server_address", "credentials for another registry than the image's are not used", credentials),
-		honoured("AuthConfig.identity_token", "exchanged at the token server that the registry names", credentials),
+		honoured("AuthConfig.identity_token", "exchanged at the token server that the registry names", credentials, "ctrd.TestAnIdentityTokenIsExchanged"),
 		honoured("AuthConfig.registry_token", "sent to the registry, and to no token server", credentials, "ctrd.TestARegistryTokenGoesToTheRegistryAlone"),
 	}
 }
