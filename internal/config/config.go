@@ -29,6 +29,7 @@ type Config struct {
 	Network        Network            `toml:"network"`
 	Image          Image              `toml:"image"`
 	Lanes          Lanes              `toml:"lanes"`
+	CDI            CDI                `toml:"cdi"`
 	Logs           Logs               `toml:"logs"`
 	Streams        Streams            `toml:"streams"`
 	Metrics        Metrics            `toml:"metrics"`
@@ -63,6 +64,11 @@ type Image struct {
 	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries, as HOST/hosts.toml (the certs.d layout). Empty: none."`
 	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
+}
+
+// CDI configures the devices of the Container Device Interface.
+type CDI struct {
+	SpecDirs []string `toml:"spec_dirs" doc:"Directories of CDI specifications, which device plug-ins and vendors' tools write. A device in a later directory takes the place of one of the same name in an earlier directory. Empty: there are no CDI devices."`
 }
 
 // Lanes configures how settling and releasing are retried.
@@ -142,6 +148,7 @@ func Default() Config {
 			PullTimeout:            Duration(5 * time.Minute),
 			MaxConcurrentDownloads: 3,
 		},
+		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Lanes: Lanes{
 			AttemptTimeout: Duration(10 * time.Second),
 			BackoffMin:     Duration(time.Second),
@@ -281,6 +288,11 @@ func (c *Config) Check() error {
 	for _, p := range optional {
 		if p.v != "" && !filepath.IsAbs(p.v) {
 			bad(p.key, "%q is not an absolute path", p.v)
+		}
+	}
+	for i, d := range c.CDI.SpecDirs {
+		if !filepath.IsAbs(d) {
+			bad(fmt.Sprintf("cdi.spec_dirs[%d]", i), "%q is not an absolute path", d)
 		}
 	}
 	if s := c.Tracing.Sampling; s < 0 || s > 1 {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
+	"berth/internal/cdi"
 	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/cri"
@@ -78,6 +79,7 @@ type daemon struct {
 	streams  *stream.Service
 	server   *stream.Server
 	stats    *stats.Service
+	devices  *cdi.Registry
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -263,6 +265,7 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
 	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
@@ -285,6 +288,7 @@ func (d *daemon) openPods() error {
 			Images:  images{d.images},
 			Store:   d.store,
 			Labels:  labels,
+			Devices: d.devices,
 		},
 		Load:          d.store.Load,
 		Restored:      d.kernel.ForgetUnclaimed,
@@ -340,6 +344,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
+	g.Go("CDI devices", func() error { return d.devices.Run(below) })
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	g.Go("streams", func() error {

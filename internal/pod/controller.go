@@ -24,7 +24,8 @@ type Controller struct {
 	images  Images
 	store   Store
 	feed    Feed
-	hooks   Hooks // nil for none
+	devices Devices // nil for none
+	hooks   Hooks   // nil for none
 	obs     Observer
 
 	make      units
@@ -63,6 +64,7 @@ func New(cfg Config, p Ports) *Controller {
 		images:  p.Images,
 		store:   p.Store,
 		feed:    p.Feed,
+		devices: p.Devices,
 		hooks:   p.Hooks,
 		obs:     p.Observer,
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	oci "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/spec"
@@ -110,16 +111,19 @@ func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.Contai
 }
 
 func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) error {
-	oci, err := c.specs.container(ctx, u, img)
+	made, err := c.specs.container(ctx, u, img)
 	if err != nil {
 		return err
 	}
+	if err := c.injectDevices(u, made); err != nil {
+		return err
+	}
 	if c.hooks != nil {
-		if err := c.hooks.AdjustSpec(ctx, targetOf(u), u.container.Config, oci); err != nil {
+		if err := c.hooks.AdjustSpec(ctx, targetOf(u), u.container.Config, made); err != nil {
 			return fmt.Errorf("adjust spec: %w", err)
 		}
 	}
-	u.setLabel(oci.Process.SelinuxLabel)
+	u.setLabel(made.Process.SelinuxLabel)
 	if err := c.prepareSnapshot(ctx, u, img); err != nil {
 		return err
 	}
@@ -133,7 +137,7 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 		SandboxID:   u.pod.id,
 		Image:       imageRef(u.container.Config),
 		Handler:     u.handler,
-		Spec:        oci,
+		Spec:        made,
 		Snapshotter: img.Snapshotter,
 		SnapshotKey: u.id,
 		Labels:      spec.ObjectLabels(u.container.Config.GetLabels(), spec.KindContainer),
@@ -153,6 +157,18 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 		return errRemoved
 	}
 	return err
+}
+
+// injectDevices adds the CDI devices that u asks for to its specification.
+func (c *Controller) injectDevices(u *unit, s *oci.Spec) error {
+	names, err := spec.CDIDevices(u.container.Config)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	if c.devices == nil {
+		return fmt.Errorf("CDI_devices: this berth does not have CDI devices: %w", errdefs.ErrNotImplemented)
+	}
+	return c.devices.Inject(s, names)
 }
 
 // prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node

@@ -55,6 +55,7 @@ type world struct {
 	down      bool // containerd
 	c         *Controller
 	hooks     Hooks
+	devices   Devices
 	specs     map[string]*specs.Spec // of containers, by ID
 }
 
@@ -563,7 +564,7 @@ func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
 	}, Ports{
 		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{},
-		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks,
+		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks, Devices: w.devices,
 	})
 	w.c = b.Controller
 	b.Restore(loaded)

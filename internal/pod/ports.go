@@ -34,6 +34,8 @@ type Ports struct {
 	Feed    Feed
 	// Labels may be nil: the host does not have SELinux.
 	Labels Labels
+	// Devices may be nil: a container that asks for CDI devices is refused then.
+	Devices Devices
 	// Hooks may be nil: nothing takes part then.
 	Hooks Hooks
 	// Observer and LaneObserver may be nil.
@@ -280,8 +282,15 @@ type Feed interface {
 	Forget(podID string)
 }
 
-// Hooks are the places where extensions of a node take part in the life of pods: NRI plug-ins and
-// CDI devices.
+// Devices adds CDI devices to containers: package cdi.
+type Devices interface {
+	// Inject changes the OCI spec of a container as the devices of the qualified names ask for.
+	// ErrNotFound names those that do not exist. It is called in CreateContainer, before Hooks.
+	Inject(s *specs.Spec, names []string) error
+}
+
+// Hooks are the places where extensions of a node take part in the life of pods, such as NRI
+// plug-ins.
 type Hooks interface {
 	// AdjustSpec may change the OCI spec of a container before its object is created. It is called
 	// in CreateContainer; an error fails the creation.

@@ -20,6 +20,7 @@ const (
 	MaxLabels      = 256 << 10 // bytes of all labels, and of all annotations: Kubernetes' own bound
 	MaxMounts      = 4096      // mounts of a container
 	MaxPaths       = 1024      // masked paths, and read-only paths
+	MaxCDIDevices  = 512       // CDI devices of a container
 	MaxVolumes     = 128       // volumes of an image, each of which is a directory and a mount
 	maxExecString  = 128 << 10 // bytes of one argument or variable with its end: MAX_ARG_STRLEN of execve(2)
 	maxExecStrings = 6 << 20   // bytes of all of them: three quarters of _STK_LIM, the most that execve(2) takes
@@ -63,7 +64,8 @@ func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 			return err
 		}
 	}
-	return nil
+	_, err := CDIDevices(cfg)
+	return err
 }
 
 // CheckImage refuses to run an image whose configuration asks for more than any use of it. It is
