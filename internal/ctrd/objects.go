@@ -11,6 +11,7 @@ import (
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/typeurl/v2"
@@ -125,6 +126,20 @@ func (c *Containerd) PrepareSnapshot(ctx context.Context, snapshotter, key, chai
 // DeleteSnapshot removes a writable layer.
 func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
 	return native(c.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
+}
+
+// MountImage makes a view of an image and mounts it. The mount stays when this process ends.
+func (c *Containerd) MountImage(ctx context.Context, v pod.ImageView) error {
+	ms, err := c.client.SnapshotService(v.Snapshotter).View(ns(ctx), v.Key, v.ChainID, snapshots.WithLabels(map[string]string{
+		LabelOwner: c.owner, rootLabel: time.Now().UTC().Format(time.RFC3339),
+	}))
+	if err != nil {
+		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
+	}
+	if err := mount.All(withOptions(ms, "ro", "nosuid", "nodev"), v.Dir); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
+	}
+	return nil
 }
 
 // SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process or

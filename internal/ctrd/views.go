@@ -66,14 +66,19 @@ func (i *Images) view(ctx context.Context, chainID string, f func(root string) e
 	if err != nil {
 		return fmt.Errorf("view image: %w", native(err))
 	}
-	return mount.WithReadonlyTempMount(lctx, inert(ms), f)
+	return mount.WithReadonlyTempMount(lctx, withOptions(ms, "nodev", "nosuid", "noexec"), f)
 }
 
-// inert adds the options by which devices, programs and set-user-ID bits mean nothing in a mount.
-func inert(ms []mount.Mount) []mount.Mount {
+// withOptions adds options to mounts, those that a mount has already left out.
+func withOptions(ms []mount.Mount, options ...string) []mount.Mount {
 	out := slices.Clone(ms)
 	for n := range out {
-		out[n].Options = slices.Concat(out[n].Options, []string{"nodev", "nosuid", "noexec"})
+		out[n].Options = slices.Clone(out[n].Options)
+		for _, o := range options {
+			if !slices.Contains(out[n].Options, o) {
+				out[n].Options = append(out[n].Options, o)
+			}
+		}
 	}
 	return out
 }

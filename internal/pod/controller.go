@@ -36,6 +36,7 @@ type Controller struct {
 	processes *processes
 	output    *output
 	specs     *specBuilder
+	volumes   *imageVolumes
 	statuses  *statuses
 	describer *describer
 	publisher *publisher
@@ -76,7 +77,8 @@ func New(cfg Config, p Ports) *Controller {
 	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
 	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
-	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.units, p.Labels, p.Observer}
+	c.volumes = &imageVolumes{p.Runtime, p.Images, p.Files}
+	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.volumes, c.units, p.Labels, p.Observer}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
 	c.publisher = &publisher{p.Feed, c.statuses, c.units}
@@ -103,6 +105,7 @@ func New(cfg Config, p Ports) *Controller {
 		runtime:     p.Runtime,
 		network:     p.Network,
 		files:       p.Files,
+		volumes:     c.volumes,
 		processes:   c.processes,
 		output:      c.output,
 		settler:     c.settler,

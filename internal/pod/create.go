@@ -47,7 +47,11 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err := spec.CheckImage(img.Config); err != nil {
 		return fmt.Errorf("image %s: %w", imageRef(config), err)
 	}
-	u, err := c.planContainer(id, p, config, img)
+	volumes, err := c.volumes.plan(config)
+	if err != nil {
+		return err
+	}
+	u, err := c.planContainer(id, p, config, img, volumes)
 	if err != nil {
 		return err
 	}
@@ -84,27 +88,32 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 
 // planContainer makes the unit of a container that is about to be made, with all that it may come
 // to hold.
-func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.ContainerConfig, img Image) (*unit, error) {
+func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.ContainerConfig, img Image, volumes []state.ImageVolume) (*unit, error) {
 	logPath, err := logPath(p, config)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
+	holds := state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles
+	if len(volumes) > 0 {
+		holds |= state.HoldViews
+	}
 	u := c.make.container(state.Container{
-		ID:          id,
-		PodID:       p.id,
-		Handler:     p.handler.Name,
-		ImageID:     img.ID,
-		ImageRef:    img.Ref,
-		Snapshotter: img.Snapshotter,
-		LogPath:     logPath,
-		CreatedAt:   now,
-		Config:      config,
-		StopSignal:  stopSignal(config, img),
+		ID:           id,
+		PodID:        p.id,
+		Handler:      p.handler.Name,
+		ImageID:      img.ID,
+		ImageRef:     img.Ref,
+		Snapshotter:  img.Snapshotter,
+		LogPath:      logPath,
+		CreatedAt:    now,
+		Config:       config,
+		StopSignal:   stopSignal(config, img),
+		ImageVolumes: volumes,
 	}, state.Status{
 		Phase:     state.Creating,
 		CreatedAt: now,
-		Holds:     state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles,
+		Holds:     holds,
 	}, p)
 	u.setCompared()
 	return u, nil

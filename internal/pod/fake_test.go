@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -157,6 +158,9 @@ func (w fakeRuntime) PrepareSnapshot(ctx context.Context, _, key, _ string) erro
 }
 func (w fakeRuntime) DeleteSnapshot(ctx context.Context, _, key string) error {
 	return w.unmake(ctx, "snapshot", key)
+}
+func (w fakeRuntime) MountImage(ctx context.Context, v ImageView) error {
+	return w.make(ctx, "snapshot", v.Key)
 }
 func (w fakeRuntime) Spec(context.Context, string) (*specs.Spec, error) { return &specs.Spec{}, nil }
 
@@ -445,8 +449,12 @@ func (w fakeFiles) Shared(string, bool) map[string]string { return map[string]st
 func (w fakeFiles) MakeVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/volumes/", id, "/", n), w.make(context.Background(), "files", id)
 }
-func (w fakeFiles) MakeHostPath(string) error { return nil }
-func (w fakeFiles) IO(id string) string       { return "/io/" + id }
+func (w fakeFiles) MakeImageVolume(id string, n int) (string, error) {
+	return fmt.Sprintf("/volumes/%s/%d", id, n), w.make(context.Background(), "files", id)
+}
+func (w fakeFiles) Below(dir, path string) (string, error) { return filepath.Join(dir, path), nil }
+func (w fakeFiles) MakeHostPath(string) error              { return nil }
+func (w fakeFiles) IO(id string) string                    { return "/io/" + id }
 func (w fakeFiles) Remove(id string) error {
 	return absent(w.unmake(context.Background(), "files", id))
 }

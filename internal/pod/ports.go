@@ -111,6 +111,10 @@ type Runtime interface {
 	// collection until it is deleted.
 	PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
+	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
+	// is deleted (DeleteSnapshot), and mounts it at dir: read-only, nosuid and nodev. ErrNotFound says
+	// that the image is not unpacked.
+	MountImage(ctx context.Context, v ImageView) error
 
 	// CreateTask makes the task and its process, which does not run the user's program yet.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
@@ -141,6 +145,14 @@ type TaskRequest struct {
 	// Snapshotter and SnapshotKey name the root filesystem; empty when the spec names a directory.
 	Snapshotter string
 	SnapshotKey string
+}
+
+// ImageView asks for a view of an image.
+type ImageView struct {
+	Snapshotter string
+	Key         string
+	ChainID     string
+	Dir         string // to mount it at
 }
 
 // Inventory is everything of ours that containerd has, by ID.
@@ -194,6 +206,11 @@ type Files interface {
 	Shared(podID string, hostIPC bool) map[string]string
 	// MakeVolume makes an empty directory for the nth volume of a container's image.
 	MakeVolume(id string, n int) (string, error)
+	// MakeImageVolume makes an empty directory for the nth image that a container mounts.
+	MakeImageVolume(id string, n int) (string, error)
+	// Below returns the path of the directory that path names below dir, with every link resolved
+	// below dir; ErrInvalidArgument when there is none.
+	Below(dir, path string) (string, error)
 	// MakeHostPath makes the host directory of a mount if nothing is there.
 	MakeHostPath(path string) error
 	// IO returns the directory for a container's stdio, which belongs to Stdios.

@@ -128,7 +128,7 @@ func (f *Files) Remove(id string) error {
 			return fmt.Errorf("remove files of %s: %w", id, err)
 		}
 	}
-	if err := errors.Join(os.RemoveAll(f.sandbox(id)), os.RemoveAll(f.volumes(id))); err != nil {
+	if err := errors.Join(f.removeImageVolumes(id), os.RemoveAll(f.sandbox(id)), os.RemoveAll(f.volumes(id))); err != nil {
 		return fmt.Errorf("remove files of %s: %w", id, err)
 	}
 	return nil
@@ -139,7 +139,8 @@ func (f *Files) Remove(id string) error {
 func (f *Files) IDs() ([]string, error) {
 	found := map[string]bool{}
 	var errs []error
-	for _, base := range []string{filepath.Dir(f.sandbox("x")), filepath.Dir(f.IO("x")), filepath.Dir(f.volumes("x"))} {
+	for _, dir := range []string{f.sandbox("x"), f.IO("x"), f.volumes("x"), f.imageVolumes("x")} {
+		base := filepath.Dir(dir)
 		entries, err := os.ReadDir(base)
 		if err != nil && !os.IsNotExist(err) {
 			errs = append(errs, fmt.Errorf("list files of pods: %w", err))

@@ -64,6 +64,18 @@ func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 			return err
 		}
 	}
+	images := 0
+	for _, m := range cfg.GetMounts() {
+		if err := checkImageMount(m); err != nil {
+			return err
+		}
+		if m.GetImage() != nil {
+			images++
+		}
+	}
+	if images > MaxVolumes {
+		return tooMuch("mounts", images, MaxVolumes, "images")
+	}
 	_, err := CDIDevices(cfg)
 	return err
 }

@@ -55,8 +55,8 @@ func mounts(s *specs.Spec, in Container) error {
 	all := defaultMounts(sec.GetPrivileged())
 	taken := map[string]bool{}
 	var asked []specs.Mount
-	for _, m := range cfg.GetMounts() {
-		om, err := mountOf(m)
+	for i, m := range cfg.GetMounts() {
+		om, err := mountOf(m, in.ImageVolumes[i])
 		if err != nil {
 			return err
 		}
@@ -112,11 +112,15 @@ func fileMount(dst, src string, readonly bool) specs.Mount {
 }
 
 // mountOf returns the OCI mount of a mount of the request. A destination with .. in it is refused
-// rather than cleaned: whoever wrote it means something else than what it would become.
-func mountOf(m *runtimeapi.Mount) (specs.Mount, error) {
+// rather than cleaned: whoever wrote it means something else than what it would become. image is the
+// host directory of the image that the mount asks for, if it asks for one.
+func mountOf(m *runtimeapi.Mount, image string) (specs.Mount, error) {
 	dst, src := m.GetContainerPath(), m.GetHostPath()
-	if m.GetImage().GetImage() != "" {
-		return specs.Mount{}, fmt.Errorf("mount %s: image: images as volumes are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
+	if err := checkImageMount(m); err != nil {
+		return specs.Mount{}, err
+	}
+	if m.GetImage() != nil {
+		src = image
 	}
 	if len(m.GetUidMappings())+len(m.GetGidMappings()) > 0 {
 		return specs.Mount{}, fmt.Errorf("mount %s: uidMappings and gidMappings are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
@@ -134,6 +138,9 @@ func mountOf(m *runtimeapi.Mount) (specs.Mount, error) {
 		return specs.Mount{}, fmt.Errorf("mount %s: recursive_read_only needs readonly and private propagation: %w", dst, errdefs.ErrInvalidArgument)
 	}
 	opts := []string{"rbind"}
+	if m.GetImage() != nil {
+		opts = append(opts, "nosuid", "nodev")
+	}
 	switch p := m.GetPropagation(); p {
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		opts = append(opts, "rshared")

@@ -80,8 +80,13 @@ func (f files) MakeVolume(id string, n int) (string, error) {
 }
 
 func (f files) Shared(string, bool) map[string]string { return nil }
-func (f files) MakeHostPath(string) error             { return nil }
-func (f files) IO(id string) string                   { return "/io/" + id }
+func (f files) MakeImageVolume(id string, n int) (string, error) {
+	return fmt.Sprint("/images/", id, "/", n), f.make(id)
+}
+
+func (f files) Below(dir, path string) (string, error) { return dir + "/" + path, nil }
+func (f files) MakeHostPath(string) error              { return nil }
+func (f files) IO(id string) string                    { return "/io/" + id }
 
 func (f files) Remove(id string) error {
 	return f.w.do(context.Background(), f.l, "files-remove", id, func() error { delete(f.w.files, id); return nil })
