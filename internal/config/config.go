@@ -111,6 +111,11 @@ type Runtime struct {
 	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime."`
+	Options                      string   `toml:"options" doc:"Type of the options that the shim takes: runc (binary, root, systemd_cgroup), generic (config_path, config_body) or none. Empty: runc for the shim of runc, generic if config_path or config_body is set, else none."`
+	ConfigPath                   string   `toml:"config_path" doc:"Configuration file of the shim, for those that take generic options, such as Kata and runsc."`
+	ConfigBody                   string   `toml:"config_body" doc:"Configuration of the shim, instead of a file."`
+	Snapshotter                  string   `toml:"snapshotter" doc:"Snapshotter of the containers. Images are unpacked into it when a container is created. Empty: containerd.snapshotter."`
+	BaseSpec                     string   `toml:"base_spec" doc:"JSON file of the OCI specification that the specifications of containers start from: hooks, mounts, rlimits, environment, annotations, devices. What CRI asks for takes precedence. Empty: none."`
 	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime."`
 }
 
@@ -347,6 +352,7 @@ func (c *Config) Check() error {
 		if r.Type == "" {
 			bad("runtimes."+name+".type", "it is missing")
 		}
+		r.check("runtimes."+name+".", bad)
 	}
 	return errors.Join(errs...)
 }

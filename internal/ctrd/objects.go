@@ -7,15 +7,19 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path/filepath"
+	"strings"
 	"time"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 
 	"berth/internal/pod"
 )
@@ -23,13 +27,37 @@ import (
 // rootLabel keeps what carries it from containerd's garbage collector.
 const rootLabel = "containerd.io/gc.root"
 
+// options returns what the shim of a handler is configured with, in the type that it takes; nil for
+// nothing.
 func options(h pod.Handler) (typeurl.Any, error) {
-	o := &runcoptions.Options{BinaryName: h.Binary, Root: h.Root, SystemdCgroup: h.SystemdCgroup}
+	var o proto.Message
+	switch h.Options {
+	case pod.OptionsNone:
+		return nil, nil
+	case pod.OptionsGeneric:
+		o = &runtimeoptions.Options{
+			TypeUrl:    shimName(h.Type) + ".options",
+			ConfigPath: h.ConfigPath,
+			ConfigBody: []byte(h.ConfigBody),
+		}
+	default:
+		o = &runcoptions.Options{BinaryName: h.Binary, Root: h.Root, SystemdCgroup: h.SystemdCgroup}
+	}
 	a, err := typeurl.MarshalAnyToProto(o)
 	if err != nil {
 		return nil, fmt.Errorf("encode options of runtime %s: %w", h.Name, err)
 	}
 	return a, nil
+}
+
+// shimName returns the name of a runtime that is given by its name or by the path of its shim, as
+// containerd derives the one from the other: io.containerd.runsc.v1 for containerd-shim-runsc-v1.
+func shimName(kind string) string {
+	rest, ok := strings.CutPrefix(filepath.Base(kind), "containerd-shim-")
+	if i := strings.LastIndexByte(rest, '-'); ok && filepath.IsAbs(kind) && i > 0 {
+		return "io.containerd." + rest[:i] + "." + rest[i+1:]
+	}
+	return kind
 }
 
 // CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its

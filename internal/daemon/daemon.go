@@ -121,10 +121,11 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	adapter := ctrd.Config{
-		Owner:       d.store.Owner(),
-		Snapshotter: cfg.Containerd.Snapshotter,
-		CleanupDir:  filepath.Join(cfg.Root, "cleanup"),
-		Logger:      d.log.Logger,
+		Owner:        d.store.Owner(),
+		Snapshotter:  cfg.Containerd.Snapshotter,
+		Snapshotters: handlerSnapshotters(cfg.Runtimes),
+		CleanupDir:   filepath.Join(cfg.Root, "cleanup"),
+		Logger:       d.log.Logger,
 	}
 	if d.embedded != nil {
 		adapter.SetAside = d.embedded.SetAside
@@ -132,6 +133,7 @@ func (d *daemon) open(ctx context.Context) error {
 	d.ctrd = ctrd.New(d.client, adapter)
 	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
 		Snapshotter:            cfg.Containerd.Snapshotter,
+		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
 		RegistryDir:            cfg.Image.RegistryDir,
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		Owner:                  d.store.Owner(),
@@ -249,7 +251,9 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return fmt.Errorf("look at own capabilities: %w", err)
 	}
-	d.handlers = d.makeHandlers()
+	if d.handlers, err = d.makeHandlers(); err != nil {
+		return err
+	}
 	host, err := spec.ReadHost(caps, loadAppArmor(d.log.Logger))
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,8 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err := spec.CheckImage(img.Config); err != nil {
 		return fmt.Errorf("image %s: %w", imageRef(config), err)
 	}
-	volumes, err := c.volumes.plan(config)
+	img.Snapshotter = cmp.Or(p.handler.Snapshotter, img.Snapshotter)
+	volumes, err := c.volumes.plan(config, p.handler)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func viewedBy(key string) (id string, isView bool) {
 
 // plan resolves the images that a configuration mounts. ErrNotFound names one that is not on this
 // node.
-func (v *imageVolumes) plan(config *runtimeapi.ContainerConfig) ([]state.ImageVolume, error) {
+func (v *imageVolumes) plan(config *runtimeapi.ContainerConfig, h Handler) ([]state.ImageVolume, error) {
 	var list []state.ImageVolume
 	for i, m := range config.GetMounts() {
 		if m.GetImage() == nil {
@@ -55,7 +56,7 @@ func (v *imageVolumes) plan(config *runtimeapi.ContainerConfig) ([]state.ImageVo
 			Mount:       i,
 			ImageID:     img.ID,
 			ChainID:     img.ChainID,
-			Snapshotter: img.Snapshotter,
+			Snapshotter: cmp.Or(h.Snapshotter, img.Snapshotter),
 		})
 	}
 	return list, nil

@@ -94,7 +94,9 @@ func TestNothingIsLeftOfAnImageVolumeThatAKillCutOff(t *testing.T) {
 				before := len(w.objects)
 				without := b.records()
 				w.set(func() { w.block[step] = make(chan struct{}) })
-				go func() { _, _ = b.CreateContainer(context.WithoutCancel(t.Context()), sb, withImages("c1", "one", "two")) }()
+				go func() {
+					_, _ = b.CreateContainer(context.WithoutCancel(t.Context()), sb, withImages("c1", "one", "two"))
+				}()
 				synctest.Wait()
 				loaded := b.records()
 				w.set(func() {

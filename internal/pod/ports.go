@@ -65,7 +65,27 @@ type Handler struct {
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string
 	ContainerAnnotations         []string
+	// Options says in which type the shim takes its options. Binary, Root and SystemdCgroup are
+	// options of runc's shim; ConfigPath and ConfigBody are generic ones.
+	Options    Options
+	ConfigPath string
+	ConfigBody string
+	// Snapshotter of the containers; "" for the one that images are unpacked into when they come.
+	Snapshotter string
+	// BaseSpec is what the OCI specifications of containers start from; nil for an empty one. It is
+	// never changed.
+	BaseSpec *specs.Spec
 }
+
+// Options is a type of options of shims.
+type Options string
+
+// What shims take.
+const (
+	OptionsRunc    Options = "runc"
+	OptionsGeneric Options = "generic" // runtimeoptions.v1: Kata, runsc and most others
+	OptionsNone    Options = "none"
+)
 
 // Object is a container object to be made in containerd.
 type Object struct {

@@ -74,6 +74,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		PodAnnotations:               p.handler.PodAnnotations,
 		ContainerAnnotations:         p.handler.ContainerAnnotations,
 		Seccomp:                      loadSeccomp,
+		Base:                         p.handler.BaseSpec,
 	})
 	if err != nil {
 		return nil, err

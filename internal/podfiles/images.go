@@ -52,11 +52,11 @@ func (f *Files) Below(dir, path string) (string, error) {
 		return "", fmt.Errorf("find %q in %s: %w", path, dir, err)
 	}
 	defer unix.Close(found)
-	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(found))
+	host, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(found))
 	if err != nil {
 		return "", fmt.Errorf("find %q in %s: %w", path, dir, err)
 	}
-	return real, nil
+	return host, nil
 }
 
 // removeImageVolumes unmounts the images that a container mounts and removes their directories. A

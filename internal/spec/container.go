@@ -4,7 +4,6 @@ package spec
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -40,6 +39,8 @@ type Container struct {
 	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
 	PodAnnotations               []string // patterns
 	ContainerAnnotations         []string // patterns
+	// Base is the specification that the container's starts from; nil for an empty one.
+	Base *specs.Spec
 	// Seccomp loads a Localhost profile; see ParseSeccomp.
 	Seccomp func(path string) (*specs.LinuxSeccomp, error)
 }
@@ -60,7 +61,8 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := CheckImage(in.Image); err != nil {
 		return nil, nil, err
 	}
-	s := base(h)
+	s := base(h, in.Base)
+	own := s.Linux.Resources // what the base specification allows of devices
 	s.Root = &specs.Root{Path: "rootfs", Readonly: sec.GetReadonlyRootfs()}
 	s.Process.Terminal = cfg.GetTty()
 	s.Process.NoNewPrivileges = sec.GetNoNewPrivs()
@@ -87,12 +89,15 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := devices(h, s, in); err != nil {
 		return nil, nil, err
 	}
+	if own != nil {
+		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, own.Devices...)
+	}
 	lost, err := confine(h, s, in)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.Annotations = passThrough(in.Sandbox.GetAnnotations(), in.PodAnnotations)
-	maps.Copy(s.Annotations, passThrough(cfg.GetAnnotations(), in.ContainerAnnotations))
+	annotate(s, passThrough(in.Sandbox.GetAnnotations(), in.PodAnnotations))
+	annotate(s, passThrough(cfg.GetAnnotations(), in.ContainerAnnotations))
 	identify(s, in.Sandbox, in.SandboxID)
 	s.Annotations["io.kubernetes.cri.container-type"] = "container"
 	s.Annotations["io.kubernetes.cri.container-name"] = cfg.GetMetadata().GetName()

@@ -52,7 +52,7 @@ func defaultMounts(privileged bool) []specs.Mount {
 func mounts(s *specs.Spec, in Container) error {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
-	all := defaultMounts(sec.GetPrivileged())
+	all := withBase(defaultMounts(sec.GetPrivileged()), s.Mounts)
 	taken := map[string]bool{}
 	var asked []specs.Mount
 	for i, m := range cfg.GetMounts() {

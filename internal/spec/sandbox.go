@@ -38,7 +38,7 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	if err := CheckSandbox(cfg); err != nil {
 		return nil, nil, err
 	}
-	s := base(h)
+	s := base(h, nil)
 	s.Root = &specs.Root{Path: in.PauseRootfs, Readonly: true}
 	s.Process.Args = slices.Clone(in.PauseArgs)
 	s.Process.Cwd = "/"
@@ -98,15 +98,6 @@ func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 		}
 	}
 	return seLinux(h, s, sec.GetSelinuxOptions(), "")
-}
-
-// base returns what every specification has.
-func base(h Host) *specs.Spec {
-	return &specs.Spec{
-		Version: specs.Version,
-		Process: &specs.Process{Rlimits: rlimits(h)},
-		Linux:   &specs.Linux{},
-	}
 }
 
 // sandboxAnnotations returns the annotations by which shims and agents know a pod, and what they
