@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/pod"
+	"berth/internal/spec"
 )
 
 // rootLabel keeps what carries it from containerd's garbage collector.
@@ -94,7 +96,7 @@ func (c *Containerd) DeleteSandbox(ctx context.Context, id string) error {
 
 // CreateContainer makes a container object.
 func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
-	spec, err := typeurl.MarshalAny(o.Spec)
+	encoded, err := typeurl.MarshalAny(o.Spec)
 	if err != nil {
 		return fmt.Errorf("encode spec of %s: %w", o.ID, err)
 	}
@@ -110,7 +112,7 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 		Labels:      labels,
 		Image:       o.Image,
 		Runtime:     containers.RuntimeInfo{Name: o.Handler.Type, Options: opts},
-		Spec:        spec,
+		Spec:        encoded,
 		Snapshotter: o.Snapshotter,
 		SnapshotKey: o.SnapshotKey,
 		SandboxID:   o.SandboxID,
@@ -141,14 +143,36 @@ func (c *Containerd) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 }
 
 // PrepareSnapshot makes a writable layer.
-func (c *Containerd) PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error {
-	_, err := c.client.SnapshotService(snapshotter).Prepare(ns(ctx), key, chainID, snapshots.WithLabels(map[string]string{
-		LabelOwner: c.owner, rootLabel: time.Now().UTC().Format(time.RFC3339),
-	}))
+func (c *Containerd) PrepareSnapshot(ctx context.Context, l pod.Layer) error {
+	_, err := c.client.SnapshotService(l.Snapshotter).Prepare(ns(ctx), l.Key, l.ChainID, c.labels(l.IDs))
 	if err != nil {
-		return fmt.Errorf("prepare snapshot %s on %s: %w", key, chainID, native(err))
+		return fmt.Errorf("prepare snapshot %s on %s: %w", l.Key, l.ChainID, native(err))
 	}
 	return nil
+}
+
+// labels are those of a snapshot that stays until it is deleted. The snapshotter shifts the owners of
+// its files if ids are not zero.
+func (c *Containerd) labels(ids spec.UserIDs) snapshots.Opt {
+	labels := map[string]string{
+		LabelOwner: c.owner,
+		rootLabel:  time.Now().UTC().Format(time.RFC3339),
+	}
+	if ids != (spec.UserIDs{}) {
+		labels[snapshots.LabelSnapshotUIDMapping] = fmt.Sprintf("0:%d:%d", ids.UID, ids.UIDs)
+		labels[snapshots.LabelSnapshotGIDMapping] = fmt.Sprintf("0:%d:%d", ids.GID, ids.GIDs)
+	}
+	return snapshots.WithLabels(labels)
+}
+
+// MapsOwners reports whether a snapshotter can shift the owners of the files of a snapshot, as user
+// namespaces need.
+func (c *Containerd) MapsOwners(ctx context.Context, snapshotter string) (bool, error) {
+	capabilities, err := c.client.GetSnapshotterCapabilities(ns(ctx), snapshotter)
+	if err != nil {
+		return false, fmt.Errorf("ask for capabilities of snapshotter %s: %w", snapshotter, native(err))
+	}
+	return slices.Contains(capabilities, "remap-ids"), nil
 }
 
 // DeleteSnapshot removes a writable layer.
@@ -158,9 +182,7 @@ func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string
 
 // MountImage makes a view of an image and mounts it. The mount stays when this process ends.
 func (c *Containerd) MountImage(ctx context.Context, v pod.ImageView) error {
-	ms, err := c.client.SnapshotService(v.Snapshotter).View(ns(ctx), v.Key, v.ChainID, snapshots.WithLabels(map[string]string{
-		LabelOwner: c.owner, rootLabel: time.Now().UTC().Format(time.RFC3339),
-	}))
+	ms, err := c.client.SnapshotService(v.Snapshotter).View(ns(ctx), v.Key, v.ChainID, c.labels(v.IDs))
 	if err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
 	}

@@ -80,6 +80,7 @@ type daemon struct {
 	server   *stream.Server
 	stats    *stats.Service
 	devices  *cdi.Registry
+	userns   *userNamespaces
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -269,6 +270,7 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, d.ctrd.MapsOwners)
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
 	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
@@ -283,16 +285,17 @@ func (d *daemon) openPods() error {
 		BackoffMax:     time.Duration(d.cfg.Lanes.BackoffMax),
 	}, Ports{
 		Ports: pod.Ports{
-			Runtime: d.ctrd,
-			Kernel:  d.kernel,
-			Cgroups: cgroups{},
-			Network: d.network,
-			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
-			Stdios:  d.stdios,
-			Images:  images{d.images},
-			Store:   d.store,
-			Labels:  labels,
-			Devices: d.devices,
+			Runtime:        d.ctrd,
+			Kernel:         d.kernel,
+			Cgroups:        cgroups{},
+			Network:        d.network,
+			Files:          podfiles.New(d.cfg.Root, d.cfg.State),
+			Stdios:         d.stdios,
+			Images:         images{d.images},
+			Store:          d.store,
+			Labels:         labels,
+			Devices:        d.devices,
+			UserNamespaces: d.userns.check,
 		},
 		Load:          d.store.Load,
 		Restored:      d.kernel.ForgetUnclaimed,
@@ -348,6 +351,10 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
+	g.Go("user namespaces", func() error {
+		d.userns.probe(below, d.log.Logger)
+		return nil
+	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })

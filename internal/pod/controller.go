@@ -17,16 +17,17 @@ import (
 // itself is the work of the types that it puts together. Its methods may be called from any
 // goroutine once Restore has returned; Run must be running.
 type Controller struct {
-	cfg     Config
-	runtime Runtime
-	network Network
-	files   Files
-	images  Images
-	store   Store
-	feed    Feed
-	devices Devices // nil for none
-	hooks   Hooks   // nil for none
-	obs     Observer
+	cfg            Config
+	runtime        Runtime
+	network        Network
+	files          Files
+	images         Images
+	store          Store
+	feed           Feed
+	devices        Devices                                         // nil for none
+	userNamespaces func(ctx context.Context, handler string) error // nil for none
+	hooks          Hooks                                           // nil for none
+	obs            Observer
 
 	make      units
 	units     *registry
@@ -58,16 +59,17 @@ func New(cfg Config, p Ports) *Controller {
 		p.Observer = noObserver{}
 	}
 	c := &Controller{
-		cfg:     cfg,
-		runtime: p.Runtime,
-		network: p.Network,
-		files:   p.Files,
-		images:  p.Images,
-		store:   p.Store,
-		feed:    p.Feed,
-		devices: p.Devices,
-		hooks:   p.Hooks,
-		obs:     p.Observer,
+		cfg:            cfg,
+		runtime:        p.Runtime,
+		network:        p.Network,
+		files:          p.Files,
+		images:         p.Images,
+		store:          p.Store,
+		feed:           p.Feed,
+		devices:        p.Devices,
+		userNamespaces: p.UserNamespaces,
+		hooks:          p.Hooks,
+		obs:            p.Observer,
 	}
 	pacer := newPacer()
 	c.make = units{p.Runtime, p.Store}

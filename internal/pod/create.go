@@ -185,14 +185,16 @@ func (c *Controller) injectDevices(u *unit, s *oci.Spec) error {
 // prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node
 // without its snapshots.
 func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
-	err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+	layer := Layer{Snapshotter: img.Snapshotter, Key: u.id, ChainID: img.ChainID}
+	layer.IDs, _ = spec.UserNamespace(u.pod.sandbox.Config)
+	err := c.runtime.PrepareSnapshot(ctx, layer)
 	if !errdefs.IsNotFound(err) {
 		return err
 	}
 	if err := c.images.Unpack(ctx, img); err != nil {
 		return err
 	}
-	return c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+	return c.runtime.PrepareSnapshot(ctx, layer)
 }
 
 // imageRef is the image that a container asks for.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -153,8 +154,8 @@ func (w fakeRuntime) CreateContainer(ctx context.Context, o Object) error {
 func (w fakeRuntime) DeleteContainer(ctx context.Context, id string) error {
 	return w.unmake(ctx, "container", id)
 }
-func (w fakeRuntime) PrepareSnapshot(ctx context.Context, _, key, _ string) error {
-	return w.make(ctx, "snapshot", key)
+func (w fakeRuntime) PrepareSnapshot(ctx context.Context, l Layer) error {
+	return w.make(ctx, "snapshot", l.Key)
 }
 func (w fakeRuntime) DeleteSnapshot(ctx context.Context, _, key string) error {
 	return w.unmake(ctx, "snapshot", key)
@@ -398,6 +399,10 @@ func (w fakeNetwork) CreateNS(ctx context.Context, path string) error {
 	return nil
 }
 
+func (w fakeNetwork) CreateOwnedNS(ctx context.Context, path string, _ network.UserIDs) error {
+	return w.CreateNS(ctx, path)
+}
+func (w fakeNetwork) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
 func (w fakeNetwork) RemoveNS(ctx context.Context, path string) error {
 	if err := w.step(ctx, "netns-remove", path); err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -67,7 +68,7 @@ func (v *imageVolumes) mount(ctx context.Context, u *unit) (map[int]string, erro
 	dirs := map[int]string{}
 	for n, vol := range u.container.ImageVolumes {
 		m := u.container.Config.GetMounts()[vol.Mount]
-		dir, err := v.mountOne(ctx, u.id, n, vol)
+		dir, err := v.mountOne(ctx, u, n, vol)
 		if err == nil {
 			dirs[vol.Mount], err = v.files.Below(dir, m.GetImageSubPath())
 		}
@@ -78,17 +79,18 @@ func (v *imageVolumes) mount(ctx context.Context, u *unit) (map[int]string, erro
 	return dirs, nil
 }
 
-func (v *imageVolumes) mountOne(ctx context.Context, id string, n int, vol state.ImageVolume) (string, error) {
-	dir, err := v.files.MakeImageVolume(id, n)
+func (v *imageVolumes) mountOne(ctx context.Context, u *unit, n int, vol state.ImageVolume) (string, error) {
+	dir, err := v.files.MakeImageVolume(u.id, n)
 	if err != nil {
 		return "", err
 	}
 	view := ImageView{
 		Snapshotter: vol.Snapshotter,
-		Key:         viewKey(id, n),
+		Key:         viewKey(u.id, n),
 		ChainID:     vol.ChainID,
 		Dir:         dir,
 	}
+	view.IDs, _ = spec.UserNamespace(u.pod.sandbox.Config)
 	err = v.runtime.MountImage(ctx, view)
 	if errdefs.IsNotFound(err) { // the image is on this node without its snapshots
 		if err := v.images.Unpack(ctx, Image{ID: vol.ImageID, ChainID: vol.ChainID, Snapshotter: vol.Snapshotter}); err != nil {

@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"os"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -17,6 +18,7 @@ import (
 	"berth/internal/network"
 	"berth/internal/pidfd"
 	"berth/internal/podfiles"
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -34,6 +36,10 @@ type Ports struct {
 	Feed    Feed
 	// Labels may be nil: the host does not have SELinux.
 	Labels Labels
+	// UserNamespaces returns nil if a handler can give pods a user namespace of their own: its runtime,
+	// its snapshotter and the kernel map owners. Otherwise the error says what is missing. It may be nil:
+	// no handler can.
+	UserNamespaces func(ctx context.Context, handler string) error
 	// Devices may be nil: a container that asks for CDI devices is refused then.
 	Devices Devices
 	// Hooks may be nil: nothing takes part then.
@@ -129,7 +135,7 @@ type Runtime interface {
 	DeleteContainer(ctx context.Context, id string) error
 	// PrepareSnapshot makes a writable layer on the image's chain, safe from containerd's garbage
 	// collection until it is deleted.
-	PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error
+	PrepareSnapshot(ctx context.Context, l Layer) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
 	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
 	// is deleted (DeleteSnapshot), and mounts it at dir: read-only, nosuid and nodev. ErrNotFound says
@@ -167,12 +173,22 @@ type TaskRequest struct {
 	SnapshotKey string
 }
 
+// Layer asks for a writable layer.
+type Layer struct {
+	Snapshotter string
+	Key         string
+	ChainID     string
+	// IDs shift the owners of all files, for a pod in a user namespace of its own; zero: they stay.
+	IDs spec.UserIDs
+}
+
 // ImageView asks for a view of an image.
 type ImageView struct {
 	Snapshotter string
 	Key         string
 	ChainID     string
-	Dir         string // to mount it at
+	Dir         string       // to mount it at
+	IDs         spec.UserIDs // as of a Layer
 }
 
 // Inventory is everything of ours that containerd has, by ID.
@@ -209,6 +225,10 @@ type Cgroups interface {
 type Network interface {
 	PathFor(podID string) string
 	CreateNS(ctx context.Context, path string) error
+	// CreateOwnedNS makes a network namespace that a new user namespace with these IDs owns. Owner
+	// opens that user namespace; the caller closes it.
+	CreateOwnedNS(ctx context.Context, path string, ids network.UserIDs) error
+	Owner(path string) (*os.File, error)
 	RemoveNS(ctx context.Context, path string) error
 	Setup(ctx context.Context, p network.Pod) (network.Result, error)
 	Teardown(ctx context.Context, p network.Pod, recorded network.Result) error

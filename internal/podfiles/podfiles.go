@@ -40,6 +40,8 @@ type Sandbox struct {
 	ResolvConf []byte
 	// ShmSize is the size of /dev/shm in bytes; 0: 64 MiB.
 	ShmSize int64
+	// UID and GID are the owner of the files: the pod's root, as this host numbers it.
+	UID, GID int
 	// HostIPC says that the pod uses the host's /dev/shm, so that none is mounted.
 	HostIPC bool
 }
@@ -58,6 +60,9 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 		if err := os.WriteFile(filepath.Join(etc, name), content, 0o644); err != nil { //nolint:gosec // read by any user in the pod
 			return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 		}
+		if err := os.Lchown(filepath.Join(etc, name), s.UID, s.GID); err != nil {
+			return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
+		}
 	}
 	if s.HostIPC {
 		return nil
@@ -67,6 +72,9 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 		size = defaultShm
 	}
 	if err := mountTmpfs(filepath.Join(f.sandbox(s.ID), "shm"), 0o1777, size); err != nil {
+		return fmt.Errorf("make /dev/shm of sandbox %s: %w", s.ID, err)
+	}
+	if err := os.Lchown(filepath.Join(f.sandbox(s.ID), "shm"), s.UID, s.GID); err != nil {
 		return fmt.Errorf("make /dev/shm of sandbox %s: %w", s.ID, err)
 	}
 	return nil

@@ -102,5 +102,5 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	s.Annotations["io.kubernetes.cri.container-type"] = "container"
 	s.Annotations["io.kubernetes.cri.container-name"] = cfg.GetMetadata().GetName()
 	s.Annotations["io.kubernetes.cri.image-name"] = in.ImageName
-	return s, append(degraded, lost...), nil
+	return s, slices.Concat(degraded, lost, userRlimits(h, s)), nil
 }

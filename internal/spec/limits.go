@@ -32,6 +32,9 @@ func CheckSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	if n := proto.Size(cfg); n > MaxConfig {
 		return tooMuch("config", n, MaxConfig, "bytes")
 	}
+	if err := checkUserNamespace(cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()); err != nil {
+		return err
+	}
 	return checkLabels(cfg.GetLabels(), cfg.GetAnnotations())
 }
 

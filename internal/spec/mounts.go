@@ -53,11 +53,18 @@ func mounts(s *specs.Spec, in Container) error {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
 	all := withBase(defaultMounts(sec.GetPrivileged()), s.Mounts)
+	ids, mapped := UserNamespace(in.Sandbox)
+	if mapped && in.NetNS == "" {
+		all = withBase(all, []specs.Mount{hostSys()})
+	}
 	taken := map[string]bool{}
 	var asked []specs.Mount
 	for i, m := range cfg.GetMounts() {
 		om, err := mountOf(m, in.ImageVolumes[i])
 		if err != nil {
+			return err
+		}
+		if err := mapMount(&om, m, mapped); err != nil {
 			return err
 		}
 		taken[om.Destination] = true
@@ -78,12 +85,16 @@ func mounts(s *specs.Spec, in Container) error {
 	}
 	for dst, src := range in.Volumes {
 		if !taken[dst] {
-			asked = append(asked, specs.Mount{
+			volume := specs.Mount{
 				Destination: dst,
 				Type:        "bind",
 				Source:      src,
 				Options:     []string{"rbind", "rprivate", "nodev", "rw"},
-			})
+			}
+			if mapped { // its files have the owners that they have in the image
+				volume.UIDMappings, volume.GIDMappings = ids.mappings()
+			}
+			asked = append(asked, volume)
 		}
 	}
 	slices.SortStableFunc(asked, func(a, b specs.Mount) int {
@@ -121,9 +132,6 @@ func mountOf(m *runtimeapi.Mount, image string) (specs.Mount, error) {
 	}
 	if m.GetImage() != nil {
 		src = image
-	}
-	if len(m.GetUidMappings())+len(m.GetGidMappings()) > 0 {
-		return specs.Mount{}, fmt.Errorf("mount %s: uidMappings and gidMappings are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
 	}
 	if dst == "" || strings.Contains(dst, "\x00") || slices.Contains(strings.Split(dst, "/"), "..") {
 		return specs.Mount{}, fmt.Errorf("mount: container_path %q is not a path within the container: %w", dst, errdefs.ErrInvalidArgument)

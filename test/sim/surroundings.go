@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,11 @@ func (n plumbing) Status() error            { return nil }
 func (n plumbing) CreateNS(ctx context.Context, path string) error {
 	return n.w.do(ctx, n.l, "netns", path, func() error { n.w.netns[path] = true; return nil })
 }
+
+func (n plumbing) CreateOwnedNS(ctx context.Context, path string, _ network.UserIDs) error {
+	return n.CreateNS(ctx, path)
+}
+func (n plumbing) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
 
 func (n plumbing) RemoveNS(ctx context.Context, path string) error {
 	return n.w.do(ctx, n.l, "netns-remove", path, func() error { delete(n.w.netns, path); return nil })
