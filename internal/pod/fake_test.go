@@ -58,6 +58,8 @@ type world struct {
 	c         *Controller
 	hooks     Hooks
 	devices   Devices
+	owned     int                    // network namespaces that a user namespace owns
+	mapped    int                    // snapshots with the owners of a user namespace
 	specs     map[string]*specs.Spec // of containers, by ID
 }
 
@@ -137,6 +139,12 @@ func (w *world) unmake(ctx context.Context, kind, id string) error {
 	return nil
 }
 
+func (w *world) noteIDs(ids spec.UserIDs) {
+	if ids == (spec.UserIDs{UID: 1000, GID: 2000, UIDs: 500, GIDs: 600}) {
+		w.set(func() { w.mapped++ })
+	}
+}
+
 // runtime
 
 type fakeRuntime struct{ *world }
@@ -155,12 +163,14 @@ func (w fakeRuntime) DeleteContainer(ctx context.Context, id string) error {
 	return w.unmake(ctx, "container", id)
 }
 func (w fakeRuntime) PrepareSnapshot(ctx context.Context, l Layer) error {
+	w.noteIDs(l.IDs)
 	return w.make(ctx, "snapshot", l.Key)
 }
 func (w fakeRuntime) DeleteSnapshot(ctx context.Context, _, key string) error {
 	return w.unmake(ctx, "snapshot", key)
 }
 func (w fakeRuntime) MountImage(ctx context.Context, v ImageView) error {
+	w.noteIDs(v.IDs)
 	return w.make(ctx, "snapshot", v.Key)
 }
 func (w fakeRuntime) Spec(context.Context, string) (*specs.Spec, error) { return &specs.Spec{}, nil }
@@ -400,6 +410,7 @@ func (w fakeNetwork) CreateNS(ctx context.Context, path string) error {
 }
 
 func (w fakeNetwork) CreateOwnedNS(ctx context.Context, path string, _ network.UserIDs) error {
+	w.set(func() { w.owned++ })
 	return w.CreateNS(ctx, path)
 }
 func (w fakeNetwork) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
