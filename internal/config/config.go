@@ -61,7 +61,7 @@ type Network struct {
 
 // Image configures pulling.
 type Image struct {
-	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries, as HOST/hosts.toml (the certs.d layout). Empty: none."`
+	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries: mirrors, certificates and headers, as HOST/hosts.toml (the certs.d layout of containerd). It need not exist. Empty: none."`
 	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
 }
@@ -150,6 +150,7 @@ func Default() Config {
 			DefaultSubnet: "10.88.0.0/16",
 		},
 		Image: Image{
+			RegistryDir:            "/etc/containerd/certs.d",
 			PullTimeout:            Duration(5 * time.Minute),
 			MaxConcurrentDownloads: 3,
 		},
