@@ -22,7 +22,8 @@ type Images interface {
 
 // Image serves CRI's image service.
 type Image struct {
-	runtimeapi.UnimplementedImageServiceServer
+	runtimeapi.UnsafeImageServiceServer // as in Runtime
+
 	Images Images
 }
 

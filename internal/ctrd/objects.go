@@ -142,20 +142,32 @@ func (c *Containerd) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 	return &s, nil
 }
 
+// UpdateSpec replaces the OCI specification of a container object.
+func (c *Containerd) UpdateSpec(ctx context.Context, id string, s *specs.Spec) error {
+	a, err := typeurl.MarshalAny(s)
+	if err != nil {
+		return fmt.Errorf("encode spec of %s: %w", id, err)
+	}
+	if _, err := c.client.ContainerService().Update(ns(ctx), containers.Container{ID: id, Spec: a}, "spec"); err != nil {
+		return fmt.Errorf("replace spec of container object %s: %w", id, native(err))
+	}
+	return nil
+}
+
 // PrepareSnapshot makes a writable layer.
 func (c *Containerd) PrepareSnapshot(ctx context.Context, l pod.Layer) error {
-	_, err := c.client.SnapshotService(l.Snapshotter).Prepare(ns(ctx), l.Key, l.ChainID, c.labels(l.IDs))
+	_, err := c.client.SnapshotService(l.Snapshotter).Prepare(ns(ctx), l.Key, l.ChainID, keeping(c.owner, l.IDs))
 	if err != nil {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", l.Key, l.ChainID, native(err))
 	}
 	return nil
 }
 
-// labels are those of a snapshot that stays until it is deleted. The snapshotter shifts the owners of
+// keeping labels a snapshot, which stays until it is deleted. The snapshotter shifts the owners of
 // its files if ids are not zero.
-func (c *Containerd) labels(ids spec.UserIDs) snapshots.Opt {
+func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
 	labels := map[string]string{
-		LabelOwner: c.owner,
+		LabelOwner: owner,
 		rootLabel:  time.Now().UTC().Format(time.RFC3339),
 	}
 	if ids != (spec.UserIDs{}) {
@@ -167,8 +179,8 @@ func (c *Containerd) labels(ids spec.UserIDs) snapshots.Opt {
 
 // MapsOwners reports whether a snapshotter can shift the owners of the files of a snapshot, as user
 // namespaces need.
-func (c *Containerd) MapsOwners(ctx context.Context, snapshotter string) (bool, error) {
-	capabilities, err := c.client.GetSnapshotterCapabilities(ns(ctx), snapshotter)
+func MapsOwners(ctx context.Context, c *Client, snapshotter string) (bool, error) {
+	capabilities, err := c.GetSnapshotterCapabilities(ns(ctx), snapshotter)
 	if err != nil {
 		return false, fmt.Errorf("ask for capabilities of snapshotter %s: %w", snapshotter, native(err))
 	}
@@ -182,7 +194,7 @@ func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string
 
 // MountImage makes a view of an image and mounts it. The mount stays when this process ends.
 func (c *Containerd) MountImage(ctx context.Context, v pod.ImageView) error {
-	ms, err := c.client.SnapshotService(v.Snapshotter).View(ns(ctx), v.Key, v.ChainID, c.labels(v.IDs))
+	ms, err := c.client.SnapshotService(v.Snapshotter).View(ns(ctx), v.Key, v.ChainID, keeping(c.owner, v.IDs))
 	if err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -21,6 +22,7 @@ import (
 	"berth/internal/asynclog"
 	"berth/internal/cdi"
 	"berth/internal/cgroup"
+	"berth/internal/checkpoint"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -81,9 +83,13 @@ type daemon struct {
 	stats    *stats.Service
 	devices  *cdi.Registry
 	userns   *userNamespaces
+
+	checkpoints *checkpoint.Service
+
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
+	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
 }
 
 func (d *daemon) close() {
@@ -203,6 +209,12 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 	}
 	d.embedded, d.client = s, s.Client()
 	d.undo = append(d.undo, s.Stop)
+	if link := d.cfg.Containerd.Link; link != "" {
+		if err := s.Link(link); err != nil {
+			d.log.Info("cAdvisor in the kubelet will not find the containers: containerd's socket is not linked", "err", err)
+		}
+		d.undo = append(d.undo, func() error { return s.Unlink(link) })
+	}
 	return nil
 }
 
@@ -270,7 +282,9 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
-	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, d.ctrd.MapsOwners)
+	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, func(ctx context.Context, snapshotter string) (bool, error) {
+		return ctrd.MapsOwners(ctx, d.client, snapshotter)
+	})
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
 	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
@@ -308,6 +322,12 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
+	d.checkpoints = checkpoint.New(checkpoint.Config{
+		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
+		Pods:    d.core.Pods,
+		Runtime: d.ctrd,
+		Logger:  d.log.Logger,
+	})
 	d.stats = stats.New(stats.Config{
 		Pods:       d.core.Pods,
 		Layers:     d.ctrd,
@@ -329,11 +349,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	server := cri.NewServer(
 		&cri.Runtime{
-			Pods:      d.core.Pods,
-			Streams:   streams{d.server, d.streams},
-			Stats:     d.stats,
-			Health:    health{d},
-			Subscribe: d.core.Subscribe,
+			Pods:        d.core.Pods,
+			Streams:     streams{d.server, d.streams},
+			Stats:       d.stats,
+			Checkpoints: d.checkpoints,
+			Health:      health{d},
+			Subscribe:   d.core.Subscribe,
 		},
 		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
@@ -356,6 +377,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		return nil
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
+	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	g.Go("streams", func() error {

@@ -17,17 +17,16 @@ import (
 // itself is the work of the types that it puts together. Its methods may be called from any
 // goroutine once Restore has returned; Run must be running.
 type Controller struct {
-	cfg            Config
-	runtime        Runtime
-	network        Network
-	files          Files
-	images         Images
-	store          Store
-	feed           Feed
-	devices        Devices                                         // nil for none
-	userNamespaces func(ctx context.Context, handler string) error // nil for none
-	hooks          Hooks                                           // nil for none
-	obs            Observer
+	cfg     Config
+	runtime Runtime
+	network Network
+	files   Files
+	images  Images
+	store   Store
+	feed    Feed
+	devices Devices // nil for none
+	hooks   Hooks   // nil for none
+	obs     Observer
 
 	make      units
 	units     *registry
@@ -38,9 +37,11 @@ type Controller struct {
 	output    *output
 	specs     *specBuilder
 	volumes   *imageVolumes
+	userns    *userNamespaces
 	statuses  *statuses
 	describer *describer
 	publisher *publisher
+	updater   *updater
 	witnesses *witnesses
 	settler   *settler
 	teardown  *teardown
@@ -59,17 +60,16 @@ func New(cfg Config, p Ports) *Controller {
 		p.Observer = noObserver{}
 	}
 	c := &Controller{
-		cfg:            cfg,
-		runtime:        p.Runtime,
-		network:        p.Network,
-		files:          p.Files,
-		images:         p.Images,
-		store:          p.Store,
-		feed:           p.Feed,
-		devices:        p.Devices,
-		userNamespaces: p.UserNamespaces,
-		hooks:          p.Hooks,
-		obs:            p.Observer,
+		cfg:     cfg,
+		runtime: p.Runtime,
+		network: p.Network,
+		files:   p.Files,
+		images:  p.Images,
+		store:   p.Store,
+		feed:    p.Feed,
+		devices: p.Devices,
+		hooks:   p.Hooks,
+		obs:     p.Observer,
 	}
 	pacer := newPacer()
 	c.make = units{p.Runtime, p.Store}
@@ -79,11 +79,21 @@ func New(cfg Config, p Ports) *Controller {
 	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
 	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
+	c.userns = &userNamespaces{p.Network, p.UserNamespaces}
 	c.volumes = &imageVolumes{p.Runtime, p.Images, p.Files}
 	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.volumes, c.units, p.Labels, p.Observer}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
 	c.publisher = &publisher{p.Feed, c.statuses, c.units}
+	c.updater = &updater{
+		host:    cfg.Host,
+		runtime: p.Runtime,
+		lanes:   c.lanes,
+		ops:     c.ops,
+		obs:     p.Observer,
+		waiting: map[string][]*updateWaiter{},
+		last:    map[string]error{},
+	}
 	c.witnesses = &witnesses{
 		units:     c.units,
 		processes: c.processes,
@@ -220,6 +230,8 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 		return c.settler.settle(ctx, u)
 	case StepRelease:
 		return c.teardown.release(ctx, u, a.N == 1)
+	case StepUpdate:
+		return c.updater.apply(ctx, u)
 	case StepNotify:
 		return c.settler.notify(ctx, u)
 	}

@@ -41,9 +41,15 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 
 func (c *Controller) createContainer(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
+	if ref := imageRef(config); filepath.IsAbs(ref) {
+		return notRestored(ref)
+	}
 	img, err := c.images.Resolve(imageRef(config))
 	if err != nil {
 		return err
+	}
+	if img.Checkpoint {
+		return notRestored(imageRef(config))
 	}
 	if err := spec.CheckImage(img.Config); err != nil {
 		return fmt.Errorf("image %s: %w", imageRef(config), err)
@@ -126,7 +132,7 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	if err != nil {
 		return err
 	}
-	if err := c.injectDevices(u, made); err != nil {
+	if err := injectDevices(c.devices, u, made); err != nil {
 		return err
 	}
 	if c.hooks != nil {
@@ -170,16 +176,16 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	return err
 }
 
-// injectDevices adds the CDI devices that u asks for to its specification.
-func (c *Controller) injectDevices(u *unit, s *oci.Spec) error {
+// injectDevices adds the CDI devices that u asks for to its specification. devices may be nil.
+func injectDevices(devices Devices, u *unit, s *oci.Spec) error {
 	names, err := spec.CDIDevices(u.container.Config)
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	if c.devices == nil {
+	if devices == nil {
 		return fmt.Errorf("CDI_devices: this berth does not have CDI devices: %w", errdefs.ErrNotImplemented)
 	}
-	return c.devices.Inject(s, names)
+	return devices.Inject(s, names)
 }
 
 // prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node
@@ -195,6 +201,12 @@ func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) er
 		return err
 	}
 	return c.runtime.PrepareSnapshot(ctx, layer)
+}
+
+// notRestored refuses to make a container from a checkpoint.
+func notRestored(ref string) error {
+	return fmt.Errorf("image %s: it is a checkpoint of a container, or the path of one, and berth does not restore from checkpoints; name an image to run: %w",
+		ref, errdefs.ErrNotImplemented)
 }
 
 // imageRef is the image that a container asks for.

@@ -28,7 +28,7 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 	if err := spec.CheckSandbox(config); err != nil {
 		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 	}
-	if err := c.checkUserNamespace(ctx, config, h); err != nil {
+	if err := c.userns.check(ctx, config, h); err != nil {
 		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 	}
 	return c.names.join(ctx, sandboxName(config.GetMetadata()), config, func(ctx context.Context, id string) error {
@@ -84,7 +84,7 @@ func (c *Controller) runSandbox(ctx context.Context, u *unit) error {
 // it ended meanwhile. The network's plug-ins and the pause process are made side by side.
 func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	if u.sandbox.NetNS != "" {
-		if err := c.createNetNS(ctx, u); err != nil {
+		if err := c.userns.createNetNS(ctx, u); err != nil {
 			return err
 		}
 	}
@@ -133,7 +133,7 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 	if err := c.makeSandboxFiles(u); err != nil {
 		return err
 	}
-	owner, err := c.ownerOf(u)
+	owner, err := c.userns.ownerOf(u)
 	if err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		LogPath:     ct.LogPath,
 		StopSignal:  criSignal(ct.StopSignal),
 	}
-	if r := cfg.GetLinux().GetResources(); r != nil {
+	if r := effective(u, st); r != nil {
 		out.Resources = &runtimeapi.ContainerResources{Linux: r}
 	}
 	if st.Phase == state.Exited {

@@ -14,14 +14,20 @@ import (
 	"berth/internal/spec"
 )
 
-// checkUserNamespace refuses a pod that asks for a user namespace which its handler cannot make.
-func (c *Controller) checkUserNamespace(ctx context.Context, config *runtimeapi.PodSandboxConfig, h Handler) error {
+// userNamespaces makes the namespaces of pods that may have a user namespace of their own.
+type userNamespaces struct {
+	network Network
+	can     func(ctx context.Context, handler string) error // nil: no handler can
+}
+
+// check refuses a pod that asks for a user namespace which its handler cannot make.
+func (n *userNamespaces) check(ctx context.Context, config *runtimeapi.PodSandboxConfig, h Handler) error {
 	if _, ok := spec.UserNamespace(config); !ok {
 		return nil
 	}
 	err := fmt.Errorf("this berth does not make any: %w", errdefs.ErrNotImplemented)
-	if c.userNamespaces != nil {
-		err = c.userNamespaces(ctx, h.Name)
+	if n.can != nil {
+		err = n.can(ctx, h.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("namespace_options.userns_options: runtime handler %s: user namespaces: %w", h.Name, err)
@@ -31,11 +37,11 @@ func (c *Controller) checkUserNamespace(ctx context.Context, config *runtimeapi.
 
 // createNetNS makes the network namespace of the sandbox u, which the pod's user namespace owns if the
 // pod has one.
-func (c *Controller) createNetNS(ctx context.Context, u *unit) error {
+func (n *userNamespaces) createNetNS(ctx context.Context, u *unit) error {
 	if ids, ok := spec.UserNamespace(u.sandbox.Config); ok {
-		return c.network.CreateOwnedNS(ctx, u.sandbox.NetNS, network.UserIDs(ids))
+		return n.network.CreateOwnedNS(ctx, u.sandbox.NetNS, network.UserIDs(ids))
 	}
-	return c.network.CreateNS(ctx, u.sandbox.NetNS)
+	return n.network.CreateNS(ctx, u.sandbox.NetNS)
 }
 
 // owner is the user namespace that the process of a sandbox joins.
@@ -47,11 +53,11 @@ type owner struct {
 // ownerOf opens the user namespace of the sandbox u, which its network namespace keeps. It has a path
 // for as long as it is open, which is until the OCI runtime has joined it: from then on the sandbox's
 // process is in it.
-func (c *Controller) ownerOf(u *unit) (owner, error) {
+func (n *userNamespaces) ownerOf(u *unit) (owner, error) {
 	if _, ok := spec.UserNamespace(u.sandbox.Config); !ok || u.sandbox.NetNS == "" {
 		return owner{}, nil
 	}
-	f, err := c.network.Owner(u.sandbox.NetNS)
+	f, err := n.network.Owner(u.sandbox.NetNS)
 	if err != nil {
 		return owner{}, err
 	}

@@ -34,7 +34,7 @@ func TestAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 		why := errors.New("runc is too old")
-		b.userNamespaces = func(_ context.Context, handler string) error {
+		b.userns.can = func(_ context.Context, handler string) error {
 			if handler != "runc" {
 				t.Errorf("asked for %s", handler)
 			}
@@ -53,7 +53,7 @@ func TestAUserNamespaceOwnsTheNetworkAndTheFilesOfItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := start(t, w)
-		b.userNamespaces = func(context.Context, string) error { return nil }
+		b.userns.can = func(context.Context, string) error { return nil }
 		sb, err := b.RunPodSandbox(t.Context(), mappedConfig("p1"), "")
 		if err != nil {
 			t.Fatal(err)
