@@ -55,9 +55,6 @@ func refuseContainer(cfg *runtimeapi.ContainerConfig) error {
 	if cfg.GetWindows() != nil {
 		return errWindows()
 	}
-	if err := refuseCDI(cfg); err != nil {
-		return err
-	}
 	if s := cfg.GetStopSignal(); runtimeapi.Signal_name[int32(s)] == "" {
 		return fmt.Errorf("stop_signal: %d is not known: %w", s, errdefs.ErrInvalidArgument)
 	}
@@ -78,14 +75,6 @@ func refuseContainer(cfg *runtimeapi.ContainerConfig) error {
 		}
 	}
 	return checkResources(cfg.GetLinux().GetResources())
-}
-
-// refuseCDI refuses CDI devices: without them the program would run without its hardware.
-func refuseCDI(cfg *runtimeapi.ContainerConfig) error {
-	for _, d := range cfg.GetCDIDevices() {
-		return fmt.Errorf("CDI_devices: device %q: CDI devices are not supported by this berth yet: %w", d.GetName(), errdefs.ErrNotImplemented)
-	}
-	return nil
 }
 
 func errWindows() error {
@@ -156,9 +145,6 @@ var mountOptions = []string{"noatime", "nodev", "nodiratime", "noexec", "nosuid"
 func refuseMount(m *runtimeapi.Mount) error {
 	if p := m.GetHostPath(); m.GetImage() == nil && (!path.IsAbs(p) || strings.Contains(p, "\x00")) {
 		return fmt.Errorf("mount %s: host_path %q is not absolute: %w", m.GetContainerPath(), p, errdefs.ErrInvalidArgument)
-	}
-	if m.GetImageSubPath() != "" && m.GetImage().GetImage() == "" {
-		return fmt.Errorf("mount %s: image_sub_path: it needs an image: %w", m.GetContainerPath(), errdefs.ErrInvalidArgument)
 	}
 	for _, o := range m.GetMountOptions() {
 		if !slices.Contains(mountOptions, o) {

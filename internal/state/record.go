@@ -108,6 +108,17 @@ type Container struct {
 	CreatedAt   time.Time                   `json:"createdAt"`
 	Config      *runtimeapi.ContainerConfig `json:"-"`
 	Raw         []byte                      `json:"config"` // Config on disk, as protobuf
+	// ImageVolumes are the images that the container mounts, in the order of its mounts.
+	ImageVolumes []ImageVolume `json:"imageVolumes,omitempty"`
+}
+
+// ImageVolume is an image that a container mounts. The record has it before the image's view and
+// mount are made.
+type ImageVolume struct {
+	Mount       int    `json:"mount"` // index in the container's mounts
+	ImageID     string `json:"imageID"`
+	ChainID     string `json:"chainID"`
+	Snapshotter string `json:"snapshotter"`
 }
 
 // Sandbox is what was asked for. It is written once, before anything is made.

@@ -277,7 +277,7 @@ func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ 
 func (s *imageStore) Import(context.Context, string, string) ([]image.Stored, error) {
 	return nil, errors.New("nothing is imported here")
 }
-func (s *imageStore) Unpack(context.Context, string) error { return nil }
+func (s *imageStore) Unpack(context.Context, string, string) error { return nil }
 func (s *imageStore) Tag(_ context.Context, st image.Stored, name string) error {
 	s.put(name)
 	return nil
