@@ -23,7 +23,8 @@ type Images interface {
 
 // Image serves CRI's image service.
 type Image struct {
-	runtimeapi.UnimplementedImageServiceServer
+	runtimeapi.UnsafeImageServiceServer // as in Runtime
+
 	Images Images
 	// Handlers are the names of the runtime handlers that are configured.
 	Handlers []string

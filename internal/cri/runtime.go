@@ -28,6 +28,7 @@ type Pods interface {
 	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
 	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container
 	ReopenContainerLog(ctx context.Context, id string) error
+	Updates
 }
 
 // Health answers Status and RuntimeConfig.
@@ -39,6 +40,8 @@ type Health interface {
 	Info() map[string]any
 	Handlers() []*runtimeapi.RuntimeHandler
 	SystemdCgroup() bool
+	// SetPodCIDR takes what the kubelet says of the addresses of pods, for Info.
+	SetPodCIDR(cidrs string)
 }
 
 // Events is a subscription to container events. Close ends it.
@@ -49,12 +52,14 @@ type Events interface {
 
 // Runtime serves CRI's runtime service.
 type Runtime struct {
-	runtimeapi.UnimplementedRuntimeServiceServer
-	Pods      Pods
-	Streams   Streams
-	Stats     Stats
-	Health    Health
-	Subscribe func() Events
+	runtimeapi.UnsafeRuntimeServiceServer // a new RPC does not compile: see unserved
+
+	Pods        Pods
+	Streams     Streams
+	Stats       Stats
+	Checkpoints Checkpoints
+	Health      Health
+	Subscribe   func() Events
 }
 
 // APIVersion is the version of CRI that berth serves.
@@ -110,12 +115,6 @@ func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigReques
 		d = runtimeapi.CgroupDriver_SYSTEMD
 	}
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: d}}, nil
-}
-
-// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR. berth's networks come from
-// CNI, which needs none of it.
-func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
-	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
 // RunPodSandbox makes a sandbox.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -22,6 +23,7 @@ import (
 
 	"berth/internal/asynclog"
 	"berth/internal/cgroup"
+	"berth/internal/checkpoint"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -80,10 +82,14 @@ type daemon struct {
 	streams  *stream.Service
 	server   *stream.Server
 	stats    *stats.Service
+
+	checkpoints *checkpoint.Service
+
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
 	features features
+	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
 }
 
 func (d *daemon) close() {
@@ -201,6 +207,12 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 	}
 	d.embedded, d.client = s, s.Client()
 	d.undo = append(d.undo, s.Stop)
+	if link := d.cfg.Containerd.Link; link != "" {
+		if err := s.Link(link); err != nil {
+			d.log.Info("cAdvisor in the kubelet will not find the containers: containerd's socket is not linked", "err", err)
+		}
+		d.undo = append(d.undo, func() error { return s.Unlink(link) })
+	}
 	return nil
 }
 
@@ -301,6 +313,12 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
+	d.checkpoints = checkpoint.New(checkpoint.Config{
+		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
+		Pods:    d.core.Pods,
+		Runtime: d.ctrd,
+		Logger:  d.log.Logger,
+	})
 	d.stats = stats.New(stats.Config{
 		Pods:       d.core.Pods,
 		Layers:     d.ctrd,
@@ -322,11 +340,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	server := cri.NewServer(
 		&cri.Runtime{
-			Pods:      d.core.Pods,
-			Streams:   streams{d.server, d.streams},
-			Stats:     d.stats,
-			Health:    health{d},
-			Subscribe: d.core.Subscribe,
+			Pods:        d.core.Pods,
+			Streams:     streams{d.server, d.streams},
+			Stats:       d.stats,
+			Checkpoints: d.checkpoints,
+			Health:      health{d},
+			Subscribe:   d.core.Subscribe,
 		},
 		&cri.Image{Images: d.images, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
@@ -350,6 +369,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		})
 		return nil
 	})
+	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	g.Go("streams", func() error {

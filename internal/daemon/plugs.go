@@ -41,6 +41,7 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 		ChainID:     img.ChainID,
 		Snapshotter: i.s.Snapshotter(),
 		Config:      img.Config,
+		Checkpoint:  img.Checkpoint,
 	}, nil
 }
 
@@ -79,6 +80,7 @@ func (h health) Info() map[string]any {
 		mode = h.d.cfg.Containerd.Address
 	}
 	return map[string]any{
+		"podCIDR":            h.d.podCIDR.Load(),
 		"config":             h.d.cfg,
 		"containerd":         mode,
 		"version":            version.String(),
@@ -94,6 +96,14 @@ func (h health) Handlers() []*runtimeapi.RuntimeHandler {
 		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: h.d.features.of(cmp.Or(n, h.d.cfg.DefaultRuntime))})
 	}
 	return out
+}
+
+// SetPodCIDR notes the node's pod CIDR. It is logged once for each value: who expects pods to get
+// their addresses from it finds out why they do not.
+func (h health) SetPodCIDR(cidrs string) {
+	if old := h.d.podCIDR.Swap(&cidrs); old == nil || *old != cidrs {
+		h.d.log.Info("the kubelet has sent the node's pod CIDR; the CNI configuration decides on the addresses of pods", "podCIDR", cidrs)
+	}
 }
 
 func (h health) SystemdCgroup() bool { return h.d.handlers[h.d.cfg.DefaultRuntime].SystemdCgroup }

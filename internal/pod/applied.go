@@ -25,16 +25,24 @@ func userOf(st *state.Status) *runtimeapi.ContainerUser {
 	return &runtimeapi.ContainerUser{Linux: st.Applied.User}
 }
 
-// resourcesOf is the resources in the status of a container: those that it has. Of a container that
-// an earlier berth made, only what was asked for is known.
-func resourcesOf(st *state.Status, ct *state.Container) *runtimeapi.ContainerResources {
+// effective is what a container is known to have: what it was made with, and what updates have
+// changed since. Of a container that an earlier berth made, only what was asked for is known; it is
+// nil if nothing was.
+func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
+	asked := u.container.Config.GetLinux().GetResources()
+	has := asked
 	if st.Applied != nil && st.Applied.Resources != nil {
-		return &runtimeapi.ContainerResources{Linux: st.Applied.Resources}
+		has = st.Applied.Resources
 	}
-	if r := ct.Config.GetLinux().GetResources(); r != nil {
-		return &runtimeapi.ContainerResources{Linux: r}
+	if st.Resources == nil || st.Resources.Applied == nil {
+		return has
 	}
-	return nil
+	updates := limits(st.Resources.Applied)
+	now := spec.MergeResources(has, updates)
+	if has.GetMemorySwapLimitInBytes() != 0 && spec.MergeResources(asked, updates).GetMemorySwapLimitInBytes() == 0 {
+		now.MemorySwapLimitInBytes = now.GetMemoryLimitInBytes() // nobody has asked for swap: it follows the limit
+	}
+	return now
 }
 
 // namespacesOf is the namespaces in the status of a sandbox. What was left out of the request is

@@ -42,9 +42,15 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 
 func (c *Controller) createContainer(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
+	if ref := imageRef(config); filepath.IsAbs(ref) {
+		return notRestored(ref)
+	}
 	img, err := c.images.Resolve(imageRef(config))
 	if err != nil {
 		return err
+	}
+	if img.Checkpoint {
+		return notRestored(imageRef(config))
 	}
 	if err := spec.CheckImage(img.Config); err != nil {
 		return fmt.Errorf("image %s: %w", imageRef(config), err)
@@ -169,6 +175,12 @@ func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) er
 		return err
 	}
 	return c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+}
+
+// notRestored refuses to make a container from a checkpoint.
+func notRestored(ref string) error {
+	return fmt.Errorf("image %s: it is a checkpoint of a container, or the path of one, and berth does not restore from checkpoints; name an image to run: %w",
+		ref, errdefs.ErrNotImplemented)
 }
 
 // imageRef is the image that a container asks for.

@@ -124,7 +124,9 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		LogPath:     ct.LogPath,
 		StopSignal:  criSignal(ct.StopSignal),
 		User:        userOf(st),
-		Resources:   resourcesOf(st, ct),
+	}
+	if r := effective(u, st); r != nil {
+		out.Resources = &runtimeapi.ContainerResources{Linux: r}
 	}
 	if st.Phase == state.Exited {
 		out.FinishedAt = st.Exit.At.UnixNano()

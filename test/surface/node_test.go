@@ -23,6 +23,7 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/image"
+	"berth/internal/pod"
 	"berth/internal/stats"
 	"berth/internal/stream"
 	"berth/test/sim"
@@ -59,6 +60,7 @@ func newNode(t *testing.T) *node {
 	b.Streams = execs{stream.NewServer(stream.ServerConfig{}, streams), streams}
 	b.Stats = stats.New(stats.Config{Pods: b.Core.Pods, Cgroups: t.TempDir()})
 	b.Health = healthy{}
+	b.Checkpoints = noCheckpoints{b.Core.Pods}
 	store := &imageStore{names: map[string]image.Stored{}}
 	store.put("registry.example/app:1")
 	service := image.New(store, image.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -190,6 +192,16 @@ func (e execs) ExecSync(ctx context.Context, id string, cmd []string, timeout ti
 	return e.service.ExecSync(ctx, id, cmd, timeout)
 }
 
+// noCheckpoints is a node without CRIU.
+type noCheckpoints struct{ pods *pod.Controller }
+
+func (c noCheckpoints) Checkpoint(_ context.Context, id, _ string, _ time.Duration) error {
+	if _, err := c.pods.Target(id); err != nil {
+		return err
+	}
+	return errdefs.ErrFailedPrecondition
+}
+
 // healthy is a node on which all is well.
 type healthy struct{}
 
@@ -197,6 +209,7 @@ func (healthy) Runtime() error       { return nil }
 func (healthy) Network() error       { return nil }
 func (healthy) Info() map[string]any { return map[string]any{"k": "v"} }
 func (healthy) SystemdCgroup() bool  { return false }
+func (healthy) SetPodCIDR(string)    {}
 func (healthy) Handlers() []*runtimeapi.RuntimeHandler {
 	return []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "runc"}}
 }
