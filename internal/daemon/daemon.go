@@ -307,6 +307,7 @@ func (d *daemon) openPods() error {
 		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
 		Pods:    d.core.Pods,
 		Runtime: d.ctrd,
+		Thaw:    cgroup.Thaw,
 		Logger:  d.log.Logger,
 	})
 	d.stats = stats.New(stats.Config{
@@ -353,7 +354,14 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
-	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
+	g.Go("checkpoints", func() error {
+		select {
+		case <-restored: // it asks for the containers
+			return d.checkpoints.Run(below)
+		case <-below.Done():
+			return nil
+		}
+	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	g.Go("streams", func() error {
