@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -87,6 +89,7 @@ type daemon struct {
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
 	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
+	features features
 }
 
 func (d *daemon) close() {
@@ -204,6 +207,12 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 	}
 	d.embedded, d.client = s, s.Client()
 	d.undo = append(d.undo, s.Stop)
+	if link := d.cfg.Containerd.Link; link != "" {
+		if err := s.Link(link); err != nil {
+			d.log.Info("cAdvisor in the kubelet will not find the containers: containerd's socket is not linked", "err", err)
+		}
+		d.undo = append(d.undo, func() error { return s.Unlink(link) })
+	}
 	return nil
 }
 
@@ -262,6 +271,7 @@ func (d *daemon) openPods() error {
 	if l := selinux.Open(); l != nil {
 		host.SELinux, labels = l, l
 	}
+	d.features.host = host
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
 	}
@@ -338,7 +348,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			Health:      health{d},
 			Subscribe:   d.core.Subscribe,
 		},
-		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
+		&cri.Image{Images: d.images, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// Everything below the CRI server goes on until the calls in flight have ended.
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))

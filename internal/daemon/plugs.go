@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -92,7 +93,7 @@ func (h health) Info() map[string]any {
 func (h health) Handlers() []*runtimeapi.RuntimeHandler {
 	var out []*runtimeapi.RuntimeHandler
 	for _, n := range append([]string{""}, slices.Sorted(maps.Keys(h.d.handlers))...) { // "" is the default one
-		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: &runtimeapi.RuntimeHandlerFeatures{}})
+		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: h.d.features.of(cmp.Or(n, h.d.cfg.DefaultRuntime))})
 	}
 	return out
 }
@@ -149,7 +150,7 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 			PodAnnotations:               r.PodAnnotations,
 			ContainerAnnotations:         r.ContainerAnnotations,
 		}
-		if d.embedded != nil && r.Type == "io.containerd.runc.v2" {
+		if d.embedded != nil && r.Type == runcType {
 			if h.Binary == "" {
 				h.Binary = filepath.Join(d.libexec, "runc")
 			}
@@ -157,7 +158,7 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 				h.Root = filepath.Join(d.cfg.State, "runc")
 			}
 		}
-		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == "io.containerd.runc.v2" {
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == runcType {
 			if _, err := os.Stat(logger); err == nil {
 				h.Logger = logger
 			} else {

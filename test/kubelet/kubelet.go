@@ -106,7 +106,7 @@ func (k *kubelet) stop() {
 	if err := os.Mkdir(k.dir+"/manifests", 0o750); err != nil {
 		k.t.Error(err)
 	}
-	k.eventually(k.empty) // what is left afterwards the node removes, and reports what it cannot remove
+	k.eventually(k.idle) // what is left afterwards the node removes, and reports what it cannot remove
 	k.process.Kill(syscall.SIGTERM)
 	if k.t.Failed() {
 		k.t.Logf("the kubelet's log:\n%s", k.process.Output())
@@ -133,16 +133,17 @@ func (k *kubelet) eventually(ok func() bool) bool {
 	return false
 }
 
-// empty reports whether berth runs no pod and has no container. The kubelet removes the sandboxes of
-// pods that are gone once a minute; the node removes them at the end of a test.
-func (k *kubelet) empty() bool {
+// idle reports whether berth runs no pod. The kubelet removes what is left of pods that are gone once
+// a minute; the node removes it at the end of a test.
+func (k *kubelet) idle() bool {
 	ready := &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}
 	pods, err := k.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{State: ready}})
-	if err != nil {
+	if err != nil || len(pods.GetItems()) > 0 {
 		return false
 	}
-	containers, err := k.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{})
-	return err == nil && len(pods.GetItems()) == 0 && len(containers.GetContainers()) == 0
+	running := &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}
+	containers, err := k.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{State: running}})
+	return err == nil && len(containers.GetContainers()) == 0
 }
 
 // mounts are what the kubelet has mounted, the last one first: volumes, and its own directory.

@@ -60,11 +60,11 @@ func TestAPodIsServed(t *testing.T) {
 	})
 }
 
-// gone waits until no pod runs any more and no container is left.
+// gone waits until no pod runs any more.
 func (k *kubelet) gone() {
 	k.t.Helper()
-	if !k.eventually(k.empty) {
-		k.t.Error("pods are left")
+	if !k.eventually(k.idle) {
+		k.t.Error("pods still run")
 	}
 }
 
