@@ -25,7 +25,8 @@ func resourceRows() []Row {
 			"spec.TestResourcesThatCannotBeAreRefused"),
 
 		honoured("UpdateContainerResourcesRequest.container_id", "", "pod.TestUpdatesThatCannotBe"),
-		honoured("UpdateContainerResourcesRequest.linux", "a field that is 0 or missing leaves what the container has", "test/e2e.TestAnUpdateIsInTheCgroup"),
+		honoured("UpdateContainerResourcesRequest.linux", "a field that is 0 or missing leaves what the container has; while it runs, its oom_score_adj stays, and other hugepage_limits are refused",
+			"test/e2e.TestAnUpdateIsInTheCgroup"),
 		below(refused("UpdateContainerResourcesRequest.windows", codes.InvalidArgument, "this is Linux", &runtimeapi.UpdateContainerResourcesRequest{
 			ContainerId: "any",
 			Windows:     &runtimeapi.WindowsContainerResources{CpuShares: 1},
