@@ -330,6 +330,7 @@ func (d *daemon) openPods() error {
 		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
 		Pods:    d.core.Pods,
 		Runtime: d.ctrd,
+		Thaw:    cgroup.Thaw,
 		Logger:  d.log.Logger,
 	})
 	d.stats = stats.New(stats.Config{
@@ -381,7 +382,14 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		return nil
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
-	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
+	g.Go("checkpoints", func() error {
+		select {
+		case <-restored: // it asks for the containers
+			return d.checkpoints.Run(below)
+		case <-below.Done():
+			return nil
+		}
+	})
 	g.Go("features of runtimes", func() error {
 		d.features.probe(below, d.handlers, func(handler string, err error) {
 			d.log.Warn("no features are advertised for a runtime handler: its OCI runtime cannot be asked", "handler", handler, "err", err)
