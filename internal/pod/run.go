@@ -72,7 +72,7 @@ func (c *Controller) runSandbox(ctx context.Context, u *unit) error {
 		c.obs.Event(u.id, "sandbox could not be made", err)
 		return errors.Join(fmt.Errorf("run sandbox %s: %w", u.id, err), c.teardown.undo(ctx, u, err))
 	}
-	c.obs.Event(u.id, "sandbox READY", nil, "took", time.Since(began).String())
+	c.obs.Event(u.id, "sandbox READY", nil, "name", u.sandbox.Config.GetMetadata().GetName(), "took", time.Since(began).String())
 	c.publisher.started(u)
 	return nil
 }
