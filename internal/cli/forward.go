@@ -115,8 +115,6 @@ func (f *forwarder) run(ctx context.Context, address string, ports []portPair) e
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for i, l := range listeners {
-		stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-		defer stop()
 		wg.Go(func() {
 			for {
 				conn, err := l.Accept()
@@ -133,6 +131,9 @@ func (f *forwarder) run(ctx context.Context, address string, ports []portPair) e
 		})
 	}
 	<-ctx.Done()
+	for _, l := range listeners {
+		_ = l.Close()
+	}
 	return nil
 }
 

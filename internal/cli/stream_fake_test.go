@@ -26,7 +26,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// codeError is how cri-streaming is told of an exit code.
+// codeError is how cri-streaming gets an exit code.
 type codeError int
 
 func (c codeError) Error() string   { return fmt.Sprint("ended with ", int(c)) }

@@ -156,7 +156,7 @@ const probed = `
     image: a
     startupProbe: {exec: {command: [up]}, periodSeconds: 5, failureThreshold: 4}
     readinessProbe: {exec: {command: [ready]}, periodSeconds: 1}
-    livenessProbe: {exec: {command: [live]}, initialDelaySeconds: 3, periodSeconds: 2, failureThreshold: 2}
+    livenessProbe: {exec: {command: [live]}, initialDelaySeconds: 3, periodSeconds: 2, failureThreshold: 4}
 `
 
 func TestWatchProbes(t *testing.T) {

@@ -29,6 +29,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/nri"
 	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
@@ -78,6 +79,7 @@ type daemon struct {
 	streams  *stream.Service
 	server   *stream.Server
 	stats    *stats.Service
+	nri      *nri.Service         // nil if there are no plug-ins
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
@@ -263,6 +265,9 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	if err := d.openNRI(); err != nil {
+		return err
+	}
 	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
@@ -285,7 +290,9 @@ func (d *daemon) openPods() error {
 			Images:  images{d.images},
 			Store:   d.store,
 			Labels:  labels,
+			Hooks:   d.hooks(),
 		},
+		Removed:       d.removed,
 		Load:          d.store.Load,
 		Restored:      d.kernel.ForgetUnclaimed,
 		Follow:        d.ctrd.Follow,
@@ -342,6 +349,17 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("images", func() error { return d.images.Run(below) })
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
+	if d.nri != nil {
+		g.Go("NRI plug-ins", func() error {
+			select {
+			case <-below.Done():
+				return nil
+			case <-restored:
+			}
+			persist(below, d.log, "serve NRI plug-ins", d.nri.Run)
+			return nil
+		})
+	}
 	g.Go("streams", func() error {
 		select {
 		case <-below.Done():

@@ -79,6 +79,7 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	c.obs.Event(id, "container CREATED", nil,
 		"name", u.pod.sandbox.Config.GetMetadata().GetName()+"/"+u.container.Config.GetMetadata().GetName(),
 		"took", time.Since(began).String())
+	c.hookCreated(ctx, u)
 	c.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return nil
 }
