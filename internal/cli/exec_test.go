@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"regexp"
 	"strings"
@@ -162,22 +163,24 @@ func TestPortForward(t *testing.T) {
 	out, done := begin(ctx, at, "port-forward", "web", "0:80", "0:9")
 	out.until(t, "to port 80 of pod web", "to port 9 of pod web")
 	addresses := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(out.String(), -1)
+	var conns []*net.TCPConn
 	for range 3 { // side by side
 		conn := dial(t, addresses[0])
 		if _, err := io.WriteString(conn, "hello"); err != nil {
 			t.Fatal(err)
 		}
-		defer func() {
-			_ = conn.CloseWrite()
-			if b, err := io.ReadAll(conn); string(b) != `port 80 got "hello"` {
-				t.Errorf("got %q: %v", b, err)
-			}
-		}()
+		conns = append(conns, conn)
 	}
 	if b, _ := io.ReadAll(dial(t, addresses[1])); len(b) > 0 {
 		t.Errorf("got %q", b)
 	}
 	out.until(t, "port 9: ", "connection refused")
+	for _, conn := range conns {
+		_ = conn.CloseWrite()
+		if b, err := io.ReadAll(conn); string(b) != `port 80 got "hello"` {
+			t.Errorf("got %q: %v", b, err)
+		}
+	}
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -48,19 +48,8 @@ func (p *prober) watch(ctx context.Context, changed func(healthy bool, why error
 		} else {
 			good, failed = 0, failed+1
 		}
-		now := healthy
-		switch {
-		case good >= p.probe.SuccessThreshold:
-			now = true
-		case failed >= p.probe.FailureThreshold:
-			now = false
-		default:
-			if !pause(ctx, seconds(p.probe.PeriodSeconds)) {
-				return
-			}
-			continue
-		}
-		if now != healthy || !known {
+		enough := good >= p.probe.SuccessThreshold || failed >= p.probe.FailureThreshold
+		if now := err == nil; enough && (now != healthy || !known) {
 			healthy, known = now, true
 			if !changed(healthy, err) {
 				return

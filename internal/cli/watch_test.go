@@ -76,7 +76,7 @@ func watched(t *testing.T, spec string) (*player, *direct, *lines) {
 }
 
 // watch starts app and watches it.
-func (p *player) startAndWatch(t *testing.T, ctx context.Context) (int32, error) { //nolint:revive // t first reads better
+func (p *player) startAndWatch(t *testing.T, ctx context.Context) (int32, error) {
 	t.Helper()
 	ct, err := p.start(ctx, p.plan.Containers[0], 0)
 	if err != nil {

@@ -109,7 +109,7 @@ func check(before, after *specs.Spec) error {
 		}
 	}
 	for _, d := range after.Linux.Devices {
-		if !filepath.IsAbs(d.Path) || !strings.Contains("bcup", d.Type) || len(d.Type) != 1 {
+		if !filepath.IsAbs(d.Path) || !slices.Contains([]string{"b", "c", "u", "p"}, d.Type) {
 			bad("a device %q of the type %q cannot be made", d.Path, d.Type)
 		}
 	}

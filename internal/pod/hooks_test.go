@@ -181,6 +181,7 @@ func TestWhatAHookIsAskedAboutIsNotThereYet(t *testing.T) {
 		if err := b.StartContainer(t.Context(), c); err == nil {
 			t.Error("a start that a hook refused succeeded")
 		}
+		synctest.Wait() // the lane settles it
 		b.expect(c, exited, 128, "StartError")
 	})
 }
