@@ -18,6 +18,7 @@ const (
 	created    kind = "PostCreateContainer"
 	started    kind = "PostStartContainer"
 	stopped    kind = "StopContainer"
+	updated    kind = "PostUpdateContainer"
 	removed    kind = "RemoveContainer"
 	podStopped kind = "StopPodSandbox"
 	podRemoved kind = "RemovePodSandbox"
@@ -56,6 +57,8 @@ func (s *Service) deliver(ctx context.Context, e event) {
 			resp, err := s.plugins.StopContainer(ctx, &api.StopContainerRequest{Pod: e.pod, Container: e.container})
 			s.ask(resp.GetUpdate(), nil)
 			return err
+		case updated:
+			return s.plugins.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: e.pod, Container: e.container})
 		case removed:
 			return s.plugins.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: e.pod, Container: e.container})
 		case podStopped:

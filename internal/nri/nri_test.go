@@ -171,6 +171,7 @@ type plugin struct {
 	hang   map[string]chan struct{} // by what it is asked; it waits until that is closed
 	fail   map[string]error
 	adjust *api.ContainerAdjustment
+	shares uint64 // what UpdateContainer makes of the CPU shares
 	update []*api.ContainerUpdate
 }
 
@@ -232,6 +233,22 @@ func (p *plugin) CreateContainer(ctx context.Context, _ *api.PodSandbox, c *api.
 
 func (p *plugin) StartContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) error {
 	return p.note(ctx, "start "+c.GetId())
+}
+
+func (p *plugin) UpdateContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	if p.shares == 0 {
+		return nil, p.note(ctx, "update "+c.GetId())
+	}
+	own, other := &api.ContainerUpdate{}, &api.ContainerUpdate{}
+	own.SetContainerId(c.GetId())
+	own.SetLinuxCPUShares(p.shares)
+	other.SetContainerId("other")
+	other.SetLinuxCPUShares(1)
+	return []*api.ContainerUpdate{own, other}, p.note(ctx, fmt.Sprint("update ", c.GetId(), " ", r.GetCpu().GetShares().GetValue()))
+}
+
+func (p *plugin) PostUpdateContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.note(ctx, "updated "+c.GetId())
 }
 
 func (p *plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
@@ -502,4 +519,20 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	if dropped != 7 || first != 7 {
 		t.Errorf("dropped %d; %d is first", dropped, first)
 	}
+}
+
+func TestAPluginChangesAnUpdate(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	r := &runtimeapi.LinuxContainerResources{CpuShares: 5, MemoryLimitInBytes: 1 << 20, OomScoreAdj: 3}
+	c := container("c", "p")
+	if got, err := s.Updating(t.Context(), c, r); err != nil || got != r {
+		t.Errorf("without a plug-in: %v %v", got, err)
+	}
+	p := join(t, s, &plugin{shares: 77})
+	got, err := s.Updating(t.Context(), c, r)
+	if err != nil || got.GetCpuShares() != 77 || got.GetMemoryLimitInBytes() != 1<<20 || got.GetOomScoreAdj() != 3 || r.GetCpuShares() != 5 {
+		t.Errorf("got %v %v", got, err)
+	}
+	s.Updated(t.Context(), c, got)
+	until(t, "the plug-in is notified", func() bool { return p.has("update c 5") && p.has("updated c") && pods.called("update other 1") })
 }
