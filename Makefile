@@ -65,8 +65,11 @@ TESTFLAGS  = -vet=all -timeout 15m $(if $(RUN),-run '$(RUN)')
 # other user sees.
 UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all')
 
+# The package whose tests need a kubelet; make test-kubelet runs them.
+KUBELET := test/kubelet
+
 # $(call select,unit,host) is shell code that splits the packages of PKG into two variables.
-select = all=$$(go list $(PKG)); \
+select = all=$$(go list $(PKG) | grep -vxF berth/$(KUBELET) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(HOST:%=-e berth/%) <<<"$$all" || true)
 
@@ -106,6 +109,10 @@ fault: ## Test real containers under faults, as root: make fault ROUNDS=10 repea
 .PHONY: test-guest
 test-guest: setup tools build ## Test what depends on the kernel on an older one: make test-guest SUITES='test/e2e:OOM'
 	test/guest/tests $(SUITES)
+
+.PHONY: test-kubelet
+test-kubelet: setup tools build $(BUILD)/bin/kubelet ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m
@@ -168,6 +175,11 @@ $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && go build -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
 
+$(BUILD)/bin/kubelet: tools/kubelet/go.mod tools/kubelet/go.sum
+	cd tools/kubelet && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/kubelet
+	@touch $@
+
 PREFIX  ?= /usr/local
 DESTDIR ?=
 .PHONY: install
@@ -193,4 +205,4 @@ clean: ## Remove build/
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	  /^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

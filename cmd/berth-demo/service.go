@@ -47,6 +47,7 @@ func start(ctx context.Context, binary, dir string, verbose bool) (*service, err
 		"--state", filepath.Join(dir, "run"),
 		"--address", s.address,
 		"--cni-conf-dir", filepath.Join(dir, "net.d"),
+		"--set", "containerd.link=",
 		"--set", "network.netns_dir="+filepath.Join(dir, "netns"),
 		"--set", "network.default_bridge="+bridge,
 		"--set", "network.default_subnet="+subnet)

@@ -47,6 +47,7 @@ type Log struct {
 type Containerd struct {
 	Address     string `toml:"address" doc:"Socket of a containerd that runs already. It must not load its own CRI plug-in. Empty: containerd runs inside berth."`
 	Snapshotter string `toml:"snapshotter" doc:"Snapshotter for images and writable layers."`
+	Link        string `toml:"link" doc:"Symbolic link to the socket of the containerd inside berth, for the cAdvisor in the kubelet, which looks at this path alone. Not made where something else is. Empty: none."`
 }
 
 // Network configures CNI.
@@ -167,7 +168,7 @@ func Default() Config {
 		Address:        "/run/berth/berth.sock",
 		DefaultRuntime: "runc",
 		Log:            Log{Level: "info", Format: "text"},
-		Containerd:     Containerd{Snapshotter: "overlayfs"},
+		Containerd:     Containerd{Snapshotter: "overlayfs", Link: "/run/containerd/containerd.sock"},
 		Network: Network{
 			ConfDir:       "/etc/cni/net.d",
 			BinDirs:       []string{"/opt/cni/bin"},

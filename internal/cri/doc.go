@@ -7,7 +7,9 @@
 // # Promises
 //
 //   - Bad input is InvalidArgument and the error names the field; what does not exist is NotFound;
-//     what berth does not support is Unimplemented. No other room chooses a code.
+//     what berth does not support is Unimplemented, with the reason (unserved.go). No other room
+//     chooses a code.
+//   - The streams of lists have what the lists have, in messages of a bounded size (chunks.go).
 //   - A caller with a deadline gets an answer a little before it: an error that reaches nobody
 //     cannot say what the call was waiting for.
 //   - When berth is asked to stop, no call fails and each stream ends once ([Server.Drain]),

@@ -28,6 +28,7 @@ type Pods interface {
 	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
 	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container
 	ReopenContainerLog(ctx context.Context, id string) error
+	Updates
 }
 
 // Health answers Status and RuntimeConfig.
@@ -39,6 +40,8 @@ type Health interface {
 	Info() map[string]any
 	Handlers() []*runtimeapi.RuntimeHandler
 	SystemdCgroup() bool
+	// SetPodCIDR takes what the kubelet says of the addresses of pods, for Info.
+	SetPodCIDR(cidrs string)
 }
 
 // Events is a subscription to container events. Close ends it.
@@ -49,12 +52,14 @@ type Events interface {
 
 // Runtime serves CRI's runtime service.
 type Runtime struct {
-	runtimeapi.UnimplementedRuntimeServiceServer
-	Pods      Pods
-	Streams   Streams
-	Stats     Stats
-	Health    Health
-	Subscribe func() Events
+	runtimeapi.UnsafeRuntimeServiceServer // a new RPC does not compile: see unserved
+
+	Pods        Pods
+	Streams     Streams
+	Stats       Stats
+	Checkpoints Checkpoints
+	Health      Health
+	Subscribe   func() Events
 }
 
 // APIVersion is the version of CRI that berth serves.
@@ -80,7 +85,7 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 			cond(runtimeapi.NetworkReady, "NetworkPluginNotReady", r.Health.Network()),
 		}},
 		RuntimeHandlers: r.Health.Handlers(),
-		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		Features:        features(),
 	}
 	if req.GetVerbose() {
 		resp.Info = map[string]string{}
@@ -95,6 +100,14 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 	return resp, nil
 }
 
+// features are what every container can ask for here, whatever runtime handler it has.
+func features() *runtimeapi.RuntimeFeatures {
+	return &runtimeapi.RuntimeFeatures{
+		SupplementalGroupsPolicy: true,
+		MountOptions:             true,
+	}
+}
+
 // RuntimeConfig reports the cgroup driver, so that the kubelet uses the same one.
 func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	d := runtimeapi.CgroupDriver_CGROUPFS
@@ -102,12 +115,6 @@ func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigReques
 		d = runtimeapi.CgroupDriver_SYSTEMD
 	}
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: d}}, nil
-}
-
-// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR. berth's networks come from
-// CNI, which needs none of it.
-func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
-	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
 // RunPodSandbox makes a sandbox.
@@ -135,11 +142,6 @@ func checkSandbox(c *runtimeapi.PodSandboxConfig) error {
 	for field, v := range map[string]string{"name": m.GetName(), "namespace": m.GetNamespace(), "uid": m.GetUid()} {
 		if strings.ContainsAny(v, "/\x00\n") || v == ".." || len(v) > 253 {
 			return invalid("run sandbox: config.metadata.%s %q contains what a name must not contain, or is too long", field, v)
-		}
-	}
-	for _, p := range c.GetPortMappings() {
-		if p.GetHostPort() < 0 || p.GetHostPort() > 65535 || p.GetContainerPort() < 0 || p.GetContainerPort() > 65535 {
-			return invalid("run sandbox: port mapping %d:%d is out of range", p.GetHostPort(), p.GetContainerPort())
 		}
 	}
 	return nil

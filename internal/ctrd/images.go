@@ -65,6 +65,7 @@ type parsed struct {
 	chainID      string
 	size         int64
 	config       ocispec.ImageConfig
+	checkpoint   bool
 }
 
 // NewImages wraps a client, which the caller closes. There is one in a process: where images are
@@ -133,6 +134,8 @@ func (i *Images) read(ctx context.Context, img images.Image) (image.Stored, erro
 		Size:    p.size,
 		Config:  p.config,
 		Pinned:  img.Labels[labelPinned] == "pinned",
+
+		Checkpoint: p.checkpoint,
 	}, nil
 }
 
@@ -147,10 +150,11 @@ func (i *Images) parse(ctx context.Context, img images.Image) (parsed, error) {
 		return p, err
 	}
 	c := containerd.NewImage(i.bounded, img)
-	desc, err := c.Config(ctx)
+	manifest, err := images.Manifest(ctx, cs, img.Target, c.Platform())
 	if err != nil {
 		return parsed{}, err
 	}
+	desc := manifest.Config
 	b, err := content.ReadBlob(ctx, cs, desc)
 	if err != nil {
 		return parsed{}, fmt.Errorf("configuration: %w", err)
@@ -162,7 +166,7 @@ func (i *Images) parse(ctx context.Context, img images.Image) (parsed, error) {
 	if p.size, err = c.Size(ctx); err != nil {
 		return parsed{}, fmt.Errorf("size: %w", err)
 	}
-	p.configDigest = desc.Digest
+	p.configDigest, p.checkpoint = desc.Digest, isCheckpoint(manifest.Annotations)
 	i.parsed.Put(key, p, kept)
 	return p, nil
 }

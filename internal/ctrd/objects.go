@@ -111,6 +111,18 @@ func (c *Containerd) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 	return &s, nil
 }
 
+// UpdateSpec replaces the OCI specification of a container object.
+func (c *Containerd) UpdateSpec(ctx context.Context, id string, s *specs.Spec) error {
+	a, err := typeurl.MarshalAny(s)
+	if err != nil {
+		return fmt.Errorf("encode spec of %s: %w", id, err)
+	}
+	if _, err := c.client.ContainerService().Update(ns(ctx), containers.Container{ID: id, Spec: a}, "spec"); err != nil {
+		return fmt.Errorf("replace spec of container object %s: %w", id, native(err))
+	}
+	return nil
+}
+
 // PrepareSnapshot makes a writable layer.
 func (c *Containerd) PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error {
 	_, err := c.client.SnapshotService(snapshotter).Prepare(ns(ctx), key, chainID, snapshots.WithLabels(map[string]string{

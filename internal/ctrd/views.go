@@ -19,8 +19,8 @@ import (
 const (
 	// viewPrefix begins the names of views: of the lease and of the snapshot, which have the same.
 	viewPrefix = "berth-view-"
-	// viewUndo is how long removing a view may take, whatever became of the call that made it.
-	viewUndo = 10 * time.Second
+	// viewTimeout is how long making a view, and removing it, may take when containerd hangs.
+	viewTimeout = time.Minute
 )
 
 // prepareMounts sets where images are mounted to be read, and unmounts what an earlier berth had
@@ -45,28 +45,61 @@ func prepareMounts(dir string) error {
 }
 
 // view mounts an image's root for the time of f: read-only, and so that nothing in it acts on the
-// host. A device node in an image is only a file to berth.
-func (i *Images) view(ctx context.Context, chainID string, f func(root string) error) (err error) {
+// host. A device node in an image is only a file to berth. When ctx ends, view returns at once,
+// also while containerd hangs, and what is made meanwhile is removed in the background.
+func (i *Images) view(ctx context.Context, chainID string, f func(root string) error) error {
 	key := fmt.Sprintf("%s%d-%d-%d", viewPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
 	i.views.Store(key, nil)
-	defer i.views.Delete(key)
-	ctx = ns(ctx)
-	lctx, _, err := i.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(LabelOwner, i.cfg.Owner), leases.WithExpiration(10*time.Minute))
-	if err != nil {
-		return fmt.Errorf("view image: %w", native(err))
-	}
+	// Nothing interrupts these calls: the outcome of one that was interrupted is not known, and a
+	// lease that containerd makes after it was deleted would stay.
+	detached := ns(context.WithoutCancel(ctx))
+	var mounts []mount.Mount
+	var failed error
+	made, removed := make(chan struct{}), make(chan struct{})
+	used := make(chan struct{})
+	go func() {
+		defer close(removed)
+		mounts, failed = i.makeView(detached, key, chainID)
+		close(made)
+		<-used
+		i.removeView(detached, key)
+	}()
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewUndo)
-		defer cancel()
-		if uerr := i.unview(ctx, key); uerr != nil {
-			i.cfg.Logger.Warn("view of an image cannot be removed now, the next sweep does", "view", key, "err", uerr)
+		close(used)
+		select {
+		case <-removed:
+		case <-ctx.Done():
 		}
 	}()
-	ms, err := i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
-	if err != nil {
-		return fmt.Errorf("view image: %w", native(err))
+	select {
+	case <-made:
+	case <-ctx.Done():
+		return fmt.Errorf("view image: %w", ctx.Err())
 	}
-	return mount.WithReadonlyTempMount(lctx, inert(ms), f)
+	if failed != nil {
+		return fmt.Errorf("view image: %w", failed)
+	}
+	return mount.WithReadonlyTempMount(ns(ctx), inert(mounts), f)
+}
+
+func (i *Images) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
+	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+	defer cancel()
+	lctx, _, err := i.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(LabelOwner, i.cfg.Owner), leases.WithExpiration(10*time.Minute))
+	if err != nil {
+		return nil, native(err)
+	}
+	mounts, err := i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
+	return mounts, native(err)
+}
+
+func (i *Images) removeView(ctx context.Context, key string) {
+	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+	defer cancel()
+	defer i.views.Delete(key)
+	if err := i.unview(ctx, key); err != nil {
+		i.cfg.Logger.Warn("view of an image cannot be removed now, the next sweep does, or containerd once its lease has ended", "view", key, "err", err)
+	}
 }
 
 // inert adds the options by which devices, programs and set-user-ID bits mean nothing in a mount.

@@ -6,9 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -20,6 +23,7 @@ import (
 
 	"berth/internal/asynclog"
 	"berth/internal/cgroup"
+	"berth/internal/checkpoint"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
@@ -79,10 +83,15 @@ type daemon struct {
 	streams  *stream.Service
 	server   *stream.Server
 	stats    *stats.Service
-	nri      *nri.Service         // nil if there are no plug-ins
+	nri      *nri.Service // nil if there are no plug-ins
+
+	checkpoints *checkpoint.Service
+
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
+	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
+	features features
 }
 
 func (d *daemon) close() {
@@ -200,6 +209,12 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 	}
 	d.embedded, d.client = s, s.Client()
 	d.undo = append(d.undo, s.Stop)
+	if link := d.cfg.Containerd.Link; link != "" {
+		if err := s.Link(link); err != nil {
+			d.log.Info("cAdvisor in the kubelet will not find the containers: containerd's socket is not linked", "err", err)
+		}
+		d.undo = append(d.undo, func() error { return s.Unlink(link) })
+	}
 	return nil
 }
 
@@ -258,6 +273,7 @@ func (d *daemon) openPods() error {
 	if l := selinux.Open(); l != nil {
 		host.SELinux, labels = l, l
 	}
+	d.features.host = host
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
 	}
@@ -304,6 +320,12 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
+	d.checkpoints = checkpoint.New(checkpoint.Config{
+		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
+		Pods:    d.core.Pods,
+		Runtime: d.ctrd,
+		Logger:  d.log.Logger,
+	})
 	d.stats = stats.New(stats.Config{
 		Pods:       d.core.Pods,
 		Layers:     d.ctrd,
@@ -325,13 +347,14 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	server := cri.NewServer(
 		&cri.Runtime{
-			Pods:      d.core.Pods,
-			Streams:   streams{d.server, d.streams},
-			Stats:     d.stats,
-			Health:    health{d},
-			Subscribe: d.core.Subscribe,
+			Pods:        d.pods(),
+			Streams:     streams{d.server, d.streams},
+			Stats:       d.stats,
+			Checkpoints: d.checkpoints,
+			Health:      health{d},
+			Subscribe:   d.core.Subscribe,
 		},
-		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
+		&cri.Image{Images: d.images, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// Everything below the CRI server goes on until the calls in flight have ended.
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
@@ -347,6 +370,13 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
+	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
+	g.Go("features of runtimes", func() error {
+		d.features.probe(below, d.handlers, func(handler string, err error) {
+			d.log.Warn("no features are advertised for a runtime handler: its OCI runtime cannot be asked", "handler", handler, "err", err)
+		})
+		return nil
+	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	if d.nri != nil {

@@ -4,12 +4,15 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cri"
 	"berth/internal/nri"
 	"berth/internal/pod"
+	"berth/internal/spec"
 	"berth/internal/version"
 )
 
@@ -30,6 +33,7 @@ func (d *daemon) openNRI() error {
 		Version:             version.String(),
 		Pods:                extended{d},
 		Spec:                d.ctrd.Spec,
+		Update:              extended{d}.update,
 		Logger:              d.log.Logger,
 	})
 	return err
@@ -58,6 +62,41 @@ func (e extended) Target(id string) (pod.Target, error) { return e.d.core.Pods.T
 
 func (e extended) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
 	return e.d.core.Pods.StopContainer(ctx, id, timeout)
+}
+
+func (e extended) update(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
+	return e.d.core.Pods.UpdateContainerResources(ctx, id, r)
+}
+
+// pods is the controller as CRI calls it: updates of resources go past the plug-ins first.
+func (d *daemon) pods() cri.Pods {
+	if d.nri == nil {
+		return d.core.Pods
+	}
+	return relaying{d.core.Pods, d.nri}
+}
+
+// relaying is a controller whose updates plug-ins take part in.
+type relaying struct {
+	*pod.Controller
+	plugins *nri.Service
+}
+
+// UpdateContainerResources changes what a container may use, as plug-ins have adjusted it.
+func (r relaying) UpdateContainerResources(ctx context.Context, id string, asked *runtimeapi.LinuxContainerResources) error {
+	t, err := r.Target(id)
+	if err != nil || t.ID == t.PodID || spec.CheckResources(asked) != nil {
+		return r.Controller.UpdateContainerResources(ctx, id, asked) // it says what is wrong
+	}
+	adjusted, err := r.plugins.Updating(ctx, t, asked)
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", t.ID, err)
+	}
+	if err := r.Controller.UpdateContainerResources(ctx, t.ID, adjusted); err != nil {
+		return err
+	}
+	r.plugins.Updated(ctx, t, adjusted)
+	return nil
 }
 
 // removed passes on that the record of something was deleted.

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -40,6 +41,7 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 		ChainID:     img.ChainID,
 		Snapshotter: i.s.Snapshotter(),
 		Config:      img.Config,
+		Checkpoint:  img.Checkpoint,
 	}, nil
 }
 
@@ -78,6 +80,7 @@ func (h health) Info() map[string]any {
 		mode = h.d.cfg.Containerd.Address
 	}
 	return map[string]any{
+		"podCIDR":            h.d.podCIDR.Load(),
 		"config":             h.d.cfg,
 		"containerd":         mode,
 		"version":            version.String(),
@@ -90,9 +93,17 @@ func (h health) Info() map[string]any {
 func (h health) Handlers() []*runtimeapi.RuntimeHandler {
 	var out []*runtimeapi.RuntimeHandler
 	for _, n := range append([]string{""}, slices.Sorted(maps.Keys(h.d.handlers))...) { // "" is the default one
-		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: &runtimeapi.RuntimeHandlerFeatures{}})
+		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: h.d.features.of(cmp.Or(n, h.d.cfg.DefaultRuntime))})
 	}
 	return out
+}
+
+// SetPodCIDR notes the node's pod CIDR. It is logged once for each value: who expects pods to get
+// their addresses from it finds out why they do not.
+func (h health) SetPodCIDR(cidrs string) {
+	if old := h.d.podCIDR.Swap(&cidrs); old == nil || *old != cidrs {
+		h.d.log.Info("the kubelet has sent the node's pod CIDR; the CNI configuration decides on the addresses of pods", "podCIDR", cidrs)
+	}
 }
 
 func (h health) SystemdCgroup() bool { return h.d.handlers[h.d.cfg.DefaultRuntime].SystemdCgroup }
@@ -139,7 +150,7 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 			PodAnnotations:               r.PodAnnotations,
 			ContainerAnnotations:         r.ContainerAnnotations,
 		}
-		if d.embedded != nil && r.Type == "io.containerd.runc.v2" {
+		if d.embedded != nil && r.Type == runcType {
 			if h.Binary == "" {
 				h.Binary = filepath.Join(d.libexec, "runc")
 			}
@@ -147,7 +158,7 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 				h.Root = filepath.Join(d.cfg.State, "runc")
 			}
 		}
-		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == "io.containerd.runc.v2" {
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == runcType {
 			if _, err := os.Stat(logger); err == nil {
 				h.Logger = logger
 			} else {

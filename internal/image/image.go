@@ -22,6 +22,8 @@ type Stored struct {
 	Size    int64
 	Config  ocispec.ImageConfig // shared by all names of the image: read-only
 	Pinned  bool
+	// Checkpoint says that the image is not one to run, but holds a checkpoint of a container.
+	Checkpoint bool
 }
 
 // Backend is containerd's image store.

@@ -38,6 +38,7 @@ type Controller struct {
 	statuses  *statuses
 	describer *describer
 	publisher *publisher
+	updater   *updater
 	witnesses *witnesses
 	settler   *settler
 	teardown  *teardown
@@ -78,6 +79,15 @@ func New(cfg Config, p Ports) *Controller {
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
 	c.publisher = &publisher{p.Feed, c.statuses, c.units}
+	c.updater = &updater{
+		host:    cfg.Host,
+		runtime: p.Runtime,
+		lanes:   c.lanes,
+		ops:     c.ops,
+		obs:     p.Observer,
+		waiting: map[string][]*updateWaiter{},
+		last:    map[string]error{},
+	}
 	c.witnesses = &witnesses{
 		units:     c.units,
 		processes: c.processes,
@@ -213,6 +223,8 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 		return c.settler.settle(ctx, u)
 	case StepRelease:
 		return c.teardown.release(ctx, u, a.N == 1)
+	case StepUpdate:
+		return c.updater.apply(ctx, u)
 	case StepNotify:
 		return c.settler.notify(ctx, u)
 	}

@@ -71,6 +71,12 @@ func (d *describer) document(ctx context.Context, u *unit, info map[string]any) 
 func describe(u *unit) map[string]any {
 	st := u.now()
 	m := map[string]any{"phase": st.Phase, "holds": st.Holds, "process": st.Process, "stopping": st.Stopping}
+	if st.Resources != nil {
+		m["resources"] = st.Resources
+	}
+	if st.PodResources != nil {
+		m["podResources"] = st.PodResources
+	}
 	if !st.Exit.Zero() {
 		m["exit"] = st.Exit
 	}

@@ -8,7 +8,7 @@
 // What people ask for is a method of [Controller]. It works on one [unit], a sandbox or a container,
 // and commits each step before the next effect outside:
 //
-//	run.go  create.go  start.go  stop.go  remove.go  query.go
+//	run.go  create.go  start.go  update.go  stop.go  remove.go  query.go
 //
 // What happens by itself begins with a fact from any witness, or with a comparison of the records
 // with the outside, and goes down the lane of the unit:

@@ -85,6 +85,13 @@ func (e *evidence) noticedAt() time.Time {
 	return e.since
 }
 
+// hasEnded reports whether a fact that counts has arrived.
+func (e *evidence) hasEnded() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.fact.Zero()
+}
+
 // abandon notes that a start was given up. The first reason stands.
 func (e *evidence) abandon(why error) {
 	e.mu.Lock()

@@ -65,6 +65,7 @@ type fakeTask struct {
 	code           uint32
 	at             time.Time
 	done           chan struct{}
+	updates        []*specs.LinuxResources
 }
 
 func newWorld() *world {
@@ -157,7 +158,41 @@ func (w fakeRuntime) PrepareSnapshot(ctx context.Context, _, key, _ string) erro
 func (w fakeRuntime) DeleteSnapshot(ctx context.Context, _, key string) error {
 	return w.unmake(ctx, "snapshot", key)
 }
-func (w fakeRuntime) Spec(context.Context, string) (*specs.Spec, error) { return &specs.Spec{}, nil }
+func (w fakeRuntime) Spec(ctx context.Context, id string) (*specs.Spec, error) {
+	if err := w.step(ctx, "spec", id); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.specs[id]
+	if s == nil {
+		return &specs.Spec{}, nil
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	out := &specs.Spec{}
+	return out, json.Unmarshal(b, out)
+}
+func (w fakeRuntime) UpdateSpec(ctx context.Context, id string, s *specs.Spec) error {
+	if err := w.step(ctx, "update-spec", id); err != nil {
+		return err
+	}
+	w.set(func() { w.specs[id] = s })
+	return nil
+}
+func (w fakeRuntime) UpdateTask(ctx context.Context, id string, r *specs.LinuxResources) error {
+	if err := w.step(ctx, "update-task", id); err != nil {
+		return err
+	}
+	t := w.task(id)
+	if t == nil {
+		return errdefs.ErrNotFound
+	}
+	w.set(func() { t.updates = append(t.updates, r) })
+	return nil
+}
 
 func (w fakeRuntime) CreateTask(ctx context.Context, r TaskRequest) (uint32, error) {
 	if err := w.step(ctx, "create-task", r.ID); err != nil {
@@ -507,7 +542,7 @@ func (fakeImages) Resolve(ref string) (Image, error) {
 	if ref == "absent" {
 		return Image{}, errdefs.ErrNotFound
 	}
-	return Image{ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
+	return Image{Checkpoint: ref == "checkpoint", ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
 func (fakeImages) Name(string) string                                    { return "" }
 func (fakeImages) Unpack(context.Context, Image) error                   { return nil }

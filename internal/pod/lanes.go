@@ -17,6 +17,7 @@ const (
 	StepSettle    Step = "settle"
 	StepRelease   Step = "release"
 	StepNotify    Step = "notify" // the hooks, of a settled exit
+	StepUpdate    Step = "update" // of the resources of a container
 	StepReap      Step = "reap"   // of an ID that has no unit
 )
 
@@ -32,6 +33,9 @@ const (
 	// Hook is the lane of the hooks that are called after an exit was settled, so that a plug-in
 	// that hangs holds up neither the release nor anything else.
 	Hook Purpose = "hooks"
+	// Change is the lane of changes to a container's resources, so that a shim that hangs in one holds
+	// up nothing else.
+	Change Purpose = "resources"
 )
 
 // LaneKey names a lane.
@@ -67,10 +71,17 @@ func (l *lanes) settle(u *unit)    { l.runner.Offer(LaneKey{ID: u.id}, StepSettl
 func (l *lanes) correct(u *unit)   { l.runner.Offer(LaneKey{u.id, Correction}, StepSettle) }
 func (l *lanes) release(u *unit)   { l.runner.Offer(LaneKey{ID: u.id}, StepRelease) }
 func (l *lanes) notify(u *unit)    { l.runner.Offer(LaneKey{u.id, Hook}, StepNotify) }
+func (l *lanes) update(u *unit)    { l.runner.Offer(LaneKey{u.id, Change}, StepUpdate) }
 func (l *lanes) reap(id string)    { l.runner.Offer(LaneKey{ID: id}, StepReap) }
 
 // poke has the lane of an ID try now what it would try later.
 func (l *lanes) poke(id string) { l.runner.Poke(LaneKey{ID: id}) }
+
+// updateNow schedules the update of u, for somebody who waits for it.
+func (l *lanes) updateNow(u *unit) {
+	l.update(u)
+	l.runner.Poke(LaneKey{u.id, Change})
+}
 
 // releaseNow schedules the release of u, for somebody who waits for it.
 func (l *lanes) releaseNow(u *unit) {

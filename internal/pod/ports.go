@@ -126,8 +126,14 @@ type Runtime interface {
 	// Sandboxer returns a sandbox controller of containerd's.
 	Sandboxer(name string) Sandboxer
 
-	// Spec returns the OCI spec of a container object, for the verbose status.
+	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
+	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and left everything as
+	// it was; after any other error but ErrNotFound it may have carried out the change.
+	UpdateTask(ctx context.Context, id string, r *specs.LinuxResources) error
+
+	// Spec returns the OCI spec of a container object, UpdateSpec replaces it.
 	Spec(ctx context.Context, id string) (*specs.Spec, error)
+	UpdateSpec(ctx context.Context, id string, s *specs.Spec) error
 }
 
 // TaskRequest asks for a task.
@@ -236,6 +242,7 @@ type Image struct {
 	ChainID     string
 	Snapshotter string
 	Config      ocispec.ImageConfig
+	Checkpoint  bool // it is not an image to run, but holds a checkpoint of a container
 }
 
 // Images resolves images.

@@ -112,6 +112,9 @@ func (r *recovery) open(u *unit) {
 	if u.now().Holds.Has(state.HoldTask) {
 		r.processes.observe(u) // so that its end from now on is measured
 	}
+	if pending(u.now()) {
+		r.lanes.update(u)
+	}
 }
 
 // relist compares every unit with everything that containerd has: events may have been lost. It

@@ -78,6 +78,8 @@ func mayStart(u *unit) error {
 		return fmt.Errorf("it is being removed: %w", errdefs.ErrFailedPrecondition)
 	case st.Phase != state.Created:
 		return fmt.Errorf("it is %s, not CREATED: %w", st.Phase, errdefs.ErrFailedPrecondition)
+	case u.evidence.hasEnded():
+		return fmt.Errorf("an earlier start took effect, and it has ended: %w", errdefs.ErrFailedPrecondition)
 	case u.evidence.isAbandoned():
 		return fmt.Errorf("an earlier start failed and is being settled: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -90,6 +92,9 @@ var errRemoved = fmt.Errorf("its removal was asked for meanwhile: %w", errdefs.E
 // start makes the task, starts it and records that it runs. u.task must be held.
 func (c *Controller) start(ctx context.Context, u *unit) error {
 	began := time.Now()
+	if err := c.updater.beforeStart(ctx, u); err != nil {
+		return err
+	}
 	proc, err := c.launch(ctx, u)
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func defaultMounts(privileged bool) []specs.Mount {
 // mounts puts together the defaults, the pod's own files, the image's volumes and what the
 // configuration asks for. What comes later takes the place of what has the same destination, and
 // parents come before children.
-func mounts(s *specs.Spec, in Container) error {
+func mounts(h Host, s *specs.Spec, in Container) error {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
 	all := defaultMounts(sec.GetPrivileged())
@@ -59,6 +59,9 @@ func mounts(s *specs.Spec, in Container) error {
 		om, err := mountOf(m)
 		if err != nil {
 			return err
+		}
+		if m.GetRecursiveReadOnly() && !h.RecursiveReadOnly {
+			return fmt.Errorf("mount %s: recursive_read_only: it needs Linux 5.12: %w", m.GetContainerPath(), errdefs.ErrFailedPrecondition)
 		}
 		taken[om.Destination] = true
 		asked = append(asked, om)
@@ -152,5 +155,6 @@ func mountOf(m *runtimeapi.Mount) (specs.Mount, error) {
 	if m.GetRecursiveReadOnly() {
 		opts = append(opts, "rro")
 	}
+	opts = append(opts, m.GetMountOptions()...)
 	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: opts}, nil
 }

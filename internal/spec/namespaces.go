@@ -132,6 +132,6 @@ func checkUserNamespace(u *runtimeapi.UserNamespace) error {
 	case len(u.GetUids()) == 0 || len(u.GetGids()) == 0:
 		return fmt.Errorf("%s: mode POD needs uids and gids: %w", field, errdefs.ErrInvalidArgument)
 	default:
-		return fmt.Errorf("%s: user namespaces are not supported by this berth yet: %w", field, errdefs.ErrNotImplemented)
+		return fmt.Errorf("%s: uids and gids: user namespaces are not supported by this berth yet: %w", field, errdefs.ErrNotImplemented)
 	}
 }

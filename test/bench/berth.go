@@ -16,7 +16,7 @@ func prepareBerth(n *node) ([]string, error) {
 		return fmt.Sprintf("[runtimes.%s]\ntype = 'io.containerd.runc.v2'\nbinary = %q\nroot = %q\nhost_process = true\n", name, binary, n.dir+"/runc")
 	}
 	cfg := fmt.Sprintf("root = %q\nstate = %q\naddress = %q\nlibexec = %q\n", n.dir+"/lib", n.dir+"/run", n.socket, n.build+"/libexec") +
-		fmt.Sprintf("[network]\nconf_dir = %q\nbin_dirs = [%q]\nnetns_dir = %q\n", n.dir+"/net.d", n.build+"/cni", n.dir+"/netns") +
+		"[containerd]\nlink = ''\n" + fmt.Sprintf("[network]\nconf_dir = %q\nbin_dirs = [%q]\nnetns_dir = %q\n", n.dir+"/net.d", n.build+"/cni", n.dir+"/netns") +
 		fmt.Sprintf("[image]\nregistry_dir = %q\n", n.dir+"/certs.d") +
 		runc("runc", n.build+"/libexec/runc") + runc("hanging", n.dir+"/hanging-runc")
 	path := filepath.Join(n.dir, "config.toml")

@@ -15,6 +15,7 @@ const (
 	runPod          = "run_pod_sandbox"
 	createContainer = "create_container"
 	startContainer  = "start_container"
+	updateContainer = "update_container"
 	stopContainer   = "stop_container"
 	removeContainer = "remove_container"
 	stopPod         = "stop_pod_sandbox"
@@ -57,6 +58,7 @@ func metrics(s sizes) []metric {
 		{stopPod, "StopPodSandbox", operations, "ms"},
 		{removePod, "RemovePodSandbox", operations, "ms"},
 		{wholeLife, "all of these, without a pause", operations, "ms"},
+		{updateContainer, "UpdateContainerResources, while it runs", operations, "ms"},
 		{listContainers, "ListContainers, " + num(s.Pods*s.PerPod) + " containers", operations, "ms"},
 		{runPodsAtOnce, num(s.AtOnce) + " RunPodSandbox at once, all", operations, "ms"},
 		{restart, "kill -9 and start to ready, " + num(s.Total) + " pods", operations, "ms"},

@@ -33,6 +33,13 @@ func (n *node) lives(ctx context.Context, count int, rec record) error {
 			}},
 			{startContainer, func() error { return n.startContainer(ctx, id) }},
 			{"", func() error { return n.says(ctx, cfg.GetLogDirectory()+"/c.log", "ready") }},
+			{updateContainer, func() error {
+				_, err := n.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+					ContainerId: id,
+					Linux:       &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 90000},
+				})
+				return err
+			}},
 			{stopContainer, func() error {
 				_, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 10})
 				return err

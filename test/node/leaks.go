@@ -211,8 +211,10 @@ func (n *Node) rules(ids map[string]bool) (found []rule, err error) {
 		if t, ok := strings.CutPrefix(line, "*"); ok {
 			table = t
 		}
-		if strings.Contains(line, n.Bridge) {
-			continue // the bridge's own, which stays with it
+		// What belongs to a bridge stays with it. A test that was killed may have left a bridge of
+		// the same network.
+		if strings.Contains(line, n.Bridge) || strings.Contains(line, "berth: pods of ") {
+			continue
 		}
 		if slices.ContainsFunc(marks, func(m string) bool { return strings.Contains(line, m) }) {
 			found = append(found, rule{table, line})

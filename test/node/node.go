@@ -146,7 +146,7 @@ func Start(t testing.TB, o Options) *Node {
 	}
 	n.args = []string{
 		"serve", "--config", dir + "/config.toml", "--root", dir + "/lib", "--state", dir + "/run", "--address", dir + "/berth.sock", "--libexec", n.libexec,
-		"--cni-conf-dir", dir + "/net.d", "--set", "network.netns_dir=" + dir + "/netns", "--set", "network.default_bridge=" + n.Bridge,
+		"--cni-conf-dir", dir + "/net.d", "--set", "containerd.link=", "--set", "network.netns_dir=" + dir + "/netns", "--set", "network.default_bridge=" + n.Bridge,
 		"--set", "network.default_subnet=" + n.Subnet, "--set", "network.bin_dirs=[\"" + cni + "\"]", "--set", "runtimes.runc.binary=" + runc,
 	}
 	n.args = append(n.args, o.Args...)

@@ -81,6 +81,17 @@ func (s *Story) Start(name string) error {
 	})
 }
 
+// Update changes the memory limit of a container.
+func (s *Story) Update(name string, memory int64) error {
+	return s.call(func(ctx context.Context, b *Berth) error {
+		_, err := b.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: s.ID(name),
+			Linux:       &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: memory},
+		})
+		return err
+	})
+}
+
 // StopUnit stops a container, or a sandbox, which has no timeout.
 func (s *Story) StopUnit(name string, timeout time.Duration) error {
 	return s.call(func(ctx context.Context, b *Berth) error {

@@ -20,6 +20,7 @@ import (
 //	run p1 [handler=vm]             RunPodSandbox
 //	create p1/c1                    CreateContainer
 //	start p1/c1                     CreateContainer, if it is not there, and StartContainer
+//	update p1/c1 memory=1048576     UpdateContainerResources
 //	stop NAME [timeout=10s]         StopContainer or StopPodSandbox
 //	remove NAME                     RemoveContainer or RemovePodSandbox
 //	exit c1 code=42 [oom]           its process ends
@@ -38,6 +39,7 @@ import (
 //	advance 10s
 //	heal                            ends fail, stall, swallow and a full disk
 //	expect c1 STATE [CODE] [REASON] [released] [attempts=3]
+//	expect c1 memory=1048576        both its status and its cgroup have this limit
 //	expect c1 gone
 //	expect-feed NAME STOPPED count=1
 //
@@ -153,6 +155,12 @@ func (s *Story) do(st statement) error {
 			}
 		}
 		return s.Start(name)
+	case "update":
+		memory, err := st.number("memory", 0)
+		if err != nil {
+			return err
+		}
+		return s.Update(name, int64(memory))
 	case "remove":
 		return s.Remove(name)
 	case "exit":
@@ -260,6 +268,11 @@ func (s *Story) expect(st statement) error {
 	}
 	if got == nil {
 		return fmt.Errorf("it is gone")
+	}
+	if want, err := st.number("memory", -1); err != nil {
+		return err
+	} else if want >= 0 {
+		return s.expectMemory(name, int64(want))
 	}
 	state := strings.TrimPrefix(got.GetState().String(), "CONTAINER_")
 	if state != st.word(1) {

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -135,6 +137,20 @@ func (s fakeContainers) List(ctx context.Context, _ ...string) (all []containers
 	return all, err
 }
 
+// Update replaces the spec, which is all that berth changes.
+func (s fakeContainers) Update(ctx context.Context, o containers.Container, _ ...string) (out containers.Container, err error) {
+	err = s.do(ctx, "update-container", o.ID, func(c *containerdState) error {
+		var ok bool
+		if out, ok = c.objects[o.ID]; !ok {
+			return errdefs.ErrNotFound
+		}
+		out.Spec = o.Spec
+		c.objects[o.ID] = out
+		return nil
+	})
+	return out, err
+}
+
 func insert[T any](m map[string]T, id string, v T) error {
 	if _, ok := m[id]; ok {
 		return errdefs.ErrAlreadyExists
@@ -232,7 +248,7 @@ func (s fakeTasks) Create(ctx context.Context, r *tasks.CreateTaskRequest, _ ...
 			return fmt.Errorf("shim of sandbox %s: %w", short(o.SandboxID), errdefs.ErrNotFound)
 		}
 		t := &task{id: o.ID, shim: sh, proc: s.w.spawn(o.ID), done: make(chan struct{})}
-		t.proc.vm = sh.vm
+		t.proc.vm, t.proc.spec = sh.vm, o.Spec
 		c.tasks[o.ID] = t
 		resp.Pid = t.proc.pid
 		return nil
@@ -260,6 +276,26 @@ func (s fakeTasks) Start(ctx context.Context, r *tasks.StartRequest, _ ...grpc.C
 			return errdefs.ErrFailedPrecondition
 		}
 		t.proc.started = true
+		return nil
+	})
+}
+
+func (s fakeTasks) Update(ctx context.Context, r *tasks.UpdateTaskRequest, _ ...grpc.CallOption) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, s.do(ctx, "update-task", r.ContainerID, func(c *containerdState) error {
+		t, err := c.live(r.ContainerID)
+		if err != nil {
+			return err
+		}
+		if t.proc.ended {
+			return fmt.Errorf("container not running: %w", errdefs.ErrFailedPrecondition)
+		}
+		var res specs.LinuxResources
+		if err := json.Unmarshal(r.GetResources().GetValue(), &res); err != nil {
+			return err
+		}
+		if m := res.Memory; m != nil && m.Limit != nil {
+			t.proc.memory = *m.Limit
+		}
 		return nil
 	})
 }

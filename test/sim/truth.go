@@ -3,8 +3,11 @@
 package sim
 
 import (
+	"fmt"
 	"time"
 
+	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -70,4 +73,42 @@ func (w *World) unknowable(p *process) bool {
 // notified reports whether the kernel notified a berth that lives, or could record it.
 func (w *World) notified(p *process) bool {
 	return p.watcher != nil && (!p.watcher.dead() || p.recorded)
+}
+
+// expectMemory compares the memory limit that the status of a container reports with the one that its
+// process has, and both with want.
+func (s *Story) expectMemory(name string, want int64) error {
+	st, err := s.Status(name)
+	if err != nil {
+		return err
+	}
+	has, err := s.World.Memory(s.ID(name))
+	if err != nil {
+		return err
+	}
+	if got := st.GetResources().GetLinux().GetMemoryLimitInBytes(); got != want || has != want {
+		return fmt.Errorf("its status reports a memory limit of %d, and it has %d", got, has)
+	}
+	return nil
+}
+
+// Memory is the memory limit of a process that runs; 0 for none.
+func (w *World) Memory(id string) (int64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.inits[id]
+	if p == nil || p.ended {
+		return 0, fmt.Errorf("%s does not run", short(id))
+	}
+	if p.memory != 0 {
+		return p.memory, nil
+	}
+	var spec specs.Spec
+	if err := typeurl.UnmarshalTo(p.spec, &spec); err != nil {
+		return 0, err
+	}
+	if l := spec.Linux.Resources.Memory.Limit; l != nil {
+		return *l, nil
+	}
+	return 0, nil
 }

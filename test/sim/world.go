@@ -14,6 +14,7 @@ import (
 
 	eventtypes "github.com/containerd/containerd/api/events"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 )
 
 // World is everything outside berth. Its fields are guarded by mu.
@@ -111,6 +112,9 @@ type process struct {
 	// lost: its shim died, or containerd dropped its task, so that only the kernel can know the
 	// code.
 	lost bool
+
+	spec   typeurl.Any // that its task was made with
+	memory int64       // its limit, if that was updated
 }
 
 // NewWorld makes an empty, healthy world. The seed decides the order of what happens at the same

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// Names in the archive.
+const (
+	configFile    = "config.dump"
+	specFile      = "spec.dump"
+	statusFile    = "status"
+	criStatusFile = "status.dump"
+	imagesDir     = "checkpoint"
+	changesFile   = "rootfs-diff.tar"
+	logFile       = "container.log"
+)
+
+// config is config.dump.
+type config struct {
+	ID              string    `json:"id"`
+	Name            string    `json:"name"`
+	RootfsImage     string    `json:"rootfsImage,omitempty"`
+	RootfsImageRef  string    `json:"rootfsImageRef,omitempty"`
+	RootfsImageName string    `json:"rootfsImageName,omitempty"`
+	Runtime         string    `json:"runtime,omitempty"`
+	CreatedTime     time.Time `json:"createdTime"`
+	CheckpointTime  time.Time `json:"checkpointedTime"`
+	RestoredTime    time.Time `json:"restoredTime"`
+	Restored        bool      `json:"restored"`
+}
+
+// state is status. Its fields have their Go names, as in containerd's.
+type state struct {
+	CreatedAt  int64
+	StartedAt  int64
+	FinishedAt int64
+	ExitCode   int32
+	Pid        uint32
+	Reason     string
+	Message    string
+}
+
+// describe writes who the container is.
+func (s *Service) describe(ctx context.Context, t pod.Target, st *runtimeapi.ContainerStatus, dir string) error {
+	spec, err := s.cfg.Runtime.Spec(ctx, t.ID)
+	if err != nil {
+		return err
+	}
+	for name, v := range map[string]any{
+		specFile:      spec,
+		criStatusFile: st,
+		statusFile: state{
+			CreatedAt: st.GetCreatedAt(),
+			StartedAt: st.GetStartedAt(),
+			Pid:       t.Process.Pid,
+		},
+		configFile: config{
+			ID:              t.ID,
+			Name:            st.GetMetadata().GetName(),
+			RootfsImage:     st.GetImage().GetImage(),
+			RootfsImageRef:  st.GetImageRef(),
+			RootfsImageName: st.GetImage().GetImage(),
+			Runtime:         t.Handler.Type,
+			CreatedTime:     time.Unix(0, st.GetCreatedAt()).UTC(),
+			CheckpointTime:  time.Now().UTC(),
+		},
+	} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLocation refuses a place for an archive before anything is done.
+func checkLocation(location string) error {
+	if !filepath.IsAbs(location) || filepath.Clean(location) != location || strings.Contains(location, "\x00") {
+		return fmt.Errorf("location %q is not an absolute path without . and ..: %w", location, errdefs.ErrInvalidArgument)
+	}
+	st, err := os.Stat(filepath.Dir(location))
+	if err != nil || !st.IsDir() {
+		return fmt.Errorf("location %s: %s is not a directory: %w", location, filepath.Dir(location), errdefs.ErrInvalidArgument)
+	}
+	if _, err := os.Lstat(location); err == nil {
+		return occupied(location)
+	}
+	return nil
+}
+
+func occupied(location string) error {
+	return fmt.Errorf("location %s: something is there already; choose another name: %w", location, errdefs.ErrAlreadyExists)
+}
+
+// publish makes a file at location of what write writes. The file has no name until all of it is on
+// disk, so that a kill leaves nothing, and gets its name only if nothing has it (open(2), O_TMPFILE).
+func publish(location string, write func(io.Writer) error) error {
+	dir, err := os.Open(filepath.Dir(location))
+	if err != nil {
+		return fmt.Errorf("location %s: %w", location, err)
+	}
+	defer dir.Close()
+	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		return fmt.Errorf("location %s: its file system cannot make a file without a name (O_TMPFILE); choose a local one: %w", location, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return fmt.Errorf("location %s: %w", location, err)
+	}
+	f := os.NewFile(uintptr(fd), location)
+	defer f.Close()
+	w := bufio.NewWriterSize(f, 1<<20)
+	if err := write(w); err != nil {
+		return err
+	}
+	if err := errors.Join(w.Flush(), f.Chmod(0o600), f.Sync()); err != nil {
+		return fmt.Errorf("write %s: %w", location, err)
+	}
+	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), int(dir.Fd()), filepath.Base(location), unix.AT_SYMLINK_FOLLOW)
+	if errors.Is(err, unix.EEXIST) {
+		return occupied(location)
+	}
+	if err == nil {
+		err = dir.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("name %s: %w", location, err)
+	}
+	return nil
+}
+
+// pack writes a tar of the directories and regular files in dir, and of a log; "" for none. It follows
+// no symbolic link in dir.
+func pack(ctx context.Context, w io.Writer, dir, log string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	out := tar.NewWriter(w)
+	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case path == ".":
+			return nil
+		case d.IsDir():
+			return out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: path + "/", Mode: 0o700, ModTime: time.Now()})
+		case !d.Type().IsRegular():
+			return nil
+		}
+		f, err := root.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return add(ctx, out, path, f)
+	})
+	if err == nil && log != "" {
+		err = addLog(ctx, out, log)
+	}
+	if err == nil {
+		err = out.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("write the archive: %w", err)
+	}
+	return nil
+}
+
+// addLog adds the log as it is now. A log that is not there, because it was rotated or removed, is not
+// an error.
+func addLog(ctx context.Context, out *tar.Writer, path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil //nolint:nilerr // the log is not what the checkpoint is about
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil //nolint:nilerr // as above
+	}
+	return add(ctx, out, logFile, f)
+}
+
+// add adds a regular file with the size that it has now.
+func add(ctx context.Context, out *tar.Writer, name string, f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := out.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg,
+		Name:     name,
+		Size:     st.Size(),
+		Mode:     0o600,
+		ModTime:  st.ModTime(),
+	}); err != nil {
+		return err
+	}
+	_, err = io.Copy(out, io.LimitReader(until{ctx, f}, st.Size()))
+	return err
+}
+
+// until reads until its context ends.
+type until struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u until) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(p)
+}

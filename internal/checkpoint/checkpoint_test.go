@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// node is a containerd with one container, c1, that runs in the pod p1.
+type node struct {
+	mu      sync.Mutex
+	paused  map[string]bool
+	did     []string
+	fail    map[string]error
+	hang    map[string]bool
+	target  pod.Target
+	log     string
+	service *Service
+	dir     string
+	ended   chan struct{}
+}
+
+func newNode(t *testing.T) *node {
+	ended := make(chan struct{})
+	n := &node{
+		ended:  ended,
+		paused: map[string]bool{},
+		fail:   map[string]error{},
+		hang:   map[string]bool{},
+		target: pod.Target{
+			ID:      "c1",
+			PodID:   "p1",
+			Running: true,
+			Handler: pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
+			Ended:   ended,
+		},
+		dir: t.TempDir(),
+	}
+	n.start()
+	return n
+}
+
+// start makes the Service of a berth that starts.
+func (n *node) start() {
+	n.service = New(Config{
+		Dir:     filepath.Join(n.dir, "checkpoints"),
+		Pods:    n,
+		Runtime: n,
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+}
+
+func (n *node) step(ctx context.Context, what string) error {
+	n.mu.Lock()
+	n.did = append(n.did, what)
+	hang, err := n.hang[what], n.fail[what]
+	n.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
+}
+
+func (n *node) Target(id string) (pod.Target, error) {
+	switch id {
+	case "c1":
+		return n.target, nil
+	case "p1":
+		return pod.Target{ID: "p1", PodID: "p1", Running: true}, nil
+	}
+	return pod.Target{}, errdefs.ErrNotFound
+}
+
+func (n *node) ContainerStatus(context.Context, string, bool) (*runtimeapi.ContainerStatusResponse, error) {
+	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
+		Id:       "c1",
+		Metadata: &runtimeapi.ContainerMetadata{Name: "web"},
+		Image:    &runtimeapi.ImageSpec{Image: "img:1"},
+		ImageRef: "img@sha256:1",
+		LogPath:  n.log,
+	}}, nil
+}
+
+func (n *node) PauseTask(ctx context.Context, id string) error {
+	if err := n.step(ctx, "pause"); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.paused[id] = true
+	return nil
+}
+
+func (n *node) ResumeTask(ctx context.Context, id string) error {
+	if err := n.step(ctx, "resume"); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.paused, id)
+	return nil
+}
+
+func (n *node) CheckpointTask(ctx context.Context, _, images, work string) error {
+	if err := n.step(ctx, "checkpoint"); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(images, "pages-1.img"), []byte("memory"), 0o644),
+		os.Symlink("/etc/shadow", filepath.Join(images, "link")),
+		os.WriteFile(filepath.Join(work, "dump.log"), []byte("dumped"), 0o644),
+	)
+}
+
+func (n *node) WriteChanges(ctx context.Context, _, _ string, w io.Writer) error {
+	if err := n.step(ctx, "changes"); err != nil {
+		return err
+	}
+	_, err := w.Write([]byte("changed"))
+	return err
+}
+
+func (n *node) Spec(ctx context.Context, _ string) (*specs.Spec, error) {
+	return &specs.Spec{Annotations: map[string]string{"io.kubernetes.cri.container-name": "web"}}, n.step(ctx, "spec")
+}
+
+// expectNothingLeft fails if the container is paused, or a directory is left.
+func (n *node) expectNothingLeft(t *testing.T) {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.paused) > 0 {
+		t.Errorf("paused: %v", n.paused)
+	}
+	if left, err := os.ReadDir(filepath.Join(n.dir, "checkpoints")); err == nil && len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// files are the contents of a tar, by name.
+func files(t *testing.T, path string) map[string]string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all := map[string]string{}
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[h.Name] = string(b)
+	}
+}
+
+func TestACheckpointIsAnArchiveForRootAlone(t *testing.T) {
+	n := newNode(t)
+	n.log = filepath.Join(n.dir, "0.log")
+	if err := os.WriteFile(n.log, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	location := filepath.Join(n.dir, "c1.tar")
+	if err := n.service.Checkpoint(t.Context(), "c1", location, 0); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Lstat(location); err != nil || st.Mode() != 0o600 {
+		t.Errorf("%v %v", st.Mode(), err)
+	}
+	got := files(t, location)
+	for name, want := range map[string]string{
+		"checkpoint/pages-1.img": "memory",
+		"dump.log":               "dumped",
+		"rootfs-diff.tar":        "changed",
+		"container.log":          "hello",
+	} {
+		if got[name] != want {
+			t.Errorf("%s has %q", name, got[name])
+		}
+	}
+	if _, ok := got["checkpoint/link"]; ok {
+		t.Error("a symbolic link was followed")
+	}
+	var c config
+	if err := json.Unmarshal([]byte(got["config.dump"]), &c); err != nil || c.ID != "c1" || c.Name != "web" || c.RootfsImageName != "img:1" || c.CheckpointTime.IsZero() {
+		t.Errorf("%+v %v", c, err)
+	}
+	for _, name := range []string{"spec.dump", "status", "status.dump"} {
+		if !json.Valid([]byte(got[name])) {
+			t.Errorf("%s is %q", name, got[name])
+		}
+	}
+	if want := []string{"spec", "pause", "checkpoint", "changes", "resume", "resume"}; !slices.Equal(n.did, want) {
+		t.Errorf("the steps were %q, want %q", n.did, want)
+	}
+	n.expectNothingLeft(t)
+}
+
+// What is there already is left alone, whatever it is, also if it appears meanwhile.
+func TestACheckpointReplacesNothing(t *testing.T) {
+	n := newNode(t)
+	file, link, dangling, elsewhere := filepath.Join(n.dir, "file"), filepath.Join(n.dir, "link"), filepath.Join(n.dir, "dangling"), filepath.Join(n.dir, "elsewhere")
+	for _, err := range []error{
+		os.WriteFile(file, []byte("precious"), 0o600), os.Symlink(file, link), os.Symlink(elsewhere, dangling),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, location := range []string{file, link, dangling, n.dir} {
+		if err := n.service.Checkpoint(t.Context(), "c1", location, 0); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("%s: %v", location, err)
+		}
+		if err := publish(location, func(w io.Writer) error { _, err := w.Write([]byte("x")); return err }); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("%s: %v", location, err)
+		}
+	}
+	if b, _ := os.ReadFile(file); string(b) != "precious" {
+		t.Errorf("%q", b)
+	}
+	if _, err := os.Lstat(elsewhere); !errors.Is(err, os.ErrNotExist) {
+		t.Error("a symbolic link was followed")
+	}
+	if len(n.did) != 0 {
+		t.Errorf("%q", n.did)
+	}
+}
+
+func TestCheckpointsThatCannotBe(t *testing.T) {
+	n := newNode(t)
+	good := filepath.Join(n.dir, "c1.tar")
+	ended := n.target
+	ended.Running = false
+	vm := n.target
+	vm.Handler = pod.Handler{Name: "kata"}
+	for _, tt := range []struct {
+		name     string
+		target   pod.Target
+		id       string
+		location string
+		is       func(error) bool
+	}{
+		{"absent", n.target, "c2", good, errdefs.IsNotFound},
+		{"a sandbox", n.target, "p1", good, errdefs.IsNotFound},
+		{"relative", n.target, "c1", "c1.tar", errdefs.IsInvalidArgument},
+		{"not clean", n.target, "c1", n.dir + "/../x", errdefs.IsInvalidArgument},
+		{"no directory", n.target, "c1", "/nonexistent/c1.tar", errdefs.IsInvalidArgument},
+		{"ended", ended, "c1", good, errdefs.IsFailedPrecondition},
+		{"a virtual machine", vm, "c1", good, errdefs.IsFailedPrecondition},
+	} {
+		n.target = tt.target
+		if err := n.service.Checkpoint(t.Context(), tt.id, tt.location, 0); !tt.is(err) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	if len(n.did) != 0 {
+		t.Errorf("%q", n.did)
+	}
+}
+
+// Whatever step fails, the container goes on and nothing is left, and the error is that of the step.
+func TestACheckpointThatFailsLeavesNothing(t *testing.T) {
+	for _, step := range []string{"spec", "pause", "checkpoint", "changes"} {
+		n := newNode(t)
+		n.fail[step] = errdefs.ErrFailedPrecondition
+		location := filepath.Join(n.dir, "c1.tar")
+		if err := n.service.Checkpoint(t.Context(), "c1", location, 0); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: %v", step, err)
+		}
+		if _, err := os.Lstat(location); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: there is an archive", step)
+		}
+		n.expectNothingLeft(t)
+	}
+}
+
+// A checkpoint ends with its timeout, and with its container; while it is made there is no other.
+func TestACheckpointIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.hang["checkpoint"] = true
+		location := filepath.Join(n.dir, "c1.tar")
+		began := time.Now()
+		first := make(chan error, 1)
+		go func() { first <- n.service.Checkpoint(t.Context(), "c1", location, 7*time.Second) }()
+		synctest.Wait()
+		if err := n.service.Checkpoint(t.Context(), "c1", location, 0); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "another") {
+			t.Errorf("a second one: %v", err)
+		}
+		if err := <-first; !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 7*time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		n.expectNothingLeft(t)
+
+		began = time.Now()
+		go func() { first <- n.service.Checkpoint(t.Context(), "c1", location, 0) }()
+		synctest.Wait()
+		close(n.ended)
+		if err := <-first; !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ended") || time.Since(began) != 0 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		n.expectNothingLeft(t)
+	})
+}
+
+// berth is killed while the container is paused: the next berth lets it go on, and tries until it
+// can.
+func TestAContainerIsNotLeftPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		if err := os.MkdirAll(filepath.Join(n.dir, "checkpoints", "c1", "checkpoint"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n.paused["c1"] = true
+		n.fail["resume"] = errdefs.ErrUnavailable
+		n.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = n.service.Run(ctx) })
+		time.Sleep(time.Minute)
+		n.mu.Lock()
+		if !n.paused["c1"] {
+			t.Error("it goes on, although nobody could resume it")
+		}
+		delete(n.fail, "resume")
+		n.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		n.expectNothingLeft(t)
+		// The same for one that this berth could not resume.
+		n.mu.Lock()
+		n.fail["resume"] = errdefs.ErrUnavailable
+		n.mu.Unlock()
+		if err := n.service.Checkpoint(ctx, "c1", filepath.Join(n.dir, "c1.tar"), 0); !errdefs.IsUnavailable(err) {
+			t.Errorf("%v", err)
+		}
+		n.mu.Lock()
+		delete(n.fail, "resume")
+		n.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		n.expectNothingLeft(t)
+		cancel()
+		wg.Wait()
+	})
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package checkpoint writes checkpoints of containers that run: the state of their processes, as CRIU
+// dumps it, what they changed in their root filesystem, and who they are, in one archive.
+//
+// # The archive
+//
+// It is a tar with the names that containerd, CRI-O and Podman use, so that checkpointctl reads it:
+//
+//	config.dump       JSON: names, image, instants
+//	spec.dump         JSON: the OCI specification
+//	status            JSON: the state as containerd writes it
+//	status.dump       JSON: the status as CRI has it
+//	checkpoint/       CRIU's images of the processes
+//	dump.log          CRIU's log, and stats-dump its statistics
+//	rootfs-diff.tar   what the writable layer has changed
+//	container.log     the log so far
+//
+// # Promises
+//
+//   - The container goes on. It is paused while its processes and its files are read, so that they
+//     belong together. Before it is paused, a directory with its ID says so; a berth that finds such a
+//     directory lets the container go on, and removes it ([Service.Run]).
+//   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It is a
+//     new file that root alone can read. A file, a directory or a symbolic link that has the name
+//     already is an error, and is left alone.
+//   - A checkpoint ends with its timeout, with its caller, and with its container. One checkpoint of a
+//     container is made at a time.
+//   - Without CRIU the error says so. Nothing is left then.
+//
+// # Never
+//
+// It does not restore. A container is only ever made from an image; an image reference that names an
+// archive of a checkpoint is refused by CreateContainer.
+//
+// # To look at it live
+//
+// A directory below checkpoints/ in berth's root directory is a checkpoint that is being made.
+package checkpoint

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/rootfs"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// checkpointPrefix begins the annotations of an image that holds a checkpoint of a container.
+const checkpointPrefix = "org.criu.checkpoint."
+
+// isCheckpoint reports whether the annotations of a manifest say that the image holds a checkpoint.
+func isCheckpoint(annotations map[string]string) bool {
+	for k := range annotations {
+		if strings.HasPrefix(k, checkpointPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// PauseTask keeps the processes of a task from running.
+func (c *Containerd) PauseTask(ctx context.Context, id string) error {
+	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+		return c.client.TaskService().Pause(ctx, &tasks.PauseTaskRequest{ContainerID: id})
+	})
+	if err != nil {
+		return fmt.Errorf("pause task %s: %w", id, refusal(native(err)))
+	}
+	return nil
+}
+
+// ResumeTask lets the processes of a paused task run on. A task that is not paused, or that is not
+// there, is a success.
+func (c *Containerd) ResumeTask(ctx context.Context, id string) error {
+	p, err := c.taskStatus(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("resume task %s: is it paused? %w", id, err)
+	}
+	if st := p.GetStatus(); st != task.Status_PAUSED && st != task.Status_PAUSING {
+		return nil
+	}
+	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+		return c.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
+	})
+	if err = native(err); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("resume task %s: %w", id, err)
+	}
+	return nil
+}
+
+// CheckpointTask has CRIU write the state of the processes of a task into the directory images, and
+// its log into work. The processes are left as they are. ErrFailedPrecondition says that CRIU is not
+// there, or cannot do it.
+func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string) error {
+	opts, err := typeurl.MarshalAnyToProto(&runcoptions.CheckpointOptions{
+		OpenTcp:             true, // the connections end where it is restored; the checkpoint is for looking at
+		ExternalUnixSockets: true,
+		FileLocks:           true,
+		ImagePath:           images,
+		WorkPath:            work,
+	})
+	if err != nil {
+		return fmt.Errorf("encode options of a checkpoint: %w", err)
+	}
+	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.CheckpointTaskResponse, error) {
+		return c.client.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
+	})
+	if err == nil {
+		return nil
+	}
+	err = refusal(native(err))
+	if noCRIU(err) {
+		return fmt.Errorf("checkpoint task %s: CRIU is not installed on this node; install the package criu: %w", id, errdefs.ErrFailedPrecondition)
+	}
+	return fmt.Errorf("checkpoint task %s: %w%s", id, err, reason(work))
+}
+
+// noCRIU reports whether the OCI runtime did not find CRIU.
+func noCRIU(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "criu") && (strings.Contains(text, "executable file not found") || strings.Contains(text, "no such file or directory"))
+}
+
+// reason is the first error in CRIU's log, which is removed together with the directory.
+func reason(work string) string {
+	f, err := os.Open(filepath.Join(work, "dump.log"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 16<<20))
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(b) {
+		if bytes.Contains(line, []byte("Error")) {
+			return "; CRIU says: " + strings.TrimSpace(string(line[:min(len(line), 500)]))
+		}
+	}
+	return ""
+}
+
+// changesLease is how long what a comparison of layers makes in containerd is kept if berth is killed
+// before it has removed it.
+const changesLease = time.Hour
+
+// WriteChanges writes what a writable layer has changed, as the tar of an image layer.
+func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
+	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was deleted
+	// would stay until it expires.
+	detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
+	defer cancel()
+	lease, err := c.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(LabelOwner, c.owner))
+	if err != nil {
+		return fmt.Errorf("compare layer %s: %w", key, native(err))
+	}
+	defer func() {
+		detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
+		defer cancel()
+		if err := c.client.LeasesService().Delete(detached, lease); err != nil {
+			c.log.Warn("a lease cannot be deleted; it expires", "layer", key, "err", err)
+		}
+	}()
+	ctx = leases.WithLease(ns(ctx), lease.ID)
+	desc, err := rootfs.CreateDiff(ctx, key, c.client.SnapshotService(snapshotter), c.client.DiffService(),
+		diff.WithMediaType(ocispec.MediaTypeImageLayer), diff.WithReference("checkpoint-"+key))
+	if err != nil {
+		return fmt.Errorf("compare layer %s with its image: %w", key, native(err))
+	}
+	r, err := c.client.ContentStore().ReaderAt(ctx, desc)
+	if err != nil {
+		return fmt.Errorf("read the changes of layer %s: %w", key, native(err))
+	}
+	defer r.Close()
+	if _, err := io.Copy(w, content.NewReader(r)); err != nil {
+		return fmt.Errorf("read the changes of layer %s: %w", key, err)
+	}
+	return nil
+}

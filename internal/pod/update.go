@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// UpdateContainerResources changes what a container may use, from now on or, while it is CREATED,
+// from its start on. What the request does not set stays as it is. It returns once the change is in
+// effect, refused, or pointless because the container has ended; the change is on record before
+// anything is asked for it, and goes on without its caller and through a crash.
+func (c *Controller) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
+	u, err := c.units.findContainer(id)
+	if rec, ok := c.damaged.find(id, state.KindContainer); ok && err != nil {
+		return fmt.Errorf("update container %s: its record cannot be read, remove it: %w", rec.ID, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return fmt.Errorf("update container: %w", err)
+	}
+	if err := c.updater.update(ctx, u, r); err != nil {
+		return fmt.Errorf("update container %s: %w", u.id, err)
+	}
+	return nil
+}
+
+// UpdatePodSandboxResources records what the kubelet says of the resources of a pod, whose cgroup
+// the kubelet itself has changed by then. nil leaves a part of it as it is.
+func (c *Controller) UpdatePodSandboxResources(id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
+	u, err := c.units.findSandbox(id)
+	if err != nil {
+		return fmt.Errorf("update sandbox: %w", err)
+	}
+	var ended error
+	err = u.change(func(st *state.Status) bool {
+		if st.Phase != state.Ready {
+			ended = fmt.Errorf("it is %s, not READY: %w", st.Phase, errdefs.ErrFailedPrecondition)
+			return false
+		}
+		next := state.PodResources{}
+		if st.PodResources != nil {
+			next = *st.PodResources
+		}
+		if overhead != nil {
+			next.Overhead = &state.Limits{Linux: overhead}
+		}
+		if resources != nil {
+			next.Resources = &state.Limits{Linux: resources}
+		}
+		st.PodResources = &next
+		return true
+	})
+	if err == nil {
+		err = ended
+	}
+	if err != nil {
+		return fmt.Errorf("update sandbox %s: %w", u.id, err)
+	}
+	c.obs.Event(u.id, "resources of the pod recorded", nil)
+	return nil
+}
+
+// updater brings what containers may use to what the record wants.
+//
+//	                 ┌─────────── refused ───────────┐
+//	                 ▼                               │
+//	applied ── update committed ──▶ wanted, pending ─┴─ in effect, committed ──▶ applied
+//
+// The step of a lane of its own takes a container from pending to one of the other two. It is
+// attempted again for as long as neither the shim nor the OCI runtime answers, and delays nothing.
+type updater struct {
+	host    spec.Host
+	runtime Runtime
+	lanes   *lanes
+	ops     *operations
+	obs     Observer
+
+	mu      sync.Mutex
+	waiting map[string][]*updateWaiter // by container
+	last    map[string]error           // of the last attempt, by container that somebody waits for
+}
+
+// updateWaiter waits for the outcome of one version, or of a later one, which contains it.
+type updateWaiter struct {
+	version uint64
+	done    chan error // holds one
+}
+
+// update records the change, has it carried out, and waits for the outcome.
+func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContainerResources) error {
+	if err := spec.CheckResources(r); err != nil {
+		return err
+	}
+	w := &updateWaiter{done: make(chan error, 1)}
+	var refused error
+	var kept bool // a running container keeps its oom_score_adj
+	err := u.change(func(st *state.Status) bool {
+		var next *state.Resources
+		if next, kept, refused = x.plan(u, st, r); next == nil {
+			return false
+		}
+		st.Resources = next
+		x.wait(u.id, w, next.Version) // before an attempt can see this version
+		return true
+	})
+	defer x.unwait(u.id, w)
+	if err != nil || refused != nil {
+		return errorOr(refused, err)
+	}
+	if kept {
+		x.obs.Event(u.id, "oom_score_adj of processes that run stays as it is", nil)
+	}
+	if w.version == 0 {
+		return nil // everything is as the request wants it
+	}
+	x.obs.Event(u.id, "new resources recorded", nil, "version", w.version)
+	x.lanes.updateNow(u)
+	ended := fmt.Errorf("it ended before the change took effect: %w", errdefs.ErrFailedPrecondition)
+	select {
+	case err := <-w.done:
+		return err
+	case <-u.settled:
+		return ended
+	case <-u.removed:
+		return ended
+	case <-x.ops.life.Done():
+		return fmt.Errorf("the change is on record and goes on: %w", errStopping)
+	case <-ctx.Done():
+		err := fmt.Errorf("the change is on record and goes on; ask for the status: %w", ctxError(ctx))
+		if last := x.lastError(u.id); last != nil {
+			err = fmt.Errorf("%w (the last attempt: %s)", err, last.Error())
+		}
+		return err
+	}
+}
+
+func errorOr(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+// plan returns what the record is to say after the change r; nil when it does not change. It reports
+// whether the request wants another oom_score_adj of a process that runs.
+func (x *updater) plan(u *unit, st *state.Status, r *runtimeapi.LinuxContainerResources) (next *state.Resources, kept bool, err error) {
+	switch {
+	case st.Removing:
+		return nil, false, fmt.Errorf("it is being removed: %w", errdefs.ErrFailedPrecondition)
+	case st.Phase != state.Created && st.Phase != state.Running:
+		return nil, false, fmt.Errorf("it is %s, neither CREATED nor RUNNING: %w", st.Phase, errdefs.ErrFailedPrecondition)
+	}
+	change := proto.CloneOf(r)
+	before := state.Resources{}
+	if st.Resources != nil {
+		before = *st.Resources
+	}
+	newest := before.Wanted
+	if newest == nil {
+		newest = before.Applied
+	}
+	if st.Phase == state.Running {
+		now := spec.MergeResources(u.container.Config.GetLinux().GetResources(), limits(newest))
+		if err := samePages(now, change); err != nil {
+			return nil, false, err
+		}
+		kept = change.GetOomScoreAdj() != 0 && change.GetOomScoreAdj() != now.GetOomScoreAdj()
+		change.OomScoreAdj, change.HugepageLimits = 0, nil
+	}
+	updates := spec.MergeResources(limits(newest), change)
+	if before.Wanted == nil && proto.Equal(updates, spec.MergeResources(limits(before.Applied), nil)) {
+		return nil, kept, nil
+	}
+	if _, _, err := x.settings(u, updates); err != nil {
+		return nil, false, err
+	}
+	return &state.Resources{
+		Version: before.Version + 1,
+		Wanted:  &state.Limits{Linux: updates},
+		Applied: before.Applied,
+	}, kept, nil
+}
+
+// samePages refuses other hugepage limits than those of a container that runs: OCI runtimes do not
+// change them, and a limit that is not kept must not be reported.
+func samePages(now, change *runtimeapi.LinuxContainerResources) error {
+	have := map[string]uint64{}
+	for _, l := range now.GetHugepageLimits() {
+		have[l.GetPageSize()] = l.GetLimit()
+	}
+	for _, l := range change.GetHugepageLimits() {
+		if v, ok := have[l.GetPageSize()]; ok && v != l.GetLimit() || !ok && l.GetLimit() != 0 {
+			return fmt.Errorf("linux.hugepage_limits: the limit for pages of %s cannot change while the container runs: %w",
+				l.GetPageSize(), errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+// limits is the message of l, which may be nil.
+func limits(l *state.Limits) *runtimeapi.LinuxContainerResources {
+	if l == nil {
+		return nil
+	}
+	return l.Linux
+}
+
+// effective is what a container is known to have: what it was made with, and what updates have
+// changed since. Of a container that an earlier version of berth made, what was asked for counts.
+// It is nil if nothing was ever asked for.
+func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
+	has := u.container.Config.GetLinux().GetResources()
+	if st.Applied != nil && st.Applied.Resources != nil {
+		has = st.Applied.Resources
+	}
+	if st.Resources == nil || st.Resources.Applied == nil {
+		return has
+	}
+	return spec.MergeResources(has, limits(st.Resources.Applied))
+}
+
+// pending reports whether an update of u is on record that is not known to be in effect, and may
+// still be.
+func pending(st *state.Status) bool {
+	return st.Resources != nil && st.Resources.Wanted != nil && !st.Phase.Ended()
+}
+
+// apply makes one attempt to bring u to what its record wants. It is idempotent: what an earlier
+// attempt has done already is done again.
+func (x *updater) apply(ctx context.Context, u *unit) error {
+	err := x.attempt(ctx, u)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.waiting[u.id]) > 0 {
+		x.last[u.id] = err
+	}
+	return err
+}
+
+func (x *updater) attempt(ctx context.Context, u *unit) error {
+	select {
+	case <-u.compared: // whether a start of an earlier berth took effect is known
+	case <-ctx.Done():
+		return fmt.Errorf("update container %s: whether it runs is not known yet: %w", u.id, ctxError(ctx))
+	}
+	if pending(u.now()) && u.now().Phase == state.Created {
+		if err := u.task.lock(ctx); err != nil { // a start reads the specification
+			return fmt.Errorf("update container %s: another operation on it is in flight: %w", u.id, err)
+		}
+		err := x.beforeStart(ctx, u)
+		u.task.unlock()
+		if err != nil {
+			return err
+		}
+	}
+	st := u.now()
+	if !pending(st) {
+		return nil
+	}
+	r, degraded, err := x.settings(u, limits(st.Resources.Wanted))
+	if err != nil {
+		return x.refuse(u, st.Resources, err)
+	}
+	if err := x.runtime.UpdateTask(ctx, u.id, x.careful(u, st, r)); err != nil {
+		if answered(err) {
+			return x.refuse(u, st.Resources, err)
+		}
+		return err
+	}
+	if err := x.rewrite(ctx, u, r, 0); err != nil {
+		return err
+	}
+	return x.confirm(u, st.Resources, degraded)
+}
+
+// answered reports whether an error is the answer of the shim or of the OCI runtime, so that asking
+// again would get the same.
+func answered(err error) bool {
+	return errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) || errdefs.IsNotImplemented(err)
+}
+
+// beforeStart puts what the record wants into the specification that u will start with, while u is
+// CREATED. u.task must be held.
+func (x *updater) beforeStart(ctx context.Context, u *unit) error {
+	st := u.now()
+	if !pending(st) || st.Phase != state.Created {
+		return nil
+	}
+	wanted := limits(st.Resources.Wanted)
+	r, degraded, err := x.settings(u, wanted)
+	if err != nil {
+		return x.refuse(u, st.Resources, err)
+	}
+	if err := x.rewrite(ctx, u, r, wanted.GetOomScoreAdj()); err != nil {
+		return err
+	}
+	return x.confirm(u, st.Resources, degraded)
+}
+
+func (x *updater) settings(u *unit, updates *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, []spec.Degraded, error) {
+	return spec.UpdatedResources(x.host, u.container.Config.GetLinux().GetResources(), updates)
+}
+
+// careful returns r with the demand that a memory limit which becomes lower is refused if more is in
+// use already. Without it the OOM killer would make room, on cgroup v2.
+func (x *updater) careful(u *unit, st *state.Status, r *specs.LinuxResources) *specs.LinuxResources {
+	now := effective(u, st).GetMemoryLimitInBytes()
+	if r.Memory.Limit == nil || now != 0 && *r.Memory.Limit >= now {
+		return r
+	}
+	out, memory, check := *r, *r.Memory, true
+	memory.CheckBeforeUpdate = &check
+	out.Memory = &memory
+	return &out
+}
+
+// rewrite changes the specification of the container's object: what it starts with, and where others
+// read what it has.
+func (x *updater) rewrite(ctx context.Context, u *unit, r *specs.LinuxResources, oomScore int64) error {
+	s, err := x.runtime.Spec(ctx, u.id)
+	if err != nil {
+		return fmt.Errorf("read the spec of container %s: %w", u.id, err)
+	}
+	spec.ChangeResources(s, r)
+	if oomScore != 0 {
+		noteDegraded(x.obs, u, spec.ChangeOOMScore(x.host, s, oomScore))
+	}
+	return x.runtime.UpdateSpec(ctx, u.id, s)
+}
+
+// confirm records that what r wants is in effect.
+func (x *updater) confirm(u *unit, r *state.Resources, degraded []spec.Degraded) error {
+	if err := x.conclude(u, r, r.Wanted); err != nil {
+		return err // the next attempt does it again
+	}
+	noteDegraded(x.obs, u, degraded)
+	x.obs.Event(u.id, "new resources in effect", nil, "version", r.Version)
+	x.finish(u.id, r.Version, nil)
+	return nil
+}
+
+// refuse records that what r wants cannot be: the container keeps what it has.
+func (x *updater) refuse(u *unit, r *state.Resources, why error) error {
+	if errdefs.IsNotFound(why) {
+		why = fmt.Errorf("containerd has no task of it: it is ending, or its shim has died: %w", errdefs.ErrFailedPrecondition)
+	}
+	if err := x.conclude(u, r, r.Applied); err != nil {
+		return err
+	}
+	x.obs.Event(u.id, "new resources refused", why, "version", r.Version)
+	x.finish(u.id, r.Version, why)
+	return nil
+}
+
+// conclude records the outcome of the version of r. A newer version stays pending, and has an
+// attempt of its own in the lane.
+func (x *updater) conclude(u *unit, r *state.Resources, applied *state.Limits) error {
+	return u.change(func(st *state.Status) bool {
+		next := *st.Resources
+		next.Applied = applied
+		if next.Version == r.Version {
+			next.Wanted = nil
+		}
+		st.Resources = &next
+		return true
+	})
+}
+
+func (x *updater) wait(id string, w *updateWaiter, version uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	w.version = version
+	x.waiting[id] = append(x.waiting[id], w)
+}
+
+func (x *updater) unwait(id string, w *updateWaiter) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dropLocked(id, func(other *updateWaiter) bool { return other == w })
+}
+
+// finish gives the outcome of a version to whoever waits for it.
+func (x *updater) finish(id string, version uint64, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dropLocked(id, func(w *updateWaiter) bool {
+		if w.version > version {
+			return false
+		}
+		w.done <- err
+		return true
+	})
+}
+
+func (x *updater) dropLocked(id string, drop func(*updateWaiter) bool) {
+	var left []*updateWaiter
+	for _, w := range x.waiting[id] {
+		if !drop(w) {
+			left = append(left, w)
+		}
+	}
+	if len(left) > 0 {
+		x.waiting[id] = left
+		return
+	}
+	delete(x.waiting, id)
+	delete(x.last, id)
+}
+
+func (x *updater) lastError(id string) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.last[id]
+}

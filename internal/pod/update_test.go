@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/state"
+)
+
+type resources = runtimeapi.LinuxContainerResources
+
+// limited runs a container with a CPU and a memory limit.
+func (b *bubble) limited(pod string, run bool) string {
+	b.t.Helper()
+	cfg := ctr(b.newName())
+	cfg.Linux.Resources = &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500}
+	id, err := b.CreateContainer(b.t.Context(), pod, cfg)
+	if err == nil && run {
+		err = b.StartContainer(b.t.Context(), id)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return id
+}
+
+// expectResources fails unless the status of a container reports want.
+func (b *bubble) expectResources(id string, want *resources) {
+	b.t.Helper()
+	st, err := b.ContainerStatus(b.t.Context(), id, false)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if got := st.GetStatus().GetResources().GetLinux(); !proto.Equal(got, want) {
+		b.t.Errorf("the status reports %v, want %v", got, want)
+	}
+}
+
+// asked is how often the shim of a container was asked for a change, and the last CPU quota and
+// memory limit that it was asked for; 0 for none.
+func (w *world) asked(id string) (n int, quota, memory int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.tasks[id]
+	if t == nil || len(t.updates) == 0 {
+		return 0, 0, 0
+	}
+	last := t.updates[len(t.updates)-1]
+	if q := last.CPU.Quota; q != nil {
+		quota = *q
+	}
+	if m := last.Memory.Limit; m != nil {
+		memory = *m
+	}
+	return len(t.updates), quota, memory
+}
+
+// hang makes an operation on a container hang; the result lets it go on.
+func (w *world) hang(what string) (release func()) {
+	ch := make(chan struct{})
+	w.set(func() { w.block[what] = ch })
+	return func() {
+		w.set(func() { delete(w.block, what) })
+		close(ch)
+	}
+}
+
+// later runs an update whose caller waits as long as it takes.
+func (b *bubble) later(id string, r *resources) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- b.UpdateContainerResources(b.t.Context(), id, r) }()
+	synctest.Wait()
+	return done
+}
+
+func TestAnUpdateIsOnRecordBeforeTheShimIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		c := b.limited(b.pod("p1", ""), true)
+		b.set(func() { b.did = nil })
+		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpuQuota: 70000, CpusetCpus: "0-1"}); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"commit " + c, "update-task " + c, "spec " + c, "update-spec " + c, "commit " + c}
+		b.set(func() {
+			if !slices.Equal(b.did, want) {
+				t.Errorf("the steps were %q, want %q", b.did, want)
+			}
+		})
+		// What the request does not set keeps its value, and the OCI runtime is not asked for it.
+		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500, CpusetCpus: "0-1"})
+		if _, quota, memory := b.asked(c); quota != 70000 || memory != 0 {
+			t.Errorf("the shim was asked for a quota of %d and %d bytes of memory", quota, memory)
+		}
+		b.set(func() {
+			if r := b.world.specs[c].Linux.Resources; *r.CPU.Quota != 70000 || *r.CPU.Period != 100000 || r.CPU.Cpus != "0-1" || *r.Memory.Limit != 64<<20 {
+				t.Errorf("the spec has %+v %+v", r.CPU, r.Memory)
+			}
+		})
+		// The same again changes nothing.
+		b.set(func() { b.did = nil })
+		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpusetCpus: "0-1"}); err != nil || len(b.did) != 0 {
+			t.Errorf("%v %q", err, b.did)
+		}
+	})
+}
+
+// PROPERTIES 4: berth is killed after each step of an update. The next one has the change in effect
+// and reports it; until then it reports what is known to be in effect.
+func TestAnUpdateSurvivesAKillAtEachStep(t *testing.T) {
+	for _, step := range []string{"update-task", "spec", "update-spec", "commit"} {
+		t.Run(step, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				b := start(t, w)
+				c := b.limited(b.pod("p1", ""), true)
+				reached := "update-spec"
+				if step != "commit" {
+					reached = step
+				}
+				release := w.hang(reached + " " + c)
+				done := b.later(c, &resources{MemoryLimitInBytes: 128 << 20})
+				if step == "commit" { // the change is in effect, and nobody has recorded that
+					w.set(func() { w.fail["commit "+c] = errors.New("killed") })
+					release()
+					synctest.Wait()
+				}
+				loaded := b.records()
+				b.stop()
+				<-done
+				if step != "commit" {
+					release()
+				}
+				w.set(func() { clear(w.watched); delete(w.fail, "commit "+c) })
+
+				again := startWith(t, w, loaded)
+				again.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+				if err := again.Relist(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				again.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500})
+				if _, _, memory := w.asked(c); memory != 128<<20 {
+					t.Errorf("the shim was asked for %d bytes of memory", memory)
+				}
+				// The one after that has nothing to do.
+				n, _, _ := w.asked(c)
+				loaded = again.records()
+				again.stop()
+				third := restart(t, w, loaded)
+				time.Sleep(time.Minute)
+				third.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500})
+				if m, _, _ := w.asked(c); m != n {
+					t.Errorf("a change that is in effect was asked for %d times more", m-n)
+				}
+			})
+		})
+	}
+}
+
+// PROPERTIES 1 and 3: a shim that hangs in an update delays neither the exit of the container nor
+// anything else.
+func TestAnUpdateThatHangsDelaysNoExit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		p := b.pod("p1", "")
+		c, other := b.limited(p, true), b.limited(p, true)
+		defer b.hang("update-task " + c)()
+		done := b.later(c, &resources{CpuQuota: 70000})
+		began := time.Now()
+		if err := b.UpdateContainerResources(t.Context(), other, &resources{CpuQuota: 80000}); err != nil {
+			t.Error(err)
+		}
+		b.exit(c, 42, true)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+		if err := <-done; !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ended") {
+			t.Errorf("the update: %v", err)
+		}
+		if err := b.RemoveContainer(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+		time.Sleep(time.Hour) // the attempt ends, and finds nothing to do
+		if lanes := b.Lanes(); len(lanes) != 0 {
+			t.Errorf("%v", lanes)
+		}
+	})
+}
+
+// An update whose shim does not answer goes on without its caller, which learns that; one that
+// comes meanwhile is merged with it.
+func TestAnUpdateGoesOnWithoutItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		c := b.limited(b.pod("p1", ""), true)
+		w.set(func() { w.fail["update-task "+c] = errdefs.ErrUnavailable })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := b.UpdateContainerResources(ctx, c, &resources{CpuQuota: 70000})
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "goes on") || !strings.Contains(err.Error(), "unavailable") {
+			t.Errorf("%v", err)
+		}
+		first := b.later(c, &resources{CpuQuota: 70000}) // a client that asks again
+		second := b.later(c, &resources{MemoryLimitInBytes: 128 << 20})
+		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+		w.set(func() { delete(w.fail, "update-task "+c) })
+		if err := errors.Join(<-first, <-second); err != nil {
+			t.Error(err)
+		}
+		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500})
+		if _, quota, memory := w.asked(c); quota != 70000 || memory != 128<<20 {
+			t.Errorf("the shim was asked for %d and %d", quota, memory)
+		}
+	})
+}
+
+// What the OCI runtime refuses is an error with a code, is not tried again, and leaves what was.
+func TestAnUpdateThatIsRefusedChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		c := b.limited(b.pod("p1", ""), true)
+		w.set(func() { w.fail["update-task "+c] = errdefs.ErrFailedPrecondition })
+		if err := b.UpdateContainerResources(t.Context(), c, &resources{MemoryLimitInBytes: 1 << 20}); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%v", err)
+		}
+		before := &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500}
+		b.expectResources(c, before)
+		w.set(func() { delete(w.fail, "update-task "+c) })
+		loaded := b.records()
+		b.stop()
+		again := restart(t, w, loaded)
+		time.Sleep(time.Hour)
+		again.expectResources(c, before)
+		if n, _, _ := w.asked(c); n != 0 {
+			t.Errorf("the shim was asked %d times", n)
+		}
+	})
+}
+
+func TestALowerMemoryLimitIsRefusedWhereMoreIsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, newWorld())
+		c := b.limited(b.pod("p1", ""), true)
+		for i, change := range []struct {
+			memory  int64
+			careful bool
+		}{{32 << 20, true}, {48 << 20, false}, {40 << 20, true}} {
+			if err := b.UpdateContainerResources(t.Context(), c, &resources{MemoryLimitInBytes: change.memory}); err != nil {
+				t.Error(err)
+			}
+			b.set(func() {
+				check := b.tasks[c].updates[i].Memory.CheckBeforeUpdate
+				if got := check != nil && *check; got != change.careful {
+					t.Errorf("to %d: the usage is checked: %v", change.memory, got)
+				}
+			})
+		}
+	})
+}
+
+// A container that is CREATED starts with what it was updated to, also when berth is killed between
+// the record and the specification, and when a start is in flight.
+func TestACreatedContainerStartsWithItsUpdate(t *testing.T) {
+	starts := map[string]func(t *testing.T, w *world, b *bubble, c string) *bubble{
+		"updated": func(t *testing.T, _ *world, b *bubble, c string) *bubble {
+			if err := b.UpdateContainerResources(t.Context(), c, &resources{CpuQuota: 70000, OomScoreAdj: 100}); err != nil {
+				t.Error(err)
+			}
+			b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 100})
+			return b
+		},
+		"killed": func(t *testing.T, w *world, b *bubble, c string) *bubble {
+			release := w.hang("update-spec " + c)
+			done := b.later(c, &resources{CpuQuota: 70000, OomScoreAdj: 100})
+			loaded := b.records()
+			b.stop()
+			<-done
+			release()
+			return restart(t, w, loaded)
+		},
+	}
+	for name, prepare := range starts {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				b := start(t, w)
+				c := b.limited(b.pod("p1", ""), false)
+				b = prepare(t, w, b, c)
+				if err := b.StartContainer(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 100})
+				w.set(func() {
+					s := w.specs[c]
+					if *s.Linux.Resources.CPU.Quota != 70000 || *s.Process.OOMScoreAdj != 100 || len(w.tasks[c].updates) != 0 {
+						t.Errorf("it started with %+v, %d, updated %d times", s.Linux.Resources.CPU, *s.Process.OOMScoreAdj, len(w.tasks[c].updates))
+					}
+				})
+			})
+		})
+	}
+}
+
+// An update that comes while the container is being started is not lost between the specification
+// that the start has read and the task that is not there yet; nor if berth is killed then.
+func TestAnUpdateDuringAStartIsNotLost(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			b := start(t, w)
+			c := b.limited(b.pod("p1", ""), false)
+			release := w.hang("start-task " + c)
+			go func() { _ = b.StartContainer(t.Context(), c) }()
+			synctest.Wait()
+			done := b.later(c, &resources{CpuQuota: 70000})
+			if killed {
+				loaded := b.records()
+				b.stop()
+				<-done
+				w.set(func() { clear(w.watched); w.tasks[c].started = true }) // it took effect all the same
+				release()
+				b = restart(t, w, loaded)
+			} else {
+				release()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			time.Sleep(time.Minute)
+			b.expect(c, running, 0, "")
+			b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+			if n, quota, _ := w.asked(c); n != 1 || quota != 70000 {
+				t.Errorf("killed %v: the shim was asked %d times, last for %d", killed, n, quota)
+			}
+		})
+	}
+}
+
+// PROPERTIES 22: what cannot be changed is refused by name, and nothing is recorded.
+func TestUpdatesThatCannotBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		c, ends, goes := b.limited(p, true), b.limited(p, true), b.limited(p, true)
+		b.exit(ends, 0, true)
+		synctest.Wait()
+		w.set(func() { w.fail["delete-task "+goes] = errors.New("busy") })
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_ = b.RemoveContainer(ctx, goes)
+		}()
+		time.Sleep(time.Minute)
+		for _, tt := range []struct {
+			name  string
+			id    string
+			r     *resources
+			is    func(error) bool
+			words string
+		}{
+			{"absent", "feedbeef", &resources{}, errdefs.IsNotFound, "feedbeef"},
+			{"no ID", "", &resources{}, errdefs.IsInvalidArgument, "no ID"},
+			{"a sandbox", p, &resources{}, errdefs.IsNotFound, "container"},
+			{"ended", ends, &resources{CpuQuota: 1000}, errdefs.IsFailedPrecondition, "EXITED"},
+			{"being removed", goes, &resources{CpuQuota: 1000}, errdefs.IsFailedPrecondition, "removed"},
+			{"a negative period", c, &resources{CpuPeriod: -1}, errdefs.IsInvalidArgument, "linux.cpu_period -1"},
+			{"a quota below none", c, &resources{CpuQuota: -2}, errdefs.IsInvalidArgument, "linux.cpu_quota -2"},
+			{"a negative memory limit", c, &resources{MemoryLimitInBytes: -1}, errdefs.IsInvalidArgument, "memory_limit_in_bytes -1"},
+			{"less swap than memory", c, &resources{MemorySwapLimitInBytes: 1 << 20}, errdefs.IsInvalidArgument, "swap"},
+			{"another OOM score than there is", c, &resources{OomScoreAdj: 1001}, errdefs.IsInvalidArgument, "1001"},
+			{"hugepages", c, &resources{HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 1}}}, errdefs.IsFailedPrecondition, "hugepage_limits"},
+			{"too much", c, &resources{Unified: map[string]string{"io.max": strings.Repeat("x", 1<<20)}}, errdefs.IsInvalidArgument, "bytes"},
+		} {
+			if err := b.UpdateContainerResources(t.Context(), tt.id, tt.r); !tt.is(err) || !strings.Contains(err.Error(), tt.words) {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+		}
+		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+		if u, _ := b.units.get(c); u.now().Resources != nil {
+			t.Errorf("recorded: %+v", u.now().Resources)
+		}
+		// The kubelet sends the OOM score and hugepage limits of 0 with each update.
+		if err := b.UpdateContainerResources(t.Context(), c, &resources{
+			CpuQuota:       60000,
+			OomScoreAdj:    900,
+			HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB"}},
+		}); err != nil {
+			t.Error(err)
+		}
+		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 60000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+		w.set(func() { delete(w.fail, "delete-task "+goes) })
+	})
+}
+
+// The disk is full: an update that cannot be recorded is not carried out.
+func TestAnUpdateThatCannotBeRecordedIsNotCarriedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		c := b.limited(b.pod("p1", ""), true)
+		w.set(func() { w.fail["commit "+c] = errors.New("no space left on device") })
+		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpuQuota: 70000}); err == nil || !strings.Contains(err.Error(), "no space") {
+			t.Errorf("%v", err)
+		}
+		if n, _, _ := w.asked(c); n != 0 {
+			t.Error("the shim was asked")
+		}
+		w.set(func() { delete(w.fail, "commit "+c) })
+	})
+}
+
+// What the kubelet says of a pod's resources is on record, also for the next berth.
+func TestThePodsResourcesAreRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		b := start(t, w)
+		p := b.pod("p1", "")
+		if err := b.UpdatePodSandboxResources(p, &resources{MemoryLimitInBytes: 7}, &resources{CpuQuota: 70000}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.UpdatePodSandboxResources(p, nil, &resources{CpuQuota: 80000}); err != nil {
+			t.Fatal(err)
+		}
+		loaded := b.records()
+		b.stop()
+		again := restart(t, w, loaded)
+		st, err := again.PodSandboxStatus(t.Context(), p, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compact := strings.ReplaceAll(st.GetInfo()["info"], " ", "")
+		for _, want := range []string{`"memoryLimitInBytes":"7"`, `"cpuQuota":"80000"`} {
+			if !strings.Contains(compact, want) {
+				t.Errorf("%s is not in %s", want, compact)
+			}
+		}
+		if err := again.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := again.UpdatePodSandboxResources(p, nil, &resources{}); !errdefs.IsFailedPrecondition(err) {
+			t.Error(err)
+		}
+		if err := again.UpdatePodSandboxResources("feedbeef", nil, nil); !errdefs.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+}
+
+// A record that cannot be read says so, and is not updated.
+func TestAnUpdateOfADamagedRecordIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startWith(t, newWorld(), state.Loaded{Damaged: []state.Damaged{{Kind: state.KindContainer, ID: "c1", Err: errors.New("unreadable")}}})
+		if err := b.UpdateContainerResources(t.Context(), "c1", &resources{}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "record") {
+			t.Error(err)
+		}
+	})
+}

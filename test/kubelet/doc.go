@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubelet runs pods on berth the way nodes do: a kubelet, built from tools/kubelet, reads
+// the manifests of static pods from a directory, and has berth run them. There is no API server;
+// the kubelet's own HTTP API reports what it sees.
+//
+// The tests say what a kubelet makes of berth: probes, hooks, the order of init containers and
+// sidecars, restarts and their back-off, termination messages, limits, grace periods, logs,
+// statistics, streams, and pods that go on while the kubelet or berth is killed. They need root and
+// `make kubelet`, which takes minutes: `make test-kubelet` runs them.
+package kubelet

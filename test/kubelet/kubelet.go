@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// kubelet is a kubelet on a node of berth's, with a directory of manifests.
+type kubelet struct {
+	*node.Node
+	t       testing.TB
+	dir     string
+	group   string // the cgroup below which it makes those of pods
+	program string
+	port    int
+	process *node.Process
+	client  *http.Client
+}
+
+// start starts a node and a kubelet. Evented says that the kubelet reads berth's events and
+// statistics, and does without lists and cAdvisor where it can.
+func start(t *testing.T, o node.Options, evented bool) *kubelet {
+	t.Helper()
+	n := node.Start(t, o)
+	k := &kubelet{
+		Node:    n,
+		t:       t,
+		dir:     n.Dir + "/k",
+		group:   n.Cgroup + "-kubelet",
+		program: n.Module + "/build/bin/kubelet",
+		port:    freePort(t),
+		client: &http.Client{
+			Timeout:   30 * time.Second,
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // it signs for itself
+		},
+	}
+	if _, err := os.Stat(k.program); err != nil {
+		t.Fatalf("%v: run `make kubelet`", err)
+	}
+	t.Cleanup(k.stop)
+	for _, d := range []string{"/manifests", "/podlogs", "/root"} {
+		if err := os.MkdirAll(k.dir+d, 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, g := range groups(k.group) {
+		if err := os.MkdirAll(g, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := os.ReadFile("testdata/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer(
+		"DIR", k.dir, "GROUP", k.group, "PORT", strconv.Itoa(k.port), "SOCKET", n.Dir+"/berth.sock", "EVENTED", strconv.FormatBool(evented),
+	).Replace(string(cfg))
+	if err := os.WriteFile(k.dir+"/config.yaml", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k.run()
+	return k
+}
+
+// run starts the kubelet's process and waits until it answers.
+func (k *kubelet) run() {
+	k.t.Helper()
+	k.process = k.Spawn(k.program, "--config", k.dir+"/config.yaml", "--root-dir", k.dir+"/root", "--cert-dir", k.dir+"/certs",
+		"--hostname-override", "node", "--v", "2")
+	k.Until("the kubelet answers", func() bool {
+		_, err := k.get("/healthz")
+		return err == nil
+	})
+}
+
+// stop takes all pods away, and the kubelet after them.
+func (k *kubelet) stop() {
+	if k.process == nil {
+		return
+	}
+	if err := os.RemoveAll(k.dir + "/manifests"); err != nil {
+		k.t.Error(err)
+	}
+	if err := os.Mkdir(k.dir+"/manifests", 0o750); err != nil {
+		k.t.Error(err)
+	}
+	k.eventually(k.idle) // what is left afterwards the node removes, and reports what it cannot remove
+	k.process.Kill(syscall.SIGTERM)
+	if k.t.Failed() {
+		k.t.Logf("the kubelet's log:\n%s", k.process.Output())
+	}
+	for _, m := range k.mounts() {
+		if err := syscall.Unmount(m, syscall.MNT_DETACH); err != nil {
+			k.t.Error(err)
+		}
+	}
+	for _, g := range groups(k.group) {
+		removeGroup(g)
+	}
+}
+
+// eventually waits up to three minutes until something is so, and asks less often than Until: what
+// is asked is the kubelet.
+func (k *kubelet) eventually(ok func() bool) bool {
+	for range 1800 {
+		if ok() {
+			return true
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return false
+}
+
+// idle reports whether berth runs no pod. The kubelet removes what is left of pods that are gone once
+// a minute; the node removes it at the end of a test.
+func (k *kubelet) idle() bool {
+	ready := &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}
+	pods, err := k.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{State: ready}})
+	if err != nil || len(pods.GetItems()) > 0 {
+		return false
+	}
+	running := &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}
+	containers, err := k.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{State: running}})
+	return err == nil && len(containers.GetContainers()) == 0
+}
+
+// mounts are what the kubelet has mounted, the last one first: volumes, and its own directory.
+func (k *kubelet) mounts() []string {
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(k.dir))
+	if err != nil {
+		k.t.Error(err)
+	}
+	var paths []string
+	for _, m := range slices.Backward(infos) {
+		paths = append(paths, m.Mountpoint)
+	}
+	return paths
+}
+
+// add gives the kubelet the manifest of a pod, under a name that replaces that in the manifest.
+func (k *kubelet) add(manifest, name string) {
+	k.t.Helper()
+	b, err := os.ReadFile("testdata/pods/" + manifest + ".yaml")
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	text := strings.NewReplacer("IMAGE", node.Busybox, "DIR", k.dir, "\n  name: "+manifest+"\n", "\n  name: "+name+"\n").Replace(string(b))
+	// The kubelet watches the directory: it must not read half a manifest.
+	temp := k.dir + "/" + name + ".new"
+	if err := os.WriteFile(temp, []byte(text), 0o600); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := os.Rename(temp, k.manifest(name)); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// remove takes the manifest of a pod away.
+func (k *kubelet) remove(name string) {
+	k.t.Helper()
+	if err := os.Remove(k.manifest(name)); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kubelet) manifest(name string) string { return k.dir + "/manifests/" + name + ".yaml" }
+
+func (k *kubelet) request(method, path string) (string, error) {
+	req, err := http.NewRequest(method, fmt.Sprintf("https://127.0.0.1:%d%s", k.port, path), http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	resp, err := k.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return "", err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: %s: %s", path, resp.Status, b)
+	}
+	return string(b), nil
+}
+
+func (k *kubelet) get(path string) (string, error) { return k.request(http.MethodGet, path) }
+
+// pod is what the kubelet reports of a pod.
+type pod struct {
+	Metadata struct{ Name string }
+	Status   struct {
+		Phase                 string
+		Conditions            []struct{ Type, Status string }
+		InitContainerStatuses []container
+		ContainerStatuses     []container
+	}
+}
+
+type container struct {
+	Name         string
+	Ready        bool
+	RestartCount int
+	ContainerID  string
+	State        state
+	LastState    state
+}
+
+type state struct {
+	Running    *struct{}
+	Waiting    *struct{ Reason string }
+	Terminated *struct {
+		ExitCode int
+		Reason   string
+		Message  string
+	}
+}
+
+// ready reports whether every container is.
+func (p pod) ready() bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return false
+}
+
+// only is the pod's first container that is not an init container.
+func (p pod) only() container {
+	if len(p.Status.ContainerStatuses) == 0 {
+		return container{}
+	}
+	return p.Status.ContainerStatuses[0]
+}
+
+// pods are the pods that the kubelet knows, by name without that of the node.
+func (k *kubelet) pods() (map[string]pod, error) {
+	text, err := k.get("/pods")
+	if err != nil {
+		return nil, err
+	}
+	var list struct{ Items []pod }
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, err
+	}
+	found := map[string]pod{}
+	for _, p := range list.Items {
+		found[strings.TrimSuffix(p.Metadata.Name, "-node")] = p
+	}
+	return found, nil
+}
+
+// until waits until a pod is as it should be, and returns it.
+func (k *kubelet) until(name, what string, ok func(p pod) bool) pod {
+	k.t.Helper()
+	var last pod
+	if !k.eventually(func() bool {
+		all, err := k.pods()
+		if err != nil {
+			return false
+		}
+		last = all[name]
+		return ok(last)
+	}) {
+		k.t.Fatalf("%s is still not %s: %+v", name, what, last)
+	}
+	return last
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // of a TCP listener
+}
+
+// groups are the directories of a cgroup: one for each hierarchy.
+func groups(name string) []string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return []string{"/sys/fs/cgroup" + name}
+	}
+	hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
+	var dirs []string
+	for _, h := range hierarchies {
+		dirs = append(dirs, filepath.Dir(h)+name)
+	}
+	return dirs
+}
+
+// removeGroup removes a cgroup and those below it, which are empty.
+func removeGroup(dir string) {
+	var dirs []string
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	for i := len(dirs) - 1; i >= 0; i-- {
+		if err := os.Remove(dirs[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			continue // a mount point of a hierarchy of its own
+		}
+	}
+}

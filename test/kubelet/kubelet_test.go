@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// both runs a test with and without the kubelet reading berth's events and statistics.
+func both(t *testing.T, f func(t *testing.T, k *kubelet)) {
+	for _, evented := range []bool{false, true} {
+		t.Run(fmt.Sprint("evented ", evented), func(t *testing.T) { f(t, start(t, node.Options{}, evented)) })
+	}
+}
+
+// An init container comes before a sidecar and that before the container; probes are commands, HTTP
+// and TCP; hooks run; volumes and limits are there; logs, statistics and commands are passed on.
+func TestAPodIsServed(t *testing.T) {
+	both(t, func(t *testing.T, k *kubelet) {
+		k.add("web", "web")
+		p := k.until("web", "ready", pod.ready)
+		if c := p.only(); c.RestartCount > 0 {
+			t.Errorf("%+v", c)
+		}
+		if init := p.Status.InitContainerStatuses; len(init) != 2 || init[0].State.Terminated == nil || init[0].State.Terminated.Reason != "Completed" || !init[1].Ready {
+			t.Errorf("%+v", init)
+		}
+		if text, err := k.get("/containerLogs/default/web-node/web"); err != nil || text != "it serves\n" {
+			t.Errorf("log %q, %v", text, err)
+		}
+		if text, err := k.request("POST", "/run/default/web-node/web?cmd=cat%20/www/index.html"); err != nil || text != "made by init\n" {
+			t.Errorf("a command printed %q, %v", text, err)
+		}
+		limit := "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null"
+		if text, err := k.request("POST", "/run/default/web-node/web?cmd="+url.QueryEscape("sh -c "+limit)); err == nil && strings.Contains(text, "max") {
+			t.Errorf("the memory is not limited: %q", text)
+		}
+		if !k.eventually(func() bool { return k.measured("web", "web") }) {
+			t.Error("the statistics have no memory of the container")
+		}
+		id := strings.TrimPrefix(p.only().ContainerID, "berth://")
+		if got := k.Container(id).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Errorf("container %s is %s", id, got)
+		}
+		k.remove("web")
+		k.gone()
+		if b, err := os.ReadFile(k.dir + "/web/hooks"); err != nil || string(b) != "started\nstops\n" {
+			t.Errorf("hooks wrote %q, %v", b, err)
+		}
+	})
+}
+
+// gone waits until no pod runs any more.
+func (k *kubelet) gone() {
+	k.t.Helper()
+	if !k.eventually(k.idle) {
+		k.t.Error("pods still run")
+	}
+}
+
+// measured reports whether the kubelet's summary has the memory of a container.
+func (k *kubelet) measured(name, container string) bool {
+	text, err := k.get("/stats/summary")
+	if err != nil {
+		return false
+	}
+	var summary struct {
+		Pods []struct {
+			PodRef     struct{ Name string }
+			Containers []struct {
+				Name   string
+				Memory struct{ WorkingSetBytes uint64 }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &summary); err != nil {
+		k.t.Fatal(err)
+	}
+	for _, p := range summary.Pods {
+		for _, c := range p.Containers {
+			if p.PodRef.Name == name+"-node" && c.Name == container && c.Memory.WorkingSetBytes > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Codes, reasons and messages of ends are those that happened, and the kubelet acts on them.
+func TestEndsAreReported(t *testing.T) {
+	both(t, func(t *testing.T, k *kubelet) {
+		for _, name := range []string{"crash", "sick", "oom", "job"} {
+			k.add(name, name)
+		}
+		p := k.until("job", "finished", func(p pod) bool { return p.Status.Phase == "Succeeded" })
+		if end := p.only().State.Terminated; end == nil || end.ExitCode != 0 || end.Reason != "Completed" {
+			t.Errorf("job: %+v", end)
+		}
+		p = k.until("oom", "finished", func(p pod) bool { return p.Status.Phase == "Failed" })
+		if end := p.only().State.Terminated; end == nil || end.ExitCode != 137 || end.Reason != "OOMKilled" {
+			t.Errorf("oom: %+v", end)
+		}
+		p = k.until("crash", "in a crash loop", func(p pod) bool {
+			w := p.only().State.Waiting
+			return p.only().RestartCount >= 2 && w != nil && w.Reason == "CrashLoopBackOff"
+		})
+		if end := p.only().LastState.Terminated; end == nil || end.ExitCode != 3 || end.Reason != "Error" || end.Message != "because\n" {
+			t.Errorf("crash: %+v", end)
+		}
+		p = k.until("sick", "started again", func(p pod) bool { return p.only().RestartCount >= 1 && p.only().LastState.Terminated != nil })
+		if end := p.only().LastState.Terminated; end.ExitCode != 137 {
+			t.Errorf("sick: %+v", end)
+		}
+		if text, err := k.get("/containerLogs/default/job-node/job"); err != nil || text != "out\nerr\n" && text != "err\nout\n" {
+			t.Errorf("log %q, %v", text, err)
+		}
+	})
+}
+
+// Pods go on while the kubelet is killed and started again, and while berth is.
+func TestPodsOutliveTheKubeletAndBerth(t *testing.T) {
+	both(t, func(t *testing.T, k *kubelet) {
+		k.add("web", "web")
+		before := k.until("web", "ready", pod.ready).only()
+		k.process.Kill(syscall.SIGKILL)
+		k.run()
+		k.until("web", "ready", pod.ready)
+		k.Berth.Kill(syscall.SIGKILL)
+		k.StartBerth()
+		k.add("job", "job") // what follows is about a kubelet that has noticed
+		k.until("job", "finished", func(p pod) bool { return p.Status.Phase == "Succeeded" })
+		after := k.until("web", "ready", pod.ready).only()
+		if after.ContainerID != before.ContainerID || after.RestartCount > 0 {
+			t.Errorf("was %+v, is %+v", before, after)
+		}
+	})
+}
+
+func TestThirtyPodsOfAKubelet(t *testing.T) {
+	both(t, func(t *testing.T, k *kubelet) {
+		const count = 30
+		for i := range count {
+			k.add("sick", fmt.Sprint("sick", i))
+		}
+		for i := range count {
+			k.until(fmt.Sprint("sick", i), "running", func(p pod) bool { return p.Status.Phase == "Running" })
+		}
+		for i := range count {
+			k.remove(fmt.Sprint("sick", i))
+		}
+		k.gone()
+	})
+}
