@@ -23,6 +23,7 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/image"
+	"berth/internal/pod"
 	"berth/internal/stats"
 	"berth/internal/stream"
 	"berth/test/sim"
@@ -59,6 +60,7 @@ func newNode(t *testing.T) *node {
 	b.Streams = execs{stream.NewServer(stream.ServerConfig{}, streams), streams}
 	b.Stats = stats.New(stats.Config{Pods: b.Core.Pods, Cgroups: t.TempDir()})
 	b.Health = healthy{}
+	b.Checkpoints = noCRIU{b.Core.Pods.Target}
 	store := &imageStore{names: map[string]image.Stored{}}
 	store.put("registry.example/app:1")
 	service := image.New(store, image.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -188,6 +190,18 @@ type execs struct {
 
 func (e execs) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stream.Result, error) {
 	return e.service.ExecSync(ctx, id, cmd, timeout)
+}
+
+// noCRIU is a node without CRIU, which writes checkpoints.
+type noCRIU struct {
+	target func(id string) (pod.Target, error)
+}
+
+func (n noCRIU) Checkpoint(_ context.Context, id, _ string, _ time.Duration) error {
+	if _, err := n.target(id); err != nil {
+		return err
+	}
+	return errdefs.ErrFailedPrecondition
 }
 
 // healthy is a node on which all is well.

@@ -7,11 +7,14 @@ func queryRows() []Row {
 		idempotent = "pod.TestStopAndRemoveAreIdempotentAndDefined"
 		lists      = "test/surface.TestListsSelect"
 		stats      = "stats.TestListsAreFiltered"
+		chunks     = "cri.TestAStreamHasTheItemsOfTheList"
 	)
 	rows := []Row{
 		noEffect("VersionRequest.version", "berth serves one version of CRI, and clients choose it with the name of the service"),
 		honoured("StatusRequest.verbose", "the configuration and the network in use"),
-		below(noEffect("UpdateRuntimeConfigRequest.runtime_config", "networks come from CNI, which has the pods' addresses in its own configuration")),
+		honoured("UpdateRuntimeConfigRequest.runtime_config", ""),
+		honoured("RuntimeConfig.network_config", ""),
+		honoured("NetworkConfig.pod_cidr", "shown by the verbose Status alone: the pods' addresses come from the configuration of CNI", "cri.TestUpdates"),
 
 		honoured("StopPodSandboxRequest.pod_sandbox_id", "", idempotent),
 		honoured("RemovePodSandboxRequest.pod_sandbox_id", "", idempotent),
@@ -46,6 +49,16 @@ func queryRows() []Row {
 		honoured("ListPodSandboxStatsRequest.filter", ""),
 		honoured("PodSandboxStatsFilter.id", "", stats),
 		honoured("PodSandboxStatsFilter.label_selector", "", stats),
+
+		honoured("StreamPodSandboxesRequest.filter", "as in the list", chunks),
+		honoured("StreamContainersRequest.filter", "as in the list", chunks),
+		honoured("StreamContainerStatsRequest.filter", "as in the list", chunks),
+		honoured("StreamPodSandboxStatsRequest.filter", "as in the list", chunks),
+		honoured("StreamImagesRequest.filter", "as in the list", chunks),
+
+		honoured("CheckpointContainerRequest.container_id", "", "checkpoint.TestCheckpointsThatCannotBe"),
+		honoured("CheckpointContainerRequest.location", "a new file; one that is there is not replaced", "checkpoint.TestACheckpointReplacesNothing"),
+		honoured("CheckpointContainerRequest.timeout", "", "checkpoint.TestACheckpointThatFailsLeavesNothing"),
 	}
 	return rows
 }
