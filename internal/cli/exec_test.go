@@ -48,6 +48,9 @@ func TestExecPassesInputOutputAndCodeOn(t *testing.T) {
 	if out, _, err = withInput(at, "a", "exec", "nginx", "prog"); out != "no input\n" || err != nil {
 		t.Errorf("without -i: %q %v", out, err)
 	}
+	if _, _, err = withInput(at, "refuse\n", "exec", "-i", "nginx", "prog"); fmt.Sprint(err) != "exec in container c: no such file" {
+		t.Errorf("a command that cannot be run: %v", err)
+	}
 	_, _, err = withInput(at, "lose\n", "exec", "-i", "nginx", "prog")
 	says(t, "a lost connection", fmt.Sprint(err), "lost")
 	_, _, err = withInput(at, "", "exec", "-it", "nginx", "prog")

@@ -188,5 +188,7 @@ func outcome(said []byte) error {
 			}
 		}
 	}
-	return errors.New(st.Message)
+	// What cri-streaming says before the error that berth has returned.
+	text := strings.TrimPrefix(st.Message, "Internal error occurred: ")
+	return errors.New(strings.TrimPrefix(text, "error executing command in container: "))
 }

@@ -5,6 +5,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -100,6 +101,8 @@ func (p *programs) run(stdin io.Reader, stdout, stderr io.Writer, resize <-chan 
 					break
 				}
 			}
+		case "refuse":
+			return errors.New("exec in container c: no such file")
 		case "lose":
 			p.lose()
 			return nil

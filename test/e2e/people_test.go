@@ -237,6 +237,8 @@ func TestAScriptUsesTheCommands(t *testing.T) {
 
 // plugin is an NRI plug-in that notes what it is asked, and adds a variable to each container.
 type plugin struct {
+	stub stub.Stub
+
 	mu  sync.Mutex
 	got []string
 }
@@ -278,6 +280,14 @@ func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 	return a, nil, nil
 }
 
+func (p *plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	p.note("update", fmt.Sprint(c.GetName(), " ", r.GetCpu().GetShares().GetValue()))
+	u := &api.ContainerUpdate{}
+	u.SetContainerId(c.GetId())
+	u.SetLinuxCPUShares(300)
+	return []*api.ContainerUpdate{u}, nil
+}
+
 func (p *plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
 	p.note("stop", fmt.Sprint(c.GetName(), " ", c.GetExitCode()))
 	return nil, nil
@@ -288,6 +298,15 @@ func (p *plugin) RemovePodSandbox(_ context.Context, x *api.PodSandbox) error {
 	return nil
 }
 
+// shares are the CPU shares of a container, as its status has them.
+func shares(n *node.Node, id string) int64 {
+	st, err := n.ContainerStatus(context.Background(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return -1
+	}
+	return st.GetStatus().GetResources().GetLinux().GetCpuShares()
+}
+
 func connectPlugin(t *testing.T, n *node.Node) *plugin {
 	t.Helper()
 	p := &plugin{}
@@ -295,6 +314,7 @@ func connectPlugin(t *testing.T, n *node.Node) *plugin {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.stub = st
 	n.Until("the plug-in connects", func() bool { return st.Start(t.Context()) == nil })
 	t.Cleanup(st.Stop)
 	n.Until("the plug-in is synchronised", p.has("synchronized "))
@@ -319,6 +339,19 @@ func TestAnNRIPluginTakesPart(t *testing.T) {
 	p = connectPlugin(t, n)
 	if !p.has("sync "+name, "sync long sleep 1000")() {
 		t.Errorf("synchronised with %q", p.got)
+	}
+	u := &api.ContainerUpdate{}
+	u.SetContainerId(long)
+	u.SetLinuxCPUShares(512)
+	if failed, err := p.stub.UpdateContainers([]*api.ContainerUpdate{u}); err != nil || len(failed) > 0 || shares(n, long) != 512 {
+		t.Errorf("the plug-in updates a container: %d shares, failed %v, %v", shares(n, long), failed, err)
+	}
+	_, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{
+		ContainerId: long,
+		Linux:       &runtimeapi.LinuxContainerResources{CpuShares: 200},
+	})
+	if err != nil || !p.has("update long 200")() || shares(n, long) != 300 {
+		t.Errorf("the plug-in adjusts an update: %d shares, %v", shares(n, long), err)
 	}
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: long}); err != nil {
 		t.Error(err)
