@@ -29,6 +29,7 @@ type Config struct {
 	Network        Network            `toml:"network"`
 	Image          Image              `toml:"image"`
 	Lanes          Lanes              `toml:"lanes"`
+	CDI            CDI                `toml:"cdi"`
 	Logs           Logs               `toml:"logs"`
 	Streams        Streams            `toml:"streams"`
 	NRI            NRI                `toml:"nri"`
@@ -62,9 +63,14 @@ type Network struct {
 
 // Image configures pulling.
 type Image struct {
-	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries, as HOST/hosts.toml (the certs.d layout). Empty: none."`
+	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries: mirrors, certificates and headers, as HOST/hosts.toml (the certs.d layout of containerd). It need not exist. Empty: none."`
 	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
+}
+
+// CDI configures the devices of the Container Device Interface.
+type CDI struct {
+	SpecDirs []string `toml:"spec_dirs" doc:"Directories of CDI specifications, which device plug-ins and vendors' tools write. A device in a later directory takes the place of one of the same name in an earlier directory. Empty: there are no CDI devices."`
 }
 
 // Lanes configures how settling and releasing are retried.
@@ -144,6 +150,11 @@ type Runtime struct {
 	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime."`
+	Options                      string   `toml:"options" doc:"Type of the options that the shim takes: runc (binary, root, systemd_cgroup), generic (config_path, config_body) or none. Empty: runc for the shim of runc, generic if config_path or config_body is set, else none."`
+	ConfigPath                   string   `toml:"config_path" doc:"Configuration file of the shim, for those that take generic options, such as Kata and runsc."`
+	ConfigBody                   string   `toml:"config_body" doc:"Configuration of the shim, instead of a file."`
+	Snapshotter                  string   `toml:"snapshotter" doc:"Snapshotter of the containers. Images are unpacked into it when a container is created. Empty: containerd.snapshotter."`
+	BaseSpec                     string   `toml:"base_spec" doc:"JSON file of the OCI specification that the specifications of containers start from: hooks, mounts, rlimits, environment, annotations, devices. What CRI asks for takes precedence. Empty: none."`
 	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime."`
 }
 
@@ -178,9 +189,11 @@ func Default() Config {
 			DefaultSubnet: "10.88.0.0/16",
 		},
 		Image: Image{
+			RegistryDir:            "/etc/containerd/certs.d",
 			PullTimeout:            Duration(5 * time.Minute),
 			MaxConcurrentDownloads: 3,
 		},
+		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Lanes: Lanes{
 			AttemptTimeout: Duration(10 * time.Second),
 			BackoffMin:     Duration(time.Second),
@@ -328,6 +341,11 @@ func (c *Config) Check() error {
 			bad(p.key, "%q is not an absolute path", p.v)
 		}
 	}
+	for i, d := range c.CDI.SpecDirs {
+		if !filepath.IsAbs(d) {
+			bad(fmt.Sprintf("cdi.spec_dirs[%d]", i), "%q is not an absolute path", d)
+		}
+	}
 	if s := c.Tracing.Sampling; s < 0 || s > 1 {
 		bad("tracing.sampling", "%v is not between 0 and 1", s)
 	}
@@ -380,6 +398,7 @@ func (c *Config) Check() error {
 		if r.Type == "" {
 			bad("runtimes."+name+".type", "it is missing")
 		}
+		r.check("runtimes."+name+".", bad)
 	}
 	return errors.Join(errs...)
 }

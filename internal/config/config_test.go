@@ -84,6 +84,7 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"address":                func(c *Config) { c.Address = "/" + strings.Repeat("a", 107) },
 		"libexec":                func(c *Config) { c.Libexec = "x" },
 		"network.bin_dirs[1]":    func(c *Config) { c.Network.BinDirs = []string{"/x", "y"} },
+		"cdi.spec_dirs[0]":       func(c *Config) { c.CDI.SpecDirs = []string{"x"} },
 		"containerd.address":     func(c *Config) { c.Containerd.Address = "tcp://x" },
 		"log.level":              func(c *Config) { c.Log.Level = "loud" },
 		"network.default_subnet": func(c *Config) { c.Network.DefaultSubnet = "10.0.0.0" },

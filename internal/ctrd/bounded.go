@@ -19,7 +19,11 @@ const maxBlob = 8 << 20
 
 // boundedClient returns a client on the same containerd that never reads a blob of more than
 // maxBlob bytes into memory. Layers do not pass through it: containerd applies them itself.
-func boundedClient(c *containerd.Client, snapshotter string) (*containerd.Client, error) {
+func boundedClient(c *containerd.Client, names []string) (*containerd.Client, error) {
+	snapshotters := map[string]snapshots.Snapshotter{}
+	for _, name := range names {
+		snapshotters[name] = c.SnapshotService(name)
+	}
 	return containerd.New("", containerd.WithDefaultNamespace(Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore()}),
 		containerd.WithImageStore(c.ImageService()),
@@ -27,7 +31,7 @@ func boundedClient(c *containerd.Client, snapshotter string) (*containerd.Client
 		containerd.WithLeasesService(c.LeasesService()),
 		containerd.WithNamespaceService(c.NamespaceService()),
 		containerd.WithIntrospectionService(c.IntrospectionService()),
-		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{snapshotter: c.SnapshotService(snapshotter)}),
+		containerd.WithSnapshotters(snapshotters),
 	))
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ type Client = containerd.Client
 type Config struct {
 	Owner       string // this berth's ID
 	Snapshotter string // of new containers
+	// Snapshotters are others, which some runtime handlers have instead.
+	Snapshotters []string
 	// SetAside reports whether a task is there although containerd does not know it, because its
 	// shim has not answered since containerd started. It is nil where containerd says so itself.
 	SetAside func(id string) bool
@@ -41,11 +44,11 @@ type Config struct {
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
-	client      *containerd.Client
-	owner       string
-	snapshotter string
-	setAside    func(id string) bool
-	log         *slog.Logger
+	client       *containerd.Client
+	owner        string
+	snapshotters []string
+	setAside     func(id string) bool
+	log          *slog.Logger
 
 	calls     calls
 	shims     shims
@@ -66,13 +69,13 @@ type Containerd struct {
 // New wraps a client, which the caller closes.
 func New(client *containerd.Client, cfg Config) *Containerd {
 	c := &Containerd{
-		client:      client,
-		owner:       cfg.Owner,
-		snapshotter: cfg.Snapshotter,
-		setAside:    cfg.SetAside,
-		log:         cfg.Logger,
-		processes:   processSearch{proc: procfs},
-		cleanupDir:  cfg.CleanupDir,
+		client:       client,
+		owner:        cfg.Owner,
+		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
+		setAside:     cfg.SetAside,
+		log:          cfg.Logger,
+		processes:    processSearch{proc: procfs},
+		cleanupDir:   cfg.CleanupDir,
 	}
 	if c.setAside == nil {
 		c.setAside = func(string) bool { return false }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,7 +41,9 @@ const (
 
 // ImagesConfig is what pulling needs to know.
 type ImagesConfig struct {
-	Snapshotter            string
+	Snapshotter string
+	// Snapshotters are others, into which images are unpacked when a container needs them there.
+	Snapshotters           []string
 	RegistryDir            string // of certs.d directories; "" for none
 	MaxConcurrentDownloads int
 	Owner                  string // this berth's ID
@@ -74,7 +77,7 @@ func NewImages(client *containerd.Client, cfg ImagesConfig) (*Images, error) {
 	if err := prepareMounts(cfg.MountDir); err != nil {
 		return nil, err
 	}
-	bounded, err := boundedClient(client, cfg.Snapshotter)
+	bounded, err := boundedClient(client, append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter))
 	if err != nil {
 		return nil, fmt.Errorf("bound what is read of images: %w", err)
 	}
@@ -225,7 +228,7 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 	}
 	var out []image.Stored
 	for _, img := range imgs {
-		if err := i.unpack(ctx, img); err != nil {
+		if err := i.unpack(ctx, img, i.cfg.Snapshotter); err != nil {
 			return nil, err
 		}
 		st, err := i.read(ctx, img)
@@ -240,19 +243,19 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 	return out, nil
 }
 
-// Unpack makes the snapshots of an image. Those that exist are kept.
-func (i *Images) Unpack(ctx context.Context, name string) error {
+// Unpack makes the snapshots of an image in a snapshotter. Those that exist are kept.
+func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 	ctx = ns(ctx)
 	img, err := i.client.ImageService().Get(ctx, name)
 	if err != nil {
 		return native(err)
 	}
-	return i.unpack(ctx, img)
+	return i.unpack(ctx, img, snapshotter)
 }
 
-func (i *Images) unpack(ctx context.Context, img images.Image) error {
-	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, i.cfg.Snapshotter); err != nil {
-		return fmt.Errorf("unpack %s: %w", img.Name, native(err))
+func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
+	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter); err != nil {
+		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
 	}
 	return nil
 }

@@ -165,14 +165,14 @@ func TestAnImageWithoutSnapshotsIsUnpacked(t *testing.T) {
 		t.Errorf("before: %v", err)
 	}
 	for range 2 {
-		if err := i.Unpack(t.Context(), st.Name); err != nil {
+		if err := i.Unpack(t.Context(), st.Name, i.Snapshotter()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if b, err := i.ReadFiles(t.Context(), st.ChainID, 100, "passwd"); err != nil || string(b[0]) != "x" {
 		t.Errorf("after: %q %v", b, err)
 	}
-	if err := i.Unpack(t.Context(), "absent"); !errdefs.IsNotFound(err) {
+	if err := i.Unpack(t.Context(), "absent", i.Snapshotter()); !errdefs.IsNotFound(err) {
 		t.Error(err)
 	}
 }

@@ -85,7 +85,10 @@ func (c *Containerd) listStores(ctx context.Context, filter string, cs []contain
 	for _, s := range sbs {
 		inv.Sandboxes[s.ID] = true
 	}
-	snapshotters := map[string]bool{c.snapshotter: true}
+	snapshotters := map[string]bool{}
+	for _, name := range c.snapshotters {
+		snapshotters[name] = true
+	}
 	for _, o := range cs {
 		if o.Snapshotter != "" {
 			snapshotters[o.Snapshotter] = true

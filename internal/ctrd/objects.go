@@ -7,28 +7,59 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 
 	"berth/internal/pod"
+	"berth/internal/spec"
 )
 
 // rootLabel keeps what carries it from containerd's garbage collector.
 const rootLabel = "containerd.io/gc.root"
 
+// options returns what the shim of a handler is configured with, in the type that it takes; nil for
+// nothing.
 func options(h pod.Handler) (typeurl.Any, error) {
-	o := &runcoptions.Options{BinaryName: h.Binary, Root: h.Root, SystemdCgroup: h.SystemdCgroup}
+	var o proto.Message
+	switch h.Options {
+	case pod.OptionsNone:
+		return nil, nil
+	case pod.OptionsGeneric:
+		o = &runtimeoptions.Options{
+			TypeUrl:    shimName(h.Type) + ".options",
+			ConfigPath: h.ConfigPath,
+			ConfigBody: []byte(h.ConfigBody),
+		}
+	default:
+		o = &runcoptions.Options{BinaryName: h.Binary, Root: h.Root, SystemdCgroup: h.SystemdCgroup}
+	}
 	a, err := typeurl.MarshalAnyToProto(o)
 	if err != nil {
 		return nil, fmt.Errorf("encode options of runtime %s: %w", h.Name, err)
 	}
 	return a, nil
+}
+
+// shimName returns the name of a runtime that is given by its name or by the path of its shim, as
+// containerd derives the one from the other: io.containerd.runsc.v1 for containerd-shim-runsc-v1.
+func shimName(kind string) string {
+	rest, ok := strings.CutPrefix(filepath.Base(kind), "containerd-shim-")
+	if i := strings.LastIndexByte(rest, '-'); ok && filepath.IsAbs(kind) && i > 0 {
+		return "io.containerd." + rest[:i] + "." + rest[i+1:]
+	}
+	return kind
 }
 
 // CreateSandbox makes the sandbox object by which containerd lets the pod's containers share its
@@ -65,7 +96,7 @@ func (c *Containerd) DeleteSandbox(ctx context.Context, id string) error {
 
 // CreateContainer makes a container object.
 func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
-	spec, err := typeurl.MarshalAny(o.Spec)
+	encoded, err := typeurl.MarshalAny(o.Spec)
 	if err != nil {
 		return fmt.Errorf("encode spec of %s: %w", o.ID, err)
 	}
@@ -81,7 +112,7 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 		Labels:      labels,
 		Image:       o.Image,
 		Runtime:     containers.RuntimeInfo{Name: o.Handler.Type, Options: opts},
-		Spec:        spec,
+		Spec:        encoded,
 		Snapshotter: o.Snapshotter,
 		SnapshotKey: o.SnapshotKey,
 		SandboxID:   o.SandboxID,
@@ -124,19 +155,53 @@ func (c *Containerd) UpdateSpec(ctx context.Context, id string, s *specs.Spec) e
 }
 
 // PrepareSnapshot makes a writable layer.
-func (c *Containerd) PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error {
-	_, err := c.client.SnapshotService(snapshotter).Prepare(ns(ctx), key, chainID, snapshots.WithLabels(map[string]string{
-		LabelOwner: c.owner, rootLabel: time.Now().UTC().Format(time.RFC3339),
-	}))
+func (c *Containerd) PrepareSnapshot(ctx context.Context, l pod.Layer) error {
+	_, err := c.client.SnapshotService(l.Snapshotter).Prepare(ns(ctx), l.Key, l.ChainID, keeping(c.owner, l.IDs))
 	if err != nil {
-		return fmt.Errorf("prepare snapshot %s on %s: %w", key, chainID, native(err))
+		return fmt.Errorf("prepare snapshot %s on %s: %w", l.Key, l.ChainID, native(err))
 	}
 	return nil
+}
+
+// keeping labels a snapshot, which stays until it is deleted. The snapshotter shifts the owners of
+// its files if ids are not zero.
+func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
+	labels := map[string]string{
+		LabelOwner: owner,
+		rootLabel:  time.Now().UTC().Format(time.RFC3339),
+	}
+	if ids != (spec.UserIDs{}) {
+		labels[snapshots.LabelSnapshotUIDMapping] = fmt.Sprintf("0:%d:%d", ids.UID, ids.UIDs)
+		labels[snapshots.LabelSnapshotGIDMapping] = fmt.Sprintf("0:%d:%d", ids.GID, ids.GIDs)
+	}
+	return snapshots.WithLabels(labels)
+}
+
+// MapsOwners reports whether a snapshotter can shift the owners of the files of a snapshot, as user
+// namespaces need.
+func MapsOwners(ctx context.Context, c *Client, snapshotter string) (bool, error) {
+	capabilities, err := c.GetSnapshotterCapabilities(ns(ctx), snapshotter)
+	if err != nil {
+		return false, fmt.Errorf("ask for capabilities of snapshotter %s: %w", snapshotter, native(err))
+	}
+	return slices.Contains(capabilities, "remap-ids"), nil
 }
 
 // DeleteSnapshot removes a writable layer.
 func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
 	return native(c.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
+}
+
+// MountImage makes a view of an image and mounts it. The mount stays when this process ends.
+func (c *Containerd) MountImage(ctx context.Context, v pod.ImageView) error {
+	ms, err := c.client.SnapshotService(v.Snapshotter).View(ns(ctx), v.Key, v.ChainID, keeping(c.owner, v.IDs))
+	if err != nil {
+		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
+	}
+	if err := mount.All(withOptions(ms, "ro", "nosuid", "nodev"), v.Dir); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
+	}
+	return nil
 }
 
 // SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process or

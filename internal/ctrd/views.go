@@ -79,7 +79,7 @@ func (i *Images) view(ctx context.Context, chainID string, f func(root string) e
 	if failed != nil {
 		return fmt.Errorf("view image: %w", failed)
 	}
-	return mount.WithReadonlyTempMount(ns(ctx), inert(mounts), f)
+	return mount.WithReadonlyTempMount(ns(ctx), withOptions(mounts, "nodev", "nosuid", "noexec"), f)
 }
 
 func (i *Images) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
@@ -102,11 +102,16 @@ func (i *Images) removeView(ctx context.Context, key string) {
 	}
 }
 
-// inert adds the options by which devices, programs and set-user-ID bits mean nothing in a mount.
-func inert(ms []mount.Mount) []mount.Mount {
+// withOptions adds options to mounts, those that a mount has already left out.
+func withOptions(ms []mount.Mount, options ...string) []mount.Mount {
 	out := slices.Clone(ms)
 	for n := range out {
-		out[n].Options = slices.Concat(out[n].Options, []string{"nodev", "nosuid", "noexec"})
+		out[n].Options = slices.Clone(out[n].Options)
+		for _, o := range options {
+			if !slices.Contains(out[n].Options, o) {
+				out[n].Options = append(out[n].Options, o)
+			}
+		}
 	}
 	return out
 }

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
+	"berth/internal/cdi"
 	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
 	"berth/internal/config"
@@ -84,6 +85,8 @@ type daemon struct {
 	server   *stream.Server
 	stats    *stats.Service
 	nri      *nri.Service // nil if there are no plug-ins
+	devices  *cdi.Registry
+	userns   *userNamespaces
 
 	checkpoints *checkpoint.Service
 
@@ -130,10 +133,11 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	adapter := ctrd.Config{
-		Owner:       d.store.Owner(),
-		Snapshotter: cfg.Containerd.Snapshotter,
-		CleanupDir:  filepath.Join(cfg.Root, "cleanup"),
-		Logger:      d.log.Logger,
+		Owner:        d.store.Owner(),
+		Snapshotter:  cfg.Containerd.Snapshotter,
+		Snapshotters: handlerSnapshotters(cfg.Runtimes),
+		CleanupDir:   filepath.Join(cfg.Root, "cleanup"),
+		Logger:       d.log.Logger,
 	}
 	if d.embedded != nil {
 		adapter.SetAside = d.embedded.SetAside
@@ -141,6 +145,7 @@ func (d *daemon) open(ctx context.Context) error {
 	d.ctrd = ctrd.New(d.client, adapter)
 	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
 		Snapshotter:            cfg.Containerd.Snapshotter,
+		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
 		RegistryDir:            cfg.Image.RegistryDir,
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		Owner:                  d.store.Owner(),
@@ -264,7 +269,9 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return fmt.Errorf("look at own capabilities: %w", err)
 	}
-	d.handlers = d.makeHandlers()
+	if d.handlers, err = d.makeHandlers(); err != nil {
+		return err
+	}
 	host, err := spec.ReadHost(caps, loadAppArmor(d.log.Logger))
 	if err != nil {
 		return err
@@ -281,6 +288,10 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, func(ctx context.Context, snapshotter string) (bool, error) {
+		return ctrd.MapsOwners(ctx, d.client, snapshotter)
+	})
+	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
 	if err := d.openNRI(); err != nil {
 		return err
 	}
@@ -297,16 +308,18 @@ func (d *daemon) openPods() error {
 		BackoffMax:     time.Duration(d.cfg.Lanes.BackoffMax),
 	}, Ports{
 		Ports: pod.Ports{
-			Runtime: d.ctrd,
-			Kernel:  d.kernel,
-			Cgroups: cgroups{},
-			Network: d.network,
-			Files:   podfiles.New(d.cfg.Root, d.cfg.State),
-			Stdios:  d.stdios,
-			Images:  images{d.images},
-			Store:   d.store,
-			Labels:  labels,
-			Hooks:   d.hooks(),
+			Runtime:        d.ctrd,
+			Kernel:         d.kernel,
+			Cgroups:        cgroups{},
+			Network:        d.network,
+			Files:          podfiles.New(d.cfg.Root, d.cfg.State),
+			Stdios:         d.stdios,
+			Images:         images{d.images},
+			Store:          d.store,
+			Labels:         labels,
+			Devices:        d.devices,
+			UserNamespaces: d.userns.check,
+			Hooks:          d.hooks(),
 		},
 		Removed:       d.removed,
 		Load:          d.store.Load,
@@ -324,6 +337,7 @@ func (d *daemon) openPods() error {
 		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
 		Pods:    d.core.Pods,
 		Runtime: d.ctrd,
+		Thaw:    cgroup.Thaw,
 		Logger:  d.log.Logger,
 	})
 	d.stats = stats.New(stats.Config{
@@ -370,7 +384,19 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
-	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
+	g.Go("user namespaces", func() error {
+		d.userns.probe(below, d.log.Logger)
+		return nil
+	})
+	g.Go("CDI devices", func() error { return d.devices.Run(below) })
+	g.Go("checkpoints", func() error {
+		select {
+		case <-restored: // it asks for the containers
+			return d.checkpoints.Run(below)
+		case <-below.Done():
+			return nil
+		}
+	})
 	g.Go("features of runtimes", func() error {
 		d.features.probe(below, d.handlers, func(handler string, err error) {
 			d.log.Warn("no features are advertised for a runtime handler: its OCI runtime cannot be asked", "handler", handler, "err", err)

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -62,10 +63,7 @@ func (f *features) probe(ctx context.Context, handlers map[string]pod.Handler, r
 func ask(ctx context.Context, h pod.Handler) (*ocifeatures.Features, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	binary := h.Binary
-	if binary == "" {
-		binary = "runc" // the shim's default
-	}
+	binary := ociRuntime(h)
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, binary, "features")
 	cmd.Stderr = &stderr
@@ -80,6 +78,9 @@ func ask(ctx context.Context, h pod.Handler) (*ocifeatures.Features, error) {
 	}
 	return &has, nil
 }
+
+// ociRuntime is the OCI runtime of a handler of runc's shim.
+func ociRuntime(h pod.Handler) string { return cmp.Or(h.Binary, "runc") } // the shim's default
 
 // of returns what CRI advertises for a handler.
 func (f *features) of(handler string) *runtimeapi.RuntimeHandlerFeatures {

@@ -15,8 +15,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
+	"berth/internal/config"
 	"berth/internal/image"
 	"berth/internal/pod"
+	"berth/internal/spec"
 	"berth/internal/version"
 )
 
@@ -53,7 +55,9 @@ func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte,
 func (i images) Name(id string) string { return i.s.Name(id) }
 
 // Unpack makes the snapshots of an image that is there without them.
-func (i images) Unpack(ctx context.Context, img pod.Image) error { return i.s.Unpack(ctx, img.ID) }
+func (i images) Unpack(ctx context.Context, img pod.Image) error {
+	return i.s.Unpack(ctx, img.ID, img.Snapshotter)
+}
 
 func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
 	return i.s.CopyOut(ctx, img.ChainID, path, dir)
@@ -93,7 +97,10 @@ func (h health) Info() map[string]any {
 func (h health) Handlers() []*runtimeapi.RuntimeHandler {
 	var out []*runtimeapi.RuntimeHandler
 	for _, n := range append([]string{""}, slices.Sorted(maps.Keys(h.d.handlers))...) { // "" is the default one
-		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: h.d.features.of(cmp.Or(n, h.d.cfg.DefaultRuntime))})
+		handler := cmp.Or(n, h.d.cfg.DefaultRuntime)
+		features := h.d.features.of(handler)
+		features.UserNamespaces = h.d.userns.known(handler)
+		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: features})
 	}
 	return out
 }
@@ -135,7 +142,7 @@ func (a admin) Timeline(_ context.Context, id string) (any, error) {
 func (a admin) Lanes(context.Context) (any, error) { return a.d.core.Pods.Lanes(), nil }
 
 // makeHandlers completes the configured runtimes with what berth brings along.
-func (d *daemon) makeHandlers() map[string]pod.Handler {
+func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 	out := map[string]pod.Handler{}
 	for name, r := range d.cfg.Runtimes {
 		h := pod.Handler{
@@ -146,9 +153,20 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 			SystemdCgroup:                r.SystemdCgroup,
 			Sandboxer:                    r.Sandboxer,
 			HostProcess:                  r.HostProcess,
+			Options:                      optionsOf(r),
+			ConfigPath:                   r.ConfigPath,
+			ConfigBody:                   r.ConfigBody,
+			Snapshotter:                  r.Snapshotter,
 			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices,
 			PodAnnotations:               r.PodAnnotations,
 			ContainerAnnotations:         r.ContainerAnnotations,
+		}
+		if r.BaseSpec != "" {
+			base, err := spec.LoadBase(r.BaseSpec)
+			if err != nil {
+				return nil, fmt.Errorf("runtimes.%s.base_spec: %w", name, err)
+			}
+			h.BaseSpec = base
 		}
 		if d.embedded != nil && r.Type == runcType {
 			if h.Binary == "" {
@@ -167,5 +185,30 @@ func (d *daemon) makeHandlers() map[string]pod.Handler {
 		}
 		out[name] = h
 	}
-	return out
+	return out, nil
+}
+
+// optionsOf is which options the shim of a handler gets.
+func optionsOf(r config.Runtime) pod.Options {
+	switch {
+	case r.Options != "":
+		return pod.Options(r.Options)
+	case r.IsRunc():
+		return pod.OptionsRunc
+	case r.ConfigPath != "" || r.ConfigBody != "":
+		return pod.OptionsGeneric
+	default:
+		return pod.OptionsNone
+	}
+}
+
+// handlerSnapshotters are the snapshotters that handlers have of their own.
+func handlerSnapshotters(runtimes map[string]config.Runtime) []string {
+	var names []string
+	for _, r := range runtimes {
+		if r.Snapshotter != "" && !slices.Contains(names, r.Snapshotter) {
+			names = append(names, r.Snapshotter)
+		}
+	}
+	return names
 }

@@ -122,9 +122,9 @@ type tracedRuntime struct {
 	tracer trace.Tracer
 }
 
-func (r tracedRuntime) PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error {
-	return span(ctx, r.tracer, "prepare snapshot", key, func(ctx context.Context) error {
-		return r.Runtime.PrepareSnapshot(ctx, snapshotter, key, chainID)
+func (r tracedRuntime) PrepareSnapshot(ctx context.Context, l pod.Layer) error {
+	return span(ctx, r.tracer, "prepare snapshot", l.Key, func(ctx context.Context) error {
+		return r.Runtime.PrepareSnapshot(ctx, l)
 	})
 }
 

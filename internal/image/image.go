@@ -36,9 +36,9 @@ type Backend interface {
 	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no
 	// name.
 	Import(ctx context.Context, path, ref string) ([]Stored, error)
-	// Unpack makes the snapshots of a stored name. Those that exist are kept. ErrNotFound when
-	// layers are missing.
-	Unpack(ctx context.Context, name string) error
+	// Unpack makes the snapshots of a stored name in a snapshotter. Those that exist are kept.
+	// ErrNotFound when layers are missing.
+	Unpack(ctx context.Context, name, snapshotter string) error
 	// Tag stores another name for what s is.
 	Tag(ctx context.Context, s Stored, name string) error
 	Delete(ctx context.Context, name string) error
@@ -67,7 +67,7 @@ type Service struct {
 	cfg     Config
 	dirty   chan string // names that changed
 	pulls   flights[pullKey, string]
-	unpacks flights[string, struct{}]
+	unpacks flights[unpackKey, struct{}]
 	files   *Cache[[2][]byte] // passwd and group by chain ID
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.

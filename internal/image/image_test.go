@@ -109,7 +109,7 @@ func (f *fake) ReadFiles(_ context.Context, chainID string, _ int64, _ ...string
 	return [][]byte{f.file, []byte("g")}, nil
 }
 
-func (f *fake) Unpack(ctx context.Context, name string) error {
+func (f *fake) Unpack(ctx context.Context, name, _ string) error {
 	f.mu.Lock()
 	f.unpacks++
 	f.mu.Unlock()

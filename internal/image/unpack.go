@@ -9,20 +9,22 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Unpack makes the snapshots of an image that is there and not unpacked: it was fetched by another
-// client, its snapshots were lost, or another snapshotter was in use. Several callers share one
-// unpacking. ErrNotFound says that the image is gone or that layers are missing.
-func (s *Service) Unpack(ctx context.Context, id string) error {
+type unpackKey struct{ id, snapshotter string }
+
+// Unpack makes the snapshots of an image that is there and not unpacked into a snapshotter: it was
+// fetched by another client, its snapshots were lost, or another snapshotter was in use. Several
+// callers share one unpacking. ErrNotFound says that the image is gone or that layers are missing.
+func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 	i, err := s.Resolve(id)
 	if err != nil {
 		return err
 	}
-	_, err = s.unpacks.join(ctx, i.ID, func(ctx context.Context, _ context.CancelCauseFunc) (struct{}, error) {
+	_, err = s.unpacks.join(ctx, unpackKey{i.ID, snapshotter}, func(ctx context.Context, _ context.CancelCauseFunc) (struct{}, error) {
 		timeout := fmt.Errorf("it took more than %s", s.cfg.UnpackTimeout)
 		ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.UnpackTimeout, timeout)
 		defer cancel()
-		s.cfg.Logger.Info("image is not unpacked, unpacking it", "image", i.Title(), "id", i.ID, "snapshotter", s.Snapshotter())
-		if err := s.backend.Unpack(ctx, i.Name); err != nil {
+		s.cfg.Logger.Info("image is not unpacked, unpacking it", "image", i.Title(), "id", i.ID, "snapshotter", snapshotter)
+		if err := s.backend.Unpack(ctx, i.Name, snapshotter); err != nil {
 			return struct{}{}, because(ctx, err)
 		}
 		return struct{}{}, nil
@@ -47,7 +49,7 @@ func (s *Service) unpacked(ctx context.Context, chainID string, f func() error) 
 	if id == "" {
 		return err
 	}
-	if err := s.Unpack(ctx, id); err != nil {
+	if err := s.Unpack(ctx, id, s.Snapshotter()); err != nil {
 		return err
 	}
 	return f()

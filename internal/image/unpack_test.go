@@ -36,7 +36,7 @@ func TestAnImageThatIsNotUnpackedIsUnpackedOnceForAll(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				if err := s.Unpack(t.Context(), imageID); err != nil {
+				if err := s.Unpack(t.Context(), imageID, s.Snapshotter()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -59,13 +59,13 @@ func TestAnUnpackingEndsWithItsTimeoutOrItsCallers(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		err := s.Unpack(t.Context(), imageID)
+		err := s.Unpack(t.Context(), imageID, s.Snapshotter())
 		if d := time.Since(began); d != 10*time.Minute || err == nil || !strings.Contains(err.Error(), "more than 10m") {
 			t.Errorf("after %v: %v", d, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		errs := make(chan error)
-		go func() { errs <- s.Unpack(ctx, imageID) }()
+		go func() { errs <- s.Unpack(ctx, imageID, s.Snapshotter()) }()
 		synctest.Wait()
 		cancel()
 		if err := <-errs; !errors.Is(err, context.Canceled) {
@@ -75,7 +75,7 @@ func TestAnUnpackingEndsWithItsTimeoutOrItsCallers(t *testing.T) {
 		if s.unpacks.inFlight() != 0 {
 			t.Error("it goes on for nobody")
 		}
-		if err := s.Unpack(t.Context(), "absent"); !errdefs.IsNotFound(err) {
+		if err := s.Unpack(t.Context(), "absent", s.Snapshotter()); !errdefs.IsNotFound(err) {
 			t.Error(err)
 		}
 	})

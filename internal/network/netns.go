@@ -50,6 +50,11 @@ func isPinned(path string) bool {
 // CreateNS makes a network namespace with its loopback up, pinned at path. If one is pinned there
 // already, it is kept.
 func (n *Network) CreateNS(_ context.Context, path string) error {
+	return n.createNS(path, func() error { return inThread(func() error { return pin(path) }) })
+}
+
+// createNS has create pin a namespace at path, if none is pinned there already.
+func (n *Network) createNS(path string, create func() error) error {
 	if !filepath.IsAbs(path) || filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
 		return fmt.Errorf("make network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)
 	}
@@ -61,7 +66,7 @@ func (n *Network) CreateNS(_ context.Context, path string) error {
 		return fmt.Errorf("make network namespace: %w", err)
 	}
 	_ = f.Close()
-	if err := inThread(func() error { return pin(path) }); err != nil {
+	if err := create(); err != nil {
 		_ = os.Remove(path)
 		return fmt.Errorf("make network namespace %s: %w", path, err)
 	}
@@ -90,15 +95,23 @@ func pin(path string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("pin: %w", err)
+	}
+	return nil
+}
+
+// loopbackUp sets the loopback of this thread's namespace up.
+func loopbackUp() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find loopback: %w", err)
 	}
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("set loopback up: %w", err)
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("pin: %w", err)
 	}
 	return nil
 }

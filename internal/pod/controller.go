@@ -24,7 +24,8 @@ type Controller struct {
 	images  Images
 	store   Store
 	feed    Feed
-	hooks   Hooks // nil for none
+	devices Devices // nil for none
+	hooks   Hooks   // nil for none
 	obs     Observer
 
 	make      units
@@ -35,6 +36,8 @@ type Controller struct {
 	processes *processes
 	output    *output
 	specs     *specBuilder
+	volumes   *imageVolumes
+	userns    *userNamespaces
 	statuses  *statuses
 	describer *describer
 	publisher *publisher
@@ -64,6 +67,7 @@ func New(cfg Config, p Ports) *Controller {
 		images:  p.Images,
 		store:   p.Store,
 		feed:    p.Feed,
+		devices: p.Devices,
 		hooks:   p.Hooks,
 		obs:     p.Observer,
 	}
@@ -75,7 +79,9 @@ func New(cfg Config, p Ports) *Controller {
 	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
 	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
-	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.units, p.Labels, p.Observer}
+	c.userns = &userNamespaces{p.Network, p.UserNamespaces}
+	c.volumes = &imageVolumes{p.Runtime, p.Images, p.Files}
+	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.volumes, c.units, p.Labels, p.Observer}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
 	c.publisher = &publisher{p.Feed, c.statuses, c.units}
@@ -111,6 +117,7 @@ func New(cfg Config, p Ports) *Controller {
 		runtime:     p.Runtime,
 		network:     p.Network,
 		files:       p.Files,
+		volumes:     c.volumes,
 		processes:   c.processes,
 		output:      c.output,
 		settler:     c.settler,

@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	oci "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/spec"
@@ -55,7 +57,12 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err := spec.CheckImage(img.Config); err != nil {
 		return fmt.Errorf("image %s: %w", imageRef(config), err)
 	}
-	u, err := c.planContainer(id, p, config, img)
+	img.Snapshotter = cmp.Or(p.handler.Snapshotter, img.Snapshotter)
+	volumes, err := c.volumes.plan(config, p.handler)
+	if err != nil {
+		return err
+	}
+	u, err := c.planContainer(id, p, config, img, volumes)
 	if err != nil {
 		return err
 	}
@@ -95,43 +102,51 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 
 // planContainer makes the unit of a container that is about to be made, with all that it may come
 // to hold.
-func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.ContainerConfig, img Image) (*unit, error) {
+func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.ContainerConfig, img Image, volumes []state.ImageVolume) (*unit, error) {
 	logPath, err := logPath(p, config)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
+	holds := state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles
+	if len(volumes) > 0 {
+		holds |= state.HoldViews
+	}
 	u := c.make.container(state.Container{
-		ID:          id,
-		PodID:       p.id,
-		Handler:     p.handler.Name,
-		ImageID:     img.ID,
-		ImageRef:    img.Ref,
-		Snapshotter: img.Snapshotter,
-		LogPath:     logPath,
-		CreatedAt:   now,
-		Config:      config,
-		StopSignal:  stopSignal(config, img),
+		ID:           id,
+		PodID:        p.id,
+		Handler:      p.handler.Name,
+		ImageID:      img.ID,
+		ImageRef:     img.Ref,
+		Snapshotter:  img.Snapshotter,
+		LogPath:      logPath,
+		CreatedAt:    now,
+		Config:       config,
+		StopSignal:   stopSignal(config, img),
+		ImageVolumes: volumes,
 	}, state.Status{
 		Phase:     state.Creating,
 		CreatedAt: now,
-		Holds:     state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles,
+		Holds:     holds,
 	}, p)
 	u.setCompared()
 	return u, nil
 }
 
 func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) error {
-	oci, err := c.specs.container(ctx, u, img)
+	made, err := c.specs.container(ctx, u, img)
 	if err != nil {
 		return err
 	}
+	if err := injectDevices(c.devices, u, made); err != nil {
+		return err
+	}
 	if c.hooks != nil {
-		if err := c.hooks.AdjustSpec(ctx, targetOf(u), u.container.Config, oci); err != nil {
+		if err := c.hooks.AdjustSpec(ctx, targetOf(u), u.container.Config, made); err != nil {
 			return fmt.Errorf("adjust spec: %w", err)
 		}
 	}
-	u.setLabel(oci.Process.SelinuxLabel)
+	u.setLabel(made.Process.SelinuxLabel)
 	if err := c.prepareSnapshot(ctx, u, img); err != nil {
 		return err
 	}
@@ -145,7 +160,7 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 		SandboxID:   u.pod.id,
 		Image:       imageRef(u.container.Config),
 		Handler:     u.handler,
-		Spec:        oci,
+		Spec:        made,
 		Snapshotter: img.Snapshotter,
 		SnapshotKey: u.id,
 		Labels:      spec.ObjectLabels(u.container.Config.GetLabels(), spec.KindContainer),
@@ -158,7 +173,7 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	removing := false
 	err = u.change(func(st *state.Status) bool {
 		removing = st.Removing
-		st.Phase, st.SELinuxLabel, st.Applied = state.Created, u.label(), appliedOf(oci)
+		st.Phase, st.SELinuxLabel, st.Applied = state.Created, u.label(), appliedOf(made)
 		return !removing
 	})
 	if removing {
@@ -167,17 +182,31 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	return err
 }
 
+// injectDevices adds the CDI devices that u asks for to its specification. devices may be nil.
+func injectDevices(devices Devices, u *unit, s *oci.Spec) error {
+	names, err := spec.CDIDevices(u.container.Config)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	if devices == nil {
+		return fmt.Errorf("CDI_devices: this berth does not have CDI devices: %w", errdefs.ErrNotImplemented)
+	}
+	return devices.Inject(s, names)
+}
+
 // prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node
 // without its snapshots.
 func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
-	err := c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+	layer := Layer{Snapshotter: img.Snapshotter, Key: u.id, ChainID: img.ChainID}
+	layer.IDs, _ = spec.UserNamespace(u.pod.sandbox.Config)
+	err := c.runtime.PrepareSnapshot(ctx, layer)
 	if !errdefs.IsNotFound(err) {
 		return err
 	}
 	if err := c.images.Unpack(ctx, img); err != nil {
 		return err
 	}
-	return c.runtime.PrepareSnapshot(ctx, img.Snapshotter, u.id, img.ChainID)
+	return c.runtime.PrepareSnapshot(ctx, layer)
 }
 
 // notRestored refuses to make a container from a checkpoint.

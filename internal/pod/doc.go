@@ -44,7 +44,8 @@
 // # What other rooms get
 //
 // [Controller.Target] describes a sandbox or container to rooms that work on one: exec, attach,
-// port-forward, statistics. [Hooks] are the places where NRI plug-ins and CDI devices take part.
+// port-forward, statistics. [Hooks] are the places where NRI plug-ins take part, and
+// [Devices] adds what a container asks for by the name of a CDI device.
 //
 // # Never
 //

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +57,9 @@ type world struct {
 	down      bool // containerd
 	c         *Controller
 	hooks     Hooks
+	devices   Devices
+	owned     int                    // network namespaces that a user namespace owns
+	mapped    int                    // snapshots with the owners of a user namespace
 	specs     map[string]*specs.Spec // of containers, by ID
 }
 
@@ -135,6 +140,12 @@ func (w *world) unmake(ctx context.Context, kind, id string) error {
 	return nil
 }
 
+func (w *world) noteIDs(ids spec.UserIDs) {
+	if ids == (spec.UserIDs{UID: 1000, GID: 2000, UIDs: 500, GIDs: 600}) {
+		w.set(func() { w.mapped++ })
+	}
+}
+
 // runtime
 
 type fakeRuntime struct{ *world }
@@ -152,11 +163,16 @@ func (w fakeRuntime) CreateContainer(ctx context.Context, o Object) error {
 func (w fakeRuntime) DeleteContainer(ctx context.Context, id string) error {
 	return w.unmake(ctx, "container", id)
 }
-func (w fakeRuntime) PrepareSnapshot(ctx context.Context, _, key, _ string) error {
-	return w.make(ctx, "snapshot", key)
+func (w fakeRuntime) PrepareSnapshot(ctx context.Context, l Layer) error {
+	w.noteIDs(l.IDs)
+	return w.make(ctx, "snapshot", l.Key)
 }
 func (w fakeRuntime) DeleteSnapshot(ctx context.Context, _, key string) error {
 	return w.unmake(ctx, "snapshot", key)
+}
+func (w fakeRuntime) MountImage(ctx context.Context, v ImageView) error {
+	w.noteIDs(v.IDs)
+	return w.make(ctx, "snapshot", v.Key)
 }
 func (w fakeRuntime) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 	if err := w.step(ctx, "spec", id); err != nil {
@@ -428,6 +444,11 @@ func (w fakeNetwork) CreateNS(ctx context.Context, path string) error {
 	return nil
 }
 
+func (w fakeNetwork) CreateOwnedNS(ctx context.Context, path string, _ network.UserIDs) error {
+	w.set(func() { w.owned++ })
+	return w.CreateNS(ctx, path)
+}
+func (w fakeNetwork) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
 func (w fakeNetwork) RemoveNS(ctx context.Context, path string) error {
 	if err := w.step(ctx, "netns-remove", path); err != nil {
 		return err
@@ -479,8 +500,12 @@ func (w fakeFiles) Shared(string, bool) map[string]string { return map[string]st
 func (w fakeFiles) MakeVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/volumes/", id, "/", n), w.make(context.Background(), "files", id)
 }
-func (w fakeFiles) MakeHostPath(string) error { return nil }
-func (w fakeFiles) IO(id string) string       { return "/io/" + id }
+func (w fakeFiles) MakeImageVolume(id string, n int) (string, error) {
+	return fmt.Sprintf("/volumes/%s/%d", id, n), w.make(context.Background(), "files", id)
+}
+func (w fakeFiles) Below(dir, path string) (string, error) { return filepath.Join(dir, path), nil }
+func (w fakeFiles) MakeHostPath(string) error              { return nil }
+func (w fakeFiles) IO(id string) string                    { return "/io/" + id }
 func (w fakeFiles) Remove(id string) error {
 	return absent(w.unmake(context.Background(), "files", id))
 }
@@ -598,7 +623,7 @@ func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
 	}, Ports{
 		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{},
-		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks,
+		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks, Devices: w.devices,
 	})
 	w.c = b.Controller
 	b.Restore(loaded)

@@ -37,9 +37,10 @@ type orphans struct {
 
 // orphan is what one ID has outside.
 type orphan struct {
-	snapshotter string // of its writable layer; "" for none
-	pinned      bool   // a network namespace
-	taskOnly    bool   // nothing but a task, which does not say whose it was
+	snapshotter string            // of its writable layer; "" for none
+	views       map[string]string // snapshotters of the images that it mounts, by key
+	pinned      bool              // a network namespace
+	taskOnly    bool              // nothing but a task, which does not say whose it was
 }
 
 // find looks for orphans and has each reaped on a lane of its own. before holds the statuses of the
@@ -79,8 +80,19 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 	for id := range inv.Sandboxes {
 		found[id] = orphan{}
 	}
-	for id, snapshotter := range inv.Snapshots {
-		found[id] = orphan{snapshotter: snapshotter}
+	for key, snapshotter := range inv.Snapshots {
+		id, isView := viewedBy(key)
+		what := found[id]
+		what.taskOnly = false
+		switch {
+		case !isView:
+			what.snapshotter = snapshotter
+		case what.views == nil:
+			what.views = map[string]string{key: snapshotter}
+		default:
+			what.views[key] = snapshotter
+		}
+		found[id] = what
 	}
 	pins, err := o.network.Pinned(ctx)
 	if err != nil {
@@ -145,7 +157,13 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 			errs = append(errs, o.network.RemoveNS(ctx, path))
 		}
 	}
-	errs = append(errs, o.files.Remove(id), o.stdios.RemoveAll(o.files.IO(id)))
+	errs = append(errs, o.stdios.RemoveAll(o.files.IO(id)))
+	if err := o.files.Remove(id); err != nil {
+		return errors.Join(append(errs, err)...) // a view stays while it may be mounted
+	}
+	for key, snapshotter := range what.views {
+		errs = append(errs, absent(o.runtime.DeleteSnapshot(ctx, snapshotter, key)))
+	}
 	return errors.Join(errs...)
 }
 

@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"os"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -17,6 +18,7 @@ import (
 	"berth/internal/network"
 	"berth/internal/pidfd"
 	"berth/internal/podfiles"
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -34,6 +36,12 @@ type Ports struct {
 	Feed    Feed
 	// Labels may be nil: the host does not have SELinux.
 	Labels Labels
+	// UserNamespaces returns nil if a handler can give pods a user namespace of their own: its runtime,
+	// its snapshotter and the kernel map owners. Otherwise the error says what is missing. It may be nil:
+	// no handler can.
+	UserNamespaces func(ctx context.Context, handler string) error
+	// Devices may be nil: a container that asks for CDI devices is refused then.
+	Devices Devices
 	// Hooks may be nil: nothing takes part then.
 	Hooks Hooks
 	// Observer and LaneObserver may be nil.
@@ -63,7 +71,27 @@ type Handler struct {
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string
 	ContainerAnnotations         []string
+	// Options says in which type the shim takes its options. Binary, Root and SystemdCgroup are
+	// options of runc's shim; ConfigPath and ConfigBody are generic ones.
+	Options    Options
+	ConfigPath string
+	ConfigBody string
+	// Snapshotter of the containers; "" for the one that images are unpacked into when they come.
+	Snapshotter string
+	// BaseSpec is what the OCI specifications of containers start from; nil for an empty one. It is
+	// never changed.
+	BaseSpec *specs.Spec
 }
+
+// Options is a type of options of shims.
+type Options string
+
+// What shims take.
+const (
+	OptionsRunc    Options = "runc"
+	OptionsGeneric Options = "generic" // runtimeoptions.v1: Kata, runsc and most others
+	OptionsNone    Options = "none"
+)
 
 // Object is a container object to be made in containerd.
 type Object struct {
@@ -107,8 +135,12 @@ type Runtime interface {
 	DeleteContainer(ctx context.Context, id string) error
 	// PrepareSnapshot makes a writable layer on the image's chain, safe from containerd's garbage
 	// collection until it is deleted.
-	PrepareSnapshot(ctx context.Context, snapshotter, key, chainID string) error
+	PrepareSnapshot(ctx context.Context, l Layer) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
+	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
+	// is deleted (DeleteSnapshot), and mounts it at dir: read-only, nosuid and nodev. ErrNotFound says
+	// that the image is not unpacked.
+	MountImage(ctx context.Context, v ImageView) error
 
 	// CreateTask makes the task and its process, which does not run the user's program yet.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
@@ -147,6 +179,24 @@ type TaskRequest struct {
 	SnapshotKey string
 }
 
+// Layer asks for a writable layer.
+type Layer struct {
+	Snapshotter string
+	Key         string
+	ChainID     string
+	// IDs shift the owners of all files, for a pod in a user namespace of its own; zero: they stay.
+	IDs spec.UserIDs
+}
+
+// ImageView asks for a view of an image.
+type ImageView struct {
+	Snapshotter string
+	Key         string
+	ChainID     string
+	Dir         string       // to mount it at
+	IDs         spec.UserIDs // as of a Layer
+}
+
 // Inventory is everything of ours that containerd has, by ID.
 type Inventory struct {
 	Containers  map[string]map[string]string // labels by container ID
@@ -181,6 +231,10 @@ type Cgroups interface {
 type Network interface {
 	PathFor(podID string) string
 	CreateNS(ctx context.Context, path string) error
+	// CreateOwnedNS makes a network namespace that a new user namespace with these IDs owns. Owner
+	// opens that user namespace; the caller closes it.
+	CreateOwnedNS(ctx context.Context, path string, ids network.UserIDs) error
+	Owner(path string) (*os.File, error)
 	RemoveNS(ctx context.Context, path string) error
 	Setup(ctx context.Context, p network.Pod) (network.Result, error)
 	Teardown(ctx context.Context, p network.Pod, recorded network.Result) error
@@ -198,6 +252,11 @@ type Files interface {
 	Shared(podID string, hostIPC bool) map[string]string
 	// MakeVolume makes an empty directory for the nth volume of a container's image.
 	MakeVolume(id string, n int) (string, error)
+	// MakeImageVolume makes an empty directory for the nth image that a container mounts.
+	MakeImageVolume(id string, n int) (string, error)
+	// Below returns the path of the directory that path names below dir, with every link resolved
+	// below dir; ErrInvalidArgument when there is none.
+	Below(dir, path string) (string, error)
 	// MakeHostPath makes the host directory of a mount if nothing is there.
 	MakeHostPath(path string) error
 	// IO returns the directory for a container's stdio, which belongs to Stdios.
@@ -287,8 +346,15 @@ type Feed interface {
 	Forget(podID string)
 }
 
-// Hooks are the places where extensions of a node take part in the life of pods: NRI plug-ins and
-// CDI devices.
+// Devices adds CDI devices to containers: package cdi.
+type Devices interface {
+	// Inject changes the OCI spec of a container as the devices of the qualified names ask for.
+	// ErrNotFound names those that do not exist. It is called in CreateContainer, before Hooks.
+	Inject(s *specs.Spec, names []string) error
+}
+
+// Hooks are the places where extensions of a node take part in the life of pods, such as NRI
+// plug-ins.
 type Hooks interface {
 	// AdjustSpec may change the OCI spec of a container before its object is created. It is called
 	// in CreateContainer; an error fails the creation.

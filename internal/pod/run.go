@@ -28,6 +28,9 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 	if err := spec.CheckSandbox(config); err != nil {
 		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 	}
+	if err := c.userns.check(ctx, config, h); err != nil {
+		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+	}
 	return c.names.join(ctx, sandboxName(config.GetMetadata()), config, func(ctx context.Context, id string) error {
 		return c.runSandbox(ctx, c.planSandbox(id, config, handlerName, h))
 	})
@@ -78,7 +81,7 @@ func (c *Controller) runSandbox(ctx context.Context, u *unit) error {
 // it ended meanwhile. The network's plug-ins and the pause process are made side by side.
 func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	if u.sandbox.NetNS != "" {
-		if err := c.network.CreateNS(ctx, u.sandbox.NetNS); err != nil {
+		if err := c.userns.createNetNS(ctx, u); err != nil {
 			return err
 		}
 	}
@@ -142,10 +145,16 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 	if err := c.makeSandboxFiles(u); err != nil {
 		return err
 	}
+	owner, err := c.userns.ownerOf(u)
+	if err != nil {
+		return err
+	}
+	defer owner.close()
 	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
 		ID:                           u.id,
 		Config:                       u.sandbox.Config,
 		NetNS:                        u.sandbox.NetNS,
+		UserNS:                       owner.path,
 		PauseRootfs:                  c.cfg.PauseRootfs,
 		PauseArgs:                    []string{"/pause"},
 		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
@@ -199,8 +208,11 @@ func (c *Controller) makeSandboxFiles(u *unit) error {
 	if err != nil {
 		return err
 	}
+	ids, _ := spec.UserNamespace(u.sandbox.Config)
 	return c.files.MakeSandbox(podfiles.Sandbox{
 		ID:         u.id,
+		UID:        int(ids.UID),
+		GID:        int(ids.GID),
 		Hosts:      hosts,
 		Hostname:   host,
 		ResolvConf: conf,

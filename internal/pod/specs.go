@@ -18,12 +18,13 @@ import (
 
 // specBuilder gathers what the OCI specification of a container is made from.
 type specBuilder struct {
-	host   spec.Host
-	images Images
-	files  Files
-	units  *registry
-	labels Labels // nil without SELinux
-	obs    Observer
+	host    spec.Host
+	images  Images
+	files   Files
+	volumes *imageVolumes
+	units   *registry
+	labels  Labels // nil without SELinux
+	obs     Observer
 }
 
 // container makes the specification of u.
@@ -38,7 +39,11 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 		}
 	}
-	volumes, err := s.volumes(ctx, u, img)
+	volumes, err := s.makeVolumes(ctx, u, img)
+	if err != nil {
+		return nil, err
+	}
+	mounted, err := s.volumes.mount(ctx, u)
 	if err != nil {
 		return nil, err
 	}
@@ -62,12 +67,14 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		Hostname:                     p.hostname(),
 		Files:                        s.files.Shared(p.id, hostIPC(p)),
 		Volumes:                      volumes,
+		ImageVolumes:                 mounted,
 		Devices:                      hostDevices,
 		PrivilegedWithoutHostDevices: p.handler.PrivilegedWithoutHostDevices,
 		SystemdCgroup:                p.handler.SystemdCgroup,
 		PodAnnotations:               p.handler.PodAnnotations,
 		ContainerAnnotations:         p.handler.ContainerAnnotations,
 		Seccomp:                      loadSeccomp,
+		Base:                         p.handler.BaseSpec,
 	})
 	if err != nil {
 		return nil, err
@@ -83,7 +90,7 @@ func (s *specBuilder) relabel(cfg *runtimeapi.ContainerConfig, label string) err
 		return nil
 	}
 	for _, m := range cfg.GetMounts() {
-		if !m.GetSelinuxRelabel() {
+		if !m.GetSelinuxRelabel() || m.GetImage() != nil { // an image is read-only and has the labels of its layers
 			continue
 		}
 		if err := s.labels.Relabel(m.GetHostPath(), label); err != nil {
@@ -110,9 +117,9 @@ func (s *specBuilder) targetPID(u *unit) (uint32, error) {
 	return runningPID(t, t.now()), nil
 }
 
-// volumes makes a host directory, with the image's content, for each of the image's volumes that
+// makeVolumes makes a host directory, with the image's content, for each of the image's volumes that
 // the configuration mounts nothing at.
-func (s *specBuilder) volumes(ctx context.Context, u *unit, img Image) (map[string]string, error) {
+func (s *specBuilder) makeVolumes(ctx context.Context, u *unit, img Image) (map[string]string, error) {
 	mounted := map[string]bool{}
 	for _, m := range u.container.Config.GetMounts() {
 		mounted[filepath.Clean("/"+m.GetContainerPath())] = true

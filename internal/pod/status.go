@@ -120,7 +120,7 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		ImageId:     ct.ImageID,
 		Labels:      cfg.GetLabels(),
 		Annotations: cfg.GetAnnotations(),
-		Mounts:      cfg.GetMounts(),
+		Mounts:      withImageRefs(ct),
 		LogPath:     ct.LogPath,
 		StopSignal:  criSignal(ct.StopSignal),
 		User:        userOf(st),

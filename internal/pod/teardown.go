@@ -23,6 +23,7 @@ type teardown struct {
 	runtime     Runtime
 	network     Network
 	files       Files
+	volumes     *imageVolumes
 	processes   *processes
 	output      *output
 	settler     *settler
@@ -82,6 +83,7 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	side.Go(func() {
 		own.release(state.HoldSandbox, state.HoldTask, func() error { return t.runtime.DeleteSandbox(ctx, u.id) })
 		own.release(state.HoldFiles, state.HoldTask, func() error { return t.files.Remove(u.id) })
+		own.release(state.HoldViews, state.HoldTask|state.HoldFiles, func() error { return t.volumes.release(ctx, u) })
 	})
 	task.release(state.HoldContainer, state.HoldTask, func() error { return t.runtime.DeleteContainer(ctx, u.id) })
 	task.release(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func() error {

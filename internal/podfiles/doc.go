@@ -2,13 +2,15 @@
 
 // Package podfiles owns the directories and mounts that berth makes on the host for pods: a pod's
 // /dev/shm, its hosts, hostname and resolv.conf, the volumes of container images, and the
-// directories of stdio. It is the only room that mounts anything for pods.
+// directories of stdio. It unmounts everything that is mounted for pods, and mounts it, but for
+// images that are volumes: package ctrd mounts these in the directories that this room makes.
 //
 // # Layout
 //
 //	STATE/sandboxes/ID/shm    a tmpfs, the pod's /dev/shm
 //	STATE/sandboxes/ID/etc    a small tmpfs: hosts, hostname, resolv.conf
 //	STATE/io/ID               stdio of a container; its content belongs to package logs
+//	STATE/volumes/ID/N        the Nth image that a container mounts
 //	ROOT/volumes/ID/N         the Nth volume of a container's image
 //
 // # Promises

@@ -41,6 +41,8 @@ type Sandbox struct {
 	ResolvConf []byte
 	// ShmSize is the size of /dev/shm in bytes; 0: 64 MiB.
 	ShmSize int64
+	// UID and GID are the owner of the files: the pod's root, as this host numbers it.
+	UID, GID int
 	// HostIPC says that the pod uses the host's /dev/shm, so that none is mounted.
 	HostIPC bool
 }
@@ -59,6 +61,9 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 		if err := os.WriteFile(filepath.Join(etc, name), content, 0o644); err != nil { //nolint:gosec // read by any user in the pod
 			return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 		}
+		if err := os.Lchown(filepath.Join(etc, name), s.UID, s.GID); err != nil {
+			return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
+		}
 	}
 	if s.HostIPC {
 		return nil
@@ -68,6 +73,9 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 		size = defaultShm
 	}
 	if err := mountTmpfs(filepath.Join(f.sandbox(s.ID), "shm"), 0o1777, size); err != nil {
+		return fmt.Errorf("make /dev/shm of sandbox %s: %w", s.ID, err)
+	}
+	if err := os.Lchown(filepath.Join(f.sandbox(s.ID), "shm"), s.UID, s.GID); err != nil {
 		return fmt.Errorf("make /dev/shm of sandbox %s: %w", s.ID, err)
 	}
 	return nil
@@ -130,7 +138,7 @@ func (f *Files) Remove(id string) error {
 			return fmt.Errorf("remove files of %s: %w", id, err)
 		}
 	}
-	if err := errors.Join(os.RemoveAll(f.sandbox(id)), os.RemoveAll(f.volumes(id))); err != nil {
+	if err := errors.Join(f.removeImageVolumes(id), os.RemoveAll(f.sandbox(id)), os.RemoveAll(f.volumes(id))); err != nil {
 		return fmt.Errorf("remove files of %s: %w", id, err)
 	}
 	return nil
@@ -141,7 +149,8 @@ func (f *Files) Remove(id string) error {
 func (f *Files) IDs() ([]string, error) {
 	found := map[string]bool{}
 	var errs []error
-	for _, base := range []string{filepath.Dir(f.sandbox("x")), filepath.Dir(f.IO("x")), filepath.Dir(f.volumes("x"))} {
+	for _, dir := range []string{f.sandbox("x"), f.IO("x"), f.volumes("x"), f.imageVolumes("x")} {
+		base := filepath.Dir(dir)
 		entries, err := os.ReadDir(base)
 		if err != nil && !os.IsNotExist(err) {
 			errs = append(errs, fmt.Errorf("list files of pods: %w", err))

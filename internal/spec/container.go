@@ -4,7 +4,6 @@ package spec
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -31,12 +30,17 @@ type Container struct {
 	Files map[string]string
 	// Volumes are the image's volumes: container path by host directory.
 	Volumes map[string]string
+	// ImageVolumes are the host directories of the images that the configuration mounts, by the index of
+	// the mount.
+	ImageVolumes map[int]string
 	// Devices resolves a host path: a device node or a directory of them.
 	Devices                      func(path string) ([]Device, error)
 	PrivilegedWithoutHostDevices bool
 	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
 	PodAnnotations               []string // patterns
 	ContainerAnnotations         []string // patterns
+	// Base is the specification that the container's starts from; nil for an empty one.
+	Base *specs.Spec
 	// Seccomp loads a Localhost profile; see ParseSeccomp.
 	Seccomp func(path string) (*specs.LinuxSeccomp, error)
 }
@@ -57,7 +61,8 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := CheckImage(in.Image); err != nil {
 		return nil, nil, err
 	}
-	s := base(h)
+	s := base(h, in.Base)
+	own := s.Linux.Resources // what the base specification allows of devices
 	s.Root = &specs.Root{Path: "rootfs", Readonly: sec.GetReadonlyRootfs()}
 	s.Process.Terminal = cfg.GetTty()
 	s.Process.NoNewPrivileges = sec.GetNoNewPrivs()
@@ -84,15 +89,18 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := devices(h, s, in); err != nil {
 		return nil, nil, err
 	}
+	if own != nil {
+		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, own.Devices...)
+	}
 	lost, err := confine(h, s, in)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.Annotations = passThrough(in.Sandbox.GetAnnotations(), in.PodAnnotations)
-	maps.Copy(s.Annotations, passThrough(cfg.GetAnnotations(), in.ContainerAnnotations))
+	annotate(s, passThrough(in.Sandbox.GetAnnotations(), in.PodAnnotations))
+	annotate(s, passThrough(cfg.GetAnnotations(), in.ContainerAnnotations))
 	identify(s, in.Sandbox, in.SandboxID)
 	s.Annotations["io.kubernetes.cri.container-type"] = "container"
 	s.Annotations["io.kubernetes.cri.container-name"] = cfg.GetMetadata().GetName()
 	s.Annotations["io.kubernetes.cri.image-name"] = in.ImageName
-	return s, append(degraded, lost...), nil
+	return s, slices.Concat(degraded, lost, userRlimits(h, s)), nil
 }

@@ -20,6 +20,7 @@ const (
 	MaxLabels      = 256 << 10 // bytes of all labels, and of all annotations: Kubernetes' own bound
 	MaxMounts      = 4096      // mounts of a container
 	MaxPaths       = 1024      // masked paths, and read-only paths
+	MaxCDIDevices  = 512       // CDI devices of a container
 	MaxVolumes     = 128       // volumes of an image, each of which is a directory and a mount
 	maxExecString  = 128 << 10 // bytes of one argument or variable with its end: MAX_ARG_STRLEN of execve(2)
 	maxExecStrings = 6 << 20   // bytes of all of them: three quarters of _STK_LIM, the most that execve(2) takes
@@ -33,6 +34,9 @@ func CheckSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 		return tooMuch("config", n, MaxConfig, "bytes")
 	}
 	if err := checkLabels(cfg.GetLabels(), cfg.GetAnnotations()); err != nil {
+		return err
+	}
+	if err := checkUserNamespace(cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()); err != nil {
 		return err
 	}
 	return refuseSandbox(cfg)
@@ -66,6 +70,21 @@ func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 		if err := checkDevice(d); err != nil {
 			return err
 		}
+	}
+	images := 0
+	for _, m := range cfg.GetMounts() {
+		if err := checkImageMount(m); err != nil {
+			return err
+		}
+		if m.GetImage() != nil {
+			images++
+		}
+	}
+	if images > MaxVolumes {
+		return tooMuch("mounts", images, MaxVolumes, "images")
+	}
+	if _, err := CDIDevices(cfg); err != nil {
+		return err
 	}
 	return refuseContainer(cfg)
 }

@@ -52,16 +52,23 @@ func defaultMounts(privileged bool) []specs.Mount {
 func mounts(h Host, s *specs.Spec, in Container) error {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
-	all := defaultMounts(sec.GetPrivileged())
+	all := withBase(defaultMounts(sec.GetPrivileged()), s.Mounts)
+	ids, mapped := UserNamespace(in.Sandbox)
+	if mapped && in.NetNS == "" {
+		all = withBase(all, []specs.Mount{hostSys()})
+	}
 	taken := map[string]bool{}
 	var asked []specs.Mount
-	for _, m := range cfg.GetMounts() {
-		om, err := mountOf(m)
+	for i, m := range cfg.GetMounts() {
+		om, err := mountOf(m, in.ImageVolumes[i])
 		if err != nil {
 			return err
 		}
 		if m.GetRecursiveReadOnly() && !h.RecursiveReadOnly {
 			return fmt.Errorf("mount %s: recursive_read_only: it needs Linux 5.12: %w", m.GetContainerPath(), errdefs.ErrFailedPrecondition)
+		}
+		if err := mapMount(&om, m, mapped); err != nil {
+			return err
 		}
 		taken[om.Destination] = true
 		asked = append(asked, om)
@@ -81,12 +88,16 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 	}
 	for dst, src := range in.Volumes {
 		if !taken[dst] {
-			asked = append(asked, specs.Mount{
+			volume := specs.Mount{
 				Destination: dst,
 				Type:        "bind",
 				Source:      src,
 				Options:     []string{"rbind", "rprivate", "nodev", "rw"},
-			})
+			}
+			if mapped { // its files have the owners that they have in the image
+				volume.UIDMappings, volume.GIDMappings = ids.mappings()
+			}
+			asked = append(asked, volume)
 		}
 	}
 	slices.SortStableFunc(asked, func(a, b specs.Mount) int {
@@ -115,14 +126,15 @@ func fileMount(dst, src string, readonly bool) specs.Mount {
 }
 
 // mountOf returns the OCI mount of a mount of the request. A destination with .. in it is refused
-// rather than cleaned: whoever wrote it means something else than what it would become.
-func mountOf(m *runtimeapi.Mount) (specs.Mount, error) {
+// rather than cleaned: whoever wrote it means something else than what it would become. image is the
+// host directory of the image that the mount asks for, if it asks for one.
+func mountOf(m *runtimeapi.Mount, image string) (specs.Mount, error) {
 	dst, src := m.GetContainerPath(), m.GetHostPath()
-	if m.GetImage().GetImage() != "" {
-		return specs.Mount{}, fmt.Errorf("mount %s: image: images as volumes are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
+	if err := checkImageMount(m); err != nil {
+		return specs.Mount{}, err
 	}
-	if len(m.GetUidMappings())+len(m.GetGidMappings()) > 0 {
-		return specs.Mount{}, fmt.Errorf("mount %s: uidMappings and gidMappings are not supported by this berth yet: %w", dst, errdefs.ErrNotImplemented)
+	if m.GetImage() != nil {
+		src = image
 	}
 	if dst == "" || strings.Contains(dst, "\x00") || slices.Contains(strings.Split(dst, "/"), "..") {
 		return specs.Mount{}, fmt.Errorf("mount: container_path %q is not a path within the container: %w", dst, errdefs.ErrInvalidArgument)
@@ -137,6 +149,9 @@ func mountOf(m *runtimeapi.Mount) (specs.Mount, error) {
 		return specs.Mount{}, fmt.Errorf("mount %s: recursive_read_only needs readonly and private propagation: %w", dst, errdefs.ErrInvalidArgument)
 	}
 	opts := []string{"rbind"}
+	if m.GetImage() != nil {
+		opts = append(opts, "nosuid", "nodev")
+	}
 	switch p := m.GetPropagation(); p {
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		opts = append(opts, "rshared")

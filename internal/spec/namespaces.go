@@ -19,7 +19,7 @@ const (
 )
 
 // sandboxNamespaces returns the namespaces of the pause process, which the pod's containers join.
-func sandboxNamespaces(ns *runtimeapi.NamespaceOption, netNS string) ([]specs.LinuxNamespace, error) {
+func sandboxNamespaces(ns *runtimeapi.NamespaceOption, netNS, userNS string) ([]specs.LinuxNamespace, error) {
 	if err := checkModes(ns, inPod, inContainer, onNode); err != nil {
 		return nil, err
 	}
@@ -35,6 +35,9 @@ func sandboxNamespaces(ns *runtimeapi.NamespaceOption, netNS string) ([]specs.Li
 	if ns.GetIpc() != onNode {
 		list = append(list, specs.LinuxNamespace{Type: specs.IPCNamespace})
 	}
+	if u := ns.GetUsernsOptions(); u != nil && u.GetMode() == inPod {
+		list = append(list, specs.LinuxNamespace{Type: specs.UserNamespace, Path: userNS})
+	}
 	return list, nil
 }
 
@@ -45,6 +48,9 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 		return err
 	}
 	if err := checkNode(opts, in.Sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions()); err != nil {
+		return err
+	}
+	if err := sameUserNamespace(opts.GetUsernsOptions(), in.Sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()); err != nil {
 		return err
 	}
 	ofPause := func(name string) string { return fmt.Sprintf("/proc/%d/ns/%s", in.SandboxPID, name) }
@@ -76,7 +82,7 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 	if h.CgroupV2 && !in.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		add(specs.CgroupNamespace, "")
 	}
-	return nil
+	return inUserNamespace(s, in)
 }
 
 // checkModes refuses modes that CRI has no meaning for; pid lists those that the PID namespace may
@@ -95,7 +101,7 @@ func checkModes(ns *runtimeapi.NamespaceOption, pid ...runtimeapi.NamespaceMode)
 			return fmt.Errorf("namespace_options.%s: mode %s is not one of %v: %w", m.field, m.mode, m.known, errdefs.ErrInvalidArgument)
 		}
 	}
-	return checkUserNamespace(ns.GetUsernsOptions())
+	return checkUserNamespace(ns)
 }
 
 // checkNode refuses a container the host's namespaces that its pod does not have: what a pod was
@@ -116,22 +122,4 @@ func checkNode(container, pod *runtimeapi.NamespaceOption) error {
 		}
 	}
 	return nil
-}
-
-// checkUserNamespace refuses a user namespace that would not be given. Older kubelets send no
-// options at all, and expect the host's user namespace.
-func checkUserNamespace(u *runtimeapi.UserNamespace) error {
-	const field = "namespace_options.userns_options"
-	switch ids := len(u.GetUids()) + len(u.GetGids()); {
-	case u == nil, u.GetMode() == onNode && ids == 0:
-		return nil
-	case u.GetMode() == onNode:
-		return fmt.Errorf("%s: mode NODE does not take uids and gids: %w", field, errdefs.ErrInvalidArgument)
-	case u.GetMode() != inPod:
-		return fmt.Errorf("%s: mode %s is not POD or NODE: %w", field, u.GetMode(), errdefs.ErrInvalidArgument)
-	case len(u.GetUids()) == 0 || len(u.GetGids()) == 0:
-		return fmt.Errorf("%s: mode POD needs uids and gids: %w", field, errdefs.ErrInvalidArgument)
-	default:
-		return fmt.Errorf("%s: uids and gids: user namespaces are not supported by this berth yet: %w", field, errdefs.ErrNotImplemented)
-	}
 }

@@ -3,11 +3,11 @@
 package spec
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -106,13 +106,122 @@ func TestAUserNamespaceIsGivenOrRefused(t *testing.T) {
 	refused(t, "POD with user IDs alone", user(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids}))
 	refused(t, "NODE with IDs", user(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE, Uids: ids, Gids: ids}))
 	refused(t, "TARGET", user(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_TARGET}))
-	if err := user(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}); !errdefs.IsNotImplemented(err) {
-		t.Errorf("POD with IDs: %v", err)
+	for _, bad := range [][]*runtimeapi.IDMapping{
+		{{HostId: 1, Length: 1}, {HostId: 2, Length: 1}},
+		{{ContainerId: 1, HostId: 1, Length: 1}},
+		{{HostId: 1}},
+		{{HostId: 1<<32 - 1, Length: 1}},
+	} {
+		refused(t, fmt.Sprint("users ", bad), user(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: bad, Gids: ids}))
+		refused(t, fmt.Sprint("groups ", bad), user(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: bad}))
 	}
+	if err := user(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}); err != nil {
+		t.Error(err)
+	}
+}
+
+// inUserns is a container of a pod in a user namespace.
+func inUserns(users, groups uint32) Container {
 	in := input()
-	sec(&in).NamespaceOptions = &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}}
-	if _, _, err := ForContainer(host(), in); !errdefs.IsNotImplemented(err) {
-		t.Errorf("container: %v", err)
+	opts := &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{
+		Uids: []*runtimeapi.IDMapping{{HostId: 65536, Length: users}},
+		Gids: []*runtimeapi.IDMapping{{HostId: 131072, Length: groups}},
+	}}
+	sec(&in).NamespaceOptions = opts
+	in.Sandbox.Linux.SecurityContext.NamespaceOptions = opts
+	return in
+}
+
+func TestAContainerIsInTheUserNamespaceOfItsPod(t *testing.T) {
+	in := inUserns(65536, 2000)
+	in.Volumes = map[string]string{"/data": "/volumes/0"}
+	in.Config.Mounts = []*runtimeapi.Mount{
+		{ContainerPath: "/plain", HostPath: "/plain"},
+		{
+			ContainerPath: "/mapped",
+			HostPath:      "/mapped",
+			UidMappings:   []*runtimeapi.IDMapping{{HostId: 65536, Length: 65536}},
+			GidMappings:   []*runtimeapi.IDMapping{{HostId: 131072, Length: 2000}},
+		},
+	}
+	s := make1(t, in)
+	uids, gids := []specs.LinuxIDMapping{{HostID: 65536, Size: 65536}}, []specs.LinuxIDMapping{{HostID: 131072, Size: 2000}}
+	if !slices.Contains(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/proc/7/ns/user"}) ||
+		!slices.Equal(s.Linux.UIDMappings, uids) || !slices.Equal(s.Linux.GIDMappings, gids) {
+		t.Errorf("%+v", s.Linux)
+	}
+	for _, m := range s.Mounts {
+		mapped := m.Destination == "/data" || m.Destination == "/mapped"
+		if mapped && (!slices.Equal(m.UIDMappings, uids) || !slices.Equal(m.GIDMappings, gids)) || !mapped && m.UIDMappings != nil {
+			t.Errorf("%+v", m)
+		}
+		if m.Destination == "/sys" && m.Type != "sysfs" {
+			t.Errorf("%+v", m)
+		}
+	}
+	in.NetNS = "" // the kernel mounts no sysfs for whoever does not own the network
+	for _, m := range make1(t, in).Mounts {
+		if m.Destination == "/sys" && (m.Type != "bind" || !slices.Contains(m.Options, "rro")) {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
+func TestIDsThatTheUserNamespaceDoesNotHaveAreRefused(t *testing.T) {
+	refuse := func(what string, change func(in *Container)) {
+		t.Helper()
+		in := inUserns(1000, 1001)
+		change(&in)
+		_, _, err := ForContainer(host(), in)
+		refused(t, what, err)
+	}
+	refuse("user", func(in *Container) { sec(in).RunAsUser = &runtimeapi.Int64Value{Value: 1000} })
+	refuse("group", func(in *Container) {
+		sec(in).RunAsUser, sec(in).RunAsGroup = &runtimeapi.Int64Value{Value: 1}, &runtimeapi.Int64Value{Value: 1001}
+	})
+	refuse("supplemental group", func(in *Container) { sec(in).SupplementalGroups = []int64{1001} })
+	refuse("another user namespace", func(in *Container) {
+		sec(in).NamespaceOptions = &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}}
+	})
+	ids := []*runtimeapi.IDMapping{{HostId: 1, Length: 1}}
+	refuse("a mapping of users alone", func(in *Container) {
+		in.Config.Mounts = []*runtimeapi.Mount{{ContainerPath: "/x", HostPath: "/x", UidMappings: ids}}
+	})
+	refuse("a mapping without a user namespace", func(in *Container) {
+		*in = input()
+		in.Config.Mounts = []*runtimeapi.Mount{{ContainerPath: "/x", HostPath: "/x", UidMappings: ids, GidMappings: ids}}
+	})
+}
+
+// Setting the limits of another user's process needs a capability that berth may lack: the pod could
+// not start at all.
+func TestResourceLimitsInAUserNamespaceNeedACapability(t *testing.T) {
+	for _, able := range []bool{true, false} {
+		h := host()
+		if !able {
+			h.MaxRlimits = map[string]uint64{"RLIMIT_CORE": 1}
+		}
+		s, degraded, err := ForContainer(h, inUserns(1000, 1001))
+		if err != nil || len(s.Process.Rlimits) > 0 != able || len(degraded) > 0 == able {
+			t.Errorf("able %v: %v %v %v", able, s.Process.Rlimits, degraded, err)
+		}
+	}
+}
+
+func TestTheSandboxJoinsTheOwnerOfItsNetwork(t *testing.T) {
+	in := inUserns(1000, 1001)
+	s, _, err := ForSandbox(host(), Sandbox{ID: "p1", Config: in.Sandbox, NetNS: "/run/netns/p1", UserNS: "/owner"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/owner"}) || s.Linux.UIDMappings[0].HostID != 65536 {
+		t.Errorf("%+v", s.Linux)
+	}
+	if got := s.Linux.Sysctl["net.ipv4.ping_group_range"]; got != "0 1000" {
+		t.Errorf("groups that may ping: %s", got)
+	}
+	if u := s.Process.User; u.UID != 999 || u.GID != 1000 {
+		t.Errorf("the pause process runs as %+v", u)
 	}
 }
 

@@ -90,6 +90,11 @@ func environment(in Container) ([]string, error) {
 	if in.Config.GetTty() {
 		vars.set("TERM=xterm")
 	}
+	if in.Base != nil && in.Base.Process != nil {
+		for _, e := range in.Base.Process.Env {
+			vars.set(e)
+		}
+	}
 	for _, e := range in.Image.Env {
 		vars.set(e)
 	}

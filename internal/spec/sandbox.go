@@ -14,9 +14,12 @@ import (
 
 // Sandbox is what a sandbox's specification is made from.
 type Sandbox struct {
-	ID                           string
-	Config                       *runtimeapi.PodSandboxConfig
-	NetNS                        string // path; "" for host networking
+	ID     string
+	Config *runtimeapi.PodSandboxConfig
+	NetNS  string // path; "" for host networking
+	// UserNS is the path of the user namespace that owns the network namespace, for a pod that asks for
+	// one of its own; "" for a new one.
+	UserNS                       string
 	PauseRootfs                  string
 	PauseArgs                    []string
 	PrivilegedWithoutHostDevices bool
@@ -25,6 +28,9 @@ type Sandbox struct {
 	// Seccomp loads a Localhost profile; see ParseSeccomp.
 	Seccomp func(path string) (*specs.LinuxSeccomp, error)
 }
+
+// pauseUser is the user and the group of the pause process.
+const pauseUser = 65535
 
 // pauseShares are the CPU shares of the pause process, which only waits.
 const pauseShares = 2
@@ -38,19 +44,23 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	if err := CheckSandbox(cfg); err != nil {
 		return nil, nil, err
 	}
-	s := base(h)
+	s := base(h, nil)
 	s.Root = &specs.Root{Path: in.PauseRootfs, Readonly: true}
 	s.Process.Args = slices.Clone(in.PauseArgs)
 	s.Process.Cwd = "/"
-	s.Process.User = specs.User{UID: 65535, GID: 65535}
+	s.Process.User = specs.User{UID: pauseUser, GID: pauseUser}
 	s.Process.Capabilities = &specs.LinuxCapabilities{} // the pause process needs none
 	s.Process.NoNewPrivileges = true
 	s.Hostname = cfg.GetHostname()
 	s.Mounts = defaultMounts(false)[:2] // an OCI runtime needs /proc and /dev, the pause process neither
 	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = defaultMasked(), defaultReadonly()
 	var err error
-	if s.Linux.Namespaces, err = sandboxNamespaces(ns, in.NetNS); err != nil {
+	if s.Linux.Namespaces, err = sandboxNamespaces(ns, in.NetNS, in.UserNS); err != nil {
 		return nil, nil, err
+	}
+	if ids, ok := UserNamespace(cfg); ok {
+		s.Linux.UIDMappings, s.Linux.GIDMappings = ids.mappings()
+		s.Process.User = specs.User{UID: min(pauseUser, ids.UIDs-1), GID: min(pauseUser, ids.GIDs-1)}
 	}
 	if ns.GetNetwork() == onNode && s.Hostname != "" {
 		return nil, nil, fmt.Errorf("hostname: %q cannot be set on host networking, where the host's name is used: %w", s.Hostname, errdefs.ErrInvalidArgument)
@@ -69,7 +79,7 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return s, append(degraded, lost...), nil
+	return s, slices.Concat(degraded, lost, userRlimits(h, s)), nil
 }
 
 // confineSandbox applies what the request asks for to the pause process. SELinux comes last, as for
@@ -98,15 +108,6 @@ func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 		}
 	}
 	return seLinux(h, s, sec.GetSelinuxOptions(), "")
-}
-
-// base returns what every specification has.
-func base(h Host) *specs.Spec {
-	return &specs.Spec{
-		Version: specs.Version,
-		Process: &specs.Process{Rlimits: rlimits(h)},
-		Linux:   &specs.Linux{},
-	}
 }
 
 // sandboxAnnotations returns the annotations by which shims and agents know a pod, and what they

@@ -4,6 +4,7 @@ package spec
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -18,6 +19,9 @@ func sysctls(cfg *runtimeapi.PodSandboxConfig, ns *runtimeapi.NamespaceOption) (
 		// In a network of its own a pod needs no privilege for low ports and ping.
 		out["net.ipv4.ip_unprivileged_port_start"] = "0"
 		out["net.ipv4.ping_group_range"] = "0 2147483647"
+		if ids, ok := UserNamespace(cfg); ok { // groups that the namespace does not have are refused
+			out["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", min(ids.GIDs-1, math.MaxInt32))
+		}
 	}
 	for k, v := range cfg.GetLinux().GetSysctls() {
 		name := strings.ReplaceAll(k, "/", ".")

@@ -23,11 +23,12 @@ const (
 	HoldNetwork                    // what CNI allocated
 	HoldNetNS                      // the pinned network namespace
 	HoldFiles                      // directories and mounts of berth's own
+	HoldViews                      // the views of images that are mounted as volumes
 
 	holdAll = 1<<iota - 1
 )
 
-var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "network", "netns", "files"}
+var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "network", "netns", "files", "views"}
 
 // Has reports whether all of x is held.
 func (h Hold) Has(x Hold) bool { return h&x == x && x != 0 }

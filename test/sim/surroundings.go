@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,11 @@ func (n plumbing) Status() error            { return nil }
 func (n plumbing) CreateNS(ctx context.Context, path string) error {
 	return n.w.do(ctx, n.l, "netns", path, func() error { n.w.netns[path] = true; return nil })
 }
+
+func (n plumbing) CreateOwnedNS(ctx context.Context, path string, _ network.UserIDs) error {
+	return n.CreateNS(ctx, path)
+}
+func (n plumbing) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
 
 func (n plumbing) RemoveNS(ctx context.Context, path string) error {
 	return n.w.do(ctx, n.l, "netns-remove", path, func() error { delete(n.w.netns, path); return nil })
@@ -80,8 +86,13 @@ func (f files) MakeVolume(id string, n int) (string, error) {
 }
 
 func (f files) Shared(string, bool) map[string]string { return nil }
-func (f files) MakeHostPath(string) error             { return nil }
-func (f files) IO(id string) string                   { return "/io/" + id }
+func (f files) MakeImageVolume(id string, n int) (string, error) {
+	return fmt.Sprint("/images/", id, "/", n), f.make(id)
+}
+
+func (f files) Below(dir, path string) (string, error) { return dir + "/" + path, nil }
+func (f files) MakeHostPath(string) error              { return nil }
+func (f files) IO(id string) string                    { return "/io/" + id }
 
 func (f files) Remove(id string) error {
 	return f.w.do(context.Background(), f.l, "files-remove", id, func() error { delete(f.w.files, id); return nil })

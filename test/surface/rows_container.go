@@ -21,14 +21,8 @@ func create(edit func(*runtimeapi.ContainerConfig)) *runtimeapi.CreateContainerR
 	return &runtimeapi.CreateContainerRequest{PodSandboxId: "pod", Config: cfg}
 }
 
-// mounting asks for a container with one mount.
-func mounting(m *runtimeapi.Mount) *runtimeapi.CreateContainerRequest {
-	m.ContainerPath = "/data"
-	return create(func(c *runtimeapi.ContainerConfig) { c.Mounts = []*runtimeapi.Mount{m} })
-}
-
 func containerRows() []Row {
-	mapping := []*runtimeapi.IDMapping{{HostId: 100000, Length: 65536}}
+	const images = "test/e2e.TestAnImageIsMountedAsAVolume"
 	return []Row{
 		honoured("CreateContainerRequest.pod_sandbox_id", ""),
 		honoured("CreateContainerRequest.config", ""),
@@ -57,9 +51,8 @@ func containerRows() []Row {
 		below(refused("ContainerConfig.windows", codes.InvalidArgument, "this is Linux", create(func(c *runtimeapi.ContainerConfig) {
 			c.Windows = &runtimeapi.WindowsContainerConfig{}
 		}))),
-		below(refused("ContainerConfig.CDI_devices", codes.Unimplemented, "berth has no CDI devices yet", create(func(c *runtimeapi.ContainerConfig) {
-			c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.example/gpu=0"}}
-		}))),
+		honoured("ContainerConfig.CDI_devices", "one that no specification has is refused", "test/e2e.TestAContainerGetsItsCDIDevices"),
+		honoured("CDIDevice.name", "", "cdi.TestADeviceThatDoesNotExistIsNamed"),
 		honoured("ContainerConfig.stop_signal", "takes the place of the image's; reported", "test/e2e.TestStopAsksThenKills", "pod.TestSignals"),
 
 		honoured("CreateContainerRequest.config.image.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),
@@ -73,23 +66,12 @@ func containerRows() []Row {
 		honoured("Mount.readonly", ""),
 		honoured("Mount.selinux_relabel", "where the host has SELinux", "selinux.TestFileSystemsWithoutLabelsAreLeftAsTheyAre"),
 		honoured("Mount.propagation", ""),
-		below(refused("Mount.uidMappings", codes.Unimplemented, "berth has no user namespaces yet", mounting(&runtimeapi.Mount{
-			HostPath:    "/tmp",
-			UidMappings: mapping,
-		}))),
-		below(refused("Mount.gidMappings", codes.Unimplemented, "as uidMappings", mounting(&runtimeapi.Mount{
-			HostPath:    "/tmp",
-			GidMappings: mapping,
-		}))),
+		honoured("Mount.uidMappings", "in a pod with a user namespace of its own; elsewhere they are refused", "test/e2e.TestAPodHasAUserNamespace"),
+		honoured("Mount.gidMappings", "as uidMappings", "test/e2e.TestAPodHasAUserNamespace"),
 		honoured("Mount.recursive_read_only", "advertised for the handlers whose OCI runtime and kernel have it, and refused on a kernel that has not",
 			"spec.TestARecursiveReadOnlyMountNeedsTheKernel", "daemon.TestFeaturesAreAdvertisedWhereTheRuntimeAndTheKernelHaveThem"),
-		below(refused("Mount.image", codes.Unimplemented, "berth has no image volumes yet", mounting(&runtimeapi.Mount{
-			Image: &runtimeapi.ImageSpec{Image: "registry.example/app:1"},
-		}))),
-		refused("Mount.image_sub_path", codes.InvalidArgument, "it needs an image", mounting(&runtimeapi.Mount{
-			HostPath:     "/tmp",
-			ImageSubPath: "sub",
-		})),
+		honoured("Mount.image", "read-only, with its digest in the status", images, "test/e2e.TestAMountedImageOutlivesItsNameAndBerth"),
+		honoured("Mount.image_sub_path", "a path beneath the root of the image, which no link leaves; without an image it is refused", images),
 		honoured("Mount.mount_options", "noatime, nodev, nodiratime, noexec, nosuid, nosymfollow, relatime and strictatime; others are refused", "spec.TestMountOptionsAreGivenOrRefused"),
 
 		honoured("Device.container_path", ""),

@@ -2,14 +2,9 @@
 
 package surface
 
-import (
-	"google.golang.org/grpc/codes"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-)
-
 func securityRows() []Row {
-	mapping := []*runtimeapi.IDMapping{{HostId: 100000, Length: 65536}}
 	const (
+		userns   = "test/e2e.TestAPodHasAUserNamespace"
 		seccomp  = "spec.TestSeccompIsGivenOrRefused"
 		apparmor = "spec.TestAppArmorIsGivenOrRefused"
 		selinux  = "spec.TestSELinuxLabelsAreGivenOrSaidToBeMissing"
@@ -44,21 +39,13 @@ func securityRows() []Row {
 		honoured("NamespaceOption.ipc", "POD and NODE", modes),
 		honoured("NamespaceOption.target_id", "with the pid mode TARGET; otherwise it is refused", modes),
 		honoured("NamespaceOption.userns_options", ""),
-		honoured("UserNamespace.mode", "NODE. POD is Unimplemented: berth has no user namespaces yet", "spec.TestAUserNamespaceIsGivenOrRefused"),
-		below(refused("RunPodSandboxRequest.config.linux.security_context.namespace_options.userns_options.uids", codes.Unimplemented,
-			"berth has no user namespaces yet", run(func(c *runtimeapi.PodSandboxConfig) {
-				c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: mapping, Gids: mapping}
-			}))),
-		below(refused("RunPodSandboxRequest.config.linux.security_context.namespace_options.userns_options.gids", codes.Unimplemented,
-			"as uids", run(func(c *runtimeapi.PodSandboxConfig) {
-				c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: mapping, Gids: mapping}
-			}))),
-		below(refused("UserNamespace.uids", codes.Unimplemented, "berth has no user namespaces yet", create(func(c *runtimeapi.ContainerConfig) {
-			c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: mapping, Gids: mapping}
-		}))),
-		below(refused("UserNamespace.gids", codes.Unimplemented, "as uids", create(func(c *runtimeapi.ContainerConfig) {
-			c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Uids: mapping, Gids: mapping}
-		}))),
+		honoured("UserNamespace.mode", "NODE, and POD where the handler's OCI runtime, its snapshotter and the kernel map owners",
+			userns, "daemon.TestUserNamespacesAreThereWhereEverythingMapsOwners"),
+		honoured("UserNamespace.uids", "one range from 0 on; for a container that of its pod", userns, "spec.TestAUserNamespaceIsGivenOrRefused"),
+		honoured("UserNamespace.gids", "as uids", userns, "spec.TestAUserNamespaceIsGivenOrRefused"),
+		honoured("IDMapping.host_id", "", userns),
+		honoured("IDMapping.container_id", "0; another one is refused", "spec.TestAUserNamespaceIsGivenOrRefused"),
+		honoured("IDMapping.length", "", userns),
 
 		honoured("SELinuxOption.user", "", selinux),
 		honoured("SELinuxOption.role", "", selinux),

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"path/filepath"
+	"slices"
+)
+
+// IsRunc reports whether a handler's shim is that of runc, which crun and youki have, too.
+func (r Runtime) IsRunc() bool {
+	return r.Type == "io.containerd.runc.v2" || filepath.IsAbs(r.Type) && filepath.Base(r.Type) == "containerd-shim-runc-v2"
+}
+
+// check reports settings of a handler that cannot work. prefix begins the names of the settings.
+func (r Runtime) check(prefix string, bad func(key, format string, args ...any)) {
+	if !slices.Contains([]string{"", "runc", "generic", "none"}, r.Options) {
+		bad(prefix+"options", "%q is not runc, generic or none", r.Options)
+	}
+	for _, p := range []struct{ key, v string }{
+		{"config_path", r.ConfigPath},
+		{"base_spec", r.BaseSpec},
+	} {
+		if p.v != "" && !filepath.IsAbs(p.v) {
+			bad(prefix+p.key, "%q is not an absolute path", p.v)
+		}
+	}
+	if r.ConfigPath != "" && r.ConfigBody != "" {
+		bad(prefix+"config_body", "config_path is set, too")
+	}
+	generic := r.ConfigPath != "" || r.ConfigBody != ""
+	runc := r.Options == "runc" || r.Options == "" && r.IsRunc()
+	switch {
+	case runc && generic:
+		bad(prefix+"config_path", "the shim of runc does not take a configuration; set binary, root and systemd_cgroup")
+	case !runc && r.Binary != "":
+		bad(prefix+"binary", "only the shim of runc takes it; set options = 'runc' if %s does", r.Type)
+	case !runc && r.Root != "":
+		bad(prefix+"root", "only the shim of runc takes it; set options = 'runc' if %s does", r.Type)
+	case r.Options == "none" && generic:
+		bad(prefix+"config_path", "it has no effect with options = 'none'")
+	}
+}

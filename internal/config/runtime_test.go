@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAHandlerOfAnotherShimIsChecked(t *testing.T) {
+	const kata = "io.containerd.kata.v2"
+	for _, tt := range []struct {
+		r    Runtime
+		want string // "" for nothing to complain about
+	}{
+		{Runtime{Type: "io.containerd.runc.v2", Binary: "/crun", Root: "/x"}, ""},
+		{Runtime{Type: "/opt/containerd-shim-runc-v2", Binary: "/crun"}, ""},
+		{Runtime{Type: kata, ConfigPath: "/etc/kata.toml", Snapshotter: "devmapper"}, ""},
+		{Runtime{Type: "/opt/shim", Options: "runc", Binary: "/crun"}, ""},
+		{Runtime{Type: kata, Binary: "/crun"}, "runtimes.x.binary"},
+		{Runtime{Type: kata, Root: "/x"}, "runtimes.x.root"},
+		{Runtime{Type: "io.containerd.runc.v2", ConfigPath: "/x"}, "runtimes.x.config_path"},
+		{Runtime{Type: kata, ConfigPath: "x"}, "runtimes.x.config_path"},
+		{Runtime{Type: kata, ConfigPath: "/x", ConfigBody: "y"}, "runtimes.x.config_body"},
+		{Runtime{Type: kata, Options: "some"}, "runtimes.x.options"},
+		{Runtime{Type: kata, Options: "none", ConfigBody: "y"}, "runtimes.x.config_path"},
+		{Runtime{Type: kata, BaseSpec: "x"}, "runtimes.x.base_spec"},
+	} {
+		c := Default()
+		c.Runtimes["x"] = tt.r
+		err := c.Check()
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%+v: got %v, want %q", tt.r, err, tt.want)
+		}
+	}
+}

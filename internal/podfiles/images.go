@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podfiles
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// MakeImageVolume makes an empty directory for the nth image that a container mounts, and returns its
+// path. Whoever has it mounts the image there; Remove unmounts it.
+func (f *Files) MakeImageVolume(id string, n int) (string, error) {
+	dir := filepath.Join(f.imageVolumes(id), strconv.Itoa(n))
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return "", fmt.Errorf("make image volume of container %s: %w", id, err)
+	}
+	if err := unmount(dir); err != nil {
+		return "", fmt.Errorf("make image volume of container %s: %w", id, err)
+	}
+	return dir, nil
+}
+
+// Below returns the path of the directory that path names below dir; "" names dir itself. Every link
+// is resolved as if dir were the root directory, so that the result lies below dir. What is below dir
+// must not change meanwhile, nor until the result is used. ErrInvalidArgument says that path does not
+// exist or is not a directory.
+func (f *Files) Below(dir, path string) (string, error) {
+	if path == "" {
+		return dir, nil
+	}
+	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer unix.Close(root)
+	found, err := unix.Openat2(root, path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return "", fmt.Errorf("%q does not exist in it: %w", path, errdefs.ErrInvalidArgument)
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return "", fmt.Errorf("%q in it is not a directory: %w", path, errdefs.ErrInvalidArgument)
+	case err != nil:
+		return "", fmt.Errorf("find %q in %s: %w", path, dir, err)
+	}
+	defer unix.Close(found)
+	host, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(found))
+	if err != nil {
+		return "", fmt.Errorf("find %q in %s: %w", path, dir, err)
+	}
+	return host, nil
+}
+
+// removeImageVolumes unmounts the images that a container mounts and removes their directories. A
+// directory that is not empty afterwards is an error: nothing is deleted within what may be mounted.
+func (f *Files) removeImageVolumes(id string) error {
+	base := f.imageVolumes(id)
+	entries, err := os.ReadDir(base)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		dir := filepath.Join(base, e.Name())
+		if err := unmount(dir); err != nil {
+			return err
+		}
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return os.Remove(base)
+}
+
+func (f *Files) imageVolumes(id string) string { return filepath.Join(f.state, "volumes", id) }
