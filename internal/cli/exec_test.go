@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -193,5 +194,42 @@ func TestPortForward(t *testing.T) {
 	for _, bad := range []string{"x", "1:x", "0", "70000", "1:2:3"} {
 		_, problem := berth(t, at, "port-forward", "web", bad)
 		says(t, "port "+bad, problem, "LOCAL:REMOTE")
+	}
+}
+
+// Ctrl-C took half a minute while the server did not answer.
+func TestCtrlCDoesNotWaitForAServerThatDoesNotAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	asked := make(chan net.Conn, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Read(make([]byte, 4096)) // the request
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"+
+			"X-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n")
+		_, _ = conn.Read(make([]byte, 1)) // the first stream, which is not answered
+		asked <- conn
+	}()
+	f := services()
+	f.execURL = "http://" + l.Addr().String() + "/exec"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, done := begin(ctx, serveFake(t, f), "exec", "nginx", "prog")
+	conn := <-asked
+	defer conn.Close()
+	cancel()
+	select {
+	case err := <-done:
+		if ExitCode(err) != exitInterrupted {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the server")
 	}
 }

@@ -41,6 +41,7 @@ type fake struct {
 	calls   []string
 	events  []*runtimeapi.ContainerEventResponse // GetContainerEvents sends them and ends
 
+	execURL   string           // what Exec answers with instead
 	streams   streaming.Server // makes the URLs of Exec, Attach and PortForward
 	asked     string           // the verbose status of containers, for attach
 	stats     []*runtimeapi.ContainerStats

@@ -158,12 +158,12 @@ func (f *forwarder) forward(ctx context.Context, conn net.Conn, port uint16) err
 		h.Set(portforward.PortForwardRequestIDHeader, "0")
 		return h
 	}
-	problem, err := streams.CreateStream(headers(portforward.StreamTypeError))
+	problem, err := openStream(ctx, streams, headers(portforward.StreamTypeError))
 	if err != nil {
 		return err
 	}
 	_ = problem.Close() // nothing is sent on it
-	data, err := streams.CreateStream(headers(portforward.StreamTypeData))
+	data, err := openStream(ctx, streams, headers(portforward.StreamTypeData))
 	if err != nil {
 		return err
 	}

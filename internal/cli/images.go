@@ -101,8 +101,12 @@ func (a *app) importCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		what := "importing " + args[0]
+		if st, err := os.Stat(path); err == nil { // if not, the service says why
+			what += ", " + size(uint64(st.Size())) //nolint:gosec // not negative
+		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			defer progress("importing " + args[0])()
+			defer progress(what)()
 			names, err := c.Import(ctx, path, ref)
 			for _, n := range names {
 				fmt.Fprintln(cmd.OutOrStdout(), n)

@@ -269,7 +269,10 @@ func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error 
 	case pc.PullPolicy == string(corev1.PullNever) && st.GetImage() == nil:
 		return fmt.Errorf("container %s: image %s is not on the node, and imagePullPolicy is Never; use `berth import` or `berth pull`", name, spec.GetImage())
 	case pc.PullPolicy == string(corev1.PullAlways), st.GetImage() == nil:
-		if _, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec}); err != nil {
+		over := progress("pulling " + spec.GetImage())
+		_, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec})
+		over()
+		if err != nil {
 			return fmt.Errorf("container %s: pull image %s: %w", name, spec.GetImage(), err)
 		}
 		if st, err = c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec}); err != nil {

@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,4 +57,19 @@ func TestCompletionOffersNames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The service has another working directory than the person.
+func TestCheckpointNamesTheWholePath(t *testing.T) {
+	f := services()
+	t.Chdir(t.TempDir())
+	out, problem := berth(t, serveFake(t, f), "checkpoint", "nginx", "c.tar", "-t", "5")
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "checkpoint bbb222 " + dir + "/c.tar 5"; !slices.Contains(f.calls, want) {
+		t.Errorf("got %q, want %q: %s", f.calls, want, problem)
+	}
+	says(t, "checkpoint", out, dir+"/c.tar")
 }

@@ -66,6 +66,26 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 	return conn, nil
 }
 
+// openStream opens one stream of a connection. It returns when ctx ends, which the library, waiting
+// for the server's answer, would not notice for half a minute.
+func openStream(ctx context.Context, conn httpstream.Connection, headers http.Header) (httpstream.Stream, error) {
+	type answer struct {
+		stream httpstream.Stream
+		err    error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		s, err := conn.CreateStream(headers)
+		answered <- answer{s, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.stream, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // quiet keeps the libraries of Kubernetes from writing to the terminal. What they say comes as an
 // error, too.
 var quiet = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
@@ -101,9 +121,11 @@ var errLost = errors.New("the connection was lost before the process ended")
 // an exitError if its exit code is not 0. The goroutine that reads the input may stay blocked in
 // that; the process of this command is about to end.
 func (s *session) run(ctx context.Context, conn httpstream.Connection) error {
-	defer conn.Close()
+	var output sync.WaitGroup
+	defer output.Wait()
+	defer conn.Close() // which ends the copies, whatever the way out
 	open := func(kind string) (httpstream.Stream, error) {
-		return conn.CreateStream(http.Header{http.CanonicalHeaderKey(remotecommand.StreamType): {kind}})
+		return openStream(ctx, conn, http.Header{http.CanonicalHeaderKey(remotecommand.StreamType): {kind}})
 	}
 	status, err := open(remotecommand.StreamTypeError)
 	if err != nil {
@@ -116,7 +138,6 @@ func (s *session) run(ctx context.Context, conn httpstream.Connection) error {
 			return err
 		}
 	}
-	var output sync.WaitGroup
 	for _, o := range []struct {
 		kind string
 		to   io.Writer

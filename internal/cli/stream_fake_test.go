@@ -158,6 +158,9 @@ func serveStreams(t *testing.T, f *fake) {
 }
 
 func (f *fake) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if f.execURL != "" {
+		return &runtimeapi.ExecResponse{Url: f.execURL}, nil
+	}
 	if f.streams == nil {
 		return nil, status.Error(codes.Unavailable, "the streaming server does not serve")
 	}
@@ -170,6 +173,13 @@ func (f *fake) Attach(_ context.Context, r *runtimeapi.AttachRequest) (*runtimea
 
 func (f *fake) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	return f.streams.GetPortForward(r)
+}
+
+func (f *fake) CheckpointContainer(_ context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("checkpoint %s %s %d", r.GetContainerId(), r.GetLocation(), r.GetTimeout())
+	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
 func (f *fake) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {

@@ -34,6 +34,7 @@ func (d *daemon) openNRI() error {
 		Pods:                extended{d},
 		Spec:                d.ctrd.Spec,
 		Update:              extended{d}.update,
+		InjectCDI:           d.devices.Inject,
 		Logger:              d.log.Logger,
 	})
 	return err
