@@ -44,6 +44,7 @@ type Controller struct {
 	updater   *updater
 	witnesses *witnesses
 	settler   *settler
+	endings   *endings
 	teardown  *teardown
 	stopper   *stopper
 	damaged   *damaged
@@ -102,6 +103,12 @@ func New(cfg Config, p Ports) *Controller {
 		ops:       c.ops,
 		obs:       p.Observer,
 	}
+	c.endings = &endings{
+		hooks: p.Hooks,
+		lanes: c.lanes,
+		obs:   p.Observer,
+		units: map[string]*unit{},
+	}
 	c.settler = &settler{
 		cfg:       cfg,
 		processes: c.processes,
@@ -109,7 +116,7 @@ func New(cfg Config, p Ports) *Controller {
 		pacer:     pacer,
 		ops:       c.ops,
 		publisher: c.publisher,
-		hooks:     p.Hooks,
+		endings:   c.endings,
 		obs:       p.Observer,
 	}
 	c.teardown = &teardown{
@@ -216,8 +223,11 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step])
 }
 
 func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) error {
-	if a.Item == StepReap {
+	switch a.Item { // these do not need a unit on record
+	case StepReap:
 		return c.orphans.reap(ctx, a.Key.ID)
+	case StepNotify:
+		return c.endings.attempt(ctx, a.Key.ID)
 	}
 	u, ok := c.units.get(a.Key.ID)
 	if !ok {
@@ -232,8 +242,6 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 		return c.teardown.release(ctx, u, a.N == 1)
 	case StepUpdate:
 		return c.updater.apply(ctx, u)
-	case StepNotify:
-		return c.settler.notify(ctx, u)
 	}
 	return nil
 }

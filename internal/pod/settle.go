@@ -22,7 +22,7 @@ type settler struct {
 	pacer     *pacer
 	ops       *operations
 	publisher *publisher
-	hooks     Hooks // nil for none
+	endings   *endings
 	obs       Observer
 }
 
@@ -78,9 +78,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	s.obs.Settled(u.id, known, time.Since(known.At))
 	if u.now().Undone == "" {
 		s.publisher.stopped(u)
-		if s.hooks != nil {
-			s.lanes.notify(u)
-		}
+		s.endings.notify(u)
 	}
 	s.lanes.release(u)
 	return nil
@@ -193,12 +191,4 @@ func (s *settler) drain(ctx context.Context, u *unit) {
 	if err := stdio.Drain(ctx); err != nil {
 		s.obs.Event(u.id, "log still draining", err)
 	}
-}
-
-// notify calls the hooks of an exit that was settled.
-func (s *settler) notify(ctx context.Context, u *unit) error {
-	if err := s.hooks.Ended(ctx, targetOf(u), u.now().Exit); err != nil {
-		return fmt.Errorf("hooks after the end of %s: %w", u.id, err)
-	}
-	return nil
 }
