@@ -44,6 +44,9 @@ func code(err error) codes.Code {
 	}
 }
 
+// Code returns the gRPC code with which a client sees an error of a handler.
+func Code(err error) codes.Code { return status.Code(toStatus(err)) }
+
 func toStatus(err error) error {
 	if err == nil {
 		return nil

@@ -5,6 +5,7 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -25,10 +26,24 @@ type Image struct {
 	runtimeapi.UnsafeImageServiceServer // as in Runtime
 
 	Images Images
+	// Handlers are the names of the runtime handlers that are configured.
+	Handlers []string
+}
+
+// checkHandler refuses an image for a runtime handler that is not configured (CRI,
+// ImageSpec.runtime_handler). verb is what was to be done with the image.
+func (s *Image) checkHandler(verb string, i *runtimeapi.ImageSpec) error {
+	if h := i.GetRuntimeHandler(); h != "" && !slices.Contains(s.Handlers, h) {
+		return invalid("%s %s: image.runtime_handler: %q is not configured", verb, i.GetImage(), h)
+	}
+	return nil
 }
 
 // ListImages lists images.
 func (s *Image) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	if err := s.checkHandler("list images", req.GetFilter().GetImage()); err != nil {
+		return nil, err
+	}
 	list, err := s.Images.List(req.GetFilter())
 	return &runtimeapi.ListImagesResponse{Images: list}, err
 }
@@ -38,6 +53,9 @@ func (s *Image) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReques
 	ref := req.GetImage().GetImage()
 	if ref == "" {
 		return nil, invalid("image status: no image is named")
+	}
+	if err := s.checkHandler("image status", req.GetImage()); err != nil {
+		return nil, err
 	}
 	m, i, err := s.Images.Status(ref)
 	if err != nil || m == nil {
@@ -60,6 +78,9 @@ func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	if ref == "" {
 		return nil, invalid("pull image: no image is named")
 	}
+	if err := s.checkHandler("pull image", req.GetImage()); err != nil {
+		return nil, err
+	}
 	id, err := s.Images.Pull(ctx, ref, req.GetAuth())
 	if err != nil {
 		return nil, err
@@ -72,6 +93,9 @@ func (s *Image) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 	ref := req.GetImage().GetImage()
 	if ref == "" {
 		return nil, invalid("remove image: no image is named")
+	}
+	if err := s.checkHandler("remove image", req.GetImage()); err != nil {
+		return nil, err
 	}
 	return &runtimeapi.RemoveImageResponse{}, s.Images.Remove(ctx, ref)
 }

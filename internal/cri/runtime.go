@@ -85,7 +85,7 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 			cond(runtimeapi.NetworkReady, "NetworkPluginNotReady", r.Health.Network()),
 		}},
 		RuntimeHandlers: r.Health.Handlers(),
-		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		Features:        features(),
 	}
 	if req.GetVerbose() {
 		resp.Info = map[string]string{}
@@ -98,6 +98,14 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 		}
 	}
 	return resp, nil
+}
+
+// features are what every container can ask for here, whatever runtime handler it has.
+func features() *runtimeapi.RuntimeFeatures {
+	return &runtimeapi.RuntimeFeatures{
+		SupplementalGroupsPolicy: true,
+		MountOptions:             true,
+	}
 }
 
 // RuntimeConfig reports the cgroup driver, so that the kubelet uses the same one.
@@ -134,11 +142,6 @@ func checkSandbox(c *runtimeapi.PodSandboxConfig) error {
 	for field, v := range map[string]string{"name": m.GetName(), "namespace": m.GetNamespace(), "uid": m.GetUid()} {
 		if strings.ContainsAny(v, "/\x00\n") || v == ".." || len(v) > 253 {
 			return invalid("run sandbox: config.metadata.%s %q contains what a name must not contain, or is too long", field, v)
-		}
-	}
-	for _, p := range c.GetPortMappings() {
-		if p.GetHostPort() < 0 || p.GetHostPort() > 65535 || p.GetContainerPort() < 0 || p.GetContainerPort() > 65535 {
-			return invalid("run sandbox: port mapping %d:%d is out of range", p.GetHostPort(), p.GetContainerPort())
 		}
 	}
 	return nil

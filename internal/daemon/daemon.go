@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -90,6 +92,7 @@ type daemon struct {
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
 	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
+	features features
 }
 
 func (d *daemon) close() {
@@ -275,6 +278,7 @@ func (d *daemon) openPods() error {
 	if l := selinux.Open(); l != nil {
 		host.SELinux, labels = l, l
 	}
+	d.features.host = host
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
 	}
@@ -356,7 +360,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			Health:      health{d},
 			Subscribe:   d.core.Subscribe,
 		},
-		&cri.Image{Images: d.images}, admin{d}, d.log.Logger, d.core.obs, opts...)
+		&cri.Image{Images: d.images, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// Everything below the CRI server goes on until the calls in flight have ended.
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
@@ -378,6 +382,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
 	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
+	g.Go("features of runtimes", func() error {
+		d.features.probe(below, d.handlers, func(handler string, err error) {
+			d.log.Warn("no features are advertised for a runtime handler: its OCI runtime cannot be asked", "handler", handler, "err", err)
+		})
+		return nil
+	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
 	g.Go("streams", func() error {

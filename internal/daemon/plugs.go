@@ -97,9 +97,10 @@ func (h health) Info() map[string]any {
 func (h health) Handlers() []*runtimeapi.RuntimeHandler {
 	var out []*runtimeapi.RuntimeHandler
 	for _, n := range append([]string{""}, slices.Sorted(maps.Keys(h.d.handlers))...) { // "" is the default one
-		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: &runtimeapi.RuntimeHandlerFeatures{
-			UserNamespaces: h.d.userns.known(cmp.Or(n, h.d.cfg.DefaultRuntime)),
-		}})
+		handler := cmp.Or(n, h.d.cfg.DefaultRuntime)
+		features := h.d.features.of(handler)
+		features.UserNamespaces = h.d.userns.known(handler)
+		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: features})
 	}
 	return out
 }
@@ -167,7 +168,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			}
 			h.BaseSpec = base
 		}
-		if d.embedded != nil && r.Type == "io.containerd.runc.v2" {
+		if d.embedded != nil && r.Type == runcType {
 			if h.Binary == "" {
 				h.Binary = filepath.Join(d.libexec, "runc")
 			}
@@ -175,7 +176,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 				h.Root = filepath.Join(d.cfg.State, "runc")
 			}
 		}
-		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == "io.containerd.runc.v2" {
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == runcType {
 			if _, err := os.Stat(logger); err == nil {
 				h.Logger = logger
 			} else {

@@ -3,20 +3,16 @@
 package daemon
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
-	"os/exec"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runtime-spec/specs-go/features"
 
 	"berth/internal/pod"
 )
@@ -89,22 +85,14 @@ func (u *userNamespaces) ask(ctx context.Context, h pod.Handler) error {
 	if h.Sandboxer != "" || !h.HostProcess || h.Options != pod.OptionsRunc {
 		return fmt.Errorf("only handlers of runc's shim, without a sandboxer, can make them: %w", errdefs.ErrNotImplemented)
 	}
-	binary := cmp.Or(h.Binary, "runc") // the shim's default
-	var complaint bytes.Buffer
-	cmd := exec.CommandContext(ctx, binary, "features")
-	cmd.Stderr, cmd.WaitDelay = &complaint, time.Second
-	out, err := cmd.Output()
+	has, err := ask(ctx, h)
 	if err != nil {
-		return fmt.Errorf("run %s features: %w: %s", binary, err, bytes.TrimSpace(complaint.Bytes()))
-	}
-	var has features.Features
-	if err := json.Unmarshal(out, &has); err != nil {
-		return fmt.Errorf("read features of %s: %w", binary, err)
+		return err
 	}
 	l := has.Linux
 	if l == nil || !slices.Contains(l.Namespaces, "user") || l.MountExtensions == nil ||
 		l.MountExtensions.IDMap == nil || l.MountExtensions.IDMap.Enabled == nil || !*l.MountExtensions.IDMap.Enabled {
-		return fmt.Errorf("%s does not mount with mapped owners: %w", binary, errdefs.ErrNotImplemented)
+		return fmt.Errorf("%s does not mount with mapped owners: %w", ociRuntime(h), errdefs.ErrNotImplemented)
 	}
 	name := cmp.Or(h.Snapshotter, u.snapshotter)
 	switch ok, err := u.mapsOwners(ctx, name); {

@@ -40,6 +40,13 @@ type Pod struct {
 	Annotations              map[string]string
 	Ports                    []PortMapping
 	CgroupParent             string
+	Bandwidth                Bandwidth
+}
+
+// Bandwidth limits the traffic of a pod, in bits a second; 0 for no limit.
+type Bandwidth struct {
+	Ingress uint64
+	Egress  uint64
 }
 
 // PortMapping publishes a port of the pod on the host.
@@ -125,6 +132,11 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	rt, err := runtimeConf(p)
 	if err != nil {
 		return Result{}, err
+	}
+	for _, c := range []string{capabilityBandwidth, capabilityPorts} {
+		if rt.CapabilityArgs[c] != nil && !offers(list, c) {
+			n.cfg.Logger.Warn("a pod asks for what no plug-in of the network is capable of", "pod", p.ID, "network", list.Name, "capability", c)
+		}
 	}
 	res, err := n.cni.AddNetworkList(ctx, list, rt)
 	if err != nil {
@@ -213,13 +225,16 @@ func runtimeConf(p Pod) (*libcni.RuntimeConf, error) {
 			pm.Protocol = strings.ToLower(pm.Protocol)
 			ports[i] = pm
 		}
-		rt.CapabilityArgs["portMappings"] = ports
+		rt.CapabilityArgs[capabilityPorts] = ports
 	}
 	if len(p.Annotations) > 0 {
 		rt.CapabilityArgs["io.kubernetes.cri.pod-annotations"] = p.Annotations
 	}
 	if p.CgroupParent != "" {
 		rt.CapabilityArgs["cgroupPath"] = p.CgroupParent
+	}
+	if p.Bandwidth != (Bandwidth{}) {
+		rt.CapabilityArgs[capabilityBandwidth] = p.Bandwidth.capability()
 	}
 	return rt, nil
 }

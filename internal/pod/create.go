@@ -31,6 +31,9 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 	if err := spec.CheckContainer(config); err != nil {
 		return "", fmt.Errorf("create container %s: %w", name, err)
 	}
+	if err := checkImageHandler(config, p); err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
 	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
 		if err := c.createContainer(ctx, id, p, config); err != nil {
 			return fmt.Errorf("create container %s: %w", name, err)
@@ -167,7 +170,7 @@ func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) erro
 	removing := false
 	err = u.change(func(st *state.Status) bool {
 		removing = st.Removing
-		st.Phase, st.SELinuxLabel = state.Created, u.label()
+		st.Phase, st.SELinuxLabel, st.Applied = state.Created, u.label(), appliedOf(made)
 		return !removing
 	})
 	if removing {
@@ -211,6 +214,17 @@ func notRestored(ref string) error {
 
 // imageRef is the image that a container asks for.
 func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
+
+// checkImageHandler refuses an image for another runtime handler than the one of the sandbox, which
+// runs the container.
+func checkImageHandler(config *runtimeapi.ContainerConfig, p *unit) error {
+	asked := config.GetImage().GetRuntimeHandler()
+	if asked == "" || asked == p.sandbox.Handler {
+		return nil
+	}
+	return fmt.Errorf("image.runtime_handler: %q is not the handler of sandbox %s, which is %q: %w",
+		asked, p.id, p.sandbox.Handler, errdefs.ErrInvalidArgument)
+}
 
 func stopSignal(config *runtimeapi.ContainerConfig, img Image) string {
 	if s := config.GetStopSignal(); s != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {

@@ -4,71 +4,28 @@ package pod
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
-	"testing/synctest"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runtime-spec/specs-go"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// fakeDevices has one CDI device.
-type fakeDevices struct{}
-
-func (fakeDevices) Inject(s *specs.Spec, names []string) error {
-	for _, n := range names {
-		if n != "vendor.com/gpu=0" {
-			return fmt.Errorf("CDI device %s: %w", n, errdefs.ErrNotFound)
+// A request for the device / searched all of the host's files, and ended with an error that nobody
+// understood when it found one that vanished. PROPERTIES 12.
+func TestADirectoryOfDevicesIsNotSearchedWithoutEnd(t *testing.T) {
+	dir := t.TempDir()
+	for i := range maxDeviceFiles {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
 		}
-		s.Process.Env = append(s.Process.Env, "GPU=0")
 	}
-	return nil
-}
-
-func withDevice(name, device string) *runtimeapi.ContainerConfig {
-	c := ctr(name)
-	c.CDIDevices = []*runtimeapi.CDIDevice{{Name: device}}
-	return c
-}
-
-// PROPERTIES 22: a container that asks for a device gets it, or is not made and leaves nothing.
-func TestAContainerIsNotMadeWithoutTheDeviceThatItAskedFor(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		devices Devices
-		device  string
-		refused func(error) bool
-	}{
-		{"known", fakeDevices{}, "vendor.com/gpu=0", nil},
-		{"unknown", fakeDevices{}, "vendor.com/gpu=1", errdefs.IsNotFound},
-		{"no devices at all", nil, "vendor.com/gpu=0", errdefs.IsNotImplemented},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				w.devices = tt.devices
-				b := start(t, w)
-				sb := b.pod("p1", "")
-				before := len(w.objects)
-				id, err := b.CreateContainer(t.Context(), sb, withDevice("c1", tt.device))
-				if tt.refused != nil {
-					if err == nil || !tt.refused(err) {
-						t.Fatalf("got %v", err)
-					}
-					w.set(func() {
-						if len(w.ctrs) > 0 || len(w.objects) != before {
-							t.Errorf("left: %v %v", w.objects, w.ctrs)
-						}
-					})
-					return
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if env := w.specs[id].Process.Env; len(env) == 0 || env[len(env)-1] != "GPU=0" {
-					t.Errorf("env %q", env)
-				}
-			})
-		})
+	for _, path := range []string{dir, "/", dir + "/1", dir + "/absent"} {
+		if found, err := hostDevices(path); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v, %v", path, found, err)
+		}
+	}
+	if found, err := hostDevices("/dev/null"); err != nil || len(found) != 1 || found[0].Path != "/dev/null" {
+		t.Errorf("/dev/null: %v, %v", found, err)
 	}
 }

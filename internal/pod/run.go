@@ -222,6 +222,9 @@ func netPod(sb *state.Sandbox) network.Pod {
 		Annotations:  sb.Config.GetAnnotations(),
 		CgroupParent: sb.Config.GetLinux().GetCgroupParent(),
 	}
+	if b, err := spec.BandwidthOf(sb.Config.GetAnnotations()); err == nil { // else it was refused
+		p.Bandwidth = network.Bandwidth(b)
+	}
 	for _, pm := range sb.Config.GetPortMappings() {
 		if pm.GetHostPort() <= 0 {
 			continue

@@ -161,29 +161,3 @@ func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	}
 	return spec.ParseSeccomp(b, runtime.GOARCH)
 }
-
-// hostDevices resolves a device node, or the nodes in a directory.
-func hostDevices(path string) ([]spec.Device, error) {
-	node, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	var found []spec.Device
-	err = filepath.WalkDir(node, func(p string, _ os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d, ok := spec.DeviceAt(p); ok {
-			d.Path = path + p[len(node):]
-			found = append(found, d)
-		}
-		if len(found) > spec.MaxDevices {
-			return fmt.Errorf("%s holds more than %d device nodes: %w", path, spec.MaxDevices, errdefs.ErrInvalidArgument)
-		}
-		return nil
-	})
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("%s is not a device: %w", path, errdefs.ErrInvalidArgument)
-	}
-	return found, err
-}

@@ -50,9 +50,7 @@ func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
 		Annotations:    cfg.GetAnnotations(),
 		RuntimeHandler: u.sandbox.RuntimeHandler,
 		Network:        &runtimeapi.PodSandboxNetworkStatus{},
-		Linux: &runtimeapi.LinuxPodSandboxStatus{
-			Namespaces: &runtimeapi.Namespace{Options: u.podNamespaces()},
-		},
+		Linux:          &runtimeapi.LinuxPodSandboxStatus{Namespaces: namespacesOf(u)},
 	}
 	if st.Network != nil && len(st.Network.IPs) > 0 && st.Holds.Has(state.HoldNetwork) {
 		out.Network.Ip = st.Network.IPs[0]
@@ -125,6 +123,7 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		Mounts:      withImageRefs(ct),
 		LogPath:     ct.LogPath,
 		StopSignal:  criSignal(ct.StopSignal),
+		User:        userOf(st),
 	}
 	if r := effective(u, st); r != nil {
 		out.Resources = &runtimeapi.ContainerResources{Linux: r}

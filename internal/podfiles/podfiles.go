@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -110,7 +111,8 @@ func (f *Files) MakeVolume(id string, n int) (string, error) {
 }
 
 // MakeHostPath makes the host directory of a mount if nothing is there, as the kubelet and users of
-// crictl expect. A path that is not absolute is left to the validation of the spec.
+// crictl expect. A path that is not absolute is left to the validation of the spec. Where no
+// directory can be the error is ErrFailedPrecondition.
 func (f *Files) MakeHostPath(path string) error {
 	if !filepath.IsAbs(path) {
 		return nil
@@ -120,7 +122,7 @@ func (f *Files) MakeHostPath(path string) error {
 		err = os.MkdirAll(path, 0o755) //nolint:gosec // as the kubelet makes it
 	}
 	if err != nil {
-		return fmt.Errorf("make host path: %w", err)
+		return fmt.Errorf("make host_path: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := namespaces(h, s, in); err != nil {
 		return nil, nil, err
 	}
-	if err := mounts(s, in); err != nil {
+	if err := mounts(h, s, in); err != nil {
 		return nil, nil, err
 	}
 	if !privileged {

@@ -14,8 +14,8 @@ import (
 // EtcFiles returns /etc/hosts, /etc/hostname and /etc/resolv.conf of a pod. Where the pod has DNS
 // settings of its own, the host's resolv.conf is not used. No value can end its line.
 func EtcFiles(cfg *runtimeapi.PodSandboxConfig, hostResolv []byte, hostname string) (hosts, name, resolv []byte, err error) {
-	if strings.ContainsAny(hostname, " \t\r\n\x00") || len(hostname) > 64 {
-		return nil, nil, nil, fmt.Errorf("hostname: %q is not one: %w", hostname, errdefs.ErrInvalidArgument)
+	if err := checkHostname(hostname); err != nil {
+		return nil, nil, nil, err
 	}
 	hosts = []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + hostname + "\n")
 	name = []byte(hostname + "\n")
@@ -40,4 +40,13 @@ func EtcFiles(cfg *runtimeapi.PodSandboxConfig, hostResolv []byte, hostname stri
 		fmt.Fprintf(&b, "options %s\n", strings.Join(o, " "))
 	}
 	return hosts, name, []byte(b.String()), nil
+}
+
+// checkHostname refuses a name that could end its line in /etc/hosts, or that sethostname(2) does not
+// take.
+func checkHostname(hostname string) error {
+	if strings.ContainsAny(hostname, " \t\r\n\x00") || len(hostname) > 64 {
+		return fmt.Errorf("hostname: %q is not one: %w", hostname, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }

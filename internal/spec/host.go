@@ -23,6 +23,8 @@ type Host struct {
 	AppArmorDefault string
 	Capabilities    []string // all that a privileged container gets, CAP_ names
 	SwapAccounting  bool
+	// RecursiveReadOnly says that the kernel can make mounts below a mount read-only: Linux 5.12.
+	RecursiveReadOnly bool
 	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
 	// this host does not have the controller.
 	HugePages []string
@@ -74,6 +76,9 @@ func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
 		h.SwapAccounting = err == nil
 	}
 	var err error
+	if h.RecursiveReadOnly, err = kernelIsAtLeast(5, 12); err != nil {
+		return h, err
+	}
 	if h.HugePages, err = readHugePages(h.CgroupV2); err != nil {
 		return h, fmt.Errorf("read huge page sizes of host: %w", err)
 	}
@@ -97,6 +102,20 @@ func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
 		}
 	}
 	return h, nil
+}
+
+// kernelIsAtLeast reports whether the host runs a Linux of a version, or a newer one.
+func kernelIsAtLeast(major, minor int) (bool, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return false, fmt.Errorf("read version of kernel: %w", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var has struct{ major, minor int }
+	if _, err := fmt.Sscanf(release, "%d.%d", &has.major, &has.minor); err != nil {
+		return false, fmt.Errorf("read version of kernel %q: %w", release, err)
+	}
+	return has.major > major || has.major == major && has.minor >= minor, nil
 }
 
 // hasSysResource reports whether the process of a /proc/PID/status has CAP_SYS_RESOURCE, which

@@ -26,20 +26,24 @@ const (
 	maxExecStrings = 6 << 20   // bytes of all of them: three quarters of _STK_LIM, the most that execve(2) takes
 )
 
-// CheckSandbox refuses a sandbox that is larger than any use of it. It is called before anything is
-// recorded or made. The error is ErrInvalidArgument and names the field.
+// CheckSandbox refuses a sandbox that is larger than any use of it, and what no sandbox can be. It is
+// called before anything is recorded or made. The error names the field. It is ErrInvalidArgument,
+// or ErrNotImplemented for what berth does not do yet.
 func CheckSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	if n := proto.Size(cfg); n > MaxConfig {
 		return tooMuch("config", n, MaxConfig, "bytes")
 	}
+	if err := checkLabels(cfg.GetLabels(), cfg.GetAnnotations()); err != nil {
+		return err
+	}
 	if err := checkUserNamespace(cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()); err != nil {
 		return err
 	}
-	return checkLabels(cfg.GetLabels(), cfg.GetAnnotations())
+	return refuseSandbox(cfg)
 }
 
-// CheckContainer refuses a container that is larger than any use of it. It is called before
-// anything is recorded or made. The error is ErrInvalidArgument and names the field.
+// CheckContainer refuses a container that is larger than any use of it, and what no container can
+// be. It is called before anything is recorded or made. Its errors are those of [CheckSandbox].
 func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 	if n := proto.Size(cfg); n > MaxConfig {
 		return tooMuch("config", n, MaxConfig, "bytes")
@@ -79,8 +83,10 @@ func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 	if images > MaxVolumes {
 		return tooMuch("mounts", images, MaxVolumes, "images")
 	}
-	_, err := CDIDevices(cfg)
-	return err
+	if _, err := CDIDevices(cfg); err != nil {
+		return err
+	}
+	return refuseContainer(cfg)
 }
 
 // CheckImage refuses to run an image whose configuration asks for more than any use of it. It is
@@ -110,13 +116,16 @@ func checkLabels(labels, annotations map[string]string) error {
 	return nil
 }
 
-// checkExec refuses what execve(2) would refuse with E2BIG, once everything else was made.
+// checkExec refuses what execve(2) would refuse or cut off, once everything else was made.
 func checkExec(args, env []string) error {
 	total := 0
 	for field, list := range map[string][]string{"args": args, "envs": env} {
 		for _, v := range list {
 			if len(v) >= maxExecString {
 				return tooMuch(field, len(v), maxExecString-1, "bytes in one entry")
+			}
+			if strings.Contains(v, "\x00") {
+				return fmt.Errorf("%s: %q has a zero byte: %w", field, v, errdefs.ErrInvalidArgument)
 			}
 			total += len(v) + 1
 		}

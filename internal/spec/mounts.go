@@ -49,7 +49,7 @@ func defaultMounts(privileged bool) []specs.Mount {
 // mounts puts together the defaults, the pod's own files, the image's volumes and what the
 // configuration asks for. What comes later takes the place of what has the same destination, and
 // parents come before children.
-func mounts(s *specs.Spec, in Container) error {
+func mounts(h Host, s *specs.Spec, in Container) error {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
 	all := withBase(defaultMounts(sec.GetPrivileged()), s.Mounts)
@@ -63,6 +63,9 @@ func mounts(s *specs.Spec, in Container) error {
 		om, err := mountOf(m, in.ImageVolumes[i])
 		if err != nil {
 			return err
+		}
+		if m.GetRecursiveReadOnly() && !h.RecursiveReadOnly {
+			return fmt.Errorf("mount %s: recursive_read_only: it needs Linux 5.12: %w", m.GetContainerPath(), errdefs.ErrFailedPrecondition)
 		}
 		if err := mapMount(&om, m, mapped); err != nil {
 			return err
@@ -167,5 +170,6 @@ func mountOf(m *runtimeapi.Mount, image string) (specs.Mount, error) {
 	if m.GetRecursiveReadOnly() {
 		opts = append(opts, "rro")
 	}
+	opts = append(opts, m.GetMountOptions()...)
 	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: opts}, nil
 }

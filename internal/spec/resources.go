@@ -33,6 +33,9 @@ func resources(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 // cannot keep is reported as degraded if the container is no worse off without it; any other one is
 // ErrFailedPrecondition, and an impossible value is ErrInvalidArgument.
 func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, []Degraded, error) {
+	if err := checkResources(r); err != nil {
+		return nil, nil, err
+	}
 	out := &specs.LinuxResources{
 		CPU:    &specs.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()},
 		Memory: &specs.LinuxMemory{},
@@ -49,9 +52,7 @@ func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.Linux
 		p := uint64(v)
 		out.CPU.Shares = &p
 	}
-	if v := r.GetMemoryLimitInBytes(); v < 0 {
-		return nil, nil, fmt.Errorf("memory_limit_in_bytes %d is negative: %w", v, errdefs.ErrInvalidArgument)
-	} else if v > 0 {
+	if v := r.GetMemoryLimitInBytes(); v > 0 {
 		out.Memory.Limit = &v
 		if h.SwapAccounting {
 			swap := v // no swap beyond the memory limit, unless the request has a limit for both

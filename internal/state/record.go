@@ -90,6 +90,9 @@ type Status struct {
 	Resources *Resources `json:"resources,omitempty"`
 	// PodResources is what an update said of the resources of a sandbox. It is nil if there was none.
 	PodResources *PodResources `json:"podResources,omitempty"`
+	// Applied is what a container was made with. It is nil for sandboxes, for containers that are
+	// being made, and in records of an earlier berth.
+	Applied *Applied `json:"applied,omitempty"`
 }
 
 // Container is what was asked for. It is written once, before anything is made.

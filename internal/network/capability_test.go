@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The limits of a pod's traffic were dropped. They go to the plug-ins that declare the capability,
+// and where there is none the log says that the pod is not limited. PROPERTIES 22.
+func TestTheBandwidthOfAPodGoesToThePluginsThatCanLimitIt(t *testing.T) {
+	for _, capable := range []bool{true, false} {
+		bin, notes := fake(t)
+		conf := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"fake","mark":"plain"}]}`
+		if capable {
+			conf = strings.TrimSuffix(conf, "]}") + `,{"type":"fake","mark":"shaper","capabilities":{"bandwidth":true}}]}`
+		}
+		var log bytes.Buffer
+		n := build(t, func(c *Config) {
+			c.BinDirs, c.Default, c.Logger = []string{bin}, nil, slog.New(slog.NewTextHandler(&log, nil))
+			if err := errors.Join(os.MkdirAll(c.ConfDir, 0o755), os.WriteFile(c.ConfDir+"/1.conflist", []byte(conf), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		})
+		p := Pod{ID: "a", Name: "a", NetNS: n.PathFor("a"), Bandwidth: Bandwidth{Ingress: 1e6, Egress: 2e6}}
+		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
+			t.Fatal(err)
+		}
+		r, err := n.Setup(t.Context(), p)
+		if err := errors.Join(err, n.Teardown(t.Context(), p, r), n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(notes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			shaper := strings.Contains(line, "shaper")
+			for _, part := range []string{`"ingressRate":1000000`, `"egressRate":2000000`} {
+				if strings.Contains(line, part) != shaper {
+					t.Errorf("the plug-in got %s", line)
+				}
+			}
+		}
+		if strings.Contains(string(b), "shaper") != capable {
+			t.Errorf("the plug-ins got %s", b)
+		}
+		if said := strings.Contains(log.String(), "capability=bandwidth"); said == capable {
+			t.Errorf("capable %v: the log says %q", capable, log.String())
+		}
+	}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Applied is what a container was made with, as its OCI specification has it. It may differ from
+// what was asked for: the image names the user, plug-ins change the specification, and the host
+// lacks a controller. It is recorded with the creation, so that a status does not depend on
+// containerd.
+type Applied struct {
+	User      *runtimeapi.LinuxContainerUser
+	Resources *runtimeapi.LinuxContainerResources
+}
+
+// appliedOnDisk holds the messages as protobuf, so that a field of a later CRI is kept.
+type appliedOnDisk struct {
+	User      []byte `json:"user,omitempty"`
+	Resources []byte `json:"resources,omitempty"`
+}
+
+// MarshalJSON encodes the messages as protobuf.
+func (a Applied) MarshalJSON() ([]byte, error) {
+	var d appliedOnDisk
+	var err error
+	if a.User != nil {
+		if d.User, err = proto.Marshal(a.User); err != nil {
+			return nil, fmt.Errorf("encode user: %w", err)
+		}
+	}
+	if a.Resources != nil {
+		if d.Resources, err = proto.Marshal(a.Resources); err != nil {
+			return nil, fmt.Errorf("encode resources: %w", err)
+		}
+	}
+	return json.Marshal(d)
+}
+
+// UnmarshalJSON decodes what MarshalJSON has encoded.
+func (a *Applied) UnmarshalJSON(b []byte) error {
+	var d appliedOnDisk
+	if err := json.Unmarshal(b, &d); err != nil {
+		return err
+	}
+	*a = Applied{}
+	if d.User != nil {
+		a.User = &runtimeapi.LinuxContainerUser{}
+		if err := proto.Unmarshal(d.User, a.User); err != nil {
+			return fmt.Errorf("decode user: %w", err)
+		}
+	}
+	if d.Resources != nil {
+		a.Resources = &runtimeapi.LinuxContainerResources{}
+		if err := proto.Unmarshal(d.Resources, a.Resources); err != nil {
+			return fmt.Errorf("decode resources: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package surface
+
+func imageRows() []Row {
+	const credentials = "image.TestCredentials"
+	return []Row{
+		honoured("ListImagesRequest.filter", ""),
+		honoured("ImageFilter.image", ""),
+		honoured("ImageStatusRequest.image", ""),
+		honoured("ImageStatusRequest.verbose", "the configuration of the image"),
+		honoured("PullImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
+		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "ctrd.TestCredentialsAreNotSentToHostsThatAManifestNames"),
+		below(noEffect("PullImageRequest.sandbox_config", "an image is pulled the same for all pods")),
+		honoured("RemoveImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
+
+		honoured("ImageSpec.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),
+		noEffect("ImageSpec.annotations", "berth knows images by their reference alone"),
+		noEffect("ImageSpec.user_specified_image", "it is for people; image says which one it is"),
+		honoured("ImageSpec.runtime_handler", "a handler that is not configured is InvalidArgument", "test/surface.TestAnImageIsForAHandlerThatThereIs"),
+		noEffect("ImageSpec.image_ref", "it belongs to answers: the digest of a volume's image"),
+
+		honoured("AuthConfig.username", "with password; before the other kinds", credentials),
+		honoured("AuthConfig.password", "", credentials),
+		honoured("AuthConfig.auth", "USER:PASSWORD in base64; after the other kinds", credentials),
+		honoured("AuthConfig.server_address", "credentials for another registry than the image's are not used", credentials),
+		honoured("AuthConfig.identity_token", "exchanged at the token server that the registry names", credentials, "ctrd.TestAnIdentityTokenIsExchanged"),
+		honoured("AuthConfig.registry_token", "sent to the registry, and to no token server", credentials, "ctrd.TestARegistryTokenGoesToTheRegistryAlone"),
+	}
+}

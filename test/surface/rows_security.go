@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package surface
+
+func securityRows() []Row {
+	const (
+		userns   = "test/e2e.TestAPodHasAUserNamespace"
+		seccomp  = "spec.TestSeccompIsGivenOrRefused"
+		apparmor = "spec.TestAppArmorIsGivenOrRefused"
+		selinux  = "spec.TestSELinuxLabelsAreGivenOrSaidToBeMissing"
+		users    = "spec.TestUsersAndGroupsAreResolved"
+		modes    = "spec.TestModesThatMakeNoSenseAreRefused"
+	)
+	return []Row{
+		honoured("LinuxContainerSecurityContext.capabilities", ""),
+		honoured("LinuxContainerSecurityContext.privileged", "in a privileged sandbox; then without seccomp, AppArmor, masked and read-only paths, as CRI says", "spec.TestPrivilegedNeedsAPrivilegedSandbox"),
+		honoured("LinuxContainerSecurityContext.namespace_options", ""),
+		honoured("LinuxContainerSecurityContext.selinux_options", "where the host has SELinux; elsewhere the timeline says that it has not", selinux),
+		honoured("LinuxContainerSecurityContext.run_as_user", "reported in the status", users, "spec.TestIDsBeyondInt32AreRefusedAndNeverRoot"),
+		honoured("LinuxContainerSecurityContext.run_as_group", "it needs a user", users),
+		honoured("LinuxContainerSecurityContext.run_as_username", "a name of the image's /etc/passwd", users),
+		honoured("LinuxContainerSecurityContext.readonly_rootfs", "", "spec.TestThePodsOwnFilesAreMountedWithoutDevicesOrPrograms"),
+		honoured("LinuxContainerSecurityContext.supplemental_groups", "", users, "spec.TestMoreGroupsThanTheKernelTakesAreRefused"),
+		honoured("LinuxContainerSecurityContext.supplemental_groups_policy", "Merge and Strict", users, "test/e2e.TestSupplementalGroupsFollowTheirPolicy"),
+		honoured("LinuxContainerSecurityContext.no_new_privs", ""),
+		honoured("LinuxContainerSecurityContext.masked_paths", "unless the container is privileged", "spec.TestRequestsBeyondTheirLimitsAreRefused"),
+		honoured("LinuxContainerSecurityContext.readonly_paths", "unless the container is privileged", "spec.TestRequestsBeyondTheirLimitsAreRefused"),
+		honoured("LinuxContainerSecurityContext.seccomp", "", seccomp),
+		honoured("LinuxContainerSecurityContext.apparmor", "", apparmor),
+		honoured("LinuxContainerSecurityContext.apparmor_profile", "deprecated, for older kubelets", apparmor),
+		honoured("LinuxContainerSecurityContext.seccomp_profile_path", "deprecated, for older kubelets", seccomp),
+
+		honoured("Capability.add_capabilities", "", "spec.TestCapabilitiesAreAddedAndDropped"),
+		honoured("Capability.drop_capabilities", "", "spec.TestCapabilitiesAreAddedAndDropped"),
+		honoured("Capability.add_ambient_capabilities", "", "spec.TestCapabilitiesAreAddedAndDropped"),
+
+		honoured("NamespaceOption.network", "POD and NODE", modes, "spec.TestTheHostsNamespacesAreForPodsThatHaveThem"),
+		honoured("NamespaceOption.pid", "POD, CONTAINER, NODE and, for a container, TARGET", modes, "test/e2e.TestWhatOutlivesInitIsEndedInASharedPIDNamespace"),
+		honoured("NamespaceOption.ipc", "POD and NODE", modes),
+		honoured("NamespaceOption.target_id", "with the pid mode TARGET; otherwise it is refused", modes),
+		honoured("NamespaceOption.userns_options", ""),
+		honoured("UserNamespace.mode", "NODE, and POD where the handler's OCI runtime, its snapshotter and the kernel map owners",
+			userns, "daemon.TestUserNamespacesAreThereWhereEverythingMapsOwners"),
+		honoured("UserNamespace.uids", "one range from 0 on; for a container that of its pod", userns, "spec.TestAUserNamespaceIsGivenOrRefused"),
+		honoured("UserNamespace.gids", "as uids", userns, "spec.TestAUserNamespaceIsGivenOrRefused"),
+		honoured("IDMapping.host_id", "", userns),
+		honoured("IDMapping.container_id", "0; another one is refused", "spec.TestAUserNamespaceIsGivenOrRefused"),
+		honoured("IDMapping.length", "", userns),
+
+		honoured("SELinuxOption.user", "", selinux),
+		honoured("SELinuxOption.role", "", selinux),
+		honoured("SELinuxOption.type", "", selinux),
+		honoured("SELinuxOption.level", "", selinux),
+		honoured("Int64Value.value", ""),
+		honoured("SecurityProfile.profile_type", "", seccomp, apparmor),
+		honoured("SecurityProfile.localhost_ref", "", seccomp, "spec.TestSeccompProfilesAreReadAsWritten"),
+	}
+}
