@@ -18,6 +18,9 @@ func main() {
 	if err == nil {
 		return
 	}
+	if err.Error() == "" { // a command in a container has said all that there is to say
+		os.Exit(cli.ExitCode(err))
+	}
 	// A standard error that nobody reads must not keep the process from ending.
 	written := make(chan struct{})
 	go func() {

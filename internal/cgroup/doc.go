@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cgroup reads control groups, on cgroup v1 and v2, and ends the processes in them: which
-// group a process is in, how often the OOM killer fired in a group, and how to leave no process in
-// it.
+// group a process is in, how often the OOM killer fired in a group, how to leave no process in it,
+// and how to let frozen processes run on.
 //
 // # Promises
 //

@@ -48,8 +48,8 @@ type config struct {
 	Restored        bool      `json:"restored"`
 }
 
-// state is status. Its fields have their Go names, as in containerd's.
-type state struct {
+// shimState is status. Its fields have their Go names, as in containerd's.
+type shimState struct {
 	CreatedAt  int64
 	StartedAt  int64
 	FinishedAt int64
@@ -68,7 +68,7 @@ func (s *Service) describe(ctx context.Context, t pod.Target, st *runtimeapi.Con
 	for name, v := range map[string]any{
 		specFile:      spec,
 		criStatusFile: st,
-		statusFile: state{
+		statusFile: shimState{
 			CreatedAt: st.GetCreatedAt(),
 			StartedAt: st.GetStartedAt(),
 			Pid:       t.Process.Pid,

@@ -37,6 +37,8 @@ type Pods interface {
 
 // Runtime is containerd, as far as checkpoints need it. Errors wrap the sentinels of errdefs.
 type Runtime interface {
+	// PauseTask returns ErrFailedPrecondition when it has not paused the task, which may be paused
+	// already.
 	PauseTask(ctx context.Context, id string) error
 	// ResumeTask succeeds for a task that is not paused, or that is not there.
 	ResumeTask(ctx context.Context, id string) error
@@ -55,7 +57,9 @@ type Config struct {
 	Dir     string
 	Pods    Pods
 	Runtime Runtime
-	Logger  *slog.Logger
+	// Thaw lets the processes of a cgroup run on. Absence is a success.
+	Thaw   func(cgroup string) error
+	Logger *slog.Logger
 }
 
 // Service writes checkpoints. Its methods may be called by any number of goroutines.
@@ -68,7 +72,8 @@ type Service struct {
 	busy map[string]bool // containers of which a checkpoint is being made
 }
 
-// New makes a Service. Run has to run for it to let containers go on that an earlier berth has paused.
+// New makes a Service. Run has to run for it, once the records are restored, to let containers go on
+// that an earlier berth has paused.
 func New(cfg Config) *Service {
 	s := &Service{cfg: cfg, wake: make(chan struct{}, 1), busy: map[string]bool{}}
 	s.wake <- struct{}{}
@@ -132,6 +137,9 @@ func (s *Service) checkpoint(ctx context.Context, t pod.Target, location string,
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errEnded) {
 		err = errEnded
 	}
+	if _, gone := os.Lstat(dir); gone != nil {
+		return err
+	}
 	return errors.Join(err, s.undo(context.WithoutCancel(ctx), t.ID))
 }
 
@@ -152,6 +160,9 @@ func (s *Service) write(ctx context.Context, t pod.Target, dir, location string)
 		return err
 	}
 	if err := s.cfg.Runtime.PauseTask(ctx, t.ID); err != nil {
+		if errdefs.IsFailedPrecondition(err) { // whoever has paused it resumes it
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
 		return err
 	}
 	if err := s.cfg.Runtime.CheckpointTask(ctx, t.ID, images, dir); err != nil {
@@ -174,10 +185,22 @@ func (s *Service) changes(ctx context.Context, t pod.Target, path string) error 
 	return errors.Join(s.cfg.Runtime.WriteChanges(ctx, t.Snapshotter, t.ID, f), f.Close())
 }
 
+// resume lets a container go on. The shim may not know that it is paused: when the call to pause it is
+// cut off, the OCI runtime is killed, which may have frozen the processes by then.
 func (s *Service) resume(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeTimeout)
 	defer cancel()
-	return s.cfg.Runtime.ResumeTask(ctx, id)
+	if err := s.cfg.Runtime.ResumeTask(ctx, id); err != nil {
+		return err
+	}
+	t, err := s.cfg.Pods.Target(id)
+	if errdefs.IsNotFound(err) || err == nil && (!t.Running || t.Process.Cgroup == "") {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.cfg.Thaw(t.Process.Cgroup)
 }
 
 // undo lets the container go on, and removes the directory that says that it may be paused. If the

@@ -23,12 +23,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/state"
 )
 
 // node is a containerd with one container, c1, that runs in the pod p1.
 type node struct {
 	mu      sync.Mutex
 	paused  map[string]bool
+	frozen  map[string]bool // cgroups
 	did     []string
 	fail    map[string]error
 	hang    map[string]bool
@@ -44,6 +46,7 @@ func newNode(t *testing.T) *node {
 	n := &node{
 		ended:  ended,
 		paused: map[string]bool{},
+		frozen: map[string]bool{},
 		fail:   map[string]error{},
 		hang:   map[string]bool{},
 		target: pod.Target{
@@ -51,6 +54,7 @@ func newNode(t *testing.T) *node {
 			PodID:   "p1",
 			Running: true,
 			Handler: pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
+			Process: state.Process{Cgroup: "/cg/c1"},
 			Ended:   ended,
 		},
 		dir: t.TempDir(),
@@ -65,6 +69,7 @@ func (n *node) start() {
 		Dir:     filepath.Join(n.dir, "checkpoints"),
 		Pods:    n,
 		Runtime: n,
+		Thaw:    n.thaw,
 		Logger:  slog.New(slog.DiscardHandler),
 	})
 }
@@ -111,6 +116,13 @@ func (n *node) PauseTask(ctx context.Context, id string) error {
 	return nil
 }
 
+func (n *node) thaw(cgroup string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.frozen, cgroup)
+	return nil
+}
+
 func (n *node) ResumeTask(ctx context.Context, id string) error {
 	if err := n.step(ctx, "resume"); err != nil {
 		return err
@@ -149,8 +161,8 @@ func (n *node) expectNothingLeft(t *testing.T) {
 	t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.paused) > 0 {
-		t.Errorf("paused: %v", n.paused)
+	if len(n.paused)+len(n.frozen) > 0 {
+		t.Errorf("paused: %v, frozen: %v", n.paused, n.frozen)
 	}
 	if left, err := os.ReadDir(filepath.Join(n.dir, "checkpoints")); err == nil && len(left) > 0 {
 		t.Errorf("left: %v", left)
@@ -329,6 +341,33 @@ func TestACheckpointIsBounded(t *testing.T) {
 		}
 		n.expectNothingLeft(t)
 	})
+}
+
+// A call to pause the container that is cut off has frozen its processes, and the shim does not know.
+func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
+	n := newNode(t)
+	n.frozen["/cg/c1"] = true
+	n.fail["pause"] = context.DeadlineExceeded
+	if err := n.service.Checkpoint(t.Context(), "c1", filepath.Join(n.dir, "c1.tar"), 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	n.expectNothingLeft(t)
+}
+
+// A container that somebody else has paused is not resumed.
+func TestAContainerThatIsPausedAlreadyStaysPaused(t *testing.T) {
+	n := newNode(t)
+	n.paused["c1"], n.frozen["/cg/c1"] = true, true
+	n.fail["pause"] = errdefs.ErrFailedPrecondition
+	if err := n.service.Checkpoint(t.Context(), "c1", filepath.Join(n.dir, "c1.tar"), 0); !errdefs.IsFailedPrecondition(err) {
+		t.Error(err)
+	}
+	if !n.paused["c1"] || !n.frozen["/cg/c1"] {
+		t.Error("it was resumed")
+	}
+	clear(n.paused)
+	clear(n.frozen)
+	n.expectNothingLeft(t)
 }
 
 // berth is killed while the container is paused: the next berth lets it go on, and tries until it

@@ -36,7 +36,14 @@ type exitError struct {
 	err  error
 }
 
-func (e exitError) Error() string { return e.err.Error() }
+// Error is empty where the exit code is all that there is to say.
+func (e exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
 func (e exitError) Unwrap() error { return e.err }
 
 // ExitCode returns the code that the process exits with for err: 1, unless the command chose
@@ -54,6 +61,7 @@ type app struct {
 	serve    Serve
 	endpoint string
 	output   string
+	streamCA string
 	patience time.Duration // how long stop and rm wait before they say for what
 }
 
@@ -75,6 +83,8 @@ func (a *app) root() *cobra.Command {
 	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), config.Default().Address)
 	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service (environment: BERTH_ENDPOINT)")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
+	root.PersistentFlags().StringVar(&a.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
+		"PEM file of the authority that signed the certificate of the streaming server (environment: BERTH_STREAM_CA)")
 	root.AddCommand(
 		a.serveCommand(),
 		configCommand(),
@@ -82,6 +92,12 @@ func (a *app) root() *cobra.Command {
 		a.psCommand(),
 		a.podsCommand(),
 		a.logsCommand(),
+		a.execCommand(),
+		a.attachCommand(),
+		a.forwardCommand(),
+		a.statsCommand(),
+		a.topCommand(),
+		a.checkpointCommand(),
 		a.eventsCommand(),
 		a.stopCommand(),
 		a.rmCommand(),

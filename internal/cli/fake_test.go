@@ -3,7 +3,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -16,7 +18,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming"
 
 	"berth/internal/cri"
 )
@@ -37,6 +41,9 @@ type fake struct {
 	calls   []string
 	events  []*runtimeapi.ContainerEventResponse // GetContainerEvents sends them and ends
 
+	streams   streaming.Server // makes the URLs of Exec, Attach and PortForward
+	asked     string           // the verbose status of containers, for attach
+	stats     []*runtimeapi.ContainerStats
 	refuseRun error            // what RunPodSandbox returns
 	hold      chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
 	lanes     []map[string]any // what Lanes returns
@@ -58,7 +65,7 @@ func serveFake(t *testing.T, f *fake) string {
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		s.Stop()
-		if err := <-served; err != nil {
+		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // the test was over first
 			t.Error(err)
 		}
 	})
@@ -242,7 +249,8 @@ func (f *fake) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusR
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, err := f.ct(r.GetContainerId())
-	return &runtimeapi.ContainerStatusResponse{Status: c, Info: map[string]string{"info": `{"pid": 7}`}}, err
+	c, _ = proto.Clone(c).(*runtimeapi.ContainerStatus)
+	return &runtimeapi.ContainerStatusResponse{Status: c, Info: map[string]string{"info": cmp.Or(f.asked, `{"pid": 7}`)}}, err
 }
 
 func (f *fake) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {

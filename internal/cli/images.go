@@ -42,7 +42,7 @@ func (a *app) imagesCommand() *cobra.Command {
 			})
 		})
 	}
-	rm := &cobra.Command{Use: "rm IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1)}
+	rm := &cobra.Command{Use: "rm IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.complete(images)}
 	rm.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {

@@ -22,6 +22,8 @@ func (a *app) inspectCommand() *cobra.Command {
 		Use:   "inspect NAME|ID|IMAGE",
 		Short: "Show everything that is known about a container, pod or image, as JSON",
 		Args:  cobra.ExactArgs(1),
+
+		ValidArgsFunction: a.complete(pods, containers, images, one),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {

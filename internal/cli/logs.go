@@ -22,7 +22,7 @@ import (
 func (a *app) logsCommand() *cobra.Command {
 	var follow, stamps bool
 	var tail int
-	cmd := &cobra.Command{Use: "logs NAME|ID", Short: "Print the output of a container", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "logs NAME|ID", Short: "Print the output of a container", Args: cobra.ExactArgs(1), ValidArgsFunction: a.complete(containers, one)}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the output until the container ends")
 	cmd.Flags().BoolVarP(&stamps, "timestamps", "t", false, "print the time of each line")
 	cmd.Flags().IntVar(&tail, "tail", -1, "print only this many of the last lines")

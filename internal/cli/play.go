@@ -26,20 +26,22 @@ const undoTimeout = 30 * time.Second
 
 func (a *app) playCommand() *cobra.Command {
 	var o manifest.Options
-	var wait, rm, keep bool
+	var wait, watch, rm, keep bool
 	cmd := &cobra.Command{
 		Use:   "play POD.yaml",
 		Short: "Run a pod from a Kubernetes manifest",
-		Long: "Run a v1 Pod. Init containers run one after the other, then the containers are started, once: restartPolicy\n" +
-			"is the kubelet's. A field that cannot be honoured is an error that names it. If a step fails, everything that\n" +
-			"was made is removed; the logs stay.",
+		Long: "Run a v1 Pod. Init containers run one after the other, then the containers are started. With --watch they are\n" +
+			"probed, and restarted as restartPolicy says, for as long as this command runs; without, they are started once.\n" +
+			"A field that cannot be honoured is an error that names it. If a step fails, everything that was made is removed;\n" +
+			"the logs stay.",
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&o.LogDir, "log-dir", manifest.DefaultLogDir, "directory for the logs of pods")
 	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", manifest.DefaultVolumeDir, "directory for emptyDir volumes")
 	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what is not supported, and say so")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended, and exit with the first code that is not 0")
-	cmd.Flags().BoolVar(&rm, "rm", false, "with --wait: remove the pod afterwards")
+	cmd.Flags().BoolVar(&watch, "watch", false, "like --wait, and probe and restart the containers meanwhile")
+	cmd.Flags().BoolVar(&rm, "rm", false, "with --wait or --watch: remove the pod afterwards")
 	cmd.Flags().BoolVar(&keep, "keep", false, "if a step fails, stop the pod instead of removing it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		b, err := readFile(args[0])
@@ -51,6 +53,7 @@ func (a *app) playCommand() *cobra.Command {
 			return err
 		}
 		o.UID, o.HostIP, o.HostDNS = manifest.NewUID(), manifest.HostIP(), manifest.HostDNS()
+		o.Watched = watch
 		plan, err := manifest.Translate(pod, o)
 		if err != nil {
 			return err
@@ -59,21 +62,37 @@ func (a *app) playCommand() *cobra.Command {
 		for _, f := range plan.Ignored {
 			fmt.Fprintln(errOut, "left out:", f)
 		}
-		if p := pod.Spec.RestartPolicy; p != "" && p != corev1.RestartPolicyNever {
-			fmt.Fprintf(errOut, "note: restartPolicy %s is the kubelet's; the containers are started once\n", p)
+		if p := pod.Spec.RestartPolicy; !watch && p != "" && p != corev1.RestartPolicyNever {
+			fmt.Fprintf(errOut, "note: the containers are started once; restartPolicy %s needs --watch\n", p)
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			p := &player{client: c, plan: plan, volumeDir: o.VolumeDir, out: cmd.OutOrStdout(), ip: plan.HostIP}
+			p := &player{
+				client:    c,
+				plan:      plan,
+				volumeDir: o.VolumeDir,
+				out:       &lockedWriter{w: cmd.OutOrStdout()},
+				ip:        plan.HostIP,
+				watched:   watch,
+			}
 			if err := p.play(ctx); err != nil {
 				return errors.Join(cri.Explain(err), p.undo(ctx, keep))
 			}
-			if !wait {
+			var code int32
+			var err error
+			switch {
+			case watch:
+				code, err = p.watch(ctx)
+			case wait:
+				code, err = p.wait(ctx)
+			default:
 				return nil
 			}
-			code, err := p.wait(ctx)
 			switch {
 			case rm:
 				err = errors.Join(err, p.remove(ctx))
+			case ctx.Err() != nil && watch:
+				return exitError{exitInterrupted, fmt.Errorf("interrupted: pod %s goes on, and nobody probes or restarts its containers any more; `berth rm -f %s` ends and removes it",
+					plan.Name, short(p.pod))}
 			case ctx.Err() != nil:
 				return exitError{exitInterrupted, fmt.Errorf("interrupted: pod %s goes on; `berth rm -f %s` ends and removes it", plan.Name, short(p.pod))}
 			}
@@ -99,6 +118,7 @@ type player struct {
 	plan      *manifest.Plan
 	volumeDir string
 	out       io.Writer
+	watched   bool // restartPolicy holds
 
 	volumes    bool   // whether this play made the directory of the pod's volumes
 	pod        string // ID, "" until the sandbox is made
@@ -140,20 +160,12 @@ func (p *player) play(ctx context.Context) error {
 		p.ip = ip
 	}
 	for _, init := range p.plan.Init {
-		ct, err := p.start(ctx, init)
-		if err != nil {
+		if err := p.initialize(ctx, init); err != nil {
 			return err
-		}
-		st, err := ended(ctx, p.client, ct.id)
-		if err != nil {
-			return err
-		}
-		if st.GetExitCode() != 0 {
-			return fmt.Errorf("init container %s ended with %d (%s); its log is %s", ct.name, st.GetExitCode(), st.GetReason(), st.GetLogPath())
 		}
 	}
 	for _, pc := range p.plan.Containers {
-		ct, err := p.start(ctx, pc)
+		ct, err := p.start(ctx, pc, 0)
 		if err != nil {
 			return err
 		}
@@ -162,9 +174,40 @@ func (p *player) play(ctx context.Context) error {
 	return nil
 }
 
-// start creates and starts a container.
-func (p *player) start(ctx context.Context, pc manifest.Container) (played, error) {
-	cfg := pc.WithPodIP(p.ip)
+// initialize runs an init container to its end. One that fails is run again if the pod is watched and
+// its restartPolicy is not Never.
+func (p *player) initialize(ctx context.Context, pc manifest.Container) error {
+	var wait restartWait
+	for attempt := uint32(0); ; attempt++ {
+		began := time.Now()
+		ct, err := p.start(ctx, pc, attempt)
+		if err != nil {
+			return err
+		}
+		st, err := ended(ctx, p.client, ct.id)
+		if err != nil || st.GetExitCode() == 0 {
+			return err
+		}
+		err = fmt.Errorf("init container %s ended with %d (%s); its log is %s", ct.name, st.GetExitCode(), st.GetReason(), st.GetLogPath())
+		if !p.watched || !p.restarts(true) {
+			return err
+		}
+		d := wait.after(time.Since(began))
+		p.say("%v; it is run again in %s\n", err, d)
+		if !pause(ctx, d) {
+			return ctx.Err()
+		}
+		if _, err := p.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: ct.id}); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *player) say(format string, args ...any) { fmt.Fprintf(p.out, format, args...) }
+
+// start creates and starts an attempt of a container.
+func (p *player) start(ctx context.Context, pc manifest.Container, attempt uint32) (played, error) {
+	cfg := pc.Attempt(p.ip, attempt)
 	name := cfg.GetMetadata().GetName()
 	resp, err := p.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.pod, Config: cfg, SandboxConfig: p.plan.Sandbox})
 	if err != nil {

@@ -22,6 +22,7 @@ type object struct {
 	path        string // NAMESPACE/NAME of a pod, POD/NAME of a container
 	pod         bool
 	old         bool // an earlier attempt of a container, which only its ID means
+	running     bool // READY or RUNNING
 	annotations map[string]string
 }
 
@@ -64,6 +65,7 @@ func objects(ctx context.Context, c *cri.Client, pods, containers bool) ([]objec
 				name:        m.GetName(),
 				path:        m.GetNamespace() + "/" + m.GetName(),
 				pod:         true,
+				running:     p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY,
 				annotations: p.GetAnnotations(),
 			})
 		}
@@ -88,6 +90,7 @@ func objects(ctx context.Context, c *cri.Client, pods, containers bool) ([]objec
 			name:        name,
 			path:        podName[ct.GetPodSandboxId()] + "/" + name,
 			old:         named[key],
+			running:     ct.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING,
 			annotations: ct.GetAnnotations(),
 		})
 		named[key] = true

@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -21,21 +24,55 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "status", Short: "Show whether the runtime and the network are ready", Args: cobra.NoArgs}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show whether the runtime and the network are ready",
+		Long:  "Show whether the runtime and the network are ready. The exit code is 0 if both are, 3 if one is not, and 1 if\nthe service does not answer.",
+		Args:  cobra.NoArgs,
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: a.output != "table"})
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), st, func(w *tabwriter.Writer) {
+			err = a.print(cmd.OutOrStdout(), st, func(w *tabwriter.Writer) {
 				for _, cond := range st.GetStatus().GetConditions() {
-					fmt.Fprintf(w, "%s\t%v\t%s\n", cond.GetType(), cond.GetStatus(), cond.GetMessage())
+					fmt.Fprintf(w, "%s\t%v\t%s\n", cond.GetType(), cond.GetStatus(), oneLine(cond.GetMessage()))
 				}
 			})
+			if err != nil {
+				return err
+			}
+			return notReady(st.GetStatus().GetConditions())
 		})
 	}
 	return cmd
+}
+
+// exitNotReady is the exit code of status where the service answers and is not ready.
+const exitNotReady = 3
+
+// notReady returns an error that names the conditions that are false.
+func notReady(conditions []*runtimeapi.RuntimeCondition) error {
+	var names []string
+	for _, cond := range conditions {
+		if !cond.GetStatus() {
+			names = append(names, cond.GetType())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return exitError{exitNotReady, fmt.Errorf("not ready: %s is false", strings.Join(names, " and "))}
+}
+
+// oneLine quotes what would break a line of a table.
+func oneLine(s string) string {
+	if strings.ContainsFunc(s, unicode.IsControl) {
+		return strconv.Quote(s)
+	}
+	return s
 }
 
 func (a *app) versionCommand() *cobra.Command {
@@ -63,10 +100,12 @@ func (a *app) timelineCommand() *cobra.Command {
 		Use:   "timeline NAME|ID",
 		Short: "Show what happened to a container or pod, and what it is waiting for",
 		Args:  cobra.ExactArgs(1),
+
+		ValidArgsFunction: a.complete(pods, containers, one),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			id := args[0] // what was removed is known by its ID only
+			id := args[0] // of what was removed, the service remembers ID and name
 			if o, err := resolve(ctx, c, id, true, true); err == nil {
 				id = o.id
 			}
@@ -104,10 +143,10 @@ func (h *history) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%s  %10s  %s", e.At.Local().Format("15:04:05.000000"), "+"+since.Round(time.Microsecond).String(), e.What)
 		if e.Detail != "" {
-			fmt.Fprintf(w, "  (%s)", e.Detail)
+			fmt.Fprintf(w, "  (%s)", oneLine(e.Detail))
 		}
 		if e.Err != "" {
-			fmt.Fprintf(w, "  ERROR %s", e.Err)
+			fmt.Fprintf(w, "  ERROR %s", oneLine(e.Err))
 		}
 		fmt.Fprintln(w)
 	}
@@ -140,7 +179,7 @@ func (a *app) debugCommand() *cobra.Command {
 						age(l.Since.UnixNano()),
 						l.Tries,
 						l.Waiting,
-						l.Err)
+						oneLine(l.Err))
 				}
 			})
 		})

@@ -21,7 +21,10 @@ func (a *app) stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop NAME|ID...",
 		Short: "Stop containers or pods",
-		Args:  cobra.MinimumNArgs(1),
+		Long: "Stop containers or pods, and wait until they have ended. Ctrl-C ends the waiting and the stopping: what got its\n" +
+			"stop signal may still end, but nothing kills it any more, and of a pod nothing else is stopped.",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.complete(pods, containers, running),
 	}
 	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 10, "seconds until a container is killed; the default is what its pod says, or else")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -37,8 +40,13 @@ func (a *app) stopCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				w := waiter{client: c, object: o, out: cmd.ErrOrStderr(), after: a.patience, interrupted: o.kind() + " " + arg +
-					" was asked to end, and nobody kills it any more if it does not; run `berth stop " + arg + "` again"}
+				w := waiter{
+					client:      c,
+					object:      o,
+					out:         cmd.ErrOrStderr(),
+					after:       a.patience,
+					interrupted: abandonedStop(o, arg),
+				}
 				return w.wait(ctx, func() error {
 					if o.pod {
 						return stopPod(ctx, c, o.id, grace)
@@ -50,6 +58,16 @@ func (a *app) stopCommand() *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// abandonedStop says what goes on and what does not when a person stops waiting for a stop.
+func abandonedStop(o object, arg string) string {
+	again := "until `berth stop " + arg + "` is run again"
+	if o.pod {
+		return "the containers of pod " + arg + " got their stop signals and may still end; those that do not are not killed, " +
+			"and the pod's sandbox and network stay, " + again
+	}
+	return "container " + arg + " got its stop signal and may still end; if it does not, it is not killed, " + again
 }
 
 // stopPod stops the containers of a pod side by side, as the kubelet does, and then the pod. grace
@@ -96,7 +114,7 @@ func each(ctx context.Context, w io.Writer, args []string, f func(string) error)
 
 func (a *app) rmCommand() *cobra.Command {
 	var force, all bool
-	cmd := &cobra.Command{Use: "rm NAME|ID...", Short: "Remove containers or pods"}
+	cmd := &cobra.Command{Use: "rm NAME|ID...", Short: "Remove containers or pods", ValidArgsFunction: a.complete(pods, containers)}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove what is running")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove all pods")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -151,7 +151,7 @@ func explainLane(l lane.Lane) string {
 		text = fmt.Sprintf("attempt %d to %v goes on since %s", l.Tries, l.Head, at(l.Since))
 	}
 	if l.Err != "" {
-		text += "; last error: " + l.Err
+		text += "; last error: " + oneLine(l.Err)
 	}
 	return text
 }

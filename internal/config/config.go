@@ -32,6 +32,7 @@ type Config struct {
 	CDI            CDI                `toml:"cdi"`
 	Logs           Logs               `toml:"logs"`
 	Streams        Streams            `toml:"streams"`
+	NRI            NRI                `toml:"nri"`
 	Metrics        Metrics            `toml:"metrics"`
 	Tracing        Tracing            `toml:"tracing"`
 	Runtimes       map[string]Runtime `toml:"runtimes"`
@@ -90,6 +91,43 @@ type Streams struct {
 	CertFile string `toml:"cert_file" doc:"PEM file of the certificate. It is read again for each connection. Empty: no TLS."`
 	KeyFile  string `toml:"key_file" doc:"PEM file of the certificate's key."`
 }
+
+// NRI configures the plug-ins of the Node Resource Interface.
+type NRI struct {
+	Enable              bool     `toml:"enable" doc:"Let NRI plug-ins take part in the life of pods. A plug-in can change what runs on the node, like root."`
+	Socket              string   `toml:"socket" doc:"Unix socket on which plug-ins register. Its mode is 0600."`
+	PluginDir           string   `toml:"plugin_dir" doc:"Directory of plug-ins that are started with berth, such as /opt/nri/plugins. Empty: none."`
+	PluginConfigDir     string   `toml:"plugin_config_dir" doc:"Directory of the configurations of those plug-ins."`
+	RequestTimeout      Duration `toml:"request_timeout" doc:"A plug-in that does not answer a request within this time is disconnected."`
+	RegistrationTimeout Duration `toml:"registration_timeout" doc:"A plug-in that does not register within this time is disconnected."`
+}
+
+// check reports what cannot work.
+func (n NRI) check(bad func(key, format string, args ...any)) {
+	for _, p := range []struct {
+		key, v   string
+		optional bool
+	}{
+		{"nri.socket", n.Socket, !n.Enable},
+		{"nri.plugin_dir", n.PluginDir, true},
+		{"nri.plugin_config_dir", n.PluginConfigDir, true},
+	} {
+		if !filepath.IsAbs(p.v) && (p.v != "" || !p.optional) {
+			bad(p.key, "%q is not an absolute path", p.v)
+		}
+	}
+	if len(n.Socket) > maxSocket {
+		bad("nri.socket", "%d bytes are too many for the path of a socket; the maximum is %d", len(n.Socket), maxSocket)
+	}
+	for key, d := range map[string]Duration{"nri.request_timeout": n.RequestTimeout, "nri.registration_timeout": n.RegistrationTimeout} {
+		if d <= 0 {
+			bad(key, "%s is not more than 0", time.Duration(d))
+		}
+	}
+}
+
+// maxSocket is the length of sun_path of unix(7) without its terminating zero.
+const maxSocket = 107
 
 // Metrics configures the Prometheus endpoint.
 type Metrics struct {
@@ -163,6 +201,12 @@ func Default() Config {
 		},
 		Logs:    Logs{MaxLine: 16 << 10},
 		Streams: Streams{Address: "127.0.0.1:0"},
+		NRI: NRI{
+			Socket:              "/var/run/nri/nri.sock",
+			PluginConfigDir:     "/etc/nri/conf.d",
+			RequestTimeout:      Duration(5 * time.Second),
+			RegistrationTimeout: Duration(5 * time.Second),
+		},
 		Tracing: Tracing{Sampling: 1},
 		Runtimes: map[string]Runtime{"runc": {
 			Type:                 "io.containerd.runc.v2",
@@ -311,7 +355,6 @@ func (c *Config) Check() error {
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")
 	}
-	const maxSocket = 107 // sun_path of unix(7) without its terminating zero
 	if len(c.Address) > maxSocket {
 		bad("address", "%d bytes are too many for the path of a socket; the maximum is %d", len(c.Address), maxSocket)
 	}
@@ -347,6 +390,7 @@ func (c *Config) Check() error {
 		bad("logs.max_line", "%d bytes are too few; the minimum is 256", c.Logs.MaxLine)
 	}
 	checkStreams(c.Streams, bad)
+	c.NRI.check(bad)
 	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
 		bad("default_runtime", "there is no table [runtimes.%s]", c.DefaultRuntime)
 	}

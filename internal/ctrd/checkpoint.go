@@ -38,9 +38,17 @@ func isCheckpoint(annotations map[string]string) bool {
 	return false
 }
 
-// PauseTask keeps the processes of a task from running.
+// PauseTask keeps the processes of a task from running. ErrFailedPrecondition says that it has not:
+// somebody else has paused the task already, or the OCI runtime cannot.
 func (c *Containerd) PauseTask(ctx context.Context, id string) error {
-	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	p, err := c.taskStatus(ctx, id)
+	if err != nil {
+		return fmt.Errorf("pause task %s: does it run? %w", id, err)
+	}
+	if st := p.GetStatus(); st != task.Status_RUNNING {
+		return fmt.Errorf("pause task %s: it is %s: %w", id, st, errdefs.ErrFailedPrecondition)
+	}
+	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Pause(ctx, &tasks.PauseTaskRequest{ContainerID: id})
 	})
 	if err != nil {

@@ -41,6 +41,8 @@ type Ports struct {
 	Load func() (state.Loaded, error)
 	// Restored is called once everything that runs is watched again. It may be nil.
 	Restored func()
+	// Removed is called with the ID of what has no record any more. It must not block, and may be nil.
+	Removed func(id string)
 	// Sweep is called on each connection, to give back what a kill left with containerd that no pod
 	// has. It may be nil.
 	Sweep func(ctx context.Context) error
@@ -68,6 +70,7 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 		out.Runtime, out.Network = tracedRuntime{out.Runtime, p.Tracing.Tracer("berth")}, tracedNetwork{out.Network, p.Tracing.Tracer("berth")}
 	}
 	c.obs = newObserver(p.Log, c.Timeline, newTrips(p.Tracing))
+	c.obs.gone = p.Removed
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
 	return c

@@ -34,6 +34,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/nri"
 	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
@@ -85,6 +86,7 @@ type daemon struct {
 	stats    *stats.Service
 	devices  *cdi.Registry
 	userns   *userNamespaces
+	nri      *nri.Service // nil if there are no plug-ins
 
 	checkpoints *checkpoint.Service
 
@@ -290,6 +292,9 @@ func (d *daemon) openPods() error {
 		return ctrd.MapsOwners(ctx, d.client, snapshotter)
 	})
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
+	if err := d.openNRI(); err != nil {
+		return err
+	}
 	d.stdios = &stdios{open: map[string]*logs.Log{}}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
@@ -314,7 +319,9 @@ func (d *daemon) openPods() error {
 			Labels:         labels,
 			Devices:        d.devices,
 			UserNamespaces: d.userns.check,
+			Hooks:          d.hooks(),
 		},
+		Removed:       d.removed,
 		Load:          d.store.Load,
 		Restored:      d.kernel.ForgetUnclaimed,
 		Follow:        d.ctrd.Follow,
@@ -330,6 +337,7 @@ func (d *daemon) openPods() error {
 		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
 		Pods:    d.core.Pods,
 		Runtime: d.ctrd,
+		Thaw:    cgroup.Thaw,
 		Logger:  d.log.Logger,
 	})
 	d.stats = stats.New(stats.Config{
@@ -353,7 +361,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	server := cri.NewServer(
 		&cri.Runtime{
-			Pods:        d.core.Pods,
+			Pods:        d.pods(),
 			Streams:     streams{d.server, d.streams},
 			Stats:       d.stats,
 			Checkpoints: d.checkpoints,
@@ -381,7 +389,14 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		return nil
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
-	g.Go("checkpoints", func() error { return d.checkpoints.Run(below) })
+	g.Go("checkpoints", func() error {
+		select {
+		case <-restored: // it asks for the containers
+			return d.checkpoints.Run(below)
+		case <-below.Done():
+			return nil
+		}
+	})
 	g.Go("features of runtimes", func() error {
 		d.features.probe(below, d.handlers, func(handler string, err error) {
 			d.log.Warn("no features are advertised for a runtime handler: its OCI runtime cannot be asked", "handler", handler, "err", err)
@@ -390,6 +405,17 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
+	if d.nri != nil {
+		g.Go("NRI plug-ins", func() error {
+			select {
+			case <-below.Done():
+				return nil
+			case <-restored:
+			}
+			persist(below, d.log, "serve NRI plug-ins", d.nri.Run)
+			return nil
+		})
+	}
 	g.Go("streams", func() error {
 		select {
 		case <-below.Done():

@@ -27,6 +27,7 @@ type observer struct {
 	timeline *timeline.Timeline
 	trips    *trips
 	reg      *prometheus.Registry
+	gone     func(id string) // called when a record was deleted; may be nil
 
 	lag        *prometheus.HistogramVec
 	attempts   *prometheus.CounterVec
@@ -106,6 +107,9 @@ func (o *observer) Released(id string, gone, held state.Hold) {
 func (o *observer) Removed(id string) {
 	o.trips.released(id)
 	o.Event(id, "removed", nil)
+	if o.gone != nil {
+		o.gone(id)
+	}
 }
 
 // Repaired implements pod.Observer.

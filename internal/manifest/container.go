@@ -16,6 +16,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// Attempt returns what WithPodIP returns, for the nth restart of the container: attempts have logs of
+// their own.
+func (c Container) Attempt(ip string, n uint32) *runtimeapi.ContainerConfig {
+	cfg := c.WithPodIP(ip)
+	cfg.Metadata.Attempt = n
+	cfg.Annotations[annotationRestarts] = strconv.FormatUint(uint64(n), 10)
+	cfg.LogPath = path.Join(cfg.Metadata.Name, strconv.FormatUint(uint64(n), 10)+".log")
+	return cfg
+}
+
 // WithPodIP returns a copy of the container's configuration with the pod's address in every place
 // that refers to status.podIP.
 func (c Container) WithPodIP(ip string) *runtimeapi.ContainerConfig {
@@ -75,6 +85,7 @@ func (t *translation) container(field string, c *corev1.Container, seen map[stri
 		p.Config.Args = append(p.Config.Args, expand(s, vars))
 	}
 	t.security(field+".securityContext", c, &p)
+	p.Probes = t.probes(field, c)
 	*to = append(*to, p)
 }
 

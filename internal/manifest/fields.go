@@ -51,8 +51,25 @@ var podFields = func() map[string]bool {
 // harmless are fields that have no effect outside a cluster when they are false.
 var harmless = map[string]bool{"spec.enableServiceLinks": true, "spec.automountServiceAccountToken": true}
 
+// probeFields are the fields that Translate reads in addition if the caller runs probes.
+var probeFields = func() map[string]bool {
+	m := map[string]bool{}
+	for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
+		for _, f := range strings.Fields(`
+			exec.command[] httpGet.path httpGet.port httpGet.host httpGet.scheme httpGet.httpHeaders[].name httpGet.httpHeaders[].value
+			tcpSocket.port tcpSocket.host
+			initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold`) {
+			m["spec.containers[]."+probe+"."+f] = true
+		}
+	}
+	return m
+}()
+
+// fieldSet is a set of paths of fields.
+type fieldSet map[string]bool
+
 // unsupported returns the paths of the fields that are set and that berth does not support, sorted.
-func unsupported(pod *corev1.Pod) ([]string, error) {
+func unsupported(pod *corev1.Pod, probes bool) ([]string, error) {
 	b, err := json.Marshal(pod)
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s: %w", pod.Name, err)
@@ -61,30 +78,35 @@ func unsupported(pod *corev1.Pod) ([]string, error) {
 	if err := json.Unmarshal(b, &v); err != nil {
 		return nil, fmt.Errorf("read pod %s: %w", pod.Name, err)
 	}
+	known := fieldSet(podFields)
+	if probes {
+		known = maps.Clone(known)
+		maps.Copy(known, probeFields)
+	}
 	var out []string
-	walk(v, "", "", &out)
+	known.walk(v, "", "", &out)
 	slices.Sort(out)
 	return out, nil
 }
 
-// walk appends the paths of all fields below v that podFields does not contain. at is the path of
+// walk appends the paths of all fields below v that the set does not contain. at is the path of
 // v, and pattern is the same path with [] for each index.
-func walk(v any, at, pattern string, out *[]string) {
-	if podFields[pattern] || v == false && harmless[pattern] {
+func (known fieldSet) walk(v any, at, pattern string, out *[]string) {
+	if known[pattern] || v == false && harmless[pattern] {
 		return
 	}
 	switch v := v.(type) {
 	case map[string]any:
-		if supported(pattern) || hollow[pattern] {
+		if known.supported(pattern) || hollow[pattern] {
 			for _, k := range slices.Sorted(maps.Keys(v)) {
-				walk(v[k], strings.TrimPrefix(at+"."+k, "."), strings.TrimPrefix(pattern+"."+k, "."), out)
+				known.walk(v[k], strings.TrimPrefix(at+"."+k, "."), strings.TrimPrefix(pattern+"."+k, "."), out)
 			}
 			return
 		}
 	case []any:
-		if supported(pattern + "[]") {
+		if known.supported(pattern + "[]") {
 			for i, e := range v {
-				walk(e, fmt.Sprintf("%s[%d]", at, i), pattern+"[]", out)
+				known.walk(e, fmt.Sprintf("%s[%d]", at, i), pattern+"[]", out)
 			}
 			return
 		}
@@ -100,12 +122,12 @@ func walk(v any, at, pattern string, out *[]string) {
 // hollow are objects that may be present although none of their fields is supported.
 var hollow = map[string]bool{"status": true, "spec.volumes[].emptyDir": true}
 
-// supported reports whether the field, or something below it, is in podFields.
-func supported(pattern string) bool {
-	if pattern == "" || podFields[pattern] {
+// supported reports whether the field, or something below it, is in the set.
+func (known fieldSet) supported(pattern string) bool {
+	if pattern == "" || known[pattern] {
 		return true
 	}
-	for f := range podFields {
+	for f := range known {
 		if rest, ok := strings.CutPrefix(f, pattern); ok && (rest[0] == '.' || rest[0] == '[') {
 			return true
 		}

@@ -37,6 +37,9 @@ type Options struct {
 	// IgnoreUnsupported makes Translate list the fields that berth does not support in
 	// [Plan.Ignored] instead of returning an error.
 	IgnoreUnsupported bool
+	// Watched says that the caller runs the probes of containers. Without it, a probe is a field that
+	// is not supported.
+	Watched bool
 }
 
 // Plan is a pod as CRI takes it.
@@ -49,9 +52,11 @@ type Plan struct {
 	// Init are the init containers. Each one has to exit with 0 before the next one starts.
 	Init       []Container
 	Containers []Container
-	HostIP     string   // status.podIP where CRI reports no address
-	Grace      int64    // seconds between SIGTERM and SIGKILL when the pod is stopped
-	Ignored    []string // paths of the fields that were left out
+	HostIP     string // status.podIP where CRI reports no address
+	Grace      int64  // seconds between SIGTERM and SIGKILL when the pod is stopped
+	// RestartPolicy is Always, OnFailure or Never. Restarting is the caller's part.
+	RestartPolicy corev1.RestartPolicy
+	Ignored       []string // paths of the fields that were left out
 }
 
 // Container is a container to be created. In the command, arguments and environment of Config,
@@ -60,6 +65,7 @@ type Container struct {
 	Config     *runtimeapi.ContainerConfig
 	PullPolicy string // Always, IfNotPresent or Never
 	NonRoot    bool   // the image has to name a numeric user other than 0
+	Probes     Probes
 }
 
 // podIPMark contains a zero byte, which no argument and no variable can contain.
@@ -107,19 +113,33 @@ func Translate(pod *corev1.Pod, o Options) (*Plan, error) {
 	t := &translation{
 		pod:     pod.DeepCopy(),
 		options: o,
-		plan:    &Plan{Name: pod.Name, HostIP: o.HostIP, Grace: defaultGrace},
+		plan: &Plan{
+			Name:          pod.Name,
+			HostIP:        o.HostIP,
+			Grace:         defaultGrace,
+			RestartPolicy: cmp.Or(pod.Spec.RestartPolicy, corev1.RestartPolicyAlways),
+		},
 	}
 	if t.identity(); len(t.errs) > 0 {
 		return nil, errors.Join(t.errs...)
 	}
-	fields, err := unsupported(pod)
+	fields, err := unsupported(pod, o.Watched)
 	if err != nil {
 		return nil, err
 	}
 	if t.plan.Ignored = fields; !o.IgnoreUnsupported {
 		for _, f := range fields {
+			if isProbe(f) && !o.Watched {
+				t.bad(f, "somebody has to run the probe; use --watch, remove it, or use --ignore-unsupported")
+				continue
+			}
 			t.bad(f, "berth does not support this field; remove it, or use --ignore-unsupported")
 		}
+	}
+	switch p := t.plan.RestartPolicy; p {
+	case corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever:
+	default:
+		t.bad("spec.restartPolicy", "%q is not Always, OnFailure or Never", p)
 	}
 	t.volumes()
 	t.sandbox()

@@ -25,6 +25,26 @@ func userOf(st *state.Status) *runtimeapi.ContainerUser {
 	return &runtimeapi.ContainerUser{Linux: st.Applied.User}
 }
 
+// effective is what a container is known to have: what it was made with, and what updates have
+// changed since. Of a container that an earlier berth made, only what was asked for is known; it is
+// nil if nothing was.
+func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
+	asked := u.container.Config.GetLinux().GetResources()
+	has := asked
+	if st.Applied != nil && st.Applied.Resources != nil {
+		has = st.Applied.Resources
+	}
+	if st.Resources == nil || st.Resources.Applied == nil {
+		return has
+	}
+	updates := limits(st.Resources.Applied)
+	now := spec.MergeResources(has, updates)
+	if has.GetMemorySwapLimitInBytes() != 0 && spec.MergeResources(asked, updates).GetMemorySwapLimitInBytes() == 0 {
+		now.MemorySwapLimitInBytes = now.GetMemoryLimitInBytes() // nobody has asked for swap: it follows the limit
+	}
+	return now
+}
+
 // namespacesOf is the namespaces in the status of a sandbox. What was left out of the request is
 // reported as what it means: a mode of POD, and the user namespace of the host.
 func namespacesOf(u *unit) *runtimeapi.Namespace {

@@ -92,7 +92,10 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 		c.obs.Event(id, "container could not be made", err)
 		return errors.Join(err, c.teardown.undo(ctx, u, err))
 	}
-	c.obs.Event(id, "container CREATED", nil, "took", time.Since(began).String())
+	c.obs.Event(id, "container CREATED", nil,
+		"name", u.pod.sandbox.Config.GetMetadata().GetName()+"/"+u.container.Config.GetMetadata().GetName(),
+		"took", time.Since(began).String())
+	c.hookCreated(ctx, u)
 	c.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return nil
 }

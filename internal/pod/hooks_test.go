@@ -125,3 +125,63 @@ func TestATargetDescribesWhatRuns(t *testing.T) {
 		}
 	})
 }
+
+// gatekeeper is an extension that looks at what others see while it is asked.
+type gatekeeper struct {
+	plugin
+	look func(what string, t Target)
+}
+
+func (g *gatekeeper) SandboxRun(_ context.Context, t Target) error {
+	g.look("sandbox run", t)
+	return nil
+}
+func (g *gatekeeper) Created(_ context.Context, t Target) { g.look("created", t) }
+func (g *gatekeeper) Starting(_ context.Context, t Target) error {
+	g.look("starting", t)
+	return g.fail["starting"]
+}
+
+// A sandbox was READY, and could get containers, before the extensions had agreed to it.
+func TestWhatAHookIsAskedAboutIsNotThereYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		g := &gatekeeper{plugin: plugin{hang: make(chan struct{}), fail: map[string]error{}}}
+		close(g.hang)
+		w.hooks = g
+		b := start(t, w)
+		var asked []string
+		g.look = func(what string, target Target) {
+			asked = append(asked, what)
+			switch what {
+			case "sandbox run":
+				if len(b.ListPodSandbox(nil)) > 0 || len(target.IPs) == 0 || target.PodConfig.GetMetadata().GetName() != "p1" {
+					t.Errorf("listed %v, target %+v", b.ListPodSandbox(nil), target)
+				}
+				if _, err := b.CreateContainer(t.Context(), target.ID, ctr("c0")); err == nil {
+					t.Error("a container was created in it")
+				}
+			case "starting":
+				st, err := b.ContainerStatus(t.Context(), target.ID, false)
+				if err != nil || st.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_CREATED || target.Process.Pid == 0 {
+					t.Errorf("got %v %v, target %+v", st, err, target)
+				}
+			}
+		}
+		sb := b.pod("p1", "")
+		b.run(sb, "c1")
+		if want := []string{"sandbox run", "created", "starting"}; !slices.Equal(asked, want) {
+			t.Errorf("asked %q, want %q", asked, want)
+		}
+		g.fail["starting"] = errors.New("not now")
+		c, err := b.CreateContainer(t.Context(), sb, ctr("c2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.StartContainer(t.Context(), c); err == nil {
+			t.Error("a start that a hook refused succeeded")
+		}
+		synctest.Wait() // the lane settles it
+		b.expect(c, exited, 128, "StartError")
+	})
+}

@@ -359,8 +359,8 @@ type Hooks interface {
 	// AdjustSpec may change the OCI spec of a container before its object is created. It is called
 	// in CreateContainer; an error fails the creation.
 	AdjustSpec(ctx context.Context, t Target, config *runtimeapi.ContainerConfig, spec *specs.Spec) error
-	// SandboxRun is called when a sandbox is READY, before RunPodSandbox returns. An error undoes
-	// the sandbox.
+	// SandboxRun is called when everything of a sandbox is made and runs, before it is READY. An error
+	// undoes the sandbox.
 	SandboxRun(ctx context.Context, t Target) error
 	// Started is called after a container became RUNNING.
 	Started(ctx context.Context, t Target)

@@ -68,14 +68,11 @@ func (c *Controller) runSandbox(ctx context.Context, u *unit) error {
 	c.units.add(u)
 	err := guard(func() error { return c.makeSandbox(ctx, u) })
 	u.task.unlock()
-	if err == nil && c.hooks != nil {
-		err = c.hooks.SandboxRun(ctx, targetOf(u))
-	}
 	if err != nil {
 		c.obs.Event(u.id, "sandbox could not be made", err)
 		return errors.Join(fmt.Errorf("run sandbox %s: %w", u.id, err), c.teardown.undo(ctx, u, err))
 	}
-	c.obs.Event(u.id, "sandbox READY", nil, "took", time.Since(began).String())
+	c.obs.Event(u.id, "sandbox READY", nil, "name", u.sandbox.Config.GetMetadata().GetName(), "took", time.Since(began).String())
 	c.publisher.started(u)
 	return nil
 }
@@ -111,7 +108,7 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		return err
 	}
 	c.witnesses.listen(u)
-	return u.change(func(st *state.Status) bool {
+	made := func(st *state.Status) {
 		st.Network = nil
 		if u.sandbox.NetNS != "" {
 			st.Network = &state.Network{IPs: connected.IPs, Result: connected.Raw, Conf: connected.Conf}
@@ -120,6 +117,21 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 			st.StartedAt = time.Now()
 		}
 		st.Endpoint, st.SELinuxLabel = started.Endpoint, u.label()
+	}
+	if c.hooks != nil {
+		// It is not READY before the extensions agree, and they see its addresses.
+		if err := u.change(func(st *state.Status) bool {
+			made(st)
+			return true
+		}); err != nil {
+			return err
+		}
+		if err := c.hooks.SandboxRun(ctx, targetOf(u)); err != nil {
+			return err
+		}
+	}
+	return u.change(func(st *state.Status) bool {
+		made(st)
 		if st.Phase == state.Creating { // not when its exit was settled meanwhile
 			st.Phase = state.Ready
 		}

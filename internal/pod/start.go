@@ -159,6 +159,9 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 	if ctx.Err() != nil {
 		return proc, ctx.Err()
 	}
+	if err := c.hookStarting(ctx, u); err != nil {
+		return proc, err
+	}
 	if err := c.runtime.StartTask(ctx, u.id); err != nil {
 		return proc, err
 	}

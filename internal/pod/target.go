@@ -4,6 +4,7 @@ package pod
 
 import (
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/state"
 )
@@ -25,6 +26,11 @@ type Target struct {
 	CgroupParent string
 	// Snapshotter is where the writable layer of a container is, under the key ID; "" of a sandbox.
 	Snapshotter string
+	// PodConfig is what the pod was asked for with, and Config the container; nil for a sandbox. They
+	// must not be changed.
+	PodConfig *runtimeapi.PodSandboxConfig
+	Config    *runtimeapi.ContainerConfig
+	IPs       []string // of the pod
 	// Ended is closed once the exit is settled and visible.
 	Ended <-chan struct{}
 }
@@ -57,7 +63,12 @@ func targetOf(u *unit) Target {
 
 		CgroupParent: u.pod.sandbox.Config.GetLinux().GetCgroupParent(),
 	}
+	t.PodConfig = u.pod.sandbox.Config
+	if n := u.pod.now().Network; n != nil {
+		t.IPs = n.IPs
+	}
 	if !u.isSandbox() {
+		t.Config = u.container.Config
 		t.Snapshotter = u.container.Snapshotter
 	}
 	return t

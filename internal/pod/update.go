@@ -215,20 +215,6 @@ func limits(l *state.Limits) *runtimeapi.LinuxContainerResources {
 	return l.Linux
 }
 
-// effective is what a container is known to have: what it was made with, and what updates have
-// changed since. Of a container that an earlier version of berth made, what was asked for counts.
-// It is nil if nothing was ever asked for.
-func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
-	has := u.container.Config.GetLinux().GetResources()
-	if st.Applied != nil && st.Applied.Resources != nil {
-		has = st.Applied.Resources
-	}
-	if st.Resources == nil || st.Resources.Applied == nil {
-		return has
-	}
-	return spec.MergeResources(has, limits(st.Resources.Applied))
-}
-
 // pending reports whether an update of u is on record that is not known to be in effect, and may
 // still be.
 func pending(st *state.Status) bool {

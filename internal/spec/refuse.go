@@ -162,37 +162,26 @@ var (
 	unifiedKey = regexp.MustCompile(`^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$`)
 )
 
-// checkResources refuses values that the kernel or the OCI runtime would refuse when the container
-// starts, or that would be ignored.
+// checkResources refuses what cannot be all the resources of a container. [CheckResources] is for a
+// part of them, too.
 func checkResources(r *runtimeapi.LinuxContainerResources) error {
-	for _, v := range []struct {
-		field       string
-		value       int64
-		least, most int64
-	}{
-		{"cpu_period", r.GetCpuPeriod(), 0, math.MaxInt64},
-		{"cpu_quota", r.GetCpuQuota(), -1, math.MaxInt64},
-		{"cpu_shares", r.GetCpuShares(), 0, math.MaxInt64},
-		{"memory_limit_in_bytes", r.GetMemoryLimitInBytes(), 0, math.MaxInt64},
-		{"memory_swap_limit_in_bytes", r.GetMemorySwapLimitInBytes(), -1, math.MaxInt64},
-		{"oom_score_adj", r.GetOomScoreAdj(), -1000, 1000},
-	} {
-		if v.value < v.least || v.value > v.most {
-			return fmt.Errorf("%s: %d is not between %d and %d: %w", v.field, v.value, v.least, v.most, errdefs.ErrInvalidArgument)
-		}
+	if swap := r.GetMemorySwapLimitInBytes(); swap > 0 && r.GetMemoryLimitInBytes() == 0 {
+		return fmt.Errorf("memory_swap_limit_in_bytes: %d is a limit of memory and swap together, and there is no memory_limit_in_bytes: %w",
+			swap, errdefs.ErrInvalidArgument)
 	}
-	if swap, limit := r.GetMemorySwapLimitInBytes(), r.GetMemoryLimitInBytes(); swap > 0 && (limit == 0 || swap < limit) {
-		return fmt.Errorf("memory_swap_limit_in_bytes: %d is a limit of memory and swap together, and memory_limit_in_bytes is %d: %w",
-			swap, limit, errdefs.ErrInvalidArgument)
-	}
+	return CheckResources(r)
+}
+
+// checkSettings refuses lists and settings that the kernel would refuse when the container starts.
+func checkSettings(r *runtimeapi.LinuxContainerResources) error {
 	for field, v := range map[string]string{"cpuset_cpus": r.GetCpusetCpus(), "cpuset_mems": r.GetCpusetMems()} {
 		if v != "" && !cpuList.MatchString(v) {
-			return fmt.Errorf("%s: %q is not a list such as 0-3,7: %w", field, v, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("linux.%s: %q is not a list such as 0-3,7: %w", field, v, errdefs.ErrInvalidArgument)
 		}
 	}
 	for k, v := range r.GetUnified() {
 		if !unifiedKey.MatchString(k) || strings.Contains(v, "\x00") {
-			return fmt.Errorf("unified: %q: %q is not a setting of a cgroup, such as memory.high: %w", k, v, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("linux.unified: %q: %q is not a setting of a cgroup, such as memory.high: %w", k, v, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil

@@ -116,7 +116,7 @@ func TestResourcesThatCannotBeAreRefused(t *testing.T) {
 		"cpuset_cpus":                {CpusetCpus: "0-"},
 		"cpuset_mems":                {CpusetMems: "all"},
 		"unified":                    {Unified: map[string]string{"../memory.max": "max"}},
-		"is a limit of memory":       {MemorySwapLimitInBytes: 1},
+		"is a limit of memory and":   {MemorySwapLimitInBytes: 1},
 	} {
 		cfg := input().Config
 		cfg.Linux.Resources = r
@@ -165,8 +165,8 @@ func TestWhatASandboxCannotBeIsRefused(t *testing.T) {
 		named(t, field, CheckSandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: sec}}))
 	}
 	negative := &runtimeapi.LinuxContainerResources{CpuShares: -1}
-	named(t, "overhead: cpu_shares", CheckSandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Overhead: negative}}))
-	named(t, "resources: cpu_shares", CheckSandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Resources: negative}}))
+	named(t, "overhead: linux.cpu_shares", CheckSandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Overhead: negative}}))
+	named(t, "resources: linux.cpu_shares", CheckSandbox(&runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Resources: negative}}))
 }
 
 func TestWhatAContainerCannotBeIsRefused(t *testing.T) {

@@ -45,7 +45,7 @@ func CheckResources(r *runtimeapi.LinuxContainerResources) error {
 	if n := proto.Size(r); n > MaxResources {
 		return tooMuch("linux", n, MaxResources, "bytes")
 	}
-	return nil
+	return checkSettings(r)
 }
 
 // MergeResources returns base with every field that change sets. A field that is zero or empty is

@@ -85,14 +85,14 @@ type Status struct {
 	// Endpoint is where the tasks of a sandbox are reached, if that is not the shim that containerd
 	// knows.
 	Endpoint Endpoint `json:"endpoint,omitzero"`
+	// Applied is what a container was made with. It is nil for sandboxes, for containers that are
+	// being made, and in records of an earlier berth.
+	Applied *Applied `json:"applied,omitempty"`
 	// Resources is what an update has made of the resources of a container. It is nil if there was
 	// none.
 	Resources *Resources `json:"resources,omitempty"`
 	// PodResources is what an update said of the resources of a sandbox. It is nil if there was none.
 	PodResources *PodResources `json:"podResources,omitempty"`
-	// Applied is what a container was made with. It is nil for sandboxes, for containers that are
-	// being made, and in records of an earlier berth.
-	Applied *Applied `json:"applied,omitempty"`
 }
 
 // Container is what was asked for. It is written once, before anything is made.

@@ -83,6 +83,7 @@ func writer(w io.WriteCloser) io.Writer {
 
 // copyStdin passes on what the client writes, and its end.
 func (p *process) copyStdin(stdin io.Reader) {
+	p.pipes.awaitReader(p.exited)
 	_, _ = io.Copy(p.pipes.stdin, stdin)
 	_ = p.pipes.stdin.Close()
 	ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)

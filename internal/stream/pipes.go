@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -109,6 +110,44 @@ func (p *pipes) opened() {
 			_ = c.Close()
 		}
 	})
+}
+
+// awaitReader waits until the shim has opened its end of the standard input, or done is closed. A
+// shim opens that end in a goroutine of its own, after it has answered that the process runs. What is
+// written before is refused with EPIPE, and the process would see the end of its input at once.
+func (p *pipes) awaitReader(done <-chan struct{}) {
+	f, ok := p.stdin.(*os.File)
+	if !ok {
+		return // of a test
+	}
+	for wait := time.Millisecond; !hasReader(f); wait = min(2*wait, maxReaderWait) {
+		t := time.NewTimer(wait)
+		select {
+		case <-done:
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// maxReaderWait is the longest time between two looks for the shim.
+const maxReaderWait = 50 * time.Millisecond
+
+// hasReader reports whether somebody has opened the other end of a FIFO: the kernel reports an error
+// on the end of a writer that has no reader. A FIFO that is closed counts as one that has.
+func hasReader(f *os.File) bool {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return true
+	}
+	alone := false
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}} //nolint:gosec // a descriptor
+		n, perr := unix.Poll(fds, 0)
+		alone = perr == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0
+	})
+	return err != nil || !alone
 }
 
 // close closes berth's ends. It may be called again.

@@ -3,6 +3,7 @@
 package stream
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,4 +47,46 @@ func TestAShimThatWaitsForTheFIFOsOfAKilledBerthGoesOn(t *testing.T) {
 	}
 	done()
 	openForShim(filepath.Join(dir, "gone"))()
+}
+
+// A shim opens its end of the standard input after it has answered that the process runs. The input of
+// an exec was lost when that took long.
+func TestInputWaitsForAShimThatOpensItsEndLater(t *testing.T) {
+	p, err := openFIFOs(filepath.Join(t.TempDir(), "p"), streams{stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	p.opened()
+	if hasReader(p.stdin.(*os.File)) {
+		t.Fatal("nobody has opened the other end")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.awaitReader(nil)
+		_, err = io.WriteString(p.stdin, "hello")
+		_ = p.stdin.Close()
+	}()
+	shim, rerr := os.Open(filepath.Join(p.dir, "stdin"))
+	if rerr != nil {
+		t.Fatal(rerr)
+	}
+	defer shim.Close()
+	got, rerr := io.ReadAll(shim)
+	<-done
+	if string(got) != "hello" || err != nil || rerr != nil {
+		t.Errorf("got %q: %v, %v", got, err, rerr)
+	}
+	// A process that has ended, or pipes that are closed, end the waiting.
+	q, err := openFIFOs(filepath.Join(t.TempDir(), "q"), streams{stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.opened()
+	ended := make(chan struct{})
+	close(ended)
+	q.awaitReader(ended)
+	q.close()
+	q.awaitReader(nil)
 }

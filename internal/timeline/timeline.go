@@ -45,6 +45,7 @@ type Timeline struct {
 
 type history struct {
 	id      string
+	name    string // the last one that an entry gave it: POD, or POD/CONTAINER
 	entries []Entry
 	dropped int // after the first maxFirst
 }
@@ -56,7 +57,8 @@ func New() *Timeline {
 	return t
 }
 
-// Add adds an entry. fields are keys and values in turn.
+// Add adds an entry. fields are keys and values in turn. The field "name" is also what the ID may be
+// called by.
 func (t *Timeline) Add(id string, at time.Time, what string, err error, fields ...any) {
 	e := Entry{At: at, What: what, Detail: detail(fields)}
 	if err != nil {
@@ -81,6 +83,11 @@ func (t *Timeline) Add(id string, at time.Time, what string, err error, fields .
 		h.dropped++
 	}
 	h.entries = append(h.entries, e)
+	for i := 0; i+1 < len(fields); i += 2 {
+		if name, ok := fields[i+1].(string); ok && fields[i] == "name" {
+			h.name = name
+		}
+	}
 }
 
 func detail(fields []any) string {
@@ -106,13 +113,17 @@ func cut(s string) string {
 	return strings.Clone(s[:n]) + "..."
 }
 
-// Of returns an ID and its entries, oldest first. The ID may be given by its beginning. Of returns
-// errdefs.ErrNotFound when nothing is known of it, and errdefs.ErrInvalidArgument when several IDs
-// begin like that.
+// Of returns an ID and its entries, oldest first. The ID may be given by its beginning or by its name:
+// that of a pod or a container, or POD/CONTAINER. Of several with one name it is the one that
+// something happened to last. Of returns errdefs.ErrNotFound when nothing is known of it, and
+// errdefs.ErrInvalidArgument when several IDs begin like that.
 func (t *Timeline) Of(id string) (string, []Entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	el, ok := t.mu.byID[id]
+	if !ok {
+		el, ok = t.namedLocked(id)
+	}
 	if !ok {
 		for full, e := range t.mu.byID {
 			if id != "" && strings.HasPrefix(full, id) {
@@ -135,4 +146,15 @@ func (t *Timeline) Of(id string) (string, []Entry, error) {
 		What: fmt.Sprintf("... %d entries left out ...", h.dropped),
 	}
 	return h.id, slices.Concat(h.entries[:maxFirst], []Entry{gap}, h.entries[maxFirst:]), nil
+}
+
+// namedLocked finds what has a name. t.mu must be held.
+func (t *Timeline) namedLocked(name string) (*list.Element, bool) {
+	for el := t.mu.used.Front(); el != nil && name != ""; el = el.Next() {
+		own := el.Value.(*history).name
+		if _, container, _ := strings.Cut(own, "/"); own == name || container == name {
+			return el, true
+		}
+	}
+	return nil, false
 }

@@ -73,3 +73,23 @@ func TestTheTimelineIsBounded(t *testing.T) {
 		t.Fatalf("%d entries, %v ... %v", len(es), es[0], es[len(es)-1])
 	}
 }
+
+// What was removed could be found by its whole ID alone, which nobody knows any more.
+func TestWhatWasRemovedIsFoundByItsName(t *testing.T) {
+	tl := New()
+	now := time.Now()
+	tl.Add("aaa", now, "sandbox READY", nil, "name", "web")
+	tl.Add("bbb", now, "container CREATED", nil, "name", "web/nginx")
+	tl.Add("ccc", now, "container CREATED", nil, "name", "web/nginx")
+	tl.Add("bbb", now, "removed", nil)
+	for name, want := range map[string]string{"web": "aaa", "nginx": "bbb", "web/nginx": "bbb", "cc": "ccc", "ccc": "ccc"} {
+		if id, _, err := tl.Of(name); id != want {
+			t.Errorf("%s is %q, not %s: %v", name, id, want, err)
+		}
+	}
+	for _, name := range []string{"", "web/", "other"} {
+		if id, _, err := tl.Of(name); err == nil {
+			t.Errorf("%q is %s", name, id)
+		}
+	}
+}

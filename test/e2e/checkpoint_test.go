@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -141,8 +140,8 @@ func TestACheckpoint(t *testing.T) {
 	}()
 	pid := n.Pid(id)
 	n.Until("it is paused", func() bool {
-		b, _ := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "stack"))
-		return bytes.Contains(b, []byte("freeze")) || bytes.Contains(b, []byte("refrigerator"))
+		st := setting(t, pid, "freezer", "freezer.state", "cgroup.events")
+		return st == "FROZEN" || strings.Contains(st, "frozen 1")
 	})
 	n.Berth.Kill(syscall.SIGKILL)
 	if err := os.Remove(hang); err != nil {

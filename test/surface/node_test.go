@@ -60,7 +60,7 @@ func newNode(t *testing.T) *node {
 	b.Streams = execs{stream.NewServer(stream.ServerConfig{}, streams), streams}
 	b.Stats = stats.New(stats.Config{Pods: b.Core.Pods, Cgroups: t.TempDir()})
 	b.Health = healthy{}
-	b.Checkpoints = noCRIU{b.Core.Pods.Target}
+	b.Checkpoints = noCheckpoints{b.Core.Pods}
 	store := &imageStore{names: map[string]image.Stored{}}
 	store.put("registry.example/app:1")
 	service := image.New(store, image.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -192,13 +192,11 @@ func (e execs) ExecSync(ctx context.Context, id string, cmd []string, timeout ti
 	return e.service.ExecSync(ctx, id, cmd, timeout)
 }
 
-// noCRIU is a node without CRIU, which writes checkpoints.
-type noCRIU struct {
-	target func(id string) (pod.Target, error)
-}
+// noCheckpoints is a node without CRIU.
+type noCheckpoints struct{ pods *pod.Controller }
 
-func (n noCRIU) Checkpoint(_ context.Context, id, _ string, _ time.Duration) error {
-	if _, err := n.target(id); err != nil {
+func (c noCheckpoints) Checkpoint(_ context.Context, id, _ string, _ time.Duration) error {
+	if _, err := c.pods.Target(id); err != nil {
 		return err
 	}
 	return errdefs.ErrFailedPrecondition
@@ -209,9 +207,9 @@ type healthy struct{}
 
 func (healthy) Runtime() error       { return nil }
 func (healthy) Network() error       { return nil }
-func (healthy) SetPodCIDR(string)    {}
 func (healthy) Info() map[string]any { return map[string]any{"k": "v"} }
 func (healthy) SystemdCgroup() bool  { return false }
+func (healthy) SetPodCIDR(string)    {}
 func (healthy) Handlers() []*runtimeapi.RuntimeHandler {
 	return []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "runc"}}
 }

@@ -6,6 +6,7 @@ func imageRows() []Row {
 	const credentials = "image.TestCredentials"
 	return []Row{
 		honoured("ListImagesRequest.filter", ""),
+		honoured("StreamImagesRequest.filter", ""),
 		honoured("ImageFilter.image", ""),
 		honoured("ImageStatusRequest.image", ""),
 		honoured("ImageStatusRequest.verbose", "the configuration of the image"),

@@ -7,20 +7,17 @@ func queryRows() []Row {
 		idempotent = "pod.TestStopAndRemoveAreIdempotentAndDefined"
 		lists      = "test/surface.TestListsSelect"
 		stats      = "stats.TestListsAreFiltered"
-		chunks     = "cri.TestAStreamHasTheItemsOfTheList"
 	)
-	rows := []Row{
+	return []Row{
 		noEffect("VersionRequest.version", "berth serves one version of CRI, and clients choose it with the name of the service"),
 		honoured("StatusRequest.verbose", "the configuration and the network in use"),
-		honoured("UpdateRuntimeConfigRequest.runtime_config", ""),
-		honoured("RuntimeConfig.network_config", ""),
-		honoured("NetworkConfig.pod_cidr", "shown by the verbose Status alone: the pods' addresses come from the configuration of CNI", "cri.TestUpdates"),
 
 		honoured("StopPodSandboxRequest.pod_sandbox_id", "", idempotent),
 		honoured("RemovePodSandboxRequest.pod_sandbox_id", "", idempotent),
 		honoured("PodSandboxStatusRequest.pod_sandbox_id", ""),
 		honoured("PodSandboxStatusRequest.verbose", "a document with the configuration, the specification and what berth knows", "test/e2e.TestVerboseStatusIsWhatCrictlReads"),
 		honoured("ListPodSandboxRequest.filter", ""),
+		honoured("StreamPodSandboxesRequest.filter", ""),
 		honoured("PodSandboxFilter.id", "an ID, or the beginning of one", lists),
 		honoured("PodSandboxFilter.state", "", lists),
 		honoured("PodSandboxStateValue.state", "", lists),
@@ -31,6 +28,7 @@ func queryRows() []Row {
 		honoured("StopContainerRequest.timeout", "a negative one is 0: the container is killed at once", "test/e2e.TestStopAsksThenKills"),
 		honoured("RemoveContainerRequest.container_id", "", idempotent),
 		honoured("ListContainersRequest.filter", ""),
+		honoured("StreamContainersRequest.filter", ""),
 		honoured("ContainerFilter.id", "an ID, or the beginning of one", lists),
 		honoured("ContainerFilter.state", "", lists),
 		honoured("ContainerStateValue.state", "", lists),
@@ -42,23 +40,14 @@ func queryRows() []Row {
 
 		honoured("ContainerStatsRequest.container_id", "", "stats.TestStatsOfAContainer"),
 		honoured("ListContainerStatsRequest.filter", ""),
+		honoured("StreamContainerStatsRequest.filter", ""),
 		honoured("ContainerStatsFilter.id", "", stats),
 		honoured("ContainerStatsFilter.pod_sandbox_id", "", stats),
 		honoured("ContainerStatsFilter.label_selector", "", stats),
 		honoured("PodSandboxStatsRequest.pod_sandbox_id", "", "stats.TestStatsOfAPod"),
 		honoured("ListPodSandboxStatsRequest.filter", ""),
+		honoured("StreamPodSandboxStatsRequest.filter", ""),
 		honoured("PodSandboxStatsFilter.id", "", stats),
 		honoured("PodSandboxStatsFilter.label_selector", "", stats),
-
-		honoured("StreamPodSandboxesRequest.filter", "as in the list", chunks),
-		honoured("StreamContainersRequest.filter", "as in the list", chunks),
-		honoured("StreamContainerStatsRequest.filter", "as in the list", chunks),
-		honoured("StreamPodSandboxStatsRequest.filter", "as in the list", chunks),
-		honoured("StreamImagesRequest.filter", "as in the list", chunks),
-
-		honoured("CheckpointContainerRequest.container_id", "", "checkpoint.TestCheckpointsThatCannotBe"),
-		honoured("CheckpointContainerRequest.location", "a new file; one that is there is not replaced", "checkpoint.TestACheckpointReplacesNothing"),
-		honoured("CheckpointContainerRequest.timeout", "", "checkpoint.TestACheckpointThatFailsLeavesNothing"),
 	}
-	return rows
 }

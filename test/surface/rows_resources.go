@@ -2,11 +2,6 @@
 
 package surface
 
-import (
-	"google.golang.org/grpc/codes"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-)
-
 func resourceRows() []Row {
 	return []Row{
 		honoured("LinuxContainerResources.cpu_period", "", "spec.TestResourcesThatCannotBeAreRefused"),
@@ -23,16 +18,5 @@ func resourceRows() []Row {
 		honoured("LinuxContainerResources.unified", "with cgroup v2; with cgroup v1 it is left out, and the timeline says so", "spec.TestWhatTheHostCannotDoIsReported"),
 		honoured("LinuxContainerResources.memory_swap_limit_in_bytes", "where the kernel accounts swap; elsewhere it is left out, and the timeline says so",
 			"spec.TestResourcesThatCannotBeAreRefused"),
-
-		honoured("UpdateContainerResourcesRequest.container_id", "", "pod.TestUpdatesThatCannotBe"),
-		honoured("UpdateContainerResourcesRequest.linux", "a field that is 0 or missing leaves what the container has", "test/e2e.TestAnUpdateIsInTheCgroup"),
-		below(refused("UpdateContainerResourcesRequest.windows", codes.InvalidArgument, "this is Linux", &runtimeapi.UpdateContainerResourcesRequest{
-			ContainerId: "any",
-			Windows:     &runtimeapi.WindowsContainerResources{CpuShares: 1},
-		})),
-		noEffect("UpdateContainerResourcesRequest.annotations", "they are for keys that a runtime defines, and berth defines none"),
-		honoured("UpdatePodSandboxResourcesRequest.pod_sandbox_id", "", "pod.TestThePodsResourcesAreRecorded"),
-		honoured("UpdatePodSandboxResourcesRequest.overhead", "recorded, and shown by the verbose status: the pod's cgroup is the kubelet's", "pod.TestThePodsResourcesAreRecorded"),
-		honoured("UpdatePodSandboxResourcesRequest.resources", "as overhead", "pod.TestThePodsResourcesAreRecorded"),
 	}
 }

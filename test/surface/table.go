@@ -68,14 +68,11 @@ func below(r Row) Row {
 }
 
 // Unimplemented are the methods that answer Unimplemented, and so refuse all their fields.
-var Unimplemented = []string{
-	"CheckpointPod",
-	"RestorePod",
-}
+var Unimplemented = []string{"CheckpointPod", "RestorePod"}
 
 // Rows is the table.
 func Rows() []Row {
-	return slices.Concat(sandboxRows(), containerRows(), resourceRows(), securityRows(), streamRows(), queryRows(), imageRows())
+	return slices.Concat(sandboxRows(), containerRows(), resourceRows(), securityRows(), streamRows(), queryRows(), updateRows(), imageRows())
 }
 
 // Field is one field of a request.

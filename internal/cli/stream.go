@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	mobyterm "github.com/moby/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/klog/v2"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+// pingInterval is how often a stream's connection is checked, so that a service that is gone
+// without a word is noticed.
+const pingInterval = 10 * time.Second
+
+// connect opens the URL of a stream, speaking SPDY. The connection is closed when ctx ends.
+func (a *app) connect(ctx context.Context, at string, protocols ...string) (httpstream.Connection, error) {
+	quiet()
+	trusted, err := a.trusted()
+	if err != nil {
+		return nil, err
+	}
+	upgrade, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
+		TLS:        &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12},
+		Proxier:    func(*http.Request) (*url.URL, error) { return nil, nil }, // the service is on this node
+		PingPeriod: pingInterval,
+	})
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range protocols {
+		req.Header.Add(httpstream.HeaderProtocolVersion, p)
+	}
+	resp, err := upgrade.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the streaming server at %s: %w", req.URL.Host, err)
+	}
+	defer resp.Body.Close()
+	conn, err := upgrade.NewConnection(resp)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the streaming server at %s: %w", req.URL.Host, err)
+	}
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return conn, nil
+}
+
+// quiet keeps the libraries of Kubernetes from writing to the terminal. What they say comes as an
+// error, too.
+var quiet = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
+
+// trusted are the authorities whose certificates the streaming server may have; nil for those of
+// this host.
+func (a *app) trusted() (*x509.CertPool, error) {
+	if a.streamCA == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(a.streamCA)
+	if err != nil {
+		return nil, fmt.Errorf("read --stream-ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("--stream-ca %s has no certificate in PEM", a.streamCA)
+	}
+	return pool, nil
+}
+
+// session is what a person has connected with a process in a container.
+type session struct {
+	in       io.Reader // nil: no input
+	out, err io.Writer // nil: not wanted
+	terminal *terminal // nil: the process has no terminal
+}
+
+// errLost says that a connection ended before the process did.
+var errLost = errors.New("the connection was lost before the process ended")
+
+// run passes on everything in both directions until the process has ended, and returns its error:
+// an exitError if its exit code is not 0. The goroutine that reads the input may stay blocked in
+// that; the process of this command is about to end.
+func (s *session) run(ctx context.Context, conn httpstream.Connection) error {
+	defer conn.Close()
+	open := func(kind string) (httpstream.Stream, error) {
+		return conn.CreateStream(http.Header{http.CanonicalHeaderKey(remotecommand.StreamType): {kind}})
+	}
+	status, err := open(remotecommand.StreamTypeError)
+	if err != nil {
+		return err
+	}
+	_ = status.Close() // nothing is sent on it
+	var stdin httpstream.Stream
+	if s.in != nil {
+		if stdin, err = open(remotecommand.StreamTypeStdin); err != nil {
+			return err
+		}
+	}
+	var output sync.WaitGroup
+	for _, o := range []struct {
+		kind string
+		to   io.Writer
+	}{{remotecommand.StreamTypeStdout, s.out}, {remotecommand.StreamTypeStderr, s.err}} {
+		if o.to == nil {
+			continue
+		}
+		from, err := open(o.kind)
+		if err != nil {
+			return err
+		}
+		_ = from.Close()
+		output.Go(func() {
+			if _, err := io.Copy(o.to, from); err != nil {
+				_ = conn.Close() // nobody reads what we write
+			}
+		})
+	}
+	if s.terminal != nil {
+		sizes, err := open(remotecommand.StreamTypeResize)
+		if err != nil {
+			return err
+		}
+		defer s.terminal.follow(func(width, height int) {
+			_ = json.NewEncoder(sizes).Encode(remotecommand.TerminalSize{Width: uint16(width), Height: uint16(height)}) //nolint:gosec // cells
+		})()
+	}
+	detached := make(chan struct{})
+	if stdin != nil { // only now: the server waits for all streams first
+		go func() {
+			_, err := io.Copy(stdin, s.in)
+			var escaped mobyterm.EscapeError
+			if errors.As(err, &escaped) {
+				close(detached)
+				_ = conn.Close()
+			}
+			_ = stdin.Close()
+		}()
+	}
+	said, err := io.ReadAll(io.LimitReader(status, 1<<20))
+	output.Wait()
+	select {
+	case <-detached:
+		return errDetached
+	default:
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil || len(said) == 0:
+		return errLost
+	}
+	return outcome(said)
+}
+
+// outcome is how a process ended, as the server says it.
+func outcome(said []byte) error {
+	var st metav1.Status
+	if err := json.Unmarshal(said, &st); err != nil {
+		return errors.New(strings.TrimSpace(string(said)))
+	}
+	if st.Status == metav1.StatusSuccess {
+		return nil
+	}
+	if st.Reason == remotecommand.NonZeroExitCodeReason && st.Details != nil {
+		for _, c := range st.Details.Causes {
+			if code, err := strconv.Atoi(c.Message); err == nil && c.Type == remotecommand.ExitCodeCauseType {
+				return exitError{code: code}
+			}
+		}
+	}
+	// What cri-streaming says before the error that berth has returned.
+	text := strings.TrimPrefix(st.Message, "Internal error occurred: ")
+	return errors.New(strings.TrimPrefix(text, "error executing command in container: "))
+}

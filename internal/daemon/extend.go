@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/nri"
+	"berth/internal/pod"
+	"berth/internal/spec"
+	"berth/internal/version"
+)
+
+// openNRI makes the service of NRI plug-ins, if they are configured, before the controller whose hooks
+// it is.
+func (d *daemon) openNRI() error {
+	c := d.cfg.NRI
+	if !c.Enable {
+		return nil
+	}
+	var err error
+	d.nri, err = nri.New(nri.Config{
+		Socket:              c.Socket,
+		PluginDir:           c.PluginDir,
+		PluginConfigDir:     c.PluginConfigDir,
+		RequestTimeout:      time.Duration(c.RequestTimeout),
+		RegistrationTimeout: time.Duration(c.RegistrationTimeout),
+		Version:             version.String(),
+		Pods:                extended{d},
+		Spec:                d.ctrd.Spec,
+		Update:              extended{d}.update,
+		Logger:              d.log.Logger,
+	})
+	return err
+}
+
+// hooks are those of the controller; nil for none.
+func (d *daemon) hooks() pod.Hooks {
+	if d.nri == nil {
+		return nil // a nil *nri.Service would not be a nil interface
+	}
+	return d.nri
+}
+
+// extended is the controller as plug-ins work on it. It is made after them.
+type extended struct{ d *daemon }
+
+func (e extended) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	return e.d.core.Pods.ListPodSandbox(f)
+}
+
+func (e extended) ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	return e.d.core.Pods.ListContainers(f)
+}
+
+func (e extended) Target(id string) (pod.Target, error) { return e.d.core.Pods.Target(id) }
+
+func (e extended) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
+	return e.d.core.Pods.StopContainer(ctx, id, timeout)
+}
+
+func (e extended) update(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
+	return e.d.core.Pods.UpdateContainerResources(ctx, id, r)
+}
+
+// pods is the controller as CRI calls it: updates of resources go past the plug-ins first.
+func (d *daemon) pods() cri.Pods {
+	if d.nri == nil {
+		return d.core.Pods
+	}
+	return relaying{d.core.Pods, d.nri}
+}
+
+// relaying is a controller whose updates plug-ins take part in.
+type relaying struct {
+	*pod.Controller
+	plugins *nri.Service
+}
+
+// UpdateContainerResources changes what a container may use, as plug-ins have adjusted it.
+func (r relaying) UpdateContainerResources(ctx context.Context, id string, asked *runtimeapi.LinuxContainerResources) error {
+	t, err := r.Target(id)
+	if err != nil || t.ID == t.PodID || spec.CheckResources(asked) != nil {
+		return r.Controller.UpdateContainerResources(ctx, id, asked) // it says what is wrong
+	}
+	adjusted, err := r.plugins.Updating(ctx, t, asked)
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", t.ID, err)
+	}
+	if err := r.Controller.UpdateContainerResources(ctx, t.ID, adjusted); err != nil {
+		return err
+	}
+	r.plugins.Updated(ctx, t, adjusted)
+	return nil
+}
+
+// removed passes on that the record of something was deleted.
+func (d *daemon) removed(id string) {
+	if d.nri != nil {
+		d.nri.Removed(id)
+	}
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nri lets NRI plug-ins (the Node Resource Interface) take part in the life of pods. They
+// connect to a socket, or are started from a directory.
+//
+// # Use
+//
+// A [Service] implements the hooks of the pod room. Run serves plug-ins until its context ends; the
+// hooks may be called before and after that. The observer of pods calls Removed.
+//
+// # Promises
+//
+//   - CreateContainer, StartContainer and RunPodSandbox are relayed while the call is in flight, each
+//     plug-in within a bound. A plug-in that does not answer is disconnected, and the call goes on
+//     without it, unless the plug-in has asked for another policy.
+//   - What a plug-in makes of an OCI specification is checked: see [check]. A refused one fails the
+//     call with the name of what is wrong.
+//   - Ends and removals are relayed afterwards, in their order, by a goroutine of their own: a plug-in
+//     that hangs delays neither an exit nor its release.
+//   - A plug-in that connects gets what there is, and what is being made is in that list or comes as a
+//     call of its own: the adaptation's lock of synchronisation is held over each relay together with
+//     the change of the list.
+//   - Updates and evictions that plug-ins ask for are carried out one after the other, each within a
+//     bound. What waits is bounded, too; what is too much is refused or dropped, and logged.
+//
+// # Never
+//
+// Nothing of a plug-in is on record: one that connects again is synchronised again.
+package nri

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nri
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// kind is what has happened.
+type kind string
+
+const (
+	created    kind = "PostCreateContainer"
+	started    kind = "PostStartContainer"
+	stopped    kind = "StopContainer"
+	updated    kind = "PostUpdateContainer"
+	removed    kind = "RemoveContainer"
+	podStopped kind = "StopPodSandbox"
+	podRemoved kind = "RemovePodSandbox"
+)
+
+// event is something that plug-ins are notified of after it has happened.
+type event struct {
+	kind      kind
+	pod       *api.PodSandbox
+	container *api.Container
+}
+
+func (e event) id() string {
+	if e.container != nil {
+		return e.container.GetId()
+	}
+	return e.pod.GetId()
+}
+
+// later has an event delivered after those before it. It does not block.
+func (s *Service) later(e event) {
+	if s.events.put(e) {
+		s.cfg.Logger.Warn("NRI plug-ins are too slow: an event was dropped", "waiting", maxEvents)
+	}
+}
+
+// deliver relays an event. An error of a plug-in changes nothing: it has happened.
+func (s *Service) deliver(ctx context.Context, e event) {
+	err := s.relay(ctx, func(ctx context.Context) error {
+		switch e.kind {
+		case created:
+			return s.plugins.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: e.pod, Container: e.container})
+		case started:
+			return s.plugins.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: e.pod, Container: e.container})
+		case stopped:
+			resp, err := s.plugins.StopContainer(ctx, &api.StopContainerRequest{Pod: e.pod, Container: e.container})
+			s.ask(resp.GetUpdate(), nil)
+			return err
+		case updated:
+			return s.plugins.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: e.pod, Container: e.container})
+		case removed:
+			return s.plugins.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: e.pod, Container: e.container})
+		case podStopped:
+			return s.plugins.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: e.pod})
+		case podRemoved:
+			return s.plugins.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: e.pod})
+		}
+		return fmt.Errorf("there is no event %s", e.kind)
+	})
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Logger.Warn("an NRI plug-in answers an event with an error", "event", string(e.kind), "id", e.id(), "err", err)
+	}
+}
+
+// synchronize gives a plug-in that connects everything that there is. The adaptation keeps relays
+// from beginning until the plug-in takes part in them.
+func (s *Service) synchronize(ctx context.Context, to adaptation.SyncCB) error {
+	pods, containers := s.known.all()
+	updates, err := to(ctx, pods, containers)
+	if err != nil {
+		return err
+	}
+	s.ask(updates, nil)
+	return nil
+}
+
+// request is something that a plug-in asks for: an update, or the eviction of a container.
+type request struct {
+	update *api.ContainerUpdate
+	evict  *api.ContainerEviction
+}
+
+// ask has updates and evictions carried out later. It does not block.
+func (s *Service) ask(updates []*api.ContainerUpdate, evictions []*api.ContainerEviction) {
+	for _, u := range updates {
+		s.askOne(request{update: u}, u.GetContainerId())
+	}
+	for _, e := range evictions {
+		s.askOne(request{evict: e}, e.GetContainerId())
+	}
+}
+
+func (s *Service) askOne(r request, id string) {
+	if s.asked.full() {
+		s.cfg.Logger.Warn("NRI plug-ins ask for too much: a request is refused", "container", id, "waiting", maxRequests)
+		return
+	}
+	s.asked.put(r)
+}
+
+func (s *Service) carryOut(ctx context.Context, r request) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if r.evict != nil {
+		id := r.evict.GetContainerId()
+		s.cfg.Logger.Warn("an NRI plug-in evicts a container", "id", id, "reason", r.evict.GetReason())
+		if err := s.cfg.Pods.StopContainer(ctx, id, evictGrace); err != nil {
+			s.cfg.Logger.Warn("a container that an NRI plug-in evicts could not be stopped", "id", id, "err", err)
+		}
+		return
+	}
+	if err := s.updateOne(ctx, r.update); err != nil && !r.update.GetIgnoreFailure() {
+		s.cfg.Logger.Warn("an update that an NRI plug-in asks for failed", "id", r.update.GetContainerId(), "err", err)
+	}
+}
+
+// update carries out what a plug-in asks for by itself, and returns what failed.
+func (s *Service) update(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+	if len(updates) > maxRequests {
+		return updates, fmt.Errorf("%d updates at a time are too many; the maximum is %d", len(updates), maxRequests)
+	}
+	var failed []*api.ContainerUpdate
+	for _, u := range updates {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			return s.updateOne(ctx, u)
+		}()
+		if err != nil {
+			s.cfg.Logger.Warn("an update that an NRI plug-in asks for failed", "id", u.GetContainerId(), "err", err)
+			if !u.GetIgnoreFailure() {
+				failed = append(failed, u)
+			}
+		}
+	}
+	return failed, nil
+}
+
+func (s *Service) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
+	id := u.GetContainerId()
+	r, err := resources(u.GetLinux().GetResources())
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", id, err)
+	}
+	if s.cfg.Update == nil {
+		return fmt.Errorf("update container %s: berth cannot update resources", id)
+	}
+	return s.cfg.Update(ctx, id, r)
+}
+
+// resources translates what a plug-in asks for. What CRI cannot express is refused by name.
+func resources(r *api.LinuxResources) (*runtimeapi.LinuxContainerResources, error) {
+	mem, cpu := r.GetMemory(), r.GetCpu()
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"memory.reservation", mem.GetReservation() != nil},
+		{"memory.kernel", mem.GetKernel() != nil},
+		{"memory.kernel_tcp", mem.GetKernelTcp() != nil},
+		{"memory.swappiness", mem.GetSwappiness() != nil},
+		{"memory.disable_oom_killer", mem.GetDisableOomKiller() != nil},
+		{"memory.use_hierarchy", mem.GetUseHierarchy() != nil},
+		{"cpu.realtime_runtime", cpu.GetRealtimeRuntime() != nil},
+		{"cpu.realtime_period", cpu.GetRealtimePeriod() != nil},
+		{"blockio_class", r.GetBlockioClass() != nil},
+		{"rdt_class", r.GetRdtClass() != nil},
+		{"devices", len(r.GetDevices()) > 0},
+		{"pids", r.GetPids() != nil},
+	} {
+		if f.set {
+			return nil, fmt.Errorf("%s of a container that exists cannot be changed", f.name)
+		}
+	}
+	out := &runtimeapi.LinuxContainerResources{
+		CpuPeriod:              int64(cpu.GetPeriod().GetValue()), //nolint:gosec // a period in microseconds
+		CpuQuota:               cpu.GetQuota().GetValue(),
+		CpuShares:              int64(cpu.GetShares().GetValue()), //nolint:gosec // checked when it is applied
+		CpusetCpus:             cpu.GetCpus(),
+		CpusetMems:             cpu.GetMems(),
+		MemoryLimitInBytes:     mem.GetLimit().GetValue(),
+		MemorySwapLimitInBytes: mem.GetSwap().GetValue(),
+		Unified:                r.GetUnified(),
+	}
+	for _, h := range r.GetHugepageLimits() {
+		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: h.GetPageSize(), Limit: h.GetLimit()})
+	}
+	return out, nil
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+	"berth/internal/pod"
+)
+
+const (
+	// maxEvents is how many ends and removals may wait for plug-ins. Beyond it the oldest are
+	// dropped: a plug-in that is so slow is disconnected long before, unless it has asked not to be.
+	maxEvents = 10_000
+	// maxRequests is how many updates and evictions of plug-ins may wait to be carried out.
+	maxRequests = 1000
+	// requestTimeout bounds each of them.
+	requestTimeout = 10 * time.Second
+	// evictGrace is how long an evicted container has to end before it is killed.
+	evictGrace = 5 * time.Second
+)
+
+// Pods is the pod controller, as far as plug-ins need it.
+type Pods interface {
+	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
+	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container
+	Target(id string) (pod.Target, error)
+	StopContainer(ctx context.Context, id string, timeout time.Duration) error
+}
+
+// Config says how plug-ins are served, and what they work on.
+type Config struct {
+	// Socket is the path of the socket on which plug-ins register. Root alone may use it.
+	Socket string
+	// PluginDir holds plug-ins that are started with berth, and PluginConfigDir their configurations;
+	// "" for none.
+	PluginDir       string
+	PluginConfigDir string
+	// RequestTimeout bounds the answer of one plug-in to one request, and RegistrationTimeout the time
+	// between its connection and its registration.
+	RequestTimeout      time.Duration
+	RegistrationTimeout time.Duration
+	Version             string // berth's
+
+	Pods Pods
+	// Spec is the stored OCI specification of a container.
+	Spec func(ctx context.Context, id string) (*specs.Spec, error)
+	// Update changes the resources of a container; nil: updates that plug-ins ask for are refused.
+	Update func(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error
+	// InjectCDI adds CDI devices to a specification; nil: plug-ins cannot ask for any.
+	InjectCDI func(spec *specs.Spec, devices []string) error
+	Logger    *slog.Logger
+}
+
+// Service relays the life of pods to plug-ins.
+type Service struct {
+	cfg     Config
+	plugins *adaptation.Adaptation
+	known   *registry
+	events  *queue[event]
+	asked   *queue[request]
+	// turn is held over each relay. The adaptation relays one request at a time, and does not look at
+	// contexts while it waits for its turn.
+	turn chan struct{}
+}
+
+var (
+	_ pod.Hooks     = (*Service)(nil)
+	_ pod.StartHook = (*Service)(nil)
+)
+
+// New makes a service. Plug-ins are served when it runs. There is one in a process, because the
+// library keeps its log and its timeouts in variables of its own.
+func New(cfg Config) (*Service, error) {
+	s := &Service{
+		cfg:    cfg,
+		known:  newRegistry(),
+		events: newQueue[event](maxEvents),
+		asked:  newQueue[request](maxRequests),
+		turn:   make(chan struct{}, 1),
+	}
+	logTo.Store(cfg.Logger)
+	adaptation.SetPluginRequestTimeout(cfg.RequestTimeout)
+	adaptation.SetPluginRegistrationTimeout(cfg.RegistrationTimeout)
+	var err error
+	s.plugins, err = adaptation.New("berth", cfg.Version, s.synchronize, s.update,
+		adaptation.WithSocketPath(cfg.Socket),
+		adaptation.WithPluginPath(cfg.PluginDir),
+		adaptation.WithPluginConfigPath(cfg.PluginConfigDir))
+	if err != nil {
+		return nil, fmt.Errorf("make the adaptation to NRI: %w", err)
+	}
+	return s, nil
+}
+
+// Run serves plug-ins until ctx ends, and returns nil then. The records of pods have to be restored.
+// After an error it may be run again.
+func (s *Service) Run(ctx context.Context) error {
+	s.restore(ctx)
+	if err := s.plugins.Start(); err != nil {
+		return fmt.Errorf("serve NRI plug-ins on %s: %w", s.cfg.Socket, err)
+	}
+	defer s.plugins.Stop()
+	if err := os.Chmod(s.cfg.Socket, 0o600); err != nil {
+		return fmt.Errorf("serve NRI plug-ins: %w", err)
+	}
+	carried := make(chan struct{})
+	go func() {
+		defer close(carried)
+		for r := range s.asked.all(ctx) {
+			s.carryOut(ctx, r)
+		}
+	}()
+	for e := range s.events.all(ctx) {
+		s.deliver(ctx, e)
+	}
+	<-carried
+	return nil
+}
+
+// restore takes up the pods and containers that an earlier berth has left. A specification that
+// cannot be read, because containerd does not answer, leaves the container with what its record says.
+func (s *Service) restore(ctx context.Context) {
+	for _, p := range s.cfg.Pods.ListPodSandbox(nil) {
+		t, err := s.cfg.Pods.Target(p.GetId())
+		if err == nil && t.Running {
+			s.known.addPod(podOf(t))
+		}
+	}
+	for _, c := range s.cfg.Pods.ListContainers(nil) {
+		t, err := s.cfg.Pods.Target(c.GetId())
+		if err != nil || c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
+			continue
+		}
+		oci, err := s.cfg.Spec(ctx, t.ID)
+		if err != nil {
+			s.cfg.Logger.Warn("NRI plug-ins will not know the specification of a container", "id", t.ID, "err", err)
+			oci = &specs.Spec{}
+		}
+		ct := containerOf(t, oci)
+		ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, c.GetCreatedAt()
+		if t.Running {
+			ct.State, ct.Pid = api.ContainerState_CONTAINER_RUNNING, t.Process.Pid
+		}
+		s.known.addContainer(ct)
+	}
+}
+
+// relay makes one request to all plug-ins, and keeps new ones from being synchronised meanwhile.
+func (s *Service) relay(ctx context.Context, f func(context.Context) error) error {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for NRI plug-ins to answer an earlier request: %w", ctx.Err())
+	}
+	defer func() { <-s.turn }()
+	defer s.plugins.BlockPluginSync().Unblock()
+	return f(ctx)
+}
+
+// SandboxRun relays RunPodSandbox. An error of a plug-in fails the call.
+func (s *Service) SandboxRun(ctx context.Context, t pod.Target) error {
+	p := podOf(t)
+	err := s.relay(ctx, func(ctx context.Context) error {
+		s.known.addPod(p)
+		return s.plugins.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: p})
+	})
+	if err != nil {
+		return fmt.Errorf("NRI: %w", err)
+	}
+	return nil
+}
+
+// AdjustSpec relays CreateContainer, and applies what the plug-ins answer.
+func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.ContainerConfig, oci *specs.Spec) error {
+	ct := containerOf(t, oci)
+	ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, time.Now().UnixNano()
+	var resp *api.CreateContainerResponse
+	err := s.relay(ctx, func(ctx context.Context) (err error) {
+		p := s.podOf(t)
+		// A copy: the adaptation changes the maps of the container, which are the specification's.
+		asked := proto.Clone(ct).(*api.Container)
+		resp, err = s.plugins.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p, Container: asked})
+		// A container that is not made in the end is removed again by Removed.
+		s.known.addContainer(ct)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("NRI: %w", err)
+	}
+	s.ask(resp.GetUpdate(), resp.GetEvict())
+	adjusted, err := s.adjust(oci, resp.GetAdjust())
+	if err != nil {
+		return fmt.Errorf("NRI: what plug-ins ask for: %w", err)
+	}
+	*oci = *adjusted
+	final := containerOf(t, oci)
+	final.State, final.CreatedAt = ct.State, ct.CreatedAt
+	s.known.addContainer(final)
+	return nil
+}
+
+// Created relays PostCreateContainer, later.
+func (s *Service) Created(_ context.Context, t pod.Target) {
+	s.later(event{kind: created, pod: s.podOf(t), container: s.known.container(t.ID)})
+}
+
+// Starting relays StartContainer. An error of a plug-in fails the start.
+func (s *Service) Starting(ctx context.Context, t pod.Target) error {
+	err := s.relay(ctx, func(ctx context.Context) error {
+		return s.plugins.StartContainer(ctx, &api.StartContainerRequest{Pod: s.podOf(t), Container: s.known.container(t.ID)})
+	})
+	if err != nil {
+		return fmt.Errorf("NRI: %w", err)
+	}
+	return nil
+}
+
+// Started relays PostStartContainer, later.
+func (s *Service) Started(_ context.Context, t pod.Target) {
+	ct := s.known.change(t.ID, func(c *api.Container) {
+		c.Pid, c.StartedAt = t.Process.Pid, time.Now().UnixNano()
+		if c.State != api.ContainerState_CONTAINER_STOPPED { // its end may have been settled first
+			c.State = api.ContainerState_CONTAINER_RUNNING
+		}
+	})
+	s.later(event{kind: started, pod: s.podOf(t), container: ct})
+}
+
+// Ended relays StopContainer or StopPodSandbox, later.
+func (s *Service) Ended(_ context.Context, t pod.Target, f exit.Fact) error {
+	if t.ID == t.PodID {
+		if p := s.known.endPod(t.ID); p != nil {
+			s.later(event{kind: podStopped, pod: p})
+		}
+		return nil
+	}
+	first := false
+	ct := s.known.change(t.ID, func(c *api.Container) {
+		first = c.State != api.ContainerState_CONTAINER_STOPPED
+		c.State, c.Pid = api.ContainerState_CONTAINER_STOPPED, 0
+		c.FinishedAt, c.ExitCode, c.StatusReason = f.At.UnixNano(), int32(f.ExitCode()), f.Reason() //nolint:gosec // at most 255
+	})
+	if first {
+		s.later(event{kind: stopped, pod: s.podOf(t), container: ct})
+	}
+	return nil
+}
+
+// Removed relays RemoveContainer or RemovePodSandbox, later. It is called with the ID of everything
+// whose record was deleted, also of what was not made in the end.
+func (s *Service) Removed(id string) {
+	p, ct := s.known.remove(id)
+	switch {
+	case ct != nil:
+		s.later(event{kind: removed, pod: p, container: ct})
+	case p != nil:
+		s.later(event{kind: podRemoved, pod: p})
+	}
+}
+
+// podOf is a pod as plug-ins know it.
+func (s *Service) podOf(t pod.Target) *api.PodSandbox {
+	if p := s.known.pod(t.PodID); p != nil {
+		return p
+	}
+	return podOf(t)
+}
+
+// logTo is where the library's log goes.
+var logTo atomic.Pointer[slog.Logger]
+
+func init() { nrilog.Set(logger{}) }
+
+// logger passes on what the library says.
+type logger struct{}
+
+func (logger) log(ctx context.Context, level slog.Level, format string, args []any) {
+	if to := logTo.Load(); to != nil {
+		to.Log(ctx, level, "NRI: "+fmt.Sprintf(format, args...))
+	}
+}
+
+func (l logger) Debugf(ctx context.Context, format string, args ...any) {
+	l.log(ctx, slog.LevelDebug, format, args)
+}
+
+func (l logger) Infof(ctx context.Context, format string, args ...any) {
+	l.log(ctx, slog.LevelDebug, format, args) // there is much of it
+}
+
+func (l logger) Warnf(ctx context.Context, format string, args ...any) {
+	l.log(ctx, slog.LevelWarn, format, args)
+}
+
+func (l logger) Errorf(ctx context.Context, format string, args ...any) {
+	l.log(ctx, slog.LevelError, format, args)
+}

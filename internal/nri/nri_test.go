@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+	"berth/internal/pod"
+)
+
+// pods is a controller in memory.
+type pods struct {
+	mu      sync.Mutex
+	targets map[string]pod.Target
+	calls   []string
+}
+
+func (p *pods) ListPodSandbox(*runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []*runtimeapi.PodSandbox
+	for id, t := range p.targets {
+		if id == t.PodID {
+			out = append(out, &runtimeapi.PodSandbox{Id: id})
+		}
+	}
+	return out
+}
+
+func (p *pods) ListContainers(*runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []*runtimeapi.Container
+	for id, t := range p.targets {
+		if id != t.PodID {
+			out = append(out, &runtimeapi.Container{Id: id, State: runtimeapi.ContainerState_CONTAINER_RUNNING})
+		}
+	}
+	return out
+}
+
+func (p *pods) Target(id string) (pod.Target, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t, ok := p.targets[id]; ok {
+		return t, nil
+	}
+	return pod.Target{}, errdefs.ErrNotFound
+}
+
+func (p *pods) StopContainer(_ context.Context, id string, _ time.Duration) error {
+	p.note("stop " + id)
+	return nil
+}
+
+func (p *pods) update(_ context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
+	p.note(fmt.Sprintf("update %s %d", id, r.GetCpuShares()))
+	return nil
+}
+
+func (p *pods) note(call string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, call)
+}
+
+func (p *pods) called(call string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.calls, call)
+}
+
+// sandbox and container are targets as the controller describes them.
+func sandbox(id string) pod.Target {
+	return pod.Target{
+		ID:        id,
+		PodID:     id,
+		Running:   true,
+		PodConfig: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "name-" + id, Namespace: "ns", Uid: "uid"}},
+		IPs:       []string{"10.0.0.1"},
+	}
+}
+
+func container(id, podID string) pod.Target {
+	t := sandbox(podID)
+	t.ID = id
+	t.Config = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "name-" + id}}
+	return t
+}
+
+func ociSpec() *specs.Spec {
+	return &specs.Spec{
+		Process:     &specs.Process{Args: []string{"sh"}, Env: []string{"A=1"}},
+		Mounts:      []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}},
+		Linux:       &specs.Linux{CgroupsPath: "/c", Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}}},
+		Annotations: map[string]string{"io.kubernetes.cri.sandbox-id": "p"},
+	}
+}
+
+// start serves plug-ins until the test ends.
+func start(t *testing.T, timeout time.Duration) (*Service, *pods) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nri") // a path of a socket has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pods{targets: map[string]pod.Target{}}
+	s, err := New(Config{
+		Socket:              filepath.Join(dir, "d", "nri.sock"),
+		RequestTimeout:      timeout,
+		RegistrationTimeout: 10 * time.Second,
+		Pods:                p,
+		Spec:                func(context.Context, string) (*specs.Spec, error) { return ociSpec(), nil },
+		Update:              p.update,
+		Logger:              slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		_ = os.RemoveAll(dir)
+	})
+	until(t, "the socket is there", func() bool {
+		st, err := os.Stat(s.cfg.Socket)
+		return err == nil && st.Mode().Perm() == 0o600
+	})
+	return s, p
+}
+
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for range 20_000 {
+		if f() {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("it never is true that %s", what)
+}
+
+// plugin is a plug-in that notes what it is asked.
+type plugin struct {
+	stub stub.Stub
+
+	mu     sync.Mutex
+	got    []string
+	hang   map[string]chan struct{} // by what it is asked; it waits until that is closed
+	fail   map[string]error
+	adjust *api.ContainerAdjustment
+	shares uint64 // what UpdateContainer makes of the CPU shares
+	update []*api.ContainerUpdate
+}
+
+func (p *plugin) note(ctx context.Context, what string) error {
+	p.mu.Lock()
+	p.got = append(p.got, what)
+	verb, _, _ := strings.Cut(what, " ")
+	hang, err := p.hang[verb], p.fail[verb]
+	p.mu.Unlock()
+	if hang != nil {
+		<-hang // it does not look at its context either
+	}
+	return err
+}
+
+func (p *plugin) has(what string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.got, what)
+}
+
+func (p *plugin) all() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.got)
+}
+
+func (p *plugin) Configure(context.Context, string, string, string) (stub.EventMask, error) {
+	return 0, nil
+}
+
+func (p *plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, cts []*api.Container) ([]*api.ContainerUpdate, error) {
+	var ids []string
+	for _, x := range pods {
+		ids = append(ids, x.GetId())
+	}
+	for _, x := range cts {
+		ids = append(ids, x.GetId())
+	}
+	slices.Sort(ids)
+	return nil, p.note(ctx, "synchronize "+strings.Join(ids, ","))
+}
+
+func (p *plugin) RunPodSandbox(ctx context.Context, x *api.PodSandbox) error {
+	return p.note(ctx, "run "+x.GetId()+" "+x.GetName()+" "+strings.Join(x.GetIps(), ","))
+}
+
+func (p *plugin) StopPodSandbox(ctx context.Context, x *api.PodSandbox) error {
+	return p.note(ctx, "stop-pod "+x.GetId())
+}
+
+func (p *plugin) RemovePodSandbox(ctx context.Context, x *api.PodSandbox) error {
+	return p.note(ctx, "remove-pod "+x.GetId()+" "+x.GetName())
+}
+
+func (p *plugin) CreateContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return p.adjust, p.update, p.note(ctx, "create "+c.GetId()+" "+c.GetName())
+}
+
+func (p *plugin) StartContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.note(ctx, "start "+c.GetId())
+}
+
+func (p *plugin) UpdateContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	if p.shares == 0 {
+		return nil, p.note(ctx, "update "+c.GetId())
+	}
+	own, other := &api.ContainerUpdate{}, &api.ContainerUpdate{}
+	own.SetContainerId(c.GetId())
+	own.SetLinuxCPUShares(p.shares)
+	other.SetContainerId("other")
+	other.SetLinuxCPUShares(1)
+	return []*api.ContainerUpdate{own, other}, p.note(ctx, fmt.Sprint("update ", c.GetId(), " ", r.GetCpu().GetShares().GetValue()))
+}
+
+func (p *plugin) PostUpdateContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.note(ctx, "updated "+c.GetId())
+}
+
+func (p *plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	return nil, p.note(ctx, fmt.Sprintf("stop %s %d", c.GetId(), c.GetExitCode()))
+}
+
+func (p *plugin) RemoveContainer(ctx context.Context, x *api.PodSandbox, c *api.Container) error {
+	return p.note(ctx, "remove "+c.GetId()+" of "+x.GetId())
+}
+
+// connect registers a plug-in, and does not wait until it is synchronised.
+func connect(t *testing.T, s *Service, p *plugin) {
+	t.Helper()
+	var err error
+	p.stub, err = stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(s.cfg.Socket), stub.WithOnClose(func() {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = p.stub.Run(t.Context()) }()
+	t.Cleanup(p.stub.Stop)
+}
+
+// join registers a plug-in and waits until it takes part.
+func join(t *testing.T, s *Service, p *plugin) *plugin {
+	t.Helper()
+	connect(t, s, p)
+	until(t, "the plug-in is synchronised", func() bool {
+		return len(p.all()) > 0
+	})
+	b := s.plugins.BlockPluginSync() // it takes part once the synchronisation is over
+	b.Unblock()
+	return p
+}
+
+// live takes a container through its life.
+func live(t *testing.T, s *Service, pod, ct string) {
+	t.Helper()
+	ctx := t.Context()
+	if err := s.SandboxRun(ctx, sandbox(pod)); err != nil {
+		t.Error(err)
+	}
+	c := container(ct, pod)
+	if err := s.AdjustSpec(ctx, c, c.Config, ociSpec()); err != nil {
+		t.Error(err)
+	}
+	s.Created(ctx, c)
+	if err := s.Starting(ctx, c); err != nil {
+		t.Error(err)
+	}
+	s.Started(ctx, c)
+	for range 2 { // a hook may be called again
+		if err := s.Ended(ctx, c, exit.Fact{ID: ct, Code: 7, Measured: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Ended(ctx, sandbox(pod), exit.Fact{ID: pod}); err != nil {
+		t.Error(err)
+	}
+	s.Removed(ct)
+	s.Removed(pod)
+	s.Removed("never made")
+}
+
+func TestAPluginFollowsTheLifeOfAPodInOrder(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	p := join(t, s, &plugin{})
+	live(t, s, "p", "c")
+	until(t, "the pod is removed", func() bool { return p.has("remove-pod p name-p") })
+	want := []string{
+		"synchronize ", "run p name-p 10.0.0.1", "create c name-c", "start c",
+		"stop c 7", "stop-pod p", "remove c of p", "remove-pod p name-p",
+	}
+	if got := p.all(); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if pods, cts := s.known.all(); len(pods)+len(cts) > 0 {
+		t.Errorf("remembered: %v %v", pods, cts)
+	}
+}
+
+func TestAPluginAdjustsASpecification(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	p := &plugin{adjust: &api.ContainerAdjustment{}}
+	p.adjust.AddEnv("B", "2")
+	p.adjust.AddEnv("A", "3")
+	p.adjust.AddAnnotation("x", "y")
+	p.adjust.AddMount(&api.Mount{Destination: "/data", Source: "/srv", Type: "bind", Options: []string{"bind", "ro"}})
+	p.adjust.AddDevice(&api.LinuxDevice{Path: "/dev/thing", Type: "c", Major: 1, Minor: 3})
+	p.adjust.SetLinuxCPUShares(512)
+	p.adjust.SetLinuxMemoryLimit(1 << 30)
+	p.adjust.SetLinuxOomScoreAdj(new(77))
+	u := &api.ContainerUpdate{}
+	u.SetContainerId("other")
+	u.SetLinuxCPUShares(99)
+	p.update = []*api.ContainerUpdate{u}
+	join(t, s, p)
+	oci := ociSpec()
+	c := container("c", "p")
+	if err := s.AdjustSpec(t.Context(), c, c.Config, oci); err != nil {
+		t.Fatal(err)
+	}
+	r := oci.Linux.Resources
+	if !slices.Equal(slices.Sorted(slices.Values(oci.Process.Env)), []string{"A=3", "B=2"}) || oci.Annotations["x"] != "y" ||
+		len(oci.Mounts) != 2 || len(oci.Linux.Devices) != 1 || *r.CPU.Shares != 512 || *r.Memory.Limit != 1<<30 || *oci.Process.OOMScoreAdj != 77 {
+		t.Errorf("got %+v %+v", oci, oci.Process)
+	}
+	until(t, "the other container is updated", func() bool { return pods.called("update other 99") })
+}
+
+// PROPERTIES 22: what berth cannot give, or builds on itself, is refused by name.
+func TestAnAdjustmentThatCannotBeHonouredIsRefused(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	p := join(t, s, &plugin{})
+	for want, change := range map[string]func(a *api.ContainerAdjustment){
+		"linux.cgroupsPath": func(a *api.ContainerAdjustment) { a.SetLinuxCgroupsPath("/elsewhere") },
+		"the pid namespace": func(a *api.ContainerAdjustment) {
+			a.AddOrReplaceNamespace(&api.LinuxNamespace{Type: "pid", Path: "/proc/1/ns/pid"})
+		},
+		"io.kubernetes.cri": func(a *api.ContainerAdjustment) { a.AddAnnotation("io.kubernetes.cri.sandbox-id", "q") },
+		"mount at": func(a *api.ContainerAdjustment) {
+			a.AddMount(&api.Mount{Destination: "/", Source: "/srv", Type: "bind"})
+		},
+		"CDI devices":                   func(a *api.ContainerAdjustment) { a.AddCDIDevice(&api.CDIDevice{Name: "a/b=c"}) },
+		"linux.resources.rdt_class":     func(a *api.ContainerAdjustment) { a.SetLinuxRDTClass("x") },
+		"process.oomScoreAdj 2000":      func(a *api.ContainerAdjustment) { a.SetLinuxOomScoreAdj(new(2000)) },
+		"RLIMIT_NOFILE":                 func(a *api.ContainerAdjustment) { a.AddRlimit("RLIMIT_NOFILE", 1, 2) },
+		"the type \"x\" cannot be made": func(a *api.ContainerAdjustment) { a.AddDevice(&api.LinuxDevice{Path: "/dev/a", Type: "x"}) },
+	} {
+		p.adjust = &api.ContainerAdjustment{}
+		change(p.adjust)
+		oci := ociSpec()
+		c := container("c", "p")
+		err := s.AdjustSpec(t.Context(), c, c.Config, oci)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if len(oci.Mounts) != 1 || oci.Linux.CgroupsPath != "/c" {
+			t.Errorf("%s: the specification was changed", want)
+		}
+		s.Removed("c")
+	}
+}
+
+func TestAPluginRefuses(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	p := join(t, s, &plugin{fail: map[string]error{"run": errors.New("not here"), "create": errors.New("not so"), "start": errors.New("not now")}})
+	c := container("c", "p")
+	for want, err := range map[string]error{
+		"not here": s.SandboxRun(t.Context(), sandbox("p")),
+		"not so":   s.AdjustSpec(t.Context(), c, c.Config, ociSpec()),
+		"not now":  s.Starting(t.Context(), c),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	s.Removed("c") // as the controller does with what was not made
+	until(t, "the plug-in forgets the container", func() bool { return p.has("remove c of p") })
+}
+
+// A plug-in that hangs is left behind, and what has happened is not held up by it.
+func TestAPluginThatHangsIsDisconnected(t *testing.T) {
+	s, _ := start(t, 100*time.Millisecond)
+	hang := make(chan struct{})
+	defer close(hang)
+	join(t, s, &plugin{hang: map[string]chan struct{}{"create": hang, "stop": hang}})
+	live(t, s, "p", "c") // with an error of a call it would fail
+	p := join(t, s, &plugin{})
+	live(t, s, "p2", "c2")
+	until(t, "another plug-in is notified", func() bool { return p.has("remove-pod p2 name-p2") })
+}
+
+// A container whose creation was relayed before a plug-in took part, and that was listed after it was
+// synchronised, was known to nobody.
+func TestAPluginThatRegistersMeanwhileLosesNothing(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	slow := &plugin{hang: map[string]chan struct{}{"create": make(chan struct{})}}
+	join(t, s, slow)
+	if err := s.SandboxRun(t.Context(), sandbox("p")); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	create := func(id string) {
+		wg.Go(func() {
+			c := container(id, "p")
+			if err := s.AdjustSpec(t.Context(), c, c.Config, ociSpec()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	create("before")
+	until(t, "the creation is relayed", func() bool { return slow.has("create before name-before") })
+	late := &plugin{hang: map[string]chan struct{}{"synchronize": make(chan struct{})}}
+	connect(t, s, late)
+	close(slow.hang["create"])
+	until(t, "the second plug-in is being synchronised", func() bool {
+		return len(late.all()) > 0
+	})
+	for i := range 5 {
+		create(fmt.Sprint("during", i))
+	}
+	close(late.hang["synchronize"])
+	wg.Wait()
+	create("after")
+	wg.Wait()
+	seen := map[string]int{}
+	for _, g := range late.all() {
+		verb, rest, _ := strings.Cut(g, " ")
+		if verb == "create" {
+			rest, _, _ = strings.Cut(rest, " ")
+		}
+		for _, id := range strings.Split(rest, ",") {
+			seen[id]++
+		}
+	}
+	for _, id := range []string{"before", "during0", "during1", "during2", "during3", "during4", "after"} {
+		if seen[id] != 1 {
+			t.Errorf("%s is known %d times: %q", id, seen[id], late.all())
+		}
+	}
+}
+
+func TestAPluginThatDiesHoldsNothingUp(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	p := join(t, s, &plugin{})
+	p.stub.Stop()
+	live(t, s, "p", "c")
+	again := join(t, s, &plugin{})
+	live(t, s, "p2", "c2")
+	until(t, "it is notified when it is back", func() bool { return again.has("remove-pod p2 name-p2") })
+}
+
+func TestAPluginIsSynchronisedWithWhatAnEarlierBerthLeft(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	pods.mu.Lock()
+	pods.targets["p"], pods.targets["c"] = sandbox("p"), container("c", "p")
+	pods.mu.Unlock()
+	s.restore(t.Context())
+	p := join(t, s, &plugin{})
+	if !p.has("synchronize c,p") {
+		t.Errorf("got %q", p.all())
+	}
+}
+
+func TestAPluginUpdatesContainersByItself(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	p := join(t, s, &plugin{})
+	good, bad := &api.ContainerUpdate{}, &api.ContainerUpdate{}
+	good.SetContainerId("c1")
+	good.SetLinuxCPUShares(5)
+	bad.SetContainerId("c2")
+	bad.SetLinuxRDTClass("x")
+	failed, err := p.stub.UpdateContainers([]*api.ContainerUpdate{good, bad})
+	if err != nil || len(failed) != 1 || failed[0].GetContainerId() != "c2" || !pods.called("update c1 5") {
+		t.Errorf("failed %v, %v", failed, err)
+	}
+}
+
+func TestWhatWaitsIsBounded(t *testing.T) {
+	q := newQueue[int](3)
+	dropped := 0
+	for i := range 10 {
+		if q.put(i) {
+			dropped++
+		}
+	}
+	first, _ := q.take()
+	if dropped != 7 || first != 7 {
+		t.Errorf("dropped %d; %d is first", dropped, first)
+	}
+}
+
+func TestAPluginChangesAnUpdate(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	r := &runtimeapi.LinuxContainerResources{CpuShares: 5, MemoryLimitInBytes: 1 << 20, OomScoreAdj: 3}
+	c := container("c", "p")
+	if got, err := s.Updating(t.Context(), c, r); err != nil || got != r {
+		t.Errorf("without a plug-in: %v %v", got, err)
+	}
+	p := join(t, s, &plugin{shares: 77})
+	got, err := s.Updating(t.Context(), c, r)
+	if err != nil || got.GetCpuShares() != 77 || got.GetMemoryLimitInBytes() != 1<<20 || got.GetOomScoreAdj() != 3 || r.GetCpuShares() != 5 {
+		t.Errorf("got %v %v", got, err)
+	}
+	s.Updated(t.Context(), c, got)
+	until(t, "the plug-in is notified", func() bool { return p.has("update c 5") && p.has("updated c") && pods.called("update other 1") })
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nri
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// Updating relays UpdateContainer and returns the resources with what plug-ins make of them. It is
+// called before the resources of a container are changed because a client of CRI asks for that; an
+// error of a plug-in fails the call.
+func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, error) {
+	var resp *api.UpdateContainerResponse
+	err := s.relay(ctx, func(ctx context.Context) (err error) {
+		resp, err = s.plugins.UpdateContainer(ctx, &api.UpdateContainerRequest{
+			Pod:            s.podOf(t),
+			Container:      s.known.container(t.ID),
+			LinuxResources: fromCRI(r),
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("NRI: %w", err)
+	}
+	var others []*api.ContainerUpdate
+	for _, u := range resp.GetUpdate() {
+		switch {
+		case u == nil: // no plug-in has said anything
+		case u.GetContainerId() != t.ID:
+			others = append(others, u)
+		default:
+			changed, err := resources(u.GetLinux().GetResources())
+			if err != nil {
+				return nil, fmt.Errorf("NRI: what plug-ins ask for: %w", err)
+			}
+			changed.OomScoreAdj = r.GetOomScoreAdj() // NRI does not have it
+			r = changed
+		}
+	}
+	s.ask(others, resp.GetEvict())
+	return r, nil
+}
+
+// Updated relays PostUpdateContainer, later. It is called after the resources have been changed.
+func (s *Service) Updated(_ context.Context, t pod.Target, r *runtimeapi.LinuxContainerResources) {
+	ct := s.known.change(t.ID, func(c *api.Container) {
+		if c.GetLinux() != nil {
+			c.Linux.Resources = fromCRI(r)
+		}
+	})
+	s.later(event{kind: updated, pod: s.podOf(t), container: ct})
+}
+
+// fromCRI translates resources for plug-ins. What CRI leaves out is 0 there.
+func fromCRI(r *runtimeapi.LinuxContainerResources) *api.LinuxResources {
+	out := &api.LinuxResources{
+		Memory:  &api.LinuxMemory{},
+		Cpu:     &api.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()},
+		Unified: r.GetUnified(),
+	}
+	if v := r.GetCpuShares(); v > 0 {
+		out.Cpu.Shares = api.UInt64(v)
+	}
+	if v := r.GetCpuPeriod(); v > 0 {
+		out.Cpu.Period = api.UInt64(v)
+	}
+	if v := r.GetCpuQuota(); v != 0 {
+		out.Cpu.Quota = api.Int64(v)
+	}
+	if v := r.GetMemoryLimitInBytes(); v != 0 {
+		out.Memory.Limit = api.Int64(v)
+	}
+	if v := r.GetMemorySwapLimitInBytes(); v != 0 {
+		out.Memory.Swap = api.Int64(v)
+	}
+	for _, h := range r.GetHugepageLimits() {
+		out.HugepageLimits = append(out.HugepageLimits, &api.HugepageLimit{PageSize: h.GetPageSize(), Limit: h.GetLimit()})
+	}
+	return out
+}

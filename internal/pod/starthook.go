@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import "context"
+
+// StartHook is what [Hooks] may implement besides: extensions that take part in the start of
+// containers.
+type StartHook interface {
+	// Created is called after a container became CREATED. It must not block.
+	Created(ctx context.Context, t Target)
+	// Starting is called before the process of a container is started. An error fails the start.
+	Starting(ctx context.Context, t Target) error
+}
+
+func (c *Controller) hookCreated(ctx context.Context, u *unit) {
+	if h, ok := c.hooks.(StartHook); ok {
+		h.Created(ctx, targetOf(u))
+	}
+}
+
+func (c *Controller) hookStarting(ctx context.Context, u *unit) error {
+	if h, ok := c.hooks.(StartHook); ok {
+		return h.Starting(ctx, targetOf(u))
+	}
+	return nil
+}

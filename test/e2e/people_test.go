@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// command is a command of berth's CLI on a node.
+func command(n *node.Node, args ...string) *exec.Cmd {
+	cmd := exec.Command(n.Module+"/build/bin/berth", args...)
+	cmd.Env = append(os.Environ(), "BERTH_ENDPOINT="+n.Dir+"/berth.sock")
+	return cmd
+}
+
+// person sits at the controlling terminal of a command.
+type person struct {
+	keyboard *os.File
+	cmd      *exec.Cmd
+
+	mu     sync.Mutex
+	screen strings.Builder
+}
+
+// atTerminal starts a command at a terminal of this size.
+func atTerminal(t *testing.T, cmd *exec.Cmd, width, height uint16) *person {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &person{keyboard: keyboard, cmd: cmd}
+	number := 0
+	p.control(t, func(fd int) (err error) {
+		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+			return err
+		}
+		number, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
+		return err
+	})
+	p.resize(t, width, height)
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		b := make([]byte, 4096)
+		for {
+			k, err := keyboard.Read(b)
+			p.mu.Lock()
+			p.screen.Write(b[:k])
+			p.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = keyboard.Close()
+		<-read
+		_ = tty.Close()
+	})
+	return p
+}
+
+func (p *person) control(t *testing.T, f func(fd int) error) {
+	t.Helper()
+	raw, err := p.keyboard.SyscallConn()
+	if err == nil {
+		if cerr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); err == nil {
+			err = cerr
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// resize changes the size of the terminal, which the kernel notifies the command of.
+func (p *person) resize(t *testing.T, width, height uint16) {
+	t.Helper()
+	p.control(t, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width})
+	})
+}
+
+// echoes reports whether the terminal shows what is typed, as it does when it is not in raw mode.
+func (p *person) echoes(t *testing.T) (on bool) {
+	t.Helper()
+	p.control(t, func(fd int) error {
+		mode, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		on = err == nil && mode.Lflag&unix.ECHO != 0
+		return err
+	})
+	return on
+}
+
+func (p *person) types(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(p.keyboard, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *person) sees(text string) func() bool {
+	return func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return strings.Contains(p.screen.String(), text)
+	}
+}
+
+func (p *person) code(t *testing.T) int {
+	t.Helper()
+	var e *exec.ExitError
+	if err := p.cmd.Wait(); err != nil && !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func TestAPersonWorksInAContainer(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("sleep 1000")
+	p := atTerminal(t, command(n, "exec", "-it", id[:12], "sh"), 91, 21)
+	n.Until("the terminal is in raw mode", func() bool { return !p.echoes(t) })
+	p.types(t, "stty size\n")
+	n.Until("the terminal in the container has the size", p.sees("21 91"))
+	p.resize(t, 71, 31)
+	n.Until("the size follows", func() bool {
+		p.types(t, "stty size\n")
+		return p.sees("31 71")()
+	})
+	p.types(t, "sleep 1000\n")
+	n.Until("Ctrl-C ends the command in the container", func() bool {
+		p.types(t, "\x03echo ended with $?\n")
+		return p.sees("ended with 130")()
+	})
+	p.types(t, "exit 42\n")
+	if code := p.code(t); code != 42 {
+		t.Errorf("the exit code is %d", code)
+	}
+	if !p.echoes(t) {
+		t.Error("the terminal stays in raw mode")
+	}
+	p = atTerminal(t, command(n, "exec", "-it", id, "sleep", "1000"), 80, 24)
+	n.Until("the terminal is in raw mode", func() bool { return !p.echoes(t) })
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.code(t); code != 130 || !p.echoes(t) {
+		t.Errorf("after SIGTERM: code %d", code)
+	}
+	nothingLeft(n)
+}
+
+func TestAScriptUsesTheCommands(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	id := n.Run(pod, cfg, node.ContainerConfig("web", "sh", "-c",
+		"mkdir /tmp/w && echo -n hello >/tmp/w/f && exec httpd -f -p 127.0.0.1:8080 -h /tmp/w"))
+
+	cmd := command(n, "exec", "-i", id, "sh", "-c", "cat; echo err >&2; exit 3")
+	cmd.Stdin = strings.NewReader(strings.Repeat("0123456789abcdef", 64<<10))
+	out, err := cmd.Output()
+	var e *exec.ExitError
+	if !errors.As(err, &e) || e.ExitCode() != 3 || string(e.Stderr) != "err\n" || len(out) != 1<<20 {
+		t.Errorf("exec: %d bytes, %v", len(out), err)
+	}
+	if out, err := command(n, "stats", id).CombinedOutput(); err != nil || !strings.Contains(string(out), "web") {
+		t.Errorf("stats: %s %v", out, err)
+	}
+	if out, err := command(n, "status").CombinedOutput(); err != nil {
+		t.Errorf("status: %s %v", out, err)
+	}
+	forward := command(n, "port-forward", pod, "0:8080")
+	said, err := forward.StdoutPipe()
+	if err == nil {
+		err = forward.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 200)
+	k, _ := said.Read(b)
+	at := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(b[:k]))
+	n.Until("the server in the pod answers", func() bool {
+		conn, err := net.Dial("tcp", at)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "GET /f HTTP/1.0\r\n\r\n")
+		got, _ := io.ReadAll(conn)
+		return strings.HasSuffix(string(got), "hello")
+	})
+	_ = forward.Process.Signal(os.Interrupt)
+	if err := forward.Wait(); err != nil {
+		t.Errorf("port-forward: %v", err)
+	}
+	// A removed container is found by its name.
+	if out, err := command(n, "rm", "-f", "web").CombinedOutput(); err != nil {
+		t.Fatalf("rm: %s %v", out, err)
+	}
+	if out, err := command(n, "timeline", "web").CombinedOutput(); err != nil || !strings.Contains(string(out), "removed") {
+		t.Errorf("timeline: %s %v", out, err)
+	}
+}
+
+// plugin is an NRI plug-in that notes what it is asked, and adds a variable to each container.
+type plugin struct {
+	stub stub.Stub
+
+	mu  sync.Mutex
+	got []string
+}
+
+func (p *plugin) note(what, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.got = append(p.got, what+" "+name)
+}
+
+func (p *plugin) has(what ...string) func() bool {
+	return func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return !slices.ContainsFunc(what, func(w string) bool { return !slices.Contains(p.got, w) })
+	}
+}
+
+func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, cts []*api.Container) ([]*api.ContainerUpdate, error) {
+	for _, x := range pods {
+		p.note("sync", x.GetName())
+	}
+	for _, x := range cts {
+		p.note("sync", x.GetName()+" "+strings.Join(x.GetArgs(), " "))
+	}
+	p.note("synchronized", "")
+	return nil, nil
+}
+
+func (p *plugin) RunPodSandbox(_ context.Context, x *api.PodSandbox) error {
+	p.note("run", x.GetName())
+	return nil
+}
+
+func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	p.note("create", c.GetName())
+	a := &api.ContainerAdjustment{}
+	a.AddEnv("FROM_PLUGIN", "yes")
+	return a, nil, nil
+}
+
+func (p *plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	p.note("update", fmt.Sprint(c.GetName(), " ", r.GetCpu().GetShares().GetValue()))
+	u := &api.ContainerUpdate{}
+	u.SetContainerId(c.GetId())
+	u.SetLinuxCPUShares(300)
+	return []*api.ContainerUpdate{u}, nil
+}
+
+func (p *plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	p.note("stop", fmt.Sprint(c.GetName(), " ", c.GetExitCode()))
+	return nil, nil
+}
+
+func (p *plugin) RemovePodSandbox(_ context.Context, x *api.PodSandbox) error {
+	p.note("remove", x.GetName())
+	return nil
+}
+
+// shares are the CPU shares of a container, as its status has them.
+func shares(n *node.Node, id string) int64 {
+	st, err := n.ContainerStatus(context.Background(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return -1
+	}
+	return st.GetStatus().GetResources().GetLinux().GetCpuShares()
+}
+
+func connectPlugin(t *testing.T, n *node.Node) *plugin {
+	t.Helper()
+	p := &plugin{}
+	st, err := stub.New(p, stub.WithPluginName("e2e"), stub.WithPluginIdx("10"), stub.WithSocketPath(n.Dir+"/nri/s"), stub.WithOnClose(func() {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stub = st
+	n.Until("the plug-in connects", func() bool { return st.Start(t.Context()) == nil })
+	t.Cleanup(st.Stop)
+	n.Until("the plug-in is synchronised", p.has("synchronized "))
+	return p
+}
+
+func TestAnNRIPluginTakesPart(t *testing.T) {
+	dir := node.TempDir(t)
+	n := node.Start(t, node.Options{Dir: dir, Args: []string{"--set", "nri.enable=true", "--set", "nri.socket=" + dir + "/nri/s"}})
+	p := connectPlugin(t, n)
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	name := cfg.GetMetadata().GetName()
+	id := n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", "test $FROM_PLUGIN = yes && exit 7"))
+	node.ExpectExit(t, n.Ended(id), 7, "Error")
+	n.Until("the plug-in is notified of the end", p.has("run "+name, "create c", "stop c 7"))
+	long := n.Run(pod, cfg, node.ContainerConfig("long", "sleep", "1000"))
+
+	// The next berth synchronises a plug-in with what it has found.
+	n.Berth.Kill(syscall.SIGKILL)
+	n.StartBerth()
+	p = connectPlugin(t, n)
+	if !p.has("sync "+name, "sync long sleep 1000")() {
+		t.Errorf("synchronised with %q", p.got)
+	}
+	u := &api.ContainerUpdate{}
+	u.SetContainerId(long)
+	u.SetLinuxCPUShares(512)
+	if failed, err := p.stub.UpdateContainers([]*api.ContainerUpdate{u}); err != nil || len(failed) > 0 || shares(n, long) != 512 {
+		t.Errorf("the plug-in updates a container: %d shares, failed %v, %v", shares(n, long), failed, err)
+	}
+	_, err := n.UpdateContainerResources(t.Context(), &runtimeapi.UpdateContainerResourcesRequest{
+		ContainerId: long,
+		Linux:       &runtimeapi.LinuxContainerResources{CpuShares: 200},
+	})
+	if err != nil || !p.has("update long 200")() || shares(n, long) != 300 {
+		t.Errorf("the plug-in adjusts an update: %d shares, %v", shares(n, long), err)
+	}
+	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: long}); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
+	}
+	n.Until("the plug-in is notified of the removal", p.has("stop long 137", "remove "+name))
+}
