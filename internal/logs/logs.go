@@ -46,6 +46,9 @@ type Options struct {
 	// LoggerProgram is the path of berth-logger for a runtime whose shim starts it: the output
 	// then comes through its pipes. Empty for FIFOs. It only matters to Create.
 	LoggerProgram string
+	// AnyUser lets every user of the container open its output by name, as /dev/stdout: in a user
+	// namespace the OCI runtime cannot give the pipes of the logger to the container's user.
+	AnyUser bool
 	// MaxLine is in bytes; 0 for DefaultMaxLine. Longer lines are split.
 	MaxLine int
 	// Report is called with what a person should know of this container's output. err may be nil.

@@ -134,6 +134,9 @@ func (l *Log) dial() error {
 		l.mu.logger = conn
 	}
 	for i, fd := range pipes {
+		if l.o.AnyUser {
+			_ = unix.Fchmod(fd, 0o622) // of both ends; without it, the output works and /dev/stdout does not
+		}
 		s := l.stream(i)
 		if s == nil || l.mu.closed || unix.SetNonblock(fd, true) != nil { // a terminal has one stream
 			_ = unix.Close(fd)

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/logs"
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -36,6 +37,7 @@ func (o *output) options(u *unit) logs.Options {
 		MaxLine:   o.maxLine,
 		Report:    func(what string, err error) { o.obs.Event(u.id, what, err) },
 	}
+	_, opts.AnyUser = spec.UserNamespace(u.pod.sandbox.Config)
 	if u.container.LogPath != "" {
 		opts.LogDirectory, opts.LogPath = u.pod.sandbox.Config.GetLogDirectory(), cfg.GetLogPath()
 	}

@@ -58,6 +58,7 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 			echo x >/new && echo x >/etc/hosts && echo x >/dev/shm/x && echo x >/own/x && echo written
 			cat /proc/sys/net/ipv4/ping_group_range
 			ip link set lo mtu 1400 && echo network
+			echo direct >/dev/stdout || exit 1
 			ls /sys/class/net | tr '\n' ' '; echo
 			trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done`), cfg)
 		c.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN"}}
@@ -73,7 +74,7 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 		for _, path := range []string{"/", "/bin/busybox", "/etc/hosts", "/etc/resolv.conf", "/dev/shm", "/volume/hostname", "/own"} {
 			want += "0:0 " + path + "\n"
 		}
-		want += fmt.Sprintf("written\n0\t%d\nnetwork\neth0 lo \nready\n", idCount-1)
+		want += fmt.Sprintf("written\n0\t%d\nnetwork\ndirect\neth0 lo \nready\n", idCount-1)
 		if got := n.Log(id); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
@@ -83,6 +84,11 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 		}
 		if err := syscall.Stat(fmt.Sprintf("/proc/%d", n.Pid(id)), &st); err != nil || st.Uid != hostID {
 			t.Errorf("the process runs as %d on the host: %v", st.Uid, err)
+		}
+		// CVE-2025-47291: the limits of the pod hold for whoever is in a user namespace, too.
+		group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", n.Pid(id)))
+		if err != nil || !strings.Contains(string(group), ":"+n.Cgroup+"/"+id+"\n") {
+			t.Errorf("its cgroups: %s %v", group, err)
 		}
 		exec, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "id -u; cat /proc/self/uid_map | tr -s ' '"}})
 		if err != nil || string(exec.GetStdout()) != fmt.Sprintf("0\n 0 %d %d\n", hostID, idCount) {
