@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -136,6 +137,10 @@ func (g *gatekeeper) SandboxRun(_ context.Context, t Target) error {
 	g.look("sandbox run", t)
 	return nil
 }
+func (g *gatekeeper) AdjustSpec(_ context.Context, t Target, _ *runtimeapi.ContainerConfig, _ *specs.Spec) error {
+	g.look("adjust", t)
+	return nil
+}
 func (g *gatekeeper) Created(_ context.Context, t Target) { g.look("created", t) }
 func (g *gatekeeper) Starting(_ context.Context, t Target) error {
 	g.look("starting", t)
@@ -161,6 +166,13 @@ func TestWhatAHookIsAskedAboutIsNotThereYet(t *testing.T) {
 				if _, err := b.CreateContainer(t.Context(), target.ID, ctr("c0")); err == nil {
 					t.Error("a container was created in it")
 				}
+			case "adjust":
+				if st, err := b.ContainerStatus(t.Context(), target.ID, false); !errdefs.IsNotFound(err) {
+					t.Errorf("got %v %v", st, err)
+				}
+				if list := b.ListContainers(&runtimeapi.ContainerFilter{Id: target.ID}); len(list) > 0 {
+					t.Errorf("listed %v", list)
+				}
 			case "starting":
 				st, err := b.ContainerStatus(t.Context(), target.ID, false)
 				if err != nil || st.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_CREATED || target.Process.Pid == 0 {
@@ -170,7 +182,7 @@ func TestWhatAHookIsAskedAboutIsNotThereYet(t *testing.T) {
 		}
 		sb := b.pod("p1", "")
 		b.run(sb, "c1")
-		if want := []string{"sandbox run", "created", "starting"}; !slices.Equal(asked, want) {
+		if want := []string{"sandbox run", "adjust", "created", "starting"}; !slices.Equal(asked, want) {
 			t.Errorf("asked %q, want %q", asked, want)
 		}
 		g.fail["starting"] = errors.New("not now")
