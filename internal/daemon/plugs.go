@@ -47,6 +47,12 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	}, nil
 }
 
+// Pull fetches an image with the credentials that are configured.
+func (i images) Pull(ctx context.Context, ref string) error {
+	_, err := i.s.Pull(ctx, ref, nil)
+	return err
+}
+
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
 	return i.s.Files(ctx, img.ChainID)
 }
@@ -156,6 +162,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			Options:                      optionsOf(r),
 			ConfigPath:                   r.ConfigPath,
 			ConfigBody:                   r.ConfigBody,
+			SandboxImage:                 r.SandboxImage,
 			Snapshotter:                  r.Snapshotter,
 			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices,
 			PodAnnotations:               r.PodAnnotations,
@@ -208,6 +215,17 @@ func handlerSnapshotters(runtimes map[string]config.Runtime) []string {
 	for _, r := range runtimes {
 		if r.Snapshotter != "" && !slices.Contains(names, r.Snapshotter) {
 			names = append(names, r.Snapshotter)
+		}
+	}
+	return names
+}
+
+// sandboxImages are the images that the pause processes of handlers come from.
+func sandboxImages(runtimes map[string]config.Runtime) []string {
+	var names []string
+	for _, r := range runtimes {
+		if r.SandboxImage != "" {
+			names = append(names, r.SandboxImage)
 		}
 	}
 	return names
