@@ -131,6 +131,10 @@ func (a admin) Import(ctx context.Context, path, ref string) ([]string, error) {
 	return a.d.images.Import(ctx, path, ref)
 }
 
+func (a admin) PullProgress(ctx context.Context, ref string) (any, error) {
+	return a.d.images.Progress(ctx, ref)
+}
+
 func (a admin) Timeline(_ context.Context, id string) (any, error) {
 	full, entries, err := a.d.core.Timeline.Of(id)
 	if err != nil {

@@ -31,8 +31,10 @@ type Backend interface {
 	List(ctx context.Context) ([]Stored, error)
 	// Get reads one name; ErrNotFound.
 	Get(ctx context.Context, name string) (Stored, error)
-	// Pull fetches and unpacks ref and stores it under ref. progress is called whenever bytes come.
-	Pull(ctx context.Context, ref string, creds Credentials, progress func()) (Stored, error)
+	// Pull fetches and unpacks ref and stores it under ref.
+	Pull(ctx context.Context, ref string, creds Credentials, w Watch) (Stored, error)
+	// Fetched returns how many bytes of each blob, by its digest, are on this node.
+	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no
 	// name.
 	Import(ctx context.Context, path, ref string) ([]Stored, error)
@@ -72,8 +74,10 @@ type Service struct {
 	dirty   chan string // names that changed
 	pulls   flights[pullKey, string]
 	unpacks flights[unpackKey, struct{}]
-	files   *Cache[[2][]byte] // passwd and group by chain ID
-	pinned  map[string]bool   // by normalized name; never changes
+	// progress is that of the pulls in flight.
+	progress progress
+	files    *Cache[[2][]byte] // passwd and group by chain ID
+	pinned   map[string]bool   // by normalized name; never changes
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
 	reading chan struct{}
