@@ -298,7 +298,8 @@ func TestCheckpointsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Whatever step fails, the container goes on and nothing is left, and the error is that of the step.
+// Whatever step fails, the container goes on and nothing is left, and the error is that of the
+// step.
 func TestACheckpointThatFailsLeavesNothing(t *testing.T) {
 	for _, step := range []string{"spec", "pause", "checkpoint", "changes"} {
 		n := newNode(t)
@@ -343,7 +344,8 @@ func TestACheckpointIsBounded(t *testing.T) {
 	})
 }
 
-// A call to pause the container that is cut off has frozen its processes, and the shim does not know.
+// A call to pause the container that is cut off has frozen its processes, and the shim does not
+// know.
 func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
 	n := newNode(t)
 	n.frozen["/cg/c1"] = true

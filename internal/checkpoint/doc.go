@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint writes checkpoints of containers that run: the state of their processes, as CRIU
-// dumps it, what they changed in their root filesystem, and who they are, in one archive.
+// Package checkpoint writes checkpoints of containers that run: the state of their processes, as
+// CRIU dumps it, what they changed in their root filesystem, and who they are, in one archive.
 //
 // # The archive
 //
@@ -19,19 +19,19 @@
 // # Promises
 //
 //   - The container goes on. It is paused while its processes and its files are read, so that they
-//     belong together. Before it is paused, a directory with its ID says so; a berth that finds such a
-//     directory lets the container go on, and removes it ([Service.Run]).
-//   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It is a
-//     new file that root alone can read. A file, a directory or a symbolic link that has the name
-//     already is an error, and is left alone.
-//   - A checkpoint ends with its timeout, with its caller, and with its container. One checkpoint of a
-//     container is made at a time.
+//     belong together. Before it is paused, a directory with its ID says so; a berth that finds
+//     such a directory lets the container go on, and removes it ([Service.Run]).
+//   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It
+//     is a new file that root alone can read. A file, a directory or a symbolic link that has the
+//     name already is an error, and is left alone.
+//   - A checkpoint ends with its timeout, with its caller, and with its container. One checkpoint
+//     of a container is made at a time.
 //   - Without CRIU the error says so. Nothing is left then.
 //
 // # Never
 //
-// It does not restore. A container is only ever made from an image; an image reference that names an
-// archive of a checkpoint is refused by CreateContainer.
+// It does not restore. A container is only ever made from an image; an image reference that names
+// an archive of a checkpoint is refused by CreateContainer.
 //
 // # To look at it live
 //

@@ -21,9 +21,9 @@ import (
 const usernsTimeout = 10 * time.Second
 
 // userNamespaces knows which handlers can give pods a user namespace of their own: the OCI runtime
-// has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the owners of the
-// layers. Each handler is asked once, in the background or for the first pod that wants it. A question
-// that got no answer is asked again.
+// has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the owners of
+// the layers. Each handler is asked once, in the background or for the first pod that wants it. A
+// question that got no answer is asked again.
 type userNamespaces struct {
 	handlers    map[string]pod.Handler
 	snapshotter string // of handlers without one of their own

@@ -19,9 +19,10 @@
 //     that cannot be loaded fails Start; none is skipped in silence.
 //   - Stop and a crash leave shims and containers alive. The next Start on the
 //     same directories finds them again.
-//   - A shim that does not answer delays Start by a fifth of a second, and its tasks live on. Containerd
-//     gets them when the shim answers; until then Server.SetAside names them. Sandboxes of containerd's
-//     own sandbox controller are not covered: it waits five seconds for each whose shim hangs.
+//   - A shim that does not answer delays Start by a fifth of a second, and its tasks live on.
+//     Containerd gets them when the shim answers; until then Server.SetAside names them. Sandboxes
+//     of containerd's own sandbox controller are not covered: it waits five seconds for each whose
+//     shim hangs.
 //   - Two servers never share a directory: the second Start fails at once with
 //     an error that names the directory and the process that holds it.
 //   - A Start that fails gives back all that it opened.

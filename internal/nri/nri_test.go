@@ -421,8 +421,8 @@ func TestAPluginThatHangsIsDisconnected(t *testing.T) {
 	until(t, "another plug-in is notified", func() bool { return p.has("remove-pod p2 name-p2") })
 }
 
-// A container whose creation was relayed before a plug-in took part, and that was listed after it was
-// synchronised, was known to nobody.
+// A container whose creation was relayed before a plug-in took part, and that was listed after it
+// was synchronised, was known to nobody.
 func TestAPluginThatRegistersMeanwhileLosesNothing(t *testing.T) {
 	s, _ := start(t, 10*time.Second)
 	slow := &plugin{hang: map[string]chan struct{}{"create": make(chan struct{})}}

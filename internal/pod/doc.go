@@ -5,8 +5,8 @@
 //
 // # Two stories
 //
-// What people ask for is a method of [Controller]. It works on one [unit], a sandbox or a container,
-// and commits each step before the next effect outside:
+// What people ask for is a method of [Controller]. It works on one [unit], a sandbox or a
+// container, and commits each step before the next effect outside:
 //
 //	run.go  create.go  start.go  update.go  stop.go  remove.go  query.go
 //
@@ -21,9 +21,10 @@
 //	audit.go      look for ends that no witness reported
 //	orphans.go    give back what is ours and has no record
 //
-// Each of these is a type that holds what it uses and nothing else; controller.go puts them together.
-// They share a few that own state: the registry of units, the calls in flight, the operations that
-// outlive their callers, the processes (what the kernel says), the output (stdio), the lanes.
+// Each of these is a type that holds what it uses and nothing else; controller.go puts them
+// together. They share a few that own state: the registry of units, the calls in flight, the
+// operations that outlive their callers, the processes (what the kernel says), the output (stdio),
+// the lanes.
 //
 // # Promises
 //
@@ -36,8 +37,8 @@
 //     for a start that failed is ended before EXITED is published.
 //   - A call that a client repeats because it did not get its answer joins the one in flight.
 //   - A removal is on record before it can hang, and goes on without its caller.
-//   - berth serves from the records, before containerd has answered anything. A call that depends on
-//     what is not known yet, the start of a container whose start may have been cut off, waits.
+//   - berth serves from the records, before containerd has answered anything. A call that depends
+//     on what is not known yet, the start of a container whose start may have been cut off, waits.
 //   - A panic in an operation ends that operation with an error. A panic anywhere else ends the
 //     process, with its stack.
 //

@@ -89,8 +89,8 @@ func (o *output) pump(u *unit, s Stdio) {
 	})
 }
 
-// release gives the stdio of u back. The task is gone, so that nobody writes any more: what is still
-// in the pipes is drained first, within the attempt's time.
+// release gives the stdio of u back. The task is gone, so that nobody writes any more: what is
+// still in the pipes is drained first, within the attempt's time.
 func (o *output) release(ctx context.Context, u *unit) error {
 	if err := o.reopen(u); err != nil && !u.now().Removing {
 		return err // there may be output that is not in the log yet

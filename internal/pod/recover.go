@@ -37,9 +37,9 @@ type recovery struct {
 	restored chan struct{}
 }
 
-// restore takes the records that were loaded, opens what berth itself has of each unit (the log, the
-// pidfd) and publishes the ends that may not have been received. It asks neither containerd nor a
-// shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
+// restore takes the records that were loaded, opens what berth itself has of each unit (the log,
+// the pidfd) and publishes the ends that may not have been received. It asks neither containerd nor
+// a shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
 func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
 		r.damaged.add(d)
@@ -70,8 +70,8 @@ func (r *recovery) restore(loaded state.Loaded) {
 			r.publisher.stopped(u)
 		}
 	}
-	// Only now that every unit is known: what is watched may end, and a pod that is being removed would
-	// be forgotten without the containers that are not known yet.
+	// Only now that every unit is known: what is watched may end, and a pod that is being removed
+	// would be forgotten without the containers that are not known yet.
 	for _, u := range r.units.all() {
 		r.open(u)
 	}
@@ -97,8 +97,8 @@ func (r *recovery) add(u *unit) {
 // open opens what berth itself has of u: its log, its SELinux label and its pidfd.
 func (r *recovery) open(u *unit) {
 	if u.now().Phase == state.Creating {
-		// Before anything else is known of it: the end of a process that was made for a creation that was
-		// cut off is not an exit of the unit.
+		// Before anything else is known of it: the end of a process that was made for a creation
+		// that was cut off is not an exit of the unit.
 		r.undo(u)
 	}
 	if err := r.output.reopen(u); err != nil {
@@ -118,8 +118,8 @@ func (r *recovery) open(u *unit) {
 }
 
 // relist compares every unit with everything that containerd has: events may have been lost. It
-// reports whether it is to be done again soon: a shim did not answer, or a unit could not be compared
-// for the first time.
+// reports whether it is to be done again soon: a shim did not answer, or a unit could not be
+// compared for the first time.
 func (r *recovery) relist(ctx context.Context) (soon bool, err error) {
 	before := r.units.statuses()
 	inv, err := r.runtime.Inventory(ctx)

@@ -23,8 +23,8 @@ func mappedConfig(name string) *runtimeapi.PodSandboxConfig {
 	return cfg
 }
 
-// PROPERTIES 22: a pod that asks for a user namespace does not run without one, and nothing is recorded
-// of it.
+// PROPERTIES 22: a pod that asks for a user namespace does not run without one, and nothing is
+// recorded of it.
 func TestAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -19,7 +19,8 @@
 //     runtime directory through its own /etc/hosts.
 //   - Making what exists already and removing what is absent succeed, so that both can be
 //     repeated after a crash at any point.
-//   - Remove unmounts first and never follows a link; it deletes nothing while something is mounted.
+//   - Remove unmounts first and never follows a link; it deletes nothing while something is
+//     mounted.
 //
 // # Never
 //

@@ -424,8 +424,8 @@ func keys(m map[string]uint64) func(func(string) bool) {
 	}
 }
 
-// A runtime removes the directories of cgroup v1 one after the other, and an absent counter reads as
-// zero. A usage of zero would be a counter that goes back.
+// A runtime removes the directories of cgroup v1 one after the other, and an absent counter reads
+// as zero. A usage of zero would be a counter that goes back.
 func TestAGroupThatVanishesIsNeverZero(t *testing.T) {
 	for _, v2 := range []bool{false, true} {
 		n := newNode(t, v2)

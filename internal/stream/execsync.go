@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxOutput is how much output ExecSync keeps, both streams together. The kubelet takes messages
-	// of up to 16 MiB, of which the rest of the message needs some bytes.
+	// maxOutput is how much output ExecSync keeps, both streams together. The kubelet takes
+	// messages of up to 16 MiB, of which the rest of the message needs some bytes.
 	maxOutput = 16<<20 - 4<<10
 	// memoryChunk is the unit in which output is counted, and memoryChunks how many of them all
 	// ExecSync calls together may keep.

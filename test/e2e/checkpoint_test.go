@@ -61,8 +61,8 @@ func TestACheckpointWithoutCRIU(t *testing.T) {
 	})
 }
 
-// fakeCRIU is an OCI runtime whose checkpoint needs no CRIU: it writes a file where the images belong,
-// and waits for as long as the file hang exists.
+// fakeCRIU is an OCI runtime whose checkpoint needs no CRIU: it writes a file where the images
+// belong, and waits for as long as the file hang exists.
 func fakeCRIU(t *testing.T, hang string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "runc")
@@ -86,8 +86,8 @@ exec %s "$@"
 	return path
 }
 
-// The archive has what the container changed, while it was paused, and is for root alone. A berth that
-// is killed meanwhile leaves no container paused.
+// The archive has what the container changed, while it was paused, and is for root alone. A berth
+// that is killed meanwhile leaves no container paused.
 func TestACheckpoint(t *testing.T) {
 	hang := filepath.Join(t.TempDir(), "hang")
 	n := node.Start(t, node.Options{Runc: fakeCRIU(t, hang)})

@@ -65,9 +65,9 @@ func mountsImage(name, image, sub string, script string) *runtimeapi.ContainerCo
 	return c
 }
 
-// An image that is mounted as a volume is there as a whole or by a path within it, read-only; it can
-// be executed from, and neither its devices nor its set-user-ID bits mean anything. Links in it end in
-// it: CVE-2022-23648.
+// An image that is mounted as a volume is there as a whole or by a path within it, read-only; it
+// can be executed from, and neither its devices nor its set-user-ID bits mean anything. Links in it
+// end in it: CVE-2022-23648.
 func TestAnImageIsMountedAsAVolume(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		image := importVolume(t, n)

@@ -31,8 +31,8 @@ func inUserns(c *runtimeapi.ContainerConfig, pod *runtimeapi.PodSandboxConfig) *
 	return c
 }
 
-// A pod in a user namespace of its own: root is a plain user of the host; the files of the image, of
-// the pod and of volumes belong to root; the network is the pod's own to change.
+// A pod in a user namespace of its own: root is a plain user of the host; the files of the image,
+// of the pod and of volumes belong to root; the network is the pod's own to change.
 func TestAPodHasAUserNamespace(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		// Root of the pod has to reach the bundles below it.
