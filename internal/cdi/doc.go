@@ -16,5 +16,6 @@
 //
 // # Never
 //
-// The room knows no pods. It changes the OCI specification that it gets and nothing on the host.
+// The package does not know pods. It changes the OCI specification that it gets, and nothing on the
+// host.
 package cdi

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package checkpoint writes checkpoints of containers that run: the state of their processes, as
-// CRIU dumps it, what they changed in their root filesystem, and who they are, in one archive.
+// CRIU dumps it, what they changed in their root filesystem, and the container's description, in
+// one archive.
 //
 // # The archive
 //
