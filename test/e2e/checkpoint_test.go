@@ -3,12 +3,10 @@
 package e2e
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/client"
 	"berth/test/node"
 )
 
@@ -105,7 +104,7 @@ func TestACheckpoint(t *testing.T) {
 	if st, err := os.Lstat(location); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v %v", st, err)
 	}
-	got := archived(t, location)
+	got := client.Archive(t, location)
 	if !strings.Contains(got["container.log"], "tick") || got["checkpoint/pages-1.img"] != "memory\n" {
 		t.Errorf("%q", got)
 	}
@@ -121,7 +120,7 @@ func TestACheckpoint(t *testing.T) {
 	if err := os.WriteFile(diff, []byte(got["rootfs-diff.tar"]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if changes := archived(t, diff); changes["file"] != "changed\n" {
+	if changes := client.Archive(t, diff); changes["file"] != "changed\n" {
 		t.Errorf("the changes are %q", changes)
 	}
 	if err := checkpoint(); status.Code(err) != codes.AlreadyExists {
@@ -161,30 +160,5 @@ func TestACheckpoint(t *testing.T) {
 	began := time.Now()
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
 		t.Errorf("after %v: %v", time.Since(began), err)
-	}
-}
-
-// archived are the regular files of a tar, by name.
-func archived(t *testing.T, path string) map[string]string {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	all := map[string]string{}
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[strings.TrimPrefix(h.Name, "/")] = string(b)
 	}
 }
