@@ -27,16 +27,20 @@ func UserNamespace(cfg *runtimeapi.PodSandboxConfig) (UserIDs, bool) {
 	if u == nil || u.GetMode() != inPod || len(u.GetUids()) == 0 || len(u.GetGids()) == 0 {
 		return UserIDs{}, false
 	}
-	uid, gid := u.GetUids()[0], u.GetGids()[0]
-	return UserIDs{
-		UID:  uid.GetHostId(),
-		GID:  gid.GetHostId(),
-		UIDs: uid.GetLength(),
-		GIDs: gid.GetLength(),
-	}, true
+	return idsOf(u.GetUids(), u.GetGids()), true
 }
 
-// mappings are those of the user namespace in an OCI specification.
+// idsOf returns the IDs of the host in mappings that checkMapping has accepted.
+func idsOf(uids, gids []*runtimeapi.IDMapping) UserIDs {
+	return UserIDs{
+		UID:  uids[0].GetHostId(),
+		GID:  gids[0].GetHostId(),
+		UIDs: uids[0].GetLength(),
+		GIDs: gids[0].GetLength(),
+	}
+}
+
+// mappings returns the IDs as an OCI specification has them.
 func (i UserIDs) mappings() (uids, gids []specs.LinuxIDMapping) {
 	return []specs.LinuxIDMapping{{HostID: i.UID, Size: i.UIDs}}, []specs.LinuxIDMapping{{HostID: i.GID, Size: i.GIDs}}
 }
@@ -158,8 +162,6 @@ func mapMount(om *specs.Mount, m *runtimeapi.Mount, userNamespace bool) error {
 			return fmt.Errorf("mount %s: %s: %w", om.Destination, field, err)
 		}
 	}
-	uid, gid := m.GetUidMappings()[0], m.GetGidMappings()[0]
-	om.UIDMappings = []specs.LinuxIDMapping{{HostID: uid.GetHostId(), Size: uid.GetLength()}}
-	om.GIDMappings = []specs.LinuxIDMapping{{HostID: gid.GetHostId(), Size: gid.GetLength()}}
+	om.UIDMappings, om.GIDMappings = idsOf(m.GetUidMappings(), m.GetGidMappings()).mappings()
 	return nil
 }
