@@ -273,8 +273,8 @@ func TestCheckpointsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Whatever step fails, the container goes on and nothing is left, and the error is that of the
-// step.
+// PROPERTIES 28: whatever step fails, the container goes on and nothing is left, and the error is
+// that of the step.
 func TestACheckpointThatFailsLeavesNothing(t *testing.T) {
 	for _, step := range []string{"spec", "pause", "checkpoint", "changes"} {
 		n := newNode(t)
@@ -319,8 +319,8 @@ func TestACheckpointIsBounded(t *testing.T) {
 	})
 }
 
-// A call to pause the container that is cut off has frozen its processes, and the shim does not
-// know.
+// PROPERTIES 28: a call to pause the container that is cut off has frozen its processes, and the
+// shim does not know.
 func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
 	n := newNode(t)
 	n.frozen["/cg/c1"] = true
@@ -347,8 +347,8 @@ func TestAContainerThatIsPausedAlreadyStaysPaused(t *testing.T) {
 	n.expectNothingLeft(t)
 }
 
-// berth is killed while the container is paused: the next berth lets it go on, and tries until it
-// can.
+// PROPERTIES 28: berth is killed while the container is paused: the next berth lets it go on, and
+// tries until it can.
 func TestAContainerIsNotLeftPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

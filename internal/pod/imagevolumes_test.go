@@ -31,6 +31,7 @@ func withImages(name string, images ...string) *runtimeapi.ContainerConfig {
 	return c
 }
 
+// PROPERTIES 25: a mounted image is in the status, and is unmounted with its container.
 func TestAMountedImageIsReportedAndGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

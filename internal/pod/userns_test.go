@@ -49,6 +49,7 @@ func TestAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
 	})
 }
 
+// PROPERTIES 26: the network namespace, the files and the snapshots of a pod have its owners.
 func TestAUserNamespaceOwnsTheNetworkAndTheFilesOfItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -252,7 +252,8 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// A client that fills the input until nothing goes on, and whose connection is reset.
+// PROPERTIES 29: a client that fills the input until nothing goes on, and whose connection is
+// reset.
 func TestAProcessEndsWithAClientWhoseInputIsStuck(t *testing.T) {
 	w := newWorld(t)
 	w.program = untilKilled

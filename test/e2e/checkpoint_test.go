@@ -41,7 +41,7 @@ func withoutCRIU(t *testing.T) {
 	t.Setenv("PATH", dir)
 }
 
-// A node without CRIU says so, and the container goes on.
+// PROPERTIES 28: a node without CRIU says so, and the container goes on.
 func TestACheckpointWithoutCRIU(t *testing.T) {
 	withoutCRIU(t)
 	node.Both(t, func(t *testing.T, n *node.Node) {

@@ -254,6 +254,7 @@ func connectPlugin(t *testing.T, n *node.Node) *plugin {
 	return p
 }
 
+// PROPERTIES 27: a plug-in follows and changes real containers.
 func TestAnNRIPluginTakesPart(t *testing.T) {
 	dir := node.TempDir(t)
 	n := node.Start(t, node.Options{Dir: dir, Args: []string{"--set", "nri.enable=true", "--set", "nri.socket=" + dir + "/nri/s"}})
