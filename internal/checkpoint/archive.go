@@ -59,7 +59,8 @@ type shimState struct {
 	Message    string
 }
 
-// describe writes who the container is.
+// describe writes what identifies the container: its names, its image, its specification and its
+// status.
 func (s *Service) describe(ctx context.Context, t pod.Target, st *runtimeapi.ContainerStatus, dir string) error {
 	spec, err := s.cfg.Runtime.Spec(ctx, t.ID)
 	if err != nil {

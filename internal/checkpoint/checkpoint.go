@@ -215,8 +215,9 @@ func (s *Service) undo(ctx context.Context, id string) error {
 	return nil
 }
 
-// Run lets the containers go on that a berth which was killed has paused, or for which that failed,
-// and removes what was left of their checkpoints. It tries until it succeeds, and ends with ctx.
+// Run resumes the containers that a berth which was killed had paused, and those that this berth
+// could not resume, and removes what is left of their checkpoints. It tries until it succeeds, and
+// ends with ctx.
 func (s *Service) Run(ctx context.Context) error {
 	for {
 		select {

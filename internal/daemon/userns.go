@@ -53,7 +53,7 @@ func (u *userNamespaces) probe(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// known reports whether a handler is known to be able. It does not wait.
+// known reports whether a handler is known to make user namespaces. It does not wait.
 func (u *userNamespaces) known(handler string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -132,7 +132,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// restore takes up the pods and containers that an earlier berth has left. A specification that
+// restore registers the pods and containers that an earlier berth has left. A specification that
 // cannot be read, because containerd does not answer, leaves the container with what its record
 // says.
 func (s *Service) restore(ctx context.Context) {

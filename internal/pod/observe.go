@@ -112,7 +112,7 @@ func taskFact(id string, st TaskState) exit.Fact {
 	return exit.Fact{ID: id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}
 }
 
-// absent turns ErrNotFound into success: what is to be given back is gone.
+// absent turns ErrNotFound into success: what is to be released is gone.
 func absent(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"berth/internal/state"
 )
 
-// recovery brings records and the outside together: at boot, after each new connection to
-// containerd, and now and then.
+// recovery reconciles the records with the outside: at boot, after each new connection to
+// containerd, and periodically.
 type recovery struct {
 	cfg       Config
 	make      units
@@ -131,8 +131,8 @@ func (r *recovery) relist(ctx context.Context) (soon bool, err error) {
 	return len(inv.Unreachable) > 0 || slices.ContainsFunc(r.units.all(), func(u *unit) bool { return !u.isCompared() }), nil
 }
 
-// compare decides for each unit and acts. One unit's trouble is its own. A unit whose status is not
-// the one of before any more is left alone: the inventory may be older than what changed it.
+// compare decides for each unit and acts. An error of one unit does not affect the others. A unit
+// whose status has changed since before is left alone: the inventory may be older than the change.
 func (r *recovery) compare(ctx context.Context, inv Inventory, before map[string]*state.Status) {
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -185,7 +185,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		defer u.setCompared()
 	}
 	if do == actionRelease && !st.Removing && due(u, st) == 0 {
-		return // it lies there until somebody removes it: nothing to do, and nothing to log each time
+		return // it stays until a client removes it: there is nothing to do, and nothing to log each time
 	}
 	if do != actionNone {
 		r.obs.Event(u.id, "compared with containerd", nil,

@@ -17,7 +17,7 @@ import (
 	"berth/internal/state"
 )
 
-// teardown gives back what units hold outside berth.
+// teardown releases what units hold outside berth.
 type teardown struct {
 	undoTimeout time.Duration
 	runtime     Runtime
@@ -36,9 +36,9 @@ type teardown struct {
 	obs         Observer
 }
 
-// due is what a unit has to give back now. An exit frees the process's own things. What a person
-// may still want to look at, or the pod's other containers use, goes when the stop or the removal
-// was asked for.
+// due returns what a unit has to release now. After an exit that is what belongs to the process
+// alone. What a person may still want to look at, and what the pod's other containers use, is
+// released once a stop or a removal was asked for.
 func due(u *unit, st *state.Status) state.Hold {
 	if !st.Phase.Ended() && (st.Phase != state.Created || !st.Removing) { // CREATED: it never ran
 		return 0
@@ -56,7 +56,7 @@ func due(u *unit, st *state.Status) state.Hold {
 	return st.Holds & d
 }
 
-// release gives back what is due, in order, and records what is gone. It is attempted by the unit's
+// release releases what is due, in order, and records what is gone. It is attempted by the unit's
 // lane. Each part is idempotent; what fails does not keep later, independent parts from being
 // tried. The error says what remains.
 func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
@@ -172,8 +172,8 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	return nil
 }
 
-// lastCode learns the exit code from the shim, if nobody else had it, before the task is deleted
-// and the code with it.
+// lastCode asks the shim for the exit code, if no witness had it, before the code is deleted
+// together with the task.
 func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	if known := u.now().Exit; known.Measured || known.Zero() || errdefs.IsNotFound(err) {
 		return nil
@@ -232,8 +232,8 @@ func (t *teardown) releaseNetwork(ctx context.Context, u *unit) error {
 	return t.network.Teardown(ctx, netPod(u.sandbox), r)
 }
 
-// undo gives back what a failed creation made. What does not go at once stays in the record, ended
-// and to be removed, and its lane finishes it.
+// undo releases what a failed creation made. What cannot be released at once stays in the record,
+// which is marked as ended and to be removed, and the lane of the unit finishes it.
 func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.undoTimeout)
 	defer cancel()

@@ -30,7 +30,7 @@ type listener struct {
 	server *Server
 }
 
-// Accept waits for a client. One that is too many is hung up on.
+// Accept waits for a client. A connection beyond the bound is closed at once.
 func (l listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
@@ -77,7 +77,7 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Read reads. An end or an error says that the client is gone.
+// Read reads from the client. An end or an error means that the client is gone.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if err != nil && !isTimeout(err) {

@@ -88,7 +88,8 @@ func (p *process) copyStdin(stdin io.Reader) {
 	_ = p.pipes.stdin.Close()
 	ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
 	defer cancel()
-	// If it fails the process has ended, or the end of its input is the least of its worries.
+	// An error is not reported: the process has ended, or its shim does not answer, and then the
+	// end of the input changes nothing.
 	_ = p.s.cfg.Processes.CloseExecStdin(ctx, p.key)
 }
 

@@ -264,7 +264,8 @@ func (p *process) delete() error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	// It may run, as one of an earlier berth's does; shims say that in words of their own.
+	// The process may still run, as one that an earlier berth started does. Shims report that in
+	// different words.
 	if kerr := p.s.cfg.Processes.KillExec(ctx, p.key); kerr != nil && !errdefs.IsNotFound(kerr) {
 		return errors.Join(err, kerr)
 	}

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// maxConnections is how many clients the server serves at a time. One more is hung up on.
+	// maxConnections is how many clients the server serves at a time. The connection of one more
+	// is closed.
 	maxConnections = 1024
 	// headerTimeout is how long a client may take for its request.
 	headerTimeout = 10 * time.Second
