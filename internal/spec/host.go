@@ -23,8 +23,8 @@ type Host struct {
 	AppArmorDefault string
 	// AppArmorLoaded reports whether the kernel has a profile.
 	AppArmorLoaded func(profile string) (bool, error)
-	Capabilities    []string // all that a privileged container gets, CAP_ names
-	SwapAccounting  bool
+	Capabilities   []string // all that a privileged container gets, CAP_ names
+	SwapAccounting bool
 	// RecursiveReadOnly says that the kernel can make mounts below a mount read-only: Linux 5.12.
 	RecursiveReadOnly bool
 	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
