@@ -185,8 +185,8 @@ func (s *Service) changes(ctx context.Context, t pod.Target, path string) error 
 	return errors.Join(s.cfg.Runtime.WriteChanges(ctx, t.Snapshotter, t.ID, f), f.Close())
 }
 
-// resume lets a container go on. The shim may not know that it is paused: when the call to pause it
-// is cut off, the OCI runtime is killed, which may have frozen the processes by then.
+// resume lets a container go on. The shim may not know that it is paused: when the call to pause it is
+// cut off, the OCI runtime is killed, which may have frozen the processes by then.
 func (s *Service) resume(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeTimeout)
 	defer cancel()

@@ -319,8 +319,7 @@ func TestACheckpointIsBounded(t *testing.T) {
 	})
 }
 
-// PROPERTIES 28: a call to pause the container that is cut off has frozen its processes, and the
-// shim does not know.
+// A call to pause the container that is cut off has frozen its processes, and the shim does not know.
 func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
 	n := newNode(t)
 	n.frozen["/cg/c1"] = true

@@ -137,9 +137,9 @@ type Runtime interface {
 	// collection until it is deleted.
 	PrepareSnapshot(ctx context.Context, l Layer) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
-	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until
-	// it is deleted (DeleteSnapshot), and mounts it at dir: read-only, nosuid and nodev.
-	// ErrNotFound says that the image is not unpacked.
+	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
+	// is deleted (DeleteSnapshot), and mounts it at dir: read-only, nosuid and nodev. ErrNotFound says
+	// that the image is not unpacked.
 	MountImage(ctx context.Context, v ImageView) error
 
 	// CreateTask makes the task and its process, which does not run the user's program yet.
@@ -308,8 +308,8 @@ type Image struct {
 type Images interface {
 	// Resolve finds an image that is on this node; ErrNotFound names the reference.
 	Resolve(ref string) (Image, error)
-	// Name is how people call the image of an ID now: its first tag, else its digest reference; ""
-	// if the node has no such image any more. It reads memory alone.
+	// Name is how people call the image of an ID now: its first tag, else its digest reference; "" if
+	// the node has no such image any more. It reads memory alone.
 	Name(id string) string
 	// Files returns the image's /etc/passwd and /etc/group.
 	Files(ctx context.Context, img Image) (passwd, group []byte, err error)
