@@ -14,9 +14,9 @@ import (
 // lookInterval is how often the server looks for clients that are gone.
 const lookInterval = 2 * time.Second
 
-// conn is a client's connection. Once it is upgraded, net/http does not look after it any more:
-// conn ends the context of the request when the client is gone. The reader of the connection would
-// notice that, too, but it waits where a process does not take its input.
+// conn is a client's connection. Once it is upgraded, net/http does not look after it any more: conn
+// ends the context of the request when the client is gone. The reader of the connection would notice
+// that, too, but it waits where a process does not take its input.
 type conn struct {
 	*net.TCPConn
 	server *Server
@@ -30,7 +30,7 @@ type listener struct {
 	server *Server
 }
 
-// Accept waits for a client. A connection beyond the bound is closed at once.
+// Accept waits for a client. One that is too many is hung up on.
 func (l listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
@@ -77,7 +77,7 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Read reads from the client. An end or an error means that the client is gone.
+// Read reads. An end or an error says that the client is gone.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if err != nil && !isTimeout(err) {

@@ -22,8 +22,7 @@ import (
 )
 
 const (
-	// maxConnections is how many clients the server serves at a time. The connection of one more
-	// is closed.
+	// maxConnections is how many clients the server serves at a time. One more is hung up on.
 	maxConnections = 1024
 	// headerTimeout is how long a client may take for its request.
 	headerTimeout = 10 * time.Second
@@ -196,10 +195,10 @@ func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.Po
 	return urls.GetPortForward(req)
 }
 
-// wanted is a Service for cri-streaming. Over a WebSocket, cri-streaming hands over a stream that
-// the client does not want like one that it wants: input that is at its end at once. That would
-// close the stdin of a container that wants it to end with its first client. So the streams that
-// are wanted go into the ID of the container, which cri-streaming passes on as it is.
+// wanted is a Service for cri-streaming. Over a WebSocket, cri-streaming hands over a stream that the
+// client does not want like one that it wants: input that is at its end at once. That would close the
+// stdin of a container that wants it to end with its first client. So the streams that are wanted
+// go into the ID of the container, which cri-streaming passes on as it is.
 type wanted struct{ *Service }
 
 var _ streaming.Runtime = wanted{}
