@@ -52,8 +52,8 @@ type Runtime interface {
 
 // Config is what a Service works on.
 type Config struct {
-	// Dir is a directory of the Service's own, on a disk with room for the memory of a container. It
-	// is made when it is needed.
+	// Dir is a directory of the Service's own, on a disk with room for the memory of a container.
+	// It is made when it is needed.
 	Dir     string
 	Pods    Pods
 	Runtime Runtime
@@ -72,8 +72,8 @@ type Service struct {
 	busy map[string]bool // containers of which a checkpoint is being made
 }
 
-// New makes a Service. Run has to run for it, once the records are restored, to let containers go on
-// that an earlier berth has paused.
+// New makes a Service. Run has to run for it, once the records are restored, to let containers go
+// on that an earlier berth has paused.
 func New(cfg Config) *Service {
 	s := &Service{cfg: cfg, wake: make(chan struct{}, 1), busy: map[string]bool{}}
 	s.wake <- struct{}{}
@@ -82,8 +82,8 @@ func New(cfg Config) *Service {
 
 // Checkpoint writes a checkpoint of a container that runs into a new file. The container goes on.
 // timeout 0 is DefaultTimeout. The error is ErrInvalidArgument for a location that cannot be,
-// ErrAlreadyExists when something is there, ErrFailedPrecondition when the container does not run or
-// CRIU is not installed.
+// ErrAlreadyExists when something is there, ErrFailedPrecondition when the container does not run
+// or CRIU is not installed.
 func (s *Service) Checkpoint(ctx context.Context, id, location string, timeout time.Duration) error {
 	t, err := s.cfg.Pods.Target(id)
 	if err != nil {
@@ -215,8 +215,9 @@ func (s *Service) undo(ctx context.Context, id string) error {
 	return nil
 }
 
-// Run lets the containers go on that a berth which was killed has paused, or for which that failed,
-// and removes what was left of their checkpoints. It tries until it succeeds, and ends with ctx.
+// Run resumes the containers that a berth which was killed had paused, and those that this berth
+// could not resume, and removes what is left of their checkpoints. It tries until it succeeds, and
+// ends with ctx.
 func (s *Service) Run(ctx context.Context) error {
 	for {
 		select {
@@ -269,7 +270,8 @@ func (s *Service) enter(id string) bool {
 	return true
 }
 
-// leave is called after undo. What could not be undone is left to Run, which passes over what is busy.
+// leave is called after undo. What could not be undone is left to Run, which passes over what is
+// busy.
 func (s *Service) leave(id string) {
 	s.mu.Lock()
 	delete(s.busy, id)

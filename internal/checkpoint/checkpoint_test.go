@@ -3,7 +3,6 @@
 package checkpoint
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/state"
+	"berth/test/client"
 )
 
 // node is a containerd with one container, c1, that runs in the pod p1.
@@ -169,31 +169,6 @@ func (n *node) expectNothingLeft(t *testing.T) {
 	}
 }
 
-// files are the contents of a tar, by name.
-func files(t *testing.T, path string) map[string]string {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	all := map[string]string{}
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[h.Name] = string(b)
-	}
-}
-
 func TestACheckpointIsAnArchiveForRootAlone(t *testing.T) {
 	n := newNode(t)
 	n.log = filepath.Join(n.dir, "0.log")
@@ -207,7 +182,7 @@ func TestACheckpointIsAnArchiveForRootAlone(t *testing.T) {
 	if st, err := os.Lstat(location); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v %v", st.Mode(), err)
 	}
-	got := files(t, location)
+	got := client.Archive(t, location)
 	for name, want := range map[string]string{
 		"checkpoint/pages-1.img": "memory",
 		"dump.log":               "dumped",
@@ -298,7 +273,8 @@ func TestCheckpointsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Whatever step fails, the container goes on and nothing is left, and the error is that of the step.
+// PROPERTIES 28: whatever step fails, the container goes on and nothing is left, and the error is
+// that of the step.
 func TestACheckpointThatFailsLeavesNothing(t *testing.T) {
 	for _, step := range []string{"spec", "pause", "checkpoint", "changes"} {
 		n := newNode(t)
@@ -370,8 +346,8 @@ func TestAContainerThatIsPausedAlreadyStaysPaused(t *testing.T) {
 	n.expectNothingLeft(t)
 }
 
-// berth is killed while the container is paused: the next berth lets it go on, and tries until it
-// can.
+// PROPERTIES 28: berth is killed while the container is paused: the next berth lets it go on, and
+// tries until it can.
 func TestAContainerIsNotLeftPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint writes checkpoints of containers that run: the state of their processes, as CRIU
-// dumps it, what they changed in their root filesystem, and who they are, in one archive.
+// Package checkpoint writes checkpoints of containers that run: the state of their processes, as
+// CRIU dumps it, what they changed in their root filesystem, and the container's description, in
+// one archive.
 //
 // # The archive
 //
@@ -30,8 +31,8 @@
 //
 // # Never
 //
-// It does not restore. A container is only ever made from an image; an image reference that names an
-// archive of a checkpoint is refused by CreateContainer.
+// It does not restore. A container is only ever made from an image; an image reference that names
+// an archive of a checkpoint is refused by CreateContainer.
 //
 // # To look at it live
 //

@@ -143,8 +143,8 @@ func (t *top) run(ctx context.Context) error {
 
 type screenSize struct{ width, height int }
 
-// draw returns what makes a terminal show the table: no line is longer than the terminal is wide, and
-// there are not more lines than it has.
+// draw returns what makes a terminal show the table: no line is longer than the terminal is wide,
+// and there are not more lines than it has.
 func draw(list []containerUsage, problem error, sorted string, screen screenSize) string {
 	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 8, 2, ' ', 0)

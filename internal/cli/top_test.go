@@ -53,10 +53,10 @@ func TestTopSortsAndQuits(t *testing.T) {
 	if first := strings.Index(p.screen.String(), "nginx"); first > strings.Index(p.screen.String(), "cache") {
 		t.Error("it is not sorted by CPU")
 	}
-	p.types(t, "m")
+	p.Type(t, "m")
 	p.screen.until(t, "by memory")
-	p.types(t, "x") // is ignored
-	p.types(t, "q")
+	p.Type(t, "x") // is ignored
+	p.Type(t, "q")
 	if err := <-done; err != nil || p.mode(t) != p.before {
 		t.Errorf("got %v", err)
 	}

@@ -21,9 +21,9 @@ import (
 const usernsTimeout = 10 * time.Second
 
 // userNamespaces knows which handlers can give pods a user namespace of their own: the OCI runtime
-// has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the owners of the
-// layers. Each handler is asked once, in the background or for the first pod that wants it. A question
-// that got no answer is asked again.
+// has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the owners of
+// the layers. Each handler is asked once, in the background or for the first pod that wants it. A
+// question that got no answer is asked again.
 type userNamespaces struct {
 	handlers    map[string]pod.Handler
 	snapshotter string // of handlers without one of their own
@@ -53,7 +53,7 @@ func (u *userNamespaces) probe(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// known reports whether a handler is known to be able. It does not wait.
+// known reports whether a handler is known to make user namespaces. It does not wait.
 func (u *userNamespaces) known(handler string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"berth/internal/pod"
 )
 
-// What is advertised is what the runtime, the snapshotter and the kernel can do together, and an answer
-// that could not be had is asked for again.
+// What is advertised is what the runtime, the snapshotter and the kernel can do together, and an
+// answer that could not be had is asked for again.
 func TestUserNamespacesAreThereWhereEverythingMapsOwners(t *testing.T) {
 	dir := t.TempDir()
 	runc := func(name, says string) string {

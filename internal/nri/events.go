@@ -45,7 +45,8 @@ func (s *Service) later(e event) {
 	}
 }
 
-// deliver relays an event. An error of a plug-in changes nothing: it has happened.
+// deliver relays an event. An error of a plug-in is logged and has no other effect, because the
+// event has already happened.
 func (s *Service) deliver(ctx context.Context, e event) {
 	err := s.relay(ctx, func(ctx context.Context) error {
 		switch e.kind {

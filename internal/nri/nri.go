@@ -23,7 +23,8 @@ import (
 
 const (
 	// maxEvents is how many ends and removals may wait for plug-ins. Beyond it the oldest are
-	// dropped: a plug-in that is so slow is disconnected long before, unless it has asked not to be.
+	// dropped: a plug-in that is so slow is disconnected long before, unless it has asked not to
+	// be.
 	maxEvents = 10_000
 	// maxRequests is how many updates and evictions of plug-ins may wait to be carried out.
 	maxRequests = 1000
@@ -45,12 +46,12 @@ type Pods interface {
 type Config struct {
 	// Socket is the path of the socket on which plug-ins register. Root alone may use it.
 	Socket string
-	// PluginDir holds plug-ins that are started with berth, and PluginConfigDir their configurations;
-	// "" for none.
+	// PluginDir holds plug-ins that are started with berth, and PluginConfigDir their
+	// configurations; "" for none.
 	PluginDir       string
 	PluginConfigDir string
-	// RequestTimeout bounds the answer of one plug-in to one request, and RegistrationTimeout the time
-	// between its connection and its registration.
+	// RequestTimeout bounds the answer of one plug-in to one request, and RegistrationTimeout the
+	// time between its connection and its registration.
 	RequestTimeout      time.Duration
 	RegistrationTimeout time.Duration
 	Version             string // berth's
@@ -72,8 +73,8 @@ type Service struct {
 	known   *registry
 	events  *queue[event]
 	asked   *queue[request]
-	// turn is held over each relay. The adaptation relays one request at a time, and does not look at
-	// contexts while it waits for its turn.
+	// turn is held over each relay. The adaptation relays one request at a time, and does not look
+	// at contexts while it waits for its turn.
 	turn chan struct{}
 }
 
@@ -106,8 +107,8 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run serves plug-ins until ctx ends, and returns nil then. The records of pods have to be restored.
-// After an error it may be run again.
+// Run serves plug-ins until ctx ends, and returns nil then. The records of pods have to be
+// restored. After an error it may be run again.
 func (s *Service) Run(ctx context.Context) error {
 	s.restore(ctx)
 	if err := s.plugins.Start(); err != nil {
@@ -131,8 +132,9 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// restore takes up the pods and containers that an earlier berth has left. A specification that
-// cannot be read, because containerd does not answer, leaves the container with what its record says.
+// restore registers the pods and containers that an earlier berth has left. A specification that
+// cannot be read, because containerd does not answer, leaves the container with what its record
+// says.
 func (s *Service) restore(ctx context.Context) {
 	for _, p := range s.cfg.Pods.ListPodSandbox(nil) {
 		t, err := s.cfg.Pods.Target(p.GetId())

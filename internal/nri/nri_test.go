@@ -409,7 +409,7 @@ func TestAPluginRefuses(t *testing.T) {
 	until(t, "the plug-in forgets the container", func() bool { return p.has("remove c of p") })
 }
 
-// A plug-in that hangs is left behind, and what has happened is not held up by it.
+// PROPERTIES 27: a plug-in that hangs is disconnected, and the calls go on without it.
 func TestAPluginThatHangsIsDisconnected(t *testing.T) {
 	s, _ := start(t, 100*time.Millisecond)
 	hang := make(chan struct{})
@@ -421,8 +421,9 @@ func TestAPluginThatHangsIsDisconnected(t *testing.T) {
 	until(t, "another plug-in is notified", func() bool { return p.has("remove-pod p2 name-p2") })
 }
 
-// A container whose creation was relayed before a plug-in took part, and that was listed after it was
-// synchronised, was known to nobody.
+// PROPERTIES 27: a container that is made while a plug-in connects is reported to it exactly once.
+// A container whose creation was relayed before the plug-in took part, and that was listed after it
+// was synchronised, used to be lost.
 func TestAPluginThatRegistersMeanwhileLosesNothing(t *testing.T) {
 	s, _ := start(t, 10*time.Second)
 	slow := &plugin{hang: map[string]chan struct{}{"create": make(chan struct{})}}
@@ -471,6 +472,7 @@ func TestAPluginThatRegistersMeanwhileLosesNothing(t *testing.T) {
 	}
 }
 
+// PROPERTIES 27: a plug-in that dies delays no call, and is synchronised when it connects again.
 func TestAPluginThatDiesHoldsNothingUp(t *testing.T) {
 	s, _ := start(t, 10*time.Second)
 	p := join(t, s, &plugin{})

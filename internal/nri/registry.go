@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// registry holds what plug-ins have been asked about or notified of: what a new one is synchronised with.
-// The messages that it returns are not changed any more.
+// registry holds what plug-ins have been asked about or notified of: what a new one is synchronised
+// with. The messages that it returns are not changed any more.
 type registry struct {
 	mu struct {
 		sync.Mutex

@@ -9,8 +9,8 @@ import (
 	"berth/internal/state"
 )
 
-// Target is what other rooms (exec, attach, port-forward, statistics) need to know of one sandbox or
-// container to work on it.
+// Target is what other rooms (exec, attach, port-forward, statistics) need to know of one sandbox
+// or container to work on it.
 type Target struct {
 	ID      string
 	PodID   string // the sandbox; of a sandbox, its own ID
@@ -26,8 +26,8 @@ type Target struct {
 	CgroupParent string
 	// Snapshotter is where the writable layer of a container is, under the key ID; "" of a sandbox.
 	Snapshotter string
-	// PodConfig is what the pod was asked for with, and Config the container; nil for a sandbox. They
-	// must not be changed.
+	// PodConfig is what the pod was asked for with, and Config the container; nil for a sandbox.
+	// They must not be changed.
 	PodConfig *runtimeapi.PodSandboxConfig
 	Config    *runtimeapi.ContainerConfig
 	IPs       []string // of the pod

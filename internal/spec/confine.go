@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// confine applies seccomp, AppArmor and SELinux to a container. Each is given as the request asks,
-// or refused with the name of the field. A privileged container has none of them (CRI,
+// confine applies seccomp, AppArmor and SELinux to a container. Each is applied as the request
+// asks, or refused with the name of the field. A privileged container has none of them (CRI,
 // LinuxContainerSecurityContext.privileged). SELinux comes last: once it has allocated a label,
 // nothing fails any more.
 func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {

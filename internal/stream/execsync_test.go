@@ -206,6 +206,7 @@ func TestTooManyProcessesAreRefused(t *testing.T) {
 	})
 }
 
+// PROPERTIES 29: an exec process ends with its container.
 func TestAProcessEndsWithItsContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -222,6 +223,7 @@ func TestAProcessEndsWithItsContainer(t *testing.T) {
 	})
 }
 
+// PROPERTIES 29: an exec process ends when berth stops.
 func TestAProcessEndsWithBerth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -24,6 +24,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/net/websocket"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	testclient "berth/test/client"
 )
 
 // serve runs a server on a world without a virtual time, until the test's end.
@@ -69,19 +71,10 @@ func execRequest() *runtimeapi.ExecRequest {
 	return &runtimeapi.ExecRequest{ContainerId: "c1", Cmd: []string{"cat"}, Stdin: true, Stdout: true}
 }
 
+// dialSocket connects with an exec or attach over a WebSocket.
 func dialSocket(t *testing.T, url string) *websocket.Conn {
 	t.Helper()
-	cfg, err := websocket.NewConfig("ws"+strings.TrimPrefix(url, "http"), "http://localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Protocol = []string{"v4.channel.k8s.io"}
-	cfg.TlsConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the certificate is made by the test
-	conn, err := websocket.DialConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.PayloadType = websocket.BinaryFrame
+	conn, _ := testclient.WebSocket(t, url)
 	return conn
 }
 
@@ -259,7 +252,8 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// A client that fills the input until nothing goes on, and whose connection is reset.
+// PROPERTIES 29: a client that fills the input until nothing goes on, and whose connection is
+// reset.
 func TestAProcessEndsWithAClientWhoseInputIsStuck(t *testing.T) {
 	w := newWorld(t)
 	w.program = untilKilled
@@ -268,24 +262,7 @@ func TestAProcessEndsWithAClientWhoseInputIsStuck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := websocket.NewConfig("ws"+strings.TrimPrefix(resp.GetUrl(), "http"), "http://localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Protocol = []string{"v4.channel.k8s.io"}
-	addr, err := net.ResolveTCPAddr("tcp", cfg.Location.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tcp, err := net.DialTCP("tcp", nil, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := websocket.NewClient(cfg, tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.PayloadType = websocket.BinaryFrame
+	conn, tcp := testclient.WebSocket(t, resp.GetUrl())
 	var sent atomic.Int64
 	ended := make(chan struct{})
 	go func() {

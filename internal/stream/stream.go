@@ -147,8 +147,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// enter counts a process in. It is false when there are too many already, unless force is set, and
-// when the service has stopped.
+// enter counts one process more. It returns false when there are too many already, unless force is
+// set, and when the service has stopped.
 func (s *Service) enter(container string, force bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *Service) enter(container string, force bool) error {
 	return nil
 }
 
-// leave counts a process out.
+// leave counts one process less.
 func (s *Service) leave(container string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

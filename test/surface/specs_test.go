@@ -39,8 +39,8 @@ func hosts() []spec.Host {
 	}
 }
 
-// Requests at random become specifications in which nothing is outside the container, or errors that
-// say what is wrong. PROPERTIES 22.
+// Requests at random become specifications in which nothing is outside the container, or errors
+// that say what is wrong. PROPERTIES 22.
 func TestSpecificationsOfRequestsAtRandom(t *testing.T) {
 	from, all := requests(), hosts()
 	made := map[string]int{}
