@@ -39,23 +39,26 @@ type node struct {
 	service *Service
 	dir     string
 	ended   chan struct{}
+	stop    chan struct{}
 }
 
 func newNode(t *testing.T) *node {
-	ended := make(chan struct{})
+	ended, stop := make(chan struct{}), make(chan struct{})
 	n := &node{
 		ended:  ended,
+		stop:   stop,
 		paused: map[string]bool{},
 		frozen: map[string]bool{},
 		fail:   map[string]error{},
 		hang:   map[string]bool{},
 		target: pod.Target{
-			ID:      "c1",
-			PodID:   "p1",
-			Running: true,
-			Handler: pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
-			Process: state.Process{Cgroup: "/cg/c1"},
-			Ended:   ended,
+			ID:       "c1",
+			PodID:    "p1",
+			Running:  true,
+			Handler:  pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
+			Process:  state.Process{Cgroup: "/cg/c1"},
+			Ended:    ended,
+			Stopping: stop,
 		},
 		dir: t.TempDir(),
 	}
@@ -340,6 +343,59 @@ func TestACheckpointIsBounded(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		n.expectNothingLeft(t)
+	})
+}
+
+// On cgroup v1 a process that is frozen does not end, whatever signal it gets: a stop waited until the
+// checkpoint had ended. PROPERTIES 1.
+func TestAStopEndsACheckpoint(t *testing.T) {
+	for _, shimHangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.frozen["/cg/c1"] = true
+			n.hang["checkpoint"], n.hang["resume"] = true, shimHangs
+			location := filepath.Join(n.dir, "c1.tar")
+			first := make(chan error, 1)
+			began := time.Now()
+			go func() { first <- n.service.Checkpoint(t.Context(), "c1", location, 0) }()
+			synctest.Wait()
+			close(n.stop)
+			err := <-first
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stop") {
+				t.Errorf("the shim hangs: %v: %v", shimHangs, err)
+			}
+			if took := time.Since(began); took > stopPatience || len(n.frozen) > 0 {
+				t.Errorf("the shim hangs: %v: after %v these are frozen: %v", shimHangs, took, n.frozen)
+			}
+			if !shimHangs {
+				n.expectNothingLeft(t)
+			}
+			// None is begun while the stop is in flight.
+			n.mu.Lock()
+			n.did = nil
+			n.mu.Unlock()
+			if err := n.service.Checkpoint(t.Context(), "c1", location, 0); !errdefs.IsFailedPrecondition(err) || slices.Contains(n.did, "pause") {
+				t.Errorf("the shim hangs: %v: %v, %q", shimHangs, err, n.did)
+			}
+		})
+	}
+}
+
+// A stop that is asked for while the container is resumed does not wait for the shim either.
+func TestAStopEndsTheWaitForAResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.frozen["/cg/c1"] = true
+		n.fail["checkpoint"], n.hang["resume"] = errdefs.ErrUnavailable, true
+		first := make(chan error, 1)
+		began := time.Now()
+		go func() { first <- n.service.Checkpoint(t.Context(), "c1", filepath.Join(n.dir, "c1.tar"), 0) }()
+		time.Sleep(2 * time.Second)
+		close(n.stop)
+		err := <-first
+		if took := time.Since(began); took > 2*time.Second+stopPatience || len(n.frozen) > 0 {
+			t.Errorf("after %v these are frozen: %v; %v", took, n.frozen, err)
+		}
 	})
 }
 
