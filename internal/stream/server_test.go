@@ -330,6 +330,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	s := serve(t, w, nil)
 	for range maxConnections {
 		c := &conn{server: s}
+		c.upgraded.Store(true)
 		s.add(c)
 	}
 	if s.add(&conn{server: s}) {
@@ -338,6 +339,53 @@ func TestConnectionsAreBounded(t *testing.T) {
 	s.mu.Lock()
 	clear(s.mu.conns)
 	s.mu.Unlock()
+}
+
+// Whoever can connect to the server, as a pod in the host's network can, kept all others from being
+// served by connections on which nothing comes. PROPERTIES 20.
+func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
+	w := newWorld(t)
+	s := serve(t, w, nil)
+	var first *conn
+	for n := range maxConnections {
+		c, far := pair(t)
+		defer far.Close()
+		own := newConn(c, s)
+		own.upgraded.Store(n%2 == 1)
+		if !s.add(own) {
+			t.Fatalf("only %d are taken", n)
+		}
+		if n == 0 {
+			first = own
+		}
+	}
+	c, far := pair(t)
+	defer far.Close()
+	if !s.add(newConn(c, s)) {
+		t.Error("one more is refused, although most others have not asked for anything")
+	}
+	if n := len(s.connections()); n != maxConnections || first.gone.Err() == nil {
+		t.Errorf("there are %d; the oldest is gone: %v", n, first.gone.Err())
+	}
+	s.hangUp()
+}
+
+// pair is a connection and its other end.
+func pair(t *testing.T) (near *net.TCPConn, far net.Conn) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	if far, err = net.Dial("tcp", lis.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := lis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted.(*net.TCPConn), far
 }
 
 func TestPortForwardTriesBothFamilies(t *testing.T) {
