@@ -251,6 +251,11 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 				}
 			}
 			until(t, "the process runs", func() bool { return w.left() == 1 })
+			for _, c := range s.connections() {
+				if !c.upgraded.Load() {
+					t.Error("the connection of a process would make room for another")
+				}
+			}
 			_ = conn.Close()
 			until(t, "nothing is left", func() bool {
 				return w.left() == 0 && w.directories() == 0 && len(s.connections()) == 0
