@@ -209,13 +209,13 @@ func (s *Service) changes(ctx context.Context, t pod.Target, path string) error 
 // cut off, the OCI runtime is killed, which may have frozen the processes by then. A container that is
 // to be stopped goes on also if its shim does not answer, which may be at work on the checkpoint yet.
 func (s *Service) resume(ctx context.Context, id string) error {
-	t, err := s.cfg.Pods.Target(id)
-	if err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	err = s.resumeTask(ctx, id, t.Stopping)
+	t, unknown := s.cfg.Pods.Target(id) // a record that cannot be read does not keep it paused
+	err := s.resumeTask(ctx, id, t.Stopping)
 	if err != nil && !isClosed(t.Stopping) {
 		return err
+	}
+	if unknown != nil && !errdefs.IsNotFound(unknown) {
+		return unknown
 	}
 	if !t.Running || t.Process.Cgroup == "" {
 		return err

@@ -92,6 +92,11 @@ func (n *node) step(ctx context.Context, what string) error {
 func (n *node) Target(id string) (pod.Target, error) {
 	switch id {
 	case "c1":
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if err := n.fail["target"]; err != nil {
+			return pod.Target{}, err
+		}
 		return n.target, nil
 	case "p1":
 		return pod.Target{ID: "p1", PodID: "p1", Running: true}, nil
@@ -435,7 +440,7 @@ func TestAContainerIsNotLeftPaused(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.paused["c1"] = true
-		n.fail["resume"] = errdefs.ErrUnavailable
+		n.fail["resume"], n.fail["target"] = errdefs.ErrUnavailable, errdefs.ErrFailedPrecondition // its record is damaged
 		n.start()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -446,6 +451,13 @@ func TestAContainerIsNotLeftPaused(t *testing.T) {
 			t.Error("it goes on, although nobody could resume it")
 		}
 		delete(n.fail, "resume")
+		n.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		n.mu.Lock()
+		if n.paused["c1"] {
+			t.Error("it stays paused because its record is damaged")
+		}
+		delete(n.fail, "target")
 		n.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		n.expectNothingLeft(t)
