@@ -521,9 +521,15 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			dropped++
 		}
 	}
+	if q.offer(10) {
+		t.Error("one more was taken")
+	}
 	first, _ := q.take()
 	if dropped != 7 || first != 7 {
 		t.Errorf("dropped %d; %d is first", dropped, first)
+	}
+	if !q.offer(10) {
+		t.Error("one was refused although there is room")
 	}
 }
 
