@@ -353,9 +353,7 @@ func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 	s := serve(t, w, nil)
 	var first *conn
 	for n := range maxConnections {
-		c, far := pair(t)
-		defer far.Close()
-		own := newConn(c, s)
+		own := newConn(pair(t), s)
 		own.upgraded.Store(n%2 == 1)
 		if !s.add(own) {
 			t.Fatalf("only %d are taken", n)
@@ -364,9 +362,7 @@ func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 			first = own
 		}
 	}
-	c, far := pair(t)
-	defer far.Close()
-	if !s.add(newConn(c, s)) {
+	if !s.add(newConn(pair(t), s)) {
 		t.Error("one more is refused, although most others have not asked for anything")
 	}
 	if n := len(s.connections()); n != maxConnections || first.gone.Err() == nil {
@@ -375,22 +371,24 @@ func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 	s.hangUp()
 }
 
-// pair is a connection and its other end.
-func pair(t *testing.T) (near *net.TCPConn, far net.Conn) {
+// pair is a connection whose other end is open until the test ends.
+func pair(t *testing.T) *net.TCPConn {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	if far, err = net.Dial("tcp", lis.Addr().String()); err != nil {
+	far, err := net.Dial("tcp", lis.Addr().String())
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = far.Close() })
 	accepted, err := lis.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return accepted.(*net.TCPConn), far
+	return accepted.(*net.TCPConn)
 }
 
 func TestPortForwardTriesBothFamilies(t *testing.T) {
