@@ -27,6 +27,8 @@ const (
 	resumeTimeout = 10 * time.Second
 	// resumeAgain is the pause between two attempts to let containers go on.
 	resumeAgain = time.Second
+	// warnAgain is the least time between two warnings that they do not go on.
+	warnAgain = time.Minute
 	// stopPatience is how long a container that is to be stopped stays frozen if its shim does not
 	// answer. On cgroup v1 nothing ends a process that is frozen.
 	stopPatience = time.Second
@@ -261,13 +263,15 @@ func (s *Service) undo(ctx context.Context, id string) error {
 // Run lets the containers go on that a berth which was killed has paused, or for which that failed,
 // and removes what was left of their checkpoints. It tries until it succeeds, and ends with ctx.
 func (s *Service) Run(ctx context.Context) error {
+	var warned time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
 		}
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := s.sweep(ctx); err != nil && ctx.Err() == nil && time.Since(warned) >= warnAgain {
+			warned = time.Now()
 			s.cfg.Logger.Warn("a container may still be paused after a checkpoint", "err", err)
 		}
 		select {

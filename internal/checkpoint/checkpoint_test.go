@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -429,6 +430,28 @@ func TestAContainerThatIsPausedAlreadyStaysPaused(t *testing.T) {
 	clear(n.paused)
 	clear(n.frozen)
 	n.expectNothingLeft(t)
+}
+
+// A shim that hangs was a line in the log every second. PROPERTIES 12.
+func TestAContainerThatStaysPausedDoesNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		if err := os.MkdirAll(filepath.Join(n.dir, "checkpoints", "c1"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n.fail["resume"] = errdefs.ErrUnavailable
+		var log bytes.Buffer
+		n.service.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = n.service.Run(ctx) })
+		time.Sleep(10*time.Minute - time.Second)
+		cancel()
+		wg.Wait()
+		if lines, tries := bytes.Count(log.Bytes(), []byte("level=WARN")), len(n.did); lines != 10 || tries < 500 {
+			t.Errorf("%d lines for %d attempts in ten minutes", lines, tries)
+		}
+	})
 }
 
 // berth is killed while the container is paused: the next berth lets it go on, and tries until it
