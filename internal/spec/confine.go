@@ -109,8 +109,16 @@ func applyAppArmor(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile) error {
 			nameOf(p), errdefs.ErrFailedPrecondition)
 	}
 	s.Process.ApparmorProfile = h.AppArmorDefault
-	if p.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
-		s.Process.ApparmorProfile = strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
+	if p.GetProfileType() != runtimeapi.SecurityProfile_Localhost {
+		return nil
+	}
+	name := strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
+	s.Process.ApparmorProfile = name
+	switch loaded, err := h.AppArmorLoaded(name); {
+	case err != nil:
+		return fmt.Errorf("apparmor: profile %s: %w", name, err)
+	case !loaded:
+		return fmt.Errorf("apparmor: profile %s is not loaded on this node: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ func hosts() []spec.Host {
 			CgroupV2:          true,
 			Seccomp:           true,
 			AppArmorDefault:   "berth-default",
+			AppArmorLoaded:    func(profile string) (bool, error) { return len(profile)%2 == 0, nil },
 			Capabilities:      []string{"CAP_CHOWN", "CAP_SYS_ADMIN"},
 			SwapAccounting:    true,
 			RecursiveReadOnly: true,
