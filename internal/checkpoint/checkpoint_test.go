@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,23 +40,26 @@ type node struct {
 	service *Service
 	dir     string
 	ended   chan struct{}
+	stop    chan struct{}
 }
 
 func newNode(t *testing.T) *node {
-	ended := make(chan struct{})
+	ended, stop := make(chan struct{}), make(chan struct{})
 	n := &node{
 		ended:  ended,
+		stop:   stop,
 		paused: map[string]bool{},
 		frozen: map[string]bool{},
 		fail:   map[string]error{},
 		hang:   map[string]bool{},
 		target: pod.Target{
-			ID:      "c1",
-			PodID:   "p1",
-			Running: true,
-			Handler: pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
-			Process: state.Process{Cgroup: "/cg/c1"},
-			Ended:   ended,
+			ID:       "c1",
+			PodID:    "p1",
+			Running:  true,
+			Handler:  pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
+			Process:  state.Process{Cgroup: "/cg/c1"},
+			Ended:    ended,
+			Stopping: stop,
 		},
 		dir: t.TempDir(),
 	}
@@ -89,6 +93,11 @@ func (n *node) step(ctx context.Context, what string) error {
 func (n *node) Target(id string) (pod.Target, error) {
 	switch id {
 	case "c1":
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if err := n.fail["target"]; err != nil {
+			return pod.Target{}, err
+		}
 		return n.target, nil
 	case "p1":
 		return pod.Target{ID: "p1", PodID: "p1", Running: true}, nil
@@ -319,6 +328,59 @@ func TestACheckpointIsBounded(t *testing.T) {
 	})
 }
 
+// On cgroup v1 a process that is frozen does not end, whatever signal it gets: a stop waited until the
+// checkpoint had ended. PROPERTIES 1.
+func TestAStopEndsACheckpoint(t *testing.T) {
+	for _, shimHangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.frozen["/cg/c1"] = true
+			n.hang["checkpoint"], n.hang["resume"] = true, shimHangs
+			location := filepath.Join(n.dir, "c1.tar")
+			first := make(chan error, 1)
+			began := time.Now()
+			go func() { first <- n.service.Checkpoint(t.Context(), "c1", location, 0) }()
+			synctest.Wait()
+			close(n.stop)
+			err := <-first
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stop") {
+				t.Errorf("the shim hangs: %v: %v", shimHangs, err)
+			}
+			if took := time.Since(began); took > stopPatience || len(n.frozen) > 0 {
+				t.Errorf("the shim hangs: %v: after %v these are frozen: %v", shimHangs, took, n.frozen)
+			}
+			if !shimHangs {
+				n.expectNothingLeft(t)
+			}
+			// None is begun while the stop is in flight.
+			n.mu.Lock()
+			n.did = nil
+			n.mu.Unlock()
+			if err := n.service.Checkpoint(t.Context(), "c1", location, 0); !errdefs.IsFailedPrecondition(err) || slices.Contains(n.did, "pause") {
+				t.Errorf("the shim hangs: %v: %v, %q", shimHangs, err, n.did)
+			}
+		})
+	}
+}
+
+// A stop that is asked for while the container is resumed does not wait for the shim either.
+func TestAStopEndsTheWaitForAResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.frozen["/cg/c1"] = true
+		n.fail["checkpoint"], n.hang["resume"] = errdefs.ErrUnavailable, true
+		first := make(chan error, 1)
+		began := time.Now()
+		go func() { first <- n.service.Checkpoint(t.Context(), "c1", filepath.Join(n.dir, "c1.tar"), 0) }()
+		time.Sleep(2 * time.Second)
+		close(n.stop)
+		err := <-first
+		if took := time.Since(began); took > 2*time.Second+stopPatience || len(n.frozen) > 0 {
+			t.Errorf("after %v these are frozen: %v; %v", took, n.frozen, err)
+		}
+	})
+}
+
 // A call to pause the container that is cut off has frozen its processes, and the shim does not know.
 func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
 	n := newNode(t)
@@ -346,6 +408,28 @@ func TestAContainerThatIsPausedAlreadyStaysPaused(t *testing.T) {
 	n.expectNothingLeft(t)
 }
 
+// A shim that hangs was a line in the log every second. PROPERTIES 12.
+func TestAContainerThatStaysPausedDoesNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		if err := os.MkdirAll(filepath.Join(n.dir, "checkpoints", "c1"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n.fail["resume"] = errdefs.ErrUnavailable
+		var log bytes.Buffer
+		n.service.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = n.service.Run(ctx) })
+		time.Sleep(10*time.Minute - time.Second)
+		cancel()
+		wg.Wait()
+		if lines, tries := bytes.Count(log.Bytes(), []byte("level=WARN")), len(n.did); lines != 10 || tries < 500 {
+			t.Errorf("%d lines for %d attempts in ten minutes", lines, tries)
+		}
+	})
+}
+
 // PROPERTIES 28: berth is killed while the container is paused: the next berth lets it go on, and
 // tries until it can.
 func TestAContainerIsNotLeftPaused(t *testing.T) {
@@ -355,7 +439,7 @@ func TestAContainerIsNotLeftPaused(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.paused["c1"] = true
-		n.fail["resume"] = errdefs.ErrUnavailable
+		n.fail["resume"], n.fail["target"] = errdefs.ErrUnavailable, errdefs.ErrFailedPrecondition // its record is damaged
 		n.start()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -366,6 +450,13 @@ func TestAContainerIsNotLeftPaused(t *testing.T) {
 			t.Error("it goes on, although nobody could resume it")
 		}
 		delete(n.fail, "resume")
+		n.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		n.mu.Lock()
+		if n.paused["c1"] {
+			t.Error("it stays paused because its record is damaged")
+		}
+		delete(n.fail, "target")
 		n.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		n.expectNothingLeft(t)

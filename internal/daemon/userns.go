@@ -27,18 +27,20 @@ const usernsTimeout = 10 * time.Second
 type userNamespaces struct {
 	handlers    map[string]pod.Handler
 	snapshotter string // of handlers without one of their own
+	runtimes    *ociRuntimes
 	mapsOwners  func(ctx context.Context, snapshotter string) (bool, error)
 
 	mu       sync.Mutex
 	answered map[string]error // by handler; nil: it can
 }
 
-func newUserNamespaces(handlers map[string]pod.Handler, snapshotter string,
+func newUserNamespaces(handlers map[string]pod.Handler, snapshotter string, runtimes *ociRuntimes,
 	mapsOwners func(ctx context.Context, snapshotter string) (bool, error),
 ) *userNamespaces {
 	return &userNamespaces{
 		handlers:    handlers,
 		snapshotter: snapshotter,
+		runtimes:    runtimes,
 		mapsOwners:  mapsOwners,
 		answered:    map[string]error{},
 	}
@@ -85,7 +87,7 @@ func (u *userNamespaces) ask(ctx context.Context, h pod.Handler) error {
 	if h.Sandboxer != "" || !h.HostProcess || h.Options != pod.OptionsRunc {
 		return fmt.Errorf("only handlers of runc's shim, without a sandboxer, can make them: %w", errdefs.ErrNotImplemented)
 	}
-	has, err := ask(ctx, h)
+	has, err := u.runtimes.features(ctx, h)
 	if err != nil {
 		return err
 	}

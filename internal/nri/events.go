@@ -103,11 +103,9 @@ func (s *Service) ask(updates []*api.ContainerUpdate, evictions []*api.Container
 }
 
 func (s *Service) askOne(r request, id string) {
-	if s.asked.full() {
+	if !s.asked.offer(r) {
 		s.cfg.Logger.Warn("NRI plug-ins ask for too much: a request is refused", "container", id, "waiting", maxRequests)
-		return
 	}
-	s.asked.put(r)
 }
 
 func (s *Service) carryOut(ctx context.Context, r request) {

@@ -100,6 +100,7 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 		return s.stopUnstarted(ctx, u, timeout)
 	}
 	s.obs.Event(u.id, "stop requested", nil, "timeout", timeout.String())
+	defer u.stops.begin()()
 	s.lanes.poke(u.id) // a settle that failed is tried now
 	if timeout > 0 {
 		err := u.evidence.stop(func() error { return s.signal(ctx, u, signalNumber(u)) })

@@ -33,6 +33,9 @@ type Target struct {
 	IPs       []string // of the pod
 	// Ended is closed once the exit is settled and visible.
 	Ended <-chan struct{}
+	// Stopping is closed while a stop or a removal is in flight: nothing may keep the processes from
+	// running.
+	Stopping <-chan struct{}
 }
 
 // Target describes a sandbox or a container, by its ID or the beginning of one.
@@ -60,6 +63,7 @@ func targetOf(u *unit) Target {
 		Endpoint: u.pod.now().Endpoint,
 		Running:  u.runs(),
 		Ended:    u.settled,
+		Stopping: u.stopping(),
 
 		CgroupParent: u.pod.sandbox.Config.GetLinux().GetCgroupParent(),
 	}

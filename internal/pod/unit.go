@@ -62,6 +62,7 @@ type unit struct {
 	hurried chan struct{}
 
 	evidence evidence
+	stops    stops
 
 	mu struct {
 		sync.Mutex

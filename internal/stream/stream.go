@@ -16,10 +16,13 @@ import (
 	"berth/internal/pod"
 )
 
-// The bounds of what is under way at a time.
+// The bounds of what is under way at a time. Beyond maxProcesses in all containers together, each
+// container may still have sureProcesses: others, with shims that hang perhaps, do not keep it from
+// being probed.
 const (
 	maxProcesses             = 1024
 	maxProcessesPerContainer = 128
+	sureProcesses            = 8
 )
 
 // stopTimeout is how long Run waits for processes to end when its context has ended. What has not
@@ -156,7 +159,7 @@ func (s *Service) enter(container string, force bool) error {
 	case s.mu.stopped:
 		return fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable)
 	case force:
-	case s.mu.all >= maxProcesses:
+	case s.mu.all >= maxProcesses && s.mu.containers[container] >= sureProcesses:
 		return fmt.Errorf("there are %d exec processes already; try again when some have ended: %w",
 			s.mu.all, errdefs.ErrResourceExhausted)
 	case s.mu.containers[container] >= maxProcessesPerContainer:
