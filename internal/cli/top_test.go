@@ -82,7 +82,7 @@ func TestTopQuitsWhileNobodyAnswers(t *testing.T) {
 		p := sitDown(t, 100, 24)
 		done := p.begin(t.Context(), at, "top")
 		p.screen.until(t, enterScreen)
-		p.types(t, key)
+		p.Type(t, key)
 		select {
 		case err := <-done:
 			if err != nil || p.mode(t) != p.before {
