@@ -9,12 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
@@ -80,7 +77,7 @@ func (a *app) pullCommand() *cobra.Command {
 			auth = &runtimeapi.AuthConfig{Username: user, Password: pass}
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			defer progress("pulling " + args[0])()
+			defer pullProgress(ctx, c, args[0])()
 			resp, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: args[0]}, Auth: auth})
 			if err != nil {
 				return err
@@ -115,29 +112,4 @@ func (a *app) importCommand() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-// progress shows on a terminal that something is going on, until the function that it returns is
-// called.
-func progress(what string) func() {
-	if !term.IsTerminal(int(os.Stderr.Fd())) { //nolint:gosec // a descriptor
-		return func() {}
-	}
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		began := time.Now()
-		t := time.NewTicker(200 * time.Millisecond)
-		defer t.Stop()
-		for {
-			select {
-			case <-done:
-				fmt.Fprint(os.Stderr, "\r\x1b[K")
-				return
-			case <-t.C:
-				fmt.Fprintf(os.Stderr, "\r\x1b[K%s ... %ds", what, int(time.Since(began).Seconds()))
-			}
-		}
-	})
-	return func() { close(done); wg.Wait() }
 }

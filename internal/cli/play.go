@@ -269,7 +269,7 @@ func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error 
 	case pc.PullPolicy == string(corev1.PullNever) && st.GetImage() == nil:
 		return fmt.Errorf("container %s: image %s is not on the node, and imagePullPolicy is Never; use `berth import` or `berth pull`", name, spec.GetImage())
 	case pc.PullPolicy == string(corev1.PullAlways), st.GetImage() == nil:
-		over := progress("pulling " + spec.GetImage())
+		over := pullProgress(ctx, c, spec.GetImage())
 		_, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec})
 		over()
 		if err != nil {

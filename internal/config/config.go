@@ -155,6 +155,7 @@ type Runtime struct {
 	ConfigBody                   string   `toml:"config_body" doc:"Configuration of the shim, instead of a file."`
 	Snapshotter                  string   `toml:"snapshotter" doc:"Snapshotter of the containers. Images are unpacked into it when a container is created. Empty: containerd.snapshotter."`
 	BaseSpec                     string   `toml:"base_spec" doc:"JSON file of the OCI specification that the specifications of containers start from: hooks, mounts, rlimits, environment, annotations, devices. What CRI asks for takes precedence. Empty: none."`
+	SandboxImage                 string   `toml:"sandbox_image" doc:"Image of the pause process, which holds the namespaces of a pod. It is pulled when it is missing, and the image garbage collection of the kubelet leaves it. Empty: a program that berth brings along."`
 	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime."`
 }
 

@@ -5,6 +5,8 @@ package config
 import (
 	"path/filepath"
 	"slices"
+
+	"github.com/distribution/reference"
 )
 
 // IsRunc reports whether a handler's shim is that of runc, which crun and youki have, too.
@@ -27,6 +29,14 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 	}
 	if r.ConfigPath != "" && r.ConfigBody != "" {
 		bad(prefix+"config_body", "config_path is set, too")
+	}
+	if r.SandboxImage != "" {
+		if _, err := reference.ParseDockerRef(r.SandboxImage); err != nil {
+			bad(prefix+"sandbox_image", "%q is not the name of an image: %v", r.SandboxImage, err)
+		}
+		if r.Sandboxer != "" {
+			bad(prefix+"sandbox_image", "it has no effect with a sandboxer, which makes the sandboxes itself")
+		}
 	}
 	generic := r.ConfigPath != "" || r.ConfigBody != ""
 	runc := r.Options == "runc" || r.Options == "" && r.IsRunc()

@@ -25,6 +25,9 @@ func TestAHandlerOfAnotherShimIsChecked(t *testing.T) {
 		{Runtime{Type: kata, Options: "some"}, "runtimes.x.options"},
 		{Runtime{Type: kata, Options: "none", ConfigBody: "y"}, "runtimes.x.config_path"},
 		{Runtime{Type: kata, BaseSpec: "x"}, "runtimes.x.base_spec"},
+		{Runtime{Type: kata, SandboxImage: "registry.k8s.io/pause:3.10"}, ""},
+		{Runtime{Type: kata, SandboxImage: "Not An Image"}, "runtimes.x.sandbox_image"},
+		{Runtime{Type: kata, SandboxImage: "pause", Sandboxer: "shim"}, "runtimes.x.sandbox_image"},
 	} {
 		c := Default()
 		c.Runtimes["x"] = tt.r

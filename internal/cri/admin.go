@@ -11,12 +11,16 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"berth/internal/image"
 )
 
 // AdminServer answers what berth's CLI asks for beyond CRI. Answers are JSON values.
 type AdminServer interface {
 	// Import reads an image archive at a path of the host and returns the names of its images.
 	Import(ctx context.Context, path, ref string) ([]string, error)
+	// PullProgress returns how far the pulls of an image have come, or nil if it is not being pulled.
+	PullProgress(ctx context.Context, ref string) (any, error)
 	// Timeline returns what happened to a sandbox or container.
 	Timeline(ctx context.Context, id string) (any, error)
 	// Lanes returns the lanes that are not idle.
@@ -30,6 +34,9 @@ const adminService = "berth.v1.Admin"
 var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[string]any) (any, error){
 	"Import": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.Import(ctx, text(in, "path"), text(in, "ref"))
+	},
+	"PullProgress": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		return srv.PullProgress(ctx, text(in, "ref"))
 	},
 	"Timeline": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.Timeline(ctx, text(in, "id"))
@@ -106,6 +113,12 @@ func (c *Client) admin(ctx context.Context, name string, in map[string]any, out 
 func (c *Client) Import(ctx context.Context, path, ref string) (names []string, err error) {
 	err = c.admin(ctx, "Import", map[string]any{"path": path, "ref": ref}, &names)
 	return names, err
+}
+
+// PullProgress returns how far the pulls of an image have come, or nil if it is not being pulled.
+func (c *Client) PullProgress(ctx context.Context, ref string) (p *image.Progress, err error) {
+	err = c.admin(ctx, "PullProgress", map[string]any{"ref": ref}, &p)
+	return p, err
 }
 
 // Timeline returns what happened to a sandbox or container.

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/image"
 )
 
 type adminFake struct{}
@@ -36,6 +38,13 @@ func (adminFake) Import(ctx context.Context, path, ref string) ([]string, error)
 		panic("boom")
 	}
 	return []string{path, ref}, nil
+}
+
+func (adminFake) PullProgress(_ context.Context, ref string) (any, error) {
+	if ref != "app" {
+		return (*image.Progress)(nil), nil
+	}
+	return &image.Progress{Total: 1 << 40, Fetched: 7, Blobs: 2, Complete: 1}, nil
 }
 
 func (adminFake) Timeline(_ context.Context, id string) (any, error) {
@@ -196,5 +205,16 @@ func TestTheAnswerComesBeforeTheDeadline(t *testing.T) {
 	_, err := c.Import(ctx, "/slow", "")
 	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "still reading /slow") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheProgressOfAPullIsAnswered(t *testing.T) {
+	c := dialFake(t)
+	p, err := c.PullProgress(t.Context(), "app")
+	if err != nil || *p != (image.Progress{Total: 1 << 40, Fetched: 7, Blobs: 2, Complete: 1}) {
+		t.Errorf("%+v %v", p, err)
+	}
+	if p, err := c.PullProgress(t.Context(), "other"); err != nil || p != nil {
+		t.Errorf("not being pulled: %+v %v", p, err)
 	}
 }

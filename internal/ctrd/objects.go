@@ -194,11 +194,16 @@ func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string
 
 // MountImage makes a view of an image and mounts it. The mount stays when this process ends.
 func (c *Containerd) MountImage(ctx context.Context, v pod.ImageView) error {
-	ms, err := c.client.SnapshotService(v.Snapshotter).View(ns(ctx), v.Key, v.ChainID, keeping(c.owner, v.IDs))
+	snapshotter := c.client.SnapshotService(v.Snapshotter)
+	prepare, opts := snapshotter.View, []string{"nosuid", "nodev", "ro"}
+	if v.Writable {
+		prepare, opts = snapshotter.Prepare, opts[:2]
+	}
+	ms, err := prepare(ns(ctx), v.Key, v.ChainID, keeping(c.owner, v.IDs))
 	if err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
 	}
-	if err := mount.All(withOptions(ms, "ro", "nosuid", "nodev"), v.Dir); err != nil {
+	if err := mount.All(withOptions(ms, opts...), v.Dir); err != nil {
 		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
 	}
 	return nil

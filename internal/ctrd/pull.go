@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
@@ -15,21 +16,23 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/image"
 )
 
 // Pull fetches and unpacks an image.
-func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, progress func()) (image.Stored, error) {
+func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (image.Stored, error) {
 	ctx = ns(ctx)
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
 		return image.Stored{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	img, err := i.bounded.Pull(ctx, ref,
-		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, progress)})),
+		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
+		containerd.WithImageHandlerWrapper(reporting(w.Needs)),
 		containerd.WithPullUnpack,
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
@@ -39,6 +42,53 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		return image.Stored{}, native(err)
 	}
 	return i.read(ctx, img.Metadata())
+}
+
+// reporting reports what an image consists of, as the handlers of a pull find it out.
+func reporting(needs func([]image.Blob)) func(images.Handler) images.Handler {
+	return func(h images.Handler) images.Handler {
+		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+			children, err := h.Handle(ctx, desc)
+			if err == nil {
+				blobs := []image.Blob{{Digest: desc.Digest.String(), Size: desc.Size}}
+				for _, c := range children {
+					blobs = append(blobs, image.Blob{Digest: c.Digest.String(), Size: c.Size})
+				}
+				needs(blobs)
+			}
+			return children, err
+		})
+	}
+}
+
+// Fetched returns how many bytes of each blob are on this node.
+func (i *Images) Fetched(ctx context.Context, blobs []image.Blob) (map[string]int64, error) {
+	ctx = ns(ctx)
+	cs := i.client.ContentStore()
+	coming, err := cs.ListStatuses(ctx)
+	if err != nil {
+		return nil, native(err)
+	}
+	offset := map[string]int64{}
+	for _, st := range coming {
+		// The key of what is being fetched is its kind, a hyphen, perhaps a name and @, and its digest.
+		_, key, _ := strings.Cut(st.Ref, "-")
+		offset[key[strings.LastIndexByte(key, '@')+1:]] = st.Offset
+	}
+	here := map[string]int64{}
+	for _, b := range blobs {
+		if n, ok := offset[b.Digest]; ok {
+			here[b.Digest] = n
+			continue
+		}
+		switch _, err := cs.Info(ctx, digest.Digest(b.Digest)); {
+		case err == nil:
+			here[b.Digest] = b.Size
+		case !errdefs.IsNotFound(native(err)):
+			return nil, native(err)
+		}
+	}
+	return here, nil
 }
 
 // checkSize refuses manifests and configurations that are too large before they are fetched.

@@ -154,7 +154,11 @@ func (d *daemon) open(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	d.images = image.New(d.stored, image.Config{PullTimeout: time.Duration(cfg.Image.PullTimeout), Logger: d.log.Logger})
+	d.images = image.New(d.stored, image.Config{
+		PullTimeout: time.Duration(cfg.Image.PullTimeout),
+		Pinned:      sandboxImages(cfg.Runtimes),
+		Logger:      d.log.Logger,
+	})
 	if err := d.openNetwork(); err != nil {
 		return err
 	}

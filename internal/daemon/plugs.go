@@ -47,6 +47,12 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	}, nil
 }
 
+// Pull fetches an image with the credentials that are configured.
+func (i images) Pull(ctx context.Context, ref string) error {
+	_, err := i.s.Pull(ctx, ref, nil)
+	return err
+}
+
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
 	return i.s.Files(ctx, img.ChainID)
 }
@@ -125,6 +131,10 @@ func (a admin) Import(ctx context.Context, path, ref string) ([]string, error) {
 	return a.d.images.Import(ctx, path, ref)
 }
 
+func (a admin) PullProgress(ctx context.Context, ref string) (any, error) {
+	return a.d.images.Progress(ctx, ref)
+}
+
 func (a admin) Timeline(_ context.Context, id string) (any, error) {
 	full, entries, err := a.d.core.Timeline.Of(id)
 	if err != nil {
@@ -156,6 +166,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			Options:                      optionsOf(r),
 			ConfigPath:                   r.ConfigPath,
 			ConfigBody:                   r.ConfigBody,
+			SandboxImage:                 r.SandboxImage,
 			Snapshotter:                  r.Snapshotter,
 			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices,
 			PodAnnotations:               r.PodAnnotations,
@@ -208,6 +219,17 @@ func handlerSnapshotters(runtimes map[string]config.Runtime) []string {
 	for _, r := range runtimes {
 		if r.Snapshotter != "" && !slices.Contains(names, r.Snapshotter) {
 			names = append(names, r.Snapshotter)
+		}
+	}
+	return names
+}
+
+// sandboxImages are the images that the pause processes of handlers come from.
+func sandboxImages(runtimes map[string]config.Runtime) []string {
+	var names []string
+	for _, r := range runtimes {
+		if r.SandboxImage != "" {
+			names = append(names, r.SandboxImage)
 		}
 	}
 	return names

@@ -31,8 +31,10 @@ type Backend interface {
 	List(ctx context.Context) ([]Stored, error)
 	// Get reads one name; ErrNotFound.
 	Get(ctx context.Context, name string) (Stored, error)
-	// Pull fetches and unpacks ref and stores it under ref. progress is called whenever bytes come.
-	Pull(ctx context.Context, ref string, creds Credentials, progress func()) (Stored, error)
+	// Pull fetches and unpacks ref and stores it under ref.
+	Pull(ctx context.Context, ref string, creds Credentials, w Watch) (Stored, error)
+	// Fetched returns how many bytes of each blob, by its digest, are on this node.
+	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no
 	// name.
 	Import(ctx context.Context, path, ref string) ([]Stored, error)
@@ -58,7 +60,11 @@ type Backend interface {
 type Config struct {
 	PullTimeout   time.Duration // without a byte; 5 min
 	UnpackTimeout time.Duration // of unpacking an image that is there already; 10 min
-	Logger        *slog.Logger
+	// Pinned are the names of images that the garbage collection of the kubelet is to leave: those
+	// that pods need besides the images of their containers. Names that are not references are not
+	// used.
+	Pinned []string
+	Logger *slog.Logger
 }
 
 // Service is the image service. Its methods may be called from any goroutine.
@@ -68,7 +74,10 @@ type Service struct {
 	dirty   chan string // names that changed
 	pulls   flights[pullKey, string]
 	unpacks flights[unpackKey, struct{}]
-	files   *Cache[[2][]byte] // passwd and group by chain ID
+	// progress is that of the pulls in flight.
+	progress progress
+	files    *Cache[[2][]byte] // passwd and group by chain ID
+	pinned   map[string]bool   // by normalized name; never changes
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
 	reading chan struct{}
@@ -93,7 +102,13 @@ func New(b Backend, cfg Config) *Service {
 		cfg:     cfg,
 		dirty:   make(chan string, 1024),
 		files:   NewCache[[2][]byte](maxCachedFiles),
+		pinned:  map[string]bool{},
 		reading: make(chan struct{}, 1),
+	}
+	for _, ref := range cfg.Pinned {
+		if name, err := Normalize(ref); err == nil {
+			s.pinned[name] = true
+		}
 	}
 	s.mu.index = newIndex(nil)
 	return s
@@ -160,6 +175,9 @@ func (s *Service) Refresh(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("list images: %w", err)
 		}
+		for i := range all {
+			all[i].Pinned = all[i].Pinned || s.pinned[all[i].Name]
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.mu.index = newIndex(all)
@@ -173,6 +191,7 @@ func (s *Service) refreshName(ctx context.Context, name string) error {
 		if err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("read image %s: %w", name, err)
 		}
+		st.Pinned = st.Pinned || s.pinned[name]
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil {

@@ -25,7 +25,9 @@ type fake struct {
 	pulls   int
 	creds   Credentials
 	release chan struct{}
-	bytes   func() // calls progress
+	bytes   func() // as of the watch of a pull
+	blobs   []Blob // of each image
+	fetched map[string]int64
 	reads   int
 	file    []byte          // of each image
 	packed  map[string]bool // chain IDs of images that are not unpacked
@@ -67,11 +69,12 @@ func (f *fake) Get(_ context.Context, name string) (Stored, error) {
 	return s, nil
 }
 
-func (f *fake) Pull(ctx context.Context, ref string, c Credentials, progress func()) (Stored, error) {
+func (f *fake) Pull(ctx context.Context, ref string, c Credentials, w Watch) (Stored, error) {
 	f.mu.Lock()
 	f.pulls++
-	f.creds, f.bytes = c, progress
+	f.creds, f.bytes = c, w.Bytes
 	f.mu.Unlock()
+	w.Needs(f.blobs)
 	select {
 	case <-f.release:
 	case <-ctx.Done():
@@ -80,6 +83,8 @@ func (f *fake) Pull(ctx context.Context, ref string, c Credentials, progress fun
 	s := stored(ref, imageID)
 	return s, f.Tag(ctx, s, ref)
 }
+
+func (f *fake) Fetched(context.Context, []Blob) (map[string]int64, error) { return f.fetched, nil }
 
 func (f *fake) Tag(_ context.Context, s Stored, name string) error {
 	f.mu.Lock()

@@ -28,7 +28,7 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 		return "", fmt.Errorf("pull %s: %w", name, err)
 	}
 	id, err := s.pulls.join(ctx, pullKey{name, creds}, func(ctx context.Context, cancel context.CancelCauseFunc) (string, error) {
-		return s.pull(ctx, cancel, name, creds)
+		return s.pull(ctx, cancel, pullKey{name, creds})
 	})
 	if err != nil {
 		return "", fmt.Errorf("pull %s: %w", name, redact(err))
@@ -36,11 +36,16 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 	return id, nil
 }
 
-func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, name string, creds Credentials) (string, error) {
+func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, key pullKey) (string, error) {
 	timeout := fmt.Errorf("no byte came from the registry for %s", s.cfg.PullTimeout)
 	idle := time.AfterFunc(s.cfg.PullTimeout, func() { cancel(timeout) })
 	defer idle.Stop()
-	st, err := s.backend.Pull(ctx, name, creds, func() { idle.Reset(s.cfg.PullTimeout) })
+	needs, end := s.progress.begin(key.ref)
+	defer end()
+	st, err := s.backend.Pull(ctx, key.ref, key.creds, Watch{
+		Bytes: func() { idle.Reset(s.cfg.PullTimeout) },
+		Needs: needs,
+	})
 	if err == nil {
 		err = s.keep(ctx, st)
 	}

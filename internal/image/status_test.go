@@ -138,3 +138,43 @@ func TestUsageOfImagesAndOfContainersIsApart(t *testing.T) {
 		}
 	})
 }
+
+// The garbage collection of the kubelet leaves what is pinned. As CRI has it, somebody who asks for
+// the removal of a pinned image gets it.
+func TestTheImageOfSandboxesIsPinned(t *testing.T) {
+	f := newFake()
+	s := New(f, Config{Logger: slog.New(slog.DiscardHandler), Pinned: []string{"pause", "not a reference"}})
+	pinned := func() (ids []string) {
+		t.Helper()
+		list, err := s.List(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range list {
+			if i.GetPinned() {
+				ids = append(ids, i.GetId())
+			}
+		}
+		return ids
+	}
+	const other = "sha256:other"
+	_ = f.Tag(t.Context(), stored("docker.io/library/app:1", other), "docker.io/library/app:1")
+	if err := s.Refresh(t.Context()); err != nil || len(pinned()) != 0 {
+		t.Fatalf("pinned: %q %v", pinned(), err)
+	}
+	if err := s.keep(t.Context(), stored("docker.io/library/pause:latest", imageID)); err != nil {
+		t.Fatal(err)
+	}
+	if got := pinned(); len(got) != 1 || got[0] != imageID {
+		t.Errorf("pinned when it came: %q", got)
+	}
+	if err := s.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := pinned(); len(got) != 1 || got[0] != imageID {
+		t.Errorf("pinned when all are read: %q", got)
+	}
+	if err := s.Remove(t.Context(), "pause"); err != nil || len(pinned()) != 0 {
+		t.Errorf("removed: %q %v", pinned(), err)
+	}
+}

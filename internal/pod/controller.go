@@ -37,6 +37,7 @@ type Controller struct {
 	output    *output
 	specs     *specBuilder
 	volumes   *imageVolumes
+	pauses    *pauses
 	userns    *userNamespaces
 	statuses  *statuses
 	describer *describer
@@ -82,6 +83,7 @@ func New(cfg Config, p Ports) *Controller {
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	c.userns = &userNamespaces{p.Network, p.UserNamespaces}
 	c.volumes = &imageVolumes{p.Runtime, p.Images, p.Files}
+	c.pauses = &pauses{c.volumes, cfg.PauseRootfs}
 	c.specs = &specBuilder{cfg.Host, p.Images, p.Files, c.volumes, c.units, p.Labels, p.Observer}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}

@@ -45,6 +45,9 @@ func (d *describer) sandbox(ctx context.Context, u *unit) (map[string]string, er
 		"runtimeType":        u.handler.Type,
 		"config":             sb.Config,
 	}
+	if sb.Image != nil {
+		info["image"], info["snapshotKey"], info["snapshotter"] = sb.Image.ID, viewKey(u.id, 0), sb.Image.Snapshotter
+	}
 	if st.Network != nil {
 		info["cniResult"] = st.Network.Result
 	}

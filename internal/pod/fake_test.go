@@ -60,6 +60,7 @@ type world struct {
 	devices   Devices
 	owned     int                    // network namespaces that a user namespace owns
 	mapped    int                    // snapshots with the owners of a user namespace
+	pulled    bool                   // the image atRegistry is on the node
 	specs     map[string]*specs.Spec // of containers, by ID
 }
 
@@ -561,14 +562,28 @@ func (f *fakeStdios) Create(logs.Options) (Stdio, error) {
 func (f *fakeStdios) RemoveAll(string) error             { return nil }
 func (f *fakeStdios) Open(o logs.Options) (Stdio, error) { return f.Create(o) }
 
-type fakeImages struct{}
+type fakeImages struct{ *world }
 
-func (fakeImages) Resolve(ref string) (Image, error) {
-	if ref == "absent" {
+func (w fakeImages) Resolve(ref string) (Image, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ref == "absent" || ref == atRegistry && !w.pulled {
 		return Image{}, errdefs.ErrNotFound
 	}
 	return Image{Checkpoint: ref == "checkpoint", ID: "sha256:1", Ref: ref, ChainID: "sha256:2", Snapshotter: "fake", Config: ocispec.ImageConfig{Cmd: []string{"x"}}}, nil
 }
+
+// atRegistry is an image that is not on the node before it is pulled.
+const atRegistry = "remote"
+
+func (w fakeImages) Pull(ctx context.Context, ref string) error {
+	if err := w.step(ctx, "pull", ref); err != nil {
+		return err
+	}
+	w.set(func() { w.pulled = w.pulled || ref == atRegistry })
+	return nil
+}
+
 func (fakeImages) Name(string) string                                    { return "" }
 func (fakeImages) Unpack(context.Context, Image) error                   { return nil }
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
@@ -620,10 +635,11 @@ func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
 	b.Controller = New(Config{
 		DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"},
-			"shim": {Name: "shim", Type: "shim", Sandboxer: "shim", HostProcess: true}, "vmm": {Name: "vmm", Type: "vmm", Sandboxer: "vmm"}},
+			"imaged": {Name: "imaged", Type: "fake", HostProcess: true, SandboxImage: atRegistry},
+			"shim":   {Name: "shim", Type: "shim", Sandboxer: "shim", HostProcess: true}, "vmm": {Name: "vmm", Type: "vmm", Sandboxer: "vmm"}},
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
 	}, Ports{
-		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{},
+		Runtime: fakeRuntime{w}, Kernel: fakeKernel{w}, Cgroups: fakeCgroups{w}, Network: fakeNetwork{w}, Files: fakeFiles{w}, Stdios: b.stdios, Images: fakeImages{w},
 		Store: fakeStore{w}, Feed: b.feed, Hooks: w.hooks, Devices: w.devices,
 	})
 	w.c = b.Controller

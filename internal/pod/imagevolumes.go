@@ -92,18 +92,30 @@ func (v *imageVolumes) mountOne(ctx context.Context, u *unit, n int, vol state.I
 		Dir:         dir,
 	}
 	view.IDs, _ = spec.UserNamespace(u.pod.sandbox.Config)
-	err = v.runtime.MountImage(ctx, view)
-	if errdefs.IsNotFound(err) { // the image is on this node without its snapshots
-		if err := v.images.Unpack(ctx, Image{ID: vol.ImageID, ChainID: vol.ChainID, Snapshotter: vol.Snapshotter}); err != nil {
-			return "", err
-		}
-		err = v.runtime.MountImage(ctx, view)
+	return dir, v.view(ctx, view, vol.ImageID)
+}
+
+// view makes a view of the image of an ID. The image is unpacked first if it is on this node without
+// its snapshots.
+func (v *imageVolumes) view(ctx context.Context, view ImageView, id string) error {
+	err := v.runtime.MountImage(ctx, view)
+	if !errdefs.IsNotFound(err) {
+		return err
 	}
-	return dir, err
+	if err := v.images.Unpack(ctx, Image{ID: id, ChainID: view.ChainID, Snapshotter: view.Snapshotter}); err != nil {
+		return err
+	}
+	return v.runtime.MountImage(ctx, view)
 }
 
 // release deletes the views of u. They are not mounted any more.
 func (v *imageVolumes) release(ctx context.Context, u *unit) error {
+	if u.isSandbox() {
+		if u.sandbox.Image == nil {
+			return nil
+		}
+		return v.runtime.DeleteSnapshot(ctx, u.sandbox.Image.Snapshotter, viewKey(u.id, 0))
+	}
 	var errs []error
 	for n, vol := range u.container.ImageVolumes {
 		errs = append(errs, absent(v.runtime.DeleteSnapshot(ctx, vol.Snapshotter, viewKey(u.id, n))))

@@ -76,6 +76,9 @@ type Handler struct {
 	Options    Options
 	ConfigPath string
 	ConfigBody string
+	// SandboxImage is the image that the pause process of a sandbox comes from; "" for the built-in
+	// program. It has no effect with a Sandboxer.
+	SandboxImage string
 	// Snapshotter of the containers; "" for the one that images are unpacked into when they come.
 	Snapshotter string
 	// BaseSpec is what the OCI specifications of containers start from; nil for an empty one. It is
@@ -138,8 +141,8 @@ type Runtime interface {
 	PrepareSnapshot(ctx context.Context, l Layer) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
 	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
-	// is deleted (DeleteSnapshot), and mounts it at dir: read-only, nosuid and nodev. ErrNotFound says
-	// that the image is not unpacked.
+	// is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a writable
+	// one is asked for. ErrNotFound says that the image is not unpacked.
 	MountImage(ctx context.Context, v ImageView) error
 
 	// CreateTask makes the task and its process, which does not run the user's program yet.
@@ -195,6 +198,7 @@ type ImageView struct {
 	ChainID     string
 	Dir         string       // to mount it at
 	IDs         spec.UserIDs // as of a Layer
+	Writable    bool         // it takes changes, which are lost with it
 }
 
 // Inventory is everything of ours that containerd has, by ID.
@@ -308,6 +312,9 @@ type Image struct {
 type Images interface {
 	// Resolve finds an image that is on this node; ErrNotFound names the reference.
 	Resolve(ref string) (Image, error)
+	// Pull fetches an image from its registry, and returns once Resolve finds it. Whoever asks at the
+	// same time shares the work.
+	Pull(ctx context.Context, ref string) error
 	// Name is how people call the image of an ID now: its first tag, else its digest reference; "" if
 	// the node has no such image any more. It reads memory alone.
 	Name(id string) string

@@ -32,13 +32,17 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 	}
 	return c.names.join(ctx, sandboxName(config.GetMetadata()), config, func(ctx context.Context, id string) error {
-		return c.runSandbox(ctx, c.planSandbox(id, config, handlerName, h))
+		img, err := c.pauses.plan(ctx, h)
+		if err != nil {
+			return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+		}
+		return c.runSandbox(ctx, c.planSandbox(id, config, handlerName, h, img))
 	})
 }
 
 // planSandbox makes the unit of a sandbox that is about to be made, with all that it may come to
 // hold.
-func (c *Controller) planSandbox(id string, config *runtimeapi.PodSandboxConfig, asked string, h Handler) *unit {
+func (c *Controller) planSandbox(id string, config *runtimeapi.PodSandboxConfig, asked string, h Handler, img *state.SandboxImage) *unit {
 	now := time.Now()
 	sb := state.Sandbox{
 		ID:             id,
@@ -47,11 +51,15 @@ func (c *Controller) planSandbox(id string, config *runtimeapi.PodSandboxConfig,
 		Sandboxer:      h.Sandboxer,
 		CreatedAt:      now,
 		Config:         config,
+		Image:          img,
 	}
 	holds := state.HoldTask | state.HoldContainer | state.HoldSandbox | state.HoldFiles
 	if config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
 		sb.NetNS = c.network.PathFor(id)
 		holds |= state.HoldNetNS | state.HoldNetwork
+	}
+	if img != nil {
+		holds |= state.HoldViews
 	}
 	u := c.make.sandbox(sb, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, h)
 	u.setCompared()
@@ -150,13 +158,16 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 		return err
 	}
 	defer owner.close()
+	pause, err := c.pauses.make(ctx, u)
+	if err != nil {
+		return err
+	}
 	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
 		ID:                           u.id,
 		Config:                       u.sandbox.Config,
 		NetNS:                        u.sandbox.NetNS,
 		UserNS:                       owner.path,
-		PauseRootfs:                  c.cfg.PauseRootfs,
-		PauseArgs:                    []string{"/pause"},
+		Pause:                        pause,
 		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
 		SystemdCgroup:                u.handler.SystemdCgroup,
 		Seccomp:                      loadSeccomp,

@@ -20,17 +20,13 @@ type Sandbox struct {
 	// UserNS is the path of the user namespace that owns the network namespace, for a pod that asks
 	// for one of its own; "" for a new one.
 	UserNS                       string
-	PauseRootfs                  string
-	PauseArgs                    []string
+	Pause                        Pause
 	PrivilegedWithoutHostDevices bool
 	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
 	PodAnnotations               []string // patterns of annotations that are passed through
 	// Seccomp loads a Localhost profile; see ParseSeccomp.
 	Seccomp func(path string) (*specs.LinuxSeccomp, error)
 }
-
-// pauseUser is the user and the group of the pause process.
-const pauseUser = 65535
 
 // pauseShares are the CPU shares of the pause process, which only waits.
 const pauseShares = 2
@@ -45,12 +41,9 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 		return nil, nil, err
 	}
 	s := base(h, nil)
-	s.Root = &specs.Root{Path: in.PauseRootfs, Readonly: true}
-	s.Process.Args = slices.Clone(in.PauseArgs)
-	s.Process.Cwd = "/"
-	s.Process.User = specs.User{UID: pauseUser, GID: pauseUser}
-	s.Process.Capabilities = &specs.LinuxCapabilities{} // the pause process needs none
-	s.Process.NoNewPrivileges = true
+	if err := pauseProcess(s, in.Pause); err != nil {
+		return nil, nil, err
+	}
 	s.Hostname = cfg.GetHostname()
 	s.Mounts = defaultMounts(false)[:2] // an OCI runtime needs /proc and /dev, the pause process neither
 	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = defaultMasked(), defaultReadonly()
@@ -60,7 +53,8 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	}
 	if ids, ok := UserNamespace(cfg); ok {
 		s.Linux.UIDMappings, s.Linux.GIDMappings = ids.mappings()
-		s.Process.User = specs.User{UID: min(pauseUser, ids.UIDs-1), GID: min(pauseUser, ids.GIDs-1)}
+		s.Process.User.UID = min(s.Process.User.UID, ids.UIDs-1)
+		s.Process.User.GID = min(s.Process.User.GID, ids.GIDs-1)
 	}
 	if ns.GetNetwork() == onNode && s.Hostname != "" {
 		return nil, nil, fmt.Errorf("hostname: %q cannot be set on host networking, where the host's name is used: %w", s.Hostname, errdefs.ErrInvalidArgument)
@@ -95,8 +89,8 @@ func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 		return nil, err
 	}
 	if p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault && s.Linux.Seccomp != nil {
-		// The pause program is berth's own, and native: the system calls of other architectures
-		// stay forbidden, and the filter takes a third of the time to build.
+		// A pause program is native: the system calls of other architectures stay forbidden, and the
+		// filter takes a third of the time to build.
 		s.Linux.Seccomp.Architectures = native(s.Linux.Seccomp.Architectures)
 	}
 	if p, err = profile("apparmor", sec.GetApparmor(), "", ""); err != nil {

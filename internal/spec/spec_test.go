@@ -3,8 +3,10 @@
 package spec
 
 import (
+	"slices"
 	"testing"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -34,5 +36,48 @@ func TestTheSandboxGetsWhatItNeeds(t *testing.T) {
 	cfg.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}
 	if s, _, err = ForSandbox(h, Sandbox{ID: "p1", Config: cfg}); err != nil || len(s.Linux.Sysctl) != 0 {
 		t.Errorf("on the host's network: %v %v", s.Linux.Sysctl, err)
+	}
+}
+
+// An image decides what runs in a sandbox, and as whom. It does not get more than the built-in
+// program has.
+func TestASandboxImageDecidesWhatRunsAndNothingElse(t *testing.T) {
+	in := sandboxWith(nil)
+	in.Pause = Pause{
+		Rootfs:    "/layer",
+		ImageName: "pause:1",
+		Image: &ocispec.ImageConfig{
+			Entrypoint: []string{"/hold"},
+			Cmd:        []string{"on"},
+			Env:        []string{"A=b"},
+			WorkingDir: "/w",
+			User:       "holder",
+		},
+		Passwd: []byte("holder:x:7:8::/:\n"),
+	}
+	s, _, err := ForSandbox(host(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.Process
+	if !slices.Equal(p.Args, []string{"/hold", "on"}) || !slices.Equal(p.Env, []string{"A=b"}) || p.Cwd != "/w" || p.User.UID != 7 || p.User.GID != 8 {
+		t.Errorf("%+v", p)
+	}
+	if s.Root.Path != "/layer" || !s.Root.Readonly || !p.NoNewPrivileges || len(p.Capabilities.Bounding) != 0 {
+		t.Errorf("%+v %+v", s.Root, p)
+	}
+	in.Pause.Image.User = ""
+	if s, _, err = ForSandbox(host(), in); err != nil || s.Process.User.UID != pauseUser {
+		t.Errorf("without a user: %+v %v", s.Process.User, err)
+	}
+	for what, cfg := range map[string]ocispec.ImageConfig{
+		"command":     {},
+		"working_dir": {Cmd: []string{"x"}, WorkingDir: "/proc/self/fd/7"},
+		"user":        {Cmd: []string{"x"}, User: "nobody-knows"},
+	} {
+		in.Pause.Image = &cfg
+		_, _, err := ForSandbox(host(), in)
+		refused(t, what, err)
+		refused(t, "sandbox image pause:1", err)
 	}
 }

@@ -23,7 +23,7 @@ const (
 	HoldNetwork                    // what CNI allocated
 	HoldNetNS                      // the pinned network namespace
 	HoldFiles                      // directories and mounts of berth's own
-	HoldViews                      // the views of images that are mounted as volumes
+	HoldViews                      // the views of images that are mounted as volumes, or that a pause process runs from
 
 	holdAll = 1<<iota - 1
 )

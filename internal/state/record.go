@@ -134,6 +134,15 @@ type Sandbox struct {
 	CreatedAt time.Time                    `json:"createdAt"`
 	Config    *runtimeapi.PodSandboxConfig `json:"-"`
 	Raw       []byte                       `json:"config"` // Config on disk, as protobuf
+	// Image is the image that the pause process comes from. It is nil for the built-in program.
+	Image *SandboxImage `json:"image,omitempty"`
+}
+
+// SandboxImage is the image of a pause process. The record has it before the image is mounted.
+type SandboxImage struct {
+	ID          string `json:"id"`
+	ChainID     string `json:"chainID"`
+	Snapshotter string `json:"snapshotter"`
 }
 
 func (c Container) encode() ([]byte, error) {

@@ -3,11 +3,15 @@
 package e2e
 
 import (
+	"crypto/rand"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -145,4 +149,75 @@ func contains(list []string, s string) bool {
 		}
 	}
 	return false
+}
+
+// A pull says in bytes how far it has come, also when the registry stands still.
+func TestAPullSaysHowFarItHasCome(t *testing.T) {
+	node.Both(t, func(t *testing.T, n *node.Node) {
+		release := make(chan struct{})
+		reg := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
+					next.ServeHTTP(w, r)
+					return
+				}
+				answer := httptest.NewRecorder()
+				next.ServeHTTP(answer, r)
+				maps.Copy(w.Header(), answer.Header())
+				w.WriteHeader(answer.Code)
+				if half := answer.Body.Len() / 2; half > 64<<10 { // a layer: the configuration comes before them
+					_, _ = w.Write(answer.Body.Next(half))
+					_ = http.NewResponseController(w).Flush()
+					select {
+					case <-release:
+					case <-r.Context().Done():
+					}
+				}
+				_, _ = w.Write(answer.Body.Bytes())
+			})
+		}))
+		img, err := testimage.Busybox()
+		if err != nil {
+			t.Fatal(err)
+		}
+		padding := make([]byte, 8<<20) // containerd writes a MiB at a time; the other layer is on the node
+		_, _ = rand.Read(padding)
+		layer, err := testimage.Layer(testimage.File{Name: "padding", Mode: 0o600, Body: padding})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if img, err = mutate.AppendLayers(img, layer); err != nil {
+			t.Fatal(err)
+		}
+		size, err := layer.Size()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref := reg.Push("team/app:1", img)
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+			done <- err
+		}()
+		defer func() {
+			close(release)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if p, err := n.PullProgress(t.Context(), ref); err != nil || p != nil {
+				t.Errorf("after the pull: %+v %v", p, err)
+			}
+		}()
+		n.Until("half of what was missing is here", func() bool {
+			p, err := n.PullProgress(t.Context(), ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p == nil || p.Total < size {
+				return false
+			}
+			missing := p.Total - p.Fetched
+			return missing >= size/2 && missing < size && p.Complete > 0 && p.Complete < p.Blobs
+		})
+	})
 }

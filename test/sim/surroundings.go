@@ -156,6 +156,7 @@ func (library) Resolve(ref string) (pod.Image, error) {
 
 func (library) Name(string) string { return image }
 
+func (library) Pull(context.Context, string) error      { return nil }
 func (library) Unpack(context.Context, pod.Image) error { return nil }
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {
 	return nil, nil, nil

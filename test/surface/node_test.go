@@ -268,7 +268,7 @@ func (s *imageStore) Get(_ context.Context, name string) (image.Stored, error) {
 	return st, nil
 }
 
-func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ func()) (image.Stored, error) {
+func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ image.Watch) (image.Stored, error) {
 	return s.put(ref), nil
 }
 
@@ -290,6 +290,9 @@ func (s *imageStore) Delete(_ context.Context, name string) error {
 
 func (s *imageStore) ReadFiles(context.Context, string, int64, ...string) ([][]byte, error) {
 	return nil, errdefs.ErrNotFound
+}
+func (s *imageStore) Fetched(context.Context, []image.Blob) (map[string]int64, error) {
+	return nil, nil
 }
 func (s *imageStore) CopyOut(context.Context, string, string, string) error { return nil }
 func (s *imageStore) Usage(context.Context) (image.Usage, error)            { return image.Usage{}, nil }

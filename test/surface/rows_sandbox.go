@@ -21,7 +21,7 @@ func run(edit func(*runtimeapi.PodSandboxConfig)) *runtimeapi.RunPodSandboxReque
 }
 
 func sandboxRows() []Row {
-	const pauseUser = "the pause process is berth's own program: it always runs as user 65535, and a value that is not an ID is refused"
+	const pauseUser = "the pause process runs as user 65535, or as the user of the configured sandbox image, and a value that is not an ID is refused"
 	return []Row{
 		honoured("RunPodSandboxRequest.config", ""),
 		honoured("RunPodSandboxRequest.runtime_handler", "a handler that is not configured is InvalidArgument", "test/e2e.TestBadInputIsRefusedInWords"),

@@ -112,12 +112,11 @@ func sandboxSpec(h spec.Host, wire []byte) (*specs.Spec, error) {
 		return nil, err
 	}
 	s, _, err := spec.ForSandbox(h, spec.Sandbox{
-		ID:          "p",
-		Config:      req.GetConfig(),
-		NetNS:       "/run/netns/p",
-		PauseRootfs: "/pause",
-		PauseArgs:   []string{"/pause"},
-		Seccomp:     func(string) (*specs.LinuxSeccomp, error) { return nil, errdefs.ErrInvalidArgument },
+		ID:      "p",
+		Config:  req.GetConfig(),
+		NetNS:   "/run/netns/p",
+		Pause:   spec.Pause{Rootfs: "/pause", Args: []string{"/pause"}},
+		Seccomp: func(string) (*specs.LinuxSeccomp, error) { return nil, errdefs.ErrInvalidArgument },
 	})
 	return s, err
 }
