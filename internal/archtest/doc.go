@@ -3,6 +3,6 @@
 // Package archtest keeps the rules of this repository as tests: who may import and call what, how
 // large a type may grow, and that the documents are true. ARCHITECTURE.md has the rules in words.
 //
-// The package reads the source; it runs nothing. A rule that does not hold names the file and says
-// what to do. An exception stands beside the rule it is made of, with its reason.
+// The package reads the source; it runs nothing. A rule that is broken names the file and says
+// what to do. An exception stands beside the rule, with its reason.
 package archtest

@@ -21,9 +21,9 @@ type Registry struct {
 	cache *cdi.Cache
 }
 
-// Open reads the specifications in dirs. A device in a later directory takes the place of one of the
-// same name in an earlier directory. A directory that does not exist, and a file that cannot be read,
-// are not errors here: they are named when a device is not found.
+// Open reads the specifications in dirs. A device in a later directory takes the place of one of
+// the same name in an earlier directory. A directory that does not exist, and a file that cannot be
+// read, are not errors here: they are named when a device is not found.
 func Open(dirs []string) *Registry {
 	// The error is nil, always: see cdi.NewCache.
 	cache, _ := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
@@ -42,8 +42,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// Inject changes s as the devices of the qualified names ask for. ErrNotFound names the devices that
-// do not exist; s is unchanged then.
+// Inject changes s as the devices of the qualified names ask for. ErrNotFound names the devices
+// that do not exist; s is unchanged then.
 func (r *Registry) Inject(s *specs.Spec, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -64,8 +64,8 @@ func (r *Registry) Inject(s *specs.Spec, names []string) error {
 	return nil
 }
 
-// reload reads the specifications again, whether or not a change was noticed. Configuring the cache,
-// with any option, does so in both of its modes; Refresh does not.
+// reload reads the specifications again, whether or not a change was noticed. Configuring the
+// cache, with any option, does so in both of its modes; Refresh does not.
 func (r *Registry) reload() error {
 	if err := r.cache.Configure(cdi.WithSpecDirs(r.dirs...)); err != nil {
 		return fmt.Errorf("read CDI specifications: %w", err)

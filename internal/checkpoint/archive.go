@@ -59,7 +59,8 @@ type shimState struct {
 	Message    string
 }
 
-// describe writes who the container is.
+// describe writes what identifies the container: its names, its image, its specification and its
+// status.
 func (s *Service) describe(ctx context.Context, t pod.Target, st *runtimeapi.ContainerStatus, dir string) error {
 	spec, err := s.cfg.Runtime.Spec(ctx, t.ID)
 	if err != nil {
@@ -115,7 +116,8 @@ func occupied(location string) error {
 }
 
 // publish makes a file at location of what write writes. The file has no name until all of it is on
-// disk, so that a kill leaves nothing, and gets its name only if nothing has it (open(2), O_TMPFILE).
+// disk, so that a kill leaves nothing, and gets its name only if nothing has it (open(2),
+// O_TMPFILE).
 func publish(location string, write func(io.Writer) error) error {
 	dir, err := os.Open(filepath.Dir(location))
 	if err != nil {
@@ -151,8 +153,8 @@ func publish(location string, write func(io.Writer) error) error {
 	return nil
 }
 
-// pack writes a tar of the directories and regular files in dir, and of a log; "" for none. It follows
-// no symbolic link in dir.
+// pack writes a tar of the directories and regular files in dir, and of a log; "" for none. It
+// follows no symbolic link in dir.
 func pack(ctx context.Context, w io.Writer, dir, log string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -192,8 +194,8 @@ func pack(ctx context.Context, w io.Writer, dir, log string) error {
 	return nil
 }
 
-// addLog adds the log as it is now. A log that is not there, because it was rotated or removed, is not
-// an error.
+// addLog adds the log as it is now. A log that is not there, because it was rotated or removed, is
+// not an error.
 func addLog(ctx context.Context, out *tar.Writer, path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

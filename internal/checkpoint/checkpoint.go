@@ -27,6 +27,11 @@ const (
 	resumeTimeout = 10 * time.Second
 	// resumeAgain is the pause between two attempts to let containers go on.
 	resumeAgain = time.Second
+	// warnAgain is the least time between two warnings that they do not go on.
+	warnAgain = time.Minute
+	// stopPatience is how long a container that is to be stopped stays frozen if its shim does not
+	// answer. On cgroup v1 nothing ends a process that is frozen.
+	stopPatience = time.Second
 )
 
 // Pods is what is known of containers. Its methods answer from memory.
@@ -52,8 +57,8 @@ type Runtime interface {
 
 // Config is what a Service works on.
 type Config struct {
-	// Dir is a directory of the Service's own, on a disk with room for the memory of a container. It
-	// is made when it is needed.
+	// Dir is a directory of the Service's own, on a disk with room for the memory of a container.
+	// It is made when it is needed.
 	Dir     string
 	Pods    Pods
 	Runtime Runtime
@@ -72,8 +77,8 @@ type Service struct {
 	busy map[string]bool // containers of which a checkpoint is being made
 }
 
-// New makes a Service. Run has to run for it, once the records are restored, to let containers go on
-// that an earlier berth has paused.
+// New makes a Service. Run has to run for it, once the records are restored, to let containers go
+// on that an earlier berth has paused.
 func New(cfg Config) *Service {
 	s := &Service{cfg: cfg, wake: make(chan struct{}, 1), busy: map[string]bool{}}
 	s.wake <- struct{}{}
@@ -82,8 +87,8 @@ func New(cfg Config) *Service {
 
 // Checkpoint writes a checkpoint of a container that runs into a new file. The container goes on.
 // timeout 0 is DefaultTimeout. The error is ErrInvalidArgument for a location that cannot be,
-// ErrAlreadyExists when something is there, ErrFailedPrecondition when the container does not run or
-// CRIU is not installed.
+// ErrAlreadyExists when something is there, ErrFailedPrecondition when the container does not run
+// or CRIU is not installed.
 func (s *Service) Checkpoint(ctx context.Context, id, location string, timeout time.Duration) error {
 	t, err := s.cfg.Pods.Target(id)
 	if err != nil {
@@ -108,6 +113,9 @@ func (s *Service) checkpoint(ctx context.Context, t pod.Target, location string,
 	if !t.Running {
 		return fmt.Errorf("it does not run: %w", errdefs.ErrFailedPrecondition)
 	}
+	if isClosed(t.Stopping) {
+		return errStopped
+	}
 	if !s.enter(t.ID) {
 		return fmt.Errorf("another checkpoint of it is being made: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -125,6 +133,8 @@ func (s *Service) checkpoint(ctx context.Context, t pod.Target, location string,
 		select {
 		case <-t.Ended:
 			end(errEnded)
+		case <-t.Stopping:
+			end(errStopped)
 		case <-ctx.Done():
 		}
 	})
@@ -134,8 +144,8 @@ func (s *Service) checkpoint(ctx context.Context, t pod.Target, location string,
 	if err == nil {
 		err = s.write(ctx, t, dir, location)
 	}
-	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errEnded) {
-		err = errEnded
+	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errEnded) || errors.Is(cause, errStopped)) {
+		err = cause
 	}
 	if _, gone := os.Lstat(dir); gone != nil {
 		return err
@@ -143,8 +153,20 @@ func (s *Service) checkpoint(ctx context.Context, t pod.Target, location string,
 	return errors.Join(err, s.undo(context.WithoutCancel(ctx), t.ID))
 }
 
-// errEnded ends the checkpoint of a container that has ended.
-var errEnded = fmt.Errorf("it has ended meanwhile: %w", errdefs.ErrFailedPrecondition)
+// errEnded ends the checkpoint of a container that has ended, and errStopped of one that is to end.
+var (
+	errEnded   = fmt.Errorf("it has ended meanwhile: %w", errdefs.ErrFailedPrecondition)
+	errStopped = fmt.Errorf("its stop or its removal was asked for: %w", errdefs.ErrFailedPrecondition)
+)
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
 
 // write fills dir and makes the archive of it.
 func (s *Service) write(ctx context.Context, t pod.Target, dir, location string) error {
@@ -186,28 +208,51 @@ func (s *Service) changes(ctx context.Context, t pod.Target, path string) error 
 }
 
 // resume lets a container go on. The shim may not know that it is paused: when the call to pause it is
-// cut off, the OCI runtime is killed, which may have frozen the processes by then.
+// cut off, the OCI runtime is killed, which may have frozen the processes by then. A container that is
+// to be stopped goes on also if its shim does not answer, which may be at work on the checkpoint yet.
 func (s *Service) resume(ctx context.Context, id string) error {
+	t, unknown := s.cfg.Pods.Target(id) // a record that cannot be read does not keep it paused
+	err := s.resumeTask(ctx, id, t.Stopping)
+	if err != nil && !isClosed(t.Stopping) {
+		return err
+	}
+	if unknown != nil && !errdefs.IsNotFound(unknown) {
+		return unknown
+	}
+	if !t.Running || t.Process.Cgroup == "" {
+		return err
+	}
+	return errors.Join(err, s.cfg.Thaw(t.Process.Cgroup))
+}
+
+// resumeTask makes one attempt to resume a task, which is cut short by a stop.
+func (s *Service) resumeTask(ctx context.Context, id string, stopping <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeTimeout)
 	defer cancel()
-	if err := s.cfg.Runtime.ResumeTask(ctx, id); err != nil {
-		return err
-	}
-	t, err := s.cfg.Pods.Target(id)
-	if errdefs.IsNotFound(err) || err == nil && (!t.Running || t.Process.Cgroup == "") {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.cfg.Thaw(t.Process.Cgroup)
+	done := make(chan struct{})
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer close(done)
+	watch.Go(func() {
+		select {
+		case <-stopping:
+		case <-done:
+			return
+		}
+		select {
+		case <-time.After(stopPatience):
+			cancel()
+		case <-done:
+		}
+	})
+	return s.cfg.Runtime.ResumeTask(ctx, id)
 }
 
 // undo lets the container go on, and removes the directory that says that it may be paused. If the
 // container cannot be resumed, the directory stays, and Run tries again.
 func (s *Service) undo(ctx context.Context, id string) error {
 	if err := s.resume(ctx, id); err != nil {
-		return fmt.Errorf("the container stays paused until this succeeds, which berth tries again: %w", err)
+		return fmt.Errorf("the container may stay paused until this succeeds, which berth tries again: %w", err)
 	}
 	if err := os.RemoveAll(filepath.Join(s.cfg.Dir, id)); err != nil {
 		return fmt.Errorf("remove what is left of a checkpoint: %w", err)
@@ -215,16 +260,19 @@ func (s *Service) undo(ctx context.Context, id string) error {
 	return nil
 }
 
-// Run lets the containers go on that a berth which was killed has paused, or for which that failed,
-// and removes what was left of their checkpoints. It tries until it succeeds, and ends with ctx.
+// Run resumes the containers that a berth which was killed had paused, and those that this berth
+// could not resume, and removes what is left of their checkpoints. It tries until it succeeds, and
+// ends with ctx.
 func (s *Service) Run(ctx context.Context) error {
+	var warned time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
 		}
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := s.sweep(ctx); err != nil && ctx.Err() == nil && time.Since(warned) >= warnAgain {
+			warned = time.Now()
 			s.cfg.Logger.Warn("a container may still be paused after a checkpoint", "err", err)
 		}
 		select {
@@ -269,7 +317,8 @@ func (s *Service) enter(id string) bool {
 	return true
 }
 
-// leave is called after undo. What could not be undone is left to Run, which passes over what is busy.
+// leave is called after undo. What could not be undone is left to Run, which passes over what is
+// busy.
 func (s *Service) leave(id string) {
 	s.mu.Lock()
 	delete(s.busy, id)

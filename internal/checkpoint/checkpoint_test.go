@@ -3,7 +3,7 @@
 package checkpoint
 
 import (
-	"archive/tar"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +24,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/state"
+	"berth/test/client"
 )
 
 // node is a containerd with one container, c1, that runs in the pod p1.
@@ -39,23 +40,26 @@ type node struct {
 	service *Service
 	dir     string
 	ended   chan struct{}
+	stop    chan struct{}
 }
 
 func newNode(t *testing.T) *node {
-	ended := make(chan struct{})
+	ended, stop := make(chan struct{}), make(chan struct{})
 	n := &node{
 		ended:  ended,
+		stop:   stop,
 		paused: map[string]bool{},
 		frozen: map[string]bool{},
 		fail:   map[string]error{},
 		hang:   map[string]bool{},
 		target: pod.Target{
-			ID:      "c1",
-			PodID:   "p1",
-			Running: true,
-			Handler: pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
-			Process: state.Process{Cgroup: "/cg/c1"},
-			Ended:   ended,
+			ID:       "c1",
+			PodID:    "p1",
+			Running:  true,
+			Handler:  pod.Handler{Name: "runc", Type: "io.containerd.runc.v2", HostProcess: true},
+			Process:  state.Process{Cgroup: "/cg/c1"},
+			Ended:    ended,
+			Stopping: stop,
 		},
 		dir: t.TempDir(),
 	}
@@ -89,6 +93,11 @@ func (n *node) step(ctx context.Context, what string) error {
 func (n *node) Target(id string) (pod.Target, error) {
 	switch id {
 	case "c1":
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if err := n.fail["target"]; err != nil {
+			return pod.Target{}, err
+		}
 		return n.target, nil
 	case "p1":
 		return pod.Target{ID: "p1", PodID: "p1", Running: true}, nil
@@ -169,31 +178,6 @@ func (n *node) expectNothingLeft(t *testing.T) {
 	}
 }
 
-// files are the contents of a tar, by name.
-func files(t *testing.T, path string) map[string]string {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	all := map[string]string{}
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[h.Name] = string(b)
-	}
-}
-
 func TestACheckpointIsAnArchiveForRootAlone(t *testing.T) {
 	n := newNode(t)
 	n.log = filepath.Join(n.dir, "0.log")
@@ -207,7 +191,7 @@ func TestACheckpointIsAnArchiveForRootAlone(t *testing.T) {
 	if st, err := os.Lstat(location); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v %v", st.Mode(), err)
 	}
-	got := files(t, location)
+	got := client.Archive(t, location)
 	for name, want := range map[string]string{
 		"checkpoint/pages-1.img": "memory",
 		"dump.log":               "dumped",
@@ -298,7 +282,8 @@ func TestCheckpointsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Whatever step fails, the container goes on and nothing is left, and the error is that of the step.
+// PROPERTIES 28: whatever step fails, the container goes on and nothing is left, and the error is
+// that of the step.
 func TestACheckpointThatFailsLeavesNothing(t *testing.T) {
 	for _, step := range []string{"spec", "pause", "checkpoint", "changes"} {
 		n := newNode(t)
@@ -343,6 +328,59 @@ func TestACheckpointIsBounded(t *testing.T) {
 	})
 }
 
+// On cgroup v1 a process that is frozen does not end, whatever signal it gets: a stop waited until the
+// checkpoint had ended. PROPERTIES 1.
+func TestAStopEndsACheckpoint(t *testing.T) {
+	for _, shimHangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.frozen["/cg/c1"] = true
+			n.hang["checkpoint"], n.hang["resume"] = true, shimHangs
+			location := filepath.Join(n.dir, "c1.tar")
+			first := make(chan error, 1)
+			began := time.Now()
+			go func() { first <- n.service.Checkpoint(t.Context(), "c1", location, 0) }()
+			synctest.Wait()
+			close(n.stop)
+			err := <-first
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stop") {
+				t.Errorf("the shim hangs: %v: %v", shimHangs, err)
+			}
+			if took := time.Since(began); took > stopPatience || len(n.frozen) > 0 {
+				t.Errorf("the shim hangs: %v: after %v these are frozen: %v", shimHangs, took, n.frozen)
+			}
+			if !shimHangs {
+				n.expectNothingLeft(t)
+			}
+			// None is begun while the stop is in flight.
+			n.mu.Lock()
+			n.did = nil
+			n.mu.Unlock()
+			if err := n.service.Checkpoint(t.Context(), "c1", location, 0); !errdefs.IsFailedPrecondition(err) || slices.Contains(n.did, "pause") {
+				t.Errorf("the shim hangs: %v: %v, %q", shimHangs, err, n.did)
+			}
+		})
+	}
+}
+
+// A stop that is asked for while the container is resumed does not wait for the shim either.
+func TestAStopEndsTheWaitForAResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.frozen["/cg/c1"] = true
+		n.fail["checkpoint"], n.hang["resume"] = errdefs.ErrUnavailable, true
+		first := make(chan error, 1)
+		began := time.Now()
+		go func() { first <- n.service.Checkpoint(t.Context(), "c1", filepath.Join(n.dir, "c1.tar"), 0) }()
+		time.Sleep(2 * time.Second)
+		close(n.stop)
+		err := <-first
+		if took := time.Since(began); took > 2*time.Second+stopPatience || len(n.frozen) > 0 {
+			t.Errorf("after %v these are frozen: %v; %v", took, n.frozen, err)
+		}
+	})
+}
+
 // A call to pause the container that is cut off has frozen its processes, and the shim does not know.
 func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
 	n := newNode(t)
@@ -370,8 +408,30 @@ func TestAContainerThatIsPausedAlreadyStaysPaused(t *testing.T) {
 	n.expectNothingLeft(t)
 }
 
-// berth is killed while the container is paused: the next berth lets it go on, and tries until it
-// can.
+// A shim that hangs was a line in the log every second. PROPERTIES 12.
+func TestAContainerThatStaysPausedDoesNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		if err := os.MkdirAll(filepath.Join(n.dir, "checkpoints", "c1"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n.fail["resume"] = errdefs.ErrUnavailable
+		var log bytes.Buffer
+		n.service.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = n.service.Run(ctx) })
+		time.Sleep(10*time.Minute - time.Second)
+		cancel()
+		wg.Wait()
+		if lines, tries := bytes.Count(log.Bytes(), []byte("level=WARN")), len(n.did); lines != 10 || tries < 500 {
+			t.Errorf("%d lines for %d attempts in ten minutes", lines, tries)
+		}
+	})
+}
+
+// PROPERTIES 28: berth is killed while the container is paused: the next berth lets it go on, and
+// tries until it can.
 func TestAContainerIsNotLeftPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -379,7 +439,7 @@ func TestAContainerIsNotLeftPaused(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.paused["c1"] = true
-		n.fail["resume"] = errdefs.ErrUnavailable
+		n.fail["resume"], n.fail["target"] = errdefs.ErrUnavailable, errdefs.ErrFailedPrecondition // its record is damaged
 		n.start()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -390,6 +450,13 @@ func TestAContainerIsNotLeftPaused(t *testing.T) {
 			t.Error("it goes on, although nobody could resume it")
 		}
 		delete(n.fail, "resume")
+		n.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		n.mu.Lock()
+		if n.paused["c1"] {
+			t.Error("it stays paused because its record is damaged")
+		}
+		delete(n.fail, "target")
 		n.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		n.expectNothingLeft(t)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint writes checkpoints of containers that run: the state of their processes, as CRIU
-// dumps it, what they changed in their root filesystem, and who they are, in one archive.
+// Package checkpoint writes checkpoints of containers that run: the state of their processes, as
+// CRIU dumps it, what they changed in their root filesystem, and the container's description, in
+// one archive.
 //
 // # The archive
 //
@@ -24,14 +25,14 @@
 //   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It is a
 //     new file that root alone can read. A file, a directory or a symbolic link that has the name
 //     already is an error, and is left alone.
-//   - A checkpoint ends with its timeout, with its caller, and with its container. One checkpoint of a
-//     container is made at a time.
+//   - A checkpoint ends with its timeout, with its caller, with its container, and as soon as a stop or
+//     the removal of the container is asked for. One checkpoint of a container is made at a time.
 //   - Without CRIU the error says so. Nothing is left then.
 //
 // # Never
 //
-// It does not restore. A container is only ever made from an image; an image reference that names an
-// archive of a checkpoint is refused by CreateContainer.
+// It does not restore. A container is only ever made from an image; an image reference that names
+// an archive of a checkpoint is refused by CreateContainer.
 //
 // # To look at it live
 //

@@ -77,17 +77,17 @@ func TestExecHasATerminalThatBehaves(t *testing.T) {
 	p := sitDown(t, 90, 20)
 	done := p.begin(t.Context(), at, "exec", "-it", "nginx", "sh")
 	p.waitRaw(t)
-	p.types(t, "size 90x20\n")
+	p.Type(t, "size 90x20\n")
 	p.screen.until(t, "size 90x20")
-	p.types(t, "\x03rest\n") // Ctrl-C is the command's
+	p.Type(t, "\x03rest\n") // Ctrl-C is the command's
 	p.screen.until(t, `interrupted "" "rest\n"`)
-	p.resize(t, 70, 30)
+	p.Resize(t, 70, 30)
 	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // only a controlling terminal sends it
 		t.Fatal(err)
 	}
-	p.types(t, "size 70x30\n")
+	p.Type(t, "size 70x30\n")
 	p.screen.until(t, "size 70x30")
-	p.types(t, "exit 7\n")
+	p.Type(t, "exit 7\n")
 	if err := <-done; ExitCode(err) != 7 {
 		t.Errorf("got %v", err)
 	}
@@ -107,9 +107,9 @@ func TestTheTerminalIsRestoredOnEveryWayOut(t *testing.T) {
 	serveStreams(t, f)
 	done := p.begin(t.Context(), at, "exec", "-it", "nginx", "sh")
 	p.waitRaw(t)
-	p.types(t, "a\n")
+	p.Type(t, "a\n")
 	p.screen.until(t, `got "a"`)
-	p.types(t, "lose\n")
+	p.Type(t, "lose\n")
 	if err := <-done; err == nil || p.mode(t) != p.before {
 		t.Errorf("after a lost connection: %v", err)
 	}
@@ -117,7 +117,7 @@ func TestTheTerminalIsRestoredOnEveryWayOut(t *testing.T) {
 		p := sitDown(t, 80, 24)
 		done = p.begin(t.Context(), at, "exec", "-it", "nginx", "sh")
 		p.waitRaw(t)
-		p.types(t, "b\n")
+		p.Type(t, "b\n")
 		p.screen.until(t, `got "b"`)
 		if err := syscall.Kill(os.Getpid(), sig); err != nil {
 			t.Fatal(err)
@@ -138,9 +138,9 @@ func TestAttachDetaches(t *testing.T) {
 	p := sitDown(t, 80, 24)
 	done := p.begin(t.Context(), at, "attach", "nginx")
 	p.waitRaw(t)
-	p.types(t, "hello\n")
+	p.Type(t, "hello\n")
 	p.screen.until(t, `got "hello"`)
-	p.types(t, "\x10\x11")
+	p.Type(t, "\x10\x11")
 	if err := <-done; err != nil || p.mode(t) != p.before {
 		t.Errorf("got %v", err)
 	}

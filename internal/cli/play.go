@@ -174,8 +174,8 @@ func (p *player) play(ctx context.Context) error {
 	return nil
 }
 
-// initialize runs an init container to its end. One that fails is run again if the pod is watched and
-// its restartPolicy is not Never.
+// initialize runs an init container to its end. One that fails is run again if the pod is watched
+// and its restartPolicy is not Never.
 func (p *player) initialize(ctx context.Context, pc manifest.Container) error {
 	var wait restartWait
 	for attempt := uint32(0); ; attempt++ {

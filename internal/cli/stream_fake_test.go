@@ -11,20 +11,20 @@ import (
 	"net"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"berth/test/client"
 )
 
 // codeError is how cri-streaming gets an exit code.
@@ -190,65 +190,18 @@ func (f *fake) ListContainerStats(context.Context, *runtimeapi.ListContainerStat
 
 // person sits at a pseudo terminal.
 type person struct {
-	keyboard *os.File // the side of the person
-	screen   *lines   // what has been shown
-	tty      *os.File // the side of the command
-	before   string   // the mode of the terminal
+	*client.Terminal
+	screen *lines // what has been shown
+	before string // the mode of the terminal
 }
 
 // sitDown makes a pseudo terminal of this size.
 func sitDown(t *testing.T, width, height uint16) *person {
 	t.Helper()
-	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &person{keyboard: keyboard, screen: &lines{}}
-	number := 0
-	p.control(t, func(fd int) (err error) {
-		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-			return err
-		}
-		number, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
-		return err
-	})
-	if p.tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
-		t.Fatal(err)
-	}
-	p.resize(t, width, height)
+	p := &person{screen: &lines{}}
+	p.Terminal = client.OpenTerminal(t, width, height, p.screen)
 	p.before = p.mode(t)
-	read := make(chan struct{})
-	go func() {
-		_, _ = io.Copy(p.screen, keyboard) // until the terminal is closed
-		close(read)
-	}()
-	t.Cleanup(func() {
-		_ = keyboard.Close() // it hangs up on who reads the other side
-		<-read
-		_ = p.tty.Close()
-	})
 	return p
-}
-
-// control calls f without taking the descriptor from Go's poller, as Fd would.
-func (p *person) control(t *testing.T, f func(fd int) error) {
-	t.Helper()
-	raw, err := p.keyboard.SyscallConn()
-	if err == nil {
-		if cerr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); err == nil {
-			err = cerr
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (p *person) resize(t *testing.T, width, height uint16) {
-	t.Helper()
-	p.control(t, func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width})
-	})
 }
 
 // waitRaw waits until the terminal is in raw mode: before, it shows what is typed.
@@ -266,27 +219,20 @@ func (p *person) waitRaw(t *testing.T) {
 // mode is the state of the terminal, to compare.
 func (p *person) mode(t *testing.T) string {
 	t.Helper()
-	st, err := term.GetState(int(p.tty.Fd()))
+	st, err := term.GetState(int(p.TTY.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return fmt.Sprint(*st)
 }
 
-func (p *person) types(t *testing.T, text string) {
-	t.Helper()
-	if _, err := io.WriteString(p.keyboard, text); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // begin runs a command at the terminal.
 func (p *person) begin(ctx context.Context, endpoint string, args ...string) <-chan error {
 	cmd := (&app{patience: defaultPatience}).root()
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
-	cmd.SetIn(p.tty)
-	cmd.SetOut(p.tty)
-	cmd.SetErr(p.tty)
+	cmd.SetIn(p.TTY)
+	cmd.SetOut(p.TTY)
+	cmd.SetErr(p.TTY)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
 	return ended

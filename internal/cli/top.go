@@ -29,6 +29,9 @@ const (
 	clearRest   = "\x1b[J"
 )
 
+// ctrlC is what a terminal in raw mode reads for it.
+const ctrlC = 3
+
 // orders are the orders of top by the key that chooses them.
 var orders = map[byte]struct {
 	title string
@@ -88,8 +91,9 @@ func (t *top) run(ctx context.Context) error {
 	go func() { // it ends with the process: a read of a terminal cannot be ended
 		var b [1]byte
 		for {
-			if n, err := t.in.file.Read(b[:]); n == 0 || err != nil {
-				end()
+			n, err := t.in.file.Read(b[:])
+			if n == 0 || err != nil || b[0] == 'q' || b[0] == ctrlC {
+				end() // also while the service is asked, which may not answer
 				return
 			}
 			select {
@@ -114,7 +118,7 @@ func (t *top) run(ctx context.Context) error {
 	var problem error
 	screen, by := screenSize{80, 24}, byte('c')
 	list, problem = usages(quit, t.client, nil)
-	for {
+	for quit.Err() == nil {
 		title := orders[by]
 		sortUsages(list, title.by)
 		if _, err := io.WriteString(t.out, draw(list, problem, title.title, screen)); err != nil {
@@ -125,11 +129,8 @@ func (t *top) run(ctx context.Context) error {
 			return nil
 		case screen = <-sizes:
 		case k := <-keys:
-			switch _, known := orders[k]; {
-			case known:
+			if _, known := orders[k]; known {
 				by = k
-			case k == 'q' || k == 3: // Ctrl-C
-				return nil
 			}
 		case <-look.C:
 			if fresh, err := usages(quit, t.client, nil); err == nil {
@@ -139,12 +140,13 @@ func (t *top) run(ctx context.Context) error {
 			}
 		}
 	}
+	return nil
 }
 
 type screenSize struct{ width, height int }
 
-// draw returns what makes a terminal show the table: no line is longer than the terminal is wide, and
-// there are not more lines than it has.
+// draw returns what makes a terminal show the table: no line is longer than the terminal is wide,
+// and there are not more lines than it has.
 func draw(list []containerUsage, problem error, sorted string, screen screenSize) string {
 	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 8, 2, ' ', 0)

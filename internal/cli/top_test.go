@@ -4,8 +4,11 @@ package cli
 
 import (
 	"fmt"
+	"net"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -53,10 +56,10 @@ func TestTopSortsAndQuits(t *testing.T) {
 	if first := strings.Index(p.screen.String(), "nginx"); first > strings.Index(p.screen.String(), "cache") {
 		t.Error("it is not sorted by CPU")
 	}
-	p.types(t, "m")
+	p.Type(t, "m")
 	p.screen.until(t, "by memory")
-	p.types(t, "x") // is ignored
-	p.types(t, "q")
+	p.Type(t, "x") // is ignored
+	p.Type(t, "q")
 	if err := <-done; err != nil || p.mode(t) != p.before {
 		t.Errorf("got %v", err)
 	}
@@ -64,6 +67,30 @@ func TestTopSortsAndQuits(t *testing.T) {
 	_, after, _ := strings.Cut(p.screen.String(), "by memory")
 	if strings.Index(after, "nginx") < strings.Index(after, "cache") {
 		t.Errorf("it is not sorted by memory: %q", after)
+	}
+}
+
+// While a service that hangs was asked, neither q nor Ctrl-C was looked at.
+func TestTopQuitsWhileNobodyAnswers(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, key := range []string{"q", "\x03"} {
+		p := sitDown(t, 100, 24)
+		done := p.begin(t.Context(), at, "top")
+		p.screen.until(t, enterScreen)
+		p.Type(t, key)
+		select {
+		case err := <-done:
+			if err != nil || p.mode(t) != p.before {
+				t.Errorf("%q: got %v", key, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%q does not quit", key)
+		}
 	}
 }
 

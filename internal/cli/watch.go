@@ -131,8 +131,8 @@ func (p *player) gone(ctx context.Context, why error) error {
 	return nil
 }
 
-// probe runs the probes of a container until ctx ends. The result is sent then: whether the container
-// was stopped because it is unhealthy.
+// probe runs the probes of a container until ctx ends. The result is sent then: whether the
+// container was stopped because it is unhealthy.
 func (p *player) probe(ctx context.Context, pc manifest.Container, ct played) <-chan bool {
 	result := make(chan bool, 1)
 	go func() {

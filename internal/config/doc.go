@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config is berth's configuration: a TOML file in which every setting is documented where
-// it is declared.
+// Package config is berth's configuration: a TOML file, whose settings are documented where they
+// are declared.
 //
 // # Promises
 //

@@ -8,8 +8,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxChunk is how many bytes of items one message of a stream carries at most; an item that is larger
-// comes by itself. It is far below what any client takes, which is 4 MiB for gRPC's own.
+// maxChunk is how many bytes of items one message of a stream carries at most; an item that is
+// larger comes by itself. It is far below what any client takes, which is 4 MiB for gRPC's own.
 const maxChunk = 1 << 20
 
 // sendChunks streams a list: each item in exactly one message, in order, and no message without an

@@ -26,8 +26,9 @@ func rpcs(d grpc.ServiceDesc) map[string]bool {
 	return all
 }
 
-// PROPERTIES 22: every RPC that cri-api knows is served, or refused by name with a reason. A new one
-// does not compile before somebody decides, because nothing is inherited from the generated answers.
+// PROPERTIES 22: every RPC that cri-api knows is served, or refused by name with a reason. A new
+// one does not compile before somebody decides, because nothing is inherited from the generated
+// answers.
 func TestEveryRPCIsServedOrRefusedWithAReason(t *testing.T) {
 	known := map[string]bool{}
 	for _, service := range []struct {

@@ -32,8 +32,9 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *runtimeapi.
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// UpdatePodSandboxResources records the resources of a pod. The kubelet sends it after it has changed
-// the cgroup of the pod, which is the kubelet's own, so there is nothing to change for berth.
+// UpdatePodSandboxResources records the resources of a pod. The kubelet sends it after it has
+// changed the cgroup of the pod, which is the kubelet's own, so there is nothing to change for
+// berth.
 func (r *Runtime) UpdatePodSandboxResources(_ context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	if err := r.Pods.UpdatePodSandboxResources(req.GetPodSandboxId(), req.GetOverhead(), req.GetResources()); err != nil {
 		return nil, err

@@ -80,8 +80,8 @@ func (c *Containerd) ResumeTask(ctx context.Context, id string) error {
 }
 
 // CheckpointTask has CRIU write the state of the processes of a task into the directory images, and
-// its log into work. The processes are left as they are. ErrFailedPrecondition says that CRIU is not
-// there, or cannot do it.
+// its log into work. The processes are left as they are. ErrFailedPrecondition says that CRIU is
+// not there, or cannot do it.
 func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string) error {
 	opts, err := typeurl.MarshalAnyToProto(&runcoptions.CheckpointOptions{
 		OpenTcp:             true, // the connections end where it is restored; the checkpoint is for looking at
@@ -131,14 +131,14 @@ func reason(work string) string {
 	return ""
 }
 
-// changesLease is how long what a comparison of layers makes in containerd is kept if berth is killed
-// before it has removed it.
+// changesLease is how long what a comparison of layers makes in containerd is kept if berth is
+// killed before it has removed it.
 const changesLease = time.Hour
 
 // WriteChanges writes what a writable layer has changed, as the tar of an image layer.
 func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
-	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was deleted
-	// would stay until it expires.
+	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was
+	// deleted would stay until it expires.
 	detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
 	defer cancel()
 	lease, err := c.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(LabelOwner, c.owner))

@@ -32,8 +32,8 @@ func TestAnImageOfACheckpointIsKnown(t *testing.T) {
 	}
 }
 
-// What the OCI runtime answers gets a code that says whether the request or the state of the container
-// is the reason; what is not an answer keeps its own.
+// What the OCI runtime answers gets a code that says whether the request or the state of the
+// container is the reason; what is not an answer keeps its own.
 func TestRefusal(t *testing.T) {
 	for text, is := range map[string]func(error) bool{
 		"runc did not terminate successfully: exit status 1: unable to set memory limit to 1 (current usage: 2, peak usage: 3)": errdefs.IsFailedPrecondition,

@@ -20,13 +20,14 @@
 //
 // # Never
 //
-// It makes no decision about pods, and what it keeps about them can be found again: their shims'
-// processes.
+// It makes no decision about pods. All that it remembers about them is the processes of their
+// shims, which it can find again.
 //
 // # Files
 //
-// ctrd.go and events.go are the connection; objects.go, tasks.go and sandboxer.go the verbs;
-// inventory.go the lists; calls.go bounds what is asked of shims. shims.go, processes.go, orphan.go
-// and bundle.go end what a task has left. cleanup.go makes deletions faster. images.go and views.go
-// are the image store.
+// ctrd.go and events.go are the connection. objects.go, tasks.go, exec.go, update.go, checkpoint.go
+// and sandboxer.go are the verbs, and inventory.go has the lists. calls.go bounds what is asked of
+// shims. shims.go, processes.go, orphan.go and bundle.go end what a task has left. cleanup.go makes
+// deletions faster. images.go, pull.go, bounded.go, views.go, imageroot.go and usage.go are the
+// image store.
 package ctrd

@@ -141,6 +141,6 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 
 // guessed reports whether a code on the stream may be containerd's own invention. When a shim has
 // died, containerd cleans up after it and publishes 137 (or 255, when that fails), whatever the
-// process ended with, and nothing in the event distinguishes that from what a shim has measured. What a living
-// shim has measured it also answers to a wait and to a question about the task.
+// process ended with, and nothing in the event distinguishes that from what a shim has measured.
+// What a living shim has measured it also answers to a wait and to a question about the task.
 func guessed(code uint32) bool { return code == 128+uint32(unix.SIGKILL) || code == exit.CodeUnknown }

@@ -209,8 +209,8 @@ func (c *Containerd) MountImage(ctx context.Context, v pod.ImageView) error {
 	return nil
 }
 
-// SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process or
-// in another containerd's ends when ctx ends.
+// SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process
+// or in another containerd's ends when ctx ends.
 func (c *Containerd) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
 	u, err := c.client.SnapshotService(snapshotter).Usage(ns(ctx), key)
 	if err != nil {

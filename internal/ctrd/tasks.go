@@ -71,11 +71,11 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	return resp.Pid, nil
 }
 
-// cutOff reports whether a container's task may not have been made because of an earlier call that was
-// cut off. The shim may have carried that out all the same, so that the task exists. Or containerd is
-// still undoing it: then the bundle is in the way, or the new one is removed instead, which containerd
-// reports as an error of a file in it. What the OCI runtime reports is about the call itself. A pod's own
-// task has an ID that was never used before.
+// cutOff reports whether a container's task may not have been made because of an earlier call that
+// was cut off. The shim may have carried that out all the same, so that the task exists. Or
+// containerd is still undoing it: then the bundle is in the way, or the new one is removed instead,
+// which containerd reports as an error of a file in it. What the OCI runtime reports is about the
+// call itself. A pod's own task has an ID that was never used before.
 func cutOff(r pod.TaskRequest, err error) bool {
 	if err == nil || r.SnapshotKey == "" {
 		return false

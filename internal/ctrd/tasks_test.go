@@ -16,8 +16,8 @@ import (
 	"berth/internal/pod"
 )
 
-// A start that kill -9 cut off was carried out by the shim all the same. The start that was asked for again
-// failed, since the task existed, or took the end of the first task for its own.
+// A start that kill -9 cut off was carried out by the shim all the same. The start that was asked
+// for again failed, since the task existed, or took the end of the first task for its own.
 func TestATaskThatACutOffCallMadeIsTakenBack(t *testing.T) {
 	f := &fake{}
 	f.add("pod", "", false)

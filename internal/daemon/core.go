@@ -41,7 +41,8 @@ type Ports struct {
 	Load func() (state.Loaded, error)
 	// Restored is called once everything that runs is watched again. It may be nil.
 	Restored func()
-	// Removed is called with the ID of what has no record any more. It must not block, and may be nil.
+	// Removed is called with the ID of what has no record any more. It must not block, and may be
+	// nil.
 	Removed func(id string)
 	// Sweep is called on each connection, to give back what a kill left with containerd that no pod
 	// has. It may be nil.

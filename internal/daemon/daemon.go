@@ -285,7 +285,8 @@ func (d *daemon) openPods() error {
 	if l := selinux.Open(); l != nil {
 		host.SELinux, labels = l, l
 	}
-	d.features.host = host
+	runtimes := &ociRuntimes{}
+	d.features.host, d.features.runtimes = host, runtimes
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
 	}
@@ -293,7 +294,7 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
-	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, func(ctx context.Context, snapshotter string) (bool, error) {
+	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, runtimes, func(ctx context.Context, snapshotter string) (bool, error) {
 		return ctrd.MapsOwners(ctx, d.client, snapshotter)
 	})
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)

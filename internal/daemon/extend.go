@@ -16,8 +16,8 @@ import (
 	"berth/internal/version"
 )
 
-// openNRI makes the service of NRI plug-ins, if they are configured, before the controller whose hooks
-// it is.
+// openNRI makes the service of NRI plug-ins, if they are configured, before the controller whose
+// hooks it is.
 func (d *daemon) openNRI() error {
 	c := d.cfg.NRI
 	if !c.Enable {

@@ -3,16 +3,11 @@
 package daemon
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"sync"
-	"time"
 
 	ocifeatures "github.com/opencontainers/runtime-spec/specs-go/features"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -21,9 +16,6 @@ import (
 	"berth/internal/spec"
 )
 
-// probeTimeout bounds the question to one OCI runtime.
-const probeTimeout = 10 * time.Second
-
 // runcType is the type of the handlers whose OCI runtime has the command line of runc.
 const runcType = "io.containerd.runc.v2"
 
@@ -31,7 +23,8 @@ const runcType = "io.containerd.runc.v2"
 // background, once: until a runtime has answered, nothing is advertised for its handlers.
 type features struct {
 	// host is what the kernel can do: a feature is advertised where both can.
-	host spec.Host
+	host     spec.Host
+	runtimes *ociRuntimes
 
 	mu        sync.Mutex
 	byHandler map[string]*ocifeatures.Features
@@ -45,7 +38,7 @@ func (f *features) probe(ctx context.Context, handlers map[string]pod.Handler, r
 		if h.Type != runcType {
 			continue
 		}
-		has, err := ask(ctx, h)
+		has, err := f.runtimes.features(ctx, h)
 		if err != nil {
 			report(name, err)
 			continue
@@ -57,26 +50,6 @@ func (f *features) probe(ctx context.Context, handlers map[string]pod.Handler, r
 		f.byHandler[name] = has
 		f.mu.Unlock()
 	}
-}
-
-// ask runs the command features of the OCI runtime of a handler.
-func ask(ctx context.Context, h pod.Handler) (*ocifeatures.Features, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	binary := ociRuntime(h)
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, binary, "features")
-	cmd.Stderr = &stderr
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("run %s features: %w: %s", binary, err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	var has ocifeatures.Features
-	if err := json.Unmarshal(out, &has); err != nil {
-		return nil, fmt.Errorf("read features of %s: %w", binary, err)
-	}
-	return &has, nil
 }
 
 // ociRuntime is the OCI runtime of a handler of runc's shim.

@@ -82,7 +82,7 @@ type stdios struct {
 // Create makes the stdio of a container.
 func (s *stdios) Create(o logs.Options) (pod.Stdio, error) { return s.add(logs.Create, o) }
 
-// Open takes up the stdio that an earlier berth made.
+// Open continues with the stdio that an earlier berth made.
 func (s *stdios) Open(o logs.Options) (pod.Stdio, error) { return s.add(logs.Open, o) }
 
 func (s *stdios) add(open func(logs.Options) (*logs.Log, error), o logs.Options) (pod.Stdio, error) {

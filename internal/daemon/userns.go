@@ -21,24 +21,26 @@ import (
 const usernsTimeout = 10 * time.Second
 
 // userNamespaces knows which handlers can give pods a user namespace of their own: the OCI runtime
-// has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the owners of the
-// layers. Each handler is asked once, in the background or for the first pod that wants it. A question
-// that got no answer is asked again.
+// has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the owners of
+// the layers. Each handler is asked once, in the background or for the first pod that wants it. A
+// question that got no answer is asked again.
 type userNamespaces struct {
 	handlers    map[string]pod.Handler
 	snapshotter string // of handlers without one of their own
+	runtimes    *ociRuntimes
 	mapsOwners  func(ctx context.Context, snapshotter string) (bool, error)
 
 	mu       sync.Mutex
 	answered map[string]error // by handler; nil: it can
 }
 
-func newUserNamespaces(handlers map[string]pod.Handler, snapshotter string,
+func newUserNamespaces(handlers map[string]pod.Handler, snapshotter string, runtimes *ociRuntimes,
 	mapsOwners func(ctx context.Context, snapshotter string) (bool, error),
 ) *userNamespaces {
 	return &userNamespaces{
 		handlers:    handlers,
 		snapshotter: snapshotter,
+		runtimes:    runtimes,
 		mapsOwners:  mapsOwners,
 		answered:    map[string]error{},
 	}
@@ -53,7 +55,7 @@ func (u *userNamespaces) probe(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// known reports whether a handler is known to be able. It does not wait.
+// known reports whether a handler is known to make user namespaces. It does not wait.
 func (u *userNamespaces) known(handler string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -85,7 +87,7 @@ func (u *userNamespaces) ask(ctx context.Context, h pod.Handler) error {
 	if h.Sandboxer != "" || !h.HostProcess || h.Options != pod.OptionsRunc {
 		return fmt.Errorf("only handlers of runc's shim, without a sandboxer, can make them: %w", errdefs.ErrNotImplemented)
 	}
-	has, err := ask(ctx, h)
+	has, err := u.runtimes.features(ctx, h)
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 	"berth/internal/pod"
 )
 
-// What is advertised is what the runtime, the snapshotter and the kernel can do together, and an answer
-// that could not be had is asked for again.
+// What is advertised is what the runtime, the snapshotter and the kernel can do together, and an
+// answer that could not be had is asked for again.
 func TestUserNamespacesAreThereWhereEverythingMapsOwners(t *testing.T) {
 	dir := t.TempDir()
 	runc := func(name, says string) string {
@@ -41,7 +41,7 @@ func TestUserNamespacesAreThereWhereEverythingMapsOwners(t *testing.T) {
 		"none":   handler(runc("none", "echo no such command >&2; exit 1")),
 		"native": native,
 		"vm":     vm,
-	}, "overlayfs", func(_ context.Context, snapshotter string) (bool, error) { return snapshotter == "overlayfs", down })
+	}, "overlayfs", &ociRuntimes{}, func(_ context.Context, snapshotter string) (bool, error) { return snapshotter == "overlayfs", down })
 	down = errors.New("containerd is away")
 	if err := u.check(t.Context(), "can"); !errors.Is(err, down) || u.known("can") {
 		t.Error(err)

@@ -4,32 +4,31 @@
 //
 // # What it is for
 //
-// A node without a containerd of its own: one process, one data directory. Start
-// opens the directories and returns a Server; Server.Client is an ordinary
-// containerd client whose services are plain function calls in this process.
-// What it does not find there (the sandbox controllers, the version and health
-// services) goes through the server's own unix socket, so that every method of
-// the client works. The in-memory services read the namespace from the context
-// of each call: wrap it with namespaces.WithNamespace(ctx, embed.Namespace).
+// A node without a containerd of its own: one process, one data directory. Start opens the
+// directories and returns a Server; Server.Client is an ordinary containerd client whose services
+// are plain function calls in this process. What it does not find there (the sandbox controllers,
+// the version and health services) goes through the server's own unix socket, so that every method
+// of the client works. The in-memory services read the namespace from the context of each call:
+// wrap it with namespaces.WithNamespace(ctx, embed.Namespace).
 //
 // # What it promises
 //
-//   - Only the parts listed in plugins.go are loaded, whatever else is linked
-//     into the binary: no CRI, restart, NRI or cgroup metrics plug-in. A part
-//     that cannot be loaded fails Start; none is skipped in silence.
-//   - Stop and a crash leave shims and containers alive. The next Start on the
-//     same directories finds them again.
-//   - A shim that does not answer delays Start by a fifth of a second, and its tasks live on. Containerd
-//     gets them when the shim answers; until then Server.SetAside names them. Sandboxes of containerd's
-//     own sandbox controller are not covered: it waits five seconds for each whose shim hangs.
-//   - Two servers never share a directory: the second Start fails at once with
-//     an error that names the directory and the process that holds it.
-//   - A Start that fails gives back all that it opened.
-//   - Root is 0700, State is 0711 (user-namespaced containers must be able to
-//     traverse it to their rootfs), the shim socket directory is 0700, and the
-//     API sockets are 0600.
-//   - containerd never ends the process: a fatal error of its API listeners is
-//     logged and reported on Server.Failed.
+//   - Only the parts listed in plugins.go are loaded, whatever else is linked into the binary: no
+//     CRI, restart, NRI or cgroup metrics plug-in. A part that cannot be loaded fails Start; none
+//     is skipped in silence.
+//   - Stop and a crash leave shims and containers alive. The next Start on the same directories
+//     finds them again.
+//   - A shim that does not answer delays Start by a fifth of a second, and its tasks live on.
+//     Containerd gets them when the shim answers; until then Server.SetAside names them. Sandboxes
+//     of containerd's own sandbox controller are not covered: it waits five seconds for each whose
+//     shim hangs.
+//   - Two servers never share a directory: the second Start fails at once with an error that names
+//     the directory and the process that holds it.
+//   - A Start that fails closes all that it opened.
+//   - Root is 0700, State is 0711 (user-namespaced containers must be able to traverse it to their
+//     rootfs), the shim socket directory is 0700, and the API sockets are 0600.
+//   - containerd never ends the process: a fatal error of its API listeners is logged and reported
+//     on Server.Failed.
 //
 // # What it never does
 //
@@ -43,21 +42,18 @@
 //
 // # One at a time
 //
-// containerd keeps plug-in registrations, time-outs and the logger in process-wide
-// variables: only one Server can run in a process. Start, Stop and Start again
-// works. What Stop cannot end, because containerd offers no way to: the
-// connection to each running shim with its two goroutines, two descriptors and
-// log pipe, until that shim ends (closing it would make containerd believe that
-// the shim died, and kill the container), and one idle goroutine of the event
-// exchange. A process that ends after Stop, as berth does, never sees any of it;
-// one that goes on does see the stopped server's own clean-up run once more when
-// such a shim ends: it finds nothing left to do.
+// containerd keeps plug-in registrations, time-outs and the logger in process-wide variables: only
+// one Server can run in a process. Start, Stop and Start again works. What Stop cannot end, because
+// containerd offers no way to: the connection to each running shim with its two goroutines, two
+// descriptors and log pipe, until that shim ends (closing it would make containerd believe that the
+// shim died, and kill the container), and one idle goroutine of the event exchange. A process that
+// ends after Stop, as berth does, never sees any of it; one that goes on does see the stopped
+// server's own clean-up run once more when such a shim ends: it finds nothing left to do.
 //
 // # Logs
 //
-// containerd logs through logrus; BridgeLog sends that to a slog.Logger, levels
-// and fields kept. The shims' own lines are copied by containerd straight to the
-// standard error of the process.
+// containerd logs through logrus; BridgeLog sends that to a slog.Logger, levels and fields kept.
+// The shims' own lines are copied by containerd straight to the standard error of the process.
 //
 // # Looking at it live
 //

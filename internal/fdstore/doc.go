@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fdstore has the service manager (systemd) keep descriptors for the next berth.
+// Package fdstore hands file descriptors to the service manager (systemd), which keeps them for the
+// next berth.
 //
-// A pidfd that somebody holds open still says how its process ended when berth, containerd and the
-// shim are all dead. systemd holds what a service hands over (sd_notify(3), FDSTORE=1) and passes
-// it on when the service is started again (sd_listen_fds(3)).
+// A pidfd that is held open still says how its process ended when berth, containerd and the shim
+// are all dead. systemd holds what a service hands over (sd_notify(3), FDSTORE=1) and passes it on
+// when the service is started again (sd_listen_fds(3)).
 //
 // # Promises
 //
@@ -12,13 +13,13 @@
 //     latest call for each ID counts.
 //   - The manager has at most one descriptor for an ID, and none for an ID that was dropped, once
 //     everything that waits was sent.
-//   - Without a service manager that speaks this protocol everything here does nothing.
+//   - Without a service manager that speaks this protocol, every function here is a no-op.
 //   - What was inherited is closed on exec and taken out of the environment, so that no shim
 //     inherits it.
 //
 // # Never
 //
-// It does not know what the descriptors are.
+// It does not know what the descriptors refer to.
 //
 // # To look at it live
 //

@@ -221,10 +221,10 @@ func (s *Store) close() {
 // firstFD is the first inherited descriptor (SD_LISTEN_FDS_START).
 const firstFD = 3
 
-// Inherited returns the descriptors that the manager passes to this process, which the caller owns. kept
-// are those that an earlier berth left in the store, by ID. sockets are the Unix sockets that listen on
-// behalf of a socket unit (systemd.socket(5)). Everything else is closed. Inherited is to be called once,
-// early: it removes the environment variables that describe the descriptors.
+// Inherited returns the descriptors that the manager passes to this process, which the caller owns.
+// kept are those that an earlier berth left in the store, by ID. sockets are the Unix sockets that
+// listen on behalf of a socket unit (systemd.socket(5)). Everything else is closed. Inherited is to
+// be called once, early: it removes the environment variables that describe the descriptors.
 func Inherited() (kept map[string]int, sockets []int) {
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, k := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {

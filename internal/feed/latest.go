@@ -12,8 +12,8 @@ import (
 // entry is the newest event of a container.
 type entry struct {
 	item
-	// handed is when it was handed to a subscriber that it was new to. It is zero if it never was, and
-	// in a queue.
+	// handed is when it was handed to a subscriber that it was new to. It is zero if it never was,
+	// and in a queue.
 	handed     time.Time
 	prev, next *entry
 }

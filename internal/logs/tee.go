@@ -31,8 +31,8 @@ type tees struct {
 }
 
 // Tee is a copy of a container's output behind its spool: what is in the spool already, and will be
-// in the log whatever becomes of berth. A reader that is slow loses the oldest part of its copy, and
-// holds nobody up.
+// in the log whatever becomes of berth. A reader that is slow loses the oldest part of its copy,
+// and holds nobody up.
 type Tee struct {
 	from *tees
 	wake chan struct{} // holds a value when there may be something to read
@@ -77,9 +77,9 @@ func (a Attachment) Tee() (*Tee, error) {
 	return t, nil
 }
 
-// Next waits for output and returns some of it: of stderr, or else of stdout. lost is how many bytes
-// before it the reader was too slow for. The error is io.EOF once the output has ended or the tee is
-// closed, and everything was returned.
+// Next waits for output and returns some of it: of stderr, or else of stdout. lost is how many
+// bytes before it the reader was too slow for. The error is io.EOF once the output has ended or the
+// tee is closed, and everything was returned.
 func (t *Tee) Next(ctx context.Context) (output []byte, stderr bool, lost int64, err error) {
 	for {
 		t.mu.Lock()

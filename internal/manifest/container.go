@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Attempt returns what WithPodIP returns, for the nth restart of the container: attempts have logs of
-// their own.
+// Attempt returns what WithPodIP returns, for the nth restart of the container: attempts have logs
+// of their own.
 func (c Container) Attempt(ip string, n uint32) *runtimeapi.ContainerConfig {
 	cfg := c.WithPodIP(ip)
 	cfg.Metadata.Attempt = n

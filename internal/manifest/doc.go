@@ -20,6 +20,6 @@
 //
 // # What it never does
 //
-// It does not speak to a runtime, and neither restarts nor probes containers: it completes and checks
-// restartPolicy and the probes for a caller that does (`berth play --watch`).
+// It does not speak to a runtime, and neither restarts nor probes containers: it completes and
+// checks restartPolicy and the probes for a caller that does (`berth play --watch`).
 package manifest

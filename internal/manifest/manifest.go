@@ -37,8 +37,8 @@ type Options struct {
 	// IgnoreUnsupported makes Translate list the fields that berth does not support in
 	// [Plan.Ignored] instead of returning an error.
 	IgnoreUnsupported bool
-	// Watched says that the caller runs the probes of containers. Without it, a probe is a field that
-	// is not supported.
+	// Watched says that the caller runs the probes of containers. Without it, a probe is a field
+	// that is not supported.
 	Watched bool
 }
 

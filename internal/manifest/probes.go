@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Probes are the probes of a container, complete with the defaults of Kubernetes; nil for none. Ports
-// are numbers.
+// Probes are the probes of a container, complete with the defaults of Kubernetes; nil for none.
+// Ports are numbers.
 type Probes struct {
 	Startup   *corev1.Probe
 	Liveness  *corev1.Probe

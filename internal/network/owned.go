@@ -18,10 +18,10 @@ type UserIDs struct {
 	UIDs, GIDs uint32 // how many there are
 }
 
-// CreateOwnedNS makes a network namespace that belongs to a new user namespace, with its loopback up,
-// pinned at path. Root of that user namespace, and nobody else there, may change the network and mount
-// a sysfs. The user namespace lives as long as the network namespace; see Owner. If a namespace is
-// pinned at path already, it is kept.
+// CreateOwnedNS makes a network namespace that belongs to a new user namespace, with its loopback
+// up, pinned at path. Root of that user namespace, and nobody else there, may change the network
+// and mount a sysfs. The user namespace lives as long as the network namespace; see Owner. If a
+// namespace is pinned at path already, it is kept.
 func (n *Network) CreateOwnedNS(ctx context.Context, path string, ids UserIDs) error {
 	return n.createNS(path, func() error {
 		err := pinOwned(path, ids)
@@ -41,9 +41,9 @@ func (n *Network) CreateOwnedNS(ctx context.Context, path string, ids UserIDs) e
 // ownedAttempts is how often a namespace is made whose process ended too early.
 const ownedAttempts = 5
 
-// ended reports whether the process that holds a new namespace ended before the namespace was pinned.
-// The kernel kills the process with the thread that has started it, and Go may end that thread on
-// behalf of anybody: see inThread.
+// ended reports whether the process that holds a new namespace ended before the namespace was
+// pinned. The kernel kills the process with the thread that has started it, and Go may end that
+// thread on behalf of anybody: see inThread.
 func ended(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
 
 // pinOwned makes both namespaces, by a process that does nothing in them, and pins the one of the

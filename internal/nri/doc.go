@@ -10,18 +10,18 @@
 //
 // # Promises
 //
-//   - CreateContainer, StartContainer and RunPodSandbox are relayed while the call is in flight, each
-//     plug-in within a bound. A plug-in that does not answer is disconnected, and the call goes on
-//     without it, unless the plug-in has asked for another policy.
+//   - CreateContainer, StartContainer and RunPodSandbox are relayed while the call is in flight,
+//     each plug-in within a bound. A plug-in that does not answer is disconnected, and the call
+//     goes on without it, unless the plug-in has asked for another policy.
 //   - What a plug-in makes of an OCI specification is checked: see [check]. A refused one fails the
 //     call with the name of what is wrong.
-//   - Ends and removals are relayed afterwards, in their order, by a goroutine of their own: a plug-in
-//     that hangs delays neither an exit nor its release.
-//   - A plug-in that connects gets what there is, and what is being made is in that list or comes as a
-//     call of its own: the adaptation's lock of synchronisation is held over each relay together with
-//     the change of the list.
-//   - Updates and evictions that plug-ins ask for are carried out one after the other, each within a
-//     bound. What waits is bounded, too; what is too much is refused or dropped, and logged.
+//   - Ends and removals are relayed afterwards, in their order, by a goroutine of their own: a
+//     plug-in that hangs delays neither an exit nor its release.
+//   - A plug-in that connects gets what there is, and what is being made is in that list or comes
+//     as a call of its own: the adaptation's lock of synchronisation is held over each relay
+//     together with the change of the list.
+//   - Updates and evictions that plug-ins ask for are carried out one after the other, each within
+//     a bound. What waits is bounded, too; what is too much is refused or dropped, and logged.
 //
 // # Never
 //

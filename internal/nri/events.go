@@ -45,7 +45,8 @@ func (s *Service) later(e event) {
 	}
 }
 
-// deliver relays an event. An error of a plug-in changes nothing: it has happened.
+// deliver relays an event. An error of a plug-in is logged and has no other effect, because the
+// event has already happened.
 func (s *Service) deliver(ctx context.Context, e event) {
 	err := s.relay(ctx, func(ctx context.Context) error {
 		switch e.kind {
@@ -102,11 +103,9 @@ func (s *Service) ask(updates []*api.ContainerUpdate, evictions []*api.Container
 }
 
 func (s *Service) askOne(r request, id string) {
-	if s.asked.full() {
+	if !s.asked.offer(r) {
 		s.cfg.Logger.Warn("NRI plug-ins ask for too much: a request is refused", "container", id, "waiting", maxRequests)
-		return
 	}
-	s.asked.put(r)
 }
 
 func (s *Service) carryOut(ctx context.Context, r request) {

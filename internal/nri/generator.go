@@ -11,7 +11,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// generator changes a specification, in the steps into which NRI's library takes an adjustment apart.
+// generator changes a specification, in the steps into which NRI's library takes an adjustment
+// apart.
 type generator struct{ spec *specs.Spec }
 
 var _ generate.UnderlyingGenerator = (*generator)(nil)

@@ -23,7 +23,8 @@ import (
 
 const (
 	// maxEvents is how many ends and removals may wait for plug-ins. Beyond it the oldest are
-	// dropped: a plug-in that is so slow is disconnected long before, unless it has asked not to be.
+	// dropped: a plug-in that is so slow is disconnected long before, unless it has asked not to
+	// be.
 	maxEvents = 10_000
 	// maxRequests is how many updates and evictions of plug-ins may wait to be carried out.
 	maxRequests = 1000
@@ -45,12 +46,12 @@ type Pods interface {
 type Config struct {
 	// Socket is the path of the socket on which plug-ins register. Root alone may use it.
 	Socket string
-	// PluginDir holds plug-ins that are started with berth, and PluginConfigDir their configurations;
-	// "" for none.
+	// PluginDir holds plug-ins that are started with berth, and PluginConfigDir their
+	// configurations; "" for none.
 	PluginDir       string
 	PluginConfigDir string
-	// RequestTimeout bounds the answer of one plug-in to one request, and RegistrationTimeout the time
-	// between its connection and its registration.
+	// RequestTimeout bounds the answer of one plug-in to one request, and RegistrationTimeout the
+	// time between its connection and its registration.
 	RequestTimeout      time.Duration
 	RegistrationTimeout time.Duration
 	Version             string // berth's
@@ -72,8 +73,8 @@ type Service struct {
 	known   *registry
 	events  *queue[event]
 	asked   *queue[request]
-	// turn is held over each relay. The adaptation relays one request at a time, and does not look at
-	// contexts while it waits for its turn.
+	// turn is held over each relay. The adaptation relays one request at a time, and does not look
+	// at contexts while it waits for its turn.
 	turn chan struct{}
 }
 
@@ -106,8 +107,8 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run serves plug-ins until ctx ends, and returns nil then. The records of pods have to be restored.
-// After an error it may be run again.
+// Run serves plug-ins until ctx ends, and returns nil then. The records of pods have to be
+// restored. After an error it may be run again.
 func (s *Service) Run(ctx context.Context) error {
 	s.restore(ctx)
 	if err := s.plugins.Start(); err != nil {
@@ -131,13 +132,15 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// restore takes up the pods and containers that an earlier berth has left. A specification that
-// cannot be read, because containerd does not answer, leaves the container with what its record says.
+// restore registers the pods and containers that an earlier berth has left. A specification that
+// cannot be read, because containerd does not answer, leaves the container with what its record
+// says.
 func (s *Service) restore(ctx context.Context) {
 	for _, p := range s.cfg.Pods.ListPodSandbox(nil) {
 		t, err := s.cfg.Pods.Target(p.GetId())
 		if err == nil && t.Running {
 			s.known.addPod(podOf(t))
+			s.refreshPod(t.ID)
 		}
 	}
 	for _, c := range s.cfg.Pods.ListContainers(nil) {
@@ -152,11 +155,40 @@ func (s *Service) restore(ctx context.Context) {
 		}
 		ct := containerOf(t, oci)
 		ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, c.GetCreatedAt()
-		if t.Running {
-			ct.State, ct.Pid = api.ContainerState_CONTAINER_RUNNING, t.Process.Pid
-		}
-		s.known.addContainer(ct)
+		s.known.restored(ct)
+		s.refresh(t.ID)
 	}
+}
+
+// refreshPod is refresh for a pod.
+func (s *Service) refreshPod(id string) {
+	t, err := s.cfg.Pods.Target(id)
+	if err != nil {
+		s.known.remove(id)
+	} else if !t.Running {
+		s.known.endPod(id)
+	}
+}
+
+// refresh takes up what became of a container before it was known here: berth serves while the
+// specification is read. From now on the hooks change what is known.
+func (s *Service) refresh(id string) {
+	t, err := s.cfg.Pods.Target(id)
+	if err != nil {
+		s.known.remove(id)
+		return
+	}
+	s.known.change(id, func(c *api.Container) {
+		select {
+		case <-t.Ended:
+			c.State, c.Pid = api.ContainerState_CONTAINER_STOPPED, 0
+			return
+		default:
+		}
+		if t.Running && c.State != api.ContainerState_CONTAINER_STOPPED {
+			c.State, c.Pid = api.ContainerState_CONTAINER_RUNNING, t.Process.Pid
+		}
+	})
 }
 
 // relay makes one request to all plug-ins, and keeps new ones from being synchronised meanwhile.
@@ -231,13 +263,15 @@ func (s *Service) Starting(ctx context.Context, t pod.Target) error {
 
 // Started relays PostStartContainer, later.
 func (s *Service) Started(_ context.Context, t pod.Target) {
-	ct := s.known.change(t.ID, func(c *api.Container) {
+	ct, known := s.known.change(t.ID, func(c *api.Container) {
 		c.Pid, c.StartedAt = t.Process.Pid, time.Now().UnixNano()
 		if c.State != api.ContainerState_CONTAINER_STOPPED { // its end may have been settled first
 			c.State = api.ContainerState_CONTAINER_RUNNING
 		}
 	})
-	s.later(event{kind: started, pod: s.podOf(t), container: ct})
+	if known { // it may have been removed meanwhile
+		s.later(event{kind: started, pod: s.podOf(t), container: ct})
+	}
 }
 
 // Ended relays StopContainer or StopPodSandbox, later.
@@ -249,23 +283,32 @@ func (s *Service) Ended(_ context.Context, t pod.Target, f exit.Fact) error {
 		return nil
 	}
 	first := false
-	ct := s.known.change(t.ID, func(c *api.Container) {
+	ct, known := s.known.change(t.ID, func(c *api.Container) {
 		first = c.State != api.ContainerState_CONTAINER_STOPPED
 		c.State, c.Pid = api.ContainerState_CONTAINER_STOPPED, 0
 		c.FinishedAt, c.ExitCode, c.StatusReason = f.At.UnixNano(), int32(f.ExitCode()), f.Reason() //nolint:gosec // at most 255
 	})
-	if first {
+	if known && first {
 		s.later(event{kind: stopped, pod: s.podOf(t), container: ct})
 	}
 	return nil
 }
 
 // Removed relays RemoveContainer or RemovePodSandbox, later. It is called with the ID of everything
-// whose record was deleted, also of what was not made in the end.
+// whose record was deleted, also of what was not made in the end. Ended may still be on its way:
+// plug-ins are notified of the end first in any case.
 func (s *Service) Removed(id string) {
+	if p := s.known.endPod(id); p != nil {
+		s.later(event{kind: podStopped, pod: p})
+	}
 	p, ct := s.known.remove(id)
 	switch {
 	case ct != nil:
+		if ct.GetState() == api.ContainerState_CONTAINER_RUNNING {
+			ct = proto.Clone(ct).(*api.Container)
+			ct.State, ct.Pid = api.ContainerState_CONTAINER_STOPPED, 0
+			s.later(event{kind: stopped, pod: p, container: ct})
+		}
 		s.later(event{kind: removed, pod: p, container: ct})
 	case p != nil:
 		s.later(event{kind: podRemoved, pod: p})

@@ -75,6 +75,12 @@ func (p *pods) update(_ context.Context, id string, r *runtimeapi.LinuxContainer
 	return nil
 }
 
+func (p *pods) set(t pod.Target) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.targets[t.ID] = t
+}
+
 func (p *pods) note(call string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -409,7 +415,7 @@ func TestAPluginRefuses(t *testing.T) {
 	until(t, "the plug-in forgets the container", func() bool { return p.has("remove c of p") })
 }
 
-// A plug-in that hangs is left behind, and what has happened is not held up by it.
+// PROPERTIES 27: a plug-in that hangs is disconnected, and the calls go on without it.
 func TestAPluginThatHangsIsDisconnected(t *testing.T) {
 	s, _ := start(t, 100*time.Millisecond)
 	hang := make(chan struct{})
@@ -421,8 +427,9 @@ func TestAPluginThatHangsIsDisconnected(t *testing.T) {
 	until(t, "another plug-in is notified", func() bool { return p.has("remove-pod p2 name-p2") })
 }
 
-// A container whose creation was relayed before a plug-in took part, and that was listed after it was
-// synchronised, was known to nobody.
+// PROPERTIES 27: a container that is made while a plug-in connects is reported to it exactly once.
+// A container whose creation was relayed before the plug-in took part, and that was listed after it
+// was synchronised, used to be lost.
 func TestAPluginThatRegistersMeanwhileLosesNothing(t *testing.T) {
 	s, _ := start(t, 10*time.Second)
 	slow := &plugin{hang: map[string]chan struct{}{"create": make(chan struct{})}}
@@ -471,6 +478,7 @@ func TestAPluginThatRegistersMeanwhileLosesNothing(t *testing.T) {
 	}
 }
 
+// PROPERTIES 27: a plug-in that dies delays no call, and is synchronised when it connects again.
 func TestAPluginThatDiesHoldsNothingUp(t *testing.T) {
 	s, _ := start(t, 10*time.Second)
 	p := join(t, s, &plugin{})
@@ -515,9 +523,15 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			dropped++
 		}
 	}
+	if q.offer(10) {
+		t.Error("one more was taken")
+	}
 	first, _ := q.take()
 	if dropped != 7 || first != 7 {
 		t.Errorf("dropped %d; %d is first", dropped, first)
+	}
+	if !q.offer(10) {
+		t.Error("one was refused although there is room")
 	}
 }
 
@@ -535,4 +549,83 @@ func TestAPluginChangesAnUpdate(t *testing.T) {
 	}
 	s.Updated(t.Context(), c, got)
 	until(t, "the plug-in is notified", func() bool { return p.has("update c 5") && p.has("updated c") && pods.called("update other 1") })
+}
+
+// What happened while the specification of a container was read, because berth serves meanwhile, was
+// overwritten: plug-ins were synchronised for ever with a container that had ended.
+func TestWhatHappensDuringARestoreIsKept(t *testing.T) {
+	for what, tt := range map[string]struct {
+		meanwhile func(s *Service, p *pods, c pod.Target)
+		want      string
+	}{
+		"nothing": {func(*Service, *pods, pod.Target) {}, "CONTAINER_RUNNING 7"},
+		"it ends": {func(s *Service, p *pods, c pod.Target) {
+			ended := make(chan struct{})
+			close(ended)
+			c.Running, c.Ended = false, ended
+			p.set(c)
+			_ = s.Ended(t.Context(), c, exit.Fact{ID: c.ID, Code: 1, Measured: true})
+		}, ""},
+		"it is removed": {func(s *Service, p *pods, c pod.Target) {
+			p.mu.Lock()
+			delete(p.targets, c.ID)
+			p.mu.Unlock()
+			s.Removed(c.ID)
+		}, ""},
+		"it starts": {func(s *Service, p *pods, c pod.Target) {
+			c.Process.Pid = 8
+			p.set(c)
+			s.Started(t.Context(), c)
+		}, "CONTAINER_RUNNING 8"},
+	} {
+		s, p := start(t, 10*time.Second)
+		c := container("c", "p")
+		c.Process.Pid = 7
+		p.set(sandbox("p"))
+		p.set(c)
+		s.cfg.Spec = func(context.Context, string) (*specs.Spec, error) {
+			tt.meanwhile(s, p, c)
+			return ociSpec(), nil
+		}
+		s.restore(t.Context())
+		got := ""
+		if _, cts := s.known.all(); len(cts) > 0 {
+			got = fmt.Sprint(cts[0].GetState(), " ", cts[0].GetPid())
+		}
+		if got != tt.want {
+			t.Errorf("%s: plug-ins are synchronised with %q, want %q", what, got, tt.want)
+		}
+	}
+}
+
+// The end of a container and its removal come by different ways. A plug-in was notified of the end
+// after the removal.
+func TestAnEndIsNotReportedAfterTheRemoval(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	p := join(t, s, &plugin{})
+	c := container("c", "p")
+	if err := errors.Join(s.SandboxRun(t.Context(), sandbox("p")), s.AdjustSpec(t.Context(), c, c.Config, ociSpec())); err != nil {
+		t.Fatal(err)
+	}
+	s.Started(t.Context(), c)
+	s.Removed("c")
+	s.Removed("p")
+	if err := errors.Join(s.Ended(t.Context(), c, exit.Fact{ID: "c", Code: 7, Measured: true}), s.Ended(t.Context(), sandbox("p"), exit.Fact{ID: "p"})); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SandboxRun(t.Context(), sandbox("p2")); err != nil {
+		t.Fatal(err)
+	}
+	s.Removed("p2")
+	until(t, "the events before it are delivered", func() bool { return p.has("remove-pod p2 name-p2") })
+	var ends []string
+	for _, g := range p.all() {
+		if strings.HasPrefix(g, "stop") || strings.HasPrefix(g, "remove") {
+			ends = append(ends, g)
+		}
+	}
+	want := []string{"stop c 0", "remove c of p", "stop-pod p", "remove-pod p name-p", "stop-pod p2", "remove-pod p2 name-p2"}
+	if !slices.Equal(ends, want) {
+		t.Errorf("got  %q\nwant %q", ends, want)
+	}
 }

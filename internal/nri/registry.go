@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// registry holds what plug-ins have been asked about or notified of: what a new one is synchronised with.
-// The messages that it returns are not changed any more.
+// registry holds what plug-ins have been asked about or notified of: what a new one is synchronised
+// with. The messages that it returns are not changed any more.
 type registry struct {
 	mu struct {
 		sync.Mutex
@@ -74,17 +74,28 @@ func (r *registry) container(id string) *api.Container {
 	return &api.Container{Id: id}
 }
 
-// change replaces a container by a changed copy, which it returns.
-func (r *registry) change(id string, f func(*api.Container)) *api.Container {
+// restored adds a container that an earlier berth has left, unless it is known.
+func (r *registry) restored(c *api.Container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := &api.Container{Id: id}
-	if old := r.mu.containers[id]; old != nil {
+	if r.mu.containers[c.GetId()] == nil {
+		r.mu.containers[c.GetId()] = c
+	}
+}
+
+// change replaces a container by a changed copy, which it returns. One that is not known has its ID
+// alone, and is not known afterwards either.
+func (r *registry) change(id string, f func(*api.Container)) (c *api.Container, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c = &api.Container{Id: id}
+	old := r.mu.containers[id]
+	if old != nil {
 		c = proto.Clone(old).(*api.Container)
 		r.mu.containers[id] = c
 	}
 	f(c)
-	return c
+	return c, old != nil
 }
 
 // remove forgets a pod, or a container, which it returns with its pod. What was not known is nil.

@@ -49,7 +49,7 @@ func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.Linu
 
 // Updated relays PostUpdateContainer, later. It is called after the resources have been changed.
 func (s *Service) Updated(_ context.Context, t pod.Target, r *runtimeapi.LinuxContainerResources) {
-	ct := s.known.change(t.ID, func(c *api.Container) {
+	ct, _ := s.known.change(t.ID, func(c *api.Container) {
 		if c.GetLinux() != nil {
 			c.Linux.Resources = fromCRI(r)
 		}

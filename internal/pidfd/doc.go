@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pidfd watches the init processes of containers and pod sandboxes through pidfds, and owns
-// the identity of a process. It is the kernel's witness of an exit: it speaks for every runtime
-// whose init is a process of this host, whatever became of the shim or of containerd.
+// the identity of a process. Through it the kernel is a witness of exits, for every runtime whose
+// init is a process of this host, whatever became of the shim or of containerd.
 //
 // # Use
 //
@@ -22,8 +22,8 @@
 //     fact, and no fact follows it.
 //   - Watch, Forget, Signal and Look do not wait for the loop, and the loop does not wait for them
 //     or for the sink, which must not block.
-//   - Descriptors that somebody keeps a copy of (package fdstore) are not a burden: what is not
-//     watched any more does not wake the loop.
+//   - A copy of a descriptor that is kept elsewhere (package fdstore) does not wake the loop once
+//     the process is not watched any more.
 //
 // # Never
 //

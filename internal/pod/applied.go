@@ -11,7 +11,8 @@ import (
 	"berth/internal/state"
 )
 
-// appliedOf is what the record of a container says of its specification, hooks included.
+// appliedOf returns what the record of a container says of its specification, after the hooks have
+// changed it.
 func appliedOf(oci *specs.Spec) *state.Applied {
 	return &state.Applied{User: spec.UserOf(oci), Resources: spec.ResourcesOf(oci)}
 }

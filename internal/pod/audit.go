@@ -12,7 +12,7 @@ import (
 	"berth/internal/exit"
 )
 
-// auditor is the witness that needs nobody to report anything. Every AuditInterval it asks the
+// auditor is the witness that does not depend on any report. Every AuditInterval it asks the
 // kernel about each process that should run, and containerd where the kernel does not know. Every
 // RelistInterval it has everything compared with containerd.
 type auditor struct {

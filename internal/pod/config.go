@@ -35,16 +35,19 @@ type Config struct {
 	BackoffMax     time.Duration // 5 min
 	// SettleRetry is the longest wait between two attempts to settle; 1 s.
 	SettleRetry time.Duration
-	// MeasureTimeout bounds the wait for an exit code once the process is known to have ended; 1.5 s.
+	// MeasureTimeout bounds the wait for an exit code once the process is known to have ended;
+	// 1.5 s.
 	MeasureTimeout time.Duration
 	// DrainTimeout bounds the wait for the log before an exit becomes visible; 250 ms.
 	DrainTimeout time.Duration
-	// LeftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace; 1 s.
+	// LeftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace;
+	// 1 s.
 	LeftoverTimeout time.Duration
-	// CreateTimeout bounds RunPodSandbox, CreateContainer and StartContainer, whatever became of the
-	// caller; 4 min.
+	// CreateTimeout bounds RunPodSandbox, CreateContainer and StartContainer, whatever became of
+	// the caller; 4 min.
 	CreateTimeout time.Duration
-	// UndoTimeout bounds the wait of a failed creation for its undoing, which goes on by itself; 10 s.
+	// UndoTimeout bounds the wait of a failed creation for its undoing, which goes on by itself;
+	// 10 s.
 	UndoTimeout time.Duration
 	// StartGrace is how long a stop lets a start in flight come to its end before it interrupts the
 	// start; 2 s.
@@ -53,7 +56,8 @@ type Config struct {
 	NetworkWait time.Duration
 	// AuditInterval is the time between two audits of the processes; 2 s.
 	AuditInterval time.Duration
-	// RelistInterval is the time between two comparisons with everything that containerd has; 5 min.
+	// RelistInterval is the time between two comparisons with everything that containerd has;
+	// 5 min.
 	RelistInterval time.Duration
 	// UnreachableInterval is the same while a shim does not answer; 15 s.
 	UnreachableInterval time.Duration

@@ -13,8 +13,8 @@ import (
 	"berth/internal/state"
 )
 
-// Controller holds every sandbox and container. What people ask for are its methods; what happens by
-// itself is the work of the types that it puts together. Its methods may be called from any
+// Controller holds every sandbox and container. What people ask for are its methods; what happens
+// by itself is the work of the types that it puts together. Its methods may be called from any
 // goroutine once Restore has returned; Run must be running.
 type Controller struct {
 	cfg     Config
@@ -54,8 +54,8 @@ type Controller struct {
 	auditor   *auditor
 }
 
-// New makes a controller without any unit. Call Restore, run Run, and call Relist on each connection
-// to containerd.
+// New makes a controller without any unit. Call Restore, run Run, and call Relist on each
+// connection to containerd.
 func New(cfg Config, p Ports) *Controller {
 	cfg.defaults()
 	if p.Observer == nil {
@@ -190,11 +190,11 @@ func New(cfg Config, p Ports) *Controller {
 	return c
 }
 
-// Run drives the lanes and the audit until ctx ends, then ends the operations in flight and waits for
-// them. The processes of pods go on.
+// Run drives the lanes and the audit until ctx ends, then ends the operations in flight and waits
+// for them. The processes of pods go on.
 func (c *Controller) Run(ctx context.Context) error {
-	// The lanes end last: the operations in flight wait for them, and an exit that is reported meanwhile
-	// is recorded.
+	// The lanes end last: the operations in flight wait for them, and an exit that is reported
+	// meanwhile is recorded.
 	lanes, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, ctx := errgroup.WithContext(ctx)

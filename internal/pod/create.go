@@ -68,8 +68,8 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	}
 	ctx, done := u.interruptible(ctx)
 	defer done()
-	// Nobody else knows u yet. A removal of the pod may find it from here on, and changes it only once
-	// its record is there.
+	// Nobody else knows u yet. A removal of the pod may find it from here on, and changes it only
+	// once its record is there.
 	_, _ = u.task.tryLock(), u.changing.tryLock()
 	if !c.units.add(u) {
 		return fmt.Errorf("sandbox %s is removed: %w", p.id, errdefs.ErrNotFound)

@@ -13,8 +13,8 @@ import (
 	"berth/internal/spec"
 )
 
-// maxDeviceFiles is how many files a directory of devices may hold, devices or not: a directory such
-// as / is not searched to its end.
+// maxDeviceFiles is how many files a directory of devices may hold, devices or not: a directory
+// such as / is not searched to its end.
 const maxDeviceFiles = 8192
 
 // hostDevices resolves a device node, or the nodes in a directory.

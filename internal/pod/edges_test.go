@@ -74,8 +74,8 @@ func TestRestoredUnitsAreServedBeforeContainerdAnswers(t *testing.T) {
 	})
 }
 
-// PROPERTIES 2 and 17: tasks that nobody but their shims can speak for do not answer. The audit finds
-// the end of a process that the kernel sees all the same.
+// PROPERTIES 2 and 17: tasks that nobody but their shims can speak for do not answer. The audit
+// finds the end of a process that the kernel sees all the same.
 func TestTasksThatDoNotAnswerHideNoExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -342,8 +342,8 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 	})
 }
 
-// A shim does not answer when berth comes back: whether the start that was cut off took effect is found
-// out once it does, long before the next relist.
+// A shim does not answer when berth comes back: whether the start that was cut off took effect is
+// found out once it does, long before the next relist.
 func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -373,8 +373,8 @@ func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
 	})
 }
 
-// The sandbox's process ended between the creation of a container and its start: the namespaces that
-// the spec names by PID may be another process's.
+// The sandbox's process ended between the creation of a container and its start: the namespaces
+// that the spec names by PID may be another process's.
 func TestAContainerIsNotStartedInTheNamespacesOfAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -516,8 +516,8 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 	})
 }
 
-// Package cri encodes what it has listed before only once: lists contain the same message for as long
-// as nothing has changed.
+// Package cri encodes what it has listed before only once: lists contain the same message for as
+// long as nothing has changed.
 func TestListsShareWhatHasNotChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
@@ -541,7 +541,8 @@ func TestListsShareWhatHasNotChanged(t *testing.T) {
 	})
 }
 
-// The kubelet forgets a pod, by its UID, when the sandbox in the event is reported deleted: the event must not name the pod while another sandbox of it lives.
+// The kubelet forgets a pod, by its UID, when the sandbox in the event is reported deleted: the
+// event must not name the pod while another sandbox of it lives.
 func TestTheDeletionOfAnOldSandboxDoesNotNameItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())

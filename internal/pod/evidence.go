@@ -17,8 +17,8 @@ type evidence struct {
 	mu    sync.Mutex
 	since time.Time // of the first fact
 	fact  exit.Fact // the facts that count, merged
-	// hint is what others than the kernel reported while the kernel watches the process. It supplies
-	// the code that the kernel may lack, and nothing else.
+	// hint is what others than the kernel reported while the kernel watches the process. It
+	// supplies the code that the kernel may lack, and nothing else.
 	hint exit.Fact
 	more chan struct{} // closed, and replaced, when fact or hint grow
 
@@ -107,9 +107,9 @@ func (e *evidence) isAbandoned() bool {
 	return e.abandoned != nil
 }
 
-// kill and stop send a signal of berth's own. It counts from before it is sent, because the exit that
-// it causes may be settled before send returns. A signal that could not be delivered does not count:
-// it does not explain an exit.
+// kill and stop send a signal of berth's own. It counts from before it is sent, because the exit
+// that it causes may be settled before send returns. A signal that could not be delivered does not
+// count: it does not explain an exit.
 func (e *evidence) kill(send func() error) error { return e.counted(&e.kills, send) }
 func (e *evidence) stop(send func() error) error { return e.counted(&e.stops, send) }
 

@@ -286,8 +286,8 @@ func (w fakeRuntime) TaskState(ctx context.Context, id string) (TaskState, error
 
 func (w fakeRuntime) Sandboxer(string) Sandboxer { return remote{pauser{w}} }
 
-// remote is a sandboxer of containerd: its sandboxes are not tasks that a list shows, and have a PID
-// once they run.
+// remote is a sandboxer of containerd: its sandboxes are not tasks that a list shows, and have a
+// PID once they run.
 type remote struct{ pauser }
 
 func (r remote) Create(ctx context.Context, req SandboxRequest) (Instance, error) {
@@ -589,8 +589,8 @@ func (fakeImages) Unpack(context.Context, Image) error                   { retur
 func (fakeImages) Files(context.Context, Image) (a, b []byte, err error) { return nil, nil, nil }
 func (fakeImages) CopyOut(context.Context, Image, string, string) error  { return nil }
 
-// fakeStore is the disk. state.Change is opaque; here the order of commits and their failures matter,
-// and the status that was committed last is read from the unit.
+// fakeStore is the disk. state.Change is opaque; here the order of commits and their failures
+// matter, and the status that was committed last is read from the unit.
 type fakeStore struct{ *world }
 
 func (w fakeStore) Commit(changes ...state.Change) error {
@@ -617,7 +617,8 @@ func start(t *testing.T, w *world) *bubble {
 	return startWith(t, w, state.Loaded{})
 }
 
-// restart is a berth that finds the records of an earlier one and has compared them with containerd.
+// restart is a berth that finds the records of an earlier one and has compared them with
+// containerd.
 func restart(t *testing.T, w *world, loaded state.Loaded) *bubble {
 	t.Helper()
 	b := startWith(t, w, loaded)

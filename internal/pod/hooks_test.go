@@ -54,6 +54,7 @@ func (p *plugin) Ended(ctx context.Context, t Target, f exit.Fact) error {
 	return p.note("ended", t)
 }
 
+// PROPERTIES 27: a hook that hangs delays neither the exit nor the release.
 func TestHooksAreCalledInTheirPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -20,9 +20,10 @@ import (
 	"berth/internal/state"
 )
 
-// imageVolumes mounts images into containers. The image is resolved once, before the container is on
-// record, so that the record names what is mounted even when the tag moves on. A view of the image
-// keeps its layers for as long as the container has it, also when the image itself is removed.
+// imageVolumes mounts images into containers. The image is resolved once, before the container is
+// on record, so that the record names what is mounted even when the tag moves on. A view of the
+// image keeps its layers for as long as the container has it, also when the image itself is
+// removed.
 type imageVolumes struct {
 	runtime Runtime
 	images  Images
@@ -34,8 +35,8 @@ const viewMark = "-image-"
 
 func viewKey(id string, n int) string { return id + viewMark + strconv.Itoa(n) }
 
-// viewedBy returns the container that the snapshot with a key belongs to, and whether the snapshot is
-// a view of an image that the container mounts.
+// viewedBy returns the container that the snapshot with a key belongs to, and whether the snapshot
+// is a view of an image that the container mounts.
 func viewedBy(key string) (id string, isView bool) {
 	id, _, isView = strings.Cut(key, viewMark)
 	return id, isView
@@ -122,13 +123,14 @@ func (v *imageVolumes) release(ctx context.Context, u *unit) error {
 	return errors.Join(errs...)
 }
 
-// mountFailed is the error of a mount of an image. The kubelet looks for the name that CRI has for it.
+// mountFailed is the error of a mount of an image. The kubelet looks for the name that CRI has for
+// it.
 func mountFailed(m *runtimeapi.Mount, err error) error {
 	return fmt.Errorf("%w: mount %s: image %s: %w", crierrors.ErrImageVolumeMountFailed, m.GetContainerPath(), m.GetImage().GetImage(), err)
 }
 
-// withImageRefs returns the mounts of a container as its status reports them: a mount of an image says
-// which image that is.
+// withImageRefs returns the mounts of a container as its status reports them: a mount of an image
+// says which image that is.
 func withImageRefs(ct *state.Container) []*runtimeapi.Mount {
 	mounts := ct.Config.GetMounts()
 	if len(ct.ImageVolumes) == 0 {

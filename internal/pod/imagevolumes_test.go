@@ -31,6 +31,7 @@ func withImages(name string, images ...string) *runtimeapi.ContainerConfig {
 	return c
 }
 
+// PROPERTIES 25: a mounted image is in the status, and is unmounted with its container.
 func TestAMountedImageIsReportedAndGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -82,8 +83,8 @@ func TestAMountedImageIsReportedAndGivenBack(t *testing.T) {
 	})
 }
 
-// PROPERTIES 4: whatever step of mounting an image a kill cuts off, the next berth gives back what was
-// made, and the container is not there.
+// PROPERTIES 4: whatever step of mounting an image a kill cuts off, the next berth gives back what
+// was made, and the container is not there.
 func TestNothingIsLeftOfAnImageVolumeThatAKillCutOff(t *testing.T) {
 	for _, step := range []string{"create-snapshot", "create-sandbox", "create-container"} {
 		for _, recorded := range []bool{true, false} { // false: a backup was restored
@@ -135,8 +136,8 @@ func TestAnImageVolumeThatIsNotOnTheNodeIsNamed(t *testing.T) {
 	})
 }
 
-// PROPERTIES 22: what CRI does not allow of a mount of an image is refused, by the name of the field,
-// before anything is recorded.
+// PROPERTIES 22: what CRI does not allow of a mount of an image is refused, by the name of the
+// field, before anything is recorded.
 func TestAMountOfAnImageThatCRIDoesNotAllowIsRefused(t *testing.T) {
 	for field, change := range map[string]func(m *runtimeapi.Mount){
 		"readonly":           func(m *runtimeapi.Mount) { m.Readonly = false },

@@ -33,8 +33,8 @@ const (
 	// Hook is the lane of the hooks that are called after an exit was settled, so that a plug-in
 	// that hangs holds up neither the release nor anything else.
 	Hook Purpose = "hooks"
-	// Change is the lane of changes to a container's resources, so that a shim that hangs in one holds
-	// up nothing else.
+	// Change is the lane of changes to a container's resources, so that a shim that hangs in one
+	// holds up nothing else.
 	Change Purpose = "resources"
 )
 

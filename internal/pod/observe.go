@@ -9,8 +9,8 @@ import (
 	"berth/internal/state"
 )
 
-// witnesses takes the facts that the witnesses report, and owns one of the witnesses: the task, that
-// is containerd's Wait.
+// witnesses takes the facts that the witnesses report, and owns one of the witnesses: the task,
+// that is containerd's Wait.
 type witnesses struct {
 	units     *registry
 	processes *processes
@@ -20,9 +20,9 @@ type witnesses struct {
 	obs       Observer
 }
 
-// report takes a fact about the unit that it names. It never blocks: the fact is merged into what is
-// known and the unit's lane does the rest. Facts about unknown IDs are dropped: exec processes have
-// no unit, nor have containers of other namespaces.
+// report takes a fact about the unit that it names. It never blocks: the fact is merged into what
+// is known and the unit's lane does the rest. Facts about unknown IDs are dropped: exec processes
+// have no unit, nor have containers of other namespaces.
 //
 // Where the kernel watches the process, it alone says that the process ended: a shim that died has
 // containerd's clean-up report 137 for what it is about to kill. What others report then only
@@ -36,8 +36,9 @@ func (w *witnesses) report(f exit.Fact) {
 		return
 	}
 	if u.now().Phase == state.Created && u.process().Pid == 0 {
-		// The container has no process: the fact is about the one of a start that was undone. Nothing is
-		// lost if another start is on its way: a process that ends before it is known fails the start.
+		// The container has no process: the fact is about the one of a start that was undone.
+		// Nothing is lost if another start is on its way: a process that ends before it is known
+		// fails the start.
 		return
 	}
 	w.reportFor(u, f)
@@ -53,7 +54,8 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 			return
 		case processGone:
 			if hint = w.processes.ended(u); hint {
-				// The kernel's own fact is on its way, or here. If it was lost, this one settles the exit.
+				// The kernel's own fact is on its way, or here. If it was lost, this one settles
+				// the exit.
 				u.evidence.add(exit.Fact{ID: u.id, At: f.At, Origin: exit.Kernel}, false)
 			}
 		case processUnknown:
@@ -110,7 +112,7 @@ func taskFact(id string, st TaskState) exit.Fact {
 	return exit.Fact{ID: id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}
 }
 
-// absent turns ErrNotFound into success: what is to be given back is gone.
+// absent turns ErrNotFound into success: what is to be released is gone.
 func absent(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil

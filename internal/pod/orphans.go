@@ -16,9 +16,9 @@ import (
 	"berth/internal/state"
 )
 
-// orphans gives back what is ours outside and has no record. berth's own order of doing things
-// leaves nothing behind; a restored backup does, and so does a call to containerd that berth had
-// given up and that was carried out all the same.
+// orphans removes what berth made outside and has no record. The order in which berth records and
+// makes things leaves no orphans. A restored backup does, and so does a call to containerd that
+// berth had given up and that was carried out all the same.
 type orphans struct {
 	runtime Runtime
 	network Network
@@ -68,7 +68,7 @@ func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]*st
 	}
 }
 
-// collect gathers everything of ours outside, by ID.
+// collect gathers everything outside that berth made, by ID.
 func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan {
 	found := map[string]orphan{}
 	for id := range inv.Orphans {
@@ -115,7 +115,7 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 	return found
 }
 
-// reap gives back what one orphan has. It is attempted by the lane of its ID.
+// reap removes what one orphan has. It is attempted by the lane of its ID.
 func (o *orphans) reap(ctx context.Context, id string) error {
 	o.mu.Lock()
 	what, ok := o.byID[id]

@@ -14,8 +14,8 @@ import (
 	"berth/internal/state"
 )
 
-// output owns the stdio of containers: it makes and reopens it, pumps it into the log and gives it
-// back.
+// output owns the stdio of containers: it makes and reopens it, pumps it into the log and releases
+// it.
 type output struct {
 	stdios  Stdios
 	files   Files
@@ -89,8 +89,8 @@ func (o *output) pump(u *unit, s Stdio) {
 	})
 }
 
-// release gives the stdio of u back. The task is gone, so that nobody writes any more: what is still
-// in the pipes is drained first, within the attempt's time.
+// release releases the stdio of u. The task is gone, so that nobody writes any more: what is
+// still in the pipes is drained first, within the attempt's time.
 func (o *output) release(ctx context.Context, u *unit) error {
 	if err := o.reopen(u); err != nil && !u.now().Removing {
 		return err // there may be output that is not in the log yet
@@ -116,7 +116,7 @@ func (o *output) release(ctx context.Context, u *unit) error {
 	return o.discard(u)
 }
 
-// discard gives the stdio of u back as it is.
+// discard releases the stdio of u as it is, without draining it.
 func (o *output) discard(u *unit) error {
 	s := u.stdio()
 	if s == nil {
@@ -129,7 +129,7 @@ func (o *output) discard(u *unit) error {
 	return nil
 }
 
-// remove takes away whatever stdio of u there is on disk.
+// remove removes the stdio of u that is on disk.
 func (o *output) remove(u *unit) error {
 	if err := o.stdios.RemoveAll(o.files.IO(u.id)); err != nil {
 		return fmt.Errorf("remove stdio: %w", err)

@@ -14,8 +14,8 @@ import (
 // exits of the others need. So a release begins when no exit is being settled and none was reported
 // for a moment, and only some young releases run at once.
 //
-// Everything here is bounded, so that no ID waits for the trouble of another: a release is at most
-// patience late, and it stops to count among the young ones after the same time. A release that
+// Everything here is bounded, so that no ID waits long for another one: a release begins at most
+// patience later, and it ceases to count among the young ones after the same time. A release that
 // somebody waits for, and one that was tried before, begin at once.
 type pacer struct {
 	quiet    time.Duration // without a report, before a release begins

@@ -201,7 +201,8 @@ func TestOOMVerdicts(t *testing.T) {
 	})
 }
 
-// PROPERTIES 11: no event is published before the disk has it. A full disk is tried again, and nothing is lost.
+// PROPERTIES 11: no event is published before the disk has it. A full disk is tried again, and
+// nothing is lost.
 func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

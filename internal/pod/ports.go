@@ -36,9 +36,9 @@ type Ports struct {
 	Feed    Feed
 	// Labels may be nil: the host does not have SELinux.
 	Labels Labels
-	// UserNamespaces returns nil if a handler can give pods a user namespace of their own: its runtime,
-	// its snapshotter and the kernel map owners. Otherwise the error says what is missing. It may be nil:
-	// no handler can.
+	// UserNamespaces returns nil if a handler can give pods a user namespace of their own: its
+	// runtime, its snapshotter and the kernel map owners. Otherwise the error says what is missing.
+	// It may be nil: no handler can.
 	UserNamespaces func(ctx context.Context, handler string) error
 	// Devices may be nil: a container that asks for CDI devices is refused then.
 	Devices Devices
@@ -149,8 +149,8 @@ type Runtime interface {
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
 	StartTask(ctx context.Context, id string) error
 	KillTask(ctx context.Context, id string, sig unix.Signal) error
-	// DeleteTask removes the task and makes sure that nothing of it is left: neither in containerd's
-	// task list nor as a shim.
+	// DeleteTask removes the task and makes sure that nothing of it is left: neither in
+	// containerd's task list nor as a shim.
 	DeleteTask(ctx context.Context, id string) error
 	TaskState(ctx context.Context, id string) (TaskState, error)
 	// WaitTask returns when the task's process ended, with what the shim measured.
@@ -162,8 +162,8 @@ type Runtime interface {
 	Sandboxer(name string) Sandboxer
 
 	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
-	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and left everything as
-	// it was; after any other error but ErrNotFound it may have carried out the change.
+	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and left everything
+	// as it was; after any other error but ErrNotFound it may have carried out the change.
 	UpdateTask(ctx context.Context, id string, r *specs.LinuxResources) error
 
 	// Spec returns the OCI spec of a container object, UpdateSpec replaces it.
@@ -366,8 +366,8 @@ type Hooks interface {
 	// AdjustSpec may change the OCI spec of a container before its object is created. It is called
 	// in CreateContainer; an error fails the creation.
 	AdjustSpec(ctx context.Context, t Target, config *runtimeapi.ContainerConfig, spec *specs.Spec) error
-	// SandboxRun is called when everything of a sandbox is made and runs, before it is READY. An error
-	// undoes the sandbox.
+	// SandboxRun is called when everything of a sandbox is made and runs, before it is READY. An
+	// error undoes the sandbox.
 	SandboxRun(ctx context.Context, t Target) error
 	// Started is called after a container became RUNNING.
 	Started(ctx context.Context, t Target)
@@ -385,7 +385,8 @@ const (
 	RepairedOrphan Repair = "orphan"
 )
 
-// Observer is notified of what happens, for logs, metrics and timelines. Its methods must not block.
+// Observer is notified of what happens, for logs, metrics and timelines. Its methods must not
+// block.
 type Observer interface {
 	// Event is one thing that happened to id. err may be nil.
 	Event(id, what string, err error, fields ...any)

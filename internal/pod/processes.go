@@ -167,8 +167,8 @@ func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Dura
 	}
 }
 
-// readOOM reads the counter of OOM kills of a container that ended. It is called first of all, since
-// the cgroup can vanish with the container: systemd removes a scope once it is empty.
+// readOOM reads the counter of OOM kills of a container that ended. It is called first of all,
+// since the cgroup can vanish with the container: systemd removes a scope once it is empty.
 func (p *processes) readOOM(u *unit, f exit.Fact) {
 	dir := u.process().Cgroup
 	if u.isSandbox() || f.Origin == exit.Start || dir == "" || u.evidence.oomRead() {

@@ -16,8 +16,8 @@ import (
 	"berth/internal/state"
 )
 
-// recovery brings records and the outside together: at boot, after each new connection to
-// containerd, and now and then.
+// recovery reconciles the records with the outside: at boot, after each new connection to
+// containerd, and periodically.
 type recovery struct {
 	cfg       Config
 	make      units
@@ -37,9 +37,9 @@ type recovery struct {
 	restored chan struct{}
 }
 
-// restore takes the records that were loaded, opens what berth itself has of each unit (the log, the
-// pidfd) and publishes the ends that may not have been received. It asks neither containerd nor a
-// shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
+// restore takes the records that were loaded, opens what berth itself has of each unit (the log,
+// the pidfd) and publishes the ends that may not have been received. It asks neither containerd nor
+// a shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
 func (r *recovery) restore(loaded state.Loaded) {
 	for _, d := range loaded.Damaged {
 		r.damaged.add(d)
@@ -70,8 +70,8 @@ func (r *recovery) restore(loaded state.Loaded) {
 			r.publisher.stopped(u)
 		}
 	}
-	// Only now that every unit is known: what is watched may end, and a pod that is being removed would
-	// be forgotten without the containers that are not known yet.
+	// Only now that every unit is known: what is watched may end, and a pod that is being removed
+	// would be forgotten without the containers that are not known yet.
 	for _, u := range r.units.all() {
 		r.open(u)
 	}
@@ -97,8 +97,8 @@ func (r *recovery) add(u *unit) {
 // open opens what berth itself has of u: its log, its SELinux label and its pidfd.
 func (r *recovery) open(u *unit) {
 	if u.now().Phase == state.Creating {
-		// Before anything else is known of it: the end of a process that was made for a creation that was
-		// cut off is not an exit of the unit.
+		// Before anything else is known of it: the end of a process that was made for a creation
+		// that was cut off is not an exit of the unit.
 		r.undo(u)
 	}
 	if err := r.output.reopen(u); err != nil {
@@ -118,8 +118,8 @@ func (r *recovery) open(u *unit) {
 }
 
 // relist compares every unit with everything that containerd has: events may have been lost. It
-// reports whether it is to be done again soon: a shim did not answer, or a unit could not be compared
-// for the first time.
+// reports whether it is to be done again soon: a shim did not answer, or a unit could not be
+// compared for the first time.
 func (r *recovery) relist(ctx context.Context) (soon bool, err error) {
 	before := r.units.statuses()
 	inv, err := r.runtime.Inventory(ctx)
@@ -131,8 +131,8 @@ func (r *recovery) relist(ctx context.Context) (soon bool, err error) {
 	return len(inv.Unreachable) > 0 || slices.ContainsFunc(r.units.all(), func(u *unit) bool { return !u.isCompared() }), nil
 }
 
-// compare decides for each unit and acts. One unit's trouble is its own. A unit whose status is not
-// the one of before any more is left alone: the inventory may be older than what changed it.
+// compare decides for each unit and acts. An error of one unit does not affect the others. A unit
+// whose status has changed since before is left alone: the inventory may be older than the change.
 func (r *recovery) compare(ctx context.Context, inv Inventory, before map[string]*state.Status) {
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -185,7 +185,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		defer u.setCompared()
 	}
 	if do == actionRelease && !st.Removing && due(u, st) == 0 {
-		return // it lies there until somebody removes it: nothing to do, and nothing to log each time
+		return // it stays until a client removes it: there is nothing to do, and nothing to log each time
 	}
 	if do != actionNone {
 		r.obs.Event(u.id, "compared with containerd", nil,

@@ -40,7 +40,8 @@ func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
 	if !u.visible() {
 		return fmt.Errorf("remove sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
 	}
-	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the caller.
+	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the
+	// caller.
 	for _, m := range append(u.containers(), u) {
 		if err := absent(markRemoving(m)); err != nil {
 			return err

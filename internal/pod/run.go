@@ -102,8 +102,8 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 			return err
 		})
 	}
-	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind what
-	// no record names.
+	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind
+	// what no record names.
 	g.Go(func() error { return guard(func() error { return c.makeSandboxProcess(ctx, u) }) })
 	if err := g.Wait(); err != nil {
 		return err
@@ -147,8 +147,8 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	})
 }
 
-// makeSandboxProcess makes the sandbox's files, its object in containerd and the sandbox itself, not
-// yet started.
+// makeSandboxProcess makes the sandbox's files, its object in containerd and the sandbox itself,
+// not yet started.
 func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 	if err := c.makeSandboxFiles(u); err != nil {
 		return err

@@ -84,8 +84,8 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// endAbandoned ends what was made for a start that was given up, so that the container is not EXITED
-// while its program may run after all: the answer to a start can be lost.
+// endAbandoned ends what was made for a start that was given up, so that the container is not
+// EXITED while its program may run after all: the answer to a start can be lost.
 func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 	switch s.processes.observe(u) {
 	case processAlive:
@@ -143,9 +143,9 @@ func (s *settler) correct(u *unit, known exit.Fact) error {
 	return nil
 }
 
-// measure waits, within its bound, for somebody who knows the code and the instant: the kernel after
-// the process was reaped, the shim's event, the shim's answer to a question. It returns what is
-// known then, measured or not.
+// measure waits, within its bound, for somebody who knows the code and the instant: the kernel
+// after the process was reaped, the shim's event, the shim's answer to a question. It returns what
+// is known then, measured or not.
 func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
 	defer cancel()

@@ -100,8 +100,8 @@ func (s *specBuilder) relabel(cfg *runtimeapi.ContainerConfig, label string) err
 	return nil
 }
 
-// targetPID is the process whose PID namespace u asks to join, if it asks for one; 0: that container
-// does not run.
+// targetPID is the process whose PID namespace u asks to join, if it asks for one; 0: that
+// container does not run.
 func (s *specBuilder) targetPID(u *unit) (uint32, error) {
 	ns := u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if ns.GetPid() != runtimeapi.NamespaceMode_TARGET {
@@ -117,8 +117,8 @@ func (s *specBuilder) targetPID(u *unit) (uint32, error) {
 	return runningPID(t, t.now()), nil
 }
 
-// makeVolumes makes a host directory, with the image's content, for each of the image's volumes that
-// the configuration mounts nothing at.
+// makeVolumes makes a host directory, with the image's content, for each of the image's volumes
+// that the configuration mounts nothing at.
 func (s *specBuilder) makeVolumes(ctx context.Context, u *unit, img Image) (map[string]string, error) {
 	mounted := map[string]bool{}
 	for _, m := range u.container.Config.GetMounts() {
@@ -142,8 +142,8 @@ func (s *specBuilder) makeVolumes(ctx context.Context, u *unit, img Image) (map[
 	return made, nil
 }
 
-// loadSeccomp reads a seccomp profile of this host. The path comes from the kubelet, and so from the
-// node's own profiles.
+// loadSeccomp reads a seccomp profile of this host. The path comes from the kubelet, and so from
+// the node's own profiles.
 func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("path is not absolute: %w", errdefs.ErrInvalidArgument)

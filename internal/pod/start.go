@@ -12,9 +12,9 @@ import (
 	"berth/internal/state"
 )
 
-// StartContainer runs the program of a CREATED container. A container that was started already is an
-// error, except for a caller that asks again while the first start is in flight: it waits and gets
-// the same success.
+// StartContainer runs the program of a CREATED container. A container that was started already is
+// an error, except for a caller that asks again while the first start is in flight: it waits and
+// gets the same success.
 func (c *Controller) StartContainer(ctx context.Context, id string) error {
 	u, err := c.units.findContainer(id)
 	if err != nil {
@@ -151,8 +151,8 @@ func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error)
 	if err := c.processes.record(u, proc); err != nil {
 		return proc, err
 	}
-	// The spec names the namespaces of the sandbox's process by its PID. If that process ended before
-	// they were joined, the PID may have been another process's.
+	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
+	// before they were joined, the PID may have been another process's.
 	if o := c.processes.observe(u.pod); o == processGone {
 		return proc, fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
 	}

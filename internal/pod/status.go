@@ -136,8 +136,8 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	return out
 }
 
-// containerItem returns the same message for as long as the status of u and the name of its image are
-// the same.
+// containerItem returns the same message for as long as the status of u and the name of its image
+// are the same.
 func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
 	st, image := u.now(), s.image(u.container)
 	if item := u.item.Load(); item != nil && item.status == st && item.image.GetImage() == image.GetImage() {

@@ -19,10 +19,10 @@ import (
 // errStopRequested ends a creation or a start in flight.
 var errStopRequested = fmt.Errorf("a stop was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// StopContainer asks a container to end, waits for timeout, then kills it, and returns once its exit
-// is settled. Timeout 0 kills at once. Stopping what has ended, or is absent, succeeds. A container
-// that was never started stays CREATED, and can still be started: CRI has no state for a container
-// that may not be.
+// StopContainer asks a container to end, waits for timeout, then kills it, and returns once its
+// exit is settled. Timeout 0 kills at once. Stopping what has ended, or is absent, succeeds. A
+// container that was never started stays CREATED, and can still be started: CRI has no state for a
+// container that may not be.
 func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
 	u, err := c.units.findContainer(id)
 	if errdefs.IsNotFound(err) {
@@ -34,9 +34,9 @@ func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.
 	return c.stopper.stop(ctx, u, timeout)
 }
 
-// StopPodSandbox ends every process of the pod and returns once that is settled and, within a bound,
-// once the network was given back; if that takes longer it goes on by itself. Creations and starts
-// in flight are interrupted. Stopping what is stopped or absent succeeds.
+// StopPodSandbox ends every process of the pod and returns once that is settled and, within a
+// bound, once the network was given back; if that takes longer it goes on by itself. Creations and
+// starts in flight are interrupted. Stopping what is stopped or absent succeeds.
 func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
 	u, err := c.units.findSandbox(id)
 	if errdefs.IsNotFound(err) {
@@ -85,8 +85,8 @@ type stopper struct {
 	obs       Observer
 }
 
-// stop ends the process of u and waits until its exit is settled. Several may stop at the same time:
-// each has its own timeout, and the shortest kills.
+// stop ends the process of u and waits until its exit is settled. Several may stop at the same
+// time: each has its own timeout, and the shortest kills.
 func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) error {
 	switch st := u.now(); {
 	case st.Phase.Ended():
@@ -100,6 +100,7 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 		return s.stopUnstarted(ctx, u, timeout)
 	}
 	s.obs.Event(u.id, "stop requested", nil, "timeout", timeout.String())
+	defer u.stops.begin()()
 	s.lanes.poke(u.id) // a settle that failed is tried now
 	if timeout > 0 {
 		err := u.evidence.stop(func() error { return s.signal(ctx, u, signalNumber(u)) })

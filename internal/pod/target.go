@@ -9,8 +9,8 @@ import (
 	"berth/internal/state"
 )
 
-// Target is what other rooms (exec, attach, port-forward, statistics) need to know of one sandbox or
-// container to work on it.
+// Target is what other rooms (exec, attach, port-forward, statistics) need to know of one sandbox
+// or container to work on it.
 type Target struct {
 	ID      string
 	PodID   string // the sandbox; of a sandbox, its own ID
@@ -26,13 +26,16 @@ type Target struct {
 	CgroupParent string
 	// Snapshotter is where the writable layer of a container is, under the key ID; "" of a sandbox.
 	Snapshotter string
-	// PodConfig is what the pod was asked for with, and Config the container; nil for a sandbox. They
-	// must not be changed.
+	// PodConfig is what the pod was asked for with, and Config the container; nil for a sandbox.
+	// They must not be changed.
 	PodConfig *runtimeapi.PodSandboxConfig
 	Config    *runtimeapi.ContainerConfig
 	IPs       []string // of the pod
 	// Ended is closed once the exit is settled and visible.
 	Ended <-chan struct{}
+	// Stopping is closed while a stop or a removal is in flight: nothing may keep the processes from
+	// running.
+	Stopping <-chan struct{}
 }
 
 // Target describes a sandbox or a container, by its ID or the beginning of one.
@@ -60,6 +63,7 @@ func targetOf(u *unit) Target {
 		Endpoint: u.pod.now().Endpoint,
 		Running:  u.runs(),
 		Ended:    u.settled,
+		Stopping: u.stopping(),
 
 		CgroupParent: u.pod.sandbox.Config.GetLinux().GetCgroupParent(),
 	}

@@ -17,7 +17,7 @@ import (
 	"berth/internal/state"
 )
 
-// teardown gives back what units hold outside berth.
+// teardown releases what units hold outside berth.
 type teardown struct {
 	undoTimeout time.Duration
 	runtime     Runtime
@@ -36,9 +36,9 @@ type teardown struct {
 	obs         Observer
 }
 
-// due is what a unit has to give back now. An exit frees the process's own things. What a person may
-// still want to look at, or the pod's other containers use, goes when the stop or the removal was
-// asked for.
+// due returns what a unit has to release now. After an exit that is what belongs to the process
+// alone. What a person may still want to look at, and what the pod's other containers use, is
+// released once a stop or a removal was asked for.
 func due(u *unit, st *state.Status) state.Hold {
 	if !st.Phase.Ended() && (st.Phase != state.Created || !st.Removing) { // CREATED: it never ran
 		return 0
@@ -56,9 +56,9 @@ func due(u *unit, st *state.Status) state.Hold {
 	return st.Holds & d
 }
 
-// release gives back what is due, in order, and records what is gone. It is attempted by the unit's
-// lane. Each part is idempotent; what fails does not keep later, independent parts from being tried.
-// The error says what remains.
+// release releases what is due, in order, and records what is gone. It is attempted by the unit's
+// lane. Each part is idempotent; what fails does not keep later, independent parts from being
+// tried. The error says what remains.
 func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	if first {
 		defer t.pacer.admit(ctx, u.hurried)()
@@ -145,7 +145,8 @@ func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
 // deleteTask kills the process of u, waits for its end, calls ended with what the shim said about
 // that, and deletes the task. u.task must be held.
 func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, TaskState, error) error) error {
-	// A process that was made and never started is in no record, and waits for ever if nobody ends it.
+	// A process that was made and never started is in no record, and waits for ever if nobody ends
+	// it.
 	if t.processes.observe(u) == processUnreachable {
 		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
 	}
@@ -171,8 +172,8 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	return nil
 }
 
-// lastCode learns the exit code from the shim, if nobody else had it, before the task is deleted and
-// the code with it.
+// lastCode asks the shim for the exit code, if no witness had it, before the code is deleted
+// together with the task.
 func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	if known := u.now().Exit; known.Measured || known.Zero() || errdefs.IsNotFound(err) {
 		return nil
@@ -198,8 +199,8 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		return nil
 	}
 	u.undoing.Store(true)
-	// The record forgets the process before the task is deleted: a task without a process on record was
-	// never started, whereas a process on record without a task is one whose exit code is lost.
+	// The record forgets the process before the task is deleted: a task without a process on record
+	// was never started, whereas a process on record without a task is one whose exit code is lost.
 	forget := func(u *unit, _ TaskState, _ error) error {
 		if err := t.processes.waitGone(ctx, u); err != nil {
 			return err
@@ -231,8 +232,8 @@ func (t *teardown) releaseNetwork(ctx context.Context, u *unit) error {
 	return t.network.Teardown(ctx, netPod(u.sandbox), r)
 }
 
-// undo gives back what a failed creation made. What does not go at once stays in the record, ended
-// and to be removed, and its lane finishes it.
+// undo releases what a failed creation made. What cannot be released at once stays in the record,
+// which is marked as ended and to be removed, and the lane of the unit finishes it.
 func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.undoTimeout)
 	defer cancel()
@@ -256,8 +257,8 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	return nil
 }
 
-// removeMembers has the containers of the sandbox u removed that joined it while its own removal was
-// being recorded: whoever asked for that may be gone.
+// removeMembers has the containers of the sandbox u removed that joined it while its own removal
+// was being recorded: whoever asked for that may be gone.
 func (t *teardown) removeMembers(u *unit) error {
 	for _, ct := range u.containers() {
 		if err := absent(markRemoving(ct)); err != nil {

@@ -36,8 +36,8 @@ type unit struct {
 
 	// status is the last durable status, which readers see. It is never nil.
 	status atomic.Pointer[state.Status]
-	// item is what lists contain of u, for as long as it says what is true: package cri encodes an item
-	// once that it has seen before.
+	// item is what lists contain of u, for as long as it says what is true: package cri encodes an
+	// item once that it has seen before.
 	item atomic.Pointer[listItem]
 	// changing serialises changes. It is held over the fsync and guards nothing else, so that only
 	// writers of this one unit ever wait for it.
@@ -57,10 +57,12 @@ type unit struct {
 	settled  chan struct{} // closed when the exit is durable and visible
 	removed  chan struct{} // closed when the record is deleted and the name is free
 	compared chan struct{} // closed when the record was compared with containerd, or is this berth's own
-	// hurried is closed when a stop or a removal was asked for: the release does not wait for its turn.
+	// hurried is closed when a stop or a removal was asked for: the release does not wait for its
+	// turn.
 	hurried chan struct{}
 
 	evidence evidence
+	stops    stops
 
 	mu struct {
 		sync.Mutex
@@ -74,7 +76,8 @@ type unit struct {
 		hurried   bool
 	}
 
-	// published is the last event type published, plus one; guarded by the publishing lock of the pod.
+	// published is the last event type published, plus one; guarded by the publishing lock of the
+	// pod.
 	published  int
 	publishing sync.Mutex // of a sandbox: serialises the events of its pod
 

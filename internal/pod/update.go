@@ -151,8 +151,8 @@ func errorOr(first, second error) error {
 	return second
 }
 
-// plan returns what the record is to say after the change r; nil when it does not change. It reports
-// whether the request wants another oom_score_adj of a process that runs.
+// plan returns what the record is to say after the change r; nil when it does not change. It
+// reports whether the request wants another oom_score_adj of a process that runs.
 func (x *updater) plan(u *unit, st *state.Status, r *runtimeapi.LinuxContainerResources) (next *state.Resources, kept bool, err error) {
 	switch {
 	case st.Removing:
@@ -297,8 +297,8 @@ func (x *updater) settings(u *unit, updates *runtimeapi.LinuxContainerResources)
 	return spec.UpdatedResources(x.host, u.container.Config.GetLinux().GetResources(), updates)
 }
 
-// careful returns r with the demand that a memory limit which becomes lower is refused if more is in
-// use already. Without it the OOM killer would make room, on cgroup v2.
+// careful returns r with the demand that a memory limit which becomes lower is refused if more is
+// in use already. Without it the OOM killer would make room, on cgroup v2.
 func (x *updater) careful(u *unit, st *state.Status, r *specs.LinuxResources) *specs.LinuxResources {
 	now := effective(u, st).GetMemoryLimitInBytes()
 	if r.Memory.Limit == nil || now != 0 && *r.Memory.Limit >= now {
@@ -310,8 +310,8 @@ func (x *updater) careful(u *unit, st *state.Status, r *specs.LinuxResources) *s
 	return &out
 }
 
-// rewrite changes the specification of the container's object: what it starts with, and where others
-// read what it has.
+// rewrite changes the specification of the container's object: what it starts with, and where
+// others read what it has.
 func (x *updater) rewrite(ctx context.Context, u *unit, r *specs.LinuxResources, oomScore int64) error {
 	s, err := x.runtime.Spec(ctx, u.id)
 	if err != nil {

@@ -84,6 +84,7 @@ func (b *bubble) later(id string, r *resources) <-chan error {
 	return done
 }
 
+// PROPERTIES 24: the shim is asked for an update that is on disk already.
 func TestAnUpdateIsOnRecordBeforeTheShimIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, newWorld())
@@ -116,8 +117,8 @@ func TestAnUpdateIsOnRecordBeforeTheShimIsAsked(t *testing.T) {
 	})
 }
 
-// PROPERTIES 4: berth is killed after each step of an update. The next one has the change in effect
-// and reports it; until then it reports what is known to be in effect.
+// PROPERTIES 4 and 24: berth is killed after each step of an update. The next one has the change in
+// effect and reports it; until then it reports what is known to be in effect.
 func TestAnUpdateSurvivesAKillAtEachStep(t *testing.T) {
 	for _, step := range []string{"update-task", "spec", "update-spec", "commit"} {
 		t.Run(step, func(t *testing.T) {

@@ -35,8 +35,8 @@ func (n *userNamespaces) check(ctx context.Context, config *runtimeapi.PodSandbo
 	return nil
 }
 
-// createNetNS makes the network namespace of the sandbox u, which the pod's user namespace owns if the
-// pod has one.
+// createNetNS makes the network namespace of the sandbox u, which the pod's user namespace owns if
+// the pod has one.
 func (n *userNamespaces) createNetNS(ctx context.Context, u *unit) error {
 	if ids, ok := spec.UserNamespace(u.sandbox.Config); ok {
 		return n.network.CreateOwnedNS(ctx, u.sandbox.NetNS, network.UserIDs(ids))
@@ -50,9 +50,9 @@ type owner struct {
 	path string   // "" for a new one, or for the host's
 }
 
-// ownerOf opens the user namespace of the sandbox u, which its network namespace keeps. It has a path
-// for as long as it is open, which is until the OCI runtime has joined it: from then on the sandbox's
-// process is in it.
+// ownerOf opens the user namespace of the sandbox u, which its network namespace keeps. It has a
+// path for as long as it is open, which is until the OCI runtime has joined it: from then on the
+// sandbox's process is in it.
 func (n *userNamespaces) ownerOf(u *unit) (owner, error) {
 	if _, ok := spec.UserNamespace(u.sandbox.Config); !ok || u.sandbox.NetNS == "" {
 		return owner{}, nil
@@ -61,8 +61,8 @@ func (n *userNamespaces) ownerOf(u *unit) (owner, error) {
 	if err != nil {
 		return owner{}, err
 	}
-	// runc takes any path that begins with /proc/PID for /proc/PID/ns/user, and would compare the mappings
-	// with those of this process. It does not with a dot before it.
+	// runc takes any path that begins with /proc/PID for /proc/PID/ns/user, and would compare the
+	// mappings with those of this process. It does not with a dot before it.
 	return owner{file: f, path: fmt.Sprintf("/./proc/%d/fd/%d", os.Getpid(), f.Fd())}, nil
 }
 

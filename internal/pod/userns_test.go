@@ -23,8 +23,8 @@ func mappedConfig(name string) *runtimeapi.PodSandboxConfig {
 	return cfg
 }
 
-// PROPERTIES 22: a pod that asks for a user namespace does not run without one, and nothing is recorded
-// of it.
+// PROPERTIES 22: a pod that asks for a user namespace does not run without one, and nothing is
+// recorded of it.
 func TestAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -49,6 +49,7 @@ func TestAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
 	})
 }
 
+// PROPERTIES 26: the network namespace, the files and the snapshots of a pod have its owners.
 func TestAUserNamespaceOwnsTheNetworkAndTheFilesOfItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

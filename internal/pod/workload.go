@@ -101,7 +101,8 @@ func sandboxerOf(r Runtime, name string) Sandboxer {
 	return pauser{r}
 }
 
-// pauser is the built-in sandboxer: a task whose process does nothing but hold namespaces, and reap.
+// pauser is the built-in sandboxer: a task whose process does nothing but hold namespaces, and
+// reap.
 type pauser struct{ runtime Runtime }
 
 func (p pauser) Create(ctx context.Context, r SandboxRequest) (Instance, error) {

@@ -2,8 +2,8 @@
 
 // Package podfiles owns the directories and mounts that berth makes on the host for pods: a pod's
 // /dev/shm, its hosts, hostname and resolv.conf, the volumes of container images, and the
-// directories of stdio. It unmounts everything that is mounted for pods, and mounts it, but for
-// images that are volumes: package ctrd mounts these in the directories that this room makes.
+// directories of stdio. It mounts and unmounts all of them, with one exception: package ctrd mounts
+// an image that is a volume, in a directory that this package makes. This package unmounts it.
 //
 // # Layout
 //
@@ -19,7 +19,8 @@
 //     runtime directory through its own /etc/hosts.
 //   - Making what exists already and removing what is absent succeed, so that both can be
 //     repeated after a crash at any point.
-//   - Remove unmounts first and never follows a link; it deletes nothing while something is mounted.
+//   - Remove unmounts first and never follows a link; it deletes nothing while something is
+//     mounted.
 //
 // # Never
 //

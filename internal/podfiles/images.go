@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeImageVolume makes an empty directory for the nth image that a container mounts, and returns its
-// path. Whoever has it mounts the image there; Remove unmounts it.
+// MakeImageVolume makes an empty directory for the nth image that a container mounts, and returns
+// its path. Whoever has it mounts the image there; Remove unmounts it.
 func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 	dir := filepath.Join(f.imageVolumes(id), strconv.Itoa(n))
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -26,10 +26,10 @@ func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 	return dir, nil
 }
 
-// Below returns the path of the directory that path names below dir; "" names dir itself. Every link
-// is resolved as if dir were the root directory, so that the result lies below dir. What is below dir
-// must not change meanwhile, nor until the result is used. ErrInvalidArgument says that path does not
-// exist or is not a directory.
+// Below returns the path of the directory that path names below dir; "" names dir itself. Every
+// link is resolved as if dir were the root directory, so that the result lies below dir. What is
+// below dir must not change meanwhile, nor until the result is used. ErrInvalidArgument says that
+// path does not exist or is not a directory.
 func (f *Files) Below(dir, path string) (string, error) {
 	if path == "" {
 		return dir, nil
@@ -60,7 +60,8 @@ func (f *Files) Below(dir, path string) (string, error) {
 }
 
 // removeImageVolumes unmounts the images that a container mounts and removes their directories. A
-// directory that is not empty afterwards is an error: nothing is deleted within what may be mounted.
+// directory that is not empty afterwards is an error: nothing is deleted within what may be
+// mounted.
 func (f *Files) removeImageVolumes(id string) error {
 	base := f.imageVolumes(id)
 	entries, err := os.ReadDir(base)

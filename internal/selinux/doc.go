@@ -4,12 +4,18 @@
 //
 // # Promises
 //
-//   - A label that Init returned is nobody else's until it was released as often as it was returned
-//     or reserved. A pod's containers share the category of its sandbox.
-//   - Releasing what is not held succeeds.
+//   - A label that Init returned is not returned to another pod until it was released as often as
+//     it was returned or reserved. A pod's containers share the category of its sandbox.
+//   - Releasing a label that is not held succeeds.
 //
 // # Use
 //
-// [Open] is nil where SELinux is off. After a restart the caller reserves the labels of what runs,
-// before it makes anything; it releases the label of a container or sandbox when that is removed.
+// [Open] returns nil where SELinux is off. After a restart the caller reserves the labels of what
+// runs before it makes anything. It releases the label of a container or sandbox when that is
+// removed.
+//
+// # Never
+//
+// The package changes no file and no process: the OCI runtime applies the labels. It keeps nothing
+// on disk: the records have the labels.
 package selinux

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// confine applies seccomp, AppArmor and SELinux to a container. Each is given as the request asks,
-// or refused with the name of the field. A privileged container has none of them (CRI,
+// confine applies seccomp, AppArmor and SELinux to a container. Each is applied as the request
+// asks, or refused with the name of the field. A privileged container has none of them (CRI,
 // LinuxContainerSecurityContext.privileged). SELinux comes last: once it has allocated a label,
 // nothing fails any more.
 func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
@@ -109,8 +109,16 @@ func applyAppArmor(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile) error {
 			nameOf(p), errdefs.ErrFailedPrecondition)
 	}
 	s.Process.ApparmorProfile = h.AppArmorDefault
-	if p.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
-		s.Process.ApparmorProfile = strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
+	if p.GetProfileType() != runtimeapi.SecurityProfile_Localhost {
+		return nil
+	}
+	name := strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
+	s.Process.ApparmorProfile = name
+	switch loaded, err := h.AppArmorLoaded(name); {
+	case err != nil:
+		return fmt.Errorf("apparmor: profile %s: %w", name, err)
+	case !loaded:
+		return fmt.Errorf("apparmor: profile %s is not loaded on this node: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -111,6 +111,7 @@ func expectRefusal(t *testing.T, err error, part string) {
 func TestAppArmorIsGivenOrRefused(t *testing.T) {
 	on := host()
 	on.AppArmorDefault = "default.d"
+	on.AppArmorLoaded = func(profile string) (bool, error) { return profile == "mine", nil }
 	for _, tt := range []struct {
 		name       string
 		host       Host
@@ -125,6 +126,7 @@ func TestAppArmorIsGivenOrRefused(t *testing.T) {
 		{"Unconfined", on, profileOf(unconfined, ""), "", ""},
 		{"Unconfined, host without", host(), profileOf(unconfined, ""), "", ""},
 		{"Localhost", on, profileOf(localhost, "mine"), "", "mine"},
+		{"Localhost, not loaded", on, profileOf(localhost, "absent"), "", "!apparmor: profile absent is not loaded"},
 		{"Localhost, host without", host(), profileOf(localhost, "mine"), "", "!no AppArmor"},
 		{"Localhost without a profile", on, profileOf(localhost, ""), "", "!apparmor"},
 		{"unknown type", on, profileOf(17, ""), "", "!apparmor"},

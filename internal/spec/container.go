@@ -30,8 +30,8 @@ type Container struct {
 	Files map[string]string
 	// Volumes are the image's volumes: container path by host directory.
 	Volumes map[string]string
-	// ImageVolumes are the host directories of the images that the configuration mounts, by the index of
-	// the mount.
+	// ImageVolumes are the host directories of the images that the configuration mounts, by the
+	// index of the mount.
 	ImageVolumes map[int]string
 	// Devices resolves a host path: a device node or a directory of them.
 	Devices                      func(path string) ([]Device, error)

@@ -42,8 +42,8 @@ func EtcFiles(cfg *runtimeapi.PodSandboxConfig, hostResolv []byte, hostname stri
 	return hosts, name, []byte(b.String()), nil
 }
 
-// checkHostname refuses a name that could end its line in /etc/hosts, or that sethostname(2) does not
-// take.
+// checkHostname refuses a name that could end its line in /etc/hosts, or that sethostname(2) does
+// not take.
 func checkHostname(hostname string) error {
 	if strings.ContainsAny(hostname, " \t\r\n\x00") || len(hostname) > 64 {
 		return fmt.Errorf("hostname: %q is not one: %w", hostname, errdefs.ErrInvalidArgument)

@@ -21,8 +21,10 @@ type Host struct {
 	Seccomp  bool
 	// AppArmorDefault is the name of the loaded default profile; "" where AppArmor is off.
 	AppArmorDefault string
-	Capabilities    []string // all that a privileged container gets, CAP_ names
-	SwapAccounting  bool
+	// AppArmorLoaded reports whether the kernel has a profile.
+	AppArmorLoaded func(profile string) (bool, error)
+	Capabilities   []string // all that a privileged container gets, CAP_ names
+	SwapAccounting bool
 	// RecursiveReadOnly says that the kernel can make mounts below a mount read-only: Linux 5.12.
 	RecursiveReadOnly bool
 	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
@@ -62,6 +64,7 @@ func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
 	h := Host{
 		Capabilities:    capabilities,
 		AppArmorDefault: appArmorDefault,
+		AppArmorLoaded:  appArmorLoaded,
 		MinOOMScoreAdj:  -1000,
 		Devices:         hostDevices,
 	}
@@ -102,6 +105,20 @@ func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
 		}
 	}
 	return h, nil
+}
+
+// appArmorLoaded looks for a profile among those that the kernel has: a name and a mode in each line.
+func appArmorLoaded(profile string) (bool, error) {
+	loaded, err := os.ReadFile("/sys/kernel/security/apparmor/profiles")
+	if err != nil {
+		return false, fmt.Errorf("read the AppArmor profiles of host: %w", err)
+	}
+	for line := range strings.Lines(string(loaded)) {
+		if i := strings.LastIndex(line, " ("); i >= 0 && line[:i] == profile {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // kernelIsAtLeast reports whether the host runs a Linux of a version, or a newer one.

@@ -26,9 +26,9 @@ const (
 	maxExecStrings = 6 << 20   // bytes of all of them: three quarters of _STK_LIM, the most that execve(2) takes
 )
 
-// CheckSandbox refuses a sandbox that is larger than any use of it, and what no sandbox can be. It is
-// called before anything is recorded or made. The error names the field. It is ErrInvalidArgument,
-// or ErrNotImplemented for what berth does not do yet.
+// CheckSandbox refuses a sandbox that is larger than any use of it, and what no sandbox can be. It
+// is called before anything is recorded or made. The error names the field. It is
+// ErrInvalidArgument, or ErrNotImplemented for what berth does not do yet.
 func CheckSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	if n := proto.Size(cfg); n > MaxConfig {
 		return tooMuch("config", n, MaxConfig, "bytes")

@@ -126,8 +126,8 @@ func fileMount(dst, src string, readonly bool) specs.Mount {
 }
 
 // mountOf returns the OCI mount of a mount of the request. A destination with .. in it is refused
-// rather than cleaned: whoever wrote it means something else than what it would become. image is the
-// host directory of the image that the mount asks for, if it asks for one.
+// rather than cleaned: whoever wrote it means something else than what it would become. image is
+// the host directory of the image that the mount asks for, if it asks for one.
 func mountOf(m *runtimeapi.Mount, image string) (specs.Mount, error) {
 	dst, src := m.GetContainerPath(), m.GetHostPath()
 	if err := checkImageMount(m); err != nil {

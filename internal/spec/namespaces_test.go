@@ -193,8 +193,8 @@ func TestIDsThatTheUserNamespaceDoesNotHaveAreRefused(t *testing.T) {
 	})
 }
 
-// Setting the limits of another user's process needs a capability that berth may lack: the pod could
-// not start at all.
+// Setting the limits of another user's process needs a capability that berth may lack: the pod
+// could not start at all.
 func TestResourceLimitsInAUserNamespaceNeedACapability(t *testing.T) {
 	for _, able := range []bool{true, false} {
 		h := host()

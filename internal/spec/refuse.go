@@ -81,8 +81,9 @@ func errWindows() error {
 	return fmt.Errorf("windows: this is Linux: %w", errdefs.ErrInvalidArgument)
 }
 
-// refusePorts refuses mappings that cannot be made. A pod on the host's network has its ports on the
-// host as they are: a mapping of a port to itself is what it has anyway, and the kubelet sends those.
+// refusePorts refuses mappings that cannot be made. A pod on the host's network has its ports on
+// the host as they are: a mapping of a port to itself is what it has anyway, and the kubelet sends
+// those.
 func refusePorts(ports []*runtimeapi.PortMapping, network runtimeapi.NamespaceMode) error {
 	for _, p := range ports {
 		host, container := p.GetHostPort(), p.GetContainerPort()

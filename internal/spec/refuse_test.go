@@ -19,8 +19,8 @@ func named(t *testing.T, field string, err error) {
 	}
 }
 
-// Mount options were ignored: a volume that was to be mounted nosuid or noexec was not. What lifts a
-// restriction of the host's, or changes what another field says, is refused. PROPERTIES 22.
+// Mount options were ignored: a volume that was to be mounted nosuid or noexec was not. What lifts
+// a restriction of the host's, or changes what another field says, is refused. PROPERTIES 22.
 func TestMountOptionsAreGivenOrRefused(t *testing.T) {
 	in := input()
 	in.Config.Mounts = []*runtimeapi.Mount{{

@@ -17,8 +17,8 @@ type Sandbox struct {
 	ID     string
 	Config *runtimeapi.PodSandboxConfig
 	NetNS  string // path; "" for host networking
-	// UserNS is the path of the user namespace that owns the network namespace, for a pod that asks for
-	// one of its own; "" for a new one.
+	// UserNS is the path of the user namespace that owns the network namespace, for a pod that asks
+	// for one of its own; "" for a new one.
 	UserNS                       string
 	Pause                        Pause
 	PrivilegedWithoutHostDevices bool

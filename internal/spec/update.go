@@ -49,8 +49,8 @@ func CheckResources(r *runtimeapi.LinuxContainerResources) error {
 }
 
 // MergeResources returns base with every field that change sets. A field that is zero or empty is
-// not set: CRI's way to leave a value as it is. Hugepage limits are merged by page size, and unified
-// settings by key. Both arguments may be nil, and neither is changed.
+// not set: CRI's way to leave a value as it is. Hugepage limits are merged by page size, and
+// unified settings by key. Both arguments may be nil, and neither is changed.
 func MergeResources(base, change *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	proto.Merge(out, base)
@@ -64,9 +64,9 @@ func MergeResources(base, change *runtimeapi.LinuxContainerResources) *runtimeap
 	return out
 }
 
-// UpdatedResources returns the cgroup settings that updates change in a container which was made with
-// config, and no other setting: what else the container has may come from an extension of the node.
-// The errors are those of [LinuxResources], and of [CheckResources] for both together.
+// UpdatedResources returns the cgroup settings that updates change in a container which was made
+// with config, and no other setting: what else the container has may come from an extension of the
+// node. The errors are those of [LinuxResources], and of [CheckResources] for both together.
 func UpdatedResources(h Host, config, updates *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, []Degraded, error) {
 	all := MergeResources(config, updates)
 	if err := CheckResources(all); err != nil {

@@ -20,23 +20,27 @@ type UserIDs struct {
 	UIDs, GIDs uint32 // how many IDs there are, from 0 on
 }
 
-// UserNamespace returns the IDs of a pod that asks for a user namespace of its own. It is false for a
-// pod in the host's.
+// UserNamespace returns the IDs of a pod that asks for a user namespace of its own. It is false for
+// a pod in the host's.
 func UserNamespace(cfg *runtimeapi.PodSandboxConfig) (UserIDs, bool) {
 	u := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
 	if u == nil || u.GetMode() != inPod || len(u.GetUids()) == 0 || len(u.GetGids()) == 0 {
 		return UserIDs{}, false
 	}
-	uid, gid := u.GetUids()[0], u.GetGids()[0]
-	return UserIDs{
-		UID:  uid.GetHostId(),
-		GID:  gid.GetHostId(),
-		UIDs: uid.GetLength(),
-		GIDs: gid.GetLength(),
-	}, true
+	return idsOf(u.GetUids(), u.GetGids()), true
 }
 
-// mappings are those of the user namespace in an OCI specification.
+// idsOf returns the IDs of the host in mappings that checkMapping has accepted.
+func idsOf(uids, gids []*runtimeapi.IDMapping) UserIDs {
+	return UserIDs{
+		UID:  uids[0].GetHostId(),
+		GID:  gids[0].GetHostId(),
+		UIDs: uids[0].GetLength(),
+		GIDs: gids[0].GetLength(),
+	}
+}
+
+// mappings returns the IDs as an OCI specification has them.
 func (i UserIDs) mappings() (uids, gids []specs.LinuxIDMapping) {
 	return []specs.LinuxIDMapping{{HostID: i.UID, Size: i.UIDs}}, []specs.LinuxIDMapping{{HostID: i.GID, Size: i.GIDs}}
 }
@@ -58,8 +62,8 @@ func checkUserNamespace(ns *runtimeapi.NamespaceOption) error {
 			return fmt.Errorf("%s.%s: %w", usernsField, field, err)
 		}
 	}
-	// What belongs to the host's user namespace cannot be mounted in another one: /proc of the host's
-	// PID namespace, and /dev/mqueue of its IPC namespace.
+	// What belongs to the host's user namespace cannot be mounted in another one: /proc of the
+	// host's PID namespace, and /dev/mqueue of its IPC namespace.
 	if ns.GetPid() == onNode || ns.GetIpc() == onNode {
 		return fmt.Errorf("%s: mode POD needs PID and IPC namespaces that are not the host's: %w", usernsField, errdefs.ErrInvalidArgument)
 	}
@@ -115,9 +119,9 @@ func inUserNamespace(s *specs.Spec, in Container) error {
 	return nil
 }
 
-// userRlimits drops the resource limits of a process in a user namespace where this process may not set
-// them: setting those of another user's process needs CAP_SYS_RESOURCE (prlimit(2)), also for limits
-// that are lower than this process's own.
+// userRlimits drops the resource limits of a process in a user namespace where this process may not
+// set them: setting those of another user's process needs CAP_SYS_RESOURCE (prlimit(2)), also for
+// limits that are lower than this process's own.
 func userRlimits(h Host, s *specs.Spec) []Degraded {
 	if len(s.Linux.UIDMappings) == 0 || h.MaxRlimits == nil {
 		return nil
@@ -129,8 +133,8 @@ func userRlimits(h Host, s *specs.Spec) []Degraded {
 	}}
 }
 
-// hostSys takes the place of a sysfs of the container's own: the kernel mounts one only for the owner of
-// the network namespace.
+// hostSys takes the place of a sysfs of the container's own: the kernel mounts one only for the
+// owner of the network namespace.
 func hostSys() specs.Mount {
 	return specs.Mount{
 		Destination: "/sys",
@@ -140,8 +144,8 @@ func hostSys() specs.Mount {
 	}
 }
 
-// mapMount maps the owners of what a mount shows. Without mappings they are those of the host, which a
-// pod in a user namespace of its own sees as nobody.
+// mapMount maps the owners of what a mount shows. Without mappings they are those of the host,
+// which a pod in a user namespace of its own sees as nobody.
 func mapMount(om *specs.Mount, m *runtimeapi.Mount, userNamespace bool) error {
 	if len(m.GetUidMappings())+len(m.GetGidMappings()) == 0 {
 		return nil
@@ -158,8 +162,6 @@ func mapMount(om *specs.Mount, m *runtimeapi.Mount, userNamespace bool) error {
 			return fmt.Errorf("mount %s: %s: %w", om.Destination, field, err)
 		}
 	}
-	uid, gid := m.GetUidMappings()[0], m.GetGidMappings()[0]
-	om.UIDMappings = []specs.LinuxIDMapping{{HostID: uid.GetHostId(), Size: uid.GetLength()}}
-	om.GIDMappings = []specs.LinuxIDMapping{{HostID: gid.GetHostId(), Size: gid.GetLength()}}
+	om.UIDMappings, om.GIDMappings = idsOf(m.GetUidMappings(), m.GetGidMappings()).mappings()
 	return nil
 }

@@ -40,7 +40,8 @@
 //
 // The bbolt file berth.db has the buckets meta (version, owner), sandboxes and containers. Each
 // record has two keys: ID/intent, written once, and ID/status, rewritten at each step. Both are
-// JSON, with CRI messages inside as protobuf.
+// JSON. CRI messages in it are protobuf, except the resources of updates, which are JSON by the
+// names of their fields.
 //
 // A commit costs two fdatasyncs: one for the pages it wrote, one for the page that makes them the
 // valid ones. Neither can be left out: a crash between the two is harmless only because of their

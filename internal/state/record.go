@@ -91,7 +91,8 @@ type Status struct {
 	// Resources is what an update has made of the resources of a container. It is nil if there was
 	// none.
 	Resources *Resources `json:"resources,omitempty"`
-	// PodResources is what an update said of the resources of a sandbox. It is nil if there was none.
+	// PodResources is what an update said of the resources of a sandbox. It is nil if there was
+	// none.
 	PodResources *PodResources `json:"podResources,omitempty"`
 }
 

@@ -19,8 +19,8 @@ type Resources struct {
 	Applied *Limits `json:"applied,omitempty"`
 }
 
-// PodResources is what the kubelet says of the resources of a pod, whose cgroup is the kubelet's own.
-// A value is never changed.
+// PodResources is what the kubelet says of the resources of a pod, whose cgroup is the kubelet's
+// own. A value is never changed.
 type PodResources struct {
 	Overhead *Limits `json:"overhead,omitempty"`
 	// Resources is the sum over the containers of the pod.

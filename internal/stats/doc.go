@@ -31,5 +31,6 @@
 //
 // # To look at it live
 //
-// crictl stats, crictl statsp, crictl metricsp; below /sys/fs/cgroup the directory of the container.
+// crictl stats, crictl statsp, crictl metricsp; below /sys/fs/cgroup the directory of the
+// container.
 package stats

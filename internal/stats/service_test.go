@@ -107,6 +107,7 @@ func TestStatsOfAContainer(t *testing.T) {
 	})
 }
 
+// PROPERTIES 30: a container that ended has attributes and no usage, instead of a usage of zero.
 func TestAContainerThatEndedHasNoUsage(t *testing.T) {
 	both(t, func(t *testing.T, n *node) {
 		n.pod("p1", "k8s.io", "")
@@ -237,8 +238,8 @@ func TestStatsOfAPod(t *testing.T) {
 	})
 }
 
-// A layer whose measurement hangs delays neither calls, beyond the bound for the first sample, nor
-// the samples of other layers; and it is given up in the end.
+// PROPERTIES 30: a layer whose measurement hangs delays neither calls, beyond the bound for the
+// first sample, nor the samples of other layers; and it is given up in the end.
 func TestALayerThatHangsDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, true)
@@ -424,8 +425,8 @@ func keys(m map[string]uint64) func(func(string) bool) {
 	}
 }
 
-// A runtime removes the directories of cgroup v1 one after the other, and an absent counter reads as
-// zero. A usage of zero would be a counter that goes back.
+// PROPERTIES 30: a runtime removes the directories of cgroup v1 one after the other, and an absent
+// counter reads as zero. A usage of zero would be a counter that goes back.
 func TestAGroupThatVanishesIsNeverZero(t *testing.T) {
 	for _, v2 := range []bool{false, true} {
 		n := newNode(t, v2)

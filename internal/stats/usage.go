@@ -245,5 +245,6 @@ func (u *usage) swap() uint64 {
 	return 0
 }
 
-// less is a-b, or 0 if b is larger: counters that are read one after the other do not agree exactly.
+// less is a-b, or 0 if b is larger: counters that are read one after the other do not agree
+// exactly.
 func less(a, b uint64) uint64 { return a - min(a, b) }

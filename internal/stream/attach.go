@@ -18,8 +18,8 @@ import (
 type Stdio interface {
 	// Tee begins to copy what the container writes from now on.
 	Tee() (Tee, error)
-	// OpenStdin opens the container's stdin. It is ErrFailedPrecondition where the container has none,
-	// or where it was closed.
+	// OpenStdin opens the container's stdin. It is ErrFailedPrecondition where the container has
+	// none, or where it was closed.
 	OpenStdin() (io.WriteCloser, error)
 	// CloseStdin closes berth's end of the container's stdin if the container wants it to end with
 	// its first client (stdin_once), and reports whether it did.

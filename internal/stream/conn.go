@@ -6,6 +6,8 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,15 @@ type conn struct {
 	server *Server
 	gone   context.Context
 	leave  context.CancelFunc
+	since  time.Time
+	// upgraded says that the client had a URL of CRI's, and has its stream.
+	upgraded atomic.Bool
+}
+
+func newConn(tcp *net.TCPConn, server *Server) *conn {
+	c := &conn{TCPConn: tcp, server: server, since: time.Now()}
+	c.gone, c.leave = context.WithCancel(context.Background())
+	return c
 }
 
 // listener counts the connections.
@@ -30,7 +41,7 @@ type listener struct {
 	server *Server
 }
 
-// Accept waits for a client. One that is too many is hung up on.
+// Accept waits for a client. If there are too many, one is hung up on.
 func (l listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
@@ -42,8 +53,7 @@ func (l listener) Accept() (net.Conn, error) {
 			_ = accepted.Close()
 			continue
 		}
-		c := &conn{TCPConn: tcp, server: l.server}
-		c.gone, c.leave = context.WithCancel(context.Background())
+		c := newConn(tcp, l.server)
 		if l.server.add(c) {
 			return c, nil
 		}
@@ -53,28 +63,56 @@ func (l listener) Accept() (net.Conn, error) {
 	}
 }
 
+// add takes a connection. If there are too many, it takes the place of the oldest one that has no
+// stream yet: a client asks for its stream at once, and one that does not must not keep others out.
 func (s *Server) add(c *conn) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	var oldest *conn
 	if len(s.mu.conns) >= maxConnections {
-		return false
+		for other := range s.mu.conns {
+			if !other.upgraded.Load() && (oldest == nil || other.since.Before(oldest.since)) {
+				oldest = other
+			}
+		}
+		if oldest == nil {
+			s.mu.Unlock()
+			return false
+		}
+		delete(s.mu.conns, oldest)
 	}
 	s.mu.conns[c] = true
+	s.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close()
+	}
 	return true
 }
 
 // connContext gives requests the context of their connection.
 func connContext(ctx context.Context, c net.Conn) context.Context {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	own, ok := c.(*conn)
-	if !ok {
+	own := ownConn(c)
+	if own == nil {
 		return ctx
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(own.gone, cancel)
 	return ctx
+}
+
+// connState notes that a connection was upgraded.
+func connState(c net.Conn, state http.ConnState) {
+	if own := ownConn(c); own != nil && state == http.StateHijacked {
+		own.upgraded.Store(true)
+	}
+}
+
+// ownConn is the connection below c; nil for another's.
+func ownConn(c net.Conn) *conn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	own, _ := c.(*conn)
+	return own
 }
 
 // Read reads. An end or an error says that the client is gone.

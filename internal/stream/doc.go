@@ -36,7 +36,8 @@
 //   - What a process wrote before it ended is read to its end. When somebody else holds its output
 //     open, reading goes on until a second has passed without a byte, or ten seconds with some.
 //   - The number of exec processes, in a container and altogether, is bounded. One process more is
-//     ErrResourceExhausted. A shim that does not answer costs no more than that.
+//     ErrResourceExhausted. A shim that does not answer costs no more than that, and some processes
+//     are left for each container whatever the others have.
 //
 // # Never
 //

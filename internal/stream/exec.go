@@ -41,8 +41,8 @@ func (s *Service) exec(ctx context.Context, id string, args []string, c client, 
 	if err != nil {
 		return 0, err
 	}
-	// What the client does not want is read and dropped. A shim that is given no path for it fails after
-	// it has started the process, and then forgets the process.
+	// What the client does not want is read and dropped. A shim that is given no path for it fails
+	// after it has started the process, and then forgets the process.
 	want := streams{stdin: c.stdin != nil, stdout: true, stderr: !terminal}
 	p, err := s.start(ctx, t, command{args: args, terminal: terminal, streams: want})
 	if err != nil {
@@ -88,7 +88,8 @@ func (p *process) copyStdin(stdin io.Reader) {
 	_ = p.pipes.stdin.Close()
 	ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
 	defer cancel()
-	// If it fails the process has ended, or the end of its input is the least of its worries.
+	// An error is not reported: the process has ended, or its shim does not answer, and then the
+	// end of the input changes nothing.
 	_ = p.s.cfg.Processes.CloseExecStdin(ctx, p.key)
 }
 

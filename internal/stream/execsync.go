@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxOutput is how much output ExecSync keeps, both streams together. The kubelet takes messages
-	// of up to 16 MiB, of which the rest of the message needs some bytes.
+	// maxOutput is how much output ExecSync keeps, both streams together. The kubelet takes
+	// messages of up to 16 MiB, of which the rest of the message needs some bytes.
 	maxOutput = 16<<20 - 4<<10
 	// memoryChunk is the unit in which output is counted, and memoryChunks how many of them all
 	// ExecSync calls together may keep.
@@ -37,8 +37,8 @@ type Result struct {
 // ExecSync runs a command in a container and returns when it has ended. With a timeout of more than
 // zero the command is killed when the timeout has passed, and the error is
 // context.DeadlineExceeded. It is killed, too, when ctx ends. Other errors: ErrNotFound without the
-// container, ErrFailedPrecondition when it does not run, ErrInvalidArgument for a command that is
-// none, ErrResourceExhausted when there are too many already.
+// container, ErrFailedPrecondition when it does not run, ErrInvalidArgument for an
+// empty command or a negative timeout, ErrResourceExhausted when there are too many already.
 func (s *Service) ExecSync(ctx context.Context, id string, args []string, timeout time.Duration) (Result, error) {
 	if len(args) == 0 {
 		return Result{}, fmt.Errorf("exec in container %s: cmd is empty: %w", id, errdefs.ErrInvalidArgument)
@@ -104,7 +104,7 @@ func (p *process) result(ctx context.Context) error {
 	select {
 	case <-p.exited:
 		if ctx.Err() == nil && p.exitErr == nil {
-			return nil // its container was faster than the news of its own end
+			return nil // it ended by itself, just before its container did
 		}
 	case <-t.C:
 	}

@@ -175,6 +175,44 @@ func TestAllExecSyncsTogetherKeepABoundedPartOfTheOutput(t *testing.T) {
 	})
 }
 
+// PROPERTIES 3: eight containers with as many processes as one may have, be it because their shims hang,
+// left no process for the probes of any other.
+func TestOtherContainersDoNotTakeTheLastProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.program = func(p *fakeProcess) uint32 {
+			p.closeOutput()
+			return 0
+		}
+		busy := func(n int) string { return fmt.Sprint("busy", n%(maxProcesses/maxProcessesPerContainer)) }
+		for n := range maxProcesses {
+			if err := w.service.enter(busy(n), false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := w.service.ExecSync(t.Context(), "c1", []string{"ls"}, 0); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		refused := 0
+		for range maxProcessesPerContainer {
+			if err := w.service.enter("c1", false); errdefs.IsResourceExhausted(err) {
+				refused++
+			}
+		}
+		if refused != maxProcessesPerContainer-sureProcesses {
+			t.Errorf("%d more were refused", refused)
+		}
+		for range maxProcessesPerContainer - refused {
+			w.service.leave("c1")
+		}
+		for n := range maxProcesses {
+			w.service.leave(busy(n))
+		}
+		w.expectNothingLeft()
+	})
+}
+
 // PROPERTIES 12: the processes of one container are bounded, and it says so.
 func TestTooManyProcessesAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -206,6 +244,7 @@ func TestTooManyProcessesAreRefused(t *testing.T) {
 	})
 }
 
+// PROPERTIES 29: an exec process ends with its container.
 func TestAProcessEndsWithItsContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -222,6 +261,7 @@ func TestAProcessEndsWithItsContainer(t *testing.T) {
 	})
 }
 
+// PROPERTIES 29: an exec process ends when berth stops.
 func TestAProcessEndsWithBerth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -20,8 +20,8 @@ import (
 const (
 	// dialTimeout bounds the connection to a port of a pod, which is on this node.
 	dialTimeout = 10 * time.Second
-	// lingerTimeout is how long a connection without a byte stays when the client has closed its half.
-	// A client that is gone looks the same.
+	// lingerTimeout is how long a connection without a byte stays when the client has closed its
+	// half. A client that is gone looks the same.
 	lingerTimeout = 5 * time.Minute
 	// maxForwards is how many connections are forwarded at a time.
 	maxForwards = 4096

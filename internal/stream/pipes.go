@@ -113,8 +113,8 @@ func (p *pipes) opened() {
 }
 
 // awaitReader waits until the shim has opened its end of the standard input, or done is closed. A
-// shim opens that end in a goroutine of its own, after it has answered that the process runs. What is
-// written before is refused with EPIPE, and the process would see the end of its input at once.
+// shim opens that end in a goroutine of its own, after it has answered that the process runs. What
+// is written before is refused with EPIPE, and the process would see the end of its input at once.
 func (p *pipes) awaitReader(done <-chan struct{}) {
 	f, ok := p.stdin.(*os.File)
 	if !ok {
@@ -134,8 +134,8 @@ func (p *pipes) awaitReader(done <-chan struct{}) {
 // maxReaderWait is the longest time between two looks for the shim.
 const maxReaderWait = 50 * time.Millisecond
 
-// hasReader reports whether somebody has opened the other end of a FIFO: the kernel reports an error
-// on the end of a writer that has no reader. A FIFO that is closed counts as one that has.
+// hasReader reports whether somebody has opened the other end of a FIFO: the kernel reports an
+// error on the end of a writer that has no reader. A FIFO that is closed counts as one that has.
 func hasReader(f *os.File) bool {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -161,9 +161,9 @@ func (p *pipes) close() {
 
 // openForShim opens the FIFOs of a process that nobody wants any more, and drops what comes out of
 // them, until the function that it returns is called. A shim that starts a process waits, with its
-// lock held, until the other end of each FIFO is open: after berth was killed there is none, and the
-// process could be neither killed nor deleted. And a shim that has output left waits in its deletion
-// for somebody who takes it.
+// lock held, until the other end of each FIFO is open: after berth was killed there is none, and
+// the process could be neither killed nor deleted. And a shim that has output left waits in its
+// deletion for somebody who takes it.
 func openForShim(dir string) (done func()) {
 	var open []*os.File
 	for _, name := range []string{"stdin", "stdout", "stderr"} {

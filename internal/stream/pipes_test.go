@@ -49,8 +49,8 @@ func TestAShimThatWaitsForTheFIFOsOfAKilledBerthGoesOn(t *testing.T) {
 	openForShim(filepath.Join(dir, "gone"))()
 }
 
-// A shim opens its end of the standard input after it has answered that the process runs. The input of
-// an exec was lost when that took long.
+// A shim opens its end of the standard input after it has answered that the process runs. The input
+// of an exec was lost when that took long.
 func TestInputWaitsForAShimThatOpensItsEndLater(t *testing.T) {
 	p, err := openFIFOs(filepath.Join(t.TempDir(), "p"), streams{stdin: true})
 	if err != nil {

@@ -22,10 +22,11 @@ import (
 )
 
 const (
-	// stepTimeout bounds one attempt of a step that is repeated. The shim takes ten seconds to delete a
-	// process whose output is held open.
+	// stepTimeout bounds one attempt of a step that is repeated. The shim takes ten seconds to
+	// delete a process whose output is held open.
 	stepTimeout = 15 * time.Second
-	// makeTimeout bounds the creation and the start of a process. A caller may stop waiting earlier.
+	// makeTimeout bounds the creation and the start of a process. A caller may stop waiting
+	// earlier.
 	makeTimeout = 2 * time.Minute
 	// What fails is repeated after firstWait, which doubles up to lastWait.
 	firstWait = 100 * time.Millisecond
@@ -263,7 +264,8 @@ func (p *process) delete() error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	// It may run, as one of an earlier berth's does; shims say that in words of their own.
+	// The process may still run, as one that an earlier berth started does. Shims report that in
+	// different words.
 	if kerr := p.s.cfg.Processes.KillExec(ctx, p.key); kerr != nil && !errdefs.IsNotFound(kerr) {
 		return errors.Join(err, kerr)
 	}

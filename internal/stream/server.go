@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// maxConnections is how many clients the server serves at a time. One more is hung up on.
+	// maxConnections is how many clients the server serves at a time. For one more, the oldest without
+	// a stream is hung up on, or if all have one, the newest.
 	maxConnections = 1024
 	// headerTimeout is how long a client may take for its request.
 	headerTimeout = 10 * time.Second
@@ -93,6 +94,7 @@ func (s *Server) run(ctx context.Context) error {
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       headerTimeout,
 		ConnContext:       connContext,
+		ConnState:         connState,
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 cannot be upgraded
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 	}

@@ -24,6 +24,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/net/websocket"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	testclient "berth/test/client"
 )
 
 // serve runs a server on a world without a virtual time, until the test's end.
@@ -69,19 +71,10 @@ func execRequest() *runtimeapi.ExecRequest {
 	return &runtimeapi.ExecRequest{ContainerId: "c1", Cmd: []string{"cat"}, Stdin: true, Stdout: true}
 }
 
+// dialSocket connects with an exec or attach over a WebSocket.
 func dialSocket(t *testing.T, url string) *websocket.Conn {
 	t.Helper()
-	cfg, err := websocket.NewConfig("ws"+strings.TrimPrefix(url, "http"), "http://localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Protocol = []string{"v4.channel.k8s.io"}
-	cfg.TlsConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the certificate is made by the test
-	conn, err := websocket.DialConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.PayloadType = websocket.BinaryFrame
+	conn, _ := testclient.WebSocket(t, url)
 	return conn
 }
 
@@ -251,6 +244,11 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 				}
 			}
 			until(t, "the process runs", func() bool { return w.left() == 1 })
+			for _, c := range s.connections() {
+				if !c.upgraded.Load() {
+					t.Error("the connection of a process would make room for another")
+				}
+			}
 			_ = conn.Close()
 			until(t, "nothing is left", func() bool {
 				return w.left() == 0 && w.directories() == 0 && len(s.connections()) == 0
@@ -259,7 +257,8 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// A client that fills the input until nothing goes on, and whose connection is reset.
+// PROPERTIES 29: a client that fills the input until nothing goes on, and whose connection is
+// reset.
 func TestAProcessEndsWithAClientWhoseInputIsStuck(t *testing.T) {
 	w := newWorld(t)
 	w.program = untilKilled
@@ -268,24 +267,7 @@ func TestAProcessEndsWithAClientWhoseInputIsStuck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := websocket.NewConfig("ws"+strings.TrimPrefix(resp.GetUrl(), "http"), "http://localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Protocol = []string{"v4.channel.k8s.io"}
-	addr, err := net.ResolveTCPAddr("tcp", cfg.Location.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tcp, err := net.DialTCP("tcp", nil, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := websocket.NewClient(cfg, tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.PayloadType = websocket.BinaryFrame
+	conn, tcp := testclient.WebSocket(t, resp.GetUrl())
 	var sent atomic.Int64
 	ended := make(chan struct{})
 	go func() {
@@ -330,6 +312,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	s := serve(t, w, nil)
 	for range maxConnections {
 		c := &conn{server: s}
+		c.upgraded.Store(true)
 		s.add(c)
 	}
 	if s.add(&conn{server: s}) {
@@ -338,6 +321,51 @@ func TestConnectionsAreBounded(t *testing.T) {
 	s.mu.Lock()
 	clear(s.mu.conns)
 	s.mu.Unlock()
+}
+
+// Whoever can connect to the server, as a pod in the host's network can, kept all others from being
+// served by connections on which nothing comes. PROPERTIES 20.
+func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
+	w := newWorld(t)
+	s := serve(t, w, nil)
+	var first *conn
+	for n := range maxConnections {
+		own := newConn(pair(t), s)
+		own.upgraded.Store(n%2 == 1)
+		if !s.add(own) {
+			t.Fatalf("only %d are taken", n)
+		}
+		if n == 0 {
+			first = own
+		}
+	}
+	if !s.add(newConn(pair(t), s)) {
+		t.Error("one more is refused, although most others have not asked for anything")
+	}
+	if n := len(s.connections()); n != maxConnections || first.gone.Err() == nil {
+		t.Errorf("there are %d; the oldest is gone: %v", n, first.gone.Err())
+	}
+	s.hangUp()
+}
+
+// pair is a connection whose other end is open until the test ends.
+func pair(t *testing.T) *net.TCPConn {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	far, err := net.Dial("tcp", lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = far.Close() })
+	accepted, err := lis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted.(*net.TCPConn)
 }
 
 func TestPortForwardTriesBothFamilies(t *testing.T) {

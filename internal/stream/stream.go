@@ -16,10 +16,13 @@ import (
 	"berth/internal/pod"
 )
 
-// The bounds of what is under way at a time.
+// The bounds of what is under way at a time. Beyond maxProcesses in all containers together, each
+// container may still have sureProcesses: others, with shims that hang perhaps, do not keep it from
+// being probed.
 const (
 	maxProcesses             = 1024
 	maxProcessesPerContainer = 128
+	sureProcesses            = 8
 )
 
 // stopTimeout is how long Run waits for processes to end when its context has ended. What has not
@@ -147,8 +150,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// enter counts a process in. It is false when there are too many already, unless force is set, and
-// when the service has stopped.
+// enter counts one process more. It returns false when there are too many already, unless force is
+// set, and when the service has stopped.
 func (s *Service) enter(container string, force bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +159,7 @@ func (s *Service) enter(container string, force bool) error {
 	case s.mu.stopped:
 		return fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable)
 	case force:
-	case s.mu.all >= maxProcesses:
+	case s.mu.all >= maxProcesses && s.mu.containers[container] >= sureProcesses:
 		return fmt.Errorf("there are %d exec processes already; try again when some have ended: %w",
 			s.mu.all, errdefs.ErrResourceExhausted)
 	case s.mu.containers[container] >= maxProcessesPerContainer:
@@ -168,7 +171,7 @@ func (s *Service) enter(container string, force bool) error {
 	return nil
 }
 
-// leave counts a process out.
+// leave counts one process less.
 func (s *Service) leave(container string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

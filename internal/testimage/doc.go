@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testimage builds small container images in memory, with no registry
-// and no network: for the demo and for tests. The file system of Busybox is made
-// from the static busybox of the host.
+// Package testimage builds small container images in memory, with no registry and no network: for
+// the demo and for tests. The file system of Busybox is made from the static busybox of the host.
 //
-// It promises that the same contents give the same digests, every time: no time
-// stamp, owner or order of the host gets in.
+// It promises that the same contents give the same digests, every time: no time stamp, owner or
+// order of the host gets in.
 //
-// A registry to pull from is in the sub-package testregistry. Neither package is
-// linked into the berth binary.
+// A registry to pull from is in the sub-package testregistry. Neither package is linked into the
+// berth binary.
 package testimage

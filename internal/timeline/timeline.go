@@ -57,8 +57,8 @@ func New() *Timeline {
 	return t
 }
 
-// Add adds an entry. fields are keys and values in turn. The field "name" is also what the ID may be
-// called by.
+// Add adds an entry. fields are keys and values in turn. The field "name" is also what the ID may
+// be called by.
 func (t *Timeline) Add(id string, at time.Time, what string, err error, fields ...any) {
 	e := Entry{At: at, What: what, Detail: detail(fields)}
 	if err != nil {
@@ -113,8 +113,8 @@ func cut(s string) string {
 	return strings.Clone(s[:n]) + "..."
 }
 
-// Of returns an ID and its entries, oldest first. The ID may be given by its beginning or by its name:
-// that of a pod or a container, or POD/CONTAINER. Of several with one name it is the one that
+// Of returns an ID and its entries, oldest first. The ID may be given by its beginning or by its
+// name: that of a pod or a container, or POD/CONTAINER. Of several with one name it is the one that
 // something happened to last. Of returns errdefs.ErrNotFound when nothing is known of it, and
 // errdefs.ErrInvalidArgument when several IDs begin like that.
 func (t *Timeline) Of(id string) (string, []Entry, error) {

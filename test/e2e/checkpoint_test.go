@@ -3,12 +3,10 @@
 package e2e
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/client"
 	"berth/test/node"
 )
 
@@ -42,7 +41,7 @@ func withoutCRIU(t *testing.T) {
 	t.Setenv("PATH", dir)
 }
 
-// A node without CRIU says so, and the container goes on.
+// PROPERTIES 28: a node without CRIU says so, and the container goes on.
 func TestACheckpointWithoutCRIU(t *testing.T) {
 	withoutCRIU(t)
 	node.Both(t, func(t *testing.T, n *node.Node) {
@@ -61,8 +60,8 @@ func TestACheckpointWithoutCRIU(t *testing.T) {
 	})
 }
 
-// fakeCRIU is an OCI runtime whose checkpoint needs no CRIU: it writes a file where the images belong,
-// and waits for as long as the file hang exists.
+// fakeCRIU is an OCI runtime whose checkpoint needs no CRIU: it writes a file where the images
+// belong, and waits for as long as the file hang exists.
 func fakeCRIU(t *testing.T, hang string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "runc")
@@ -86,8 +85,8 @@ exec %s "$@"
 	return path
 }
 
-// The archive has what the container changed, while it was paused, and is for root alone. A berth that
-// is killed meanwhile leaves no container paused.
+// The archive has what the container changed, while it was paused, and is for root alone. A berth
+// that is killed meanwhile leaves no container paused.
 func TestACheckpoint(t *testing.T) {
 	hang := filepath.Join(t.TempDir(), "hang")
 	n := node.Start(t, node.Options{Runc: fakeCRIU(t, hang)})
@@ -105,7 +104,7 @@ func TestACheckpoint(t *testing.T) {
 	if st, err := os.Lstat(location); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v %v", st, err)
 	}
-	got := archived(t, location)
+	got := client.Archive(t, location)
 	if !strings.Contains(got["container.log"], "tick") || got["checkpoint/pages-1.img"] != "memory\n" {
 		t.Errorf("%q", got)
 	}
@@ -121,7 +120,7 @@ func TestACheckpoint(t *testing.T) {
 	if err := os.WriteFile(diff, []byte(got["rootfs-diff.tar"]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if changes := archived(t, diff); changes["file"] != "changed\n" {
+	if changes := client.Archive(t, diff); changes["file"] != "changed\n" {
 		t.Errorf("the changes are %q", changes)
 	}
 	if err := checkpoint(); status.Code(err) != codes.AlreadyExists {
@@ -161,30 +160,5 @@ func TestACheckpoint(t *testing.T) {
 	began := time.Now()
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
 		t.Errorf("after %v: %v", time.Since(began), err)
-	}
-}
-
-// archived are the regular files of a tar, by name.
-func archived(t *testing.T, path string) map[string]string {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	all := map[string]string{}
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[strings.TrimPrefix(h.Name, "/")] = string(b)
 	}
 }

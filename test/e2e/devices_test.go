@@ -16,8 +16,8 @@ import (
 )
 
 // PROPERTIES 22: a container gets the CDI device that it asks for, by CRI's field or by an
-// annotation, with all that its specification says; one that nobody described is an error that names
-// the device.
+// annotation, with all that its specification says; one that nobody described is an error that
+// names the device.
 func TestAContainerGetsItsCDIDevices(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "library.txt")

@@ -14,8 +14,8 @@ import (
 	"berth/test/node"
 )
 
-// A pod of a dual-stack network has an address of each family: its status reports both, the first of
-// the plug-in first, and another pod reaches it by its IPv6 address.
+// A pod of a dual-stack network has an address of each family: its status reports both, the first
+// of the plug-in first, and another pod reaches it by its IPv6 address.
 func TestAPodHasAddressesOfBothFamilies(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "dual", "plugins": [{

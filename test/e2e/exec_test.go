@@ -158,6 +158,7 @@ func TestExecSyncKeepsABoundedPartOfTheOutput(t *testing.T) {
 	nothingLeft(n)
 }
 
+// PROPERTIES 29: no process is left of an exec whose container ended or whose client is gone.
 func TestExecSyncEndsWithItsContainerAndItsClient(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	pod, id := n.Sh("sleep 1000")

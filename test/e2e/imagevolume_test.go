@@ -65,9 +65,9 @@ func mountsImage(name, image, sub string, script string) *runtimeapi.ContainerCo
 	return c
 }
 
-// An image that is mounted as a volume is there as a whole or by a path within it, read-only; it can
-// be executed from, and neither its devices nor its set-user-ID bits mean anything. Links in it end in
-// it: CVE-2022-23648.
+// PROPERTIES 25: an image that is mounted as a volume is there as a whole or by a path within it,
+// read-only; it can be executed from, and neither its devices nor its set-user-ID bits mean
+// anything. Links in it end in it: CVE-2022-23648.
 func TestAnImageIsMountedAsAVolume(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		image := importVolume(t, n)
@@ -112,8 +112,8 @@ func TestAnImageIsMountedAsAVolume(t *testing.T) {
 	})
 }
 
-// The layers of a mounted image stay when the image is removed, and through a kill -9 of berth; the
-// status says which image it was. Everything is given back with the container.
+// PROPERTIES 25: the layers of a mounted image stay when the image is removed, and through a kill
+// -9 of berth; the status says which image it was. Everything is given back with the container.
 func TestAMountedImageOutlivesItsNameAndBerth(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		image := importVolume(t, n)

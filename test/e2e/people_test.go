@@ -19,9 +19,9 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/client"
 	"berth/test/node"
 )
 
@@ -34,8 +34,8 @@ func command(n *node.Node, args ...string) *exec.Cmd {
 
 // person sits at the controlling terminal of a command.
 type person struct {
-	keyboard *os.File
-	cmd      *exec.Cmd
+	*client.Terminal
+	cmd *exec.Cmd
 
 	mu     sync.Mutex
 	screen strings.Builder
@@ -44,89 +44,22 @@ type person struct {
 // atTerminal starts a command at a terminal of this size.
 func atTerminal(t *testing.T, cmd *exec.Cmd, width, height uint16) *person {
 	t.Helper()
-	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &person{keyboard: keyboard, cmd: cmd}
-	number := 0
-	p.control(t, func(fd int) (err error) {
-		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-			return err
-		}
-		number, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
-		return err
-	})
-	p.resize(t, width, height)
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	p := &person{cmd: cmd}
+	p.Terminal = client.OpenTerminal(t, width, height, p)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.TTY, p.TTY, p.TTY
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		b := make([]byte, 4096)
-		for {
-			k, err := keyboard.Read(b)
-			p.mu.Lock()
-			p.screen.Write(b[:k])
-			p.mu.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = keyboard.Close()
-		<-read
-		_ = tty.Close()
-	})
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return p
 }
 
-func (p *person) control(t *testing.T, f func(fd int) error) {
-	t.Helper()
-	raw, err := p.keyboard.SyscallConn()
-	if err == nil {
-		if cerr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); err == nil {
-			err = cerr
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// resize changes the size of the terminal, which the kernel notifies the command of.
-func (p *person) resize(t *testing.T, width, height uint16) {
-	t.Helper()
-	p.control(t, func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width})
-	})
-}
-
-// echoes reports whether the terminal shows what is typed, as it does when it is not in raw mode.
-func (p *person) echoes(t *testing.T) (on bool) {
-	t.Helper()
-	p.control(t, func(fd int) error {
-		mode, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-		on = err == nil && mode.Lflag&unix.ECHO != 0
-		return err
-	})
-	return on
-}
-
-func (p *person) types(t *testing.T, text string) {
-	t.Helper()
-	if _, err := io.WriteString(p.keyboard, text); err != nil {
-		t.Fatal(err)
-	}
+// Write shows b on the screen.
+func (p *person) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.screen.Write(b)
 }
 
 func (p *person) sees(text string) func() bool {
@@ -150,32 +83,32 @@ func TestAPersonWorksInAContainer(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	p := atTerminal(t, command(n, "exec", "-it", id[:12], "sh"), 91, 21)
-	n.Until("the terminal is in raw mode", func() bool { return !p.echoes(t) })
-	p.types(t, "stty size\n")
+	n.Until("the terminal is in raw mode", func() bool { return !p.Echoes(t) })
+	p.Type(t, "stty size\n")
 	n.Until("the terminal in the container has the size", p.sees("21 91"))
-	p.resize(t, 71, 31)
+	p.Resize(t, 71, 31)
 	n.Until("the size follows", func() bool {
-		p.types(t, "stty size\n")
+		p.Type(t, "stty size\n")
 		return p.sees("31 71")()
 	})
-	p.types(t, "sleep 1000\n")
+	p.Type(t, "sleep 1000\n")
 	n.Until("Ctrl-C ends the command in the container", func() bool {
-		p.types(t, "\x03echo ended with $?\n")
+		p.Type(t, "\x03echo ended with $?\n")
 		return p.sees("ended with 130")()
 	})
-	p.types(t, "exit 42\n")
+	p.Type(t, "exit 42\n")
 	if code := p.code(t); code != 42 {
 		t.Errorf("the exit code is %d", code)
 	}
-	if !p.echoes(t) {
+	if !p.Echoes(t) {
 		t.Error("the terminal stays in raw mode")
 	}
 	p = atTerminal(t, command(n, "exec", "-it", id, "sleep", "1000"), 80, 24)
-	n.Until("the terminal is in raw mode", func() bool { return !p.echoes(t) })
+	n.Until("the terminal is in raw mode", func() bool { return !p.Echoes(t) })
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.code(t); code != 130 || !p.echoes(t) {
+	if code := p.code(t); code != 130 || !p.Echoes(t) {
 		t.Errorf("after SIGTERM: code %d", code)
 	}
 	nothingLeft(n)
@@ -321,6 +254,7 @@ func connectPlugin(t *testing.T, n *node.Node) *plugin {
 	return p
 }
 
+// PROPERTIES 27: a plug-in follows and changes real containers.
 func TestAnNRIPluginTakesPart(t *testing.T) {
 	dir := node.TempDir(t)
 	n := node.Start(t, node.Options{Dir: dir, Args: []string{"--set", "nri.enable=true", "--set", "nri.socket=" + dir + "/nri/s"}})

@@ -15,8 +15,8 @@ import (
 	"berth/test/node"
 )
 
-// A container that burns CPU, fills memory and writes files is measured as it is, also while its
-// shim hangs, and by the next berth.
+// PROPERTIES 30: a container that burns CPU, fills memory and writes files is measured as it is,
+// also while its shim hangs, and by the next berth.
 func TestStatsAreWhatAContainerUses(t *testing.T) {
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
+	"berth/test/client"
 	"berth/test/node"
 )
 
@@ -44,28 +44,11 @@ type socket struct {
 
 func dialSocket(t *testing.T, url string) *socket {
 	t.Helper()
-	cfg, err := websocket.NewConfig("ws"+strings.TrimPrefix(url, "http"), "http://localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Protocol = []string{"v4.channel.k8s.io"}
-	addr, err := net.ResolveTCPAddr("tcp", cfg.Location.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tcp, err := net.DialTCP("tcp", nil, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, tcp := client.WebSocket(t, url)
 	// Otherwise the kernel goes on sending what the server does not take, before it sends the end.
 	if err := tcp.SetLinger(0); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := websocket.NewClient(cfg, tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.PayloadType = websocket.BinaryFrame
 	s := &socket{Conn: conn, vanish: tcp.Close, end: make(chan struct{})}
 	t.Cleanup(func() { _ = conn.Close() })
 	go func() {

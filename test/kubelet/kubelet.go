@@ -133,8 +133,8 @@ func (k *kubelet) eventually(ok func() bool) bool {
 	return false
 }
 
-// idle reports whether berth runs no pod. The kubelet removes what is left of pods that are gone once
-// a minute; the node removes it at the end of a test.
+// idle reports whether berth runs no pod. The kubelet removes what is left of pods that are gone
+// once a minute; the node removes it at the end of a test.
 func (k *kubelet) idle() bool {
 	ready := &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}
 	pods, err := k.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{State: ready}})

@@ -127,7 +127,7 @@ func TestEndsAreReported(t *testing.T) {
 	})
 }
 
-// Pods go on while the kubelet is killed and started again, and while berth is.
+// PROPERTIES 4: pods go on while the kubelet is killed and started again, and while berth is.
 func TestPodsOutliveTheKubeletAndBerth(t *testing.T) {
 	both(t, func(t *testing.T, k *kubelet) {
 		k.add("web", "web")

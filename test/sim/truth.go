@@ -75,8 +75,8 @@ func (w *World) notified(p *process) bool {
 	return p.watcher != nil && (!p.watcher.dead() || p.recorded)
 }
 
-// expectMemory compares the memory limit that the status of a container reports with the one that its
-// process has, and both with want.
+// expectMemory compares the memory limit that the status of a container reports with the one that
+// its process has, and both with want.
 func (s *Story) expectMemory(name string, want int64) error {
 	st, err := s.Status(name)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// PROPERTIES 4: a container is updated before its start and while it runs, and berth is killed at its
-// k-th effect on the world, for every k: before the effect, or right after it. Nobody asks again.
-// When berth is back, what the status reports is what the container has, and an update that had an
-// answer is in effect.
+// PROPERTIES 4 and 24: a container is updated before its start and while it runs, and berth is
+// killed at its k-th effect on the world, for every k: before the effect, or right after it. Nobody
+// asks again. When berth is back, what the status reports is what the container has, and an update
+// that had an answer is in effect.
 func TestAnUpdateIsKilledBetweenAnyTwoEffects(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for k := 1; ; k++ {

@@ -9,8 +9,9 @@
 //     name, or without effect, with the reason. There is no fourth way (PROPERTIES 22).
 //   - The rows are compared with the descriptors of the protocol: a field that is new in cri-api
 //     fails the test, and so does a row for a field that does not exist any more.
-//   - A row that says "refused" is true: its request is sent to a berth between fakes, and the error
-//     has the code and names the field. A row that names a test as its proof names one that exists.
+//   - A row that says "refused" is true: its request is sent to a berth between fakes, and the
+//     error has the code and names the field. A row that names a test as its proof names one that
+//     exists.
 //   - docs/cri-fields.md is made from the rows: go test ./test/surface -run Document -update
 //
 // # Adding an RPC

@@ -29,8 +29,8 @@ import (
 	"berth/test/sim"
 )
 
-// node is a whole berth between fakes, with one sandbox and two containers: one that was created and
-// one that runs. It belongs into a synctest bubble.
+// node is a whole berth between fakes, with one sandbox and two containers: one that was created
+// and one that runs. It belongs into a synctest bubble.
 type node struct {
 	t       *testing.T
 	berth   *sim.Berth

@@ -115,8 +115,8 @@ func randomCall(seed uint64, from []calls) (method string, wire []byte) {
 	panic("there is no method " + method)
 }
 
-// What real clients send, with changes at random: what berth does not know how to do it refuses with
-// a reason. PROPERTIES 22.
+// What real clients send, with changes at random: what berth does not know how to do it refuses
+// with a reason. PROPERTIES 22.
 func TestRequestsAtRandom(t *testing.T) {
 	from := requests()
 	const each = 20                                                                          // calls that a node gets: what one changes, the next ones find

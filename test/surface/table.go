@@ -122,8 +122,9 @@ func Fields(m protoreflect.MethodDescriptor) []Field {
 	return all
 }
 
-// Of returns the row of a field: that of its path, of a field above it that holds for what is below,
-// or of its name. inherited says that it is one of the second kind. ok is false without a row.
+// Of returns the row of a field: that of its path, of a field above it that holds for what is
+// below, or of its name. inherited says that it is one of the second kind. ok is false without a
+// row.
 func Of(rows []Row, all []Field, f Field) (row Row, inherited, ok bool) {
 	if i := slices.IndexFunc(rows, func(r Row) bool { return r.Field == f.Path }); i >= 0 {
 		return rows[i], false, true

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import "sync"
+
+// stops are the stops of a unit that are in flight. The zero value is none.
+type stops struct {
+	mu    sync.Mutex
+	count int
+	begun chan struct{} // closed while there are any; nil: nobody has asked since the last ended
+}
+
+// begin notes that a stop is in flight, until end is called.
+func (s *stops) begin() (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.count++; s.count == 1 {
+		close(s.channelLocked())
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.count--; s.count == 0 {
+			s.begun = nil
+		}
+	}
+}
+
+// channel is closed while a stop is in flight, or once the next one begins.
+func (s *stops) channel() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.channelLocked()
+}
+
+func (s *stops) channelLocked() chan struct{} {
+	if s.begun == nil {
+		s.begun = make(chan struct{})
+	}
+	return s.begun
+}
+
+// removing is what channel is for a unit that is being removed.
+var removing = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// stopping is closed while a stop or the removal of u is in flight.
+func (u *unit) stopping() <-chan struct{} {
+	if u.now().Removing {
+		return removing
+	}
+	return u.stops.channel()
+}
