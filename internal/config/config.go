@@ -66,6 +66,8 @@ type Image struct {
 	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries: mirrors, certificates and headers, as HOST/hosts.toml (the certs.d layout of containerd). It need not exist. Empty: none."`
 	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
+	// Auth has the credentials of registries by host. They are used where the request has none.
+	Auth map[string]Auth `toml:"auth"`
 }
 
 // CDI configures the devices of the Container Device Interface.
@@ -391,6 +393,7 @@ func (c *Config) Check() error {
 		bad("logs.max_line", "%d bytes are too few; the minimum is 256", c.Logs.MaxLine)
 	}
 	checkStreams(c.Streams, bad)
+	checkAuth(c.Image.Auth, bad)
 	c.NRI.check(bad)
 	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
 		bad("default_runtime", "there is no table [runtimes.%s]", c.DefaultRuntime)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -31,7 +32,11 @@ func writeTable(w io.Writer, name string, v reflect.Value) error {
 		if t.Field(i).Tag.Get("doc") == "" {
 			continue
 		}
-		b, err := toml.Marshal(map[string]any{t.Field(i).Tag.Get("toml"): v.Field(i).Interface()})
+		value := v.Field(i).Interface()
+		if s, ok := value.(Secret); ok { // the encoder takes it for a string
+			value = s.String()
+		}
+		b, err := toml.Marshal(map[string]any{t.Field(i).Tag.Get("toml"): value})
 		if err != nil {
 			return fmt.Errorf("write %s: %w", t.Field(i).Name, err)
 		}
@@ -42,11 +47,14 @@ func writeTable(w io.Writer, name string, v reflect.Value) error {
 			continue
 		}
 		key := t.Field(i).Tag.Get("toml")
+		if name != "" {
+			key = name + "." + key
+		}
 		if v.Field(i).Kind() == reflect.Map {
 			keys := v.Field(i).MapKeys()
 			slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 			for _, k := range keys {
-				if err := writeTable(w, key+"."+k.String(), v.Field(i).MapIndex(k)); err != nil {
+				if err := writeTable(w, key+"."+quoteKey(k.String()), v.Field(i).MapIndex(k)); err != nil {
 					return err
 				}
 			}
@@ -59,7 +67,19 @@ func writeTable(w io.Writer, name string, v reflect.Value) error {
 	return nil
 }
 
-// keys returns the dotted names of all settings and tables.
+// quoteKey writes a key of TOML, in quotes if it needs them.
+func quoteKey(key string) string {
+	bare := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'
+	}
+	if key != "" && strings.IndexFunc(key, func(r rune) bool { return !bare(r) }) < 0 {
+		return key
+	}
+	return strconv.Quote(key)
+}
+
+// keys returns the dotted names of all settings and tables, except credentials: they do not belong
+// on a command line, which every user of the host can read.
 func (c *Config) keys() []string {
 	var keys []string
 	var walk func(prefix string, t reflect.Type)
@@ -69,6 +89,7 @@ func (c *Config) keys() []string {
 			switch {
 			case t.Field(i).Tag.Get("doc") != "":
 				keys = append(keys, key)
+			case t.Field(i).Type == reflect.TypeFor[map[string]Auth]():
 			case t.Field(i).Type.Kind() == reflect.Map:
 				for name := range c.Runtimes {
 					walk(key+"."+name+".", t.Field(i).Type.Elem())

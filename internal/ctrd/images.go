@@ -46,9 +46,11 @@ type ImagesConfig struct {
 	Snapshotters           []string
 	RegistryDir            string // of certs.d directories; "" for none
 	MaxConcurrentDownloads int
-	Owner                  string // this berth's ID
-	MountDir               string // where images are mounted to be read; nobody else's
-	Logger                 *slog.Logger
+	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
+	Credentials map[string]image.Credentials
+	Owner       string // this berth's ID
+	MountDir    string // where images are mounted to be read; nobody else's
+	Logger      *slog.Logger
 }
 
 // Images is containerd's image store.

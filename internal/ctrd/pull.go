@@ -109,7 +109,8 @@ func checkSize(_ context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor
 }
 
 // hosts configures registries from certs.d directories, if there are any. Only the image's own
-// registry gets the credentials: a manifest that names other hosts gets nothing for them.
+// registry gets the credentials of the request: a manifest that names other hosts gets nothing for
+// them. A mirror gets those that the configuration has for it.
 func (i *Images) hosts(ctx context.Context, registry string, creds image.Credentials, progress func()) docker.RegistryHosts {
 	own := func(host string) bool {
 		return host == registry || registry == "docker.io" && host == "registry-1.docker.io"
@@ -117,8 +118,9 @@ func (i *Images) hosts(ctx context.Context, registry string, creds image.Credent
 	o := dockerconfig.HostOptions{
 		Credentials: func(host string) (string, string, error) {
 			switch {
-			case !own(host):
-				return "", "", nil
+			case !own(host) || creds == (image.Credentials{}):
+				c := i.configured(host)
+				return c.Username, c.Password, nil
 			case creds.IdentityToken != "":
 				return "", creds.IdentityToken, nil
 			default:
@@ -146,6 +148,15 @@ func (i *Images) hosts(ctx context.Context, registry string, creds image.Credent
 		}
 		return all, err
 	}
+}
+
+// configured returns the credentials that the configuration has for a host. Only registries that an
+// image is pulled from, and their configured mirrors, are asked about.
+func (i *Images) configured(host string) image.Credentials {
+	if c, ok := i.cfg.Credentials[host]; ok || host != "registry-1.docker.io" {
+		return c
+	}
+	return i.cfg.Credentials["docker.io"]
 }
 
 // bearer authorizes requests to one host with a token that was given for it. Other than

@@ -234,3 +234,12 @@ func sandboxImages(runtimes map[string]config.Runtime) []string {
 	}
 	return names
 }
+
+// credentials are those of registries by host.
+func credentials(auth map[string]config.Auth) map[string]image.Credentials {
+	out := map[string]image.Credentials{}
+	for host, a := range auth {
+		out[host] = image.Credentials{Username: a.Username, Password: string(a.Password)}
+	}
+	return out
+}

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -120,6 +122,32 @@ func TestCredentialsOpenTheRegistryTheyAreFor(t *testing.T) {
 	}
 	if err := pull(&runtimeapi.AuthConfig{Username: "me", Password: "secret"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Credentials of the configuration open a registry for requests without any, and nobody reads them
+// from the service.
+func TestCredentialsOfTheConfigurationAreUsedAndNotShown(t *testing.T) {
+	reg := testregistry.Start(t, testregistry.BasicAuth("me", "geheim"))
+	config := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(config, []byte("[image.auth.'"+reg.Addr+"']\nusername = 'me'\npassword = 'geheim'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := node.Start(t, node.Options{Args: []string{"--config", config}})
+	img, err := testimage.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := &runtimeapi.ImageSpec{Image: reg.Push("private/app:1", img)}
+	if _, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: image, Auth: &runtimeapi.AuthConfig{Username: "me", Password: "wrong"}}); err == nil {
+		t.Error("the credentials of the request were not the ones that counted")
+	}
+	if _, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: image}); err != nil {
+		t.Error(err)
+	}
+	st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil || strings.Contains(st.String(), "geheim") || strings.Contains(n.Berth.Output(), "geheim") {
+		t.Errorf("the password is shown, or %v", err)
 	}
 }
 
