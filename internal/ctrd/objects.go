@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -175,16 +174,6 @@ func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
 		labels[snapshots.LabelSnapshotGIDMapping] = fmt.Sprintf("0:%d:%d", ids.GID, ids.GIDs)
 	}
 	return snapshots.WithLabels(labels)
-}
-
-// MapsOwners reports whether a snapshotter can shift the owners of the files of a snapshot, as user
-// namespaces need.
-func MapsOwners(ctx context.Context, c *Client, snapshotter string) (bool, error) {
-	capabilities, err := c.GetSnapshotterCapabilities(ns(ctx), snapshotter)
-	if err != nil {
-		return false, fmt.Errorf("ask for capabilities of snapshotter %s: %w", snapshotter, native(err))
-	}
-	return slices.Contains(capabilities, "remap-ids"), nil
 }
 
 // DeleteSnapshot removes a writable layer.

@@ -21,15 +21,26 @@ import (
 func (i *Images) Usage(ctx context.Context) (image.Usage, error) {
 	ctx = ns(ctx)
 	u := image.Usage{At: time.Now()}
-	resp, err := i.client.IntrospectionService().Plugins(ctx, `type==io.containerd.snapshotter.v1,id==`+i.cfg.Snapshotter)
-	if err != nil {
-		return u, fmt.Errorf("find directory of snapshotter %s: %w", i.cfg.Snapshotter, native(err))
-	}
-	for _, p := range resp.Plugins {
-		u.Path = filepath.Clean(p.Exports["root"])
+	var err error
+	if u.Path, err = snapshotterRoot(ctx, i.client, i.cfg.Snapshotter); err != nil {
+		return u, err
 	}
 	u.Images, u.Containers, err = i.usage.round(ctx, i.client.SnapshotService(i.cfg.Snapshotter))
 	return u, err
+}
+
+// snapshotterRoot is the directory of a snapshotter; "" if it does not say.
+func snapshotterRoot(ctx context.Context, c *Client, name string) (string, error) {
+	resp, err := c.IntrospectionService().Plugins(ns(ctx), `type==io.containerd.snapshotter.v1,id==`+name)
+	if err != nil {
+		return "", fmt.Errorf("find directory of snapshotter %s: %w", name, native(err))
+	}
+	for _, p := range resp.Plugins {
+		if root := p.Exports["root"]; root != "" {
+			return filepath.Clean(root), nil
+		}
+	}
+	return "", nil
 }
 
 // sampler measures snapshots. A layer of an image never changes and is measured once. The writable

@@ -101,7 +101,7 @@ func (u *userNamespaces) ask(ctx context.Context, h pod.Handler) error {
 	case err != nil:
 		return err
 	case !ok:
-		return fmt.Errorf("snapshotter %s does not shift the owners of files on this kernel: %w", name, errdefs.ErrNotImplemented)
+		return fmt.Errorf("snapshotter %s does not shift the owners of files, or its file system does not on this kernel: %w", name, errdefs.ErrNotImplemented)
 	}
 	return nil
 }
