@@ -81,7 +81,7 @@ func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 		pod := n.Pod(cfg)
 		for i, away := range []func() (back func()){
 			func() func() {
-				n.Berth.Signal(syscall.SIGSTOP)
+				signalAll(t, map[string]int{"berth": n.Berth.Pid()}, syscall.SIGSTOP)
 				return func() { n.Berth.Signal(syscall.SIGCONT) }
 			},
 			func() func() { n.Berth.Kill(syscall.SIGKILL); return n.StartBerth },
@@ -120,15 +120,8 @@ func TestAHangingShimDelaysNothing(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	id := waits(t, n, "exit 42")
 	shims := n.Shims()
-	signal := func(sig syscall.Signal) {
-		for _, pid := range shims {
-			if err := syscall.Kill(pid, sig); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	signal(syscall.SIGSTOP)
-	defer signal(syscall.SIGCONT)
+	defer signalAll(t, shims, syscall.SIGCONT)
+	signalAll(t, shims, syscall.SIGSTOP)
 	if err := syscall.Kill(n.Pid(id), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -152,8 +145,7 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 	id := waits(t, n, "exit 42")
 	pid := n.Pid(id)
 	berth, containerd := n.Berth, n.Containerd
-	containerd.Signal(syscall.SIGSTOP)
-	berth.Signal(syscall.SIGSTOP)
+	signalAll(t, map[string]int{"containerd": containerd.Pid(), "berth": berth.Pid()}, syscall.SIGSTOP)
 	defer func() { containerd.Signal(syscall.SIGCONT); berth.Signal(syscall.SIGCONT) }() // also when the test fails
 	endWithoutShim(t, n, pid)
 	berth.Signal(syscall.SIGCONT)

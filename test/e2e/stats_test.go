@@ -3,10 +3,15 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -97,7 +102,8 @@ func TestStatsAreWhatAContainerUses(t *testing.T) {
 	})
 }
 
-// signalAll signals processes, some of which may have ended.
+// signalAll signals processes, some of which may have ended. After SIGSTOP it waits until they have
+// stopped: a signal takes a moment to reach every thread.
 func signalAll(t *testing.T, pids map[string]int, sig syscall.Signal) {
 	t.Helper()
 	for _, pid := range pids {
@@ -105,6 +111,36 @@ func signalAll(t *testing.T, pids map[string]int, sig syscall.Signal) {
 			t.Error(err)
 		}
 	}
+	if sig != syscall.SIGSTOP {
+		return
+	}
+	for name, pid := range pids {
+		for range 3000 {
+			if stopped(t, pid) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if !stopped(t, pid) {
+			t.Fatalf("%s does not stop", name)
+		}
+	}
+}
+
+// stopped reports whether no thread of a process runs: each is stopped, or the process has ended.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range threads {
+		b, err := os.ReadFile(f)
+		if err == nil && !bytes.Contains(b, []byte(") T ")) && !bytes.Contains(b, []byte(") Z ")) {
+			return false
+		}
+	}
+	return true
 }
 
 // metricNames are the metrics of a pod and its container that are described, each with its labels.
