@@ -76,7 +76,7 @@ func (c *Controller) ContainerStatus(ctx context.Context, id string, verbose boo
 	if err != nil {
 		return nil, err
 	}
-	if u.now().Phase == state.Creating { // nor is it listed
+	if !u.visible() { // nor is it listed
 		return nil, fmt.Errorf("container %s: it is being made: %w", u.id, errdefs.ErrNotFound)
 	}
 	resp := &runtimeapi.ContainerStatusResponse{Status: c.statuses.container(u)}
