@@ -617,6 +617,31 @@ func start(t *testing.T, w *world) *bubble {
 	return startWith(t, w, state.Loaded{})
 }
 
+// cutOff kills b while call is in a step of what it makes, and returns the berth that follows, once
+// that one has compared everything with containerd and released what it does not keep. Without
+// recorded, it finds the records from before the call: a backup was restored.
+func cutOff(t *testing.T, w *world, b *bubble, step string, recorded bool, call func(ctx context.Context)) *bubble {
+	t.Helper()
+	loaded := b.records()
+	w.set(func() { w.block[step] = make(chan struct{}) })
+	go call(context.WithoutCancel(t.Context()))
+	synctest.Wait()
+	if recorded {
+		loaded = b.records()
+	}
+	w.set(func() { // what b still tries has no effect
+		for _, op := range []string{"commit", "delete-files", "delete-snapshot", "delete-sandbox", "delete-container", "delete-task", step} {
+			w.fail[op] = errors.New("berth is dead")
+		}
+	})
+	b.stop()
+	w.set(func() { clear(w.block); clear(w.fail); clear(w.watched) })
+	next := restart(t, w, loaded)
+	time.Sleep(10 * time.Second) // a release lets settles go first
+	synctest.Wait()
+	return next
+}
+
 // restart is a berth that finds the records of an earlier one and has compared them with
 // containerd.
 func restart(t *testing.T, w *world, loaded state.Loaded) *bubble {

@@ -4,12 +4,10 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -93,26 +91,9 @@ func TestNothingIsLeftOfAnImageVolumeThatAKillCutOff(t *testing.T) {
 				b := start(t, w)
 				sb := b.pod("p1", "")
 				before := len(w.objects)
-				without := b.records()
-				w.set(func() { w.block[step] = make(chan struct{}) })
-				go func() {
-					_, _ = b.CreateContainer(context.WithoutCancel(t.Context()), sb, withImages("c1", "one", "two"))
-				}()
-				synctest.Wait()
-				loaded := b.records()
-				w.set(func() {
-					for _, op := range []string{"commit", "delete-files", "delete-snapshot", "delete-sandbox", "delete-container", step} {
-						w.fail[op] = errors.New("berth is dead")
-					}
+				again := cutOff(t, w, b, step, recorded, func(ctx context.Context) {
+					_, _ = b.CreateContainer(ctx, sb, withImages("c1", "one", "two"))
 				})
-				b.stop()
-				w.set(func() { clear(w.block); clear(w.fail); clear(w.watched) })
-				if !recorded {
-					loaded = without
-				}
-				again := restart(t, w, loaded)
-				time.Sleep(10 * time.Second) // a release lets settles go first
-				synctest.Wait()
 				if len(again.ListContainers(nil)) != 0 {
 					t.Errorf("%s: the container is there", step)
 				}

@@ -4,12 +4,10 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -76,26 +74,9 @@ func TestNothingIsLeftOfASandboxImageThatAKillCutOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				b := start(t, w)
-				without := b.records()
-				w.set(func() { w.block[step] = make(chan struct{}) })
-				go func() {
-					_, _ = b.RunPodSandbox(context.WithoutCancel(t.Context()), config("p1"), "imaged")
-				}()
-				synctest.Wait()
-				loaded := b.records()
-				w.set(func() {
-					for _, op := range []string{"commit", "delete-files", "delete-snapshot", "delete-sandbox", "delete-container", "delete-task", step} {
-						w.fail[op] = errors.New("berth is dead")
-					}
+				again := cutOff(t, w, b, step, recorded, func(ctx context.Context) {
+					_, _ = b.RunPodSandbox(ctx, config("p1"), "imaged")
 				})
-				b.stop()
-				w.set(func() { clear(w.block); clear(w.fail); clear(w.watched) })
-				if !recorded {
-					loaded = without
-				}
-				again := restart(t, w, loaded)
-				time.Sleep(10 * time.Second) // a release lets settles go first
-				synctest.Wait()
 				if len(again.ListPodSandbox(&runtimeapi.PodSandboxFilter{})) != 0 {
 					t.Errorf("%s: the sandbox is there", step)
 				}
