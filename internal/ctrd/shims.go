@@ -29,7 +29,12 @@ type shims struct {
 	bundles []string        // directories of bundles that shims work in
 }
 
-type shim struct{ pid, fd int }
+type shim struct {
+	pid, fd int
+	// awaited is since when its end is waited for; zero: it is not. One attempt of a release may
+	// have less time than the shim.
+	awaited time.Time
+}
 
 // remember notes which process is the shim of a pod. child is a process that the shim made: the
 // kernel says who its parent is, which nothing in a pod can change, and the parent says for which
@@ -53,7 +58,7 @@ func (s *shims) remember(pod string, child uint32) {
 		return
 	}
 	p, ok := recognise(procfs, pid, own, nil)
-	if !ok || !isShim(p.args, pod) || !s.put(pod, shim{pid, fd}) {
+	if !ok || !isShim(p.args, pod) || !s.put(pod, shim{pid: pid, fd: fd}) {
 		_ = unix.Close(fd)
 		return
 	}
@@ -148,8 +153,11 @@ func (c *Containerd) endShim(ctx context.Context, pod string) error {
 	if !ok {
 		return nil
 	}
-	if !ended(ctx, s.fd, shimTimeout) {
-		if err := ctx.Err(); err != nil {
+	if s.awaited.IsZero() {
+		s.awaited = time.Now()
+	}
+	if !ended(ctx, s.fd, shimTimeout-time.Since(s.awaited)) {
+		if err := ctx.Err(); err != nil && time.Since(s.awaited) < shimTimeout {
 			c.shims.put(pod, s)
 			return fmt.Errorf("wait for the shim of pod %s, process %d, to end: %w", pod, s.pid, err)
 		}
@@ -163,15 +171,18 @@ func (c *Containerd) endShim(ctx context.Context, pod string) error {
 	return nil
 }
 
-// ended waits for the end of a process, at most for the given time, and reports whether it came.
+// ended waits for the end of a process, at most for the given time, and reports whether it came. It
+// looks once also where there is no time left.
 func ended(ctx context.Context, pidfd int, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
-	for ctx.Err() == nil {
-		if n, err := unix.Poll(fds, 10); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+	for wait := 0; ; wait = 10 {
+		if n, err := unix.Poll(fds, wait); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
 			return n > 0
 		}
+		if ctx.Err() != nil {
+			return false
+		}
 	}
-	return false
 }
