@@ -61,7 +61,7 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 		case processUnknown:
 		}
 	}
-	w.pacer.reported()
+	w.pacer.reported(u.id)
 	if !u.evidence.add(f, hint) && u.now().Phase.Ended() {
 		return
 	}

@@ -11,8 +11,9 @@ import (
 
 // pacer keeps releases out of the way of settles. When many containers end at once, the releases of
 // the first (deletions by runc, commits of containerd) take the processors and the disk that the
-// exits of the others need. So a release begins when no exit is being settled and none was reported
-// for a moment, and only some young releases run at once.
+// exits of the others need. So a release begins when no other exit is being settled and none was
+// reported for a moment, and only some young releases run at once. What an exit that comes alone
+// left is released at once.
 //
 // Everything here is bounded, so that no ID waits long for another one: a release begins at most
 // patience later, and it ceases to count among the young ones after the same time. A release that
@@ -23,8 +24,12 @@ type pacer struct {
 	young    chan struct{} // one for each young release
 
 	mu       sync.Mutex
-	settling int // settles in flight
-	last     time.Time
+	settling map[string]int // settles in flight, by ID of the unit
+	latest   struct {       // report, or settle that ended
+		of    string // ID of the unit
+		at    time.Time
+		alone bool // nothing was heard of another unit for a moment before
+	}
 }
 
 func newPacer() *pacer {
@@ -32,46 +37,60 @@ func newPacer() *pacer {
 		quiet:    50 * time.Millisecond,
 		patience: time.Second,
 		young:    make(chan struct{}, 2*runtime.GOMAXPROCS(0)),
+		settling: map[string]int{},
 	}
 }
 
-// reported notes that the end of a process was reported.
-func (p *pacer) reported() {
+// reported notes that the end of a unit's process was reported.
+func (p *pacer) reported(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.last = time.Now()
+	p.note(id)
 }
 
-// settle notes a settle in flight, until done is called.
-func (p *pacer) settle() (done func()) {
+// settle notes that a unit's exit is being settled, until done is called.
+func (p *pacer) settle(id string) (done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settling++
+	p.settling[id]++
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.settling--
-		p.last = time.Now()
+		if p.settling[id]--; p.settling[id] == 0 {
+			delete(p.settling, id)
+		}
+		p.note(id)
 	}
 }
 
-// wait is how long it is quiet enough for a release at the earliest; 0: now.
-func (p *pacer) wait() time.Duration {
+// note has p.mu.
+func (p *pacer) note(id string) {
+	if id != p.latest.of {
+		p.latest.of, p.latest.alone = id, time.Since(p.latest.at) >= p.quiet
+	}
+	p.latest.at = time.Now()
+}
+
+// wait is how long it is until the release of a unit may begin at the earliest; 0: now.
+func (p *pacer) wait(id string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.settling > 0 {
+	if n := len(p.settling); n > 1 || n == 1 && p.settling[id] == 0 {
 		return p.quiet
 	}
-	return p.quiet - time.Since(p.last)
+	if p.latest.of == id && p.latest.alone {
+		return 0
+	}
+	return p.quiet - time.Since(p.latest.at)
 }
 
 // admit waits until the release of a unit may begin: for its turn, at most for the patience of the
 // pacer, and not at all once hurried is closed. done must be called when the release is over.
-func (p *pacer) admit(ctx context.Context, hurried <-chan struct{}) (done func()) {
+func (p *pacer) admit(ctx context.Context, id string, hurried <-chan struct{}) (done func()) {
 	nothing := func() {}
 	late := time.NewTimer(p.patience)
 	defer late.Stop()
-	for wait := p.wait(); wait > 0; wait = p.wait() {
+	for wait := p.wait(id); wait > 0; wait = p.wait(id) {
 		again := time.NewTimer(wait)
 		select {
 		case <-again.C:

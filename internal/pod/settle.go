@@ -30,7 +30,7 @@ type settler struct {
 // release. It is attempted by the unit's lane until it succeeds, and does nothing when nothing was
 // reported.
 func (s *settler) settle(ctx context.Context, u *unit) error {
-	defer s.pacer.settle()()
+	defer s.pacer.settle(u.id)()
 	if u.evidence.isAbandoned() && !u.now().Phase.Ended() {
 		if err := s.endAbandoned(ctx, u); err != nil {
 			return err

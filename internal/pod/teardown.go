@@ -61,7 +61,7 @@ func due(u *unit, st *state.Status) state.Hold {
 // tried. The error says what remains.
 func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	if first {
-		defer t.pacer.admit(ctx, u.hurried)()
+		defer t.pacer.admit(ctx, u.id, u.hurried)()
 	}
 	st := u.now()
 	if u.isSandbox() && st.Removing {
