@@ -432,6 +432,8 @@ func (w fakeCgroups) OOMKills(dir string) (uint64, error) {
 	return w.oom[dir], nil
 }
 
+func (w fakeCgroups) OOMKillsBelow(dir string) (uint64, error) { return w.OOMKills(dir) }
+
 type fakeNetwork struct{ *world }
 
 func (w fakeNetwork) PathFor(id string) string { return "/netns/" + id }
@@ -660,6 +662,7 @@ func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
 	b.Controller = New(Config{
 		DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"},
+			"scopes": {Name: "scopes", Type: "fake", HostProcess: true, SystemdCgroup: true},
 			"imaged": {Name: "imaged", Type: "fake", HostProcess: true, SandboxImage: atRegistry},
 			"shim":   {Name: "shim", Type: "shim", Sandboxer: "shim", HostProcess: true}, "vmm": {Name: "vmm", Type: "vmm", Sandboxer: "vmm"}},
 		Host: spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},

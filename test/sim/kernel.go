@@ -171,6 +171,9 @@ func (c cgroups) OOMKills(dir string) (n uint64, err error) {
 	return n, err
 }
 
+// OOMKillsBelow: the groups of pods are not simulated.
+func (c cgroups) OOMKillsBelow(string) (uint64, error) { return 0, errdefs.ErrNotFound }
+
 func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
 }

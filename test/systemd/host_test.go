@@ -35,8 +35,8 @@ type host struct {
 	t *testing.T
 }
 
-// start enables and starts berth with settings and with changes of its unit. At the end of the test
-// berth is stopped, and the changes are taken back.
+// start starts berth with settings and with changes of its unit. At the end of the test berth is
+// stopped, and the changes are taken back.
 func start(t *testing.T, config, unit string) *host {
 	t.Helper()
 	if os.Getenv("BERTH_GUEST") == "" {
@@ -51,19 +51,22 @@ func start(t *testing.T, config, unit string) *host {
 		if err := os.WriteFile(dropIns+"/test.conf", []byte(unit), 0o644); err != nil { //nolint:gosec // systemd reads it
 			t.Fatal(err)
 		}
+		h.systemctl("daemon-reload")
 	}
-	h.systemctl("daemon-reload")
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the journal:\n%s", h.run("journalctl", "--no-pager", "-b", "-o", "short-monotonic", "-n", "60", "_PID=1", "+", "_SYSTEMD_UNIT=berth.service"))
+			t.Logf("the journal:\n%s", h.run("journalctl", "--no-pager", "-b", "-o", "short-monotonic", "-n", "150", "_PID=1", "+", "_SYSTEMD_UNIT=berth.service"))
 		}
-		h.systemctl("disable", "--now", "berth.service", "berth.socket")
-		if err := errors.Join(os.RemoveAll(dropIns), os.WriteFile(settings, nil, 0o600)); err != nil {
-			t.Error(err)
+		h.systemctl("stop", "berth.socket", "berth.service")
+		h.configure("")
+		if unit != "" {
+			if err := os.RemoveAll(dropIns); err != nil {
+				t.Error(err)
+			}
+			h.systemctl("daemon-reload")
 		}
-		h.systemctl("daemon-reload")
 	})
-	h.systemctl("enable", "--now", "berth")
+	h.systemctl("start", "berth")
 	h.Node = node.Installed(t, socket)
 	return h
 }

@@ -23,7 +23,7 @@ const slow = "[Service]\nRestartSec=8\n"
 func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
 	h := start(t, "", "")
 	h.systemctl("stop", "berth")
-	h.systemctl("start", "berth")
+	h.systemctl("enable", "--now", "berth")
 	if out := h.run("/usr/local/bin/berth", "status"); !strings.Contains(out, "RuntimeReady  true") {
 		t.Errorf("berth status: %s", out)
 	}
@@ -44,6 +44,7 @@ func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
 		t.Errorf("the journal has no line that berth is ready:\n%s", log)
 	}
 	h.stored(1) // the CRI socket
+	h.systemctl("disable", "berth")
 }
 
 // Pods go on while systemd restarts berth, and after kill -9 of it. Calls made meanwhile wait, and
@@ -169,7 +170,7 @@ func TestTheSocketUnitStartsBerth(t *testing.T) {
 	h := start(t, "", "")
 	_, runs := h.Sh("sleep 10000")
 	pid := h.Pid(runs)
-	h.systemctl("disable", "--now", "berth")
+	h.systemctl("stop", "berth")
 	h.systemctl("enable", "--now", "berth.socket")
 	if state := h.property("berth", "ActiveState"); state != "inactive" {
 		t.Errorf("berth is %s before anybody called", state)
@@ -177,7 +178,7 @@ func TestTheSocketUnitStartsBerth(t *testing.T) {
 	for _, away := range []func(){
 		func() {},
 		func() { h.systemctl("stop", "berth.service") },
-		func() { _ = syscall.Kill(h.number("berth", "MainPID"), syscall.SIGKILL) },
+		func() { h.end(h.number("berth", "MainPID"), syscall.SIGKILL) },
 	} {
 		away()
 		if err := h.call(); err != nil {
@@ -187,9 +188,8 @@ func TestTheSocketUnitStartsBerth(t *testing.T) {
 		h.expectRunning(runs, pid)
 	}
 	h.stored(2)
-	h.systemctl("stop", "berth.socket", "berth.service")
-	h.systemctl("disable", "berth.socket")
-	h.systemctl("enable", "--now", "berth")
+	h.systemctl("disable", "--now", "berth.socket")
+	h.systemctl("restart", "berth.service") // which opens the socket itself again
 	h.expectRunning(runs, pid)
 }
 
