@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -252,11 +253,12 @@ func TestAContainerThatWasStoppedBeforeItsStartCanBeStarted(t *testing.T) {
 	})
 }
 
-// berth is killed between the making of a task and its start: the process waits to be started. What
-// was made is taken back, nothing counts as an exit, and a start that is asked for again succeeds,
-// also if it is asked for before berth has compared.
+// berth is killed while it makes a task, or before the task is started: the process waits to be
+// started. What was made is taken back, the changes in the writable layer too, nothing counts as an
+// exit, and a start that is asked for again succeeds, also if it is asked for before berth has
+// compared. It is tried again while the shim is still at work on the first one.
 func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
-	for _, block := range []string{"commit ", "start-task "} {
+	for _, block := range []string{"create-task ", "commit ", "start-task "} {
 		t.Run(block, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
@@ -288,12 +290,32 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 					t.Fatalf("started before it was compared: %v", err)
 				default:
 				}
+				disturbed := make(chan struct{})
+				w.set(func() {
+					w.did = nil
+					w.block["create-task "+c], w.fail["create-task "+c] = disturbed, errors.New("the earlier one")
+				})
 				if err := again.Relist(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+				synctest.Wait()
+				w.set(func() {
+					if !slices.Contains(w.did, "renew-snapshot "+c) {
+						t.Errorf("the writable layer is as the first start left it: %q", w.did)
+					}
+					w.did = nil
+					clear(w.fail)
+					clear(w.block)
+				})
+				close(disturbed)
 				if err := <-started; err != nil {
 					t.Fatal(err)
 				}
+				w.set(func() {
+					if !slices.Contains(w.did, "renew-snapshot "+c) {
+						t.Errorf("the writable layer is as the disturbed start left it: %q", w.did)
+					}
+				})
 				synctest.Wait()
 				again.expect(c, running, 0, "")
 				again.exit(c, 42, true)
