@@ -114,15 +114,13 @@ func decideCreated(o observed) action {
 		}
 		return actionReport
 	}
-	switch o.Process { // its shim does not answer, or is dead
-	case processAlive, processUnreachable:
-		return actionAbandon
-	case processGone:
+	switch { // its shim does not answer, or is dead
+	case o.Process == processGone:
 		return actionLost
-	}
-	switch {
-	case o.Task == taskUnreachable:
+	case o.Task == taskUnreachable: // it may just be at work on the start
 		return actionLater
+	case o.Process == processAlive, o.Process == processUnreachable:
+		return actionAbandon
 	case o.Recorded:
 		return actionLost
 	case o.Begun: // whatever is left of it

@@ -32,10 +32,10 @@ func TestDecide(t *testing.T) {
 		{phase: state.Created, removing: "no", recorded: some, task: taskRunning, process: some, want: actionAdopt},
 		{phase: state.Created, removing: "no", recorded: "no", task: taskStopped, process: some, want: actionUndoStart},
 		{phase: state.Created, removing: "no", recorded: "yes", task: taskStopped, process: some, want: actionReport},
+		{phase: state.Created, removing: "no", recorded: some, task: some, process: processGone, want: actionLost},
+		{phase: state.Created, removing: "no", recorded: some, task: taskUnreachable, process: some, want: actionLater},
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processAlive, want: actionAbandon}, // its shim died
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processUnreachable, want: actionAbandon},
-		{phase: state.Created, removing: "no", recorded: some, task: some, process: processGone, want: actionLost},
-		{phase: state.Created, removing: "no", recorded: some, task: taskUnreachable, process: processUnknown, want: actionLater},
 		{phase: state.Created, removing: "no", recorded: "yes", task: taskAbsent, process: processUnknown, want: actionLost}, // a VM that is gone
 		{phase: state.Created, removing: "no", recorded: some, begun: "yes", task: some, process: processUnknown, want: actionUndoStart},
 		{phase: state.Created, removing: "no", recorded: some, begun: "no", task: some, process: processUnknown, want: actionNone},

@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -365,34 +366,42 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 }
 
 // A shim does not answer when berth comes back: whether the start that was cut off took effect is
-// found out once it does, long before the next relist.
+// found out once it does, long before the next relist. Where the process was on record, the start
+// was given up at once.
 func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		loaded := b.records() // before the start: no process is on record
-		w.set(func() { w.block["start-task "+c] = make(chan struct{}) })
-		go func() { _ = b.StartContainer(t.Context(), c) }()
-		synctest.Wait()
-		w.set(func() {
-			w.fail["start-task"], w.fail["commit"] = errors.New("berth is dead"), errors.New("berth is dead")
+	for _, recorded := range []bool{false, true} {
+		t.Run(fmt.Sprint(recorded), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				b := start(t, w)
+				c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				loaded := b.records()
+				w.set(func() { w.block["start-task "+c] = make(chan struct{}) })
+				go func() { _ = b.StartContainer(t.Context(), c) }()
+				synctest.Wait()
+				if recorded {
+					loaded = b.records()
+				}
+				w.set(func() {
+					w.fail["start-task"], w.fail["commit"] = errors.New("berth is dead"), errors.New("berth is dead")
+				})
+				b.stop()
+				w.set(func() { clear(w.block); clear(w.fail); clear(w.watched); w.hung = map[string]bool{c: true} })
+				again := restart(t, w, loaded)
+				began := time.Now()
+				started := make(chan error, 1)
+				go func() { started <- again.StartContainer(t.Context(), c) }()
+				time.Sleep(5 * time.Second)
+				w.set(func() { clear(w.hung) })
+				if err := <-started; err != nil || time.Since(began) > 20*time.Second {
+					t.Errorf("started after %v: %v", time.Since(began), err)
+				}
+			})
 		})
-		b.stop()
-		w.set(func() { clear(w.block); clear(w.fail); clear(w.watched); w.hung = map[string]bool{c: true} })
-		again := restart(t, w, loaded)
-		began := time.Now()
-		started := make(chan error, 1)
-		go func() { started <- again.StartContainer(t.Context(), c) }()
-		time.Sleep(5 * time.Second)
-		w.set(func() { clear(w.hung) })
-		if err := <-started; err != nil || time.Since(began) > 20*time.Second {
-			t.Errorf("started after %v: %v", time.Since(began), err)
-		}
-	})
+	}
 }
 
 // The sandbox's process ended between the creation of a container and its start: the namespaces
