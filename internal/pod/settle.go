@@ -55,6 +55,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		known.OOM = known.OOM || u.evidence.oomKilled(known)
 	}
 
+	drain := s.drain(ctx, u) // beside the commit
 	settled := false
 	err := u.changeAfter(func(st *state.Status) bool {
 		if settled = !st.Phase.Ended(); !settled {
@@ -71,7 +72,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		}
 		st.Phase, st.Exit = u.endedPhase(), known
 		return true
-	}, func() { s.drain(ctx, u) })
+	}, drain)
 	if err != nil || !settled {
 		return err
 	}
@@ -180,15 +181,22 @@ func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 	}
 }
 
-// drain waits, within its bound, until what the container wrote is in its log.
-func (s *settler) drain(ctx context.Context, u *unit) {
+// drain begins to wait, within its bound, until what the container wrote is in its log, and returns
+// the wait for that.
+func (s *settler) drain(ctx context.Context, u *unit) (wait func()) {
 	stdio := u.stdio()
 	if stdio == nil {
-		return
+		return nil
 	}
+	drained := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
-	defer cancel()
-	if err := stdio.Drain(ctx); err != nil {
-		s.obs.Event(u.id, "log still draining", err)
+	go func() {
+		defer cancel()
+		drained <- stdio.Drain(ctx)
+	}()
+	return func() {
+		if err := <-drained; err != nil {
+			s.obs.Event(u.id, "log still draining", err)
+		}
 	}
 }
