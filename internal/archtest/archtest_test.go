@@ -80,7 +80,7 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/ctrd", "internal/embed", "test/sim", "test/bench"}, // test/sim fakes containerd, test/bench starts it
+		[]string{"internal/ctrd", "internal/embed", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
 		"only ctrd and embed know containerd, and translate its errors")
 }
 

@@ -6,9 +6,8 @@
 //
 // # What stands for what
 //
-//   - [World] is everything outside berth: processes, shims, containerd, network namespaces, CNI
-//     results, cgroups, the disk. It outlives each berth, and a berth may be killed between any two
-//     of its effects on the world.
+//   - [world.World] is everything outside berth. It outlives each berth, and a berth may be killed
+//     between any two of its effects on the world.
 //   - [Berth] is one life of berth, from its start to its death.
 //   - [Story] is a world, the berth in it, and a client. A story is played from a script under
 //     testdata (the verbs are listed at [Story.Play]), from code, or at random from a seed.
@@ -33,7 +32,7 @@
 //     because a seed plays something else as soon as berth or the simulation asks for turns in
 //     another order.
 //   - A seed fixes what the client does, what breaks, and the order of everything that passes
-//     between berth, the world and the client ([turns]). It does not fix what goroutines do between
+//     between berth, the world and the client (package world). It does not fix what goroutines do between
 //     two such turns inside berth: the choice of a select with several ready cases, and the order
 //     in which goroutines run that became ready together. So about one schedule in 300 plays
 //     differently when it is repeated, and one that fails is replayed 25 times: the report says how

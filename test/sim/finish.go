@@ -13,6 +13,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/world"
 )
 
 // settleTime is longer than the longest back-off and the attempt after it, and than what it takes
@@ -36,7 +38,7 @@ func (s *Story) Finish() error {
 		return err
 	}
 	for _, l := range s.Berth().Core.Pods.Lanes() {
-		s.Watch.Problem("lane %s is not idle: %+v", short(l.ID), l)
+		s.Watch.Problem("lane %s is not idle: %+v", world.Short(l.ID), l)
 	}
 	err := s.call(func(ctx context.Context, b *Berth) error {
 		list, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -45,7 +47,7 @@ func (s *Story) Finish() error {
 		}
 		for _, p := range list.GetItems() {
 			if _, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-				s.Watch.Problem("pod %s cannot be removed: %v", short(p.GetId()), err)
+				s.Watch.Problem("pod %s cannot be removed: %v", world.Short(p.GetId()), err)
 			}
 		}
 		return nil
@@ -73,7 +75,7 @@ func (s *Story) leftovers() {
 	for _, base := range []string{"state/sandboxes", "state/io", "root/volumes"} {
 		entries, _ := os.ReadDir(filepath.Join(s.dir, base))
 		for _, e := range entries {
-			s.Watch.Problem("left: directory %s/%s", base, short(e.Name()))
+			s.Watch.Problem("left: directory %s/%s", base, world.Short(e.Name()))
 		}
 	}
 }
@@ -102,10 +104,8 @@ func (s *Story) Report(err error) string {
 	}
 	names := slices.Sorted(maps.Keys(s.ids))
 	for _, n := range names {
-		fmt.Fprintf(&b, "  %s is %s\n", n, short(s.ids[n]))
+		fmt.Fprintf(&b, "  %s is %s\n", n, world.Short(s.ids[n]))
 	}
-	s.World.book.Lock()
-	defer s.World.book.Unlock()
-	fmt.Fprintf(&b, "what happened:\n%s\n", strings.Join(s.World.book.lines, "\n"))
+	fmt.Fprintf(&b, "what happened:\n%s\n", strings.Join(s.World.Journal(), "\n"))
 	return b.String()
 }
