@@ -90,6 +90,10 @@ func TestGRPCIsImportedByCRIAndDaemonAlone(t *testing.T) {
 		"only cri and daemon know gRPC; other rooms return errors of containerd/errdefs")
 }
 
+func TestFakesAreNotAPartOfBerth(t *testing.T) {
+	importers(t, []string{module + "/test"}, []string{"test"}, "what only tests need stays out of the program")
+}
+
 // CRI's messages are the words of the rooms that carry out what CRI asks for, and of no other.
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{

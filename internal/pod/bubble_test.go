@@ -45,8 +45,8 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
 	synctest.Test(t, func(t *testing.T) { test(t, start(t, world.Free(), state.Loaded{})) })
 }
 
-// start begins a berth that finds the records of an earlier one. Plug-ins change what it works on.
-func start(t *testing.T, w *world.World, loaded state.Loaded, plugIns ...func(p *pod.Ports)) *bubble {
+// start begins a berth that finds the records of an earlier one. with changes what it works on.
+func start(t *testing.T, w *world.World, loaded state.Loaded, with ...func(p *pod.Ports)) *bubble {
 	t.Helper()
 	b := &bubble{World: w, t: t, feed: feed.New(feed.Config{})}
 	b.life = w.Begin(func(f exit.Fact) { b.Exited(f) })
@@ -55,8 +55,8 @@ func start(t *testing.T, w *world.World, loaded state.Loaded, plugIns ...func(p 
 		t.Fatal(err)
 	}
 	ports.Feed = b.feed
-	for _, plugIn := range plugIns {
-		plugIn(&ports)
+	for _, change := range with {
+		change(&ports)
 	}
 	b.ports, b.Controller = ports, pod.New(w.Config(), ports)
 	b.Restore(loaded)

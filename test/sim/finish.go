@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -71,12 +69,6 @@ func (s *Story) leftovers() {
 	if all, err := b.store.Load(); err != nil || len(all.Sandboxes)+len(all.Containers)+len(all.Damaged) > 0 {
 		s.Watch.Problem("left: %d sandbox records, %d container records, %d damaged (%v)",
 			len(all.Sandboxes), len(all.Containers), len(all.Damaged), err)
-	}
-	for _, base := range []string{"state/sandboxes", "state/io", "root/volumes"} {
-		entries, _ := os.ReadDir(filepath.Join(s.dir, base))
-		for _, e := range entries {
-			s.Watch.Problem("left: directory %s/%s", base, world.Short(e.Name()))
-		}
 	}
 }
 

@@ -78,8 +78,8 @@ func (w *World) spawn(id string) *Process {
 	return p
 }
 
-// Exit ends the process of id; with oom, after the OOM killer has fired. It reports false when there
-// is none that runs.
+// Exit ends the process of id; with oom, after the OOM killer has fired. It reports false when
+// there is none that runs.
 func (w *World) Exit(id string, code uint32, oom bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

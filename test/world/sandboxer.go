@@ -24,8 +24,8 @@ type runtime struct {
 // Sandboxer implements pod.Runtime.
 func (r runtime) Sandboxer(string) pod.Sandboxer { return sandboxer{r} }
 
-// sandboxer stands for a sandbox controller. Its sandboxes are not tasks that a list shows, and have
-// a PID once they run.
+// sandboxer stands for a sandbox controller. Its sandboxes are not tasks that a list shows, and
+// have a PID once they run.
 type sandboxer struct{ runtime }
 
 func (s sandboxer) Create(ctx context.Context, r pod.SandboxRequest) (pod.Instance, error) {

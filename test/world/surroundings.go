@@ -120,7 +120,7 @@ type outputs struct{ w *World }
 func (w *World) HoldOutput() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.outputs = true
+	w.openOutput = true
 }
 
 type output struct {
@@ -133,7 +133,7 @@ func (o outputs) Create(logs.Options) (pod.Stdio, error) {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
 	out := &output{drained: make(chan struct{}), closed: make(chan struct{})}
-	if !o.w.outputs {
+	if !o.w.openOutput {
 		close(out.drained)
 	}
 	return out, nil

@@ -43,8 +43,10 @@ type World struct {
 	netns map[string]network.UserIDs // by path, with the user namespace that owns it
 	files map[string]bool            // of pods, by ID
 	cni   map[string]bool
-	// remote: the image at the registry is on the node.
+	// remote: the image Remote is on the node.
 	remote bool
+	// openOutput: something holds the output of new containers open.
+	openOutput bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*Process
 
@@ -57,8 +59,7 @@ type World struct {
 	steps     int
 	killAt    int
 	killAfter bool
-	did       []string // calls: operation and ID
-	outputs   bool     // something holds the output of containers open
+	did       []string // all calls: operation and ID
 
 	// book is what happened, for a person to read.
 	book struct {
