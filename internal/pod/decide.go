@@ -9,6 +9,7 @@ type observed struct {
 	Phase    state.Phase
 	Removing bool
 	Recorded bool // a process is in the record
+	Begun    bool // a start was begun: it left stdio
 	Task     observedTask
 	Process  observedProcess
 }
@@ -124,6 +125,8 @@ func decideCreated(o observed) action {
 		return actionLater
 	case o.Recorded:
 		return actionLost
+	case o.Begun: // whatever is left of it
+		return actionUndoStart
 	default:
 		return actionNone
 	}

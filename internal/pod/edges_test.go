@@ -242,11 +242,12 @@ func TestAContainerThatWasStoppedBeforeItsStartCanBeStarted(t *testing.T) {
 	})
 }
 
-// berth is killed between the making of a task and its start: the process waits to be started. What
-// was made is taken back, nothing counts as an exit, and a start that is asked for again succeeds,
-// also if it is asked for before berth has compared.
+// berth is killed while it makes a task, or before the task is started: the process waits to be
+// started. What was made is taken back, the changes in the writable layer too, nothing counts as an
+// exit, and a start that is asked for again succeeds, also if it is asked for before berth has
+// compared. It is tried again while the shim is still at work on the first one.
 func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
-	for _, step := range []string{"commit", "start-task"} {
+	for _, step := range []string{"create-task", "commit", "start-task"} {
 		t.Run(step, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.pod("p1", "")
@@ -257,6 +258,7 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 
 				again := start(t, b.World, b.kill())
 				b.Heal()
+				before := len(b.Did())
 				started := make(chan error, 1)
 				go func() { started <- again.StartContainer(t.Context(), c) }()
 				synctest.Wait()
@@ -265,11 +267,17 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 					t.Fatalf("started before it was compared: %v", err)
 				default:
 				}
+				b.Fail("create-task", c, 1) // the shim is at it still
 				if err := again.Relist(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if err := <-started; err != nil {
 					t.Fatal(err)
+				}
+				layer, task := "prepare-snapshot "+c, "create-task "+c
+				did := slices.DeleteFunc(b.Did()[before:], func(d string) bool { return d != layer && d != task })
+				if want := []string{layer, task, layer, task}; !slices.Equal(did, want) {
+					t.Errorf("it did %q, want a new layer before each task: %q", did, want)
 				}
 				synctest.Wait()
 				again.expect(c, running, 0, "")

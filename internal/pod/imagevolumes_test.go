@@ -76,7 +76,7 @@ func TestAMountedImageIsReportedAndGivenBack(t *testing.T) {
 // PROPERTIES 4: whatever step of mounting an image a kill cuts off, the next berth gives back what
 // was made, and the container is not there.
 func TestNothingIsLeftOfAnImageVolumeThatAKillCutOff(t *testing.T) {
-	for _, step := range []string{"prepare-snapshot", "create-sandbox", "create-container"} {
+	for _, step := range []string{"view-snapshot", "prepare-snapshot", "create-sandbox", "create-container"} {
 		for _, recorded := range []bool{true, false} { // false: a backup was restored
 			inBubble(t, func(t *testing.T, b *bubble) {
 				sb := b.pod("p1", "")

@@ -58,7 +58,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 		Cgroups: cgroups{l.w, l},
 		Network: plumbing{l.w, l},
 		Files:   files{l.w, l},
-		Stdios:  outputs{l.w},
+		Stdios:  outputs{l.w, l},
 		Images:  library{l.w, l},
 		Store:   disk{l.w, l, store},
 	}, adapter, nil

@@ -194,17 +194,32 @@ type fakeSnapshotter struct {
 }
 
 func (s fakeSnapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	info := snapshots.Info{Name: key, Parent: parent}
-	for _, o := range opts {
-		if err := o(&info); err != nil {
-			return nil, err
-		}
-	}
-	return nil, s.do(ctx, "prepare-snapshot", key, func(c *containerdState) error { return insert(c.snaps, key, info) })
+	return nil, s.make(ctx, "prepare-snapshot", key, parent, opts)
 }
 
 func (s fakeSnapshotter) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	return s.Prepare(ctx, key, parent, opts...)
+	return nil, s.make(ctx, "view-snapshot", key, parent, opts)
+}
+
+func (s fakeSnapshotter) make(ctx context.Context, op, key, parent string, opts []snapshots.Opt) error {
+	info := snapshots.Info{Name: key, Parent: parent}
+	for _, o := range opts {
+		if err := o(&info); err != nil {
+			return err
+		}
+	}
+	return s.do(ctx, op, key, func(c *containerdState) error { return insert(c.snaps, key, info) })
+}
+
+func (s fakeSnapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {
+	err = s.read(ctx, "stat-snapshot", key, func(c *containerdState) error {
+		var ok bool
+		if info, ok = c.snaps[key]; !ok {
+			return errdefs.ErrNotFound
+		}
+		return nil
+	})
+	return info, err
 }
 
 func (s fakeSnapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {

@@ -114,7 +114,10 @@ func (f files) IDs() (ids []string, err error) {
 }
 
 // outputs stands for the stdio of containers: they write nothing.
-type outputs struct{ w *World }
+type outputs struct {
+	w *World
+	l *Life
+}
 
 // HoldOutput has something hold the output of the containers open that are created from now on.
 func (w *World) HoldOutput() {
@@ -124,22 +127,49 @@ func (w *World) HoldOutput() {
 }
 
 type output struct {
+	of      outputs
+	dir     string
 	drained chan struct{}
 	closed  chan struct{}
 	once    sync.Once
 }
 
-func (o outputs) Create(logs.Options) (pod.Stdio, error) {
+func (o outputs) Create(l logs.Options) (pod.Stdio, error) {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
-	out := &output{drained: make(chan struct{}), closed: make(chan struct{})}
+	if o.l.Dead() {
+		return nil, ErrKilled
+	}
+	o.w.stdio[l.Dir] = true
+	return o.open(l.Dir), nil
+}
+
+func (o outputs) Open(l logs.Options) (pod.Stdio, error) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if !o.w.stdio[l.Dir] {
+		return nil, errdefs.ErrNotFound
+	}
+	return o.open(l.Dir), nil
+}
+
+func (o outputs) open(dir string) *output {
+	out := &output{of: o, dir: dir, drained: make(chan struct{}), closed: make(chan struct{})}
 	if !o.w.openOutput {
 		close(out.drained)
 	}
-	return out, nil
+	return out
 }
-func (outputs) RemoveAll(string) error                   { return nil }
-func (o outputs) Open(l logs.Options) (pod.Stdio, error) { return o.Create(l) }
+
+func (o outputs) RemoveAll(dir string) error {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if o.l.Dead() {
+		return ErrKilled
+	}
+	delete(o.w.stdio, dir)
+	return nil
+}
 
 func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
 func (o *output) Started() error                        { return nil }
@@ -147,7 +177,7 @@ func (o *output) Drained() <-chan struct{}              { return o.drained }
 func (o *output) Flush(context.Context) error           { return nil }
 func (o *output) Reopen(context.Context) error          { return nil }
 func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
-func (o *output) Remove() error                         { return o.Close() }
+func (o *output) Remove() error                         { _ = o.Close(); return o.of.RemoveAll(o.dir) }
 func (o *output) Drain(ctx context.Context) error       { return until(ctx, o.drained) }
 func (o *output) Run(ctx context.Context) error         { _ = until(ctx, o.closed); return nil }
 

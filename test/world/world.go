@@ -42,6 +42,7 @@ type World struct {
 	disk  diskState
 	netns map[string]network.UserIDs // by path, with the user namespace that owns it
 	files map[string]bool            // of pods, by ID
+	stdio map[string]bool            // of containers, by directory
 	cni   map[string]bool
 	// remote: the image Remote is on the node.
 	remote bool
@@ -90,6 +91,7 @@ func Free() *World {
 		pid:    1000,
 		netns:  map[string]network.UserIDs{},
 		files:  map[string]bool{},
+		stdio:  map[string]bool{},
 		cni:    map[string]bool{},
 		kept:   map[string]*Process{},
 	}
@@ -145,6 +147,7 @@ func (w *World) Left() []string {
 	}
 	left = named(left, "network namespace", w.netns)
 	left = named(left, "files", w.files)
+	left = named(left, "stdio", w.stdio)
 	left = named(left, "CNI result", w.cni)
 	left = named(left, "kept pidfd", w.kept)
 	if w.life != nil {
