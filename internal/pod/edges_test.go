@@ -533,6 +533,10 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		check := func(what string, got []*runtimeapi.ContainerStatus) {
+			if len(got) != len(want) {
+				t.Errorf("%s: %d containers, want %d", what, len(got), len(want))
+				return
+			}
 			for i, st := range got {
 				if st.GetId() != want[i] {
 					t.Errorf("%s: container %d is attempt %d", what, i, st.GetMetadata().GetAttempt())
