@@ -36,7 +36,7 @@ func (n *node) crowd(ctx context.Context, s sizes, rec record) error {
 		return err
 	}
 	time.Sleep(quiet)
-	return n.stats(ctx, s.Lists, s.Running, rec)
+	return n.stats(ctx, s.Stats, s.Running, rec)
 }
 
 // rawLists measures ListContainers with a client that does not decode the answer.

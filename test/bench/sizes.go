@@ -19,7 +19,8 @@ type sizes struct {
 	Wedged  int `json:"wedged"`  // containers whose delete hangs
 	Others  int `json:"others"`  // containers that are killed meanwhile
 	Crowd   int `json:"crowd"`   // containers in Pods pods that are made, and listed as often as Lists says
-	Running int `json:"running"` // containers of those that are started, and whose statistics are listed as often
+	Running int `json:"running"` // containers of those that are started
+	Stats   int `json:"stats"`   // calls of ListContainerStats
 }
 
 func full(rounds int) sizes {
@@ -38,6 +39,7 @@ func full(rounds int) sizes {
 		Others:  20,
 		Crowd:   1500,
 		Running: 200,
+		Stats:   30,
 	}
 }
 
@@ -58,6 +60,7 @@ func quick() sizes {
 		Others:  2,
 		Crowd:   40,
 		Running: 8,
+		Stats:   10,
 	}
 }
 
