@@ -33,7 +33,7 @@ func (l *failing) Close() error {
 	return nil
 }
 
-// A port whose listener failed was not forwarded any more, and nobody was told. The command went on
+// A port whose listener failed was not forwarded any more, and nobody learned of it. The command went on
 // for ever, also without any port.
 func TestAPortThatCannotAcceptIsReported(t *testing.T) {
 	first, second := newFailing(), newFailing()
