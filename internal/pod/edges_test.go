@@ -5,6 +5,8 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -252,11 +254,12 @@ func TestAContainerThatWasStoppedBeforeItsStartCanBeStarted(t *testing.T) {
 	})
 }
 
-// berth is killed between the making of a task and its start: the process waits to be started. What
-// was made is taken back, nothing counts as an exit, and a start that is asked for again succeeds,
-// also if it is asked for before berth has compared.
+// berth is killed while it makes a task, or before the task is started: the process waits to be
+// started. What was made is taken back, the changes in the writable layer too, nothing counts as an
+// exit, and a start that is asked for again succeeds, also if it is asked for before berth has
+// compared. It is tried again while the shim is still at work on the first one.
 func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
-	for _, block := range []string{"commit ", "start-task "} {
+	for _, block := range []string{"create-task ", "commit ", "start-task "} {
 		t.Run(block, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
@@ -288,12 +291,32 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 					t.Fatalf("started before it was compared: %v", err)
 				default:
 				}
+				disturbed := make(chan struct{})
+				w.set(func() {
+					w.did = nil
+					w.block["create-task "+c], w.fail["create-task "+c] = disturbed, errors.New("the earlier one")
+				})
 				if err := again.Relist(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+				synctest.Wait()
+				w.set(func() {
+					if !slices.Contains(w.did, "renew-snapshot "+c) {
+						t.Errorf("the writable layer is as the first start left it: %q", w.did)
+					}
+					w.did = nil
+					clear(w.fail)
+					clear(w.block)
+				})
+				close(disturbed)
 				if err := <-started; err != nil {
 					t.Fatal(err)
 				}
+				w.set(func() {
+					if !slices.Contains(w.did, "renew-snapshot "+c) {
+						t.Errorf("the writable layer is as the disturbed start left it: %q", w.did)
+					}
+				})
 				synctest.Wait()
 				again.expect(c, running, 0, "")
 				again.exit(c, 42, true)
@@ -343,34 +366,42 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 }
 
 // A shim does not answer when berth comes back: whether the start that was cut off took effect is
-// found out once it does, long before the next relist.
+// found out once it does, long before the next relist. Where the process was on record, the start
+// was given up at once.
 func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		loaded := b.records() // before the start: no process is on record
-		w.set(func() { w.block["start-task "+c] = make(chan struct{}) })
-		go func() { _ = b.StartContainer(t.Context(), c) }()
-		synctest.Wait()
-		w.set(func() {
-			w.fail["start-task"], w.fail["commit"] = errors.New("berth is dead"), errors.New("berth is dead")
+	for _, recorded := range []bool{false, true} {
+		t.Run(fmt.Sprint(recorded), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				b := start(t, w)
+				c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				loaded := b.records()
+				w.set(func() { w.block["start-task "+c] = make(chan struct{}) })
+				go func() { _ = b.StartContainer(t.Context(), c) }()
+				synctest.Wait()
+				if recorded {
+					loaded = b.records()
+				}
+				w.set(func() {
+					w.fail["start-task"], w.fail["commit"] = errors.New("berth is dead"), errors.New("berth is dead")
+				})
+				b.stop()
+				w.set(func() { clear(w.block); clear(w.fail); clear(w.watched); w.hung = map[string]bool{c: true} })
+				again := restart(t, w, loaded)
+				began := time.Now()
+				started := make(chan error, 1)
+				go func() { started <- again.StartContainer(t.Context(), c) }()
+				time.Sleep(5 * time.Second)
+				w.set(func() { clear(w.hung) })
+				if err := <-started; err != nil || time.Since(began) > 20*time.Second {
+					t.Errorf("started after %v: %v", time.Since(began), err)
+				}
+			})
 		})
-		b.stop()
-		w.set(func() { clear(w.block); clear(w.fail); clear(w.watched); w.hung = map[string]bool{c: true} })
-		again := restart(t, w, loaded)
-		began := time.Now()
-		started := make(chan error, 1)
-		go func() { started <- again.StartContainer(t.Context(), c) }()
-		time.Sleep(5 * time.Second)
-		w.set(func() { clear(w.hung) })
-		if err := <-started; err != nil || time.Since(began) > 20*time.Second {
-			t.Errorf("started after %v: %v", time.Since(began), err)
-		}
-	})
+	}
 }
 
 // The sandbox's process ended between the creation of a container and its start: the namespaces

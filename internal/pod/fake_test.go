@@ -62,6 +62,7 @@ type world struct {
 	mapped    int                    // snapshots with the owners of a user namespace
 	pulled    bool                   // the image atRegistry is on the node
 	specs     map[string]*specs.Spec // of containers, by ID
+	stdio     map[string]bool        // directories
 }
 
 type fakeTask struct {
@@ -77,7 +78,7 @@ type fakeTask struct {
 func newWorld() *world {
 	return &world{
 		tasks: map[string]*fakeTask{}, objects: map[string]bool{}, netns: map[string]bool{}, cni: map[string]bool{}, watched: map[string]bool{},
-		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{}, specs: map[string]*specs.Spec{},
+		sandboxes: map[string]state.SandboxRecord{}, ctrs: map[string]state.ContainerRecord{}, fail: map[string]error{}, block: map[string]chan struct{}{}, slow: map[string]time.Duration{}, panics: map[string]bool{}, specs: map[string]*specs.Spec{}, stdio: map[string]bool{},
 		oom: map[string]uint64{}, waits: map[string]int{}, nextPid: 100, exact: true,
 	}
 }
@@ -170,6 +171,9 @@ func (w fakeRuntime) PrepareSnapshot(ctx context.Context, l Layer) error {
 }
 func (w fakeRuntime) DeleteSnapshot(ctx context.Context, _, key string) error {
 	return w.unmake(ctx, "snapshot", key)
+}
+func (w fakeRuntime) RenewSnapshot(ctx context.Context, _, key, _ string) error {
+	return w.step(ctx, "renew-snapshot", key)
 }
 func (w fakeRuntime) MountImage(ctx context.Context, v ImageView) error {
 	w.noteIDs(v.IDs)
@@ -524,6 +528,7 @@ func (w fakeFiles) IDs() ([]string, error) {
 
 type fakeStdio struct {
 	drained, closed chan struct{}
+	remove          func()
 	once            sync.Once
 }
 
@@ -548,19 +553,47 @@ func (s *fakeStdio) Drain(ctx context.Context) error {
 	}
 }
 func (s *fakeStdio) Close() error  { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *fakeStdio) Remove() error { return s.Close() }
+func (s *fakeStdio) Remove() error { s.remove(); return s.Close() }
 
-type fakeStdios struct{ held bool } // held: something holds the output open
+type fakeStdios struct {
+	*world
+	held bool // something holds the output open
+}
 
-func (f *fakeStdios) Create(logs.Options) (Stdio, error) {
-	s := &fakeStdio{drained: make(chan struct{}), closed: make(chan struct{})}
+func (f *fakeStdios) Create(o logs.Options) (Stdio, error) {
+	f.set(func() { f.stdio[o.Dir] = true })
+	return f.open(o.Dir), nil
+}
+
+func (f *fakeStdios) open(dir string) Stdio {
+	s := &fakeStdio{
+		drained: make(chan struct{}),
+		closed:  make(chan struct{}),
+		remove:  func() { f.set(func() { delete(f.stdio, dir) }) },
+	}
 	if !f.held {
 		close(s.drained)
 	}
-	return s, nil
+	return s
 }
-func (f *fakeStdios) RemoveAll(string) error             { return nil }
-func (f *fakeStdios) Open(o logs.Options) (Stdio, error) { return f.Create(o) }
+
+func (f *fakeStdios) RemoveAll(dir string) error {
+	f.set(func() { delete(f.stdio, dir) })
+	return nil
+}
+
+func (f *fakeStdios) Open(o logs.Options) (s Stdio, err error) {
+	err = errdefs.ErrNotFound
+	f.set(func() {
+		if f.stdio[o.Dir] {
+			err = nil
+		}
+	})
+	if err == nil {
+		s = f.open(o.Dir)
+	}
+	return s, err
+}
 
 type fakeImages struct{ *world }
 
@@ -656,7 +689,7 @@ func restart(t *testing.T, w *world, loaded state.Loaded) *bubble {
 
 func startWith(t *testing.T, w *world, loaded state.Loaded) *bubble {
 	t.Helper()
-	b := &bubble{world: w, t: t, feed: feed.New(feed.Config{}), stdios: &fakeStdios{}}
+	b := &bubble{world: w, t: t, feed: feed.New(feed.Config{}), stdios: &fakeStdios{world: w}}
 	b.Controller = New(Config{
 		DefaultHandler: "runc", ResolvConf: "/nonexistent",
 		Handlers: map[string]Handler{"runc": {Name: "runc", Type: "fake", HostProcess: true}, "vm": {Name: "vm", Type: "vm"},

@@ -170,6 +170,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		Phase:    st.Phase,
 		Removing: st.Removing,
 		Recorded: st.Process.Pid != 0,
+		Begun:    u.stdio() != nil,
 		Task:     observeTask(known, has, unreachable),
 		Process:  r.processes.observe(u),
 	}

@@ -54,7 +54,7 @@ func (w *World) Boot(ctx context.Context, dir string) (*Berth, error) {
 			Cgroups: cgroups{w, l},
 			Network: plumbing{w, l},
 			Files:   files{w, l},
-			Stdios:  outputs{},
+			Stdios:  outputs{w, l},
 			Images:  library{},
 			Store:   disk{w, l, store},
 		},

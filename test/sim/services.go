@@ -197,6 +197,22 @@ func (s fakeSnapshotter) Prepare(ctx context.Context, key, parent string, _ ...s
 	return nil, s.do(ctx, "prepare-snapshot", key, func(c *containerdState) error { return insert(c.snaps, key, parent) })
 }
 
+func (s fakeSnapshotter) View(ctx context.Context, key, parent string, _ ...snapshots.Opt) ([]mount.Mount, error) {
+	return nil, s.do(ctx, "view-snapshot", key, func(c *containerdState) error { return insert(c.snaps, key, parent) })
+}
+
+func (s fakeSnapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {
+	err = s.read(ctx, "stat-snapshot", key, func(c *containerdState) error {
+		parent, ok := c.snaps[key]
+		if !ok {
+			return errdefs.ErrNotFound
+		}
+		info = snapshots.Info{Name: key, Parent: parent}
+		return nil
+	})
+	return info, err
+}
+
 func (s fakeSnapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	return nil, s.read(ctx, "mounts", key, func(c *containerdState) error {
 		if _, ok := c.snaps[key]; !ok {

@@ -107,18 +107,54 @@ func (f files) IDs() (ids []string, err error) {
 }
 
 // outputs stands for the stdio of containers: they write nothing.
-type outputs struct{}
+type outputs struct {
+	w *World
+	l *life
+}
 
 type output struct {
+	of     outputs
+	dir    string
 	closed chan struct{}
 	once   sync.Once
 }
 
-func (outputs) Create(logs.Options) (pod.Stdio, error) {
-	return &output{closed: make(chan struct{})}, nil
+func (o outputs) open(dir string) *output {
+	return &output{
+		of:     o,
+		dir:    dir,
+		closed: make(chan struct{}),
+	}
 }
-func (outputs) RemoveAll(string) error                   { return nil }
-func (o outputs) Open(l logs.Options) (pod.Stdio, error) { return o.Create(l) }
+
+func (o outputs) Create(l logs.Options) (pod.Stdio, error) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if o.l.dead() {
+		return nil, errKilled
+	}
+	o.w.stdio[l.Dir] = true
+	return o.open(l.Dir), nil
+}
+
+func (o outputs) Open(l logs.Options) (pod.Stdio, error) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if !o.w.stdio[l.Dir] {
+		return nil, errdefs.ErrNotFound
+	}
+	return o.open(l.Dir), nil
+}
+
+func (o outputs) RemoveAll(dir string) error {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if o.l.dead() {
+		return errKilled
+	}
+	delete(o.w.stdio, dir)
+	return nil
+}
 
 func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
 func (o *output) Started() error                        { return nil }
@@ -127,7 +163,7 @@ func (o *output) Flush(context.Context) error           { return nil }
 func (o *output) Drain(context.Context) error           { return nil }
 func (o *output) Reopen(context.Context) error          { return nil }
 func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
-func (o *output) Remove() error                         { return o.Close() }
+func (o *output) Remove() error                         { _ = o.Close(); return o.of.RemoveAll(o.dir) }
 func (o *output) Run(ctx context.Context) error {
 	select {
 	case <-o.closed:

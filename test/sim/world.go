@@ -44,6 +44,7 @@ type World struct {
 	disk  diskState
 	netns map[string]bool
 	files map[string]bool // of pods, by ID
+	stdio map[string]bool // of containers, by directory
 	cni   map[string]bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*process
@@ -130,6 +131,7 @@ func NewWorld(seed uint64) *World {
 		pid:       1000,
 		netns:     map[string]bool{},
 		files:     map[string]bool{},
+		stdio:     map[string]bool{},
 		cni:       map[string]bool{},
 		kept:      map[string]*process{},
 		calls:     map[string]int{},
@@ -291,6 +293,7 @@ func (w *World) Left() []string {
 	}{
 		{"network namespace", slices.Collect(maps.Keys(w.netns))},
 		{"files", slices.Collect(maps.Keys(w.files))},
+		{"stdio", slices.Collect(maps.Keys(w.stdio))},
 		{"CNI result", slices.Collect(maps.Keys(w.cni))},
 		{"kept pidfd", slices.Collect(maps.Keys(w.kept))},
 	} {
