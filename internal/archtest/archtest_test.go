@@ -80,7 +80,7 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/ctrd", "internal/embed", "test/sim", "test/bench"}, // test/sim fakes containerd, test/bench starts it
+		[]string{"internal/ctrd", "internal/embed", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
 		"only ctrd and embed know containerd, and translate its errors")
 }
 
@@ -88,6 +88,10 @@ func TestGRPCIsImportedByCRIAndDaemonAlone(t *testing.T) {
 	importers(t, []string{grpc},
 		[]string{"internal/cri", "internal/daemon", "internal/stream", "test"},
 		"only cri and daemon know gRPC; other rooms return errors of containerd/errdefs")
+}
+
+func TestFakesAreNotAPartOfBerth(t *testing.T) {
+	importers(t, []string{module + "/test"}, []string{"test"}, "what only tests need stays out of the program")
 }
 
 // CRI's messages are the words of the rooms that carry out what CRI asks for, and of no other.

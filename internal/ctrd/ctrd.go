@@ -44,6 +44,7 @@ type Config struct {
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
+	containerLayers
 	client       *containerd.Client
 	owner        string
 	snapshotters []string
@@ -69,13 +70,14 @@ type Containerd struct {
 // New wraps a client, which the caller closes.
 func New(client *containerd.Client, cfg Config) *Containerd {
 	c := &Containerd{
-		client:       client,
-		owner:        cfg.Owner,
-		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
-		setAside:     cfg.SetAside,
-		log:          cfg.Logger,
-		processes:    processSearch{proc: procfs},
-		cleanupDir:   cfg.CleanupDir,
+		containerLayers: containerLayers{client, cfg.Owner},
+		client:          client,
+		owner:           cfg.Owner,
+		snapshotters:    append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
+		setAside:        cfg.SetAside,
+		log:             cfg.Logger,
+		processes:       processSearch{proc: procfs},
+		cleanupDir:      cfg.CleanupDir,
 	}
 	if c.setAside == nil {
 		c.setAside = func(string) bool { return false }

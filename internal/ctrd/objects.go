@@ -14,15 +14,12 @@ import (
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/sandbox"
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/pod"
-	"berth/internal/spec"
 )
 
 // rootLabel keeps what carries it from containerd's garbage collector.
@@ -151,59 +148,4 @@ func (c *Containerd) UpdateSpec(ctx context.Context, id string, s *specs.Spec) e
 		return fmt.Errorf("replace spec of container object %s: %w", id, native(err))
 	}
 	return nil
-}
-
-// PrepareSnapshot makes a writable layer.
-func (c *Containerd) PrepareSnapshot(ctx context.Context, l pod.Layer) error {
-	_, err := c.client.SnapshotService(l.Snapshotter).Prepare(ns(ctx), l.Key, l.ChainID, keeping(c.owner, l.IDs))
-	if err != nil {
-		return fmt.Errorf("prepare snapshot %s on %s: %w", l.Key, l.ChainID, native(err))
-	}
-	return nil
-}
-
-// keeping labels a snapshot, which stays until it is deleted. The snapshotter shifts the owners of
-// its files if ids are not zero.
-func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
-	labels := map[string]string{
-		LabelOwner: owner,
-		rootLabel:  time.Now().UTC().Format(time.RFC3339),
-	}
-	if ids != (spec.UserIDs{}) {
-		labels[snapshots.LabelSnapshotUIDMapping] = fmt.Sprintf("0:%d:%d", ids.UID, ids.UIDs)
-		labels[snapshots.LabelSnapshotGIDMapping] = fmt.Sprintf("0:%d:%d", ids.GID, ids.GIDs)
-	}
-	return snapshots.WithLabels(labels)
-}
-
-// DeleteSnapshot removes a writable layer.
-func (c *Containerd) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
-	return native(c.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
-}
-
-// MountImage makes a view of an image and mounts it. The mount stays when this process ends.
-func (c *Containerd) MountImage(ctx context.Context, v pod.ImageView) error {
-	snapshotter := c.client.SnapshotService(v.Snapshotter)
-	prepare, opts := snapshotter.View, []string{"nosuid", "nodev", "ro"}
-	if v.Writable {
-		prepare, opts = snapshotter.Prepare, opts[:2]
-	}
-	ms, err := prepare(ns(ctx), v.Key, v.ChainID, keeping(c.owner, v.IDs))
-	if err != nil {
-		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
-	}
-	if err := mount.All(withOptions(ms, opts...), v.Dir); err != nil {
-		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
-	}
-	return nil
-}
-
-// SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process
-// or in another containerd's ends when ctx ends.
-func (c *Containerd) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
-	u, err := c.client.SnapshotService(snapshotter).Usage(ns(ctx), key)
-	if err != nil {
-		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, native(err))
-	}
-	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
 }

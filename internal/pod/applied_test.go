@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"context"
@@ -14,7 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
+	"berth/internal/pod"
 	"berth/internal/state"
+	"berth/test/world"
 )
 
 // asUser is a container that runs as a user, with groups of the request's own, and with resources
@@ -66,14 +68,9 @@ func expectApplied(t *testing.T, b *bubble, id string, want *runtimeapi.Containe
 // The user was never reported, and the resources were reported as they were asked for, also those
 // that the host did not give. PROPERTIES 22.
 func TestAStatusHasTheUserAndTheResourcesThatTheContainerHas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p", "")
-		id, err := b.CreateContainer(t.Context(), p, asUser("c"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := b.create(p, asUser("c"))
 		expectApplied(t, b, id, appliedStatus())
 		if err := b.StartContainer(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -81,7 +78,7 @@ func TestAStatusHasTheUserAndTheResourcesThatTheContainerHas(t *testing.T) {
 		expectApplied(t, b, id, appliedStatus())
 
 		// The record has gone through the disk, and the next berth knows nothing else.
-		loaded := b.records()
+		loaded := b.Records()
 		for i := range loaded.Containers {
 			raw, err := json.Marshal(loaded.Containers[i].Status)
 			if err != nil {
@@ -94,9 +91,9 @@ func TestAStatusHasTheUserAndTheResourcesThatTheContainerHas(t *testing.T) {
 			loaded.Containers[i].Status = st
 		}
 		b.stop()
-		b = restart(t, w, loaded)
+		b = restart(t, b.World, loaded)
 		expectApplied(t, b, id, appliedStatus())
-		w.exit(id, 0, true)
+		b.exit(id, 0)
 		synctest.Wait()
 		expectApplied(t, b, id, appliedStatus())
 	})
@@ -105,26 +102,21 @@ func TestAStatusHasTheUserAndTheResourcesThatTheContainerHas(t *testing.T) {
 // changing is a plug-in that changes what a container is made with.
 type changing struct{}
 
-func (changing) AdjustSpec(_ context.Context, _ Target, _ *runtimeapi.ContainerConfig, s *specs.Spec) error {
+func (changing) AdjustSpec(_ context.Context, _ pod.Target, _ *runtimeapi.ContainerConfig, s *specs.Spec) error {
 	shares := uint64(7)
 	s.Linux.Resources.CPU.Shares = &shares
 	s.Process.User.UID = 5
 	return nil
 }
-func (changing) SandboxRun(context.Context, Target) error       { return nil }
-func (changing) Started(context.Context, Target)                {}
-func (changing) Ended(context.Context, Target, exit.Fact) error { return nil }
+func (changing) SandboxRun(context.Context, pod.Target) error       { return nil }
+func (changing) Started(context.Context, pod.Target)                {}
+func (changing) Ended(context.Context, pod.Target, exit.Fact) error { return nil }
 
 func TestAStatusHasWhatAPluginChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.hooks = changing{}
-		b := start(t, w)
+		b := start(t, world.Free(), state.Loaded{}, withHooks(changing{}))
 		p := b.pod("p", "")
-		id, err := b.CreateContainer(t.Context(), p, asUser("c"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := b.create(p, asUser("c"))
 		want := appliedStatus()
 		want.User.Linux.Uid, want.Resources.Linux.CpuShares = 5, 7
 		expectApplied(t, b, id, want)
@@ -134,8 +126,7 @@ func TestAStatusHasWhatAPluginChanged(t *testing.T) {
 // A pod that left the modes of its namespaces out was reported as one whose namespaces are not
 // known.
 func TestASandboxReportsTheNamespacesThatItHas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		cfg := config("p")
 		cfg.Linux = nil
 		id, err := b.RunPodSandbox(t.Context(), cfg, "")
@@ -151,29 +142,4 @@ func TestASandboxReportsTheNamespacesThatItHas(t *testing.T) {
 			t.Error(d)
 		}
 	})
-}
-
-// Without a wish of its own the limit of memory and swap together is that of memory, also once an
-// update has changed it.
-func TestSwapFollowsTheMemoryLimitInTheStatus(t *testing.T) {
-	const before, after = 64 << 20, 128 << 20
-	st := &state.Status{
-		Applied: &state.Applied{Resources: &runtimeapi.LinuxContainerResources{
-			CpuShares:              512,
-			MemoryLimitInBytes:     before,
-			MemorySwapLimitInBytes: before,
-		}},
-		Resources: &state.Resources{
-			Version: 1,
-			Applied: &state.Limits{Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: after}},
-		},
-	}
-	for asked, want := range map[int64]int64{0: after, before: before} {
-		cfg := ctr("c")
-		cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{MemorySwapLimitInBytes: asked}
-		got := effective(&unit{container: &state.Container{Config: cfg}}, st)
-		if got.GetMemoryLimitInBytes() != after || got.GetMemorySwapLimitInBytes() != want || got.GetCpuShares() != 512 {
-			t.Errorf("asked for swap %d: %v, want swap %d", asked, got, want)
-		}
-	}
 }

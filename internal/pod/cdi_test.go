@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"fmt"
@@ -10,6 +10,10 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+	"berth/internal/state"
+	"berth/test/world"
 )
 
 // fakeDevices has one CDI device.
@@ -35,7 +39,7 @@ func withDevice(name, device string) *runtimeapi.ContainerConfig {
 func TestAContainerIsNotMadeWithoutTheDeviceThatItAskedFor(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		devices Devices
+		devices pod.Devices
 		device  string
 		refused func(error) bool
 	}{
@@ -45,27 +49,21 @@ func TestAContainerIsNotMadeWithoutTheDeviceThatItAskedFor(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				w.devices = tt.devices
-				b := start(t, w)
+				b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) { p.Devices = tt.devices })
 				sb := b.pod("p1", "")
-				before := len(w.objects)
+				before := b.Left()
 				id, err := b.CreateContainer(t.Context(), sb, withDevice("c1", tt.device))
 				if tt.refused != nil {
 					if err == nil || !tt.refused(err) {
 						t.Fatalf("got %v", err)
 					}
-					w.set(func() {
-						if len(w.ctrs) > 0 || len(w.objects) != before {
-							t.Errorf("left: %v %v", w.objects, w.ctrs)
-						}
-					})
+					b.expectLeft(before)
 					return
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
-				if env := w.specs[id].Process.Env; len(env) == 0 || env[len(env)-1] != "GPU=0" {
+				if env := b.Spec(id).Process.Env; len(env) == 0 || env[len(env)-1] != "GPU=0" {
 					t.Errorf("env %q", env)
 				}
 			})

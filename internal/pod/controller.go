@@ -47,6 +47,7 @@ type Controller struct {
 	settler   *settler
 	endings   *endings
 	teardown  *teardown
+	taskMaker *taskMaker
 	stopper   *stopper
 	damaged   *damaged
 	orphans   *orphans
@@ -137,6 +138,12 @@ func New(cfg Config, p Ports) *Controller {
 		labels:      p.Labels,
 		publisher:   c.publisher,
 		obs:         p.Observer,
+	}
+	c.taskMaker = &taskMaker{
+		runtime:  p.Runtime,
+		output:   c.output,
+		teardown: c.teardown,
+		obs:      p.Observer,
 	}
 	c.stopper = &stopper{
 		grace:     cfg.StartGrace,

@@ -9,6 +9,7 @@ type observed struct {
 	Phase    state.Phase
 	Removing bool
 	Recorded bool // a process is in the record
+	Begun    bool // a start was begun: it left stdio
 	Task     observedTask
 	Process  observedProcess
 }
@@ -113,17 +114,17 @@ func decideCreated(o observed) action {
 		}
 		return actionReport
 	}
-	switch o.Process { // its shim does not answer, or is dead
-	case processAlive, processUnreachable:
-		return actionAbandon
-	case processGone:
+	switch { // its shim does not answer, or is dead
+	case o.Process == processGone:
 		return actionLost
-	}
-	switch {
-	case o.Task == taskUnreachable:
+	case o.Task == taskUnreachable: // it may just be at work on the start
 		return actionLater
+	case o.Process == processAlive, o.Process == processUnreachable:
+		return actionAbandon
 	case o.Recorded:
 		return actionLost
+	case o.Begun: // whatever is left of it
+		return actionUndoStart
 	default:
 		return actionNone
 	}

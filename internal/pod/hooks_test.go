@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"context"
@@ -16,6 +16,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
+	"berth/internal/pod"
+	"berth/internal/state"
+	"berth/test/world"
 )
 
 // plugin is an extension that notes when it is called.
@@ -26,7 +29,7 @@ type plugin struct {
 	hang  chan struct{} // Ended waits for it
 }
 
-func (p *plugin) note(what string, t Target) error {
+func (p *plugin) note(what string, t pod.Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if what != "sandbox run" && what != "ended" || t.ID != t.PodID {
@@ -36,13 +39,13 @@ func (p *plugin) note(what string, t Target) error {
 	return p.fail[what]
 }
 
-func (p *plugin) AdjustSpec(_ context.Context, t Target, _ *runtimeapi.ContainerConfig, s *specs.Spec) error {
+func (p *plugin) AdjustSpec(_ context.Context, t pod.Target, _ *runtimeapi.ContainerConfig, s *specs.Spec) error {
 	s.Annotations["adjusted"] = "yes"
 	return p.note("adjust", t)
 }
-func (p *plugin) SandboxRun(_ context.Context, t Target) error { return p.note("sandbox run", t) }
-func (p *plugin) Started(_ context.Context, t Target)          { _ = p.note("started", t) }
-func (p *plugin) Ended(ctx context.Context, t Target, f exit.Fact) error {
+func (p *plugin) SandboxRun(_ context.Context, t pod.Target) error { return p.note("sandbox run", t) }
+func (p *plugin) Started(_ context.Context, t pod.Target)          { _ = p.note("started", t) }
+func (p *plugin) Ended(ctx context.Context, t pod.Target, f exit.Fact) error {
 	if f.Zero() {
 		return errors.New("no exit was given")
 	}
@@ -57,20 +60,18 @@ func (p *plugin) Ended(ctx context.Context, t Target, f exit.Fact) error {
 // PROPERTIES 27: a hook that hangs delays neither the exit nor the release.
 func TestHooksAreCalledInTheirPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
 		p := &plugin{hang: make(chan struct{})}
-		w.hooks = p
-		b := start(t, w)
+		b := start(t, world.Free(), state.Loaded{}, withHooks(p))
 		sb := b.pod("p1", "")
 		c := b.run(sb, "c1")
-		if w.specs[c].Annotations["adjusted"] != "yes" {
+		if b.Spec(c).Annotations["adjusted"] != "yes" {
 			t.Error("the adjusted spec was not used")
 		}
-		b.exit(c, 42, true)
+		b.exit(c, 42)
 		// A plug-in that hangs delays neither the truth nor the release.
 		time.Sleep(time.Second)
 		b.expect(c, exited, 42, "Error")
-		if w.task(c) != nil {
+		if b.Held(c) != "" {
 			t.Error("the release waits for a plug-in")
 		}
 		close(p.hang)
@@ -87,11 +88,9 @@ func TestHooksAreCalledInTheirPlaces(t *testing.T) {
 
 func TestAHookThatRefusesUndoesWhatWasMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
 		p := &plugin{hang: make(chan struct{}), fail: map[string]error{"sandbox run": errors.New("not here")}}
 		close(p.hang)
-		w.hooks = p
-		b := start(t, w)
+		b := start(t, world.Free(), state.Loaded{}, withHooks(p))
 		if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); err == nil {
 			t.Fatal("it succeeded")
 		}
@@ -103,27 +102,28 @@ func TestAHookThatRefusesUndoesWhatWasMade(t *testing.T) {
 		if err := b.RemovePodSandbox(t.Context(), sb); err != nil {
 			t.Fatal(err)
 		}
-		w.set(func() {
-			if len(w.objects)+len(w.tasks)+len(w.netns) != 0 {
-				t.Errorf("left: %v %v %v", w.objects, w.tasks, w.netns)
-			}
-		})
+		b.expectLeft(nil)
 	})
 }
 
 func TestATargetDescribesWhatRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		sb := b.pod("p1", "")
 		c := b.run(sb, "c1")
 		got, err := b.Target(c[:10])
 		if err != nil || got.ID != c || got.PodID != sb || !got.Running || got.NetNS != "/netns/"+sb || got.Process.Pid == 0 {
 			t.Errorf("%+v %v", got, err)
 		}
-		b.exit(c, 0, true)
+		b.exit(c, 0)
 		<-got.Ended
 		if got, err = b.Target(sb); err != nil || got.ID != sb || got.PodID != sb || !got.Running {
 			t.Errorf("%+v %v", got, err)
+		}
+		if _, err = b.Target("x"); !errdefs.IsNotFound(err) || err.Error() != `container or sandbox "x": not found` {
+			t.Error(err)
+		}
+		if _, err = b.Target(""); !errdefs.IsInvalidArgument(err) {
+			t.Error(err)
 		}
 	})
 }
@@ -131,19 +131,19 @@ func TestATargetDescribesWhatRuns(t *testing.T) {
 // gatekeeper is an extension that looks at what others see while it is asked.
 type gatekeeper struct {
 	plugin
-	look func(what string, t Target)
+	look func(what string, t pod.Target)
 }
 
-func (g *gatekeeper) SandboxRun(_ context.Context, t Target) error {
+func (g *gatekeeper) SandboxRun(_ context.Context, t pod.Target) error {
 	g.look("sandbox run", t)
 	return nil
 }
-func (g *gatekeeper) AdjustSpec(_ context.Context, t Target, _ *runtimeapi.ContainerConfig, _ *specs.Spec) error {
+func (g *gatekeeper) AdjustSpec(_ context.Context, t pod.Target, _ *runtimeapi.ContainerConfig, _ *specs.Spec) error {
 	g.look("adjust", t)
 	return nil
 }
-func (g *gatekeeper) Created(_ context.Context, t Target) { g.look("created", t) }
-func (g *gatekeeper) Starting(_ context.Context, t Target) error {
+func (g *gatekeeper) Created(_ context.Context, t pod.Target) { g.look("created", t) }
+func (g *gatekeeper) Starting(_ context.Context, t pod.Target) error {
 	g.look("starting", t)
 	return g.fail["starting"]
 }
@@ -151,13 +151,11 @@ func (g *gatekeeper) Starting(_ context.Context, t Target) error {
 // A sandbox was READY, and could get containers, before the extensions had agreed to it.
 func TestWhatAHookIsAskedAboutIsNotThereYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
 		g := &gatekeeper{plugin: plugin{hang: make(chan struct{}), fail: map[string]error{}}}
 		close(g.hang)
-		w.hooks = g
-		b := start(t, w)
+		b := start(t, world.Free(), state.Loaded{}, withHooks(g))
 		var asked []string
-		g.look = func(what string, target Target) {
+		g.look = func(what string, target pod.Target) {
 			asked = append(asked, what)
 			switch what {
 			case "sandbox run":
@@ -187,10 +185,7 @@ func TestWhatAHookIsAskedAboutIsNotThereYet(t *testing.T) {
 			t.Errorf("asked %q, want %q", asked, want)
 		}
 		g.fail["starting"] = errors.New("not now")
-		c, err := b.CreateContainer(t.Context(), sb, ctr("c2"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := b.create(sb, ctr("c2"))
 		if err := b.StartContainer(t.Context(), c); err == nil {
 			t.Error("a start that a hook refused succeeded")
 		}

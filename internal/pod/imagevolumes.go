@@ -35,6 +35,9 @@ const viewMark = "-image-"
 
 func viewKey(id string, n int) string { return id + viewMark + strconv.Itoa(n) }
 
+// spareKey is the key of a view that is there while the writable layer of a container is renewed.
+func spareKey(id string) string { return id + viewMark + "spare" }
+
 // viewedBy returns the container that the snapshot with a key belongs to, and whether the snapshot
 // is a view of an image that the container mounts.
 func viewedBy(key string) (id string, isView bool) {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"context"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/state"
+	"berth/internal/pod"
+	"berth/test/world"
 )
 
 // withImages is a container that mounts images.
@@ -31,15 +31,10 @@ func withImages(name string, images ...string) *runtimeapi.ContainerConfig {
 
 // PROPERTIES 25: a mounted image is in the status, and is unmounted with its container.
 func TestAMountedImageIsReportedAndGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		sb := b.pod("p1", "")
-		before := len(w.objects)
-		c, err := b.CreateContainer(t.Context(), sb, withImages("c1", "one", "two"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := b.Left()
+		c := b.create(sb, withImages("c1", "one", "two"))
 		st, err := b.ContainerStatus(t.Context(), c, false)
 		if err != nil {
 			t.Fatal(err)
@@ -50,8 +45,8 @@ func TestAMountedImageIsReportedAndGivenBack(t *testing.T) {
 			}
 		}
 		var sources []string
-		for _, m := range w.specs[c].Mounts {
-			if strings.HasPrefix(m.Source, "/volumes/") {
+		for _, m := range b.Spec(c).Mounts {
+			if strings.HasPrefix(m.Source, "/images/") {
 				sources = append(sources, m.Source)
 				for _, o := range []string{"ro", "nosuid", "nodev"} {
 					if !slices.Contains(m.Options, o) {
@@ -60,57 +55,49 @@ func TestAMountedImageIsReportedAndGivenBack(t *testing.T) {
 				}
 			}
 		}
-		if want := []string{"/volumes/" + c + "/0/sub", "/volumes/" + c + "/1/sub"}; !slices.Equal(sources, want) {
+		if want := []string{"/images/" + c + "/0/sub", "/images/" + c + "/1/sub"}; !slices.Equal(sources, want) {
 			t.Errorf("mounts %q, want %q", sources, want)
 		}
 		if err := b.RemoveContainer(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		w.set(func() {
-			if len(w.objects) != before {
-				t.Errorf("left: %v", w.objects)
+		b.expectLeft(before)
+		// A view goes once nothing is mounted from it any more.
+		did := b.Did()
+		unmounted := slices.Index(did, "files-remove "+c)
+		for n := range 2 {
+			if at := slices.Index(did, "remove-snapshot "+pod.ViewKey(c, n)); at < unmounted {
+				t.Errorf("%q", did)
 			}
-			// A view goes once nothing is mounted from it any more.
-			unmounted := slices.Index(w.did, "delete-files "+c)
-			for n := range 2 {
-				if at := slices.Index(w.did, "delete-snapshot "+viewKey(c, n)); at < unmounted {
-					t.Errorf("%q", w.did)
-				}
-			}
-		})
+		}
 	})
 }
 
 // PROPERTIES 4: whatever step of mounting an image a kill cuts off, the next berth gives back what
 // was made, and the container is not there.
 func TestNothingIsLeftOfAnImageVolumeThatAKillCutOff(t *testing.T) {
-	for _, step := range []string{"create-snapshot", "create-sandbox", "create-container"} {
+	for _, step := range []string{"view-snapshot", "prepare-snapshot", "create-sandbox", "create-container"} {
 		for _, recorded := range []bool{true, false} { // false: a backup was restored
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				b := start(t, w)
+			inBubble(t, func(t *testing.T, b *bubble) {
 				sb := b.pod("p1", "")
-				before := len(w.objects)
-				again := cutOff(t, w, b, step, recorded, func(ctx context.Context) {
+				before := b.Left()
+				again := cutOff(t, b, step, recorded, func(ctx context.Context) {
 					_, _ = b.CreateContainer(ctx, sb, withImages("c1", "one", "two"))
 				})
 				if len(again.ListContainers(nil)) != 0 {
 					t.Errorf("%s: the container is there", step)
 				}
-				w.set(func() {
-					if len(w.objects) != before {
-						t.Errorf("%s, recorded %v: left %v", step, recorded, w.objects)
-					}
-				})
+				if left := b.Left(); !slices.Equal(left, before) {
+					t.Errorf("%s, recorded %v: left %q, want %q", step, recorded, left, before)
+				}
 			})
 		}
 	}
 }
 
 func TestAnImageVolumeThatIsNotOnTheNodeIsNamed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
-		_, err := b.CreateContainer(t.Context(), b.pod("p1", ""), withImages("c1", "absent"))
+	inBubble(t, func(t *testing.T, b *bubble) {
+		_, err := b.CreateContainer(t.Context(), b.pod("p1", ""), withImages("c1", world.Absent))
 		if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "ImageVolumeMountFailed") || !strings.Contains(err.Error(), "/absent") {
 			t.Error(err)
 		}
@@ -129,31 +116,17 @@ func TestAMountOfAnImageThatCRIDoesNotAllowIsRefused(t *testing.T) {
 		"image_sub_path \"e": func(m *runtimeapi.Mount) { m.Image, m.ImageSubPath = nil, "etc" },
 		"image: no image":    func(m *runtimeapi.Mount) { m.Image.Image = "" },
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
-			b := start(t, w)
+		inBubble(t, func(t *testing.T, b *bubble) {
 			sb := b.pod("p1", "")
-			commits := w.count("commit")
+			commits := b.Calls("commit", "")
 			c := withImages("c1", "one")
 			change(c.GetMounts()[0])
 			if _, err := b.CreateContainer(t.Context(), sb, c); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), field) {
 				t.Errorf("%s: %v", field, err)
 			}
-			if n := w.count("commit"); n != commits {
+			if n := b.Calls("commit", ""); n != commits {
 				t.Errorf("%s: %d commits", field, n-commits)
 			}
 		})
-	}
-}
-
-func TestAViewBelongsToItsContainer(t *testing.T) {
-	if id, isView := viewedBy(viewKey("c1", 2)); id != "c1" || !isView {
-		t.Error(id, isView)
-	}
-	if id, isView := viewedBy("c1"); id != "c1" || isView {
-		t.Error(id, isView)
-	}
-	if withImageRefs(&state.Container{Config: ctr("c1")}) != nil {
-		t.Error("mounts out of nothing")
 	}
 }

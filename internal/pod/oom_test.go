@@ -1,96 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
-	"fmt"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 
 	"github.com/containerd/errdefs"
+
+	"berth/test/world"
 )
 
 // podInSlice runs a pod whose containers are in systemd's scopes, in a slice of the pod.
-func podInSlice(t *testing.T, b *bubble) string {
-	t.Helper()
+func (b *bubble) podInSlice() string {
+	b.t.Helper()
 	cfg := config("p1")
 	cfg.Linux.CgroupParent = "/kubepods.slice/kubepods-pod1.slice"
-	id, err := b.RunPodSandbox(t.Context(), cfg, "scopes")
+	id, err := b.RunPodSandbox(b.t.Context(), cfg, "scopes")
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
 	return id
 }
 
-// oomIn has the OOM killer fire in a container, which the groups above count as well.
-func (w *world) oomIn(id string) {
-	group := w.cgroupOf(id)
-	w.set(func() { w.oom[group]++; w.oom[filepath.Dir(group)]++ })
-}
-
-// vanish takes the group of a container away, as systemd does once a scope is empty.
-func (w *world) vanish(id string) {
-	group := w.cgroupOf(id)
-	w.set(func() { w.fail["oom "+group] = errdefs.ErrNotFound })
+// vanish takes the group of a container away, as systemd does once a scope is empty, and kills the
+// container.
+func (b *bubble) vanish(id string) {
+	b.t.Helper()
+	b.Refuse("oom", world.CgroupOf(id), errdefs.ErrNotFound)
+	b.exit(id, 137)
+	synctest.Wait()
 }
 
 // PROPERTIES 10: systemd removes the group of a scope before anybody read its counter, and the shim
 // has not read it either. The pod's group counted, and what other containers of the pod counted is
 // not taken for this one's.
 func TestAnOOMKillInAScopeThatVanishedIsThePodsToTell(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		p := podInSlice(t, b)
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.podInSlice()
 		earlier, child := b.run(p, "earlier"), b.run(p, "child")
-		w.oomIn(earlier) // before the others run
-		w.oomIn(child)   // it goes on, since it was not its init
+		b.OOM(earlier) // before the others run
+		b.OOM(child)   // it goes on, since it was not its init
 		killed, plain := b.run(p, "killed"), b.run(p, "plain")
-		w.oomIn(child)
-		w.oomIn(killed)
-		end := func(id string) {
-			w.vanish(id)
-			b.exit(id, 137, true)
-			synctest.Wait()
-		}
-		end(killed)
-		end(plain)
+		b.OOM(child)
+		b.OOM(killed)
+		b.vanish(killed)
+		b.vanish(plain)
+		b.vanish(earlier)
 		b.expect(killed, exited, 137, "OOMKilled")
 		b.expect(plain, exited, 137, "Error")
-		end(earlier)
 		b.expect(earlier, exited, 137, "OOMKilled")
-
+		b.expect(child, running, 0, "")
 		again := b.run(p, "again")
-		end(again)
+		b.vanish(again)
 		b.expect(again, exited, 137, "Error")
 	})
 }
 
 // The next berth knows what the pod's group had counted before the container ran.
 func TestAnOOMKillInAScopeWhileBerthWasAwayIsThePodsToTell(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		p := podInSlice(t, b)
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.podInSlice()
 		before := b.run(p, "before")
-		w.oomIn(before)
-		w.vanish(before)
-		b.exit(before, 137, true)
-		synctest.Wait()
+		b.OOM(before)
+		b.vanish(before)
 		killed, plain := b.run(p, "killed"), b.run(p, "plain")
-		records := b.records()
-		b.stop()
-		w.oomIn(killed)
-		w.vanish(killed)
-		b = startWith(t, w, records)
-		b.exit(killed, 137, true)
-		synctest.Wait()
+		records := b.kill()
+		b.OOM(killed)
+		b.vanish(killed)
+		b = restart(t, b.World, records)
+		b.vanish(plain)
 		b.expect(before, exited, 137, "OOMKilled")
 		b.expect(killed, exited, 137, "OOMKilled")
-		w.vanish(plain)
-		b.exit(plain, 137, true)
-		synctest.Wait()
 		b.expect(plain, exited, 137, "Error")
 	})
 }
@@ -99,15 +80,14 @@ func TestAnOOMKillInAScopeWhileBerthWasAwayIsThePodsToTell(t *testing.T) {
 // vanish nobody asks for another.
 func TestASharedGroupIsNotAskedForOOMKills(t *testing.T) {
 	for _, handler := range []string{"runc", "scopes"} {
-		t.Run(fmt.Sprint("handler ", handler), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				b := start(t, w)
-				plain := b.run(b.pod("p1", handler), "plain")
-				w.set(func() { w.oom["."]++ })
-				w.vanish(plain)
-				b.exit(plain, 137, true)
-				synctest.Wait()
+		t.Run(handler, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.pod("p1", handler)
+				other, plain := b.run(p, "other"), b.run(p, "plain")
+				b.OOM(other)
+				b.vanish(other)
+				b.vanish(plain)
+				b.expect(other, exited, 137, "Error")
 				b.expect(plain, exited, 137, "Error")
 			})
 		})

@@ -28,7 +28,7 @@ type pacer struct {
 	latest   struct {       // report, or settle that ended
 		of    string // ID of the unit
 		at    time.Time
-		alone bool // nothing was heard of another unit for a moment before
+		alone bool // there was no report about another unit for a moment before
 	}
 }
 

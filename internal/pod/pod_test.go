@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"context"
@@ -16,51 +16,42 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
-)
-
-const (
-	running = runtimeapi.ContainerState_CONTAINER_RUNNING
-	exited  = runtimeapi.ContainerState_CONTAINER_EXITED
-	created = runtimeapi.ContainerState_CONTAINER_CREATED
+	"berth/internal/pod"
 )
 
 func TestAnExitIsDurableBeforeAnyCleanUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
 		c := b.run(p, "c1")
-		b.set(func() { b.did = nil })
-		b.exit(c, 42, true)
+		before := len(b.Did())
+		b.exit(c, 42)
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
 		time.Sleep(time.Second)
-		b.set(func() {
-			if i, j := slices.Index(b.did, "commit "+c), slices.Index(b.did, "delete-task "+c); i < 0 || j < i {
-				t.Errorf("not in order: %v", b.did)
-			}
-		})
+		did := b.Did()[before:]
+		if i, j := slices.Index(did, "commit "+c), slices.Index(did, "delete-task "+c); i < 0 || j < i {
+			t.Errorf("not in order: %v", did)
+		}
 	})
 }
 
 // PROPERTIES 1 and 3: deletes that hang for ever hold up nothing else.
 func TestDeletesThatHangDelayNothingElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
-		wedge := make(chan struct{})
 		var wedged []string
+		var release []func()
 		for i := range 50 {
 			c := b.run(p, fmt.Sprint("w", i))
 			wedged = append(wedged, c)
-			w.set(func() { w.block["delete-task "+c] = wedge })
+			release = append(release, b.Hold("delete-task", c))
 		}
 		for _, c := range wedged {
-			b.exit(c, 1, true)
+			b.exit(c, 1)
 		}
 		began := time.Now()
 		c := b.run(p, "free")
-		b.exit(c, 7, true)
+		b.exit(c, 7)
 		synctest.Wait()
 		b.expect(c, exited, 7, "Error")
 		for _, c := range wedged {
@@ -74,7 +65,9 @@ func TestDeletesThatHangDelayNothingElse(t *testing.T) {
 		if err := b.RemoveContainer(ctx, wedged[0]); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		close(wedge)
+		for _, lift := range release {
+			lift()
+		}
 		for _, c := range wedged {
 			if err := b.RemoveContainer(t.Context(), c); err != nil {
 				t.Error(err)
@@ -85,10 +78,9 @@ func TestDeletesThatHangDelayNothingElse(t *testing.T) {
 
 // PROPERTIES 2: no witness reports it; the audit finds it within 5 s.
 func TestAnExitThatNoWitnessReportedIsFound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")
-		b.exit(c, 42, false)
+		b.exitUnseen(c, 42)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
@@ -96,22 +88,20 @@ func TestAnExitThatNoWitnessReportedIsFound(t *testing.T) {
 }
 
 func TestAShimThatReportsTheEndOfALivingProcessIsDoubted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")
 		// The shim died; containerd's clean-up claims 137.
 		b.Exited(exit.Fact{ID: c, Code: 137, Measured: true, At: time.Now(), Origin: exit.Stream})
 		time.Sleep(time.Minute)
 		b.expect(c, running, 0, "")
-		b.exit(c, 42, true)
+		b.exit(c, 42)
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
 	})
 }
 
 func TestEveryWitnessAtOnceSettlesOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		sub := b.feed.Subscribe()
 		defer sub.Close()
 		c := b.run(b.pod("p1", ""), "c1")
@@ -121,7 +111,7 @@ func TestEveryWitnessAtOnceSettlesOnce(t *testing.T) {
 				b.Exited(exit.Fact{ID: c, Code: 42, Measured: o != exit.Audit, At: time.Now(), Origin: o})
 			})
 		}
-		wg.Go(func() { b.exit(c, 42, true) })
+		wg.Go(func() { b.exit(c, 42) })
 		wg.Wait()
 		time.Sleep(time.Minute)
 		b.expect(c, exited, 42, "Error")
@@ -145,25 +135,21 @@ func TestEveryWitnessAtOnceSettlesOnce(t *testing.T) {
 
 // An older kernel knows that the process ended; the code comes from the shim.
 func TestTheShimSuppliesTheCodeThatTheKernelLacks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.exact = false
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.Exact, b.ShimDelay = false, 10*time.Millisecond
 		c := b.run(b.pod("p1", ""), "c1")
-		b.exit(c, 42, true)
+		b.exit(c, 42)
 		time.Sleep(100 * time.Millisecond)
 		b.expect(c, exited, 42, "Error")
 	})
 }
 
 func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.exact = false
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.Exact, b.ShimDelay = false, time.Hour
 		c := b.run(b.pod("p1", ""), "c1")
-		w.set(func() { w.fail["task-state"] = errdefs.ErrNotFound; w.tasks[c].ended = true })
-		b.Exited(exit.Fact{ID: c, At: time.Now(), Origin: exit.Kernel})
+		b.Refuse("get-task", c, errdefs.ErrNotFound)
+		b.exit(c, 42)
 		time.Sleep(2 * time.Second)
 		b.expect(c, exited, 255, "Unknown")
 		// Somebody knows after all: it is corrected, once.
@@ -178,18 +164,15 @@ func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
 
 // PROPERTIES 10.
 func TestOOMVerdicts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
-		oom := func(id string) { w.set(func() { w.oom[fmt.Sprint("cg", w.tasks[id].pid)] = 1 }) }
 		killed, plain, fine, stopped := b.run(p, "killed"), b.run(p, "plain"), b.run(p, "fine"), b.run(p, "stopped")
-		oom(killed)
-		oom(fine)
-		oom(stopped)
-		b.exit(killed, 137, true)
-		b.exit(plain, 137, true)
-		b.exit(fine, 0, true)
+		b.OOM(killed)
+		b.OOM(fine)
+		b.OOM(stopped)
+		b.exit(killed, 137)
+		b.exit(plain, 137)
+		b.exit(fine, 0)
 		if err := b.StopContainer(t.Context(), stopped, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -204,32 +187,28 @@ func TestOOMVerdicts(t *testing.T) {
 // PROPERTIES 11: no event is published before the disk has it. A full disk is tried again, and
 // nothing is lost.
 func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")
-		w.set(func() { w.fail["commit "+c] = errors.New("no space left on device") })
-		b.exit(c, 42, true)
+		lift := b.Refuse("commit", c, errFull)
+		b.exit(c, 42)
 		time.Sleep(10 * time.Second)
 		b.expect(c, running, 0, "") // what is not durable is not visible
-		if n := w.count("delete-task " + c); n != 0 {
+		if n := b.Calls("delete-task", c); n != 0 {
 			t.Errorf("cleaned up %d times before it was durable", n)
 		}
-		w.set(func() { delete(w.fail, "commit "+c) })
+		lift()
 		time.Sleep(time.Minute)
 		b.expect(c, exited, 42, "Error")
 	})
 }
 
 func TestALogThatIsHeldOpenDelaysTheTruthByItsBoundOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
-		b.stdios.held = true
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.HoldOutput()
 		c := b.run(b.pod("p1", ""), "c1")
 		began := time.Now()
-		b.exit(c, 0, true)
-		u, _ := b.units.get(c)
-		<-u.settled
+		b.exit(c, 0)
+		<-b.Unit(c).Settled()
 		if d := time.Since(began); d != 250*time.Millisecond {
 			t.Errorf("settled after %v", d)
 		}
@@ -238,11 +217,8 @@ func TestALogThatIsHeldOpenDelaysTheTruthByItsBoundOnly(t *testing.T) {
 
 // PROPERTIES 16.
 func TestARetriedCallJoinsTheOneInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		slow := make(chan struct{})
-		w.block["cni"] = slow
+	inBubble(t, func(t *testing.T, b *bubble) {
+		release := b.Hold("cni-add", "")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := b.RunPodSandbox(ctx, config("p1"), ""); !errors.Is(err, context.DeadlineExceeded) {
@@ -264,10 +240,10 @@ func TestARetriedCallJoinsTheOneInFlight(t *testing.T) {
 		if _, err := b.RunPodSandbox(t.Context(), other, ""); !errdefs.IsAlreadyExists(err) {
 			t.Errorf("another configuration: %v", err)
 		}
-		close(slow)
+		release()
 		wg.Wait()
-		if ids[0] != ids[1] || len(b.units.allSandboxes()) != 1 {
-			t.Errorf("%v, %d sandboxes", ids, len(b.units.allSandboxes()))
+		if n := len(b.Records().Sandboxes); ids[0] != ids[1] || n != 1 {
+			t.Errorf("%v, %d sandboxes", ids, n)
 		}
 		if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); !errdefs.IsAlreadyExists(err) {
 			t.Errorf("a caller that has its answer: %v", err)
@@ -276,18 +252,15 @@ func TestARetriedCallJoinsTheOneInFlight(t *testing.T) {
 }
 
 func TestAResultThatNobodyReceivedGoesToTheNextRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		slow := make(chan struct{})
-		w.block["cni"] = slow
+	inBubble(t, func(t *testing.T, b *bubble) {
+		release := b.Hold("cni-add", "")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, _ = b.RunPodSandbox(ctx, config("p1"), "")
-		close(slow)
+		release()
 		synctest.Wait()
 		id := b.pod("p1", "")
-		if len(b.units.allSandboxes()) != 1 || id != b.units.allSandboxes()[0].id {
+		if all := b.Records().Sandboxes; len(all) != 1 || id != all[0].ID {
 			t.Error("a second sandbox was made")
 		}
 	})
@@ -295,24 +268,18 @@ func TestAResultThatNobodyReceivedGoesToTheNextRequest(t *testing.T) {
 
 // Whichever step fails, everything that was made is undone.
 func TestACreationThatFailsLeavesNothing(t *testing.T) {
-	for _, op := range []string{"netns", "cni", "create-sandbox", "create-container", "create-task", "start-task"} {
+	for _, op := range []string{"netns", "cni-add", "create-sandbox", "create-container", "create-task", "start-task"} {
 		t.Run(op, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				b := start(t, w)
-				w.set(func() { w.fail[op] = errors.New("it fails") })
+			inBubble(t, func(t *testing.T, b *bubble) {
+				lift := b.Refuse(op, "", errors.New("it fails"))
 				if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); err == nil {
 					t.Fatal("it did not")
 				}
-				w.set(func() {
-					if len(w.objects)+len(w.netns)+len(w.cni) != 0 {
-						t.Errorf("left: %v %v %v", w.objects, w.netns, w.cni)
-					}
-				})
-				if len(b.units.allSandboxes()) != 0 {
+				b.expectLeft(nil)
+				if len(b.Records().Sandboxes) != 0 {
 					t.Error("the record is left")
 				}
-				w.set(func() { clear(w.fail) })
+				lift()
 				b.pod("p1", "") // the name is free
 			})
 		})
@@ -320,35 +287,30 @@ func TestACreationThatFailsLeavesNothing(t *testing.T) {
 }
 
 func TestWhatCannotBeUndoneStaysAndIsFinishedLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		w.set(func() { w.fail["start-task"], w.fail["cni-del"] = errors.New("no"), errors.New("no") })
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.Refuse("start-task", "", errors.New("no"))
+		b.Refuse("cni-del", "", errors.New("no"))
 		if _, err := b.RunPodSandbox(t.Context(), config("p1"), ""); err == nil {
 			t.Fatal("it did not fail")
 		}
 		if l := b.ListPodSandbox(nil); len(l) != 1 || l[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 			t.Fatalf("%v", l)
 		}
-		w.set(func() { clear(w.fail) })
+		b.Heal()
 		time.Sleep(10 * time.Minute)
-		if len(b.ListPodSandbox(nil)) != 0 || len(w.cni) != 0 {
+		if len(b.ListPodSandbox(nil)) != 0 {
 			t.Error("it was not finished")
 		}
+		b.expectLeft(nil)
 	})
 }
 
 func TestStopAndRemoveAreIdempotentAndDefined(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		ctx := t.Context()
 		p := b.pod("p1", "")
 		c := b.run(p, "c1")
-		never, err := b.CreateContainer(ctx, p, ctr("never"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		never := b.create(p, ctr("never"))
 		if err := b.StopContainer(ctx, never, 0); err != nil {
 			t.Error(err)
 		}
@@ -373,25 +335,15 @@ func TestStopAndRemoveAreIdempotentAndDefined(t *testing.T) {
 				}
 			}
 		}
-		w.set(func() {
-			if len(w.objects)+len(w.netns)+len(w.cni)+len(w.tasks)+len(w.watched) != 0 {
-				t.Errorf("left: %v %v %v %v %v", w.objects, w.netns, w.cni, w.tasks, w.watched)
-			}
-		})
+		b.expectLeft(nil)
 	})
 }
 
 func TestAStopDuringAStartEndsWhatWasStarted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
-		c, err := b.CreateContainer(t.Context(), p, ctr("c1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		slow := make(chan struct{})
-		w.set(func() { w.block["start-task "+c] = slow })
+		c := b.create(p, ctr("c1"))
+		release := b.HoldAnswer("start-task", c)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = b.StartContainer(t.Context(), c) })
 		synctest.Wait()
@@ -401,22 +353,16 @@ func TestAStopDuringAStartEndsWhatWasStarted(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		close(slow)
+		release()
 		wg.Wait()
 		b.expect(c, exited, 137, "Error")
 	})
 }
 
 func TestAnExitDuringTheStartIsNotLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		slow := make(chan struct{})
-		w.set(func() { w.block["start-task "+c] = slow })
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.create(b.pod("p1", ""), ctr("c1"))
+		release := b.HoldAnswer("start-task", c)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := b.StartContainer(t.Context(), c); err != nil {
@@ -424,27 +370,26 @@ func TestAnExitDuringTheStartIsNotLost(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		b.exit(c, 3, true)
+		b.exit(c, 3)
 		synctest.Wait()
 		b.expect(c, exited, 3, "Error") // before the start has returned
-		if n := w.count("delete-task " + c); n != 0 {
+		if n := b.Calls("delete-task", c); n != 0 {
 			t.Errorf("deleted %d times under the start", n)
 		}
-		close(slow)
+		release()
 		wg.Wait()
 		b.expect(c, exited, 3, "Error")
 		time.Sleep(time.Minute)
-		if w.task(c) != nil {
+		if b.Held(c) != "" {
 			t.Error("the task was not released")
 		}
 	})
 }
 
 func TestAVMRuntimeIsWitnessedByItsTask(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", "vm"), "c1")
-		b.exit(c, 42, true)
+		b.exit(c, 42)
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
 	})
@@ -452,40 +397,32 @@ func TestAVMRuntimeIsWitnessedByItsTask(t *testing.T) {
 
 // The disk is full when a creation is given up: nothing may be left, once there is room again.
 func TestACreationGivenUpOnAFullDiskIsUndoneLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		w.block["cni"] = make(chan struct{})
+	inBubble(t, func(t *testing.T, b *bubble) {
+		release := b.Hold("cni-add", "")
 		ended := make(chan error)
 		go func() {
 			_, err := b.RunPodSandbox(t.Context(), config("p1"), "")
 			ended <- err
 		}()
 		synctest.Wait()
-		w.set(func() {
-			w.fail["commit"], w.fail["start-task"] = errors.New("no space left on device"), errors.New("no")
-		})
-		close(w.block["cni"])
+		b.DiskFull(true)
+		b.Refuse("start-task", "", errors.New("no"))
+		release()
 		if err := <-ended; err == nil {
 			t.Fatal("it did not fail")
 		}
-		w.set(func() { clear(w.fail) })
+		b.Heal()
 		time.Sleep(10 * time.Minute)
-		w.set(func() {
-			if len(b.ListPodSandbox(nil))+len(w.objects)+len(w.netns)+len(w.cni)+len(w.tasks) != 0 {
-				t.Errorf("left: %v %v %v %v", w.objects, w.netns, w.cni, w.tasks)
-			}
-		})
+		if l := b.ListPodSandbox(nil); len(l) != 0 {
+			t.Errorf("left: %v", l)
+		}
+		b.expectLeft(nil)
 	})
 }
 
 func TestRequestsAreRefusedWhileBerthStops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
-		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.create(b.pod("p1", ""), ctr("c1"))
 		b.stop()
 		if _, err := b.RunPodSandbox(t.Context(), config("p2"), ""); !errdefs.IsUnavailable(err) {
 			t.Error(err)
@@ -499,19 +436,14 @@ func TestRequestsAreRefusedWhileBerthStops(t *testing.T) {
 // The process was made, its start failed, and berth kills what was made: that 137 is not how the
 // container ended.
 func TestAStartThatFailedIsNotReportedAsAKill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		c, err := b.CreateContainer(t.Context(), b.pod("p1", ""), ctr("c1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.set(func() { w.fail["start-task "+c] = errors.New("no such luck") })
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.create(b.pod("p1", ""), ctr("c1"))
+		b.Refuse("start-task", c, errors.New("no such luck"))
 		if err := b.StartContainer(t.Context(), c); err == nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if w.task(c) != nil {
+		if b.Held(c) != "" {
 			t.Error("its task is left")
 		}
 		b.expect(c, exited, 128, "StartError")
@@ -523,51 +455,45 @@ func TestAStartThatFailedIsNotReportedAsAKill(t *testing.T) {
 func TestSandboxersOfContainerds(t *testing.T) {
 	for _, handler := range []string{"", "shim", "vmm"} {
 		t.Run(handler, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				b := start(t, w)
+			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.pod("p1", handler)
 				b.run(p, "c1")
-				u, _ := b.units.get(p)
-				if remote := handler != ""; (u.now().Endpoint.Address != "") != remote || w.objects["container/"+p] == remote {
-					t.Errorf("endpoint %v, container object %v", u.now().Endpoint, w.objects["container/"+p])
+				endpoint, object := b.Unit(p).Now().Endpoint, b.Spec(p) != nil
+				if remote := handler != ""; (endpoint.Address != "") != remote || object == remote {
+					t.Errorf("endpoint %v, container object %v", endpoint, object)
 				}
-				loaded := b.records()
+				loaded := b.Records()
 				b.stop()
-				w.set(func() { clear(w.watched) })
-				again := restart(t, w, loaded)
+				again := restart(t, b.World, loaded)
 				if l := again.ListPodSandbox(nil); len(l) != 1 || l[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
 					t.Fatalf("after a restart: %v", l)
 				}
-				w.set(func() { w.fail["delete-task "+p] = errors.New("not now") })
+				lift := b.Refuse("delete-task", p, errors.New("not now"))
 				if err := again.StopPodSandbox(t.Context(), p); err != nil {
 					t.Fatal(err)
 				}
 				if l := again.ListPodSandbox(nil); len(l) != 1 || l[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 					t.Errorf("stopped: %v", l)
 				}
-				w.set(func() { delete(w.fail, "delete-task "+p) }) // its own lane tries again
+				lift() // its own lane tries again
 				if err := again.RemovePodSandbox(t.Context(), p); err != nil {
 					t.Fatal(err)
 				}
-				if len(w.tasks) != 0 || len(w.objects) != 0 || len(w.netns) != 0 || len(w.cni) != 0 {
-					t.Errorf("left: %v %v %v %v", w.tasks, w.objects, w.netns, w.cni)
-				}
+				again.expectLeft(nil)
 			})
 		})
 	}
 }
 
 func TestAStopOfTheBuiltInSandboxer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
-		u, _ := b.units.get(p)
-		if err := sandboxerOf(b.runtime, u.sandbox.Sandboxer).Stop(t.Context(), p, time.Minute); err != nil { // it ignores the signal
+		b.Hold("delete-task", p) // the release is not to come first
+		sandboxer := pod.BuiltInSandboxer(b.ports.Runtime)
+		if err := sandboxer.Stop(t.Context(), p, time.Minute); err != nil { // it ignores the signal
 			t.Fatal(err)
 		}
-		if st, err := sandboxerOf(b.runtime, u.sandbox.Sandboxer).Status(t.Context(), p); err != nil || !st.Stopped || st.Code != 137 {
+		if st, err := sandboxer.Status(t.Context(), p); err != nil || !st.Stopped || st.Code != 137 {
 			t.Errorf("%v %v", st, err)
 		}
 	})
@@ -575,9 +501,7 @@ func TestAStopOfTheBuiltInSandboxer(t *testing.T) {
 
 // Every relist finds the same units running: none may get one more listener each time.
 func TestARelistAddsNoListener(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "vm")
 		c := b.run(p, "c1")
 		time.Sleep(time.Hour) // relists at leisure
@@ -587,10 +511,8 @@ func TestARelistAddsNoListener(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		w.set(func() {
-			if w.waits[p] != 1 || w.waits[c] != 1 {
-				t.Errorf("listeners: %v", w.waits)
-			}
-		})
+		if n, m := b.Waiting(p), b.Waiting(c); n != 1 || m != 1 {
+			t.Errorf("listeners: %d of the sandbox, %d of the container", n, m)
+		}
 	})
 }

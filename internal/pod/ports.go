@@ -140,6 +140,9 @@ type Runtime interface {
 	// collection until it is deleted.
 	PrepareSnapshot(ctx context.Context, l Layer) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
+	// RenewSnapshot undoes all changes in a writable layer. It can be cut off and called again: a
+	// view named spare keeps the layers below meanwhile.
+	RenewSnapshot(ctx context.Context, snapshotter, key, spare string) error
 	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
 	// is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a writable
 	// one is asked for. ErrNotFound says that the image is not unpacked.

@@ -170,12 +170,16 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		Phase:    st.Phase,
 		Removing: st.Removing,
 		Recorded: st.Process.Pid != 0,
+		Begun:    u.stdio() != nil,
 		Task:     observeTask(known, has, unreachable),
 		Process:  r.processes.observe(u),
 	}
 	do := decide(o)
 	if (do == actionUndoStart || do == actionAdopt) && u.evidence.isAbandoned() {
 		do = actionAbandon // it is not a start that a crash cut off: it failed, and is being settled
+	}
+	if do == actionAdopt && !u.isSandbox() && u.pod.now().Stopping {
+		do = actionAbandon // its pod was stopped before anybody knew that it runs
 	}
 	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
 		r.holdAgain(u)

@@ -41,7 +41,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		return nil
 	}
 	if u.now().Phase.Ended() {
-		return s.correct(u, known)
+		return s.correct(u, s.withOOM(u, known))
 	}
 	s.processes.readOOM(u, known)
 	if !known.Measured || known.At.IsZero() {
@@ -51,10 +51,8 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		known.At = u.evidence.noticedAt() // nobody knows better
 	}
 	s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
-	if !u.isSandbox() && known.Origin != exit.Start {
-		known.OOM = known.OOM || u.evidence.oomKilled(known)
-	}
-
+	known = s.withOOM(u, known)
+	drain := s.drain(ctx, u) // beside the commit
 	settled := false
 	err := u.changeAfter(func(st *state.Status) bool {
 		if settled = !st.Phase.Ended(); !settled {
@@ -71,7 +69,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		}
 		st.Phase, st.Exit = u.endedPhase(), known
 		return true
-	}, func() { s.drain(ctx, u) })
+	}, drain)
 	if err != nil || !settled {
 		return err
 	}
@@ -82,6 +80,14 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	}
 	s.lanes.release(u)
 	return nil
+}
+
+// withOOM is a fact with the verdict on whether the OOM killer ended the container.
+func (s *settler) withOOM(u *unit, known exit.Fact) exit.Fact {
+	if !u.isSandbox() && known.Origin != exit.Start {
+		known.OOM = known.OOM || u.evidence.oomKilled(known)
+	}
+	return known
 }
 
 // endAbandoned ends what was made for a start that was given up, so that the container is not
@@ -180,15 +186,22 @@ func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 	}
 }
 
-// drain waits, within its bound, until what the container wrote is in its log.
-func (s *settler) drain(ctx context.Context, u *unit) {
+// drain begins to wait, within its bound, until what the container wrote is in its log, and returns
+// the wait for that.
+func (s *settler) drain(ctx context.Context, u *unit) (wait func()) {
 	stdio := u.stdio()
 	if stdio == nil {
-		return
+		return nil
 	}
+	drained := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
-	defer cancel()
-	if err := stdio.Drain(ctx); err != nil {
-		s.obs.Event(u.id, "log still draining", err)
+	go func() {
+		defer cancel()
+		drained <- stdio.Drain(ctx)
+	}()
+	return func() {
+		if err := <-drained; err != nil {
+			s.obs.Event(u.id, "log still draining", err)
+		}
 	}
 }

@@ -124,23 +124,9 @@ func (c *Controller) start(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// launch makes the stdio and the task, has the witnesses watch it, and starts it.
+// launch makes the task, has the witnesses watch it, and starts it.
 func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error) {
-	stdio, err := c.output.create(u)
-	if err != nil {
-		return state.Process{}, err
-	}
-	stdin, stdout, stderr := stdio.FIFOs()
-	pid, err := c.runtime.CreateTask(ctx, TaskRequest{
-		ID:          u.id,
-		Endpoint:    u.pod.now().Endpoint,
-		IO:          TaskIO{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: u.container.Config.GetTty()},
-		Snapshotter: u.container.Snapshotter,
-		SnapshotKey: u.id,
-	})
-	if serr := stdio.Started(); err == nil {
-		err = serr
-	}
+	pid, err := c.taskMaker.make(ctx, u)
 	if err != nil {
 		return state.Process{}, err
 	}

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
 // Who freezes a container is notified of a stop as soon as it begins; one that its caller has given up
 // does not count any more.
 func TestATargetIsStoppingWhileAStopIsInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")
 		stopping := func() <-chan struct{} {
 			t.Helper()

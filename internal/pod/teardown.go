@@ -125,7 +125,7 @@ func (s *sequence) release(h, after state.Hold, f func() error) {
 	if !s.want.Has(h) || s.want&after&^s.gone != 0 {
 		return
 	}
-	if err := absent(f()); err != nil {
+	if err := absent(guard(f)); err != nil {
 		s.errs = append(s.errs, fmt.Errorf("release %s of %s: %w", h, s.id, err))
 		return
 	}
@@ -198,6 +198,18 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		u.setCompared()
 		return nil
 	}
+	if err := t.takeBack(ctx, u); err != nil {
+		return fmt.Errorf("undo the start of %s: %w", u.id, err)
+	}
+	u.cutOff.Store(true)
+	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
+	u.setCompared()
+	return nil
+}
+
+// takeBack takes back what a start made that did not get to the user's program. u.task must be
+// held.
+func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 	u.undoing.Store(true)
 	// The record forgets the process before the task is deleted: a task without a process on record
 	// was never started, whereas a process on record without a task is one whose exit code is lost.
@@ -212,15 +224,18 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		})
 	}
 	if err := t.deleteTask(ctx, u, forget); err != nil {
-		return fmt.Errorf("undo the start of %s: %w", u.id, err)
+		return err
 	}
-	if err := t.output.discard(u); err != nil {
-		return fmt.Errorf("undo the start of %s: %w", u.id, err)
+	// When the caller of a creation goes away, containerd deletes the bundle although the shim may
+	// just be mounting the root filesystem in it. The files of the container are deleted with it.
+	if err := absent(t.runtime.RenewSnapshot(ctx, u.container.Snapshotter, u.id, spareKey(u.id))); err != nil {
+		return err
+	}
+	if err := t.output.discard(u); err != nil { // last: it shows that a start was begun
+		return err
 	}
 	u.setProcess(state.Process{})
 	u.undoing.Store(false)
-	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
-	u.setCompared()
 	return nil
 }
 

@@ -51,6 +51,8 @@ type unit struct {
 	starting atomic.Bool
 	// undoing says that a start is being undone: the end of its process is not an exit of the unit.
 	undoing atomic.Bool
+	// cutOff says that a start was cut off and undone: its shim may still be at work on it.
+	cutOff atomic.Bool
 	// listening says that the task witness waits for the task, so that each unit has one at most.
 	listening atomic.Bool
 

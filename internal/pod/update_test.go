@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/state"
+	"berth/test/world"
 )
 
 type resources = runtimeapi.LinuxContainerResources
@@ -23,14 +25,14 @@ type resources = runtimeapi.LinuxContainerResources
 // limited runs a container with a CPU and a memory limit.
 func (b *bubble) limited(pod string, run bool) string {
 	b.t.Helper()
-	cfg := ctr(b.newName())
+	b.names++
+	cfg := ctr(fmt.Sprint("n", b.names))
 	cfg.Linux.Resources = &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500}
-	id, err := b.CreateContainer(b.t.Context(), pod, cfg)
-	if err == nil && run {
-		err = b.StartContainer(b.t.Context(), id)
-	}
-	if err != nil {
-		b.t.Fatal(err)
+	id := b.create(pod, cfg)
+	if run {
+		if err := b.StartContainer(b.t.Context(), id); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 	return id
 }
@@ -47,33 +49,21 @@ func (b *bubble) expectResources(id string, want *resources) {
 	}
 }
 
-// asked is how often the shim of a container was asked for a change, and the last CPU quota and
+// asked is how often the shim of a task was asked for a change, and the last CPU quota and
 // memory limit that it was asked for; 0 for none.
-func (w *world) asked(id string) (n int, quota, memory int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	t := w.tasks[id]
-	if t == nil || len(t.updates) == 0 {
+func (b *bubble) asked(id string) (n int, quota, memory int64) {
+	updates := b.Process(id).Updates
+	if b.Held(id) != "task" || len(updates) == 0 {
 		return 0, 0, 0
 	}
-	last := t.updates[len(t.updates)-1]
-	if q := last.CPU.Quota; q != nil {
-		quota = *q
+	last := updates[len(updates)-1]
+	if last.CPU != nil && last.CPU.Quota != nil {
+		quota = *last.CPU.Quota
 	}
-	if m := last.Memory.Limit; m != nil {
-		memory = *m
+	if last.Memory != nil && last.Memory.Limit != nil {
+		memory = *last.Memory.Limit
 	}
-	return len(t.updates), quota, memory
-}
-
-// hang makes an operation on a container hang; the result lets it go on.
-func (w *world) hang(what string) (release func()) {
-	ch := make(chan struct{})
-	w.set(func() { w.block[what] = ch })
-	return func() {
-		w.set(func() { delete(w.block, what) })
-		close(ch)
-	}
+	return len(updates), quota, memory
 }
 
 // later runs an update whose caller waits as long as it takes.
@@ -86,33 +76,28 @@ func (b *bubble) later(id string, r *resources) <-chan error {
 
 // PROPERTIES 24: the shim is asked for an update that is on disk already.
 func TestAnUpdateIsOnRecordBeforeTheShimIsAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)
-		b.set(func() { b.did = nil })
+		before := len(b.Did())
 		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpuQuota: 70000, CpusetCpus: "0-1"}); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"commit " + c, "update-task " + c, "spec " + c, "update-spec " + c, "commit " + c}
-		b.set(func() {
-			if !slices.Equal(b.did, want) {
-				t.Errorf("the steps were %q, want %q", b.did, want)
-			}
-		})
+		want := []string{"commit " + c, "update-task " + c, "get-container " + c, "update-container " + c, "commit " + c}
+		if did := b.Did()[before:]; !slices.Equal(did, want) {
+			t.Errorf("the steps were %q, want %q", did, want)
+		}
 		// What the request does not set keeps its value, and the OCI runtime is not asked for it.
 		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500, CpusetCpus: "0-1"})
 		if _, quota, memory := b.asked(c); quota != 70000 || memory != 0 {
 			t.Errorf("the shim was asked for a quota of %d and %d bytes of memory", quota, memory)
 		}
-		b.set(func() {
-			if r := b.world.specs[c].Linux.Resources; *r.CPU.Quota != 70000 || *r.CPU.Period != 100000 || r.CPU.Cpus != "0-1" || *r.Memory.Limit != 64<<20 {
-				t.Errorf("the spec has %+v %+v", r.CPU, r.Memory)
-			}
-		})
+		if r := b.Spec(c).Linux.Resources; *r.CPU.Quota != 70000 || *r.CPU.Period != 100000 || r.CPU.Cpus != "0-1" || *r.Memory.Limit != 64<<20 {
+			t.Errorf("the spec has %+v %+v", r.CPU, r.Memory)
+		}
 		// The same again changes nothing.
-		b.set(func() { b.did = nil })
-		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpusetCpus: "0-1"}); err != nil || len(b.did) != 0 {
-			t.Errorf("%v %q", err, b.did)
+		before = len(b.Did())
+		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpusetCpus: "0-1"}); err != nil || len(b.Did()) != before {
+			t.Errorf("%v %q", err, b.Did()[before:])
 		}
 	})
 }
@@ -120,49 +105,41 @@ func TestAnUpdateIsOnRecordBeforeTheShimIsAsked(t *testing.T) {
 // PROPERTIES 4 and 24: berth is killed after each step of an update. The next one has the change in
 // effect and reports it; until then it reports what is known to be in effect.
 func TestAnUpdateSurvivesAKillAtEachStep(t *testing.T) {
-	for _, step := range []string{"update-task", "spec", "update-spec", "commit"} {
+	for _, step := range []string{"update-task", "get-container", "update-container", "commit"} {
 		t.Run(step, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				b := start(t, w)
+			inBubble(t, func(t *testing.T, b *bubble) {
 				c := b.limited(b.pod("p1", ""), true)
-				reached := "update-spec"
+				reached := "update-container"
 				if step != "commit" {
 					reached = step
 				}
-				release := w.hang(reached + " " + c)
+				release := b.Hold(reached, c)
 				done := b.later(c, &resources{MemoryLimitInBytes: 128 << 20})
 				if step == "commit" { // the change is in effect, and nobody has recorded that
-					w.set(func() { w.fail["commit "+c] = errors.New("killed") })
+					b.Refuse("commit", c, errors.New("killed"))
 					release()
 					synctest.Wait()
 				}
-				loaded := b.records()
-				b.stop()
+				loaded := b.kill()
 				<-done
-				if step != "commit" {
-					release()
-				}
-				w.set(func() { clear(w.watched); delete(w.fail, "commit "+c) })
+				b.Heal()
 
-				again := startWith(t, w, loaded)
+				again := start(t, b.World, loaded)
 				again.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
 				if err := again.Relist(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute)
 				again.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500})
-				if _, _, memory := w.asked(c); memory != 128<<20 {
+				if _, _, memory := b.asked(c); memory != 128<<20 {
 					t.Errorf("the shim was asked for %d bytes of memory", memory)
 				}
 				// The one after that has nothing to do.
-				n, _, _ := w.asked(c)
-				loaded = again.records()
-				again.stop()
-				third := restart(t, w, loaded)
+				n, _, _ := b.asked(c)
+				third := restart(t, b.World, again.kill())
 				time.Sleep(time.Minute)
 				third.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500})
-				if m, _, _ := w.asked(c); m != n {
+				if m, _, _ := b.asked(c); m != n {
 					t.Errorf("a change that is in effect was asked for %d times more", m-n)
 				}
 			})
@@ -173,17 +150,16 @@ func TestAnUpdateSurvivesAKillAtEachStep(t *testing.T) {
 // PROPERTIES 1 and 3: a shim that hangs in an update delays neither the exit of the container nor
 // anything else.
 func TestAnUpdateThatHangsDelaysNoExit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
 		c, other := b.limited(p, true), b.limited(p, true)
-		defer b.hang("update-task " + c)()
+		defer b.Hold("update-task", c)()
 		done := b.later(c, &resources{CpuQuota: 70000})
 		began := time.Now()
 		if err := b.UpdateContainerResources(t.Context(), other, &resources{CpuQuota: 80000}); err != nil {
 			t.Error(err)
 		}
-		b.exit(c, 42, true)
+		b.exit(c, 42)
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
 		if err := <-done; !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ended") {
@@ -205,11 +181,9 @@ func TestAnUpdateThatHangsDelaysNoExit(t *testing.T) {
 // An update whose shim does not answer goes on without its caller, which learns that; one that
 // comes meanwhile is merged with it.
 func TestAnUpdateGoesOnWithoutItsCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)
-		w.set(func() { w.fail["update-task "+c] = errdefs.ErrUnavailable })
+		lift := b.Refuse("update-task", c, errdefs.ErrUnavailable)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := b.UpdateContainerResources(ctx, c, &resources{CpuQuota: 70000})
@@ -219,12 +193,12 @@ func TestAnUpdateGoesOnWithoutItsCaller(t *testing.T) {
 		first := b.later(c, &resources{CpuQuota: 70000}) // a client that asks again
 		second := b.later(c, &resources{MemoryLimitInBytes: 128 << 20})
 		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
-		w.set(func() { delete(w.fail, "update-task "+c) })
+		lift()
 		if err := errors.Join(<-first, <-second); err != nil {
 			t.Error(err)
 		}
 		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500})
-		if _, quota, memory := w.asked(c); quota != 70000 || memory != 128<<20 {
+		if _, quota, memory := b.asked(c); quota != 70000 || memory != 128<<20 {
 			t.Errorf("the shim was asked for %d and %d", quota, memory)
 		}
 	})
@@ -232,31 +206,28 @@ func TestAnUpdateGoesOnWithoutItsCaller(t *testing.T) {
 
 // What the OCI runtime refuses is an error with a code, is not tried again, and leaves what was.
 func TestAnUpdateThatIsRefusedChangesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)
-		w.set(func() { w.fail["update-task "+c] = errdefs.ErrFailedPrecondition })
+		lift := b.Refuse("update-task", c, errdefs.ErrFailedPrecondition)
 		if err := b.UpdateContainerResources(t.Context(), c, &resources{MemoryLimitInBytes: 1 << 20}); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%v", err)
 		}
 		before := &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500}
 		b.expectResources(c, before)
-		w.set(func() { delete(w.fail, "update-task "+c) })
-		loaded := b.records()
+		lift()
+		loaded := b.Records()
 		b.stop()
-		again := restart(t, w, loaded)
+		again := restart(t, b.World, loaded)
 		time.Sleep(time.Hour)
 		again.expectResources(c, before)
-		if n, _, _ := w.asked(c); n != 0 {
+		if n, _, _ := b.asked(c); n != 0 {
 			t.Errorf("the shim was asked %d times", n)
 		}
 	})
 }
 
 func TestALowerMemoryLimitIsRefusedWhereMoreIsInUse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, newWorld())
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)
 		for i, change := range []struct {
 			memory  int64
@@ -265,12 +236,10 @@ func TestALowerMemoryLimitIsRefusedWhereMoreIsInUse(t *testing.T) {
 			if err := b.UpdateContainerResources(t.Context(), c, &resources{MemoryLimitInBytes: change.memory}); err != nil {
 				t.Error(err)
 			}
-			b.set(func() {
-				check := b.tasks[c].updates[i].Memory.CheckBeforeUpdate
-				if got := check != nil && *check; got != change.careful {
-					t.Errorf("to %d: the usage is checked: %v", change.memory, got)
-				}
-			})
+			check := b.Process(c).Updates[i].Memory.CheckBeforeUpdate
+			if got := check != nil && *check; got != change.careful {
+				t.Errorf("to %d: the usage is checked: %v", change.memory, got)
+			}
 		}
 	})
 }
@@ -278,42 +247,37 @@ func TestALowerMemoryLimitIsRefusedWhereMoreIsInUse(t *testing.T) {
 // A container that is CREATED starts with what it was updated to, also when berth is killed between
 // the record and the specification, and when a start is in flight.
 func TestACreatedContainerStartsWithItsUpdate(t *testing.T) {
-	starts := map[string]func(t *testing.T, w *world, b *bubble, c string) *bubble{
-		"updated": func(t *testing.T, _ *world, b *bubble, c string) *bubble {
+	starts := map[string]func(t *testing.T, b *bubble, c string) *bubble{
+		"updated": func(t *testing.T, b *bubble, c string) *bubble {
 			if err := b.UpdateContainerResources(t.Context(), c, &resources{CpuQuota: 70000, OomScoreAdj: 100}); err != nil {
 				t.Error(err)
 			}
 			b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 100})
 			return b
 		},
-		"killed": func(t *testing.T, w *world, b *bubble, c string) *bubble {
-			release := w.hang("update-spec " + c)
+		"killed": func(t *testing.T, b *bubble, c string) *bubble {
+			b.Hold("update-container", c)
 			done := b.later(c, &resources{CpuQuota: 70000, OomScoreAdj: 100})
-			loaded := b.records()
-			b.stop()
+			loaded := b.kill()
 			<-done
-			release()
-			return restart(t, w, loaded)
+			b.Heal()
+			return restart(t, b.World, loaded)
 		},
 	}
 	for name, prepare := range starts {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				b := start(t, w)
+			inBubble(t, func(t *testing.T, b *bubble) {
 				c := b.limited(b.pod("p1", ""), false)
-				b = prepare(t, w, b, c)
+				b = prepare(t, b, c)
 				if err := b.StartContainer(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
 				b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 100})
-				w.set(func() {
-					s := w.specs[c]
-					if *s.Linux.Resources.CPU.Quota != 70000 || *s.Process.OOMScoreAdj != 100 || len(w.tasks[c].updates) != 0 {
-						t.Errorf("it started with %+v, %d, updated %d times", s.Linux.Resources.CPU, *s.Process.OOMScoreAdj, len(w.tasks[c].updates))
-					}
-				})
+				s, updates := b.Spec(c), b.Process(c).Updates
+				if *s.Linux.Resources.CPU.Quota != 70000 || *s.Process.OOMScoreAdj != 100 || len(updates) != 0 {
+					t.Errorf("it started with %+v, %d, updated %d times", s.Linux.Resources.CPU, *s.Process.OOMScoreAdj, len(updates))
+				}
 			})
 		})
 	}
@@ -323,21 +287,17 @@ func TestACreatedContainerStartsWithItsUpdate(t *testing.T) {
 // that the start has read and the task that is not there yet; nor if berth is killed then.
 func TestAnUpdateDuringAStartIsNotLost(t *testing.T) {
 	for _, killed := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
-			b := start(t, w)
+		inBubble(t, func(t *testing.T, b *bubble) {
 			c := b.limited(b.pod("p1", ""), false)
-			release := w.hang("start-task " + c)
+			release := b.HoldAnswer("start-task", c)
 			go func() { _ = b.StartContainer(t.Context(), c) }()
 			synctest.Wait()
 			done := b.later(c, &resources{CpuQuota: 70000})
 			if killed {
-				loaded := b.records()
-				b.stop()
+				loaded := b.kill() // the start took effect all the same
 				<-done
-				w.set(func() { clear(w.watched); w.tasks[c].started = true }) // it took effect all the same
-				release()
-				b = restart(t, w, loaded)
+				b.Heal()
+				b = restart(t, b.World, loaded)
 			} else {
 				release()
 				if err := <-done; err != nil {
@@ -347,7 +307,7 @@ func TestAnUpdateDuringAStartIsNotLost(t *testing.T) {
 			time.Sleep(time.Minute)
 			b.expect(c, running, 0, "")
 			b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
-			if n, quota, _ := w.asked(c); n != 1 || quota != 70000 {
+			if n, quota, _ := b.asked(c); n != 1 || quota != 70000 {
 				t.Errorf("killed %v: the shim was asked %d times, last for %d", killed, n, quota)
 			}
 		})
@@ -356,14 +316,12 @@ func TestAnUpdateDuringAStartIsNotLost(t *testing.T) {
 
 // PROPERTIES 22: what cannot be changed is refused by name, and nothing is recorded.
 func TestUpdatesThatCannotBe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
 		c, ends, goes := b.limited(p, true), b.limited(p, true), b.limited(p, true)
-		b.exit(ends, 0, true)
+		b.exit(ends, 0)
 		synctest.Wait()
-		w.set(func() { w.fail["delete-task "+goes] = errors.New("busy") })
+		lift := b.Refuse("delete-task", goes, errors.New("busy"))
 		go func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -395,8 +353,8 @@ func TestUpdatesThatCannotBe(t *testing.T) {
 			}
 		}
 		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
-		if u, _ := b.units.get(c); u.now().Resources != nil {
-			t.Errorf("recorded: %+v", u.now().Resources)
+		if u := b.Unit(c); u.Now().Resources != nil {
+			t.Errorf("recorded: %+v", u.Now().Resources)
 		}
 		// The kubelet sends the OOM score and hugepage limits of 0 with each update.
 		if err := b.UpdateContainerResources(t.Context(), c, &resources{
@@ -407,32 +365,28 @@ func TestUpdatesThatCannotBe(t *testing.T) {
 			t.Error(err)
 		}
 		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 60000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
-		w.set(func() { delete(w.fail, "delete-task "+goes) })
+		lift()
 	})
 }
 
 // The disk is full: an update that cannot be recorded is not carried out.
 func TestAnUpdateThatCannotBeRecordedIsNotCarriedOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)
-		w.set(func() { w.fail["commit "+c] = errors.New("no space left on device") })
+		lift := b.Refuse("commit", c, errFull)
 		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpuQuota: 70000}); err == nil || !strings.Contains(err.Error(), "no space") {
 			t.Errorf("%v", err)
 		}
-		if n, _, _ := w.asked(c); n != 0 {
+		if n, _, _ := b.asked(c); n != 0 {
 			t.Error("the shim was asked")
 		}
-		w.set(func() { delete(w.fail, "commit "+c) })
+		lift()
 	})
 }
 
 // What the kubelet says of a pod's resources is on record, also for the next berth.
 func TestThePodsResourcesAreRecorded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
 		if err := b.UpdatePodSandboxResources(p, &resources{MemoryLimitInBytes: 7}, &resources{CpuQuota: 70000}); err != nil {
 			t.Fatal(err)
@@ -440,9 +394,9 @@ func TestThePodsResourcesAreRecorded(t *testing.T) {
 		if err := b.UpdatePodSandboxResources(p, nil, &resources{CpuQuota: 80000}); err != nil {
 			t.Fatal(err)
 		}
-		loaded := b.records()
+		loaded := b.Records()
 		b.stop()
-		again := restart(t, w, loaded)
+		again := restart(t, b.World, loaded)
 		st, err := again.PodSandboxStatus(t.Context(), p, true)
 		if err != nil {
 			t.Fatal(err)
@@ -468,7 +422,7 @@ func TestThePodsResourcesAreRecorded(t *testing.T) {
 // A record that cannot be read says so, and is not updated.
 func TestAnUpdateOfADamagedRecordIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := startWith(t, newWorld(), state.Loaded{Damaged: []state.Damaged{{Kind: state.KindContainer, ID: "c1", Err: errors.New("unreadable")}}})
+		b := start(t, world.Free(), state.Loaded{Damaged: []state.Damaged{{Kind: state.KindContainer, ID: "c1", Err: errors.New("unreadable")}}})
 		if err := b.UpdateContainerResources(t.Context(), "c1", &resources{}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "record") {
 			t.Error(err)
 		}

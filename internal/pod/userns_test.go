@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package pod_test
 
 import (
 	"context"
@@ -11,6 +11,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/network"
+	"berth/internal/pod"
+	"berth/internal/state"
+	"berth/test/world"
 )
 
 // mappedConfig is a pod in a user namespace of its own.
@@ -26,24 +31,25 @@ func mappedConfig(name string) *runtimeapi.PodSandboxConfig {
 // PROPERTIES 22: a pod that asks for a user namespace does not run without one, and nothing is
 // recorded of it.
 func TestAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
+	inBubble(t, func(t *testing.T, b *bubble) {
 		_, err := b.RunPodSandbox(t.Context(), mappedConfig("p1"), "")
 		if !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "userns_options") {
 			t.Error(err)
 		}
+		b.stop()
 		why := errors.New("runc is too old")
-		b.userns.can = func(_ context.Context, handler string) error {
-			if handler != "runc" {
-				t.Errorf("asked for %s", handler)
+		b = start(t, b.World, state.Loaded{}, func(p *pod.Ports) {
+			p.UserNamespaces = func(_ context.Context, handler string) error {
+				if handler != "runc" {
+					t.Errorf("asked for %s", handler)
+				}
+				return why
 			}
-			return why
-		}
+		})
 		if _, err := b.RunPodSandbox(t.Context(), mappedConfig("p1"), ""); !errors.Is(err, why) {
 			t.Error(err)
 		}
-		if n := w.count("commit"); n != 0 {
+		if n := b.Calls("commit", ""); n != 0 {
 			t.Errorf("%d commits", n)
 		}
 	})
@@ -52,24 +58,27 @@ func TestAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
 // PROPERTIES 26: the network namespace, the files and the snapshots of a pod have its owners.
 func TestAUserNamespaceOwnsTheNetworkAndTheFilesOfItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		b := start(t, w)
-		b.userns.can = func(context.Context, string) error { return nil }
+		b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) {
+			p.UserNamespaces = func(context.Context, string) error { return nil }
+		})
 		sb, err := b.RunPodSandbox(t.Context(), mappedConfig("p1"), "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := withImages("c1", "one")
-		c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+		cfg := withImages("c1", "one")
+		cfg.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 			NamespaceOptions: mappedConfig("p1").GetLinux().GetSecurityContext().GetNamespaceOptions(),
 		}}
-		if _, err := b.CreateContainer(t.Context(), sb, c); err != nil {
-			t.Fatal(err)
+		c := b.create(sb, cfg)
+		want := network.UserIDs{UID: 1000, GID: 2000, UIDs: 500, GIDs: 600}
+		if got := b.OwnerOf("/netns/" + sb); got != want {
+			t.Errorf("the network namespace belongs to %+v, want %+v", got, want)
 		}
-		w.set(func() {
-			if w.owned != 1 || w.mapped != 2 {
-				t.Errorf("%d network namespaces, %d snapshots have the owners of the pod", w.owned, w.mapped)
+		for _, key := range []string{c, pod.ViewKey(c, 0)} {
+			l := b.SnapshotLabels(key)
+			if l["containerd.io/snapshot/uidmapping"] != "0:1000:500" || l["containerd.io/snapshot/gidmapping"] != "0:2000:600" {
+				t.Errorf("snapshot %s has the owners %v", key, l)
 			}
-		})
+		}
 	})
 }

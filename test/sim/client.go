@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/world"
 )
 
 // callTimeout is how long the client waits for one call, as the kubelet does.
@@ -38,7 +40,7 @@ func podConfig(name string) *runtimeapi.PodSandboxConfig {
 func containerConfig(name string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name},
-		Image:    &runtimeapi.ImageSpec{Image: image},
+		Image:    &runtimeapi.ImageSpec{Image: world.Image},
 		Command:  []string{"/app"},
 		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},

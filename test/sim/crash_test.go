@@ -51,7 +51,7 @@ func played(t *testing.T, seed uint64, play func(t *testing.T, s *Story) error) 
 			s.Abandon()
 		}
 		s.World.End()
-		report, journal = s.Report(err), s.World.book.lines
+		report, journal = s.Report(err), s.World.Journal()
 	})
 	return report, journal
 }
@@ -206,9 +206,7 @@ func TestAnOldBackup(t *testing.T) {
 // forget drops what was observed: an older database says otherwise.
 func (s *Story) forget() error {
 	s.Watch = NewWatch(s.World)
-	for _, p := range s.World.inits {
-		p.lost = p.lost || p.ended
-	}
+	s.World.LoseCodes()
 	return nil
 }
 

@@ -6,9 +6,8 @@
 //
 // # What stands for what
 //
-//   - [World] is everything outside berth: processes, shims, containerd, network namespaces, CNI
-//     results, cgroups, the disk. It outlives each berth, and a berth may be killed between any two
-//     of its effects on the world.
+//   - [world.World] is everything outside berth. It outlives each berth, and a berth may be killed
+//     between any two of its effects on the world.
 //   - [Berth] is one life of berth, from its start to its death.
 //   - [Story] is a world, the berth in it, and a client. A story is played from a script under
 //     testdata (the verbs are listed at [Story.Play]), from code, or at random from a seed.
@@ -33,15 +32,14 @@
 //     because a seed plays something else as soon as berth or the simulation asks for turns in
 //     another order.
 //   - A seed fixes what the client does, what breaks, and the order of everything that passes
-//     between berth, the world and the client ([turns]). It does not fix what goroutines do between
-//     two such turns inside berth: the choice of a select with several ready cases, and the order
-//     in which goroutines run that became ready together. So about one schedule in 300 plays
-//     differently when it is repeated, and one that fails is replayed 25 times: the report says how
-//     often it failed. -seed plays its schedule up to 25 times, until it fails.
+//     between berth, the world and the client. It does not fix what goroutines do between two such
+//     turns inside berth: the choice of a select with several ready cases, and the order in which
+//     goroutines run that became ready together. So about one schedule in 300 plays differently
+//     when it is repeated, and one that fails is replayed 25 times: the report says how often it
+//     failed. -seed plays its schedule up to 25 times, until it fails.
 //
 // # Not here
 //
-// Files that berth makes for pods are real, under a temporary directory. Mounts are left out: pods
-// share the host's IPC namespace. Real kernels, shims and runtimes are the subject of test/e2e and
-// test/fault.
+// Only berth's database is real, in a temporary directory. Real kernels, shims, runtimes, files and
+// mounts are the subject of test/e2e and test/fault.
 package sim

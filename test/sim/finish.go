@@ -6,13 +6,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/world"
 )
 
 // settleTime is longer than the longest back-off and the attempt after it, and than what it takes
@@ -36,7 +36,7 @@ func (s *Story) Finish() error {
 		return err
 	}
 	for _, l := range s.Berth().Core.Pods.Lanes() {
-		s.Watch.Problem("lane %s is not idle: %+v", short(l.ID), l)
+		s.Watch.Problem("lane %s is not idle: %+v", world.Short(l.ID), l)
 	}
 	err := s.call(func(ctx context.Context, b *Berth) error {
 		list, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -45,7 +45,7 @@ func (s *Story) Finish() error {
 		}
 		for _, p := range list.GetItems() {
 			if _, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-				s.Watch.Problem("pod %s cannot be removed: %v", short(p.GetId()), err)
+				s.Watch.Problem("pod %s cannot be removed: %v", world.Short(p.GetId()), err)
 			}
 		}
 		return nil
@@ -69,12 +69,6 @@ func (s *Story) leftovers() {
 	if all, err := b.store.Load(); err != nil || len(all.Sandboxes)+len(all.Containers)+len(all.Damaged) > 0 {
 		s.Watch.Problem("left: %d sandbox records, %d container records, %d damaged (%v)",
 			len(all.Sandboxes), len(all.Containers), len(all.Damaged), err)
-	}
-	for _, base := range []string{"state/sandboxes", "state/io", "root/volumes"} {
-		entries, _ := os.ReadDir(filepath.Join(s.dir, base))
-		for _, e := range entries {
-			s.Watch.Problem("left: directory %s/%s", base, short(e.Name()))
-		}
 	}
 }
 
@@ -102,10 +96,8 @@ func (s *Story) Report(err error) string {
 	}
 	names := slices.Sorted(maps.Keys(s.ids))
 	for _, n := range names {
-		fmt.Fprintf(&b, "  %s is %s\n", n, short(s.ids[n]))
+		fmt.Fprintf(&b, "  %s is %s\n", n, world.Short(s.ids[n]))
 	}
-	s.World.book.Lock()
-	defer s.World.book.Unlock()
-	fmt.Fprintf(&b, "what happened:\n%s\n", strings.Join(s.World.book.lines, "\n"))
+	fmt.Fprintf(&b, "what happened:\n%s\n", strings.Join(s.World.Journal(), "\n"))
 	return b.String()
 }

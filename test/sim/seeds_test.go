@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"berth/test/world"
 )
 
 var (
@@ -88,7 +90,7 @@ func TestReplays(t *testing.T) {
 		var plays [2][]string
 		for i := range plays {
 			_, journal := played(t, s+1, random(s+1))
-			plays[i] = effects(journal)
+			plays[i] = world.Effects(journal)
 		}
 		if !slices.Equal(plays[0], plays[1]) {
 			differ++

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"berth/test/world"
 )
 
 // Story is a world, the berth in it, and a client that knows its pods and containers by names: p1,
 // and p1/c1 or c1.
 type Story struct {
-	World *World
+	World *world.World
 	Watch *Watch
 	ctx   context.Context
 	dir   string
@@ -31,7 +33,7 @@ type Story struct {
 // NewStory begins in an empty world. dir is for berth's records. The seed decides the order of what
 // happens at the same instant.
 func NewStory(ctx context.Context, dir string, seed uint64) *Story {
-	w := NewWorld(seed)
+	w := world.New(seed)
 	return &Story{World: w, Watch: NewWatch(w), ctx: ctx, dir: dir, ids: map[string]string{}, quit: func() {}}
 }
 
@@ -74,7 +76,7 @@ func (s *Story) Boot() error {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Minute)
 	defer cancel()
-	b, err := s.World.Boot(ctx, s.dir)
+	b, err := Boot(ctx, s.World, s.dir)
 	if err != nil {
 		return fmt.Errorf("boot: %w", err)
 	}
@@ -131,4 +133,4 @@ var errNoBerth = errors.New("there is no berth")
 func (s *Story) Background(call func() error) { s.wg.Go(func() { s.turn(); _ = call() }) }
 
 // turn waits until it is the client's turn to do something.
-func (s *Story) turn() { s.World.turns.take("client") }
+func (s *Story) turn() { s.World.Turn() }

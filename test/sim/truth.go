@@ -6,73 +6,66 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/containerd/typeurl/v2"
-	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/world"
 )
 
 // truthLocked compares a status with what really happened.
 func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
-	v.w.mu.Lock()
-	defer v.w.mu.Unlock()
 	id, code, reason := st.GetId(), uint32(st.GetExitCode()), st.GetReason() //nolint:gosec // 0..255
-	p := v.w.inits[id]
+	p := v.w.Process(id)
 	switch {
 	case st.GetState() != exited:
-		if final && p != nil && p.ended && p.started {
-			v.problemLocked("%s has ended with %d and is %s", short(id), p.code, st.GetState())
+		if final && p != nil && p.Ended && p.Started {
+			v.problemLocked("%s has ended with %d and is %s", world.Short(id), p.Code, st.GetState())
 		}
 	case p == nil:
 		if reason != "StartError" {
-			v.problemLocked("%s never had a process, and ended with %d %s", short(id), code, reason)
+			v.problemLocked("%s never had a process, and ended with %d %s", world.Short(id), code, reason)
 		}
-	case !p.ended && p.started:
-		v.problemLocked("%s is EXITED with %d %s, and its process lives", short(id), code, reason)
-	case reason == "StartError" || !p.ended:
+	case !p.Ended && p.Started:
+		v.problemLocked("%s is EXITED with %d %s, and its process lives", world.Short(id), code, reason)
+	case reason == "StartError" || !p.Ended:
 		// What was made for a start that failed is ended by SIGKILL. If the process ended by a
 		// SIGKILL of somebody else's, berth cannot see the difference.
-		if reason != "StartError" || p.started && !p.killed && p.code != 137 {
-			v.problemLocked("%s was started and ended by itself with %d: that is not a StartError", short(id), p.code)
+		if reason != "StartError" || p.Started && !p.Killed && p.Code != 137 {
+			v.problemLocked("%s was started and ended by itself with %d: that is not a StartError", world.Short(id), p.Code)
 		}
 	case reason == "Unknown" && code == 255:
 		// A process that never ran the user's program has no code that anybody would want to know.
-		if final && p.started && !v.w.unknowable(p) {
-			v.problemLocked("%s ended with %d, which could be known and is Unknown", short(id), p.code)
+		if final && p.Started && !unknowable(p, v.w.Exact) {
+			v.problemLocked("%s ended with %d, which could be known and is Unknown", world.Short(id), p.Code)
 		}
-	case code != p.code:
-		v.problemLocked("%s ended with %d and is reported with %d %s", short(id), p.code, code, reason)
+	case code != p.Code:
+		v.problemLocked("%s ended with %d and is reported with %d %s", world.Short(id), p.Code, code, reason)
 	default:
 		v.momentLocked(st, p)
 	}
 }
 
-// momentLocked checks when and why a process ended whose code is known.
-func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *process) {
-	want := max(p.at.UnixNano(), st.GetStartedAt())
-	off := time.Duration(st.GetFinishedAt() - want).Abs()
-	known := v.w.notified(p) || p.away && !p.lost && !p.unanswered
-	if off > time.Millisecond && !v.guessed[p.id] && known && v.w.Exact {
-		v.problemLocked("%s ended at %s and is reported at %s", short(p.id),
-			p.at.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))
-	}
-	oom := p.oom > 0 && p.code != 0
-	if st.GetReason() == "OOMKilled" && (!oom || p.killed) {
-		v.problemLocked("%s is OOMKilled, and was not", short(p.id))
-	}
-	if oom && !p.asked && !p.lost && !p.vm && st.GetReason() != "OOMKilled" {
-		v.problemLocked("%s was ended by the OOM killer and is %s", short(p.id), st.GetReason())
-	}
-}
-
 // unknowable reports whether nobody can know the code of p: its shim's is lost, nobody kept a pidfd
 // of it, and no berth that the kernel notified could record it.
-func (w *World) unknowable(p *process) bool {
-	return p.lost && (!w.Exact || !p.kept && !w.notified(p))
+func unknowable(p *world.Process, exact bool) bool {
+	return p.Lost && (!exact || !p.Kept && !p.Notified)
 }
 
-// notified reports whether the kernel notified a berth that lives, or could record it.
-func (w *World) notified(p *process) bool {
-	return p.watcher != nil && (!p.watcher.dead() || p.recorded)
+// momentLocked checks when and why a process ended whose code is known.
+func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *world.Process) {
+	want := max(p.At.UnixNano(), st.GetStartedAt())
+	off := time.Duration(st.GetFinishedAt() - want).Abs()
+	known := p.Notified || p.Away && !p.Lost && !p.Unanswered
+	if off > time.Millisecond && !v.guessed[p.ID] && known && v.w.Exact {
+		v.problemLocked("%s ended at %s and is reported at %s", world.Short(p.ID),
+			p.At.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))
+	}
+	oom := p.OOM > 0 && p.Code != 0
+	if st.GetReason() == "OOMKilled" && (!oom || p.Killed) {
+		v.problemLocked("%s is OOMKilled, and was not", world.Short(p.ID))
+	}
+	if oom && !p.Asked && !p.Lost && !p.VM && st.GetReason() != "OOMKilled" {
+		v.problemLocked("%s was ended by the OOM killer and is %s", world.Short(p.ID), st.GetReason())
+	}
 }
 
 // expectMemory compares the memory limit that the status of a container reports with the one that
@@ -90,25 +83,4 @@ func (s *Story) expectMemory(name string, want int64) error {
 		return fmt.Errorf("its status reports a memory limit of %d, and it has %d", got, has)
 	}
 	return nil
-}
-
-// Memory is the memory limit of a process that runs; 0 for none.
-func (w *World) Memory(id string) (int64, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p := w.inits[id]
-	if p == nil || p.ended {
-		return 0, fmt.Errorf("%s does not run", short(id))
-	}
-	if p.memory != 0 {
-		return p.memory, nil
-	}
-	var spec specs.Spec
-	if err := typeurl.UnmarshalTo(p.spec, &spec); err != nil {
-		return 0, err
-	}
-	if l := spec.Linux.Resources.Memory.Limit; l != nil {
-		return *l, nil
-	}
-	return 0, nil
 }

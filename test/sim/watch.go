@@ -11,11 +11,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/test/world"
 )
 
 // Watch observes what berth reports, over all its lives, and notes each broken promise.
 type Watch struct {
-	w *World
+	w *world.World
 
 	mu        sync.Mutex
 	last      map[string]runtimeapi.ContainerEventType // published last, by container or sandbox
@@ -26,7 +27,7 @@ type Watch struct {
 }
 
 // NewWatch begins to watch a world.
-func NewWatch(w *World) *Watch {
+func NewWatch(w *world.World) *Watch {
 	return &Watch{
 		w:         w,
 		last:      map[string]runtimeapi.ContainerEventType{},
@@ -101,19 +102,19 @@ func (v *Watch) event(ev *runtimeapi.ContainerEventResponse, r received) {
 	pod := ev.GetPodSandboxStatus().GetId()
 	deleted := what == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
 	if ev.GetPodSandboxStatus() == nil && !deleted { // DELETED of a sandbox whose pod has another
-		v.problemLocked("event %s of %s has no pod", what, short(id))
+		v.problemLocked("event %s of %s has no pod", what, world.Short(id))
 	}
 	last, again := r.last[id]
 	switch {
 	case again && what < last:
-		v.problemLocked("%s of %s follows %s", what, short(id), last)
+		v.problemLocked("%s of %s follows %s", what, world.Short(id), last)
 	case again && what == last && what != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
-		v.problemLocked("%s of %s comes twice", what, short(id))
+		v.problemLocked("%s of %s comes twice", what, world.Short(id))
 	}
 	r.last[id] = what
 	v.last[id] = max(v.last[id], what)
 	if ev.GetCreatedAt() <= r.stamps[pod] {
-		v.problemLocked("%s of %s is stamped %d, and the event before it %d", what, short(id), ev.GetCreatedAt(), r.stamps[pod])
+		v.problemLocked("%s of %s is stamped %d, and the event before it %d", what, world.Short(id), ev.GetCreatedAt(), r.stamps[pod])
 	}
 	r.stamps[pod] = ev.GetCreatedAt()
 	v.published[id+" "+what.String()]++
@@ -125,11 +126,11 @@ func (v *Watch) event(ev *runtimeapi.ContainerEventResponse, r received) {
 		}
 		here = true
 		if what == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT && st.GetState() != exited {
-			v.problemLocked("%s of %s, which is %s", what, short(id), st.GetState())
+			v.problemLocked("%s of %s, which is %s", what, world.Short(id), st.GetState())
 		}
 	}
 	if !here && !deleted {
-		v.problemLocked("%s of %s has no status of it", what, short(id))
+		v.problemLocked("%s of %s has no status of it", what, world.Short(id))
 	}
 }
 
@@ -137,7 +138,7 @@ func (v *Watch) eventStatusLocked(st *runtimeapi.ContainerStatus, r received) {
 	id := st.GetId()
 	if st.GetState() != exited {
 		if r.exits[id] != nil {
-			v.problemLocked("%s was EXITED in an event, and then %s", short(id), st.GetState())
+			v.problemLocked("%s was EXITED in an event, and then %s", world.Short(id), st.GetState())
 		}
 		return
 	}
@@ -155,7 +156,7 @@ func (v *Watch) Status(st *runtimeapi.ContainerStatus, before bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if before && st.GetState() != exited {
-		v.problemLocked("%s was EXITED and is %s", short(st.GetId()), st.GetState())
+		v.problemLocked("%s was EXITED and is %s", world.Short(st.GetId()), st.GetState())
 	}
 	v.statusLocked(st)
 }
@@ -180,10 +181,10 @@ func (v *Watch) exitLocked(st *runtimeapi.ContainerStatus, seen map[string]*runt
 	same := before.GetExitCode() == st.GetExitCode() && before.GetReason() == st.GetReason()
 	if !same && before.GetReason() != "Unknown" {
 		v.problemLocked("%s had ended with %d %s, and now with %d %s",
-			short(id), before.GetExitCode(), before.GetReason(), st.GetExitCode(), st.GetReason())
+			world.Short(id), before.GetExitCode(), before.GetReason(), st.GetExitCode(), st.GetReason())
 	}
 	if before.GetFinishedAt() != st.GetFinishedAt() {
-		v.problemLocked("%s had ended at %d, and now at %d", short(id), before.GetFinishedAt(), st.GetFinishedAt())
+		v.problemLocked("%s had ended at %d, and now at %d", world.Short(id), before.GetFinishedAt(), st.GetFinishedAt())
 	}
 	if !same {
 		v.truthLocked(st, false)
@@ -197,6 +198,6 @@ func (v *Watch) Final(st *runtimeapi.ContainerStatus) {
 	v.statusLocked(st)
 	v.truthLocked(st, true)
 	if st.GetState() == exited && v.last[st.GetId()] < runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
-		v.problemLocked("STOPPED of %s was never published", short(st.GetId()))
+		v.problemLocked("STOPPED of %s was never published", world.Short(st.GetId()))
 	}
 }

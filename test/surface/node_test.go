@@ -27,6 +27,7 @@ import (
 	"berth/internal/stats"
 	"berth/internal/stream"
 	"berth/test/sim"
+	"berth/test/world"
 )
 
 // node is a whole berth between fakes, with one sandbox and two containers: one that was created
@@ -42,8 +43,8 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	w := sim.NewWorld(1)
-	b, err := w.Boot(t.Context(), t.TempDir())
+	w := world.New(1)
+	b, err := sim.Boot(t.Context(), w, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

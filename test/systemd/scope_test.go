@@ -150,7 +150,8 @@ func TestScopesOutliveBerth(t *testing.T) {
 	h := startInSlices(t, "", "")
 	_, runs := h.Sh("sleep 10000")
 	_, ends := h.waits()
-	cfg := h.PodConfig()
+	cfg := h.PodConfig() // a pod has a slice that no other pod has
+	cfg.Linux.CgroupParent = strings.Replace(slices, "pod1f2e", "pod5a6b", 1)
 	c := node.ContainerConfig("eats", "sh", "-c", "trap 'exec tail /dev/zero' TERM; echo ready; while :; do sleep 0.1; done")
 	c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
 	eats := h.Run(h.Pod(cfg), cfg, c)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
 	"cmp"
@@ -53,6 +53,13 @@ func (t *turns) take(what string) {
 	t.mu.Unlock()
 	t.look()
 	<-n.come
+}
+
+// free reports whether everything passes.
+func (t *turns) free() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.over
 }
 
 func (t *turns) look() {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -11,7 +12,7 @@ import (
 const maxLines = 20000
 
 // note writes down an effect or an incident (which begins with *** or ---) for a person to read.
-func (w *World) note(what, id string) { w.line(what + " " + short(id)) }
+func (w *World) note(what, id string) { w.line(what + " " + Short(id)) }
 
 func (w *World) line(s string) {
 	w.book.Lock()
@@ -21,8 +22,15 @@ func (w *World) line(s string) {
 	}
 }
 
-// effects are the lines of a journal that do not come from berth's log.
-func effects(lines []string) []string {
+// Journal is what happened so far, for a person to read.
+func (w *World) Journal() []string {
+	w.book.Lock()
+	defer w.book.Unlock()
+	return slices.Clone(w.book.lines)
+}
+
+// Effects are the lines of a journal that do not come from berth's log.
+func Effects(lines []string) []string {
 	var list []string
 	for _, l := range lines {
 		if _, text, _ := strings.Cut(l, " "); !strings.HasPrefix(text, indent) {
@@ -39,11 +47,11 @@ const indent = "      "
 // is dropped.
 type journal struct {
 	w *World
-	l *life
+	l *Life
 }
 
 func (j journal) Write(b []byte) (int, error) {
-	if j.l.dead() {
+	if j.l.Dead() {
 		return len(b), nil
 	}
 	_, text, _ := strings.Cut(string(b), "level=")
@@ -51,4 +59,5 @@ func (j journal) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func short(id string) string { return id[:min(len(id), 8)] }
+// Short is an ID as journals have it.
+func Short(id string) string { return id[:min(len(id), 8)] }

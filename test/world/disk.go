@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
 	"context"
 	"errors"
 	"time"
 
+	"berth/internal/pod"
 	"berth/internal/state"
 )
 
@@ -33,7 +34,7 @@ func (w *World) commitsFail() {
 			if p.watcher != w.life {
 				continue
 			}
-			since := p.at
+			since := p.At
 			if w.disk.since.After(since) {
 				since = w.disk.since
 			}
@@ -62,8 +63,8 @@ func (w *World) DiskFull(full bool) {
 // disk puts the world's faults in front of a real database.
 type disk struct {
 	w     *World
-	l     *life
-	store *state.Store
+	l     *Life
+	store pod.Store
 }
 
 func (d disk) Commit(changes ...state.Change) error {

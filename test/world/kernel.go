@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
 	"context"
@@ -18,18 +18,17 @@ import (
 // kernel is the kernel witness of one life. It keeps the contract of pod.Kernel with the world's
 // processes.
 type kernel struct {
-	w    *World
-	l    *life
-	sink func(exit.Fact)
+	w *World
+	l *Life
 }
 
-func (k kernel) fact(p *process) exit.Fact {
-	f := exit.Fact{ID: p.id, At: p.at, Origin: exit.Kernel}
+func (k kernel) fact(p *Process) exit.Fact {
+	f := exit.Fact{ID: p.ID, At: p.At, Origin: exit.Kernel}
 	if p.watcher != k.l {
 		f.At = time.Time{} // it had ended before it was watched: nobody knows when
 	}
 	if k.w.Exact {
-		f.Code, f.Measured = p.code, true
+		f.Code, f.Measured = p.Code, true
 	}
 	return f
 }
@@ -43,15 +42,15 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 		}
 		proc := k.open(id, p)
 		if proc == nil {
-			return fmt.Errorf("watch %s: %w", short(id), errdefs.ErrNotFound)
+			return fmt.Errorf("watch %s: %w", Short(id), errdefs.ErrNotFound)
 		}
 		k.l.watched[id] = proc
 		if k.w.Keeper {
 			k.w.kept[id] = proc
 		}
 		p = proc.identity()
-		if proc.ended {
-			proc.kept = true
+		if proc.Ended {
+			proc.Kept = true
 			go k.w.notify(k.l, proc)
 		}
 		return nil
@@ -63,7 +62,7 @@ const bootID = "boot"
 
 // open finds the process of an identity: by the pidfd that an earlier life left for id, if that one
 // is its, or by its pid. The world must be locked.
-func (k kernel) open(id string, p pidfd.Process) *process {
+func (k kernel) open(id string, p pidfd.Process) *Process {
 	left := k.l.inherited[id]
 	delete(k.l.inherited, id)
 	if left != nil && !left.reaped && (p.Pid == 0 || p.Pid == left.pid) {
@@ -80,34 +79,35 @@ func (k kernel) open(id string, p pidfd.Process) *process {
 }
 
 // is reports whether p is the process of an identity.
-func (p *process) is(i pidfd.Process) bool {
+func (p *Process) is(i pidfd.Process) bool {
 	return p.pid == i.Pid && (i.StartTicks == 0 || i.StartTicks == p.ticks) && (i.BootID == "" || i.BootID == bootID)
 }
 
-func (p *process) identity() pidfd.Process {
+func (p *Process) identity() pidfd.Process {
 	return pidfd.Process{Pid: p.pid, StartTicks: p.ticks, BootID: bootID}
 }
 
-// forgetUnclaimed drops the pidfds of an earlier life that nobody has asked for.
-func (k kernel) forgetUnclaimed() {
-	k.w.mu.Lock()
-	defer k.w.mu.Unlock()
-	if k.l.dead() {
+// ForgetUnclaimed drops the pidfds of an earlier life that nobody has asked for.
+func (l *Life) ForgetUnclaimed() {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if l.Dead() {
 		return
 	}
-	for id := range k.l.inherited {
-		delete(k.l.inherited, id)
-		delete(k.w.kept, id)
+	for id := range l.inherited {
+		delete(l.inherited, id)
+		delete(l.w.kept, id)
 	}
 }
 
-// report hands the exit of p to berth.
-func (k kernel) report(p *process) {
-	k.w.mu.Lock()
-	f, dead := k.fact(p), k.l.dead()
-	k.w.mu.Unlock()
+// notify tells the berth of l that a process that it watches has ended.
+func (w *World) notify(l *Life, p *Process) {
+	w.turns.take("kernel " + p.ID)
+	w.mu.Lock()
+	f, dead := kernel{w, l}.fact(p), l.Dead()
+	w.mu.Unlock()
 	if !dead {
-		k.sink(f)
+		l.exited(f)
 	}
 }
 
@@ -115,7 +115,7 @@ func (k kernel) report(p *process) {
 func (k kernel) Forget(id string) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
-	if k.l.dead() {
+	if k.l.Dead() {
 		return
 	}
 	delete(k.l.watched, id)
@@ -135,7 +135,7 @@ func (k kernel) Look(id string) (alive, watched bool) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	p := k.l.watched[id]
-	return p != nil && !p.ended, p != nil
+	return p != nil && !p.Ended, p != nil
 }
 
 // Exact implements pod.Kernel.
@@ -144,7 +144,7 @@ func (k kernel) Exact() bool { return k.w.Exact }
 // cgroups are those of the world's processes. A cgroup is removed with its task.
 type cgroups struct {
 	w *World
-	l *life
+	l *Life
 }
 
 func (c cgroups) Of(pid uint32) (dir string, err error) {
@@ -161,21 +161,30 @@ func (c cgroups) Of(pid uint32) (dir string, err error) {
 
 func (c cgroups) OOMKills(dir string) (n uint64, err error) {
 	err = c.w.read(context.Background(), c.l, "oom", dir, func() error {
-		t := c.w.ctrd.tasks[strings.TrimPrefix(dir, cgroupOf(""))]
+		t := c.w.ctrd.tasks[strings.TrimPrefix(dir, CgroupOf(""))]
 		if t == nil {
 			return errdefs.ErrNotFound
 		}
-		n = t.proc.oom
+		n = t.proc.OOM
 		return nil
 	})
 	return n, err
 }
 
-// OOMKillsBelow: the groups of pods are not simulated.
-func (c cgroups) OOMKillsBelow(string) (uint64, error) { return 0, errdefs.ErrNotFound }
+// OOMKillsBelow counts for the groups of all processes, as if they were those of one pod.
+func (c cgroups) OOMKillsBelow(dir string) (n uint64, err error) {
+	err = c.w.read(context.Background(), c.l, "oom-below", dir, func() error {
+		for _, p := range c.w.procs {
+			n += p.OOM
+		}
+		return nil
+	})
+	return n, err
+}
 
 func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
 }
 
-func cgroupOf(id string) string { return "/cg/" + id }
+// CgroupOf is the cgroup of the process of an ID.
+func CgroupOf(id string) string { return "/cg/" + id }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
 	"context"
@@ -24,18 +24,18 @@ import (
 // plumbing stands for network.Network: it keeps the world's network namespaces and CNI results.
 type plumbing struct {
 	w *World
-	l *life
+	l *Life
 }
 
 func (n plumbing) PathFor(id string) string { return "/netns/" + id }
 func (n plumbing) Status() error            { return nil }
 
 func (n plumbing) CreateNS(ctx context.Context, path string) error {
-	return n.w.do(ctx, n.l, "netns", path, func() error { n.w.netns[path] = true; return nil })
+	return n.CreateOwnedNS(ctx, path, network.UserIDs{})
 }
 
-func (n plumbing) CreateOwnedNS(ctx context.Context, path string, _ network.UserIDs) error {
-	return n.CreateNS(ctx, path)
+func (n plumbing) CreateOwnedNS(ctx context.Context, path string, ids network.UserIDs) error {
+	return n.w.do(ctx, n.l, "netns", path, func() error { n.w.netns[path] = ids; return nil })
 }
 func (n plumbing) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
 
@@ -69,10 +69,17 @@ func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
+// OwnerOf is the user namespace that owns a network namespace; zero: the host's.
+func (w *World) OwnerOf(netns string) network.UserIDs {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.netns[netns]
+}
+
 // files stands for package podfiles: it keeps the IDs that have files.
 type files struct {
 	w *World
-	l *life
+	l *Life
 }
 
 func (f files) make(id string) error {
@@ -107,42 +114,100 @@ func (f files) IDs() (ids []string, err error) {
 }
 
 // outputs stands for the stdio of containers: they write nothing.
-type outputs struct{}
+type outputs struct {
+	w *World
+	l *Life
+}
+
+// HoldOutput has something hold the output of the containers open that are created from now on.
+func (w *World) HoldOutput() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.openOutput = true
+}
 
 type output struct {
-	closed chan struct{}
-	once   sync.Once
+	of      outputs
+	dir     string
+	drained chan struct{}
+	closed  chan struct{}
+	once    sync.Once
 }
 
-func (outputs) Create(logs.Options) (pod.Stdio, error) {
-	return &output{closed: make(chan struct{})}, nil
-}
-func (outputs) RemoveAll(string) error                   { return nil }
-func (o outputs) Open(l logs.Options) (pod.Stdio, error) { return o.Create(l) }
-
-func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
-func (o *output) Started() error                        { return nil }
-func (o *output) Drained() <-chan struct{}              { c := make(chan struct{}); close(c); return c }
-func (o *output) Flush(context.Context) error           { return nil }
-func (o *output) Drain(context.Context) error           { return nil }
-func (o *output) Reopen(context.Context) error          { return nil }
-func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
-func (o *output) Remove() error                         { return o.Close() }
-func (o *output) Run(ctx context.Context) error {
-	select {
-	case <-o.closed:
-	case <-ctx.Done():
+func (o outputs) Create(l logs.Options) (pod.Stdio, error) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if o.l.Dead() {
+		return nil, ErrKilled
 	}
+	o.w.stdio[l.Dir] = true
+	return o.open(l.Dir), nil
+}
+
+func (o outputs) Open(l logs.Options) (pod.Stdio, error) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if !o.w.stdio[l.Dir] {
+		return nil, errdefs.ErrNotFound
+	}
+	return o.open(l.Dir), nil
+}
+
+func (o outputs) open(dir string) *output {
+	out := &output{of: o, dir: dir, drained: make(chan struct{}), closed: make(chan struct{})}
+	if !o.w.openOutput {
+		close(out.drained)
+	}
+	return out
+}
+
+func (o outputs) RemoveAll(dir string) error {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if o.l.Dead() {
+		return ErrKilled
+	}
+	delete(o.w.stdio, dir)
 	return nil
 }
 
-// library stands for the images: there is one.
-type library struct{}
+func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
+func (o *output) Started() error                        { return nil }
+func (o *output) Drained() <-chan struct{}              { return o.drained }
+func (o *output) Flush(context.Context) error           { return nil }
+func (o *output) Reopen(context.Context) error          { return nil }
+func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
+func (o *output) Remove() error                         { _ = o.Close(); return o.of.RemoveAll(o.dir) }
+func (o *output) Drain(ctx context.Context) error       { return until(ctx, o.drained) }
+func (o *output) Run(ctx context.Context) error         { _ = until(ctx, o.closed); return nil }
 
-const image = "registry.example/app:1"
+func until(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
-func (library) Resolve(ref string) (pod.Image, error) {
-	if ref != image {
+// Images by their references. Any other one is on the node as well.
+const (
+	Image      = "registry.example/app:1"
+	Absent     = "absent"     // there is no such image
+	Remote     = "remote"     // is at its registry until it is pulled
+	Checkpoint = "checkpoint" // is not an image to run
+)
+
+// library stands for the images.
+type library struct {
+	w *World
+	l *Life
+}
+
+func (i library) Resolve(ref string) (pod.Image, error) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	if ref == Absent || ref == Remote && !i.w.remote {
 		return pod.Image{}, errdefs.ErrNotFound
 	}
 	return pod.Image{
@@ -151,12 +216,15 @@ func (library) Resolve(ref string) (pod.Image, error) {
 		ChainID:     "sha256:2",
 		Snapshotter: snapshotter,
 		Config:      ocispec.ImageConfig{Cmd: []string{"/app"}},
+		Checkpoint:  ref == Checkpoint,
 	}, nil
 }
 
-func (library) Name(string) string { return image }
+func (library) Name(string) string { return Image }
 
-func (library) Pull(context.Context, string) error      { return nil }
+func (i library) Pull(ctx context.Context, ref string) error {
+	return i.w.do(ctx, i.l, "pull", ref, func() error { i.w.remote = i.w.remote || ref == Remote; return nil })
+}
 func (library) Unpack(context.Context, pod.Image) error { return nil }
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {
 	return nil, nil, nil

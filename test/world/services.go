@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
 	"context"
@@ -27,7 +27,7 @@ import (
 )
 
 // client makes a containerd client for one life of berth.
-func (w *World) client(l *life) (*containerd.Client, error) {
+func (w *World) client(l *Life) (*containerd.Client, error) {
 	s := services{w: w, l: l}
 	return containerd.New("", containerd.WithServices(
 		containerd.WithContainerStore(fakeContainers{services: s}),
@@ -43,7 +43,7 @@ const snapshotter = "fake"
 
 type services struct {
 	w *World
-	l *life
+	l *Life
 }
 
 func (s services) down() error {
@@ -193,8 +193,33 @@ type fakeSnapshotter struct {
 	snapshots.Snapshotter
 }
 
-func (s fakeSnapshotter) Prepare(ctx context.Context, key, parent string, _ ...snapshots.Opt) ([]mount.Mount, error) {
-	return nil, s.do(ctx, "prepare-snapshot", key, func(c *containerdState) error { return insert(c.snaps, key, parent) })
+func (s fakeSnapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	return nil, s.make(ctx, "prepare-snapshot", key, parent, opts)
+}
+
+func (s fakeSnapshotter) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	return nil, s.make(ctx, "view-snapshot", key, parent, opts)
+}
+
+func (s fakeSnapshotter) make(ctx context.Context, op, key, parent string, opts []snapshots.Opt) error {
+	info := snapshots.Info{Name: key, Parent: parent}
+	for _, o := range opts {
+		if err := o(&info); err != nil {
+			return err
+		}
+	}
+	return s.do(ctx, op, key, func(c *containerdState) error { return insert(c.snaps, key, info) })
+}
+
+func (s fakeSnapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {
+	err = s.read(ctx, "stat-snapshot", key, func(c *containerdState) error {
+		var ok bool
+		if info, ok = c.snaps[key]; !ok {
+			return errdefs.ErrNotFound
+		}
+		return nil
+	})
+	return info, err
 }
 
 func (s fakeSnapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
@@ -234,34 +259,42 @@ func (s fakeTasks) Create(ctx context.Context, r *tasks.CreateTaskRequest, _ ...
 	return resp, s.do(ctx, "create-task", r.ContainerID, func(c *containerdState) error {
 		o, ok := c.objects[r.ContainerID]
 		if !ok {
-			return fmt.Errorf("container %s: %w", short(r.ContainerID), errdefs.ErrNotFound)
+			return fmt.Errorf("container %s: %w", Short(r.ContainerID), errdefs.ErrNotFound)
 		}
 		if c.tasks[o.ID] != nil {
 			return errdefs.ErrAlreadyExists
 		}
-		sh := c.shims[o.SandboxID]
-		switch {
-		case o.SandboxID == "":
-			sh = &shim{id: o.ID, vm: o.Runtime.Name == "vm"}
-			c.shims[o.ID] = sh
-		case sh == nil || sh.dead:
-			return fmt.Errorf("shim of sandbox %s: %w", short(o.SandboxID), errdefs.ErrNotFound)
+		t, err := c.make(s.w, o)
+		if err == nil {
+			resp.Pid = t.proc.pid
 		}
-		t := &task{id: o.ID, shim: sh, proc: s.w.spawn(o.ID), done: make(chan struct{})}
-		t.proc.vm, t.proc.spec = sh.vm, o.Spec
-		c.tasks[o.ID] = t
-		resp.Pid = t.proc.pid
-		return nil
+		return err
 	})
+}
+
+// make makes the task of a container, and the shim of a pod with its first task.
+func (c *containerdState) make(w *World, o containers.Container) (*task, error) {
+	sh := c.shims[o.SandboxID]
+	switch {
+	case o.SandboxID == "":
+		sh = &shim{id: o.ID, vm: o.Runtime.Name == "vm"}
+		c.shims[o.ID] = sh
+	case sh == nil || sh.dead:
+		return nil, fmt.Errorf("shim of sandbox %s: %w", Short(o.SandboxID), errdefs.ErrNotFound)
+	}
+	t := &task{id: o.ID, shim: sh, proc: w.spawn(o.ID), done: make(chan struct{})}
+	t.proc.VM, t.proc.spec = sh.vm, o.Spec
+	c.tasks[o.ID] = t
+	return t, nil
 }
 
 func (c *containerdState) live(id string) (*task, error) {
 	t := c.tasks[id]
 	if t == nil {
-		return nil, fmt.Errorf("task %s: %w", short(id), errdefs.ErrNotFound)
+		return nil, fmt.Errorf("task %s: %w", Short(id), errdefs.ErrNotFound)
 	}
 	if t.shim.dead {
-		return nil, fmt.Errorf("shim of %s: connection closed: %w", short(id), errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("shim of %s: connection closed: %w", Short(id), errdefs.ErrUnavailable)
 	}
 	return t, nil
 }
@@ -272,10 +305,10 @@ func (s fakeTasks) Start(ctx context.Context, r *tasks.StartRequest, _ ...grpc.C
 		if err != nil {
 			return err
 		}
-		if t.proc.started || t.proc.ended {
+		if t.proc.Started || t.proc.Ended {
 			return errdefs.ErrFailedPrecondition
 		}
-		t.proc.started = true
+		t.proc.Started = true
 		return nil
 	})
 }
@@ -286,16 +319,14 @@ func (s fakeTasks) Update(ctx context.Context, r *tasks.UpdateTaskRequest, _ ...
 		if err != nil {
 			return err
 		}
-		if t.proc.ended {
+		if t.proc.Ended {
 			return fmt.Errorf("container not running: %w", errdefs.ErrFailedPrecondition)
 		}
-		var res specs.LinuxResources
-		if err := json.Unmarshal(r.GetResources().GetValue(), &res); err != nil {
+		res := &specs.LinuxResources{}
+		if err := json.Unmarshal(r.GetResources().GetValue(), res); err != nil {
 			return err
 		}
-		if m := res.Memory; m != nil && m.Limit != nil {
-			t.proc.memory = *m.Limit
-		}
+		t.proc.Updates = append(t.proc.Updates, res)
 		return nil
 	})
 }
@@ -318,9 +349,9 @@ func (s fakeTasks) Delete(ctx context.Context, r *tasks.DeleteTaskRequest, _ ...
 			return err
 		}
 		if !t.seen {
-			return fmt.Errorf("task %s must be stopped before deletion: %w", short(t.id), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("task %s must be stopped before deletion: %w", Short(t.id), errdefs.ErrFailedPrecondition)
 		}
-		resp.ExitStatus, resp.ExitedAt = t.proc.code, timestamppb.New(t.proc.at)
+		resp.ExitStatus, resp.ExitedAt = t.proc.Code, timestamppb.New(t.proc.At)
 		c.drop(t)
 		return nil
 	})
@@ -336,8 +367,8 @@ func (s fakeTasks) Get(ctx context.Context, r *tasks.GetRequest, _ ...grpc.CallO
 		p := &tasktypes.Process{ID: t.id, Pid: t.proc.pid, Status: tasktypes.Status_CREATED}
 		switch {
 		case t.seen:
-			p.Status, p.ExitStatus, p.ExitedAt = tasktypes.Status_STOPPED, t.proc.code, timestamppb.New(t.proc.at)
-		case t.proc.started:
+			p.Status, p.ExitStatus, p.ExitedAt = tasktypes.Status_STOPPED, t.proc.Code, timestamppb.New(t.proc.At)
+		case t.proc.Started:
 			p.Status = tasktypes.Status_RUNNING
 		}
 		resp.Process = p
@@ -349,7 +380,9 @@ func (s fakeTasks) List(ctx context.Context, _ *tasks.ListTasksRequest, _ ...grp
 	resp := &tasks.ListTasksResponse{}
 	return resp, s.read(ctx, "list-tasks", "", func(c *containerdState) error {
 		for _, t := range sorted(c.tasks) {
-			resp.Tasks = append(resp.Tasks, &tasktypes.Process{ID: t.id})
+			if !t.hidden {
+				resp.Tasks = append(resp.Tasks, &tasktypes.Process{ID: t.id})
+			}
 		}
 		return nil
 	})
@@ -361,24 +394,30 @@ func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest, _ ...grpc.Cal
 	if err := s.read(ctx, "wait-task", r.ContainerID, func(c *containerdState) (err error) {
 		if t, err = c.live(r.ContainerID); err == nil {
 			t.waiters++
+			t.waiting++
 			waiter = t.waiters
 		}
 		return err
 	}); err != nil {
 		return nil, err
 	}
+	defer func() {
+		s.w.mu.Lock()
+		defer s.w.mu.Unlock()
+		t.waiting--
+	}()
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-s.l.gone:
-		return nil, errKilled
+		return nil, ErrKilled
 	case <-t.done:
 	}
 	s.w.turns.take(fmt.Sprint("waited for task ", t.id, " ", waiter))
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	if !t.seen || s.w.ctrd.down { // the shim died, or containerd did
-		return nil, fmt.Errorf("wait for task %s: connection closed: %w", short(t.id), errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("wait for task %s: connection closed: %w", Short(t.id), errdefs.ErrUnavailable)
 	}
-	return &tasks.WaitResponse{ExitStatus: t.proc.code, ExitedAt: timestamppb.New(t.proc.at)}, nil
+	return &tasks.WaitResponse{ExitStatus: t.proc.Code, ExitedAt: timestamppb.New(t.proc.At)}, nil
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
-var (
-	errKilled = errors.New("berth is dead: nothing that it does reaches the world")
-	errInject = errors.New("this was made to fail")
-)
+var errInject = errors.New("this was made to fail")
 
 // rule makes calls of an operation fail or stall.
 type rule struct {
@@ -21,42 +21,51 @@ type rule struct {
 	id     string // "" matches all
 	times  int    // how often still
 	stall  time.Duration
+	hold   chan struct{} // calls wait until it is closed
 	err    error
 	anyway bool // the effect takes place although the call fails
+	first  bool // the effect takes place before the call is held
 }
+
+// always is for rules that someone lifts.
+const always = math.MaxInt
 
 // do is the door through which each effect of a life passes to the world. The effect waits for its
 // turn, is counted, and the berth is killed, or the call stalled or failed, if that was asked for.
 // effect runs with the world locked.
-func (w *World) do(ctx context.Context, l *life, op, id string, effect func() error) error {
+func (w *World) do(ctx context.Context, l *Life, op, id string, effect func() error) error {
 	w.turns.take(op + " " + id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l.dead() {
-		return errKilled
+	if l.Dead() {
+		return ErrKilled
 	}
 	w.steps++
 	last := w.steps == w.killAt
-	w.calls[op+" "+id]++
+	w.did = append(w.did, op+" "+id)
 	w.note(op, id)
 	if last {
 		w.killAt = -1
 	}
 	if last && !w.killAfter {
-		w.killLocked(l)
-		return errKilled
+		l.killLocked()
+		return ErrKilled
 	}
 	if r := w.match(op, id); r != nil {
 		if op == "commit" {
 			w.commitsFail()
 		}
-		if r.stall > 0 {
-			if err := w.stallLocked(ctx, l, op, id, r.stall); err != nil {
-				if r.anyway {
-					w.later(effect)
-				}
+		if r.first {
+			if err := effect(); err != nil {
 				return err
 			}
+			effect = func() error { return nil }
+		}
+		if err := w.stallLocked(ctx, l, op, id, r); err != nil {
+			if r.anyway {
+				w.later(effect)
+			}
+			return err
 		}
 		if r.err != nil {
 			if r.anyway {
@@ -67,27 +76,25 @@ func (w *World) do(ctx context.Context, l *life, op, id string, effect func() er
 	}
 	err := effect()
 	if last && w.killAt < 0 {
-		w.killLocked(l)
-		return errKilled
+		l.killLocked()
+		return ErrKilled
 	}
 	return err
 }
 
 // read is the door for calls that have no effect.
-func (w *World) read(ctx context.Context, l *life, op, id string, look func() error) error {
+func (w *World) read(ctx context.Context, l *Life, op, id string, look func() error) error {
 	w.turns.take(op + " " + id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l.dead() {
-		return errKilled
+	if l.Dead() {
+		return ErrKilled
 	}
-	w.calls[op+" "+id]++
+	w.did = append(w.did, op+" "+id)
 	if r := w.match(op, id); r != nil {
 		w.unanswered(op, id)
-		if r.stall > 0 {
-			if err := w.stallLocked(ctx, l, op, id, r.stall); err != nil {
-				return err
-			}
+		if err := w.stallLocked(ctx, l, op, id, r); err != nil {
+			return err
 		}
 		if r.err != nil {
 			return fmt.Errorf("%s %s: %w", op, id, r.err)
@@ -103,7 +110,7 @@ func (w *World) read(ctx context.Context, l *life, op, id string, look func() er
 // unanswered notes that a question about a task was not answered, or not in time.
 func (w *World) unanswered(op, id string) {
 	if p := w.inits[id]; p != nil && (op == "get-task" || op == "wait-task") {
-		p.unanswered = true
+		p.Unanswered = true
 	}
 }
 
@@ -128,8 +135,11 @@ func (w *World) match(op, id string) *rule {
 	return nil
 }
 
-// stallLocked waits with the world unlocked.
-func (w *World) stallLocked(ctx context.Context, l *life, op, id string, d time.Duration) error {
+// stallLocked waits as a rule has it, with the world unlocked.
+func (w *World) stallLocked(ctx context.Context, l *Life, op, id string, r *rule) error {
+	if r.stall == 0 && r.hold == nil {
+		return nil
+	}
 	if op == "commit" {
 		w.disk.stalled++
 		defer func() {
@@ -139,15 +149,20 @@ func (w *World) stallLocked(ctx context.Context, l *life, op, id string, d time.
 	}
 	w.mu.Unlock()
 	defer w.mu.Lock()
-	t := time.NewTimer(d)
-	defer t.Stop()
+	var over <-chan time.Time
+	if r.stall > 0 {
+		t := time.NewTimer(r.stall)
+		defer t.Stop()
+		over = t.C
+	}
 	var err error
 	select {
-	case <-t.C:
+	case <-over:
+	case <-r.hold:
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-l.gone:
-		err = errKilled
+		err = ErrKilled
 	}
 	w.turns.take(strings.Join([]string{"stalled", op, id}, " "))
 	return err
@@ -156,6 +171,34 @@ func (w *World) stallLocked(ctx context.Context, l *life, op, id string, d time.
 // Fail makes the next times calls of op on id fail; "" is any ID.
 func (w *World) Fail(op, id string, times int) {
 	w.add(&rule{op: op, id: id, times: times, err: errInject})
+}
+
+// Refuse makes calls of op on id fail with err until lift is called; "" is any ID.
+func (w *World) Refuse(op, id string, err error) (lift func()) {
+	return w.lasting(&rule{op: op, id: id, err: err})
+}
+
+// Hold makes calls of op on id wait until release is called; "" is any ID.
+func (w *World) Hold(op, id string) (release func()) {
+	return w.lasting(&rule{op: op, id: id, hold: make(chan struct{})})
+}
+
+// HoldAnswer makes calls of op on id take effect, and return when release is called.
+func (w *World) HoldAnswer(op, id string) (release func()) {
+	return w.lasting(&rule{op: op, id: id, hold: make(chan struct{}), first: true})
+}
+
+func (w *World) lasting(r *rule) (lift func()) {
+	r.times = always
+	w.add(r)
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.rules = slices.DeleteFunc(w.rules, func(o *rule) bool { return o == r })
+		if r.hold != nil {
+			close(r.hold)
+		}
+	})
 }
 
 // Stall makes the next times calls of op on id take d longer.

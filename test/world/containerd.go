@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package world
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -22,8 +23,8 @@ type containerdState struct {
 	down      bool
 	objects   map[string]containers.Container
 	sandboxes map[string]sandbox.Sandbox
-	snaps     map[string]string // parent by key
-	shims     map[string]*shim  // by ID of their first task
+	snaps     map[string]snapshots.Info
+	shims     map[string]*shim // by ID of their first task
 	tasks     map[string]*task
 	subs      []*subscription
 }
@@ -38,10 +39,12 @@ type shim struct {
 type task struct {
 	id      string
 	shim    *shim
-	proc    *process
+	proc    *Process
 	seen    bool          // its shim knows that the process ended
 	done    chan struct{} // closed when seen, or when the shim died
 	waiters int           // calls that waited for it so far
+	waiting int           // calls that wait for it now
+	hidden  bool          // it is a sandbox controller's, which no list shows
 }
 
 type subscription struct {
@@ -70,7 +73,7 @@ func (s *subscription) deliver(w *World) {
 }
 
 func (c *containerdState) init() {
-	c.objects, c.sandboxes, c.snaps = map[string]containers.Container{}, map[string]sandbox.Sandbox{}, map[string]string{}
+	c.objects, c.sandboxes, c.snaps = map[string]containers.Container{}, map[string]sandbox.Sandbox{}, map[string]snapshots.Info{}
 	c.shims, c.tasks = map[string]*shim{}, map[string]*task{}
 }
 
@@ -82,28 +85,16 @@ func (c *containerdState) shimOf(id string) *shim {
 }
 
 func (c *containerdState) left() []string {
-	var left []string
-	for id := range c.objects {
-		left = append(left, "container object "+short(id))
-	}
-	for id := range c.sandboxes {
-		left = append(left, "sandbox object "+short(id))
-	}
-	for id := range c.snaps {
-		left = append(left, "snapshot "+short(id))
-	}
-	for id := range c.tasks {
-		left = append(left, "task "+short(id))
-	}
-	for id := range c.shims {
-		left = append(left, "shim "+short(id))
-	}
-	return left
+	left := named(nil, "container object", c.objects)
+	left = named(left, "sandbox object", c.sandboxes)
+	left = named(left, "snapshot", c.snaps)
+	left = named(left, "task", c.tasks)
+	return named(left, "shim", c.shims)
 }
 
 // reap is what a shim does when its process ended: it takes the status, and publishes it.
-func (c *containerdState) reap(w *World, p *process) {
-	t := c.tasks[p.id]
+func (c *containerdState) reap(w *World, p *Process) {
+	t := c.tasks[p.ID]
 	p.reaped = true
 	if t == nil || t.proc != p || t.shim.dead || t.seen {
 		return
@@ -114,7 +105,7 @@ func (c *containerdState) reap(w *World, p *process) {
 		w.lostEvents--
 		return
 	}
-	c.publish(w, p.id, p.pid, p.code, p.at)
+	c.publish(w, p.ID, p.pid, p.Code, p.At)
 }
 
 func (c *containerdState) publish(w *World, id string, pid, code uint32, at time.Time) {
@@ -151,11 +142,11 @@ func (w *World) KillShim(pod string) bool {
 	s.dead = true
 	for _, t := range sorted(w.ctrd.tasks) {
 		if t.shim == s {
-			t.proc.lost = true
-			if s.vm && !t.proc.ended {
+			t.proc.Lost = true
+			if s.vm && !t.proc.Ended {
 				w.end(t.proc, 137)
 			}
-			if t.proc.ended {
+			if t.proc.Ended {
 				t.proc.reaped = true
 			}
 		}
@@ -178,7 +169,7 @@ func (c *containerdState) cleanUp(w *World, s *shim) {
 		if !t.seen {
 			close(t.done)
 		}
-		if !t.proc.started && !t.proc.ended {
+		if !t.proc.Started && !t.proc.Ended {
 			w.end(t.proc, 137)
 		}
 		c.publish(w, id, t.proc.pid, 137, time.Now())
@@ -214,7 +205,7 @@ func (w *World) StartContainerd() {
 	}
 	for _, t := range sorted(c.tasks) {
 		if _, kept := c.sandboxes[t.id]; t.seen && !kept {
-			t.proc.lost = true
+			t.proc.Lost = true
 			c.drop(t)
 		}
 	}
@@ -238,6 +229,23 @@ func (c *containerdState) drop(t *task) {
 		}
 	}
 	delete(c.shims, t.shim.id)
+}
+
+// Waiting is how many calls wait for the end of the task of id.
+func (w *World) Waiting(id string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := w.ctrd.tasks[id]; t != nil {
+		return t.waiting
+	}
+	return 0
+}
+
+// SnapshotLabels are the labels of a snapshot; nil when there is none.
+func (w *World) SnapshotLabels(key string) map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ctrd.snaps[key].Labels
 }
 
 // ContainerdDown reports whether containerd does not run.

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+
+	"berth/internal/pod"
+	"berth/internal/spec"
+)
+
+// containerLayers makes and deletes the writable layers of containers, and views of images.
+type containerLayers struct {
+	client *containerd.Client
+	owner  string
+}
+
+// PrepareSnapshot makes a writable layer.
+func (l *containerLayers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
+	_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(ns(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
+	if err != nil {
+		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, native(err))
+	}
+	return nil
+}
+
+// keeping labels a snapshot, which stays until it is deleted. The snapshotter shifts the owners of
+// its files if ids are not zero.
+func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
+	labels := map[string]string{
+		LabelOwner: owner,
+		rootLabel:  time.Now().UTC().Format(time.RFC3339),
+	}
+	if ids != (spec.UserIDs{}) {
+		labels[snapshots.LabelSnapshotUIDMapping] = fmt.Sprintf("0:%d:%d", ids.UID, ids.UIDs)
+		labels[snapshots.LabelSnapshotGIDMapping] = fmt.Sprintf("0:%d:%d", ids.GID, ids.GIDs)
+	}
+	return snapshots.WithLabels(labels)
+}
+
+// DeleteSnapshot removes a writable layer.
+func (l *containerLayers) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
+	return native(l.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
+}
+
+// RenewSnapshot undoes all changes in a writable layer: it is deleted and made again with the same
+// parent and the same labels.
+func (l *containerLayers) RenewSnapshot(ctx context.Context, snapshotter, key, spare string) error {
+	ctx = ns(ctx)
+	s := l.client.SnapshotService(snapshotter)
+	info, err := s.Stat(ctx, key)
+	if errdefs.IsNotFound(native(err)) { // cut off by a crash
+		info, err = s.Stat(ctx, spare)
+	}
+	if err != nil {
+		return fmt.Errorf("renew snapshot %s: %w", key, native(err))
+	}
+	labels := snapshots.WithLabels(info.Labels)
+	if _, err := s.View(ctx, spare, info.Parent, labels); err != nil && !errdefs.IsAlreadyExists(native(err)) {
+		return fmt.Errorf("renew snapshot %s: keep its parent: %w", key, native(err))
+	}
+	if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(native(err)) {
+		return fmt.Errorf("renew snapshot %s: delete it: %w", key, native(err))
+	}
+	if _, err := s.Prepare(ctx, key, info.Parent, labels); err != nil {
+		return fmt.Errorf("renew snapshot %s on %s: %w", key, info.Parent, native(err))
+	}
+	if err := s.Remove(ctx, spare); err != nil {
+		return fmt.Errorf("renew snapshot %s: delete the view of its parent: %w", key, native(err))
+	}
+	return nil
+}
+
+// MountImage makes a view of an image and mounts it. The mount stays when this process ends.
+func (l *containerLayers) MountImage(ctx context.Context, v pod.ImageView) error {
+	snapshotter := l.client.SnapshotService(v.Snapshotter)
+	prepare, opts := snapshotter.View, []string{"nosuid", "nodev", "ro"}
+	if v.Writable {
+		prepare, opts = snapshotter.Prepare, opts[:2]
+	}
+	ms, err := prepare(ns(ctx), v.Key, v.ChainID, keeping(l.owner, v.IDs))
+	if err != nil {
+		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
+	}
+	if err := mount.All(withOptions(ms, opts...), v.Dir); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
+	}
+	return nil
+}
+
+// SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process
+// or in another containerd's ends when ctx ends.
+func (l *containerLayers) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
+	u, err := l.client.SnapshotService(snapshotter).Usage(ns(ctx), key)
+	if err != nil {
+		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, native(err))
+	}
+	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
+}

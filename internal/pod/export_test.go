@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import "berth/internal/state"
+
+// What the tests see of the inside. They are not in this package themselves, because the world that
+// they need (test/world) imports it.
+
+// Unit is a sandbox or a container.
+type Unit = unit
+
+func (u *unit) ID() string                                 { return u.id }
+func (u *unit) Now() *state.Status                         { return u.now() }
+func (u *unit) Settled() <-chan struct{}                   { return u.settled }
+func (u *unit) Removed() <-chan struct{}                   { return u.removed }
+func (u *unit) MarkRemoving() error                        { return markRemoving(u) }
+func (u *unit) Change(f func(st *state.Status) bool) error { return u.change(f) }
+
+// Unit is the unit of an ID; nil when there is none.
+func (c *Controller) Unit(id string) *Unit {
+	u, _ := c.units.get(id)
+	return u
+}
+
+// Records are the records of all units, as a restart would load them.
+func (c *Controller) Records() state.Loaded {
+	var l state.Loaded
+	for _, u := range c.units.all() {
+		if u.isSandbox() {
+			l.Sandboxes = append(l.Sandboxes, state.SandboxRecord{Sandbox: *u.sandbox, Status: *u.now()})
+		} else {
+			l.Containers = append(l.Containers, state.ContainerRecord{Container: *u.container, Status: *u.now()})
+		}
+	}
+	return l
+}
+
+// BuiltInSandboxer is the sandboxer of the handlers that name none.
+func BuiltInSandboxer(r Runtime) Sandboxer { return sandboxerOf(r, "") }
+
+// ViewKey is the key of the snapshot of the nth image that a container mounts.
+func ViewKey(id string, n int) string { return viewKey(id, n) }

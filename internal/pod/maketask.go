@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+)
+
+// mostTries is how often a task is made after a start that was cut off.
+const mostTries = 3
+
+// taskMaker makes the tasks of containers.
+type taskMaker struct {
+	runtime  Runtime
+	output   *output
+	teardown *teardown
+	obs      Observer
+}
+
+// make makes the stdio and the task of u. u.task must be held. After a start that was cut off it is
+// tried several times: containerd does not know whether the shim is still at work on that one, and
+// two at a time disturb each other.
+func (m *taskMaker) make(ctx context.Context, u *unit) (pid uint32, err error) {
+	for try := 1; ; try++ {
+		pid, err = m.attempt(ctx, u)
+		if err == nil || !u.cutOff.Load() || try == mostTries || ctx.Err() != nil {
+			return pid, err
+		}
+		m.obs.Event(u.id, "its task cannot be made after a start that was cut off: it is tried again", err)
+		if terr := m.teardown.takeBack(ctx, u); terr != nil {
+			return 0, errors.Join(err, terr)
+		}
+	}
+}
+
+func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error) {
+	stdio, err := m.output.create(u)
+	if err != nil {
+		return 0, err
+	}
+	stdin, stdout, stderr := stdio.FIFOs()
+	pid, err = m.runtime.CreateTask(ctx, TaskRequest{
+		ID:          u.id,
+		Endpoint:    u.pod.now().Endpoint,
+		IO:          TaskIO{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: u.container.Config.GetTty()},
+		Snapshotter: u.container.Snapshotter,
+		SnapshotKey: u.id,
+	})
+	if serr := stdio.Started(); err == nil {
+		err = serr
+	}
+	return pid, err
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package world is everything outside berth's controller, in memory: a fake containerd with its
+// shims, the kernel and its processes, cgroups, networks, files, output, images, and the disk. The
+// tests of internal/pod run a controller in it, and test/sim the whole of berth.
+//
+//   - [World] is what there is. It outlives each berth.
+//   - [Life] is one berth's access to it, from [World.Begin] until [Life.Kill]. [Life.Ports] are
+//     what a controller works on, with the real adapter of package ctrd before the fake containerd.
+//     Nothing that a dead berth does reaches the world.
+//   - Every call passes a door ([World.Did] lists them). There it can be made to fail, to take long
+//     or to hang, and the berth can be killed before its effect, or right after it.
+//   - A world of [New] decides from its seed who passes first ([turns]). In one of [Free] everybody
+//     passes at once, so that a test can call synctest.Wait itself.
+//
+// A test takes from the world what is true ([World.Process], [World.Spec], [World.Left]), and
+// compares it with what berth says. A world belongs into a bubble of testing/synctest.
+package world

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+
+	"berth/internal/ctrd"
+	"berth/internal/exit"
+	"berth/internal/pod"
+	"berth/internal/spec"
+)
+
+// ErrKilled is what a dead berth gets for each of its calls.
+var ErrKilled = errors.New("berth is dead: nothing that it does reaches the world")
+
+// Life is one berth's access to the world, until it dies.
+type Life struct {
+	w         *World
+	gone      chan struct{} // closed at its death
+	watched   map[string]*Process
+	inherited map[string]*Process // whose pidfds an earlier life left, until they are asked for
+	exited    func(f exit.Fact)
+}
+
+// Begin gives a new berth access. The kernel reports the ends of processes to exited.
+func (w *World) Begin(exited func(f exit.Fact)) *Life {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.life != nil {
+		panic("two berths at the same time")
+	}
+	w.note("--- berth starts", "")
+	w.life = &Life{
+		w:         w,
+		gone:      make(chan struct{}),
+		watched:   map[string]*Process{},
+		inherited: maps.Clone(w.kept),
+		exited:    exited,
+	}
+	return w.life
+}
+
+// Ports are what a controller of this life works on, and the adapter among them that stands between
+// it and containerd. Commits go to store.
+func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports, *ctrd.Containerd, error) {
+	client, err := l.w.client(l)
+	if err != nil {
+		return pod.Ports{}, nil, fmt.Errorf("make a client of the fake containerd: %w", err)
+	}
+	adapter := ctrd.New(client, ctrd.Config{Owner: owner, Snapshotter: snapshotter, Logger: log})
+	return pod.Ports{
+		Runtime: runtime{adapter, fakeTasks{services: services{w: l.w, l: l}}},
+		Kernel:  kernel{l.w, l},
+		Cgroups: cgroups{l.w, l},
+		Network: plumbing{l.w, l},
+		Files:   files{l.w, l},
+		Stdios:  outputs{l.w, l},
+		Images:  library{l.w, l},
+		Store:   disk{l.w, l, store},
+	}, adapter, nil
+}
+
+// Log is where the berth logs to: it becomes a part of the world's journal.
+func (l *Life) Log() *slog.Logger { return slog.New(slog.NewTextHandler(journal{l.w, l}, nil)) }
+
+// Gone is closed when the berth is dead.
+func (l *Life) Gone() <-chan struct{} { return l.gone }
+
+// Dead reports whether the berth is dead.
+func (l *Life) Dead() bool {
+	select {
+	case <-l.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// Kill ends the life: from this instant on nothing that the berth does has an effect.
+func (l *Life) Kill() {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	l.killLocked()
+}
+
+func (l *Life) killLocked() {
+	if l.Dead() {
+		return
+	}
+	l.w.note("--- berth dies", "")
+	l.w.commitsFail()
+	close(l.gone)
+	if l.w.life == l {
+		l.w.life = nil
+	}
+}
+
+// KillAt has the running berth, or the next one, killed at its n-th effect from now: before the
+// effect takes place, or right after it. 0 calls it off.
+func (w *World) KillAt(n int, after bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.killAt, w.killAfter = w.steps+n, after
+	if n == 0 {
+		w.killAt = 0
+	}
+}
+
+// Killed reports whether the death that KillAt asked for has come.
+func (w *World) Killed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.killAt < 0
+}
+
+// Config is a node's. IDs and jitter come from the seed. The handlers have sandboxes of each kind.
+func (w *World) Config() pod.Config {
+	handlers := map[string]pod.Handler{}
+	for _, h := range []pod.Handler{
+		{Name: "runc", Type: "runc", HostProcess: true},
+		{Name: "vm", Type: "vm"},
+		{Name: "scopes", Type: "runc", HostProcess: true, SystemdCgroup: true},
+		{Name: "imaged", Type: "runc", HostProcess: true, SandboxImage: Remote},
+		{Name: "shim", Type: "shim", HostProcess: true, Sandboxer: "shim"},
+		{Name: "vmm", Type: "vm", Sandboxer: "vmm"},
+	} {
+		handlers[h.Name] = h
+	}
+	return pod.Config{
+		DefaultHandler: "runc",
+		ResolvConf:     "/nonexistent",
+		Handlers:       handlers,
+		Host:           spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
+		NewID:          w.newID,
+		Rand:           func() float64 { return w.jitter },
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	eventtypes "github.com/containerd/containerd/api/events"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Process is the init process of a container or a sandbox. The exported fields are the truth about
+// it.
+type Process struct {
+	ID      string
+	Started bool
+	Ended   bool
+	Code    uint32
+	At      time.Time // of its end
+	OOM     uint64    // OOM kills in its cgroup
+	VM      bool      // its cgroup is not on this host
+	Killed  bool      // by a SIGKILL from berth
+	Asked   bool      // berth sent it any signal
+	// Away: no berth ran when it ended.
+	Away bool
+	// Unanswered: containerd was asked about its task and could not say.
+	Unanswered bool
+	// Lost: its shim died, or containerd dropped its task, so that only the kernel can know the
+	// code.
+	Lost bool
+	// Kept: a later life still had a pidfd of it.
+	Kept bool
+	// Notified: the kernel notified a berth that lives, or had the time to record it. It is only
+	// set in what [World.Process] returns.
+	Notified bool
+	// Updates are the changes of its cgroup settings, in their order.
+	Updates []*specs.LinuxResources
+
+	pid    uint32
+	ticks  uint64
+	cgroup string
+	reaped bool // nobody can ask for its status any more but with a pidfd
+	// watcher is the life that the kernel notified of the end when it came.
+	watcher *Life
+	// recorded: watcher lived long enough, with a disk that works, to record what it knew.
+	recorded bool
+	spec     typeurl.Any // that its task was made with
+}
+
+// Process returns the first process of an ID that was started, or else the last one; nil when there
+// was none. What containerd makes beside one that was started, for a call that was given up, does
+// not count.
+func (w *World) Process(id string) *Process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.inits[id]
+	if p == nil {
+		return nil
+	}
+	now := *p
+	now.Updates = slices.Clone(p.Updates)
+	now.Notified = p.watcher != nil && (!p.watcher.Dead() || p.recorded)
+	return &now
+}
+
+// spawn makes a process. The world must be locked.
+func (w *World) spawn(id string) *Process {
+	w.pid++
+	p := &Process{ID: id, pid: w.pid, ticks: uint64(w.pid) * 10, cgroup: CgroupOf(id)}
+	w.procs[p.pid] = p
+	if old := w.inits[id]; old == nil || !old.Started {
+		w.inits[id] = p
+	}
+	return p
+}
+
+// Exit ends the process of id; with oom, after the OOM killer has fired. It reports false when
+// there is none that runs.
+func (w *World) Exit(id string, code uint32, oom bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.inits[id]
+	if p == nil || p.Ended || !p.Started {
+		return false
+	}
+	if oom {
+		w.oom(p)
+	}
+	w.end(p, code)
+	return true
+}
+
+// OOM has the OOM killer fire in the cgroup of id.
+func (w *World) OOM(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.oom(w.inits[id])
+}
+
+func (w *World) oom(p *Process) {
+	p.OOM++
+	if s := w.ctrd.shimOf(p.ID); s != nil && !s.dead {
+		w.ctrd.send(w, "/tasks/oom", &eventtypes.TaskOOM{ContainerID: p.ID})
+	}
+}
+
+// end makes p a zombie, notifies the life that watches it, and lets the shim reap it ShimDelay
+// later. The world must be locked.
+func (w *World) end(p *Process, code uint32) {
+	p.Ended, p.Code, p.At, p.Away = true, code, time.Now(), w.life == nil
+	w.note(fmt.Sprintf("*** process ends with %d", code), p.ID)
+	if l := w.life; l != nil && l.watched[p.ID] == p {
+		if w.lostNotices > 0 {
+			w.lostNotices--
+		} else {
+			p.watcher = l
+			go w.notify(l, p)
+		}
+	}
+	if s := w.ctrd.shimOf(p.ID); s == nil || s.dead {
+		p.reaped = true // by the host's init
+		return
+	}
+	if w.ShimDelay == 0 && w.turns.free() {
+		w.ctrd.reap(w, p)
+		return
+	}
+	time.AfterFunc(w.ShimDelay, func() {
+		w.turns.take("shim " + p.ID)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ctrd.reap(w, p)
+	})
+}
+
+// signal delivers a signal from berth. The world must be locked.
+func (w *World) signal(p *Process, sig uint32) error {
+	if p == nil || p.Ended {
+		return errdefs.ErrNotFound
+	}
+	p.Asked = true
+	if sig == 9 {
+		p.Killed = true
+		w.end(p, 137)
+	}
+	return nil
+}
+
+// Memory is the memory limit of a process that runs; 0 for none.
+func (w *World) Memory(id string) (int64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.inits[id]
+	if p == nil || p.Ended {
+		return 0, fmt.Errorf("%s does not run", Short(id))
+	}
+	for _, r := range slices.Backward(p.Updates) {
+		if r.Memory != nil && r.Memory.Limit != nil {
+			return *r.Memory.Limit, nil
+		}
+	}
+	s, err := decode(p.spec)
+	if err != nil {
+		return 0, err
+	}
+	if l := s.Linux.Resources.Memory.Limit; l != nil {
+		return *l, nil
+	}
+	return 0, nil
+}
+
+// Spec is the OCI specification of a container object, or of the sandbox that has one; nil when
+// there is none.
+func (w *World) Spec(id string) *specs.Spec {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o, ok := w.ctrd.objects[id]
+	if !ok {
+		return nil
+	}
+	s, err := decode(o.Spec)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func decode(a typeurl.Any) (*specs.Spec, error) {
+	var s specs.Spec
+	return &s, typeurl.UnmarshalTo(a, &s)
+}
+
+// LoseCodes drops the exit codes of all processes that have ended: berth got an older database, and
+// what knew them is released.
+func (w *World) LoseCodes() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.inits {
+		p.Lost = p.Lost || p.Ended
+	}
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/ctrd"
+	"berth/internal/pod"
+	"berth/internal/state"
+)
+
+// runtime is the adapter of containerd, but for the sandbox controllers of containerd's, which no
+// client without a connection has.
+type runtime struct {
+	*ctrd.Containerd
+	tasks fakeTasks
+}
+
+// Sandboxer implements pod.Runtime.
+func (r runtime) Sandboxer(string) pod.Sandboxer { return sandboxer{r} }
+
+// sandboxer stands for a sandbox controller. Its sandboxes are not tasks that a list shows, and
+// have a PID once they run.
+type sandboxer struct{ runtime }
+
+func (s sandboxer) Create(ctx context.Context, r pod.SandboxRequest) (pod.Instance, error) {
+	return pod.Instance{}, s.tasks.do(ctx, "create-task", r.ID, func(c *containerdState) error {
+		t, err := c.make(s.tasks.w, containers.Container{ID: r.ID, Runtime: containers.RuntimeInfo{Name: r.Handler.Type}})
+		if err == nil {
+			t.hidden = true
+		}
+		return err
+	})
+}
+
+func (s sandboxer) Start(ctx context.Context, id string) (pod.Instance, error) {
+	if err := s.StartTask(ctx, id); err != nil {
+		return pod.Instance{}, err
+	}
+	st, err := s.TaskState(ctx, id)
+	return pod.Instance{Pid: st.Pid, Endpoint: state.Endpoint{Address: "ttrpc+unix:///" + id, Version: 3}}, err
+}
+
+func (s sandboxer) Stop(ctx context.Context, id string, _ time.Duration) error {
+	return s.KillTask(ctx, id, unix.SIGKILL)
+}
+
+func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
+	return s.WaitTask(ctx, id)
+}
+
+func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error) {
+	return s.TaskState(ctx, id)
+}
+
+func (s sandboxer) Shutdown(ctx context.Context, id string) error { return s.DeleteTask(ctx, id) }
