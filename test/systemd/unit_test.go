@@ -14,9 +14,9 @@ import (
 	"berth/test/node"
 )
 
-// slow has systemd wait before it starts berth again, so that what a test does meanwhile is done
-// before berth is back.
-const slow = "[Service]\nRestartSec=8\n"
+// slow has systemd wait before it starts berth again, so that what a test does meanwhile, which
+// takes some seconds in an emulated machine, is done before berth is back.
+const slow = "[Service]\nRestartSec=20\n"
 
 // The unit is active once CRI is served and not before, so that nothing that is ordered after it
 // finds berth missing. Its log is in the journal.
