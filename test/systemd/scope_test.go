@@ -163,8 +163,8 @@ func TestScopesOutliveBerth(t *testing.T) {
 	h.gone(ends)
 	h.gone(eats)
 	h.systemctl("start", "berth")
-	node.ExpectExit(t, h.Ended(ends), 42, "Error")
-	node.ExpectExit(t, h.Ended(eats), 137, "OOMKilled")
+	node.ExpectExit(t, h.measured(ends), 42, "Error")
+	node.ExpectExit(t, h.measured(eats), 137, "OOMKilled")
 	h.expectRunning(runs, runsPid)
 	if _, err := h.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: runs}); err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func TestPodsOutliveRestartsAndKills(t *testing.T) {
 		if h.number("berth", "MainPID") == before {
 			t.Errorf("%s: it is the same berth", name)
 		}
-		node.ExpectExit(t, h.Ended(ends), 42, "Error")
+		node.ExpectExit(t, h.measured(ends), 42, "Error")
 		h.expectRunning(runs, runsPid)
 		h.stored(4)
 		if _, err := h.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
@@ -129,7 +129,7 @@ func TestAStopLeavesPodsRunning(t *testing.T) {
 		t.Error("a container was ended with the unit")
 	}
 	h.systemctl("start", "berth")
-	node.ExpectExit(t, h.Ended(ends), 42, "Error")
+	node.ExpectExit(t, h.measured(ends), 42, "Error")
 	h.expectRunning(runs, runsPid)
 	if st, err := h.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod}); err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
 		t.Errorf("%v %v", st, err)
