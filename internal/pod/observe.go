@@ -61,6 +61,9 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 		case processUnknown:
 		}
 	}
+	if u.handler.SystemdCgroup {
+		_ = w.processes.readOwnOOM(u, f) // systemd removes the group at any moment; settle tries again
+	}
 	w.pacer.reported(u.id)
 	if !u.evidence.add(f, hint) && u.now().Phase.Ended() {
 		return
