@@ -141,7 +141,7 @@ func TestARuntimeThatDidNotAnswerIsAskedAgain(t *testing.T) {
 	})
 }
 
-// An answer that is no is final.
+// The answer that a handler cannot is final.
 func TestARuntimeThatHasAnsweredIsNotAskedAgain(t *testing.T) {
 	handlers := map[string]pod.Handler{"vm": {Options: pod.OptionsGeneric}}
 	synctest.Test(t, func(t *testing.T) {
