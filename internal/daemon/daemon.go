@@ -459,6 +459,9 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			return nil
 		case <-restored:
 		}
+		if d.nri != nil && d.cfg.NRI.PluginDir != "" {
+			awaitPlugins(stop, d.nri.PluginsStarted(), d.log.Logger)
+		}
 		return d.serve(stop, server, ready)
 	})
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
