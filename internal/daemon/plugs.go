@@ -180,7 +180,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			}
 			h.BaseSpec = base
 		}
-		if d.embedded != nil && r.Type == runcType {
+		if d.embedded != nil && r.IsRunc() {
 			if h.Binary == "" {
 				h.Binary = filepath.Join(d.libexec, "runc")
 			}
@@ -188,7 +188,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 				h.Root = filepath.Join(d.cfg.State, "runc")
 			}
 		}
-		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == runcType {
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.IsRunc() {
 			if _, err := os.Stat(logger); err == nil {
 				h.Logger = logger
 			} else {

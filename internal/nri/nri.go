@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,10 @@ const (
 	maxRequests = 1000
 	// requestTimeout bounds each of them.
 	requestTimeout = 10 * time.Second
+	// specTimeout bounds the question for the specification of one container when berth starts, and
+	// specsTimeout those for all of them: plug-ins are served also if containerd does not answer.
+	specTimeout  = 2 * time.Second
+	specsTimeout = 10 * time.Second
 	// evictGrace is how long an evicted container has to end before it is killed.
 	evictGrace = 5 * time.Second
 )
@@ -79,6 +84,9 @@ type Service struct {
 	// evicted is what plug-ins have asked to evict in their answers since turn was taken. Whoever
 	// holds turn may use it.
 	evicted []*api.ContainerEviction
+	// started is closed once the plug-ins of PluginDir were started for the first time.
+	started     chan struct{}
+	startedOnce sync.Once
 }
 
 var (
@@ -95,6 +103,8 @@ func New(cfg Config) (*Service, error) {
 		events: newQueue[event](maxEvents),
 		asked:  newQueue[request](maxRequests),
 		turn:   make(chan struct{}, 1),
+
+		started: make(chan struct{}),
 	}
 	logTo.Store(cfg.Logger)
 	adaptation.SetPluginRequestTimeout(cfg.RequestTimeout)
@@ -115,7 +125,9 @@ func New(cfg Config) (*Service, error) {
 // restored. After an error it may be run again.
 func (s *Service) Run(ctx context.Context) error {
 	s.restore(ctx)
-	if err := s.plugins.Start(); err != nil {
+	err := s.plugins.Start()
+	s.startedOnce.Do(func() { close(s.started) })
+	if err != nil {
 		return fmt.Errorf("serve NRI plug-ins on %s: %w", s.cfg.Socket, err)
 	}
 	defer s.plugins.Stop()
@@ -136,10 +148,16 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
+// PluginsStarted returns a channel that is closed once Run has started the plug-ins of PluginDir for
+// the first time: each of them takes part in every request from then on, or has failed to register.
+func (s *Service) PluginsStarted() <-chan struct{} { return s.started }
+
 // restore registers the pods and containers that an earlier berth has left. A specification that
-// cannot be read, because containerd does not answer, leaves the container with what its record
-// says.
+// cannot be read, because containerd does not answer in time, leaves the container with what its
+// record says.
 func (s *Service) restore(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, specsTimeout)
+	defer cancel()
 	for _, p := range s.cfg.Pods.ListPodSandbox(nil) {
 		t, err := s.cfg.Pods.Target(p.GetId())
 		if err == nil && t.Running {
@@ -152,7 +170,7 @@ func (s *Service) restore(ctx context.Context) {
 		if err != nil || c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 			continue
 		}
-		oci, err := s.cfg.Spec(ctx, t.ID)
+		oci, err := s.spec(ctx, t.ID)
 		if err != nil {
 			s.cfg.Logger.Warn("NRI plug-ins will not know the specification of a container", "id", t.ID, "err", err)
 			oci = &specs.Spec{}
@@ -162,6 +180,12 @@ func (s *Service) restore(ctx context.Context) {
 		s.known.restored(ct)
 		s.refresh(t.ID)
 	}
+}
+
+func (s *Service) spec(ctx context.Context, id string) (*specs.Spec, error) {
+	ctx, cancel := context.WithTimeout(ctx, specTimeout)
+	defer cancel()
+	return s.cfg.Spec(ctx, id)
 }
 
 // refreshPod is refresh for a pod.

@@ -641,6 +641,47 @@ func TestAPluginChangesAnUpdate(t *testing.T) {
 	until(t, "the plug-in is notified", func() bool { return p.has("update c 5") && p.has("updated c") && pods.called("update other 1") })
 }
 
+// After the kubelet had set the CPUs alone, plug-ins were shown a container without a memory limit;
+// what plug-ins had changed themselves was not shown at all. PROPERTIES 22.
+func TestPluginsAreShownWhatAContainerHasAfterUpdates(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	c := container("c", "p")
+	oci := ociSpec()
+	oci.Linux.Resources = &specs.LinuxResources{
+		Memory:         &specs.LinuxMemory{Limit: new(int64(1 << 30))},
+		CPU:            &specs.LinuxCPU{Shares: new(uint64(512)), Quota: new(int64(50_000)), Period: new(uint64(100_000))},
+		HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}, {Pagesize: "1GB", Limit: 2}},
+		Unified:        map[string]string{"a": "1", "b": "2"},
+	}
+	if err := s.AdjustSpec(t.Context(), c, c.Config, oci); err != nil {
+		t.Fatal(err)
+	}
+	s.Updated(t.Context(), c, &runtimeapi.LinuxContainerResources{
+		CpusetCpus:     "2-3",
+		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "1GB", Limit: 3}},
+		Unified:        map[string]string{"b": "3"},
+	})
+	p := join(t, s, &plugin{})
+	u := &api.ContainerUpdate{}
+	u.SetContainerId("c")
+	u.SetLinuxCPUShares(77)
+	if failed, err := p.stub.UpdateContainers([]*api.ContainerUpdate{u}); err != nil || len(failed) > 0 {
+		t.Fatal(failed, err)
+	}
+	s.ask([]*api.ContainerUpdate{{ContainerId: "c", Linux: &api.LinuxContainerUpdate{Resources: &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(9)}}}}}, nil)
+	shown := func() *api.LinuxResources { return s.known.container("c").GetLinux().GetResources() }
+	until(t, "what a plug-in asks for is shown", func() bool { return shown().GetCpu().GetQuota().GetValue() == 9 })
+	want := &api.LinuxResources{
+		Memory:         &api.LinuxMemory{Limit: api.Int64(1 << 30)},
+		Cpu:            &api.LinuxCPU{Cpus: "2-3", Shares: api.UInt64(77), Quota: api.Int64(9), Period: api.UInt64(100_000)},
+		HugepageLimits: []*api.HugepageLimit{{PageSize: "2MB", Limit: 1}, {PageSize: "1GB", Limit: 3}},
+		Unified:        map[string]string{"a": "1", "b": "3"},
+	}
+	if !proto.Equal(shown(), want) {
+		t.Errorf("got  %v\nwant %v", shown(), want)
+	}
+}
+
 // What happened while the specification of a container was read, because berth serves meanwhile, was
 // overwritten: plug-ins were synchronised for ever with a container that had ended.
 func TestWhatHappensDuringARestoreIsKept(t *testing.T) {
