@@ -15,9 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/test/node"
 )
 
@@ -136,17 +138,32 @@ func (h *host) stored(want int) {
 	})
 }
 
-// call asks berth for its version over a new connection, which may take two minutes.
+// call asks berth for its version over a new connection. It waits for a berth that is being
+// started for longer than gRPC does by itself, which is 20 seconds.
 func (h *host) call() error {
-	c, err := cri.Dial(socket)
+	const patience = 3 * time.Minute
+	c, err := grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: patience}))
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
 	defer cancel()
-	_, err = c.Version(ctx, &runtimeapi.VersionRequest{})
+	_, err = runtimeapi.NewRuntimeServiceClient(c).Version(ctx, &runtimeapi.VersionRequest{})
 	return err
+}
+
+// measured waits until a container that ended while berth was away is EXITED with a code. A shim
+// that does not answer soon, in an emulated machine, has its code reported as unknown until it does.
+func (h *host) measured(id string) *runtimeapi.ContainerStatus {
+	h.t.Helper()
+	h.until("the code of "+id+" is known", func() bool {
+		st := h.Container(id)
+		return st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() != "Unknown"
+	})
+	return h.Container(id)
 }
 
 // waiting is a script that says when it is ready, and ends with 42 when it gets SIGTERM.

@@ -26,9 +26,9 @@ systemd_cgroup = true
 const slices = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f2e_3d4c.slice"
 
 // startInSlices starts berth with the systemd driver. Its pods are in slices.
-func startInSlices(t *testing.T, more, unit string) *host {
+func startInSlices(t *testing.T, more string) *host {
 	t.Helper()
-	h := start(t, driver+more, unit)
+	h := start(t, driver+more, "")
 	h.Cgroup = slices
 	return h
 }
@@ -56,7 +56,7 @@ func (h *host) gone(id string) {
 // pod. Its statistics are those of the scope, and the pod's those of the slice. The scope is gone
 // after the end.
 func TestAContainerIsInAScopeOfThePodsSlice(t *testing.T) {
-	h := startInSlices(t, "", "")
+	h := startInSlices(t, "")
 	resp, err := h.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 	if err != nil || resp.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_SYSTEMD {
 		t.Errorf("the driver is reported as %v %v", resp, err)
@@ -113,7 +113,7 @@ func TestAContainerIsInAScopeOfThePodsSlice(t *testing.T) {
 // kills with it. What the OOM killer ends is OOMKilled all the same, again and again, and what was
 // merely killed is not.
 func TestOOMKillsInScopesAreReportedAndNoOther(t *testing.T) {
-	h := startInSlices(t, "", "")
+	h := startInSlices(t, "")
 	cfg := h.PodConfig()
 	pod := h.Pod(cfg)
 	eats := func(name, script string) string {
@@ -147,7 +147,7 @@ func TestOOMKillsInScopesAreReportedAndNoOther(t *testing.T) {
 //
 // PROPERTIES 10.
 func TestScopesOutliveBerth(t *testing.T) {
-	h := startInSlices(t, "", "")
+	h := startInSlices(t, "")
 	_, runs := h.Sh("sleep 10000")
 	_, ends := h.waits()
 	cfg := h.PodConfig() // a pod has a slice that no other pod has
@@ -163,8 +163,8 @@ func TestScopesOutliveBerth(t *testing.T) {
 	h.gone(ends)
 	h.gone(eats)
 	h.systemctl("start", "berth")
-	node.ExpectExit(t, h.Ended(ends), 42, "Error")
-	node.ExpectExit(t, h.Ended(eats), 137, "OOMKilled")
+	node.ExpectExit(t, h.measured(ends), 42, "Error")
+	node.ExpectExit(t, h.measured(eats), 137, "OOMKilled")
 	h.expectRunning(runs, runsPid)
 	if _, err := h.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: runs}); err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ exec /usr/local/libexec/berth/runc "$@"
 	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	h := startInSlices(t, "binary = '"+wrapper+"'\n", "")
+	h := startInSlices(t, "binary = '"+wrapper+"'\n")
 	cfg := h.PodConfig()
 	pod := h.Pod(cfg)
 	id := h.Create(pod, cfg, node.ContainerConfig("c", "sh", "-c", waiting))

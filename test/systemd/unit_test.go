@@ -14,9 +14,9 @@ import (
 	"berth/test/node"
 )
 
-// slow has systemd wait before it starts berth again, so that what a test does meanwhile is done
-// before berth is back.
-const slow = "[Service]\nRestartSec=8\n"
+// slow has systemd wait before it starts berth again, so that what a test does meanwhile, which
+// takes some seconds in an emulated machine, is done before berth is back.
+const slow = "[Service]\nRestartSec=20\n"
 
 // The unit is active once CRI is served and not before, so that nothing that is ordered after it
 // finds berth missing. Its log is in the journal.
@@ -103,7 +103,7 @@ func TestPodsOutliveRestartsAndKills(t *testing.T) {
 		if h.number("berth", "MainPID") == before {
 			t.Errorf("%s: it is the same berth", name)
 		}
-		node.ExpectExit(t, h.Ended(ends), 42, "Error")
+		node.ExpectExit(t, h.measured(ends), 42, "Error")
 		h.expectRunning(runs, runsPid)
 		h.stored(4)
 		if _, err := h.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
@@ -129,7 +129,7 @@ func TestAStopLeavesPodsRunning(t *testing.T) {
 		t.Error("a container was ended with the unit")
 	}
 	h.systemctl("start", "berth")
-	node.ExpectExit(t, h.Ended(ends), 42, "Error")
+	node.ExpectExit(t, h.measured(ends), 42, "Error")
 	h.expectRunning(runs, runsPid)
 	if st, err := h.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod}); err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
 		t.Errorf("%v %v", st, err)
