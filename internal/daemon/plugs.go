@@ -27,6 +27,7 @@ type cgroups struct{}
 
 func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
+func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
 
 // images plugs package image into the controller.

@@ -81,6 +81,9 @@ type Service struct {
 	// turn is held over each relay. The adaptation relays one request at a time, and does not look
 	// at contexts while it waits for its turn.
 	turn chan struct{}
+	// evicted is what plug-ins have asked to evict in their answers since turn was taken. Whoever
+	// holds turn may use it.
+	evicted []*api.ContainerEviction
 	// started is closed once the plug-ins of PluginDir were started for the first time.
 	started     chan struct{}
 	startedOnce sync.Once
@@ -110,7 +113,8 @@ func New(cfg Config) (*Service, error) {
 	s.plugins, err = adaptation.New("berth", cfg.Version, s.synchronize, s.update,
 		adaptation.WithSocketPath(cfg.Socket),
 		adaptation.WithPluginPath(cfg.PluginDir),
-		adaptation.WithPluginConfigPath(cfg.PluginConfigDir))
+		adaptation.WithPluginConfigPath(cfg.PluginConfigDir),
+		s.evictions())
 	if err != nil {
 		return nil, fmt.Errorf("make the adaptation to NRI: %w", err)
 	}
@@ -223,6 +227,7 @@ func (s *Service) relay(ctx context.Context, f func(context.Context) error) erro
 		return fmt.Errorf("wait for NRI plug-ins to answer an earlier request: %w", ctx.Err())
 	}
 	defer func() { <-s.turn }()
+	s.evicted = nil
 	defer s.plugins.BlockPluginSync().Unblock()
 	return f(ctx)
 }
@@ -245,11 +250,13 @@ func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.Co
 	ct := containerOf(t, oci)
 	ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, time.Now().UnixNano()
 	var resp *api.CreateContainerResponse
+	var evict []*api.ContainerEviction
 	err := s.relay(ctx, func(ctx context.Context) (err error) {
 		p := s.podOf(t)
 		// A copy: the adaptation changes the maps of the container, which are the specification's.
 		asked := proto.Clone(ct).(*api.Container)
 		resp, err = s.plugins.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p, Container: asked})
+		evict = s.evicted
 		// A container that is not made in the end is removed again by Removed.
 		s.known.addContainer(ct)
 		return err
@@ -257,11 +264,11 @@ func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.Co
 	if err != nil {
 		return fmt.Errorf("NRI: %w", err)
 	}
-	s.ask(resp.GetUpdate(), resp.GetEvict())
 	adjusted, err := s.adjust(oci, resp.GetAdjust())
 	if err != nil {
 		return fmt.Errorf("NRI: what plug-ins ask for: %w", err)
 	}
+	s.ask(resp.GetUpdate(), evict)
 	*oci = *adjusted
 	final := containerOf(t, oci)
 	final.State, final.CreatedAt = ct.State, ct.CreatedAt

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
+	"github.com/containerd/ttrpc"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -180,6 +182,7 @@ type plugin struct {
 	adjust *api.ContainerAdjustment
 	shares uint64 // what UpdateContainer makes of the CPU shares
 	update []*api.ContainerUpdate
+	evict  map[string]*api.ContainerEviction // what it asks for, by method
 }
 
 func (p *plugin) note(ctx context.Context, what string) error {
@@ -266,11 +269,43 @@ func (p *plugin) RemoveContainer(ctx context.Context, x *api.PodSandbox, c *api.
 	return p.note(ctx, "remove "+c.GetId()+" of "+x.GetId())
 }
 
+// evictions has the plug-in ask for evictions, which the protocol has and the library for plug-ins
+// lacks: they are added to its messages.
+func (p *plugin) evictions() stub.Option {
+	return stub.WithTTRPCOptions(
+		[]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
+			if e := p.evict[req.Method]; e != nil {
+				more, err := proto.Marshal(&api.UpdateContainersRequest{Evict: []*api.ContainerEviction{e}})
+				if err != nil {
+					return err
+				}
+				req.Payload = append(req.Payload, more...) // messages in wire format are merged like this
+			}
+			return invoke(ctx, req, resp)
+		})},
+		[]ttrpc.ServerOpt{ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+			answer, err := method(ctx, unmarshal)
+			e := p.evict[path.Base(info.FullMethod)]
+			switch a := answer.(type) {
+			case *api.CreateContainerResponse:
+				if e != nil && a != nil {
+					a.Evict = append(a.Evict, e)
+				}
+			case *api.UpdateContainerResponse:
+				if e != nil && a != nil {
+					a.Evict = append(a.Evict, e)
+				}
+			}
+			return answer, err
+		})},
+	)
+}
+
 // connect registers a plug-in, and does not wait until it is synchronised.
 func connect(t *testing.T, s *Service, p *plugin) {
 	t.Helper()
 	var err error
-	p.stub, err = stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(s.cfg.Socket), stub.WithOnClose(func() {}))
+	p.stub, err = stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(s.cfg.Socket), stub.WithOnClose(func() {}), p.evictions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -513,6 +548,60 @@ func TestAPluginUpdatesContainersByItself(t *testing.T) {
 	failed, err := p.stub.UpdateContainers([]*api.ContainerUpdate{good, bad})
 	if err != nil || len(failed) != 1 || failed[0].GetContainerId() != "c2" || !pods.called("update c1 5") {
 		t.Errorf("failed %v, %v", failed, err)
+	}
+}
+
+// A plug-in may ask for the eviction of a container by itself, and in its answers about another
+// container. All of that used to be dropped in silence, because the library does not pass it on.
+func TestAPluginEvictsContainers(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	p := join(t, s, &plugin{evict: map[string]*api.ContainerEviction{
+		"CreateContainer":  {ContainerId: "while-one-is-made", Reason: "no room"},
+		"UpdateContainer":  {ContainerId: "while-one-is-changed"},
+		"UpdateContainers": {ContainerId: "by-itself"},
+	}})
+	if err := s.SandboxRun(t.Context(), sandbox("p")); err != nil {
+		t.Fatal(err)
+	}
+	c := container("c", "p")
+	if err := s.AdjustSpec(t.Context(), c, c.Config, ociSpec()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the first is evicted", func() bool { return pods.called("stop while-one-is-made") })
+	if _, err := s.Updating(t.Context(), c, &runtimeapi.LinuxContainerResources{CpuShares: 5}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the second is evicted", func() bool { return pods.called("stop while-one-is-changed") })
+	if failed, err := p.stub.UpdateContainers(nil); len(failed) > 0 || err != nil {
+		t.Errorf("failed %v, %v", failed, err)
+	}
+	until(t, "the third is evicted", func() bool { return pods.called("stop by-itself") })
+	pods.mu.Lock()
+	defer pods.mu.Unlock()
+	if len(pods.calls) != 3 {
+		t.Errorf("called: %q", pods.calls)
+	}
+}
+
+// A call that fails changes nothing else: what other plug-ins asked for because of it is dropped.
+func TestAnEvictionForACallThatFailsIsDropped(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	evict := map[string]*api.ContainerEviction{"CreateContainer": {ContainerId: "x"}}
+	p := join(t, s, &plugin{evict: evict})
+	p.adjust = &api.ContainerAdjustment{}
+	p.adjust.SetLinuxCgroupsPath("/elsewhere")
+	c := container("c", "p")
+	if err := s.AdjustSpec(t.Context(), c, c.Config, ociSpec()); err == nil {
+		t.Fatal("the adjustment was taken")
+	}
+	p.adjust = nil
+	p.evict["CreateContainer"] = &api.ContainerEviction{ContainerId: "y"}
+	if err := s.AdjustSpec(t.Context(), c, c.Config, ociSpec()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the later one is evicted", func() bool { return pods.called("stop y") })
+	if pods.called("stop x") {
+		t.Error("a container was evicted for one that was not made")
 	}
 }
 

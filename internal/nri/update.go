@@ -19,12 +19,14 @@ import (
 // error of a plug-in fails the call.
 func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, error) {
 	var resp *api.UpdateContainerResponse
+	var evict []*api.ContainerEviction
 	err := s.relay(ctx, func(ctx context.Context) (err error) {
 		resp, err = s.plugins.UpdateContainer(ctx, &api.UpdateContainerRequest{
 			Pod:            s.podOf(t),
 			Container:      s.known.container(t.ID),
 			LinuxResources: fromCRI(r),
 		})
+		evict = s.evicted
 		return err
 	})
 	if err != nil {
@@ -45,7 +47,7 @@ func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.Linu
 			r = changed
 		}
 	}
-	s.ask(others, resp.GetEvict())
+	s.ask(others, evict)
 	return r, nil
 }
 

@@ -88,13 +88,16 @@ func (s *Server) add(c *conn) bool {
 	return true
 }
 
-// connContext gives requests the context of their connection.
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// connContext gives requests the context of their connection, and the connection.
 func connContext(ctx context.Context, c net.Conn) context.Context {
 	own := ownConn(c)
 	if own == nil {
 		return ctx
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, connKey{}, own))
 	context.AfterFunc(own.gone, cancel)
 	return ctx
 }
@@ -136,6 +139,13 @@ func (c *conn) Close() error {
 	delete(c.server.mu.conns, c)
 	c.server.mu.Unlock()
 	return c.TCPConn.Close()
+}
+
+// closeUpgraded closes the connection if it was upgraded.
+func (c *conn) closeUpgraded() {
+	if c.upgraded.Load() {
+		_ = c.Close()
+	}
 }
 
 // isGone reports whether the client has closed the connection, or the kernel has given it up.

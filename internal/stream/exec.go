@@ -12,8 +12,7 @@ import (
 )
 
 // Exec runs a command in a container and connects it with a client until the command has ended or
-// the client is gone. An exit code other than 0 is an error of the type that cri-streaming passes
-// on. Streams that the client does not want are nil. resize is closed when the client is gone.
+// the client is gone. An exit code other than 0 is a utilexec.CodeExitError. Streams that the client does not want are nil. resize is closed when the client is gone.
 func (s *Service) Exec(ctx context.Context, id string, args []string, stdin io.Reader, stdout, stderr io.WriteCloser,
 	terminal bool, resize <-chan remotecommand.TerminalSize,
 ) error {
@@ -22,7 +21,6 @@ func (s *Service) Exec(ctx context.Context, id string, args []string, stdin io.R
 	case err != nil:
 		return fmt.Errorf("exec in container %s: %w", id, err)
 	case code != 0:
-		// It must not be wrapped: cri-streaming looks at its type.
 		return utilexec.CodeExitError{Err: fmt.Errorf("the command ended with exit code %d", code), Code: int(code)}
 	}
 	return nil

@@ -50,6 +50,8 @@ type fakeProcess struct {
 	code   uint32
 	once   sync.Once
 	sizes  []string
+	// started is false for a process that was created only, which can be deleted.
+	started bool
 }
 
 // newWorld makes a world in a virtual time of its own, and runs its service until the test's end.
@@ -99,7 +101,7 @@ func (w *world) target(id string) (pod.Target, error) {
 		return pod.Target{ID: "p1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
 	case "c1":
 	default:
-		return pod.Target{}, errdefs.ErrNotFound
+		return pod.Target{}, fmt.Errorf("container or sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
 	return pod.Target{ID: "c1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
 }
@@ -128,7 +130,7 @@ func (w *world) pipes(dir string, want streams) (*pipes, error) {
 
 // leave makes a process as an earlier berth has left it.
 func (w *world) leave(exec string, program func(p *fakeProcess) uint32) {
-	p := &fakeProcess{killed: make(chan struct{}), exited: make(chan struct{})}
+	p := &fakeProcess{killed: make(chan struct{}), exited: make(chan struct{}), started: true}
 	w.processes[Key{"c1", exec}] = p
 	go func() {
 		p.code = program(p)
@@ -209,7 +211,10 @@ func (w *world) StartExec(ctx context.Context, key Key) error {
 	if err != nil {
 		return err
 	}
+	w.mu.Lock()
+	p.started = true
 	program := w.program
+	w.mu.Unlock()
 	go func() {
 		p.code = program(p)
 		close(p.exited)
@@ -248,6 +253,10 @@ func (w *world) DeleteExec(ctx context.Context, key Key) error {
 	if w.failing > 0 {
 		w.failing--
 		return errdefs.ErrUnavailable
+	}
+	if !p.started {
+		delete(w.processes, key)
+		return nil
 	}
 	select {
 	case <-p.exited:

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -20,8 +22,8 @@ import (
 const (
 	// dialTimeout bounds the connection to a port of a pod, which is on this node.
 	dialTimeout = 10 * time.Second
-	// lingerTimeout is how long a connection without a byte stays when the client has closed its
-	// half. A client that is gone looks the same.
+	// lingerTimeout is how long a connection stays without a byte from the pod when the client has
+	// closed its half. A client that is gone looks the same.
 	lingerTimeout = 5 * time.Minute
 	// maxForwards is how many connections are forwarded at a time.
 	maxForwards = 4096
@@ -69,14 +71,15 @@ func (s *Service) forward(ctx context.Context, id string, port int32, stream io.
 		_ = conn.Close()
 		_ = stream.Close()
 	}()
-	join(conn, stream)
-	return nil
+	return join(conn, stream)
 }
 
 // sandbox describes a sandbox that is ready.
 func (s *Service) sandbox(id string) (pod.Target, error) {
 	t, err := s.cfg.Target(id)
 	switch {
+	case errdefs.IsNotFound(err):
+		return t, fmt.Errorf("sandbox %q: %w", id, errdefs.ErrNotFound)
 	case err != nil:
 		return t, err
 	case t.ID != t.PodID:
@@ -94,18 +97,43 @@ type halfConn interface {
 }
 
 // join copies both directions. It returns when the pod has closed its side, or when the client has
-// closed its own and nothing comes any more.
-func join(conn halfConn, stream io.ReadWriter) {
+// closed its own and nothing came from the pod for lingerTimeout, which is an error: the pod perhaps
+// has more to say.
+func join(conn halfConn, stream io.ReadWriter) error {
+	from := &lingering{halfConn: conn}
 	go func() { // the stream's end or that of the connection ends it
 		_, err := io.Copy(conn, stream)
 		_ = conn.CloseWrite()
 		if err != nil {
 			_ = conn.Close()
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(lingerTimeout))
+		from.alone.Store(true)
+		from.extend() // for the read that waits already
 	}()
-	_, _ = io.Copy(stream, conn)
+	// Nothing else is an error: pods reset connections that they do not need any more, and this
+	// function itself closes one to which it cannot write.
+	if _, err := io.Copy(stream, from); errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the client has closed its half, and the pod has sent nothing for %s: %w", lingerTimeout, err)
+	}
+	return nil
 }
+
+// lingering is a connection from which each read takes lingerTimeout at most once the client has
+// closed its half.
+type lingering struct {
+	halfConn
+	alone atomic.Bool
+}
+
+// Read reads from the pod. The time that the client takes for what was read before does not count.
+func (l *lingering) Read(b []byte) (int, error) {
+	if l.alone.Load() {
+		l.extend()
+	}
+	return l.halfConn.Read(b)
+}
+
+func (l *lingering) extend() { _ = l.SetReadDeadline(time.Now().Add(lingerTimeout)) }
 
 // dialIn connects to a port of the loopback in a network namespace; "" is the host's.
 func dialIn(ctx context.Context, netns string, port int) (halfConn, error) {

@@ -17,8 +17,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/cri-streaming/pkg/streaming"
-	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
 const (
@@ -27,6 +25,8 @@ const (
 	maxConnections = 1024
 	// headerTimeout is how long a client may take for its request.
 	headerTimeout = 10 * time.Second
+	// openTimeout is how long a client may take to open the streams of its call.
+	openTimeout = 30 * time.Second
 	// idleTimeout ends a stream on which nothing comes or goes.
 	idleTimeout = 4 * time.Hour
 )
@@ -42,20 +42,22 @@ type ServerConfig struct {
 // client needs a URL that a call of CRI has given, which is good for one request within a minute.
 // Besides the token of the request it has a secret of 128 bits in its path.
 type Server struct {
-	cfg     ServerConfig
-	service *Service
+	cfg      ServerConfig
+	service  *Service
+	patience time.Duration // see openTimeout
 
 	mu struct {
 		sync.Mutex
-		urls  streaming.Server // nil: it does not serve
-		err   error            // why not
-		conns map[*conn]bool
+		base   *url.URL         // of the URLs that it makes; nil: it does not serve
+		err    error            // why not
+		offers map[string]offer // by the path of their URL
+		conns  map[*conn]bool
 	}
 }
 
 // NewServer makes a server, which serves when it runs.
 func NewServer(cfg ServerConfig, service *Service) *Server {
-	s := &Server{cfg: cfg, service: service}
+	s := &Server{cfg: cfg, service: service, patience: openTimeout}
 	s.mu.err = errors.New("it does not run yet")
 	s.mu.conns = map[*conn]bool{}
 	return s
@@ -78,19 +80,12 @@ func (s *Server) run(ctx context.Context) error {
 		return fmt.Errorf("listen for streams on %s: %w", s.cfg.Address, err)
 	}
 	defer lis.Close()
-	config := streaming.DefaultConfig
-	config.Addr = lis.Addr().String()
-	config.StreamIdleTimeout = idleTimeout
-	config.BaseURL = &url.URL{Scheme: "http", Host: config.Addr, Path: "/" + newID() + "/"}
+	base := &url.URL{Scheme: "http", Host: lis.Addr().String(), Path: "/" + newID() + "/"}
 	if s.cfg.TLS != nil {
-		config.BaseURL.Scheme = "https"
-	}
-	handler, err := streaming.NewServer(config, wanted{s.service})
-	if err != nil {
-		return fmt.Errorf("serve streams: %w", err)
+		base.Scheme = "https"
 	}
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           s,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       headerTimeout,
 		ConnContext:       connContext,
@@ -102,7 +97,7 @@ func (s *Server) run(ctx context.Context) error {
 	if s.cfg.TLS != nil {
 		accept = tls.NewListener(accept, s.cfg.TLS)
 	}
-	s.use(handler, nil)
+	s.use(base, nil)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(accept) }()
 	look := time.NewTicker(lookInterval)
@@ -123,19 +118,12 @@ func (s *Server) run(ctx context.Context) error {
 	}
 }
 
-func (s *Server) use(urls streaming.Server, err error) {
+// use makes URLs below base from now on, or none where it is nil. Earlier ones are good for nothing.
+func (s *Server) use(base *url.URL, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.urls, s.mu.err = urls, err
-}
-
-func (s *Server) serving() (streaming.Server, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.urls == nil {
-		return nil, fmt.Errorf("the streaming server does not serve: %w: %w", s.mu.err, errdefs.ErrUnavailable)
-	}
-	return s.mu.urls, nil
+	s.mu.base, s.mu.err = base, err
+	s.mu.offers = map[string]offer{}
 }
 
 // Exec returns the URL at which a client runs a command in a container.
@@ -147,18 +135,14 @@ func (s *Server) Exec(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, er
 	if err != nil {
 		return nil, fmt.Errorf("exec in container %s: %w", req.GetContainerId(), err)
 	}
-	urls, err := s.serving()
-	if err != nil {
-		return nil, err
-	}
-	return urls.GetExec(&runtimeapi.ExecRequest{
-		ContainerId: streams{req.GetStdin(), req.GetStdout(), req.GetStderr()}.of(t.ID),
-		Cmd:         req.GetCmd(),
-		Tty:         req.GetTty(),
-		Stdin:       req.GetStdin(),
-		Stdout:      req.GetStdout(),
-		Stderr:      req.GetStderr(),
+	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
+	at, err := s.issueRemote("exec", want, req.GetTty(), func(ctx context.Context, c client) error {
+		return s.service.Exec(ctx, t.ID, req.GetCmd(), c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
+	if err != nil {
+		return nil, fmt.Errorf("exec in container %s: %w", req.GetContainerId(), err)
+	}
+	return &runtimeapi.ExecResponse{Url: at}, nil
 }
 
 // Attach returns the URL at which a client is connected with a container's own process.
@@ -167,22 +151,36 @@ func (s *Server) Attach(req *runtimeapi.AttachRequest) (*runtimeapi.AttachRespon
 	if err != nil {
 		return nil, fmt.Errorf("attach to container %s: %w", req.GetContainerId(), err)
 	}
-	urls, err := s.serving()
-	if err != nil {
-		return nil, err
-	}
-	return urls.GetAttach(&runtimeapi.AttachRequest{
-		ContainerId: streams{req.GetStdin(), req.GetStdout(), req.GetStderr()}.of(t.ID),
-		Stdin:       req.GetStdin(),
-		Tty:         req.GetTty(),
-		Stdout:      req.GetStdout(),
-		Stderr:      req.GetStderr(),
+	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
+	at, err := s.issueRemote("attach", want, req.GetTty(), func(ctx context.Context, c client) error {
+		return s.service.Attach(ctx, t.ID, c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
+	if err != nil {
+		return nil, fmt.Errorf("attach to container %s: %w", req.GetContainerId(), err)
+	}
+	return &runtimeapi.AttachResponse{Url: at}, nil
+}
+
+// issueRemote makes the URL of an exec or attach.
+func (s *Server) issueRemote(kind string, want streams, terminal bool, run func(context.Context, client) error) (string, error) {
+	switch {
+	case want == streams{}:
+		return "", fmt.Errorf("none of stdin, stdout and stderr is set: %w", errdefs.ErrInvalidArgument)
+	case terminal && want.stderr:
+		return "", fmt.Errorf("tty and stderr are both set, and a terminal has no standard error: %w", errdefs.ErrInvalidArgument)
+	}
+	return s.issue(kind, remoteCall{
+		streams:  want,
+		terminal: terminal,
+		patience: s.patience,
+		run:      run,
+	}.serve)
 }
 
 // PortForward returns the URL at which a client is connected with ports of a pod.
 func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	if _, err := s.service.sandbox(req.GetPodSandboxId()); err != nil {
+	t, err := s.service.sandbox(req.GetPodSandboxId())
+	if err != nil {
 		return nil, fmt.Errorf("forward ports of pod %s: %w", req.GetPodSandboxId(), err)
 	}
 	for _, p := range req.GetPort() {
@@ -190,62 +188,15 @@ func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.Po
 			return nil, fmt.Errorf("forward ports of pod %s: there is no port %d: %w", req.GetPodSandboxId(), p, errdefs.ErrInvalidArgument)
 		}
 	}
-	urls, err := s.serving()
+	at, err := s.issue("portforward", forwardCall{
+		ports:    req.GetPort(),
+		patience: s.patience,
+		run: func(ctx context.Context, port int32, stream io.ReadWriteCloser) error {
+			return s.service.PortForward(ctx, t.ID, port, stream)
+		},
+	}.serve)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("forward ports of pod %s: %w", req.GetPodSandboxId(), err)
 	}
-	return urls.GetPortForward(req)
-}
-
-// wanted is a Service for cri-streaming. Over a WebSocket, cri-streaming hands over a stream that the
-// client does not want like one that it wants: input that is at its end at once. That would close the
-// stdin of a container that wants it to end with its first client. So the streams that are wanted
-// go into the ID of the container, which cri-streaming passes on as it is.
-type wanted struct{ *Service }
-
-var _ streaming.Runtime = wanted{}
-
-// of adds the streams to the ID of a container.
-func (w streams) of(id string) string {
-	mark := func(wanted bool) string {
-		if wanted {
-			return "1"
-		}
-		return "0"
-	}
-	return mark(w.stdin) + mark(w.stdout) + mark(w.stderr) + id
-}
-
-// mask undoes what of does, and leaves out the streams that are not wanted.
-func mask(marked string, c client) (id string, only client) {
-	const marks = 3
-	if len(marked) < marks {
-		return marked, c
-	}
-	if marked[0] == '0' {
-		c.stdin = nil
-	}
-	if marked[1] == '0' {
-		c.stdout = nil
-	}
-	if marked[2] == '0' {
-		c.stderr = nil
-	}
-	return marked[marks:], c
-}
-
-// Exec runs a command with the streams that are wanted.
-func (w wanted) Exec(ctx context.Context, marked string, args []string, stdin io.Reader, stdout, stderr io.WriteCloser,
-	terminal bool, resize <-chan remotecommand.TerminalSize,
-) error {
-	id, c := mask(marked, client{stdin, stdout, stderr, resize})
-	return w.Service.Exec(ctx, id, args, c.stdin, c.stdout, c.stderr, terminal, c.resize)
-}
-
-// Attach connects the streams that are wanted.
-func (w wanted) Attach(ctx context.Context, marked string, stdin io.Reader, stdout, stderr io.WriteCloser,
-	terminal bool, resize <-chan remotecommand.TerminalSize,
-) error {
-	id, c := mask(marked, client{stdin, stdout, stderr, resize})
-	return w.Service.Attach(ctx, id, c.stdin, c.stdout, c.stderr, terminal, c.resize)
+	return &runtimeapi.PortForwardResponse{Url: at}, nil
 }

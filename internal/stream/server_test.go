@@ -32,6 +32,7 @@ import (
 func serve(t *testing.T, w *world, config *tls.Config) *Server {
 	t.Helper()
 	s := NewServer(ServerConfig{Address: "127.0.0.1:0", TLS: config, Logger: slog.New(slog.DiscardHandler)}, w.service)
+	s.patience = time.Second
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
@@ -45,8 +46,9 @@ func serve(t *testing.T, w *world, config *tls.Config) *Server {
 		}
 	})
 	until(t, "the server serves", func() bool {
-		_, err := s.serving()
-		return err == nil
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.mu.base != nil
 	})
 	return s
 }
@@ -175,6 +177,26 @@ func TestAURLIsGoodOnce(t *testing.T) {
 	}
 	if code := get(url); code != http.StatusNotFound {
 		t.Errorf("%s is good twice: got %d", url, code)
+	}
+}
+
+// An unknown container was called a sandbox, since it was looked for among the sandboxes last.
+func TestWhatIsNotFoundIsCalledWhatItWasAskedAs(t *testing.T) {
+	w := newWorld(t)
+	s := NewServer(ServerConfig{Address: "127.0.0.1:0"}, w.service)
+	_, execSync := w.service.ExecSync(t.Context(), "x", []string{"ls"}, 0)
+	_, exec := s.Exec(&runtimeapi.ExecRequest{ContainerId: "x", Cmd: []string{"cat"}, Stdout: true})
+	_, attach := s.Attach(&runtimeapi.AttachRequest{ContainerId: "x", Stdout: true})
+	_, forward := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "x"})
+	for err, want := range map[error]string{
+		execSync: `container "x": not found`,
+		exec:     `container "x": not found`,
+		attach:   `container "x": not found`,
+		forward:  `sandbox "x": not found`,
+	} {
+		if !errdefs.IsNotFound(err) || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), " or ") {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 
@@ -330,7 +352,7 @@ func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 	s := serve(t, w, nil)
 	var first *conn
 	for n := range maxConnections {
-		own := newConn(pair(t), s)
+		own := newConn(tcpPair(t), s)
 		own.upgraded.Store(n%2 == 1)
 		if !s.add(own) {
 			t.Fatalf("only %d are taken", n)
@@ -339,7 +361,7 @@ func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 			first = own
 		}
 	}
-	if !s.add(newConn(pair(t), s)) {
+	if !s.add(newConn(tcpPair(t), s)) {
 		t.Error("one more is refused, although most others have not asked for anything")
 	}
 	if n := len(s.connections()); n != maxConnections || first.gone.Err() == nil {
@@ -348,8 +370,8 @@ func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 	s.hangUp()
 }
 
-// pair is a connection whose other end is open until the test ends.
-func pair(t *testing.T) *net.TCPConn {
+// tcpPair is a connection whose other end is open until the test ends.
+func tcpPair(t *testing.T) *net.TCPConn {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// halfPipe is a connection in memory, whose deadlines are in virtual time.
+type halfPipe struct{ net.Conn }
+
+func (halfPipe) CloseWrite() error { return nil }
+
+// podSays makes the pod's end of each connection say something.
+func (w *world) podSays(says func(conn net.Conn)) {
+	w.service.dial = func(context.Context, string, int) (halfConn, error) {
+		near, far := net.Pipe()
+		go func() {
+			defer far.Close()
+			says(far)
+		}()
+		return halfPipe{near}, nil
+	}
+}
+
+// A transfer that takes longer than the time without a byte was cut off in the middle when the
+// client had closed its half, and nobody learned of it.
+func TestALongTransferToAClientThatHasClosedItsHalfIsWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bytes = 10
+		w := newWorld(t)
+		w.podSays(func(conn net.Conn) {
+			for range bytes {
+				time.Sleep(lingerTimeout - time.Second)
+				_, _ = io.WriteString(conn, "x")
+			}
+		})
+		st := newFakeStream("")
+		if err := w.service.PortForward(t.Context(), "p1", 1, st); err != nil {
+			t.Error(err)
+		}
+		if got := st.written(); got != strings.Repeat("x", bytes) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// slowStream is a client that takes its time for what it gets.
+type slowStream struct{ *fakeStream }
+
+func (s slowStream) Write(b []byte) (int, error) {
+	time.Sleep(2 * lingerTimeout)
+	return s.fakeStream.Write(b)
+}
+
+func TestASlowClientIsNotASilentPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.podSays(func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "one")
+			_, _ = io.WriteString(conn, "two")
+		})
+		st := slowStream{newFakeStream("")}
+		if err := w.service.PortForward(t.Context(), "p1", 1, st); err != nil {
+			t.Error(err)
+		}
+		if got := st.written(); got != "onetwo" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestAPodThatSaysNothingMoreIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.podSays(func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "half")
+			_, _ = io.Copy(io.Discard, conn)
+		})
+		st := newFakeStream("")
+		before := time.Now()
+		err := w.service.PortForward(t.Context(), "p1", 1, st)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(before) != lingerTimeout || st.written() != "half" {
+			t.Errorf("got %v after %s and %q", err, time.Since(before), st.written())
+		}
+	})
+}

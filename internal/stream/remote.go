@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+	utilexec "k8s.io/utils/exec"
+)
+
+const (
+	// maxSizeLength is how long the JSON of one size of a terminal may be.
+	maxSizeLength = 4096
+	// outcomeTimeout is how long a client may take to read how a call has ended.
+	outcomeTimeout = 30 * time.Second
+)
+
+// remoteCall is an exec or attach that a client may ask for with its URL.
+type remoteCall struct {
+	streams  streams // that the client wants
+	terminal bool
+	patience time.Duration // how long the client may take to open its streams
+	run      func(ctx context.Context, c client) error
+}
+
+// remote is a client that has its streams.
+type remote struct {
+	client
+	sizes  io.Reader // nil: no terminal
+	errors io.Writer
+	plain  bool // the client expects the message of an error, and not a status as JSON
+	close  func()
+}
+
+// serve connects a client with its process, and says in the end how that has ended.
+func (c remoteCall) serve(w http.ResponseWriter, req *http.Request) {
+	open := c.overSPDY
+	if wsstream.IsWebSocketRequest(req) {
+		open = c.overWebSocket
+	}
+	r := open(w, req)
+	if r == nil {
+		return
+	}
+	defer r.close()
+	ctx, cancel := context.WithCancel(req.Context())
+	defer cancel()
+	if r.sizes != nil {
+		r.client.resize = readSizes(ctx, r.sizes)
+	}
+	err := c.run(ctx, r.client)
+	if own, ok := req.Context().Value(connKey{}).(*conn); ok {
+		_ = own.SetWriteDeadline(time.Now().Add(outcomeTimeout)) // the client perhaps does not read
+	}
+	r.report(err)
+}
+
+// overSPDY waits until the client has opened its streams. It returns nil if that cannot be, or takes
+// too long.
+func (c remoteCall) overSPDY(w http.ResponseWriter, req *http.Request) *remote {
+	missing := map[string]bool{
+		remotecommand.StreamTypeError:  true,
+		remotecommand.StreamTypeStdin:  c.streams.stdin,
+		remotecommand.StreamTypeStdout: c.streams.stdout,
+		remotecommand.StreamTypeStderr: c.streams.stderr,
+		remotecommand.StreamTypeResize: c.terminal,
+	}
+	opened := make(chan httpstream.Stream, len(missing)) // accept lets no more of them through
+	accept := func(_ *spdyConn, stream httpstream.Stream) error {
+		kind := stream.Headers().Get(remotecommand.StreamType)
+		if !missing[kind] {
+			return fmt.Errorf("a stream %q is not expected", kind)
+		}
+		missing[kind] = false
+		return nil
+	}
+	wanted := 0
+	for _, is := range missing {
+		if is {
+			wanted++
+		}
+	}
+	conn := upgrade(w, req, remotecommand.StreamProtocolV4Name, accept,
+		func(_ *spdyConn, s httpstream.Stream) { opened <- s })
+	if conn == nil {
+		return nil
+	}
+	r := &remote{close: conn.close}
+	timeout := time.NewTimer(c.patience)
+	defer timeout.Stop()
+	for range wanted {
+		select {
+		case s := <-opened:
+			r.put(s)
+		case <-timeout.C:
+			conn.close()
+			return nil
+		case <-req.Context().Done():
+			conn.close()
+			return nil
+		}
+	}
+	return r
+}
+
+func (r *remote) put(s httpstream.Stream) {
+	switch s.Headers().Get(remotecommand.StreamType) {
+	case remotecommand.StreamTypeError:
+		r.errors = s
+	case remotecommand.StreamTypeStdin:
+		r.stdin = s
+	case remotecommand.StreamTypeStdout:
+		r.stdout = s
+	case remotecommand.StreamTypeStderr:
+		r.stderr = s
+	case remotecommand.StreamTypeResize:
+		r.sizes = s
+	}
+}
+
+// overWebSocket upgrades to a WebSocket, on which the streams are channels that need not be opened.
+// It returns nil if that cannot be.
+func (c remoteCall) overWebSocket(w http.ResponseWriter, req *http.Request) *remote {
+	channel := func(wanted bool, as wsstream.ChannelType) wsstream.ChannelType {
+		if wanted {
+			return as
+		}
+		return wsstream.IgnoreChannel
+	}
+	channels := []wsstream.ChannelType{
+		remotecommand.StreamStdIn:  channel(c.streams.stdin, wsstream.ReadChannel),
+		remotecommand.StreamStdOut: channel(c.streams.stdout, wsstream.WriteChannel),
+		remotecommand.StreamStdErr: channel(c.streams.stderr, wsstream.WriteChannel),
+		remotecommand.StreamErr:    wsstream.WriteChannel,
+		remotecommand.StreamResize: wsstream.ReadChannel,
+	}
+	const v4, v4Base64 = "v4." + wsstream.ChannelWebSocketProtocol, "v4." + wsstream.Base64ChannelWebSocketProtocol
+	protocols := wsstream.NewDefaultChannelProtocols(channels)
+	protocols[v4] = wsstream.ChannelProtocolConfig{Binary: true, Channels: channels}
+	protocols[v4Base64] = wsstream.ChannelProtocolConfig{Channels: channels}
+	conn := wsstream.NewConn(protocols)
+	conn.SetIdleTimeout(idleTimeout)
+	protocol, streams, err := conn.Open(w, req)
+	if err != nil {
+		return nil
+	}
+	r := &remote{
+		sizes:  streams[remotecommand.StreamResize],
+		errors: streams[remotecommand.StreamErr],
+		plain:  protocol != v4 && protocol != v4Base64,
+		close:  func() { _ = conn.Close() },
+	}
+	first := r.errors
+	if c.streams.stdin {
+		r.stdin = streams[remotecommand.StreamStdIn]
+	}
+	if c.streams.stderr {
+		r.stderr = streams[remotecommand.StreamStdErr]
+		first = r.stderr
+	}
+	if c.streams.stdout {
+		r.stdout = streams[remotecommand.StreamStdOut]
+		first = r.stdout
+	}
+	_, _ = first.Write(nil) // clients wait for a message that says that they are connected
+	return r
+}
+
+// readSizes reads the sizes of a terminal until ctx ends or the stream does, and then closes the
+// channel. What is not a size ends it, too, and what follows is dropped.
+func readSizes(ctx context.Context, from io.Reader) <-chan remotecommand.TerminalSize {
+	sizes := make(chan remotecommand.TerminalSize)
+	go func() {
+		defer func() { _, _ = io.Copy(io.Discard, from) }() // otherwise what follows keeps other streams waiting
+		defer close(sizes)
+		bounded := &io.LimitedReader{R: from}
+		decoder := json.NewDecoder(bounded)
+		for {
+			bounded.N = maxSizeLength // the decoder keeps all of a value that does not end
+			var size remotecommand.TerminalSize
+			if decoder.Decode(&size) != nil {
+				return
+			}
+			select {
+			case sizes <- size:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return sizes
+}
+
+// report tells the client how a call has ended.
+func (r *remote) report(err error) {
+	st := metav1.Status{Status: metav1.StatusSuccess}
+	var exit utilexec.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &exit) && exit.Exited():
+		st = metav1.Status{
+			Status:  metav1.StatusFailure,
+			Reason:  remotecommand.NonZeroExitCodeReason,
+			Message: fmt.Sprintf("command terminated with non-zero exit code: %v", exit),
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{
+				Type:    remotecommand.ExitCodeCauseType,
+				Message: strconv.Itoa(exit.ExitStatus()),
+			}}},
+		}
+	default:
+		st = metav1.Status{
+			Status:  metav1.StatusFailure,
+			Reason:  metav1.StatusReasonInternalError,
+			Message: fmt.Sprintf("Internal error occurred: %v", err),
+			Code:    http.StatusInternalServerError,
+		}
+	}
+	if r.plain {
+		_, _ = io.WriteString(r.errors, st.Message)
+		return
+	}
+	b, err := json.Marshal(st)
+	if err == nil {
+		_, _ = r.errors.Write(b)
+	}
+}
