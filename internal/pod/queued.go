@@ -40,7 +40,8 @@ func (x *updater) enqueue(u *unit, st *state.Status, version uint64, r *runtimea
 		u.queued = nil
 		return
 	}
-	u.queued = append(list, queuedUpdate{version, change})
+	list = append(list, queuedUpdate{version, change})
+	u.queued = list
 }
 
 // upTo is a list without the versions after one.
