@@ -65,6 +65,7 @@ type unit struct {
 
 	evidence evidence
 	stops    stops
+	queued   []queuedUpdate // in the order of their versions; guarded by the updater's lock
 
 	mu struct {
 		sync.Mutex

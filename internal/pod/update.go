@@ -78,6 +78,7 @@ func (c *Controller) UpdatePodSandboxResources(id string, overhead, resources *r
 //
 // The step of a lane of its own takes a container from pending to one of the other two. It is
 // attempted again for as long as neither the shim nor the OCI runtime answers, and delays nothing.
+// Changes that wait are carried out one after the other: see queuedUpdate.
 type updater struct {
 	host    spec.Host
 	runtime Runtime
@@ -109,8 +110,9 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 		if next, kept, refused = x.plan(u, st, r); next == nil {
 			return false
 		}
+		x.enqueue(u, st, next.Version, r) // before an attempt can see this version
+		x.wait(u.id, w, next.Version)
 		st.Resources = next
-		x.wait(u.id, w, next.Version) // before an attempt can see this version
 		return true
 	})
 	defer x.unwait(u.id, w)
@@ -249,24 +251,30 @@ func (x *updater) attempt(ctx context.Context, u *unit) error {
 			return err
 		}
 	}
-	st := u.now()
-	if !pending(st) {
-		return nil
+	for st := u.now(); pending(st); st = u.now() { // each turn concludes at least one version
+		if err := x.carryOut(ctx, u, st, x.oldest(u, st.Resources)); err != nil {
+			return err
+		}
 	}
-	r, degraded, err := x.settings(u, limits(st.Resources.Wanted))
+	return nil
+}
+
+// carryOut brings the container to one version, or concludes that it is refused.
+func (x *updater) carryOut(ctx context.Context, u *unit, st *state.Status, version *state.Resources) error {
+	r, degraded, err := x.settings(u, limits(version.Wanted))
 	if err != nil {
-		return x.refuse(u, st.Resources, err)
+		return x.refuse(u, version, err)
 	}
 	if err := x.runtime.UpdateTask(ctx, u.id, x.careful(u, st, r)); err != nil {
 		if answered(err) {
-			return x.refuse(u, st.Resources, err)
+			return x.refuse(u, version, err)
 		}
 		return err
 	}
 	if err := x.rewrite(ctx, u, r, 0); err != nil {
 		return err
 	}
-	return x.confirm(u, st.Resources, degraded)
+	return x.confirm(u, version, degraded)
 }
 
 // answered reports whether an error is the answer of the shim or of the OCI runtime, so that asking
@@ -348,18 +356,25 @@ func (x *updater) refuse(u *unit, r *state.Resources, why error) error {
 	return nil
 }
 
-// conclude records the outcome of the version of r. A newer version stays pending, and has an
-// attempt of its own in the lane.
+// conclude records the outcome of the version of r. A newer version stays pending, without the
+// change of r if that was refused.
 func (x *updater) conclude(u *unit, r *state.Resources, applied *state.Limits) error {
-	return u.change(func(st *state.Status) bool {
+	err := u.change(func(st *state.Status) bool {
 		next := *st.Resources
 		next.Applied = applied
 		if next.Version == r.Version {
 			next.Wanted = nil
+		} else if wanted := x.behind(u, r.Version, next.Version, applied); wanted != nil {
+			next.Wanted = wanted
 		}
 		st.Resources = &next
 		return true
 	})
+	if err != nil {
+		return err
+	}
+	x.dequeue(u, r.Version)
+	return nil
 }
 
 func (x *updater) wait(id string, w *updateWaiter, version uint64) {

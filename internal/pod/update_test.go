@@ -226,6 +226,63 @@ func TestAnUpdateThatIsRefusedChangesNothing(t *testing.T) {
 	})
 }
 
+// A change that waited behind one that the OCI runtime refuses contained it, and was refused with
+// it. PROPERTIES 24.
+func TestAnUpdateBehindARefusedOneIsCarriedOutWithoutIt(t *testing.T) {
+	for _, tried := range []bool{false, true} { // whether it was tried when the others came
+		t.Run(fmt.Sprint(tried), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				c := b.limited(b.pod("p1", ""), true)
+				lift := func() {}
+				if !tried {
+					lift = b.Refuse("update-task", c, errdefs.ErrUnavailable)
+				}
+				answer := b.RefuseOnce("update-task", c, errdefs.ErrFailedPrecondition)
+				first := b.later(c, &resources{MemoryLimitInBytes: 1 << 20})
+				second := b.later(c, &resources{CpuQuota: 70000})
+				third := b.later(c, &resources{CpusetCpus: "0-1"})
+				lift()
+				answer()
+				if err := <-first; !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("the first: %v", err)
+				}
+				if err := errors.Join(<-second, <-third); err != nil {
+					t.Errorf("those behind it: %v", err)
+				}
+				want := &resources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500, CpusetCpus: "0-1"}
+				b.expectResources(c, want)
+				if _, quota, memory := b.asked(c); quota != 70000 || memory != 0 {
+					t.Errorf("the shim was asked for %d and %d", quota, memory)
+				}
+				loaded := b.Records()
+				b.stop()
+				again := restart(t, b.World, loaded)
+				time.Sleep(time.Hour)
+				again.expectResources(c, want)
+			})
+		})
+	}
+}
+
+// However many changes wait, all of them are in effect in the end, each after those before it.
+func TestManyUpdatesThatWaitAreCarriedOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.limited(b.pod("p1", ""), true)
+		lift := b.Refuse("update-task", c, errdefs.ErrUnavailable)
+		var waiting []<-chan error
+		for i := range int64(40) {
+			waiting = append(waiting, b.later(c, &resources{CpuQuota: 60000 + i}))
+		}
+		lift()
+		for i, done := range waiting {
+			if err := <-done; err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 60039, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+	})
+}
+
 func TestALowerMemoryLimitIsRefusedWhereMoreIsInUse(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)

@@ -178,6 +178,13 @@ func (w *World) Refuse(op, id string, err error) (lift func()) {
 	return w.lasting(&rule{op: op, id: id, err: err})
 }
 
+// RefuseOnce makes the next call of op on id wait until release is called, and then fail with err.
+func (w *World) RefuseOnce(op, id string, err error) (release func()) {
+	hold := make(chan struct{})
+	w.add(&rule{op: op, id: id, times: 1, hold: hold, err: err})
+	return sync.OnceFunc(func() { close(hold) })
+}
+
 // Hold makes calls of op on id wait until release is called; "" is any ID.
 func (w *World) Hold(op, id string) (release func()) {
 	return w.lasting(&rule{op: op, id: id, hold: make(chan struct{})})
