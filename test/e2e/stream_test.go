@@ -263,7 +263,7 @@ func TestPortForwardReachesThePodsLoopback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := dialSPDY(t, resp.GetUrl())
+	conn := dialSPDY(t, resp.GetUrl(), "portforward.k8s.io")
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
@@ -288,7 +288,7 @@ func TestPortForwardReachesThePodsLoopback(t *testing.T) {
 	}
 }
 
-func dialSPDY(t *testing.T, url string) httpstream.Connection {
+func dialSPDY(t *testing.T, url, protocol string) httpstream.Connection {
 	t.Helper()
 	rt, err := spdy.NewRoundTripper(nil)
 	if err != nil {
@@ -298,7 +298,7 @@ func dialSPDY(t *testing.T, url string) httpstream.Connection {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Add(httpstream.HeaderProtocolVersion, "portforward.k8s.io")
+	req.Header.Add(httpstream.HeaderProtocolVersion, protocol)
 	resp, err := (&http.Client{Transport: rt}).Do(req)
 	if err != nil {
 		t.Fatal(err)
