@@ -65,11 +65,13 @@ TESTFLAGS  = -vet=all -timeout 15m $(if $(RUN),-run '$(RUN)')
 # other user sees.
 UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all')
 
-# The package whose tests need a kubelet; make test-kubelet runs them.
+# The packages whose tests need a kubelet, or a host that systemd runs; make test-kubelet and make
+# test-systemd run them.
 KUBELET := test/kubelet
+SYSTEMD := test/systemd
 
 # $(call select,unit,host) is shell code that splits the packages of PKG into two variables.
-select = all=$$(go list $(PKG) | grep -vxF berth/$(KUBELET) || true); \
+select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(HOST:%=-e berth/%) <<<"$$all" || true)
 
@@ -109,6 +111,10 @@ fault: ## Test real containers under faults, as root: make fault ROUNDS=10 repea
 .PHONY: test-guest
 test-guest: setup tools build ## Test what depends on the kernel on an older one: make test-guest SUITES='test/e2e:OOM'
 	test/guest/tests $(SUITES)
+
+.PHONY: test-systemd
+test-systemd: setup tools build ## Test the unit files and the systemd cgroup driver under Debian's systemd, emulated
+	test/guest/systemd $(if $(RUN),'$(RUN)')
 
 .PHONY: test-kubelet
 test-kubelet: setup tools build $(BUILD)/bin/kubelet ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)

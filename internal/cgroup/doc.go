@@ -17,7 +17,7 @@
 // # Never
 //
 // It does not make or move groups, which is the OCI runtime's work. The only groups that it removes
-// are those that a runtime left when it died ([RemoveAll]).
+// are those that a runtime left when it died ([RemoveAll]). It has systemd remove those of scopes.
 //
 // # To look at it live
 //

@@ -12,6 +12,16 @@ import (
 	"github.com/containerd/errdefs"
 )
 
+// OOMKillsBelow is how often the OOM killer fired in the group and in all groups that are below it,
+// or were: the counter of a group outlives the groups below it. Cgroup v1 does not count that, and
+// the answer is errdefs.ErrNotFound.
+func OOMKillsBelow(dir string) (uint64, error) {
+	if !V2() {
+		return 0, fmt.Errorf("read the OOM kills below cgroup %s: cgroup v1 does not count them: %w", dir, errdefs.ErrNotFound)
+	}
+	return OOMKills(dir)
+}
+
 // OOMKills is how many processes the OOM killer killed in the group: oom_kill in memory.events,
 // which includes the groups below (v2), or in memory.oom_control, which does not (v1, Linux 4.13).
 //

@@ -16,9 +16,13 @@ import (
 )
 
 // RemoveAll ends the processes of a group and removes it, and all groups below it, from every
-// hierarchy. path names the group as the OCI spec of a container on cgroupfs does: /PARENT/ID.
+// hierarchy. path names the group as the OCI spec of a container does: /PARENT/ID on cgroupfs, and
+// SLICE:PREFIX:ID with the systemd driver, where the group is that of a scope, which is stopped.
 // Removing an absent group succeeds. The root group is refused.
 func RemoveAll(ctx context.Context, path string) error {
+	if unit, ok := scopeOf(path); ok {
+		return stopScope(ctx, unit)
+	}
 	path = filepath.Clean("/" + path)
 	if path == "/" {
 		return errors.New("remove cgroup /: the root group cannot be removed")

@@ -91,6 +91,9 @@ func New(cfg Config) *Service {
 // or CRIU is not installed.
 func (s *Service) Checkpoint(ctx context.Context, id, location string, timeout time.Duration) error {
 	t, err := s.cfg.Pods.Target(id)
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("checkpoint container %q: %w", id, errdefs.ErrNotFound)
+	}
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}

@@ -264,7 +264,9 @@ func TestCheckpointsThatCannotBe(t *testing.T) {
 		location string
 		is       func(error) bool
 	}{
-		{"absent", n.target, "c2", good, errdefs.IsNotFound},
+		{"absent", n.target, "c2", good, func(err error) bool {
+			return errdefs.IsNotFound(err) && err.Error() == `checkpoint container "c2": not found`
+		}},
 		{"a sandbox", n.target, "p1", good, errdefs.IsNotFound},
 		{"relative", n.target, "c1", "c1.tar", errdefs.IsInvalidArgument},
 		{"not clean", n.target, "c1", n.dir + "/../x", errdefs.IsInvalidArgument},

@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/checkpoint"
 	"berth/internal/cri"
 )
 
@@ -23,7 +25,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.complete(containers, running, one),
 	}
-	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 0, "seconds after which the checkpoint is given up; 0: never")
+	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 0, fmt.Sprintf("seconds after which the checkpoint is given up; 0: %d", checkpoint.DefaultTimeout/time.Second))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, err := filepath.Abs(args[1]) // the service has another working directory
 		if err != nil {

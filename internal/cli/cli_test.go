@@ -358,3 +358,11 @@ func TestConfigCommands(t *testing.T) {
 	_, problem = berth(t, "/s", "config", "check", file)
 	says(t, "config check", problem, file, "line 1", `"rot"`, `"root"`)
 }
+
+// The help said that 0 lifts the limit, and the service gives up after CRI's default.
+func TestTheHelpOfCheckpointSaysWhatTheServiceDoes(t *testing.T) {
+	out, err := run("", "checkpoint", "--help")
+	if want := "seconds after which the checkpoint is given up; 0: 60"; err != nil || !strings.Contains(out, want) {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -91,7 +91,7 @@ type forwarder struct {
 	out, err io.Writer
 }
 
-// run listens on all ports before it accepts on any, and returns when ctx ends.
+// run listens on all ports before it accepts on any, and serves them.
 func (f *forwarder) run(ctx context.Context, address string, ports []portPair) error {
 	listeners := make([]net.Listener, 0, len(ports))
 	defer func() {
@@ -112,14 +112,24 @@ func (f *forwarder) run(ctx context.Context, address string, ports []portPair) e
 		listeners = append(listeners, l)
 		fmt.Fprintf(f.out, "forwarding %s to port %d of pod %s\n", l.Addr(), p.remote, f.pod.name)
 	}
+	return f.serve(ctx, listeners, ports)
+}
+
+// serve accepts connections and forwards them until ctx ends. A listener that fails is closed, so
+// that clients are refused instead of waiting for ever. The error is that of the last one, once the
+// connections that were accepted before have ended.
+func (f *forwarder) serve(ctx context.Context, listeners []net.Listener, ports []portPair) (err error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	failed := make(chan error, len(listeners))
 	for i, l := range listeners {
 		wg.Go(func() {
 			for {
 				conn, err := l.Accept()
 				if err != nil {
-					return // the listener is closed
+					_ = l.Close()
+					failed <- fmt.Errorf("port %d: accept a connection on %s: %w", ports[i].remote, l.Addr(), err)
+					return
 				}
 				wg.Go(func() {
 					defer conn.Close()
@@ -130,11 +140,18 @@ func (f *forwarder) run(ctx context.Context, address string, ports []portPair) e
 			}
 		})
 	}
-	<-ctx.Done()
-	for _, l := range listeners {
-		_ = l.Close()
+	for range listeners {
+		select {
+		case err = <-failed:
+			fmt.Fprintf(f.err, "%v; this port is not forwarded any more\n", err)
+		case <-ctx.Done():
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("no port is left: %w", err)
 }
 
 // forward connects one client with a port of the pod until both directions have ended.

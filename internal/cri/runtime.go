@@ -5,6 +5,7 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,13 +80,14 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 		}
 		return c
 	}
+	handlers := r.Health.Handlers()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			cond(runtimeapi.RuntimeReady, "ContainerdNotReady", r.Health.Runtime()),
 			cond(runtimeapi.NetworkReady, "NetworkPluginNotReady", r.Health.Network()),
 		}},
-		RuntimeHandlers: r.Health.Handlers(),
-		Features:        features(),
+		RuntimeHandlers: handlers,
+		Features:        features(handlers),
 	}
 	if req.GetVerbose() {
 		resp.Info = map[string]string{}
@@ -100,11 +102,15 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 	return resp, nil
 }
 
-// features are what every container can ask for here, whatever runtime handler it has.
-func features() *runtimeapi.RuntimeFeatures {
+// features returns what the node advertises as a whole. Each handler that can give a pod a user
+// namespace can do so on the host's network, too.
+func features(handlers []*runtimeapi.RuntimeHandler) *runtimeapi.RuntimeFeatures {
 	return &runtimeapi.RuntimeFeatures{
 		SupplementalGroupsPolicy: true,
 		MountOptions:             true,
+		UserNamespacesHostNetwork: slices.ContainsFunc(handlers, func(h *runtimeapi.RuntimeHandler) bool {
+			return h.GetFeatures().GetUserNamespaces()
+		}),
 	}
 }
 

@@ -76,7 +76,7 @@ type parsed struct {
 // NewImages wraps a client, which the caller closes. There is one in a process: where images are
 // mounted is a setting of containerd's packages as a whole.
 func NewImages(client *containerd.Client, cfg ImagesConfig) (*Images, error) {
-	if err := prepareMounts(cfg.MountDir); err != nil {
+	if err := prepareMounts(cfg.MountDir, cfg.Logger); err != nil {
 		return nil, err
 	}
 	bounded, err := boundedClient(client, append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter))

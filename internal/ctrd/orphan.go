@@ -60,7 +60,7 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 	if err := removeBundle(id, c.shims.bundleDirs()); err != nil {
 		return fmt.Errorf("end what is left of %s: %w", id, err)
 	}
-	if spec.Linux != nil && strings.HasSuffix(spec.Linux.CgroupsPath, "/"+id) { // else the group is systemd's, which removes it
+	if spec.Linux != nil && (strings.HasSuffix(spec.Linux.CgroupsPath, "/"+id) || strings.HasSuffix(spec.Linux.CgroupsPath, ":"+id)) {
 		if err := cgroup.RemoveAll(ctx, spec.Linux.CgroupsPath); err != nil {
 			return fmt.Errorf("end what is left of %s: %w", id, err)
 		}

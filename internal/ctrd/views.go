@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -24,22 +26,21 @@ const (
 )
 
 // prepareMounts sets where images are mounted to be read, and unmounts what an earlier berth had
-// mounted there when it was killed.
-func prepareMounts(dir string) error {
+// mounted there when it was killed. What cannot be removed stays: it is in nobody's way, because
+// every mount is made in a new directory.
+func prepareMounts(dir string, logger *slog.Logger) error {
 	if err := mount.SetTempMountLocation(dir); err != nil {
 		return fmt.Errorf("prepare mounts of images in %s: %w", dir, err)
 	}
-	if warnings, err := mount.CleanupTempMounts(unix.MNT_DETACH); err != nil || len(warnings) > 0 {
-		return fmt.Errorf("unmount images in %s: %w", dir, errors.Join(append(warnings, err)...))
-	}
+	problems, err := mount.CleanupTempMounts(unix.MNT_DETACH)
+	problems = append(problems, err)
 	left, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("unmount images: %w", err)
-	}
+	problems = append(problems, err)
 	for _, e := range left { // empty: what was mounted there is gone
-		if err := os.Remove(dir + "/" + e.Name()); err != nil {
-			return fmt.Errorf("unmount images: %w", err)
-		}
+		problems = append(problems, os.Remove(filepath.Join(dir, e.Name())))
+	}
+	if err := errors.Join(problems...); err != nil {
+		logger.Warn("what an earlier berth has mounted of images cannot be removed", "dir", dir, "err", err)
 	}
 	return nil
 }

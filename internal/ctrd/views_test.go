@@ -3,9 +3,13 @@
 package ctrd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -99,4 +103,31 @@ func TestAViewWhoseCallerHasGoneLeavesNothing(t *testing.T) {
 		}
 		i.views.Range(func(key, _ any) bool { t.Errorf("%v counts as in use", key); return true })
 	})
+}
+
+// PROPERTIES 17: berth did not start while something in the directory could not be deleted.
+func TestADirectoryOfImagesThatCannotBeDeletedIsOnlyReported(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "images")
+	for _, d := range []string{"empty", "full/file"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log bytes.Buffer
+	if err := prepareMounts(dir, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), dir+"/full") {
+		t.Errorf("logged: %q", log.String())
+	}
+	if _, err := os.Stat(filepath.Join(dir, "empty")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what can be deleted was not: %v", err)
+	}
+	log.Reset()
+	if err := os.RemoveAll(filepath.Join(dir, "full")); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepareMounts(dir, slog.New(slog.NewTextHandler(&log, nil))); err != nil || log.Len() > 0 {
+		t.Errorf("an empty directory: %v, logged %q", err, log.String())
+	}
 }

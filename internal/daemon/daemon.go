@@ -404,9 +404,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		}
 	})
 	g.Go("features of runtimes", func() error {
-		d.features.probe(below, d.handlers, func(handler string, err error) {
-			d.log.Warn("no features are advertised for a runtime handler: its OCI runtime cannot be asked", "handler", handler, "err", err)
-		})
+		d.features.probe(below, d.handlers, d.log.Logger)
 		return nil
 	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })
@@ -460,6 +458,9 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		case <-stop.Done():
 			return nil
 		case <-restored:
+		}
+		if d.nri != nil && d.cfg.NRI.PluginDir != "" {
+			awaitPlugins(stop, d.nri.PluginsStarted(), d.log.Logger)
 		}
 		return d.serve(stop, server, ready)
 	})

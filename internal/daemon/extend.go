@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -46,6 +47,22 @@ func (d *daemon) hooks() pod.Hooks {
 		return nil // a nil *nri.Service would not be a nil interface
 	}
 	return d.nri
+}
+
+// pluginsTimeout is how long CRI waits for the NRI plug-ins that berth starts.
+const pluginsTimeout = 3 * time.Second
+
+// awaitPlugins waits until the NRI plug-ins that berth starts take part, so that no container is
+// made past them. A plug-in that hangs does not keep berth from serving: the wait is bounded.
+func awaitPlugins(ctx context.Context, started <-chan struct{}, log *slog.Logger) {
+	t := time.NewTimer(pluginsTimeout)
+	defer t.Stop()
+	select {
+	case <-started:
+	case <-ctx.Done():
+	case <-t.C:
+		log.Warn("berth serves although the NRI plug-ins that it starts are not registered yet; containers may be made without them", "waited", pluginsTimeout)
+	}
 }
 
 // extended is the controller as plug-ins work on it. It is made after them.

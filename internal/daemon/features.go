@@ -5,7 +5,7 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"maps"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -16,11 +16,8 @@ import (
 	"berth/internal/spec"
 )
 
-// runcType is the type of the handlers whose OCI runtime has the command line of runc.
-const runcType = "io.containerd.runc.v2"
-
 // features is what the OCI runtimes of the handlers say that they can. It is asked in the
-// background, once: until a runtime has answered, nothing is advertised for its handlers.
+// background: until a runtime has answered, nothing is advertised for its handlers.
 type features struct {
 	// host is what the kernel can do: a feature is advertised where both can.
 	host     spec.Host
@@ -30,26 +27,31 @@ type features struct {
 	byHandler map[string]*ocifeatures.Features
 }
 
-// probe asks the OCI runtimes of the handlers. One that does not answer costs its handlers their
-// features and nothing else; the error says which.
-func (f *features) probe(ctx context.Context, handlers map[string]pod.Handler, report func(handler string, err error)) {
-	for _, name := range slices.Sorted(maps.Keys(handlers)) {
-		h := handlers[name]
-		if h.Type != runcType {
-			continue
+// probe asks the OCI runtimes of the handlers, each until it has answered. One that does not answer
+// costs its handlers their features and nothing else.
+func (f *features) probe(ctx context.Context, handlers map[string]pod.Handler, log *slog.Logger) {
+	var asked []string
+	for name, h := range handlers {
+		if h.HostProcess && h.Options == pod.OptionsRunc {
+			asked = append(asked, name)
 		}
-		has, err := f.runtimes.features(ctx, h)
+	}
+	slices.Sort(asked)
+	untilAnswered(ctx, asked, func(ctx context.Context, name string) error {
+		has, err := f.runtimes.features(ctx, handlers[name])
 		if err != nil {
-			report(name, err)
-			continue
+			return err
 		}
 		f.mu.Lock()
+		defer f.mu.Unlock()
 		if f.byHandler == nil {
 			f.byHandler = map[string]*ocifeatures.Features{}
 		}
 		f.byHandler[name] = has
-		f.mu.Unlock()
-	}
+		return nil
+	}, func(name string, err error) {
+		log.Warn("no features are advertised for a runtime handler until its OCI runtime answers; asking again", "handler", name, "err", err)
+	})
 }
 
 // ociRuntime is the OCI runtime of a handler of runc's shim.

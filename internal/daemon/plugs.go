@@ -27,6 +27,7 @@ type cgroups struct{}
 
 func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
+func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
 
 // images plugs package image into the controller.
@@ -179,7 +180,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			}
 			h.BaseSpec = base
 		}
-		if d.embedded != nil && r.Type == runcType {
+		if d.embedded != nil && r.IsRunc() {
 			if h.Binary == "" {
 				h.Binary = filepath.Join(d.libexec, "runc")
 			}
@@ -187,7 +188,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 				h.Root = filepath.Join(d.cfg.State, "runc")
 			}
 		}
-		if logger := filepath.Join(d.libexec, "berth-logger"); r.Type == runcType {
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.IsRunc() {
 			if _, err := os.Stat(logger); err == nil {
 				h.Logger = logger
 			} else {

@@ -22,8 +22,8 @@ const usernsTimeout = 10 * time.Second
 
 // userNamespaces knows which handlers can give pods a user namespace of their own: the OCI runtime
 // has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the owners of
-// the layers. Each handler is asked once, in the background or for the first pod that wants it. A
-// question that got no answer is asked again.
+// the layers. Each handler is asked in the background, and for a pod that wants one, until there is
+// an answer, which is kept.
 type userNamespaces struct {
 	handlers    map[string]pod.Handler
 	snapshotter string // of handlers without one of their own
@@ -46,13 +46,18 @@ func newUserNamespaces(handlers map[string]pod.Handler, snapshotter string, runt
 	}
 }
 
-// probe asks all handlers.
+// probe asks all handlers, each until it has answered.
 func (u *userNamespaces) probe(ctx context.Context, log *slog.Logger) {
-	for _, name := range slices.Sorted(maps.Keys(u.handlers)) {
-		if err := u.check(ctx, name); err != nil {
+	untilAnswered(ctx, slices.Sorted(maps.Keys(u.handlers)), func(ctx context.Context, name string) error {
+		err := u.check(ctx, name)
+		if errdefs.IsNotImplemented(err) {
 			log.Info("pods of this runtime handler cannot have user namespaces", "handler", name, "why", err)
+			return nil
 		}
-	}
+		return err
+	}, func(name string, err error) {
+		log.Warn("no user namespaces are advertised for a runtime handler until it is known whether it can make them; asking again", "handler", name, "err", err)
+	})
 }
 
 // known reports whether a handler is known to make user namespaces. It does not wait.

@@ -78,6 +78,13 @@ func (a *aside) all() []string {
 	return slices.Sorted(maps.Keys(a.tasks))
 }
 
+// gone reports whether there is no bundle of a task any more.
+func (a *aside) gone(id string) bool {
+	_, shown := os.Lstat(a.bundle(id))
+	_, hidden := os.Lstat(a.hidden(id))
+	return errors.Is(shown, fs.ErrNotExist) && errors.Is(hidden, fs.ErrNotExist)
+}
+
 func (a *aside) bundle(id string) string { return filepath.Join(a.dir, id) }
 func (a *aside) hidden(id string) string { return filepath.Join(a.dir, asidePrefix+id) }
 
@@ -165,10 +172,15 @@ func bootstrap(bundle string) (*bootapi.BootstrapResult, error) {
 	return b, json.Unmarshal(text, b)
 }
 
-// adopt asks the shims of the tasks that are set aside until each has answered or ctx ends, and
-// gives containerd the tasks of those that do.
-func (a *aside) adopt(ctx context.Context, l *loaded, client *containerd.Client) {
+// loader gives containerd a task whose shim runs, and whose bundle has its name back.
+// errdefs.ErrNotFound says that containerd has no container for it.
+type loader func(ctx context.Context, id string) error
+
+// adopt asks the shims of the tasks that are set aside until each has answered and is loaded, or
+// ctx ends. A task that cannot be loaded stays set aside, and is tried again with the next question.
+func (a *aside) adopt(ctx context.Context, load loader) {
 	ctx = namespaces.WithNamespace(ctx, Namespace)
+	var failed sync.Map // IDs of tasks that could not be loaded
 	t := time.NewTicker(askInterval)
 	defer t.Stop()
 	for left := a.all(); len(left) > 0; left = a.all() {
@@ -184,10 +196,17 @@ func (a *aside) adopt(ctx context.Context, l *loaded, client *containerd.Client)
 				if !answers(ctx, a.hidden(id), id) || ctx.Err() != nil {
 					return nil
 				}
-				if err := a.load(ctx, l, client, id); err != nil {
-					log.G(ctx).WithField("id", id).WithError(err).Warn("a task whose shim answers again cannot be loaded")
-				} else {
-					log.G(ctx).WithField("id", id).Info("the shim of a task answers again")
+				logger := log.G(ctx).WithField("id", id)
+				switch err := a.adoptOne(ctx, load, id); {
+				case err == nil:
+					logger.Info("the shim of a task answers again")
+				case errdefs.IsNotFound(err) || a.gone(id):
+					logger.WithError(err).Warn("a task whose shim answers again is not a task of a container any more")
+				default:
+					if _, again := failed.LoadOrStore(id, true); !again {
+						logger.WithError(err).Warn("a task whose shim answers again cannot be loaded; trying again")
+					}
+					return nil
 				}
 				a.drop(id)
 				return nil
@@ -197,13 +216,25 @@ func (a *aside) adopt(ctx context.Context, l *loaded, client *containerd.Client)
 	}
 }
 
-// load gives containerd a task whose shim runs. Where there is a sandbox object with the task's ID,
-// as for every task of berth's, it does so as if a sandbox controller had said where the shim is.
-// Otherwise it has the shim's program asked, which finds the shim that runs and makes no other.
-func (a *aside) load(ctx context.Context, l *loaded, client *containerd.Client, id string) error {
+// adoptOne gives a bundle its name back and loads its task. The bundle is hidden again if the task
+// cannot be loaded now. One that could not be hidden again is taken as it is.
+func (a *aside) adoptOne(ctx context.Context, load loader, id string) error {
 	if err := os.Rename(a.hidden(id), a.bundle(id)); err != nil {
+		if _, shown := os.Lstat(a.bundle(id)); shown != nil {
+			return err
+		}
+	}
+	err := load(ctx, id)
+	if err == nil || errdefs.IsNotFound(err) {
 		return err
 	}
+	return errors.Join(err, os.Rename(a.bundle(id), a.hidden(id)))
+}
+
+// load is the loader of a server. Where there is a sandbox object with the task's ID, as for every
+// task of berth's, it does so as if a sandbox controller had said where the shim is. Otherwise it
+// has the shim's program asked, which finds the shim that runs and makes no other.
+func (a *aside) load(ctx context.Context, l *loaded, client *containerd.Client, id string) error {
 	b, err := bootstrap(a.bundle(id))
 	if err != nil {
 		return fmt.Errorf("read how its shim is reached: %w", err)

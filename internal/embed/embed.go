@@ -114,7 +114,9 @@ func (s *Server) open(life context.Context) error {
 		}
 	}
 	s.parts.ready.Wait()
-	s.adopting.Go(func() { s.aside.adopt(life, s.parts, s.client) })
+	s.adopting.Go(func() {
+		s.aside.adopt(life, func(ctx context.Context, id string) error { return s.aside.load(ctx, s.parts, s.client, id) })
+	})
 	return nil
 }
 

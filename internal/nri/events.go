@@ -155,7 +155,11 @@ func (s *Service) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
 	if s.cfg.Update == nil {
 		return fmt.Errorf("update container %s: berth cannot update resources", id)
 	}
-	return s.cfg.Update(ctx, id, r)
+	if err := s.cfg.Update(ctx, id, r); err != nil {
+		return err
+	}
+	s.known.change(id, merge(r))
+	return nil
 }
 
 // resources translates what a plug-in asks for. What CRI cannot express is refused by name.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,10 @@ const (
 	maxRequests = 1000
 	// requestTimeout bounds each of them.
 	requestTimeout = 10 * time.Second
+	// specTimeout bounds the question for the specification of one container when berth starts, and
+	// specsTimeout those for all of them: plug-ins are served also if containerd does not answer.
+	specTimeout  = 2 * time.Second
+	specsTimeout = 10 * time.Second
 	// evictGrace is how long an evicted container has to end before it is killed.
 	evictGrace = 5 * time.Second
 )
@@ -76,6 +81,12 @@ type Service struct {
 	// turn is held over each relay. The adaptation relays one request at a time, and does not look
 	// at contexts while it waits for its turn.
 	turn chan struct{}
+	// evicted is what plug-ins have asked to evict in their answers since turn was taken. Whoever
+	// holds turn may use it.
+	evicted []*api.ContainerEviction
+	// started is closed once the plug-ins of PluginDir were started for the first time.
+	started     chan struct{}
+	startedOnce sync.Once
 }
 
 var (
@@ -92,6 +103,8 @@ func New(cfg Config) (*Service, error) {
 		events: newQueue[event](maxEvents),
 		asked:  newQueue[request](maxRequests),
 		turn:   make(chan struct{}, 1),
+
+		started: make(chan struct{}),
 	}
 	logTo.Store(cfg.Logger)
 	adaptation.SetPluginRequestTimeout(cfg.RequestTimeout)
@@ -100,7 +113,8 @@ func New(cfg Config) (*Service, error) {
 	s.plugins, err = adaptation.New("berth", cfg.Version, s.synchronize, s.update,
 		adaptation.WithSocketPath(cfg.Socket),
 		adaptation.WithPluginPath(cfg.PluginDir),
-		adaptation.WithPluginConfigPath(cfg.PluginConfigDir))
+		adaptation.WithPluginConfigPath(cfg.PluginConfigDir),
+		s.evictions())
 	if err != nil {
 		return nil, fmt.Errorf("make the adaptation to NRI: %w", err)
 	}
@@ -111,7 +125,9 @@ func New(cfg Config) (*Service, error) {
 // restored. After an error it may be run again.
 func (s *Service) Run(ctx context.Context) error {
 	s.restore(ctx)
-	if err := s.plugins.Start(); err != nil {
+	err := s.plugins.Start()
+	s.startedOnce.Do(func() { close(s.started) })
+	if err != nil {
 		return fmt.Errorf("serve NRI plug-ins on %s: %w", s.cfg.Socket, err)
 	}
 	defer s.plugins.Stop()
@@ -132,10 +148,16 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
+// PluginsStarted returns a channel that is closed once Run has started the plug-ins of PluginDir for
+// the first time: each of them takes part in every request from then on, or has failed to register.
+func (s *Service) PluginsStarted() <-chan struct{} { return s.started }
+
 // restore registers the pods and containers that an earlier berth has left. A specification that
-// cannot be read, because containerd does not answer, leaves the container with what its record
-// says.
+// cannot be read, because containerd does not answer in time, leaves the container with what its
+// record says.
 func (s *Service) restore(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, specsTimeout)
+	defer cancel()
 	for _, p := range s.cfg.Pods.ListPodSandbox(nil) {
 		t, err := s.cfg.Pods.Target(p.GetId())
 		if err == nil && t.Running {
@@ -148,7 +170,7 @@ func (s *Service) restore(ctx context.Context) {
 		if err != nil || c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 			continue
 		}
-		oci, err := s.cfg.Spec(ctx, t.ID)
+		oci, err := s.spec(ctx, t.ID)
 		if err != nil {
 			s.cfg.Logger.Warn("NRI plug-ins will not know the specification of a container", "id", t.ID, "err", err)
 			oci = &specs.Spec{}
@@ -158,6 +180,12 @@ func (s *Service) restore(ctx context.Context) {
 		s.known.restored(ct)
 		s.refresh(t.ID)
 	}
+}
+
+func (s *Service) spec(ctx context.Context, id string) (*specs.Spec, error) {
+	ctx, cancel := context.WithTimeout(ctx, specTimeout)
+	defer cancel()
+	return s.cfg.Spec(ctx, id)
 }
 
 // refreshPod is refresh for a pod.
@@ -199,6 +227,7 @@ func (s *Service) relay(ctx context.Context, f func(context.Context) error) erro
 		return fmt.Errorf("wait for NRI plug-ins to answer an earlier request: %w", ctx.Err())
 	}
 	defer func() { <-s.turn }()
+	s.evicted = nil
 	defer s.plugins.BlockPluginSync().Unblock()
 	return f(ctx)
 }
@@ -221,11 +250,13 @@ func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.Co
 	ct := containerOf(t, oci)
 	ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, time.Now().UnixNano()
 	var resp *api.CreateContainerResponse
+	var evict []*api.ContainerEviction
 	err := s.relay(ctx, func(ctx context.Context) (err error) {
 		p := s.podOf(t)
 		// A copy: the adaptation changes the maps of the container, which are the specification's.
 		asked := proto.Clone(ct).(*api.Container)
 		resp, err = s.plugins.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p, Container: asked})
+		evict = s.evicted
 		// A container that is not made in the end is removed again by Removed.
 		s.known.addContainer(ct)
 		return err
@@ -233,11 +264,11 @@ func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.Co
 	if err != nil {
 		return fmt.Errorf("NRI: %w", err)
 	}
-	s.ask(resp.GetUpdate(), resp.GetEvict())
 	adjusted, err := s.adjust(oci, resp.GetAdjust())
 	if err != nil {
 		return fmt.Errorf("NRI: what plug-ins ask for: %w", err)
 	}
+	s.ask(resp.GetUpdate(), evict)
 	*oci = *adjusted
 	final := containerOf(t, oci)
 	final.State, final.CreatedAt = ct.State, ct.CreatedAt

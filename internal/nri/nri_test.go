@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,7 +19,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
+	"github.com/containerd/ttrpc"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
@@ -179,6 +182,7 @@ type plugin struct {
 	adjust *api.ContainerAdjustment
 	shares uint64 // what UpdateContainer makes of the CPU shares
 	update []*api.ContainerUpdate
+	evict  map[string]*api.ContainerEviction // what it asks for, by method
 }
 
 func (p *plugin) note(ctx context.Context, what string) error {
@@ -265,11 +269,43 @@ func (p *plugin) RemoveContainer(ctx context.Context, x *api.PodSandbox, c *api.
 	return p.note(ctx, "remove "+c.GetId()+" of "+x.GetId())
 }
 
+// evictions has the plug-in ask for evictions, which the protocol has and the library for plug-ins
+// lacks: they are added to its messages.
+func (p *plugin) evictions() stub.Option {
+	return stub.WithTTRPCOptions(
+		[]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
+			if e := p.evict[req.Method]; e != nil {
+				more, err := proto.Marshal(&api.UpdateContainersRequest{Evict: []*api.ContainerEviction{e}})
+				if err != nil {
+					return err
+				}
+				req.Payload = append(req.Payload, more...) // messages in wire format are merged like this
+			}
+			return invoke(ctx, req, resp)
+		})},
+		[]ttrpc.ServerOpt{ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+			answer, err := method(ctx, unmarshal)
+			e := p.evict[path.Base(info.FullMethod)]
+			switch a := answer.(type) {
+			case *api.CreateContainerResponse:
+				if e != nil && a != nil {
+					a.Evict = append(a.Evict, e)
+				}
+			case *api.UpdateContainerResponse:
+				if e != nil && a != nil {
+					a.Evict = append(a.Evict, e)
+				}
+			}
+			return answer, err
+		})},
+	)
+}
+
 // connect registers a plug-in, and does not wait until it is synchronised.
 func connect(t *testing.T, s *Service, p *plugin) {
 	t.Helper()
 	var err error
-	p.stub, err = stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(s.cfg.Socket), stub.WithOnClose(func() {}))
+	p.stub, err = stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(s.cfg.Socket), stub.WithOnClose(func() {}), p.evictions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -515,6 +551,60 @@ func TestAPluginUpdatesContainersByItself(t *testing.T) {
 	}
 }
 
+// A plug-in may ask for the eviction of a container by itself, and in its answers about another
+// container. All of that used to be dropped in silence, because the library does not pass it on.
+func TestAPluginEvictsContainers(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	p := join(t, s, &plugin{evict: map[string]*api.ContainerEviction{
+		"CreateContainer":  {ContainerId: "while-one-is-made", Reason: "no room"},
+		"UpdateContainer":  {ContainerId: "while-one-is-changed"},
+		"UpdateContainers": {ContainerId: "by-itself"},
+	}})
+	if err := s.SandboxRun(t.Context(), sandbox("p")); err != nil {
+		t.Fatal(err)
+	}
+	c := container("c", "p")
+	if err := s.AdjustSpec(t.Context(), c, c.Config, ociSpec()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the first is evicted", func() bool { return pods.called("stop while-one-is-made") })
+	if _, err := s.Updating(t.Context(), c, &runtimeapi.LinuxContainerResources{CpuShares: 5}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the second is evicted", func() bool { return pods.called("stop while-one-is-changed") })
+	if failed, err := p.stub.UpdateContainers(nil); len(failed) > 0 || err != nil {
+		t.Errorf("failed %v, %v", failed, err)
+	}
+	until(t, "the third is evicted", func() bool { return pods.called("stop by-itself") })
+	pods.mu.Lock()
+	defer pods.mu.Unlock()
+	if len(pods.calls) != 3 {
+		t.Errorf("called: %q", pods.calls)
+	}
+}
+
+// A call that fails changes nothing else: what other plug-ins asked for because of it is dropped.
+func TestAnEvictionForACallThatFailsIsDropped(t *testing.T) {
+	s, pods := start(t, 10*time.Second)
+	evict := map[string]*api.ContainerEviction{"CreateContainer": {ContainerId: "x"}}
+	p := join(t, s, &plugin{evict: evict})
+	p.adjust = &api.ContainerAdjustment{}
+	p.adjust.SetLinuxCgroupsPath("/elsewhere")
+	c := container("c", "p")
+	if err := s.AdjustSpec(t.Context(), c, c.Config, ociSpec()); err == nil {
+		t.Fatal("the adjustment was taken")
+	}
+	p.adjust = nil
+	p.evict["CreateContainer"] = &api.ContainerEviction{ContainerId: "y"}
+	if err := s.AdjustSpec(t.Context(), c, c.Config, ociSpec()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the later one is evicted", func() bool { return pods.called("stop y") })
+	if pods.called("stop x") {
+		t.Error("a container was evicted for one that was not made")
+	}
+}
+
 func TestWhatWaitsIsBounded(t *testing.T) {
 	q := newQueue[int](3)
 	dropped := 0
@@ -549,6 +639,47 @@ func TestAPluginChangesAnUpdate(t *testing.T) {
 	}
 	s.Updated(t.Context(), c, got)
 	until(t, "the plug-in is notified", func() bool { return p.has("update c 5") && p.has("updated c") && pods.called("update other 1") })
+}
+
+// After the kubelet had set the CPUs alone, plug-ins were shown a container without a memory limit;
+// what plug-ins had changed themselves was not shown at all. PROPERTIES 22.
+func TestPluginsAreShownWhatAContainerHasAfterUpdates(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	c := container("c", "p")
+	oci := ociSpec()
+	oci.Linux.Resources = &specs.LinuxResources{
+		Memory:         &specs.LinuxMemory{Limit: new(int64(1 << 30))},
+		CPU:            &specs.LinuxCPU{Shares: new(uint64(512)), Quota: new(int64(50_000)), Period: new(uint64(100_000))},
+		HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}, {Pagesize: "1GB", Limit: 2}},
+		Unified:        map[string]string{"a": "1", "b": "2"},
+	}
+	if err := s.AdjustSpec(t.Context(), c, c.Config, oci); err != nil {
+		t.Fatal(err)
+	}
+	s.Updated(t.Context(), c, &runtimeapi.LinuxContainerResources{
+		CpusetCpus:     "2-3",
+		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "1GB", Limit: 3}},
+		Unified:        map[string]string{"b": "3"},
+	})
+	p := join(t, s, &plugin{})
+	u := &api.ContainerUpdate{}
+	u.SetContainerId("c")
+	u.SetLinuxCPUShares(77)
+	if failed, err := p.stub.UpdateContainers([]*api.ContainerUpdate{u}); err != nil || len(failed) > 0 {
+		t.Fatal(failed, err)
+	}
+	s.ask([]*api.ContainerUpdate{{ContainerId: "c", Linux: &api.LinuxContainerUpdate{Resources: &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(9)}}}}}, nil)
+	shown := func() *api.LinuxResources { return s.known.container("c").GetLinux().GetResources() }
+	until(t, "what a plug-in asks for is shown", func() bool { return shown().GetCpu().GetQuota().GetValue() == 9 })
+	want := &api.LinuxResources{
+		Memory:         &api.LinuxMemory{Limit: api.Int64(1 << 30)},
+		Cpu:            &api.LinuxCPU{Cpus: "2-3", Shares: api.UInt64(77), Quota: api.Int64(9), Period: api.UInt64(100_000)},
+		HugepageLimits: []*api.HugepageLimit{{PageSize: "2MB", Limit: 1}, {PageSize: "1GB", Limit: 3}},
+		Unified:        map[string]string{"a": "1", "b": "3"},
+	}
+	if !proto.Equal(shown(), want) {
+		t.Errorf("got  %v\nwant %v", shown(), want)
+	}
 }
 
 // What happened while the specification of a container was read, because berth serves meanwhile, was

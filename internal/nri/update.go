@@ -5,8 +5,10 @@ package nri
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
@@ -17,12 +19,14 @@ import (
 // error of a plug-in fails the call.
 func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, error) {
 	var resp *api.UpdateContainerResponse
+	var evict []*api.ContainerEviction
 	err := s.relay(ctx, func(ctx context.Context) (err error) {
 		resp, err = s.plugins.UpdateContainer(ctx, &api.UpdateContainerRequest{
 			Pod:            s.podOf(t),
 			Container:      s.known.container(t.ID),
 			LinuxResources: fromCRI(r),
 		})
+		evict = s.evicted
 		return err
 	})
 	if err != nil {
@@ -43,18 +47,33 @@ func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.Linu
 			r = changed
 		}
 	}
-	s.ask(others, resp.GetEvict())
+	s.ask(others, evict)
 	return r, nil
 }
 
 // Updated relays PostUpdateContainer, later. It is called after the resources have been changed.
 func (s *Service) Updated(_ context.Context, t pod.Target, r *runtimeapi.LinuxContainerResources) {
-	ct, _ := s.known.change(t.ID, func(c *api.Container) {
-		if c.GetLinux() != nil {
-			c.Linux.Resources = fromCRI(r)
-		}
-	})
+	ct, _ := s.known.change(t.ID, merge(r))
 	s.later(event{kind: updated, pod: s.podOf(t), container: ct})
+}
+
+// merge returns a change of a container by which it has the resources that r sets, and keeps all
+// others, as the container itself does.
+func merge(r *runtimeapi.LinuxContainerResources) func(*api.Container) {
+	return func(c *api.Container) {
+		if c.GetLinux() == nil {
+			return
+		}
+		change := fromCRI(r)
+		if c.Linux.Resources == nil {
+			c.Linux.Resources = &api.LinuxResources{}
+		}
+		has := c.Linux.Resources
+		has.HugepageLimits = slices.DeleteFunc(has.GetHugepageLimits(), func(old *api.HugepageLimit) bool {
+			return slices.ContainsFunc(change.GetHugepageLimits(), func(l *api.HugepageLimit) bool { return l.GetPageSize() == old.GetPageSize() })
+		})
+		proto.Merge(has, change) // what change does not set is absent or empty there
+	}
 }
 
 // fromCRI translates resources for plug-ins. What CRI leaves out is 0 there.

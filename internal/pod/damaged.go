@@ -75,6 +75,11 @@ func (d *damaged) list(kind state.Kind) []state.Damaged {
 	return list
 }
 
+// members returns the damaged records of a pod's containers.
+func (d *damaged) members(pod string) []state.Damaged {
+	return slices.DeleteFunc(d.list(state.KindContainer), func(rec state.Damaged) bool { return rec.Container.PodID != pod })
+}
+
 func damagedSandbox(rec state.Damaged) *runtimeapi.PodSandboxStatus {
 	cfg := rec.Sandbox.Config
 	return &runtimeapi.PodSandboxStatus{

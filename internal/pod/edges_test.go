@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -350,6 +351,41 @@ func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
 	}
 }
 
+// A start took effect and is not on record, berth was killed, and the shim does not answer: a stop
+// ends the process, and what is found to run in a stopped pod later is ended.
+func TestAStopEndsWhatAStartThatWasCutOffMade(t *testing.T) {
+	for _, recorded := range []bool{false, true} {
+		t.Run(fmt.Sprint(recorded), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.pod("p1", "")
+				c := b.create(p, ctr("c1"))
+				loaded := b.Records()
+				b.HoldAnswer("start-task", c)
+				go func() { _ = b.StartContainer(t.Context(), c) }()
+				synctest.Wait()
+				if recorded {
+					loaded = b.Records()
+				}
+				b.kill()
+				b.Heal()
+				answer := b.Hold("get-task", c)
+				again := restart(t, b.World, loaded)
+				if err := again.StopPodSandbox(t.Context(), p); err != nil || recorded && !b.Process(c).Ended {
+					t.Errorf("stop: %v, ended: %v", err, b.Process(c).Ended)
+				}
+				answer()
+				time.Sleep(time.Minute)
+				if !b.Process(c).Started || !b.Process(c).Ended {
+					t.Errorf("it was started: %v, and has ended: %v", b.Process(c).Started, b.Process(c).Ended)
+				}
+				if st, err := again.ContainerStatus(t.Context(), c, false); err != nil || st.GetStatus().GetState() != exited {
+					t.Errorf("%v, %v", st, err)
+				}
+			})
+		})
+	}
+}
+
 // The sandbox's process ended between the creation of a container and its start: the namespaces
 // that the spec names by PID may be another process's.
 func TestAContainerIsNotStartedInTheNamespacesOfAnotherProcess(t *testing.T) {
@@ -395,21 +431,29 @@ func TestNothingIsWrittenAfterTheRecordIsDeleted(t *testing.T) {
 // panicking is a containerd of which one method panics.
 type panicking struct {
 	pod.Runtime
-	in string
+	in atomic.Value // the name of a method
+}
+
+// enter panics in the method that is named.
+func (r *panicking) enter(method string) {
+	if r.in.Load() == method {
+		panic(method)
+	}
 }
 
 func (r *panicking) PrepareSnapshot(ctx context.Context, l pod.Layer) error {
-	if r.in == "PrepareSnapshot" {
-		panic(r.in)
-	}
+	r.enter("PrepareSnapshot")
 	return r.Runtime.PrepareSnapshot(ctx, l)
 }
 
 func (r *panicking) StartTask(ctx context.Context, id string) error {
-	if r.in == "StartTask" {
-		panic(r.in)
-	}
+	r.enter("StartTask")
 	return r.Runtime.StartTask(ctx, id)
+}
+
+func (r *panicking) DeleteSandbox(ctx context.Context, id string) error {
+	r.enter("DeleteSandbox")
+	return r.Runtime.DeleteSandbox(ctx, id)
 }
 
 // What panics in an operation ends that operation with an error, is undone, and ends nothing else.
@@ -418,20 +462,30 @@ func TestAPanicEndsItsCallAlone(t *testing.T) {
 		r := &panicking{}
 		b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) { r.Runtime, p.Runtime = p.Runtime, r })
 		p := b.pod("p1", "")
-		r.in = "PrepareSnapshot"
-		if _, err := b.CreateContainer(t.Context(), p, ctr("c1")); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), r.in) {
+		r.in.Store("PrepareSnapshot")
+		if _, err := b.CreateContainer(t.Context(), p, ctr("c1")); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "PrepareSnapshot") {
 			t.Errorf("got %v", err)
 		}
-		r.in = ""
+		r.in.Store("")
 		c, c2 := b.run(p, "c1"), b.create(p, ctr("c2"))
-		r.in = "StartTask"
+		r.in.Store("StartTask")
 		if err := b.StartContainer(t.Context(), c2); !errdefs.IsInternal(err) {
 			t.Errorf("got %v", err)
 		}
-		r.in = ""
+		r.in.Store("")
 		time.Sleep(time.Minute)
 		b.expect(c2, exited, 128, "StartError")
 		b.expect(c, running, 0, "")
+		r.in.Store("DeleteSandbox")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := b.RemovePodSandbox(ctx, p); err == nil || !strings.Contains(err.Error(), "DeleteSandbox") {
+			t.Errorf("got %v", err)
+		}
+		r.in.Store("")
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -440,15 +494,23 @@ func TestAPanicEndsItsCallAlone(t *testing.T) {
 func TestAVanishedCgroupIsNotTakenForNoOOMKill(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
-		gone, plain := b.run(p, "gone"), b.run(p, "plain")
+		gone, plain, late := b.run(p, "gone"), b.run(p, "plain"), b.run(p, "late")
 		b.Refuse("oom", world.CgroupOf(gone), errdefs.ErrNotFound)
+		b.Refuse("oom", world.CgroupOf(late), errdefs.ErrNotFound)
 		b.OOMKilled(gone)
 		b.OOMKilled(plain)
 		b.exit(gone, 137)
 		b.exit(plain, 137)
+		b.exit(late, 137)
 		synctest.Wait()
 		b.expect(gone, exited, 137, "OOMKilled")
 		b.expect(plain, exited, 137, "Error")
+		b.expect(late, exited, 137, "Error")
+		b.OOMKilled(plain)
+		b.OOMKilled(late) // containerd reports it after the end
+		synctest.Wait()
+		b.expect(plain, exited, 137, "Error")
+		b.expect(late, exited, 137, "OOMKilled")
 	})
 }
 
@@ -471,6 +533,10 @@ func TestContainersOfAPodComeNewestFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		check := func(what string, got []*runtimeapi.ContainerStatus) {
+			if len(got) != len(want) {
+				t.Errorf("%s: %d containers, want %d", what, len(got), len(want))
+				return
+			}
 			for i, st := range got {
 				if st.GetId() != want[i] {
 					t.Errorf("%s: container %d is attempt %d", what, i, st.GetMetadata().GetAttempt())
@@ -601,21 +667,47 @@ func TestHangingReleasesDoNotHoldUpOthers(t *testing.T) {
 	})
 }
 
+// damage is what a restart loads if the records of containers cannot be read.
+func damage(loaded state.Loaded, pod string, containers ...string) state.Loaded {
+	for _, c := range containers {
+		loaded.Damaged = append(loaded.Damaged, state.Damaged{
+			Kind:      state.KindContainer,
+			ID:        c,
+			Err:       errors.New("unreadable"),
+			Container: state.Container{ID: c, PodID: pod, Config: &runtimeapi.ContainerConfig{}},
+		})
+	}
+	loaded.Containers = nil
+	return loaded
+}
+
+// A stop ends what runs, whatever can be read of its record, and nothing runs on without its pod.
+func TestAStopEndsWhatADamagedRecordIsAbout(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		nothing := b.Left()
+		p := b.pod("p1", "")
+		c1, c2, c3 := b.run(p, "c1"), b.run(p, "c2"), b.run(p, "c3")
+		again := restart(t, b.World, damage(b.kill(), p, c1, c2, c3))
+		if err := again.StopContainer(t.Context(), c1, 0); err != nil || !b.Process(c1).Ended || b.Process(c2).Ended {
+			t.Errorf("stop: %v; ended: %v, the other: %v", err, b.Process(c1).Ended, b.Process(c2).Ended)
+		}
+		if err := again.StopPodSandbox(t.Context(), p); err != nil || !b.Process(c2).Ended || !b.Process(c3).Ended {
+			t.Errorf("stop of the pod: %v; ended: %v, %v", err, b.Process(c2).Ended, b.Process(c3).Ended)
+		}
+		if err := again.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		again.expectLeft(nothing)
+	})
+}
+
 // A damaged record is left alone until somebody removes it; then everything of its ID goes.
 func TestADamagedRecordCanBeRemoved(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
 		left := b.Left()
 		c := b.run(p, "c1")
-		loaded := b.kill()
-		loaded.Damaged = []state.Damaged{{
-			Kind:      state.KindContainer,
-			ID:        c,
-			Err:       errors.New("unreadable"),
-			Container: state.Container{ID: c, PodID: p, Config: &runtimeapi.ContainerConfig{}},
-		}}
-		loaded.Containers = nil
-		again := restart(t, b.World, loaded)
+		again := restart(t, b.World, damage(b.kill(), p, c))
 		time.Sleep(time.Hour)
 		if b.Held(c) == "" {
 			t.Fatal("what belongs to a damaged record was reaped unasked")

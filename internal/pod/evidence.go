@@ -141,6 +141,13 @@ func (e *evidence) setOOM(r oomReading) {
 	}
 }
 
+// oomKills is what the counter said; false if it was not read.
+func (e *evidence) oomKills() (uint64, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.oom.kills, e.oom.known
+}
+
 // oomRead reports whether the counter was read already.
 func (e *evidence) oomRead() bool {
 	e.mu.Lock()

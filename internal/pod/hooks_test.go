@@ -119,6 +119,12 @@ func TestATargetDescribesWhatRuns(t *testing.T) {
 		if got, err = b.Target(sb); err != nil || got.ID != sb || got.PodID != sb || !got.Running {
 			t.Errorf("%+v %v", got, err)
 		}
+		if _, err = b.Target("x"); !errdefs.IsNotFound(err) || err.Error() != `container or sandbox "x": not found` {
+			t.Error(err)
+		}
+		if _, err = b.Target(""); !errdefs.IsInvalidArgument(err) {
+			t.Error(err)
+		}
 	})
 }
 

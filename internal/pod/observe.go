@@ -61,6 +61,9 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 		case processUnknown:
 		}
 	}
+	if u.handler.SystemdCgroup {
+		_ = w.processes.readOwnOOM(u, f) // systemd removes the group at any moment; settle tries again
+	}
 	w.pacer.reported(u.id)
 	if !u.evidence.add(f, hint) && u.now().Phase.Ended() {
 		return
@@ -84,6 +87,9 @@ func (w *witnesses) reportOOM(id string) {
 	}
 	w.obs.Event(id, "containerd reports an OOM kill", nil)
 	u.evidence.reportOOM()
+	if u.now().Phase.Ended() {
+		w.lanes.correct(u) // the report came later than the end
+	}
 }
 
 // listen has the task witness wait for the end of u: for the code where the kernel cannot give it,

@@ -167,6 +167,51 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 	return errors.Join(errs...)
 }
 
+// stopDamaged kills what runs of a record that cannot be read, and, of a sandbox, of its containers.
+// An ID that is not known at all is absent, which is what a stop is for.
+func (o *orphans) stopDamaged(ctx context.Context, id string, kind state.Kind) error {
+	rec, ok := o.damaged.find(id, kind)
+	if !ok {
+		return nil
+	}
+	if err := o.stopMembers(ctx, rec.ID); err != nil {
+		return err
+	}
+	return o.kill(ctx, rec.ID)
+}
+
+// stopMembers kills what runs of a pod's containers whose records cannot be read.
+func (o *orphans) stopMembers(ctx context.Context, pod string) error {
+	for _, rec := range o.damaged.members(pod) {
+		if err := o.kill(ctx, rec.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kill ends the process of a task and waits for its end.
+func (o *orphans) kill(ctx context.Context, id string) error {
+	err := o.runtime.KillTask(ctx, id, unix.SIGKILL)
+	if err == nil {
+		_, err = o.runtime.WaitTask(ctx, id)
+	}
+	if absent(err) != nil {
+		return fmt.Errorf("stop %s, whose record is damaged: %w", id, err)
+	}
+	return nil
+}
+
+// removeMembers removes what belongs to a pod's containers whose records cannot be read.
+func (o *orphans) removeMembers(ctx context.Context, pod string) error {
+	for _, rec := range o.damaged.members(pod) {
+		if err := o.removeDamaged(ctx, rec.ID, state.KindContainer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // removeDamaged removes what belongs to a record that cannot be read, and the record. An ID that is
 // not known at all is absent, which is what a removal is for.
 func (o *orphans) removeDamaged(ctx context.Context, id string, kind state.Kind) error {
@@ -174,7 +219,11 @@ func (o *orphans) removeDamaged(ctx context.Context, id string, kind state.Kind)
 	if !ok {
 		return nil
 	}
-	inv, err := o.runtime.Inventory(ctx)
+	err := o.removeMembers(ctx, rec.ID)
+	var inv Inventory
+	if err == nil {
+		inv, err = o.runtime.Inventory(ctx)
+	}
 	if err == nil {
 		err = o.giveBack(ctx, rec.ID, o.collect(ctx, inv)[rec.ID])
 	}

@@ -231,6 +231,9 @@ type Cgroups interface {
 	// OOMKills returns how often the OOM killer fired in the group; ErrNotFound when there is no
 	// such group any more.
 	OOMKills(dir string) (uint64, error)
+	// OOMKillsBelow is the same of the group and of all groups that are or were below it;
+	// ErrNotFound where the kernel does not count that.
+	OOMKillsBelow(dir string) (uint64, error)
 	KillAll(ctx context.Context, dir string) error
 }
 

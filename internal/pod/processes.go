@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/exit"
 	"berth/internal/state"
 )
 
@@ -51,6 +50,7 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	if alive, _ := p.kernel.Look(u.id); !alive {
 		proc.Cgroup = "" // what was read may be the cgroup of a process that got the PID meanwhile
 	}
+	p.countPodOOM(u, &proc)
 	return proc, nil
 }
 
@@ -165,19 +165,4 @@ func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Dura
 	if err := p.cgroups.KillAll(ctx, dir); err != nil {
 		p.obs.Event(u.id, "processes remain after the container's init ended", err)
 	}
-}
-
-// readOOM reads the counter of OOM kills of a container that ended. It is called first of all,
-// since the cgroup can vanish with the container: systemd removes a scope once it is empty.
-func (p *processes) readOOM(u *unit, f exit.Fact) {
-	dir := u.process().Cgroup
-	if u.isSandbox() || f.Origin == exit.Start || dir == "" || u.evidence.oomRead() {
-		return
-	}
-	n, err := p.cgroups.OOMKills(dir)
-	if err == nil {
-		u.evidence.setOOM(oomReading{known: true, kills: n})
-		return
-	}
-	p.obs.Event(u.id, "the cgroup's counter of OOM kills cannot be read: what containerd reported counts", err)
 }

@@ -178,6 +178,9 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	if (do == actionUndoStart || do == actionAdopt) && u.evidence.isAbandoned() {
 		do = actionAbandon // it is not a start that a crash cut off: it failed, and is being settled
 	}
+	if do == actionAdopt && !u.isSandbox() && u.pod.now().Stopping {
+		do = actionAbandon // its pod was stopped before anybody knew that it runs
+	}
 	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
 		r.holdAgain(u)
 		st = u.now()

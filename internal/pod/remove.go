@@ -52,8 +52,9 @@ func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, ct := range u.containers() {
-		g.Go(func() error { return c.remove(gctx, ct) })
+		g.Go(func() error { return guard(func() error { return c.remove(gctx, ct) }) })
 	}
+	g.Go(func() error { return guard(func() error { return c.orphans.removeMembers(gctx, u.id) }) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", u.id, err)
 	}

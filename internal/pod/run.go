@@ -97,9 +97,10 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	g, gctx := errgroup.WithContext(ctx)
 	if u.sandbox.NetNS != "" {
 		g.Go(func() error {
-			var err error
-			connected, err = c.network.Setup(gctx, netPod(u.sandbox))
-			return err
+			return guard(func() (err error) {
+				connected, err = c.network.Setup(gctx, netPod(u.sandbox))
+				return err
+			})
 		})
 	}
 	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind

@@ -41,7 +41,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		return nil
 	}
 	if u.now().Phase.Ended() {
-		return s.correct(u, known)
+		return s.correct(u, s.withOOM(u, known))
 	}
 	s.processes.readOOM(u, known)
 	if !known.Measured || known.At.IsZero() {
@@ -51,10 +51,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		known.At = u.evidence.noticedAt() // nobody knows better
 	}
 	s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
-	if !u.isSandbox() && known.Origin != exit.Start {
-		known.OOM = known.OOM || u.evidence.oomKilled(known)
-	}
-
+	known = s.withOOM(u, known)
 	drain := s.drain(ctx, u) // beside the commit
 	settled := false
 	err := u.changeAfter(func(st *state.Status) bool {
@@ -83,6 +80,14 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	}
 	s.lanes.release(u)
 	return nil
+}
+
+// withOOM is a fact with the verdict on whether the OOM killer ended the container.
+func (s *settler) withOOM(u *unit, known exit.Fact) exit.Fact {
+	if !u.isSandbox() && known.Origin != exit.Start {
+		known.OOM = known.OOM || u.evidence.oomKilled(known)
+	}
+	return known
 }
 
 // endAbandoned ends what was made for a start that was given up, so that the container is not

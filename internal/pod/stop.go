@@ -26,7 +26,7 @@ var errStopRequested = fmt.Errorf("a stop was asked for meanwhile: %w", errdefs.
 func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
 	u, err := c.units.findContainer(id)
 	if errdefs.IsNotFound(err) {
-		return nil
+		return c.orphans.stopDamaged(ctx, id, state.KindContainer)
 	}
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.
 func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
 	u, err := c.units.findSandbox(id)
 	if errdefs.IsNotFound(err) {
-		return nil
+		return c.orphans.stopDamaged(ctx, id, state.KindSandbox)
 	}
 	if err != nil {
 		return err
@@ -61,8 +61,9 @@ func (c *Controller) stopSandbox(ctx context.Context, u *unit) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, ct := range u.containers() {
-		g.Go(func() error { return c.stopper.stop(gctx, ct, 0) })
+		g.Go(func() error { return guard(func() error { return c.stopper.stop(gctx, ct, 0) }) })
 	}
+	g.Go(func() error { return guard(func() error { return c.orphans.stopMembers(gctx, u.id) }) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
 	}
@@ -135,6 +136,12 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	}
 	if u.runs() {
 		return s.stop(ctx, u, timeout)
+	}
+	if !u.isCompared() && u.process().Pid != 0 {
+		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
+		u.evidence.abandon(errStopRequested)
+		s.lanes.settle(u)
+		return waitSettled(ctx, u)
 	}
 	return nil
 }

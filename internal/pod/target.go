@@ -3,6 +3,8 @@
 package pod
 
 import (
+	"fmt"
+
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -38,7 +40,8 @@ type Target struct {
 	Stopping <-chan struct{}
 }
 
-// Target describes a sandbox or a container, by its ID or the beginning of one.
+// Target describes a sandbox or a container, by its ID or the beginning of one. It does not know
+// which of them the caller looks for, so a caller that does says so in its error for ErrNotFound.
 func (c *Controller) Target(id string) (Target, error) {
 	if u, ok := c.units.get(id); ok {
 		return targetOf(u), nil
@@ -46,6 +49,9 @@ func (c *Controller) Target(id string) (Target, error) {
 	u, err := c.units.findContainer(id)
 	if errdefs.IsNotFound(err) {
 		u, err = c.units.findSandbox(id)
+	}
+	if errdefs.IsNotFound(err) {
+		return Target{}, fmt.Errorf("container or sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
 	if err != nil {
 		return Target{}, err

@@ -125,7 +125,7 @@ func (s *sequence) release(h, after state.Hold, f func() error) {
 	if !s.want.Has(h) || s.want&after&^s.gone != 0 {
 		return
 	}
-	if err := absent(f()); err != nil {
+	if err := absent(guard(f)); err != nil {
 		s.errs = append(s.errs, fmt.Errorf("release %s of %s: %w", h, s.id, err))
 		return
 	}

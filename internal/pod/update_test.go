@@ -49,11 +49,11 @@ func (b *bubble) expectResources(id string, want *resources) {
 	}
 }
 
-// asked is how often the shim of a container was asked for a change, and the last CPU quota and
+// asked is how often the shim of a task was asked for a change, and the last CPU quota and
 // memory limit that it was asked for; 0 for none.
 func (b *bubble) asked(id string) (n int, quota, memory int64) {
 	updates := b.Process(id).Updates
-	if len(updates) == 0 {
+	if b.Held(id) != "task" || len(updates) == 0 {
 		return 0, 0, 0
 	}
 	last := updates[len(updates)-1]

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
@@ -157,11 +159,24 @@ func (s *Store) alone(c *commit) error {
 	return nil
 }
 
-// die ends the process with the stack of a panic, in a goroutine where nobody can recover from it.
-// It does not return, so the commits that wait stay waiting: nothing may be written any more.
+// dieTimeout is how long the stack of a panic may take to be written.
+const dieTimeout = time.Second
+
+// die ends the process with the stack of a panic. It does not return, so the commits that wait stay
+// waiting: nothing may be written any more. It does not leave that to the Go runtime, which would
+// wait for ever for a standard error that nobody reads.
 func die(p any, stack []byte) {
-	go panic(fmt.Sprintf("commit state: %v\n\nIt panicked in this goroutine:\n%s", p, stack))
-	select {}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		// Not os.Stderr: what is written there may be on its way when the process ends.
+		_, _ = fmt.Fprintf(os.NewFile(2, "stderr"), "panic: commit state: %v\n\n%s", p, stack)
+	}()
+	select {
+	case <-written:
+	case <-time.After(dieTimeout):
+	}
+	os.Exit(2) // as after any panic
 }
 
 // errRefused ends a transaction in which every commit was refused.

@@ -3,6 +3,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,9 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -141,6 +144,35 @@ func TestAPanicInATransactionEndsTheProcess(t *testing.T) {
 	}
 	if strings.Contains(string(out), "still running") {
 		t.Errorf("commits went on after the panic: %s", out)
+	}
+}
+
+// PROPERTIES 19: nobody reads the standard error, and the panic ends the process all the same.
+func TestAPanicInATransactionEndsTheProcessThoughNobodyReadsOfIt(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	fd := int(w.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = unix.Write(fd, make([]byte, 4096))
+	}
+	if err := unix.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestAPanicInATransactionEndsTheProcess$")
+	cmd.Env = append(os.Environ(), "STATE_TEST_PANIC_DIR="+t.TempDir())
+	cmd.Stderr = w
+	var exited *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &exited) || exited.ExitCode() != 2 {
+		t.Fatal(err)
 	}
 }
 

@@ -40,6 +40,11 @@ type Process struct {
 	// Cgroup is the directory of the process's group: the memory controller's on cgroup v1, the
 	// unified hierarchy's on v2. Empty means that it is not known.
 	Cgroup string `json:"cgroup,omitempty"`
+	// PodOOMKills is how often the OOM killer had fired in the group above, which is the pod's,
+	// before the process ran, other than in containers that the pod had then. It is known only if
+	// PodOOMKillsKnown is set.
+	PodOOMKills      uint64 `json:"podOOMKills,omitempty"`
+	PodOOMKillsKnown bool   `json:"podOOMKillsKnown,omitempty"`
 }
 
 // Endpoint is where a task service is reached: an address such as ttrpc+unix:///path, and the

@@ -21,7 +21,8 @@
 //   - What cannot be measured is left out of the answer: it is not zero. A container whose shim
 //     hangs is measured like any other one.
 //   - A list contains the containers that run. [Service.ContainerStats] of one that does not run
-//     has its attributes, and the last sample of its writable layer, and no usage.
+//     has its attributes, the last sample of its writable layer if this berth has taken one, and no
+//     usage.
 //   - Names and meanings of metrics are those of cAdvisor ([descriptors.go]).
 //   - Memory is bounded by the number of sandboxes and containers.
 //

@@ -229,6 +229,13 @@ func (n *node) exit(id, group string) {
 	n.remove(group)
 }
 
+// forgetContainers removes all containers.
+func (n *node) forgetContainers() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.containers = nil
+}
+
 // forgetPods removes all sandboxes.
 func (n *node) forgetPods() {
 	n.mu.Lock()

@@ -57,6 +57,7 @@ type layers struct {
 
 // layerState is what is known of one layer.
 type layerState struct {
+	ended  bool          // its container does not run: the last sample is kept
 	space  space         // zero instant: it was not measured yet
 	tried  chan struct{} // closed when the first attempt has ended
 	next   time.Time     // when it is to be measured again
@@ -73,13 +74,20 @@ func newLayers(port Layers, mountpoint func() string) *layers {
 	}
 }
 
-// follow makes the layers of wanted the ones that are sampled, and forgets all others.
-func (l *layers) follow(wanted []layer) {
+// follow makes the layers of running the ones that are sampled, keeps the last samples of those of
+// others, and forgets all other layers.
+func (l *layers) follow(running, others []layer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := make(map[layer]*layerState, len(wanted))
-	for _, k := range wanted {
-		known[k] = l.add(k)
+	known := make(map[layer]*layerState, len(running))
+	for _, k := range others {
+		if s := l.known[k]; s != nil {
+			s.ended, known[k] = true, s
+		}
+	}
+	for _, k := range running {
+		s := l.add(k)
+		s.ended, known[k] = false, s
 	}
 	l.known = known
 }
@@ -94,12 +102,12 @@ func (l *layers) add(k layer) *layerState {
 	return s
 }
 
-// of returns the last samples of the layers. For a layer that was never looked at it waits for the
-// first sample, within a bound for all of them together.
-func (l *layers) of(ctx context.Context, wanted []layer) map[layer]space {
+// of returns the last samples of the layers. For the layer of a running container that was never
+// looked at it waits for the first sample, within a bound for all of them together.
+func (l *layers) of(ctx context.Context, running, others []layer) map[layer]space {
 	var pending []chan struct{}
 	l.mu.Lock()
-	for _, k := range wanted {
+	for _, k := range running {
 		s := l.add(k)
 		select {
 		case <-s.tried:
@@ -122,12 +130,14 @@ func (l *layers) of(ctx context.Context, wanted []layer) map[layer]space {
 			}
 		}
 	}
-	out := make(map[layer]space, len(wanted))
+	out := make(map[layer]space, len(running)+len(others))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, k := range wanted {
-		if s := l.known[k]; s != nil && !s.space.at.IsZero() {
-			out[k] = s.space
+	for _, list := range [][]layer{running, others} {
+		for _, k := range list {
+			if s := l.known[k]; s != nil && !s.space.at.IsZero() {
+				out[k] = s.space
+			}
 		}
 	}
 	return out
@@ -141,7 +151,7 @@ func (l *layers) filesystem() filesystem {
 }
 
 // run measures what is due with each tick, and when it is woken, until ctx ends.
-func (l *layers) run(ctx context.Context, tick <-chan time.Time, list func() []layer) error {
+func (l *layers) run(ctx context.Context, tick <-chan time.Time, list func() (running, others []layer)) error {
 	var workers errgroup.Group
 	workers.SetLimit(layerWorkers)
 	for ctx.Err() == nil {
@@ -168,7 +178,7 @@ func (l *layers) due() (layer, *layerState) {
 		state *layerState
 	)
 	for k, s := range l.known {
-		if !s.busy && !s.next.After(time.Now()) && (state == nil || s.next.Before(state.next)) {
+		if !s.busy && !s.ended && !s.next.After(time.Now()) && (state == nil || s.next.Before(state.next)) {
 			found, state = k, s
 		}
 	}

@@ -30,7 +30,7 @@ func (s *Service) ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodS
 		byPod[c.item.GetPodSandboxId()] = append(byPod[c.item.GetPodSandboxId()], c)
 		wanted = append(wanted, c.layer())
 	}
-	used := s.layers.of(ctx, wanted)
+	used := s.layers.of(ctx, wanted, nil)
 	nets := s.networks.of(namespaces(sandboxes))
 	out := make([]*runtimeapi.PodSandboxMetrics, 0, len(sandboxes))
 	for _, p := range sandboxes {
@@ -141,16 +141,21 @@ func (m *metrics) usage(u *usage) {
 		m.add("container_cpu_usage_seconds_total", seconds(cpu.CpuUsage.TotalUsage), "total")
 		m.add("container_cpu_user_seconds_total", seconds(cpu.CpuUsage.UsageInUsermode))
 		m.add("container_cpu_system_seconds_total", seconds(cpu.CpuUsage.UsageInKernelmode))
-		m.add("container_cpu_cfs_periods_total", cpu.ThrottlingData.Periods)
-		m.add("container_cpu_cfs_throttled_periods_total", cpu.ThrottlingData.ThrottledPeriods)
-		m.add("container_cpu_cfs_throttled_seconds_total", seconds(cpu.ThrottlingData.ThrottledTime))
 		m.pressure("cpu", cpu.PSI)
+	}
+	if u.hasCFS {
+		throttling := u.CpuStats.ThrottlingData
+		m.add("container_cpu_cfs_periods_total", throttling.Periods)
+		m.add("container_cpu_cfs_throttled_periods_total", throttling.ThrottledPeriods)
+		m.add("container_cpu_cfs_throttled_seconds_total", seconds(throttling.ThrottledTime))
 	}
 	if u.hasMem {
 		m.memory(u)
 	}
-	m.add("container_threads", u.PidsStats.Current)
-	m.add("container_threads_max", u.PidsStats.Limit)
+	if u.hasPids {
+		m.add("container_threads", u.PidsStats.Current)
+		m.add("container_threads_max", u.PidsStats.Limit)
+	}
 	m.io(u)
 	for size, h := range u.HugetlbStats {
 		m.add("container_hugetlb_usage_bytes", h.Usage, size)

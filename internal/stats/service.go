@@ -64,7 +64,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error {
 		t := time.NewTicker(layerTick)
 		defer t.Stop()
-		return s.layers.run(ctx, t.C, s.runningLayers)
+		return s.layers.run(ctx, t.C, s.allLayers)
 	})
 	g.Go(func() error {
 		t := time.NewTicker(cpuTick)
@@ -93,12 +93,23 @@ func ready() *runtimeapi.PodSandboxFilter {
 	}
 }
 
-func (s *Service) runningLayers() []layer {
-	var list []layer
-	for _, c := range s.containers(running()) {
-		list = append(list, c.layer())
+// allLayers are the layers of all containers.
+func (s *Service) allLayers() (running, others []layer) {
+	return layersOf(s.containers(nil))
+}
+
+// layersOf are the layers of containers that run, and of others.
+func layersOf(list []container) (running, others []layer) {
+	for _, c := range list {
+		switch {
+		case c.target.Snapshotter == "": // there is no target
+		case c.item.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING:
+			running = append(running, c.layer())
+		default:
+			others = append(others, c.layer())
+		}
 	}
-	return list
+	return running, others
 }
 
 // sampleCPU samples the CPU time of everything that runs and that nobody asked for lately, and
@@ -255,13 +266,8 @@ func (s *Service) ListContainerStats(ctx context.Context, f *runtimeapi.Containe
 
 // measure measures containers. A container that ended meanwhile has no usage.
 func (s *Service) measure(ctx context.Context, list []container) ([]*runtimeapi.ContainerStats, error) {
-	var wanted []layer
-	for _, c := range list {
-		if c.target.Snapshotter != "" {
-			wanted = append(wanted, c.layer())
-		}
-	}
-	used := s.layers.of(ctx, wanted)
+	layers, others := layersOf(list)
+	used := s.layers.of(ctx, layers, others)
 	fs := s.layers.filesystem()
 	out := make([]*runtimeapi.ContainerStats, 0, len(list))
 	for _, c := range list {

@@ -284,6 +284,82 @@ func TestALayerThatHangsDelaysNothing(t *testing.T) {
 	})
 }
 
+// A container that has ended was asked for, and each call waited for a sample that was never taken;
+// the one that had been taken was forgotten. PROPERTIES 30.
+func TestTheLastSampleOfALayerIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, true)
+		n.pod("p1", "k8s.io", "")
+		samples := map[string]int{}
+		n.measure = func(_ context.Context, key string) (uint64, uint64, error) {
+			samples[key]++
+			return 4096, 3, nil
+		}
+		n.container("p1", "c1", "k8s.io", 1)
+		s := start(t, n)
+		n.exit("c1", "k8s.io/c1")
+		n.container("p1", "early", "k8s.io", 1) // it ends before it is sampled
+		n.exit("early", "k8s.io/early")
+		time.Sleep(time.Hour)
+		for range 2 {
+			for id, want := range map[string]uint64{"c1": 4096, "early": 0} {
+				began := time.Now()
+				st, err := s.ContainerStats(t.Context(), id)
+				if err != nil || time.Since(began) > 0 || st.GetWritableLayer().GetUsedBytes().GetValue() != want {
+					t.Errorf("%s: %v after %v: %v", id, st, time.Since(began), err)
+				}
+			}
+		}
+		if samples["c1"] != 1 || samples["early"] != 0 {
+			t.Errorf("the layers of containers that do not run are measured: %v", samples)
+		}
+		n.forgetContainers()
+		time.Sleep(layerTick + time.Second)
+		s.layers.mu.Lock()
+		defer s.layers.mu.Unlock()
+		if len(s.layers.known) > 0 {
+			t.Errorf("samples of containers that are gone are kept: %v", s.layers.known)
+		}
+	})
+}
+
+// On cgroup v1 each controller has a directory of its own, and runc removes one after the other: the
+// threads of a container that was ending were reported as zero. PROPERTIES 30.
+func TestThreadsThatCannotBeCountedAreLeftOut(t *testing.T) {
+	for controller, without := range map[string][]string{
+		"pids": {"container_threads", "container_threads_max"},
+		"cpu":  {"container_cpu_cfs_periods_total", "container_cpu_cfs_throttled_periods_total", "container_cpu_cfs_throttled_seconds_total"},
+	} {
+		t.Run(controller, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, false)
+				n.pod("p1", "k8s.io", "")
+				n.container("p1", "c1", "k8s.io", 1)
+				if err := os.RemoveAll(filepath.Join(n.mount, controller, "k8s.io/c1")); err != nil {
+					t.Fatal(err)
+				}
+				s := start(t, n)
+				pods, err := s.ListPodSandboxMetrics(t.Context())
+				if err != nil || len(pods) != 1 || len(pods[0].GetContainerMetrics()) != 1 {
+					t.Fatalf("%v %v", pods, err)
+				}
+				has := map[string]bool{}
+				for _, m := range pods[0].GetContainerMetrics()[0].GetMetrics() {
+					has[m.GetName()] = true
+				}
+				for _, name := range without {
+					if has[name] {
+						t.Errorf("%s is reported without the cgroup", name)
+					}
+				}
+				if !has["container_cpu_usage_seconds_total"] || !has["container_memory_rss"] {
+					t.Errorf("got %v", has)
+				}
+			})
+		})
+	}
+}
+
 func sum(all []time.Duration) (total time.Duration) {
 	for _, d := range all {
 		total += d
@@ -300,6 +376,7 @@ func TestWhatEndedIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.exit("c1", "k8s.io/c1")
+		n.forgetContainers()
 		n.forgetPods()
 		time.Sleep(cpuTick + layerTick)
 		synctest.Wait()

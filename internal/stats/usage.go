@@ -76,10 +76,12 @@ func (g group) name() string {
 // usage is what was read from a cgroup at one instant.
 type usage struct {
 	*cgroups.Stats
-	v2     bool
-	at     time.Time
-	hasCPU bool
-	hasMem bool
+	v2      bool
+	at      time.Time
+	hasCPU  bool
+	hasCFS  bool // the periods of the quota
+	hasMem  bool
+	hasPids bool
 }
 
 // read reads the counters of the group. It returns errdefs.ErrNotFound if the group is gone, also
@@ -98,10 +100,17 @@ func (g group) read(what cgroups.Controller) (*usage, error) {
 	}
 	// On cgroup v1 each controller has a directory of its own, and the runtime removes them one
 	// after the other. An absent one reads as zeros.
-	_, err = os.Stat(filepath.Join(g.path("cpuacct"), map[bool]string{true: "cpu.stat", false: "cpuacct.usage"}[g.v2]))
-	u.hasCPU = err == nil && what&cgroups.CPU != 0
+	u.hasCPU = what&cgroups.CPU != 0 && g.has("cpuacct", map[bool]string{true: "cpu.stat", false: "cpuacct.usage"}[g.v2])
+	u.hasCFS = u.hasCPU && g.has("cpu", "cpu.stat")
+	u.hasPids = what&cgroups.Pids != 0 && g.has("pids", "pids.current")
 	u.hasMem = len(stats.MemoryStats.Stats) > 0
 	return u, nil
+}
+
+// has reports whether a controller has a file for the group.
+func (g group) has(controller, file string) bool {
+	_, err := os.Stat(filepath.Join(g.path(controller), file))
+	return err == nil
 }
 
 func (g group) stats(what cgroups.Controller) (*cgroups.Stats, error) {

@@ -101,7 +101,7 @@ func (w *world) target(id string) (pod.Target, error) {
 		return pod.Target{ID: "p1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
 	case "c1":
 	default:
-		return pod.Target{}, errdefs.ErrNotFound
+		return pod.Target{}, fmt.Errorf("container or sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
 	return pod.Target{ID: "c1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
 }

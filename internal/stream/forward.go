@@ -78,6 +78,8 @@ func (s *Service) forward(ctx context.Context, id string, port int32, stream io.
 func (s *Service) sandbox(id string) (pod.Target, error) {
 	t, err := s.cfg.Target(id)
 	switch {
+	case errdefs.IsNotFound(err):
+		return t, fmt.Errorf("sandbox %q: %w", id, errdefs.ErrNotFound)
 	case err != nil:
 		return t, err
 	case t.ID != t.PodID:

@@ -180,6 +180,26 @@ func TestAURLIsGoodOnce(t *testing.T) {
 	}
 }
 
+// An unknown container was called a sandbox, since it was looked for among the sandboxes last.
+func TestWhatIsNotFoundIsCalledWhatItWasAskedAs(t *testing.T) {
+	w := newWorld(t)
+	s := NewServer(ServerConfig{Address: "127.0.0.1:0"}, w.service)
+	_, execSync := w.service.ExecSync(t.Context(), "x", []string{"ls"}, 0)
+	_, exec := s.Exec(&runtimeapi.ExecRequest{ContainerId: "x", Cmd: []string{"cat"}, Stdout: true})
+	_, attach := s.Attach(&runtimeapi.AttachRequest{ContainerId: "x", Stdout: true})
+	_, forward := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "x"})
+	for err, want := range map[error]string{
+		execSync: `container "x": not found`,
+		exec:     `container "x": not found`,
+		attach:   `container "x": not found`,
+		forward:  `sandbox "x": not found`,
+	} {
+		if !errdefs.IsNotFound(err) || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), " or ") {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
 func TestRequestsThatCannotBeAreRefusedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	s := NewServer(ServerConfig{Address: "127.0.0.1:0"}, w.service)

@@ -192,6 +192,8 @@ func (s *Service) checkIdleLocked() {
 func (s *Service) container(id string) (pod.Target, error) {
 	t, err := s.cfg.Target(id)
 	switch {
+	case errdefs.IsNotFound(err):
+		return t, fmt.Errorf("container %q: %w", id, errdefs.ErrNotFound)
 	case err != nil:
 		return t, err
 	case t.ID == t.PodID:

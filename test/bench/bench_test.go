@@ -15,6 +15,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/encoding"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func TestPercentileIsTheSmallestSampleThatCoversTheShare(t *testing.T) {
@@ -195,6 +198,46 @@ func TestResultsSurviveTheFile(t *testing.T) {
 	b, _ := os.ReadFile(path)
 	if lines := bytes.Count(b, []byte("\n")); lines > 150 {
 		t.Errorf("%d lines: samples are not one line each", lines)
+	}
+}
+
+// A client that does not decode the answer still knows whether it is complete.
+func TestItemsOfAnAnswerAreCountedWithoutDecoding(t *testing.T) {
+	list := &runtimeapi.ListContainersResponse{}
+	for i := range 1500 {
+		list.Containers = append(list.Containers, &runtimeapi.Container{Id: strings.Repeat("c", i%200)})
+	}
+	sent, err := encoding.GetCodecV2("proto").Marshal(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r received
+	if err := (undecoded{}).Unmarshal(sent, &r); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.items(); got != 1500 || err != nil {
+		t.Errorf("%d items, %v; want 1500", got, err)
+	}
+	if _, err := r[:len(r)-1].items(); err == nil {
+		t.Error("half an item counts as one")
+	}
+	if got, err := received(nil).items(); got != 0 || err != nil {
+		t.Errorf("an empty answer: %d items, %v", got, err)
+	}
+}
+
+func TestProcessorTimeOfAProcessGrows(t *testing.T) {
+	before, err := processorTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for after := before; after == before; {
+		if after, err = processorTime(os.Getpid()); err != nil || after < before {
+			t.Fatalf("from %s to %s: %v", before, after, err)
+		}
+	}
+	if _, err := processorTime(1 << 22); err == nil { // PID_MAX_LIMIT: the kernel gives no process this ID
+		t.Error("a process that does not exist has used processor time")
 	}
 }
 

@@ -39,6 +39,7 @@ func (b *bench) round() []step {
 			}
 			return n.wholeLives(ctx, s.Lives, rec)
 		}, false},
+		{"exec", func(ctx context.Context, n *node, rec record) error { return n.execs(ctx, s.Execs, rec) }, false},
 		{"exits, polled", func(ctx context.Context, n *node, rec record) error {
 			return n.polledExits(ctx, s.Kills, killToExited, rec)
 		}, false},
@@ -57,6 +58,10 @@ func (b *bench) stuck() []step {
 	return []step{{"exits, stuck", func(ctx context.Context, n *node, rec record) error {
 		return n.stuckExits(ctx, b.sizes.Watched, b.sizes.Wedged, b.sizes.Others, rec)
 	}, false}}
+}
+
+func (b *bench) crowd() []step {
+	return []step{{"a full node", func(ctx context.Context, n *node, rec record) error { return n.crowd(ctx, b.sizes, rec) }, false}}
 }
 
 // run measures everything. The daemons take turns in going first.
@@ -78,6 +83,12 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	for _, k := range order {
 		if err := b.with(ctx, k, "stuck deletes", b.stuck()); err != nil {
+			return err
+		}
+	}
+	slices.Reverse(order)
+	for _, k := range order {
+		if err := b.with(ctx, k, "full node", b.crowd()); err != nil {
 			return err
 		}
 	}

@@ -23,11 +23,15 @@ const (
 	runPodsAtOnce   = "run_pods_at_once"
 	wholeLife       = "whole_life"
 	listContainers  = "list_containers"
+	execSync        = "exec_sync"
+	listCrowd       = "list_crowd"
+	listStats       = "list_stats"
 	restart         = "restart"
 	memory0         = "memory_0_pods"
 	memory50        = "memory_50_pods"
 	shims50         = "shims_50_pods"
 	rss             = "_rss" // a suffix: resident instead of proportional set size
+	cpu             = "_cpu" // a suffix: processor time of the daemon instead of time
 )
 
 // record adds a sample, in milliseconds or MiB.
@@ -60,6 +64,11 @@ func metrics(s sizes) []metric {
 		{wholeLife, "all of these, without a pause", operations, "ms"},
 		{updateContainer, "UpdateContainerResources, while it runs", operations, "ms"},
 		{listContainers, "ListContainers, " + num(s.Pods*s.PerPod) + " containers", operations, "ms"},
+		{listCrowd, "ListContainers, " + num(s.Crowd) + " containers", operations, "ms"},
+		{listCrowd + cpu, "processor time of ListContainers, " + num(s.Crowd), operations, "ms"},
+		{listStats, "ListContainerStats, " + num(s.Running) + " running", operations, "ms"},
+		{listStats + cpu, "processor time of ListContainerStats", operations, "ms"},
+		{execSync, "ExecSync of true", operations, "ms"},
 		{runPodsAtOnce, num(s.AtOnce) + " RunPodSandbox at once, all", operations, "ms"},
 		{restart, "kill -9 and start to ready, " + num(s.Total) + " pods", operations, "ms"},
 		{memory0, "daemon, no pod (PSS)", memory, "MiB"},

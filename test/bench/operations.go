@@ -111,6 +111,31 @@ func (n *node) says(ctx context.Context, path, word string) error {
 	return fmt.Errorf("log %s does not say %q", path, word)
 }
 
+// execs measures ExecSync in one container, count times, with a pause after each call.
+func (n *node) execs(ctx context.Context, count int, rec record) error {
+	pods, err := n.pods(ctx, 1, "")
+	if err != nil {
+		return err
+	}
+	v, err := n.victim(ctx, pods[0], "c")
+	if err != nil {
+		return err
+	}
+	for range count {
+		time.Sleep(idlePause)
+		began := time.Now()
+		resp, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: v.id, Cmd: []string{"true"}, Timeout: 10})
+		if err != nil {
+			return fmt.Errorf("exec in container %s: %w", v.id, err)
+		}
+		rec(execSync, ms(time.Since(began)))
+		if resp.GetExitCode() != 0 {
+			return fmt.Errorf("exec in container %s: true ends with code %d", v.id, resp.GetExitCode())
+		}
+	}
+	return nil
+}
+
 // fill creates containers in new pods and starts none of them. It returns their IDs by pod.
 func (n *node) fill(ctx context.Context, podCount, containers int) (map[string][]string, error) {
 	pods, err := n.pods(ctx, podCount, "")

@@ -19,7 +19,7 @@ type verdict struct {
 // notSlower are the operations that may not be slower than containerd's. Their medians are
 // compared: the 99th percentile of some dozens of calls is the slowest call, which says more about
 // the machine than about the daemon.
-var notSlower = []string{runPod, createContainer, startContainer, stopContainer, removeContainer, stopPod, removePod, wholeLife, listContainers, runPodsAtOnce, restart}
+var notSlower = []string{runPod, createContainer, startContainer, stopContainer, removeContainer, stopPod, removePod, wholeLife, listContainers, listStats, execSync, runPodsAtOnce, restart}
 
 // verdicts compares the samples with the thresholds. A threshold without samples is not reached.
 func verdicts(r *results) []verdict {
@@ -33,6 +33,7 @@ func verdicts(r *results) []verdict {
 		{"kill to EXITED: p99 under 10 ms, on an idle machine", fmt.Sprintf("%s, load %.2f before the run", value(p99, "ms", 0), r.Load[0]), p99 < 10},
 		atMost(r, stuckOwn, "kill to EXITED while its delete hangs: slowest at most a hundredth of containerd's slowest", 100, 1./100),
 		atMost(r, runPod, "RunPodSandbox: p50 at most 0.7 of containerd's", 50, 0.7),
+		atMost(r, listCrowd, titles[listCrowd]+": p50 at most a third of containerd's", 50, 1./3),
 		atMost(r, memory50, "memory of the daemon at "+num(r.Sizes.Total)+" pods: p50 no more than containerd's", 50, 1),
 	}
 	for _, m := range notSlower {

@@ -18,6 +18,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/client"
 	"berth/test/node"
 )
 
@@ -64,7 +65,7 @@ func TestAGibibyteThroughExecArrivesWhole(t *testing.T) {
 	cfg := n.PodConfig()
 	c, want, length := bulk(t, n, "sleep", "1000")
 	id := n.Run(n.Pod(cfg), cfg, c)
-	conn := dialSPDY(t, execURL(t, n, &runtimeapi.ExecRequest{
+	conn := client.SPDY(t, execURL(t, n, &runtimeapi.ExecRequest{
 		ContainerId: id,
 		Cmd:         []string{"sh", "-c", bulkScript},
 		Stdout:      true,

@@ -19,6 +19,8 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/client"
@@ -172,8 +174,25 @@ func TestAScriptUsesTheCommands(t *testing.T) {
 type plugin struct {
 	stub stub.Stub
 
-	mu  sync.Mutex
-	got []string
+	mu    sync.Mutex
+	got   []string
+	evict string // the container that it evicts with its next UpdateContainers
+}
+
+// call makes a call of the plug-in, and adds the eviction, which the library for plug-ins lacks.
+func (p *plugin) call(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
+	p.mu.Lock()
+	id := p.evict
+	p.mu.Unlock()
+	if req.Method == "UpdateContainers" && id != "" {
+		evict := &api.UpdateContainersRequest{Evict: []*api.ContainerEviction{{ContainerId: id, Reason: "a test"}}}
+		b, err := proto.Marshal(evict)
+		if err != nil {
+			return err
+		}
+		req.Payload = b
+	}
+	return invoke(ctx, req, resp)
 }
 
 func (p *plugin) note(what, name string) {
@@ -243,7 +262,8 @@ func shares(n *node.Node, id string) int64 {
 func connectPlugin(t *testing.T, n *node.Node) *plugin {
 	t.Helper()
 	p := &plugin{}
-	st, err := stub.New(p, stub.WithPluginName("e2e"), stub.WithPluginIdx("10"), stub.WithSocketPath(n.Dir+"/nri/s"), stub.WithOnClose(func() {}))
+	st, err := stub.New(p, stub.WithPluginName("e2e"), stub.WithPluginIdx("10"), stub.WithSocketPath(n.Dir+"/nri/s"), stub.WithOnClose(func() {}),
+		stub.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(p.call)}, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,6 +307,15 @@ func TestAnNRIPluginTakesPart(t *testing.T) {
 	if err != nil || !p.has("update long 200")() || shares(n, long) != 300 {
 		t.Errorf("the plug-in adjusts an update: %d shares, %v", shares(n, long), err)
 	}
+	evicted := n.Run(pod, cfg, node.ContainerConfig("evicted", "sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done"))
+	n.Until("it handles the signal", func() bool { return strings.Contains(n.Log(evicted), "ready") })
+	p.mu.Lock()
+	p.evict = evicted
+	p.mu.Unlock()
+	if failed, err := p.stub.UpdateContainers(nil); err != nil || len(failed) > 0 {
+		t.Errorf("the plug-in evicts a container: failed %v, %v", failed, err)
+	}
+	node.ExpectExit(t, n.Ended(evicted), 3, "Error")
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: long}); err != nil {
 		t.Error(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 
 	"golang.org/x/net/websocket"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/streaming/pkg/httpstream"
-	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"berth/test/client"
 	"berth/test/node"
@@ -263,14 +260,14 @@ func TestPortForwardReachesThePodsLoopback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := dialSPDY(t, resp.GetUrl(), "portforward.k8s.io")
+	conn := client.PortForward(t, resp.GetUrl())
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
 			port := []string{"8004", "8006"}[i%2]
 			want := "hello " + []string{"127.0.0.1:8004", "[::1]:8006"}[i%2]
 			for end := time.Now().Add(10 * time.Second); ; { // until the server in the pod listens
-				got, refused := talk(t, conn, port, fmt.Sprint(i, "-", time.Now().UnixNano()), "GET /f HTTP/1.0\r\n\r\n")
+				got, refused := client.Talk(t, conn, port, fmt.Sprint(i, "-", time.Now().UnixNano()), "GET /f HTTP/1.0\r\n\r\n")
 				if strings.HasSuffix(got, want) {
 					return
 				}
@@ -283,56 +280,9 @@ func TestPortForwardReachesThePodsLoopback(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if _, refused := talk(t, conn, "9", "closed", ""); !strings.Contains(refused, "refused") {
+	if _, refused := client.Talk(t, conn, "9", "closed", ""); !strings.Contains(refused, "refused") {
 		t.Errorf("a closed port: got %q", refused)
 	}
-}
-
-func dialSPDY(t *testing.T, url, protocol string) httpstream.Connection {
-	t.Helper()
-	rt, err := spdy.NewRoundTripper(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Add(httpstream.HeaderProtocolVersion, protocol)
-	resp, err := (&http.Client{Transport: rt}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	conn, err := rt.NewConnection(resp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// talk says something to a port, and returns the answer or why there is none.
-func talk(t *testing.T, conn httpstream.Connection, port, request, text string) (answer, refused string) {
-	headers := func(kind string) http.Header {
-		return http.Header{"Streamtype": {kind}, "Port": {port}, "Requestid": {request}}
-	}
-	errs, err := conn.CreateStream(headers("error"))
-	if err != nil {
-		t.Error(err)
-		return "", ""
-	}
-	_ = errs.Close()
-	data, err := conn.CreateStream(headers("data"))
-	if err != nil {
-		t.Error(err)
-		return "", ""
-	}
-	_, _ = io.WriteString(data, text)
-	_ = data.Close()
-	b, _ := io.ReadAll(data)
-	e, _ := io.ReadAll(errs)
-	return string(b), string(e)
 }
 
 // mentioned reports whether a process on the node has the text in its arguments.

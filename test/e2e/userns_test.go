@@ -115,6 +115,10 @@ func TestAPodHasAUserNamespaceOnTheHostsNetwork(t *testing.T) {
 	cfg.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = mapped()
 	pod := n.Pod(cfg)
+	n.Until("it is advertised", func() bool {
+		st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{})
+		return err == nil && st.GetFeatures().GetUserNamespacesHostNetwork()
+	})
 	c := inUserns(node.ContainerConfig("c", "sh", "-c",
 		"ls /sys/class/net | grep -c lo; grep -c ' /sys sysfs ro' /proc/mounts; tr -s ' ' </proc/self/uid_map"), cfg)
 	id := n.Run(pod, cfg, c)

@@ -171,6 +171,17 @@ func (c cgroups) OOMKills(dir string) (n uint64, err error) {
 	return n, err
 }
 
+// OOMKillsBelow counts for the groups of all processes, as if they were those of one pod.
+func (c cgroups) OOMKillsBelow(dir string) (n uint64, err error) {
+	err = c.w.read(context.Background(), c.l, "oom-below", dir, func() error {
+		for _, p := range c.w.procs {
+			n += p.OOM
+		}
+		return nil
+	})
+	return n, err
+}
+
 func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
 }

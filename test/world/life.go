@@ -123,6 +123,7 @@ func (w *World) Config() pod.Config {
 	for _, h := range []pod.Handler{
 		{Name: "runc", Type: "runc", HostProcess: true},
 		{Name: "vm", Type: "vm"},
+		{Name: "scopes", Type: "runc", HostProcess: true, SystemdCgroup: true},
 		{Name: "imaged", Type: "runc", HostProcess: true, SandboxImage: Remote},
 		{Name: "shim", Type: "shim", HostProcess: true, Sandboxer: "shim"},
 		{Name: "vmm", Type: "vm", Sandboxer: "vmm"},

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// PROPERTIES 17 and 27: CRI waits for the plug-ins that berth starts, and not for ever.
+func TestAPluginThatHangsDoesNotKeepBerthFromServing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registered, hanging := make(chan struct{}), make(chan struct{})
+		time.AfterFunc(time.Second, func() { close(registered) })
+		ended, end := context.WithCancel(t.Context())
+		end()
+		for _, tt := range []struct {
+			ctx     context.Context
+			started chan struct{}
+			want    time.Duration
+			warned  int
+		}{
+			{t.Context(), registered, time.Second, 0},
+			{t.Context(), hanging, pluginsTimeout, 1},
+			{ended, hanging, 0, 0},
+		} {
+			var w warnings
+			began := time.Now()
+			awaitPlugins(tt.ctx, tt.started, w.log())
+			if got := time.Since(began); got != tt.want || len(w.errs) != tt.warned {
+				t.Errorf("it waited %v, want %v, and warned: %v", got, tt.want, w.errs)
+			}
+		}
+	})
+}

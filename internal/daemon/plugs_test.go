@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"berth/internal/config"
+	"berth/internal/embed"
+)
+
+// A handler whose shim is named by its path had another runc, in another directory, than the one
+// that berth brings along, and lost the output that was written while berth was away.
+func TestAHandlerOfRuncsShimGetsWhatBerthBringsAlong(t *testing.T) {
+	libexec := t.TempDir()
+	logger := filepath.Join(libexec, "berth-logger")
+	if err := os.WriteFile(logger, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{libexec: libexec, embedded: &embed.Server{}}
+	d.cfg.State = "/state"
+	d.cfg.Runtimes = map[string]config.Runtime{
+		"runc": {Type: "io.containerd.runc.v2"},
+		"path": {Type: "/opt/bin/containerd-shim-runc-v2"},
+		"own":  {Type: "/opt/bin/containerd-shim-runc-v2", Binary: "/opt/bin/crun", Root: "/run/crun"},
+		"vm":   {Type: "io.containerd.kata.v2"},
+	}
+	handlers, err := d.makeHandlers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runc := filepath.Join(libexec, "runc")
+	for name, want := range map[string][3]string{
+		"runc": {runc, "/state/runc", logger},
+		"path": {runc, "/state/runc", logger},
+		"own":  {"/opt/bin/crun", "/run/crun", logger},
+		"vm":   {},
+	} {
+		h := handlers[name]
+		if got := [3]string{h.Binary, h.Root, h.Logger}; got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}

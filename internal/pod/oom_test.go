@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/containerd/errdefs"
+
+	"berth/test/world"
+)
+
+// podInSlice runs a pod whose containers are in systemd's scopes, in a slice of the pod.
+func (b *bubble) podInSlice() string {
+	b.t.Helper()
+	cfg := config("p1")
+	cfg.Linux.CgroupParent = "/kubepods.slice/kubepods-pod1.slice"
+	id, err := b.RunPodSandbox(b.t.Context(), cfg, "scopes")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return id
+}
+
+// vanish takes the group of a container away, as systemd does once a scope is empty, and kills the
+// container.
+func (b *bubble) vanish(id string) {
+	b.t.Helper()
+	b.Refuse("oom", world.CgroupOf(id), errdefs.ErrNotFound)
+	b.exit(id, 137)
+	synctest.Wait()
+}
+
+// PROPERTIES 10: systemd removes the group of a scope before anybody read its counter, and the shim
+// has not read it either. The pod's group counted, and what other containers of the pod counted is
+// not taken for this one's.
+func TestAnOOMKillInAScopeThatVanishedIsThePodsToTell(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.podInSlice()
+		earlier, child := b.run(p, "earlier"), b.run(p, "child")
+		b.OOM(earlier) // before the others run
+		b.OOM(child)   // it goes on, since it was not its init
+		killed, plain := b.run(p, "killed"), b.run(p, "plain")
+		b.OOM(child)
+		b.OOM(killed)
+		b.vanish(killed)
+		b.vanish(plain)
+		b.vanish(earlier)
+		b.expect(killed, exited, 137, "OOMKilled")
+		b.expect(plain, exited, 137, "Error")
+		b.expect(earlier, exited, 137, "OOMKilled")
+		b.expect(child, running, 0, "")
+		again := b.run(p, "again")
+		b.vanish(again)
+		b.expect(again, exited, 137, "Error")
+	})
+}
+
+// The next berth knows what the pod's group had counted before the container ran.
+func TestAnOOMKillInAScopeWhileBerthWasAwayIsThePodsToTell(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.podInSlice()
+		before := b.run(p, "before")
+		b.OOM(before)
+		b.vanish(before)
+		killed, plain := b.run(p, "killed"), b.run(p, "plain")
+		records := b.kill()
+		b.OOM(killed)
+		b.vanish(killed)
+		b = restart(t, b.World, records)
+		b.vanish(plain)
+		b.expect(before, exited, 137, "OOMKilled")
+		b.expect(killed, exited, 137, "OOMKilled")
+		b.expect(plain, exited, 137, "Error")
+	})
+}
+
+// A group that pods share says nothing about one of them, and where the group of a process does not
+// vanish nobody asks for another.
+func TestASharedGroupIsNotAskedForOOMKills(t *testing.T) {
+	for _, handler := range []string{"runc", "scopes"} {
+		t.Run(handler, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.pod("p1", handler)
+				other, plain := b.run(p, "other"), b.run(p, "plain")
+				b.OOM(other)
+				b.vanish(other)
+				b.vanish(plain)
+				b.expect(other, exited, 137, "Error")
+				b.expect(plain, exited, 137, "Error")
+			})
+		})
+	}
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// slow has systemd wait before it starts berth again, so that what a test does meanwhile is done
+// before berth is back.
+const slow = "[Service]\nRestartSec=8\n"
+
+// The unit is active once CRI is served and not before, so that nothing that is ordered after it
+// finds berth missing. Its log is in the journal.
+func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
+	h := start(t, "", "")
+	h.systemctl("stop", "berth")
+	h.systemctl("enable", "--now", "berth")
+	if out := h.run("/usr/local/bin/berth", "status"); !strings.Contains(out, "RuntimeReady  true") {
+		t.Errorf("berth status: %s", out)
+	}
+	for name, want := range map[string]string{
+		"Type":                   "notify",
+		"ActiveState":            "active",
+		"SubState":               "running",
+		"UnitFileState":          "enabled",
+		"Result":                 "success",
+		"NRestarts":              "0",
+		"FileDescriptorStoreMax": "4096",
+	} {
+		if got := h.property("berth", name); got != want {
+			t.Errorf("%s of berth.service is %q, not %q", name, got, want)
+		}
+	}
+	if log := h.run("journalctl", "--no-pager", "-b", "-u", "berth", "-o", "cat"); !strings.Contains(log, "berth is ready on "+socket) {
+		t.Errorf("the journal has no line that berth is ready:\n%s", log)
+	}
+	h.stored(1) // the CRI socket
+	h.systemctl("disable", "berth")
+}
+
+// Pods go on while systemd restarts berth, and after kill -9 of it. Calls made meanwhile wait, and
+// the code of what ended meanwhile is exact. systemd keeps a descriptor for each process.
+//
+// PROPERTIES 4 and 5.
+func TestPodsOutliveRestartsAndKills(t *testing.T) {
+	h := start(t, "", slow)
+	_, runs := h.Sh("sleep 10000")
+	runsPid := h.Pid(runs)
+	for _, name := range []string{"restart", "kill -9"} {
+		pod, ends := h.waits()
+		pid, before := h.Pid(ends), h.number("berth", "MainPID")
+		h.stored(5) // the CRI socket, two sandboxes and two containers
+		down, calls := make(chan struct{}), sync.WaitGroup{}
+		calls.Go(func() {
+			<-down
+			if err := h.call(); err != nil {
+				t.Errorf("a call made after %s: %v", name, err)
+			}
+		})
+		if name == "restart" {
+			// A container ends at some instant of the restart; calls are made all the time.
+			stop := make(chan struct{})
+			calls.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if err := h.call(); err != nil {
+						t.Errorf("a call made during a restart: %v", err)
+					}
+				}
+			})
+			close(down)
+			restarted := make(chan struct{})
+			go func() { defer close(restarted); h.systemctl("restart", "berth") }()
+			h.end(pid, syscall.SIGTERM)
+			<-restarted
+			close(stop)
+		} else {
+			if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			h.until("systemd has noticed", func() bool { return h.property("berth", "SubState") == "auto-restart" })
+			close(down)
+			h.stored(5)
+			h.end(pid, syscall.SIGTERM)
+			if state := h.property("berth", "SubState"); state != "auto-restart" {
+				t.Errorf("berth was to be away, and its unit is %s", state)
+			}
+		}
+		calls.Wait()
+		if h.number("berth", "MainPID") == before {
+			t.Errorf("%s: it is the same berth", name)
+		}
+		node.ExpectExit(t, h.Ended(ends), 42, "Error")
+		h.expectRunning(runs, runsPid)
+		h.stored(4)
+		if _, err := h.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Fatal(err)
+		}
+		h.stored(3)
+	}
+}
+
+// A stop of the unit leaves pods running, and the next start finds them. The shim has the code of
+// what ended meanwhile, and a stopped unit has no descriptors.
+func TestAStopLeavesPodsRunning(t *testing.T) {
+	h := start(t, "", "")
+	pod, runs := h.Sh("sleep 10000")
+	_, ends := h.waits()
+	runsPid, endsPid := h.Pid(runs), h.Pid(ends)
+	h.systemctl("stop", "berth")
+	if state := h.property("berth", "ActiveState") + " " + h.property("berth", "Result"); state != "inactive success" {
+		t.Errorf("the stopped unit is %s", state)
+	}
+	h.end(endsPid, syscall.SIGTERM)
+	if !lives(runsPid) {
+		t.Error("a container was ended with the unit")
+	}
+	h.systemctl("start", "berth")
+	node.ExpectExit(t, h.Ended(ends), 42, "Error")
+	h.expectRunning(runs, runsPid)
+	if st, err := h.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod}); err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+		t.Errorf("%v %v", st, err)
+	}
+	h.stored(4)
+}
+
+// PROPERTIES 5: berth and the shim are both killed, and the container ends with 42 while berth is
+// away. systemd, as process 1, reaps it. A kernel from 6.15 on tells the next berth the code by the
+// descriptor that systemd kept. An older one tells that the process ended, and the code is unknown,
+// not made up.
+func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
+	h := start(t, "", slow)
+	_, id := h.waits()
+	pid := h.Pid(id)
+	shim := h.parent(pid)
+	h.stored(3)
+	exact := h.Exact()
+	if err := syscall.Kill(h.number("berth", "MainPID"), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	h.until("systemd has noticed", func() bool { return h.property("berth", "SubState") == "auto-restart" })
+	h.end(shim, syscall.SIGKILL)
+	h.end(pid, syscall.SIGTERM)
+	if err := h.call(); err != nil {
+		t.Fatal(err)
+	}
+	if exact {
+		node.ExpectExit(t, h.Ended(id), 42, "Error")
+	} else {
+		node.ExpectExit(t, h.Ended(id), 255, "Unknown")
+	}
+}
+
+// With berth.socket, the first call starts berth, a call that is made while berth is stopped starts
+// it again, and no call fails while it is restarted.
+func TestTheSocketUnitStartsBerth(t *testing.T) {
+	h := start(t, "", "")
+	_, runs := h.Sh("sleep 10000")
+	pid := h.Pid(runs)
+	h.systemctl("stop", "berth")
+	h.systemctl("enable", "--now", "berth.socket")
+	if state := h.property("berth", "ActiveState"); state != "inactive" {
+		t.Errorf("berth is %s before anybody called", state)
+	}
+	for _, away := range []func(){
+		func() {},
+		func() { h.systemctl("stop", "berth.service") },
+		func() { h.end(h.number("berth", "MainPID"), syscall.SIGKILL) },
+	} {
+		away()
+		if err := h.call(); err != nil {
+			t.Errorf("the call that starts berth: %v", err)
+		}
+		h.until("berth is active", func() bool { return h.property("berth", "ActiveState") == "active" })
+		h.expectRunning(runs, pid)
+	}
+	h.stored(2)
+	h.systemctl("disable", "--now", "berth.socket")
+	h.systemctl("restart", "berth.service") // which opens the socket itself again
+	h.expectRunning(runs, pid)
+}
+
+// A berth that cannot start is started again until it can: a node is of no use without it.
+func TestBerthIsStartedUntilItCan(t *testing.T) {
+	h := start(t, "", "")
+	h.systemctl("stop", "berth")
+	h.configure("no_such_setting = 1\n")
+	began := time.Now()
+	h.systemctl("--no-block", "start", "berth")
+	h.until("it was started seven times", func() bool { return h.number("berth", "NRestarts") >= 6 })
+	t.Logf("seven starts took %s", time.Since(began))
+	if log := h.run("journalctl", "--no-pager", "-b", "-u", "berth", "-o", "cat"); !strings.Contains(log, "no_such_setting") {
+		t.Errorf("the journal does not say why:\n%s", log)
+	}
+	h.configure("")
+	h.until("berth is active", func() bool { return h.property("berth", "ActiveState") == "active" })
+	if err := h.call(); err != nil {
+		t.Error(err)
+	}
+}
