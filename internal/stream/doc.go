@@ -38,6 +38,11 @@
 //   - The number of exec processes, in a container and altogether, is bounded. One process more is
 //     ErrResourceExhausted. A shim that does not answer costs no more than that, and some processes
 //     are left for each container whatever the others have.
+//   - Nothing is left of a client that vanishes or does not keep to the protocol: no connection, no
+//     stream and no goroutine. A connection is closed when its call has ended, and when the client
+//     has not opened its streams within 30 seconds.
+//   - A connection that is forwarded ends when the pod closes it, or when the client has closed its
+//     half and the pod has sent nothing for five minutes, which is an error.
 //
 // # Never
 //

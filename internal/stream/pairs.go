@@ -24,7 +24,7 @@ const maxPairs = 256
 // forwardCall is a port-forward that a client may ask for with its URL.
 type forwardCall struct {
 	ports    []int32       // of a WebSocket; over SPDY each connection names its own
-	patience time.Duration // how long the client may take for the second stream of a connection
+	patience time.Duration // see defaultPatience
 	run      func(ctx context.Context, port int32, stream io.ReadWriteCloser) error
 }
 

@@ -19,18 +19,14 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-const (
-	// maxSizeLength is how long the JSON of one size of a terminal may be.
-	maxSizeLength = 4096
-	// outcomeTimeout is how long a client may take to read how a call has ended.
-	outcomeTimeout = 30 * time.Second
-)
+// maxSizeLength is how long the JSON of one size of a terminal may be.
+const maxSizeLength = 4096
 
 // remoteCall is an exec or attach that a client may ask for with its URL.
 type remoteCall struct {
 	streams  streams // that the client wants
 	terminal bool
-	patience time.Duration // how long the client may take to open its streams
+	patience time.Duration // see defaultPatience
 	run      func(ctx context.Context, c client) error
 }
 
@@ -60,10 +56,11 @@ func (c remoteCall) serve(w http.ResponseWriter, req *http.Request) {
 		r.client.resize = readSizes(ctx, r.sizes)
 	}
 	err := c.run(ctx, r.client)
-	if own, ok := req.Context().Value(connKey{}).(*conn); ok {
-		_ = own.SetWriteDeadline(time.Now().Add(outcomeTimeout)) // the client perhaps does not read
+	if own, ok := req.Context().Value(connKey{}).(*conn); ok { // the client perhaps does not read
+		defer time.AfterFunc(c.patience, func() { _ = own.Close() }).Stop()
 	}
 	r.report(err)
+	r.close()
 }
 
 // overSPDY waits until the client has opened its streams. It returns nil if that cannot be, or takes

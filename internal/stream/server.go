@@ -25,8 +25,9 @@ const (
 	maxConnections = 1024
 	// headerTimeout is how long a client may take for its request.
 	headerTimeout = 10 * time.Second
-	// openTimeout is how long a client may take to open the streams of its call.
-	openTimeout = 30 * time.Second
+	// defaultPatience is how long a client may take to open the streams of its call, and in the end to
+	// read how the call has ended.
+	defaultPatience = 30 * time.Second
 	// idleTimeout ends a stream on which nothing comes or goes.
 	idleTimeout = 4 * time.Hour
 )
@@ -44,7 +45,7 @@ type ServerConfig struct {
 type Server struct {
 	cfg      ServerConfig
 	service  *Service
-	patience time.Duration // see openTimeout
+	patience time.Duration // see defaultPatience
 
 	mu struct {
 		sync.Mutex
@@ -57,7 +58,7 @@ type Server struct {
 
 // NewServer makes a server, which serves when it runs.
 func NewServer(cfg ServerConfig, service *Service) *Server {
-	s := &Server{cfg: cfg, service: service, patience: openTimeout}
+	s := &Server{cfg: cfg, service: service, patience: defaultPatience}
 	s.mu.err = errors.New("it does not run yet")
 	s.mu.conns = map[*conn]bool{}
 	return s

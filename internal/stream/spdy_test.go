@@ -4,6 +4,7 @@ package stream
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/net/websocket"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -150,6 +152,34 @@ func TestAClientThatDoesNotOpenItsStreamsIsHungUpOn(t *testing.T) {
 	}
 }
 
+// PROPERTIES 12: a client that does not read how its call has ended is hung up on.
+func TestAClientThatNeverReadsIsHungUpOn(t *testing.T) {
+	w := newWorld(t)
+	s := serve(t, w, nil)
+	endless := func() string {
+		at, err := s.issueRemote("exec", streams{stdout: true}, false, func(_ context.Context, c client) error {
+			go func() { // it fills the connection
+				for err := error(nil); err == nil; {
+					_, err = c.stdout.Write(make([]byte, 1<<16))
+				}
+			}()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	socket := dialSocket(t, endless())
+	defer socket.Close()
+	until(t, "the server hangs up on a WebSocket", func() bool { return len(s.connections()) == 0 })
+	conn, _ := dialSPDY(t, endless(), "v4.channel.k8s.io")
+	problem, stdout := open(t, conn, "error"), open(t, conn, "stdout")
+	until(t, "the server hangs up on SPDY", func() bool { return len(s.connections()) == 0 })
+	_, _ = problem.Reset(), stdout.Reset() // otherwise this end waits for a reader
+	expectNoSPDY(t)
+}
+
 // PROPERTIES 12: the connection does not outlive its call, although its client does not hang up.
 func TestAConnectionEndsWithItsCall(t *testing.T) {
 	w := newWorld(t)
@@ -273,6 +303,16 @@ func TestSizesWithoutAnEnd(t *testing.T) {
 	status, _ := io.ReadAll(problem)
 	if string(out) != "hello\n" || !strings.Contains(string(status), `"42"`) {
 		t.Errorf("got %q and %q", out, status)
+	}
+	socket := dialSocket(t, s.execURL(t, req))
+	defer socket.Close()
+	for _, message := range []string{"\x04{\"", "\x04" + strings.Repeat("x", 1<<20), "\x04{}", "\x00hello\n"} {
+		if err := websocket.Message.Send(socket, []byte(message)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := receive(socket); got[1] != "hello\n" || !strings.Contains(got[3], `"42"`) {
+		t.Errorf("got %q", got)
 	}
 	until(t, "nothing is left", func() bool { return w.left() == 0 && len(s.connections()) == 0 })
 }

@@ -16,6 +16,13 @@ import (
 // certificate of the server is not checked.
 func PortForward(t *testing.T, url string) httpstream.Connection {
 	t.Helper()
+	return SPDY(t, url, "portforward.k8s.io")
+}
+
+// SPDY connects with a URL that CRI has returned, in a protocol over SPDY. The certificate of the
+// server is not checked.
+func SPDY(t *testing.T, url, protocol string) httpstream.Connection {
+	t.Helper()
 	rt, err := spdy.NewRoundTripper(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the certificate is made by the test
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +31,7 @@ func PortForward(t *testing.T, url string) httpstream.Connection {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Add(httpstream.HeaderProtocolVersion, "portforward.k8s.io")
+	req.Header.Add(httpstream.HeaderProtocolVersion, protocol)
 	resp, err := (&http.Client{Transport: rt}).Do(req)
 	if err != nil {
 		t.Fatal(err)
