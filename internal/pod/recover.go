@@ -157,6 +157,9 @@ const sandboxTimeout = time.Second
 // act decides for u and does what follows. u.task must be held.
 func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	st := u.now()
+	if _, left := inv.Snapshots[spareKey(u.id)]; left {
+		u.spare.Store(true)
+	}
 	known, has := inv.Tasks[u.id]
 	unreachable := inv.Unreachable[u.id]
 	if u.isSandbox() && u.sandbox.Sandboxer != "" { // it is not a task

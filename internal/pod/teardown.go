@@ -87,7 +87,7 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	})
 	task.release(state.HoldContainer, state.HoldTask, func() error { return t.runtime.DeleteContainer(ctx, u.id) })
 	task.release(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func() error {
-		return t.runtime.DeleteSnapshot(ctx, u.container.Snapshotter, u.id)
+		return t.releaseSnapshot(ctx, u)
 	})
 	side.Wait()
 	gone := task.gone | own.gone | net.gone
@@ -130,6 +130,16 @@ func (s *sequence) release(h, after state.Hold, f func() error) {
 		return
 	}
 	s.gone |= h
+}
+
+func (t *teardown) releaseSnapshot(ctx context.Context, u *unit) error {
+	snapshotter := u.container.Snapshotter
+	if u.spare.Load() {
+		if err := absent(t.runtime.DeleteSnapshot(ctx, snapshotter, spareKey(u.id))); err != nil {
+			return err
+		}
+	}
+	return t.runtime.DeleteSnapshot(ctx, snapshotter, u.id)
 }
 
 // releaseTask ends what may still run and deletes the task.
@@ -228,9 +238,12 @@ func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 	}
 	// When the caller of a creation goes away, containerd deletes the bundle although the shim may
 	// just be mounting the root filesystem in it. The files of the container are deleted with it.
-	if err := absent(t.runtime.RenewSnapshot(ctx, u.container.Snapshotter, u.id, spareKey(u.id))); err != nil {
+	u.spare.Store(true)
+	err := t.runtime.RenewSnapshot(ctx, u.container.Snapshotter, u.id, spareKey(u.id))
+	if absent(err) != nil {
 		return err
 	}
+	u.spare.Store(err != nil)
 	if err := t.output.discard(u); err != nil { // last: it shows that a start was begun
 		return err
 	}

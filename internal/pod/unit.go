@@ -53,6 +53,8 @@ type unit struct {
 	undoing atomic.Bool
 	// cutOff says that a start was cut off and undone: its shim may still be at work on it.
 	cutOff atomic.Bool
+	// spare says that there may be a view that was made to renew the writable layer.
+	spare atomic.Bool
 	// listening says that the task witness waits for the task, so that each unit has one at most.
 	listening atomic.Bool
 
