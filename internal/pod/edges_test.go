@@ -319,6 +319,24 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 	})
 }
 
+// startHung kills b while it starts a container, at the start of the task, which hold keeps from
+// happening or from being answered. It returns the berth that follows, for which the shim does not
+// answer until answer is called. Without recorded, that berth finds the records from before.
+func startHung(t *testing.T, b *bubble, c string, hold func(op, id string) func(), recorded bool) (again *bubble, answer func()) {
+	t.Helper()
+	loaded := b.Records()
+	hold("start-task", c)
+	go func() { _ = b.StartContainer(t.Context(), c) }()
+	synctest.Wait()
+	if recorded {
+		loaded = b.Records()
+	}
+	b.kill()
+	b.Heal()
+	answer = b.Hold("get-task", c)
+	return restart(t, b.World, loaded), answer
+}
+
 // A shim does not answer when berth comes back: whether the start that was cut off took effect is
 // found out once it does, long before the next relist. Where the process was on record, the start
 // was given up at once.
@@ -327,17 +345,7 @@ func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
 		t.Run(fmt.Sprint(recorded), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				c := b.create(b.pod("p1", ""), ctr("c1"))
-				loaded := b.Records()
-				b.Hold("start-task", c)
-				go func() { _ = b.StartContainer(t.Context(), c) }()
-				synctest.Wait()
-				if recorded {
-					loaded = b.Records()
-				}
-				b.kill()
-				b.Heal()
-				answer := b.Hold("get-task", c)
-				again := restart(t, b.World, loaded)
+				again, answer := startHung(t, b, c, b.Hold, recorded)
 				began := time.Now()
 				started := make(chan error, 1)
 				go func() { started <- again.StartContainer(t.Context(), c) }()
@@ -359,17 +367,7 @@ func TestAStopEndsWhatAStartThatWasCutOffMade(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.pod("p1", "")
 				c := b.create(p, ctr("c1"))
-				loaded := b.Records()
-				b.HoldAnswer("start-task", c)
-				go func() { _ = b.StartContainer(t.Context(), c) }()
-				synctest.Wait()
-				if recorded {
-					loaded = b.Records()
-				}
-				b.kill()
-				b.Heal()
-				answer := b.Hold("get-task", c)
-				again := restart(t, b.World, loaded)
+				again, answer := startHung(t, b, c, b.HoldAnswer, recorded)
 				if err := again.StopPodSandbox(t.Context(), p); err != nil || recorded && !b.Process(c).Ended {
 					t.Errorf("stop: %v, ended: %v", err, b.Process(c).Ended)
 				}
