@@ -45,8 +45,6 @@ type Config struct {
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
 	containerLayers
-	client       *containerd.Client
-	owner        string
 	snapshotters []string
 	setAside     func(id string) bool
 	log          *slog.Logger
@@ -71,8 +69,6 @@ type Containerd struct {
 func New(client *containerd.Client, cfg Config) *Containerd {
 	c := &Containerd{
 		containerLayers: containerLayers{client, cfg.Owner},
-		client:          client,
-		owner:           cfg.Owner,
 		snapshotters:    append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
 		setAside:        cfg.SetAside,
 		log:             cfg.Logger,

@@ -148,13 +148,6 @@ func (e *evidence) oomKills() (uint64, bool) {
 	return e.oom.kills, e.oom.known
 }
 
-// oomRead reports whether the counter was read already.
-func (e *evidence) oomRead() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.oom.known
-}
-
 // oomKilled is the verdict: the OOM killer fired in the unit's cgroup, and it was not berth that
 // ended the process. Where the counter could not be read, containerd's report stands. What an OOM
 // kill means for a container that ended well, or with an unknown code, package exit decides.

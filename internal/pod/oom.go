@@ -31,7 +31,7 @@ func (p *processes) readOOM(u *unit, f exit.Fact) {
 // for nothing, and may be called as soon as a witness reports the end.
 func (p *processes) readOwnOOM(u *unit, f exit.Fact) error {
 	dir := u.process().Cgroup
-	if u.isSandbox() || f.Origin == exit.Start || dir == "" || u.evidence.oomRead() {
+	if _, read := u.evidence.oomKills(); read || u.isSandbox() || f.Origin == exit.Start || dir == "" {
 		return nil
 	}
 	n, err := p.cgroups.OOMKills(dir)
