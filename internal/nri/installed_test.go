@@ -59,16 +59,7 @@ func installed(t *testing.T, script string, timeout time.Duration) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		_ = os.RemoveAll(dir)
-	})
+	runToTheEnd(t, s, dir)
 	<-s.PluginsStarted()
 	return s
 }

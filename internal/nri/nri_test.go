@@ -143,16 +143,7 @@ func start(t *testing.T, timeout time.Duration) (*Service, *pods) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		_ = os.RemoveAll(dir)
-	})
+	runToTheEnd(t, s, dir)
 	until(t, "the socket is there", func() bool {
 		st, err := os.Stat(s.cfg.Socket)
 		return err == nil && st.Mode().Perm() == 0o600
@@ -759,4 +750,19 @@ func TestAnEndIsNotReportedAfterTheRemoval(t *testing.T) {
 	if !slices.Equal(ends, want) {
 		t.Errorf("got  %q\nwant %q", ends, want)
 	}
+}
+
+// runToTheEnd runs a service until the test ends, and then removes the directory that it uses.
+func runToTheEnd(t *testing.T, s *Service, dir string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		_ = os.RemoveAll(dir)
+	})
 }
