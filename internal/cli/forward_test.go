@@ -33,8 +33,8 @@ func (l *failing) Close() error {
 	return nil
 }
 
-// A port whose listener failed was not forwarded any more, and nobody learned of it. The command went on
-// for ever, also without any port.
+// A port whose listener failed was not forwarded any more, and nobody learned of it. The command
+// went on for ever, also without any port.
 func TestAPortThatCannotAcceptIsReported(t *testing.T) {
 	first, second := newFailing(), newFailing()
 	said := &lines{}

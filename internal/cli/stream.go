@@ -209,7 +209,7 @@ func outcome(said []byte) error {
 			}
 		}
 	}
-	// What cri-streaming says before the error that berth has returned.
+	// berth puts the first before an error, and services that use cri-streaming put both.
 	text := strings.TrimPrefix(st.Message, "Internal error occurred: ")
 	return errors.New(strings.TrimPrefix(text, "error executing command in container: "))
 }
