@@ -301,7 +301,10 @@ func (d *daemon) openPods() error {
 	if err := d.openNRI(); err != nil {
 		return err
 	}
-	d.stdios = &stdios{open: map[string]*logs.Log{}}
+	d.stdios = &stdios{
+		ended: func(id string) { d.streams.EndStdin(id) }, // there are none before openStreams
+		open:  map[string]*logs.Log{},
+	}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
