@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/imgcrypt/v2/images/encryption"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -45,6 +46,7 @@ type ImagesConfig struct {
 	// Snapshotters are others, into which images are unpacked when a container needs them there.
 	Snapshotters           []string
 	RegistryDir            string // of certs.d directories; "" for none
+	DecryptionKeysDir      string // of private keys for encrypted layers; "" for none
 	MaxConcurrentDownloads int
 	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
 	Credentials map[string]image.Credentials
@@ -256,7 +258,7 @@ func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 }
 
 func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
-	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter); err != nil {
+	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
 	}
 	return nil

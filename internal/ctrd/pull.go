@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/imgcrypt/v2/images/encryption"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -34,6 +35,7 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
 		containerd.WithImageHandlerWrapper(reporting(w.Needs)),
 		containerd.WithPullUnpack,
+		encryption.WithUnpackOpts([]containerd.UnpackOpt{encryption.WithUnpackConfigApplyOpts(i.decrypting)}),
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),

@@ -147,6 +147,7 @@ func (d *daemon) open(ctx context.Context) error {
 		Snapshotter:            cfg.Containerd.Snapshotter,
 		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
 		RegistryDir:            cfg.Image.RegistryDir,
+		DecryptionKeysDir:      cfg.Image.DecryptionKeysDir,
 		Credentials:            credentials(cfg.Image.Auth),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		Owner:                  d.store.Owner(),
