@@ -199,8 +199,8 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 	return p, len(o.Config), nil
 }
 
-// Import reads an archive and unpacks what is in it.
-func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, error) {
+// Import reads an archive and unpacks what is in it. read is called as it goes on.
+func (i *Images) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]image.Stored, error) {
 	ctx, done, err := i.client.WithLease(ns(ctx))
 	if err != nil {
 		return nil, native(err)
@@ -214,6 +214,10 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 		return nil, err
 	}
 	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
 	opts := []containerd.ImportOpt{
 		containerd.WithImageLabels(map[string]string{labelManaged: "managed"}),
 		containerd.WithSkipMissing(),
@@ -226,7 +230,7 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 			return name
 		}), containerd.WithIndexName(ref))
 	}
-	imgs, err := i.bounded.Import(ctx, f, opts...)
+	imgs, err := i.bounded.Import(ctx, &archive{f: f, size: st.Size(), read: read}, opts...)
 	if err != nil {
 		return nil, native(err)
 	}
@@ -245,6 +249,22 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 		return nil, fmt.Errorf("there is no image with a name in it; give one with --ref: %w", errdefs.ErrInvalidArgument)
 	}
 	return out, nil
+}
+
+// archive is a file that says how much of it was read.
+type archive struct {
+	f    *os.File
+	size int64
+	read func(done, total int64)
+	done int64
+}
+
+// Read reads the next bytes.
+func (a *archive) Read(p []byte) (int, error) {
+	n, err := a.f.Read(p)
+	a.done += int64(n)
+	a.read(a.done, a.size)
+	return n, err
 }
 
 // Unpack makes the snapshots of an image in a snapshotter. Those that exist are kept.
