@@ -104,7 +104,7 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	defer u.stops.begin()()
 	s.lanes.poke(u.id) // a settle that failed is tried now
 	if timeout > 0 {
-		err := u.evidence.stop(func() error { return s.signal(ctx, u, signalNumber(u)) })
+		err := s.signal(ctx, u, signalNumber(u), u.evidence.stop)
 		if absent(err) != nil {
 			s.obs.Event(u.id, "stop signal not delivered, killing", err)
 		} else {
@@ -152,7 +152,7 @@ func (s *stopper) kill(ctx context.Context, u *unit) error {
 	if s.processes.ended(u) {
 		return nil
 	}
-	err := u.evidence.kill(func() error { return s.signal(ctx, u, unix.SIGKILL) })
+	err := s.signal(ctx, u, unix.SIGKILL, u.evidence.kill)
 	if absent(err) != nil {
 		return fmt.Errorf("kill %s %s: %w", u.kind(), u.id, err)
 	}
@@ -160,9 +160,16 @@ func (s *stopper) kill(ctx context.Context, u *unit) error {
 }
 
 // signal sends a signal to the process of u; ErrNotFound when it ended. A process of which neither
-// the kernel nor containerd knows is reported as ended, since no witness will do that.
-func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal) error {
-	err := s.processes.signal(ctx, u, sig)
+// the kernel nor containerd knows is reported as ended, since no witness will do that. The signal
+// is counted if it may explain the end.
+func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal, counted func(func() error) error) error {
+	send := func() error { return s.processes.signal(ctx, u, sig) }
+	var err error
+	if s.processes.observe(u) == processGone {
+		err = send() // it ended before, and only whether somebody knows of it is asked
+	} else if err = counted(send); err != nil {
+		s.lanes.settle(u) // its end may have been settled while the signal counted
+	}
 	if errors.Is(err, errNoProcess) {
 		s.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
 	}
