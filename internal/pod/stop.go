@@ -45,10 +45,23 @@ func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return c.stopSandbox(ctx, u)
+	return c.stopper.stopPod(ctx, u)
 }
 
-func (c *Controller) stopSandbox(ctx context.Context, u *unit) error {
+// stopper ends the processes of units.
+type stopper struct {
+	grace       time.Duration // for a start in flight
+	networkWait time.Duration // for the network to be given back
+	processes   *processes
+	witnesses   *witnesses
+	lanes       *lanes
+	orphans     *orphans
+	obs         Observer
+}
+
+// stopPod ends every process of the pod of a sandbox, and waits within a bound until its network
+// was given back.
+func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	if !u.visible() {
 		return fmt.Errorf("stop sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
 	}
@@ -61,29 +74,20 @@ func (c *Controller) stopSandbox(ctx context.Context, u *unit) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, ct := range u.containers() {
-		g.Go(func() error { return guard(func() error { return c.stopper.stop(gctx, ct, 0) }) })
+		g.Go(func() error { return guard(func() error { return s.stop(gctx, ct, 0) }) })
 	}
-	g.Go(func() error { return guard(func() error { return c.orphans.stopMembers(gctx, u.id) }) })
+	g.Go(func() error { return guard(func() error { return s.orphans.stopMembers(gctx, u.id) }) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
 	}
-	if err := c.stopper.stop(ctx, u, 0); err != nil {
+	if err := s.stop(ctx, u, 0); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
 	}
-	c.lanes.releaseNow(u)
-	wait, cancel := context.WithTimeout(ctx, c.cfg.NetworkWait)
+	s.lanes.releaseNow(u)
+	wait, cancel := context.WithTimeout(ctx, s.networkWait)
 	defer cancel()
-	_ = c.lanes.idle(wait, u.id) // what is not released by then is retried; the record says so
+	_ = s.lanes.idle(wait, u.id) // what is not released by then is retried; the record says so
 	return nil
-}
-
-// stopper ends the processes of units.
-type stopper struct {
-	grace     time.Duration // for a start in flight
-	processes *processes
-	witnesses *witnesses
-	lanes     *lanes
-	obs       Observer
 }
 
 // stop ends the process of u and waits until its exit is settled. Several may stop at the same
