@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -289,7 +288,8 @@ func (n *Node) stop() {
 		_ = netlink.LinkDel(l)
 	}
 	bridge := bridges.Bridge{Name: n.Bridge, Subnet: n.Subnet}
-	for exec.Command("iptables", append([]string{"-w", "-t", "nat", "-D"}, bridge.Rule()...)...).Run() == nil { // until there is none
+	if err := bridge.Unmasquerade(context.Background()); err != nil {
+		n.t.Error(err)
 	}
 	if err := os.RemoveAll(n.Dir); err != nil {
 		n.t.Error(err)
