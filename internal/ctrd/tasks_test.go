@@ -3,6 +3,8 @@
 package ctrd
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,5 +45,18 @@ func TestATaskThatACutOffCallMadeIsTakenBack(t *testing.T) {
 	f.tasks["c1"].Status = task.Status_RUNNING
 	if _, err := a.CreateTask(t.Context(), request); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("a task that runs: %v", err)
+	}
+}
+
+// What panics in a call about a task, in a goroutine of its own, ends that call alone, and the call
+// does not count any more.
+func TestAPanicInACallAboutATaskIsItsError(t *testing.T) {
+	c := (&fake{}).adapter(t)
+	defer c.stop()
+	for range callsPerTask + 1 {
+		_, err := askShim(t.Context(), c, "c1", func(context.Context) (int, error) { panic("nil map") })
+		if !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "nil map") {
+			t.Fatal(err)
+		}
 	}
 }

@@ -172,7 +172,7 @@ func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal, counted 
 	if s.processes.observe(u) == processGone {
 		err = send() // it ended before, and only whether somebody knows of it is asked
 	} else if err = counted(send); err != nil {
-		s.lanes.settle(u) // its end may have been settled while the signal counted
+		s.lanes.settleAgain(u) // its end may have been settled while the signal counted
 	}
 	if errors.Is(err, errNoProcess) {
 		s.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
