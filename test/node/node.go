@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -95,6 +96,7 @@ type Node struct {
 	Cgroup     string // parent of its pods' groups
 	Containerd *Process
 	Berth      *Process
+	Program    string // of the next berth; "" for the built one
 
 	t        testing.TB
 	args     []string
@@ -222,7 +224,7 @@ func (n *Node) StartBerth() {
 // SpawnBerth starts one more berth on the node's data, and waits for nothing.
 func (n *Node) SpawnBerth() *Process {
 	n.t.Helper()
-	name, args := n.Module+"/build/bin/berth", n.args
+	name, args := cmp.Or(n.Program, n.Module+"/build/bin/berth"), n.args
 	if n.manager == nil {
 		return n.spawn(n.stderr, nil, nil, name, args...)
 	}
