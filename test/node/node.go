@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -94,6 +95,7 @@ type Node struct {
 	Cgroup     string // parent of its pods' groups
 	Containerd *Process
 	Berth      *Process
+	Program    string // of the next berth; "" for the built one
 
 	t        testing.TB
 	args     []string
@@ -221,7 +223,7 @@ func (n *Node) StartBerth() {
 // SpawnBerth starts one more berth on the node's data, and waits for nothing.
 func (n *Node) SpawnBerth() *Process {
 	n.t.Helper()
-	name, args := n.Module+"/build/bin/berth", n.args
+	name, args := cmp.Or(n.Program, n.Module+"/build/bin/berth"), n.args
 	if n.manager == nil {
 		return n.spawn(n.stderr, nil, nil, name, args...)
 	}
