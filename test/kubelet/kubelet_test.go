@@ -53,6 +53,8 @@ func TestAPodIsServed(t *testing.T) {
 		if !k.eventually(func() bool { return k.measured("web", "web") }) {
 			t.Error("the statistics have no memory of the container")
 		}
+		k.untilMetric(t, "container_memory_working_set_bytes", "web", "[1-9]")
+		k.untilMetric(t, "container_cpu_usage_seconds_total", "web", "[0-9]") // CRI has whole seconds
 		id := strings.TrimPrefix(p.only().ContainerID, "berth://")
 		if got := k.Container(id).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("container %s is %s", id, got)
