@@ -46,6 +46,9 @@ type ImagesConfig struct {
 	Snapshotters           []string
 	RegistryDir            string // of certs.d directories; "" for none
 	MaxConcurrentDownloads int
+	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
+	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
+	MaxConcurrentUnpacks int
 	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
 	Credentials map[string]image.Credentials
 	Owner       string // this berth's ID
