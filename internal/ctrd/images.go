@@ -65,6 +65,8 @@ type Images struct {
 	views   sync.Map // by key, those in use
 	parsed  *image.Cache[parsed]
 	usage   sampler
+
+	processors processors
 }
 
 // parsed is what a manifest or an index stands for. It never changes.
@@ -227,6 +229,7 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 			return name
 		}), containerd.WithIndexName(ref))
 	}
+	defer i.processors.more(1)()
 	imgs, err := i.bounded.Import(ctx, f, opts...)
 	if err != nil {
 		return nil, native(err)
@@ -259,6 +262,7 @@ func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 }
 
 func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
+	defer i.processors.more(1)()
 	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
 	}

@@ -32,6 +32,7 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		return image.Stored{}, native(err)
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	defer i.processors.more(i.cfg.MaxConcurrentDownloads + i.cfg.MaxConcurrentUnpacks)()
 	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
 	if errors.Is(err, errNeedsParent) {
 		i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)

@@ -8,9 +8,13 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/embed/embedtest"
 	"berth/internal/image"
@@ -19,7 +23,8 @@ import (
 )
 
 // BenchmarkPull pulls an image of five layers, of which nothing is there, from a registry in this
-// process.
+// process. Meanwhile a goroutine sleeps in the kernel, as those do that wait for the end of a
+// process or for the disk: late is how much later than asked for it goes on.
 func BenchmarkPull(b *testing.B) {
 	cfg := embedtest.Config(b)
 	cfg.Snapshotter = "overlayfs"
@@ -34,6 +39,48 @@ func BenchmarkPull(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	ref := testregistry.Start(b).Push("layers:1", largeImage(b))
+	var pulling atomic.Bool
+	stop, late := make(chan struct{}), make(chan []float64)
+	go func() {
+		var all []float64
+		for {
+			select {
+			case <-stop:
+				late <- all
+				return
+			default:
+			}
+			began, during := time.Now(), pulling.Load()
+			for range 3 {
+				_ = unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
+			}
+			if during && pulling.Load() {
+				all = append(all, float64(time.Since(began)-3*time.Millisecond)/1e6)
+			}
+		}
+	}()
+	for b.Loop() {
+		pulling.Store(true)
+		if _, err := i.Pull(b.Context(), ref, image.Credentials{}, image.Watch{Bytes: func() {}, Needs: func([]image.Blob) {}}); err != nil {
+			b.Fatal(err)
+		}
+		pulling.Store(false)
+		b.StopTimer()
+		if err := i.Delete(b.Context(), ref); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+	close(stop)
+	all := <-late
+	slices.Sort(all)
+	b.ReportMetric(all[len(all)/2], "late-p50-ms")
+	b.ReportMetric(all[len(all)*99/100], "late-p99-ms")
+}
+
+// largeImage returns an image of five layers with 40 MiB of files each.
+func largeImage(b *testing.B) v1.Image {
 	random := rand.NewChaCha8([32]byte{})
 	var layers []v1.Layer
 	for n := range 5 {
@@ -56,15 +103,5 @@ func BenchmarkPull(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ref := testregistry.Start(b).Push("layers:1", img)
-	for b.Loop() {
-		if _, err := i.Pull(b.Context(), ref, image.Credentials{}, image.Watch{Bytes: func() {}, Needs: func([]image.Blob) {}}); err != nil {
-			b.Fatal(err)
-		}
-		b.StopTimer()
-		if err := i.Delete(b.Context(), ref); err != nil {
-			b.Fatal(err)
-		}
-		b.StartTimer()
-	}
+	return img
 }
