@@ -67,6 +67,7 @@ type Image struct {
 	DecryptionKeysDir      string   `toml:"decryption_keys_dir" doc:"Directory of the private keys (PEM, DER or JWK, one a file, without a password) that layers of encrypted images are decrypted with. The files are read again for each layer. Empty: none."`
 	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
+	MaxConcurrentUnpacks   int      `toml:"max_concurrent_unpacks" doc:"Number of layers of one image that are unpacked at the same time, if containerd runs inside berth. An image with a layer that lacks the directory of one of its files is unpacked layer by layer."`
 	// Auth has the credentials of registries by host. They are used where the request has none.
 	Auth map[string]Auth `toml:"auth"`
 }
@@ -196,6 +197,7 @@ func Default() Config {
 			RegistryDir:            "/etc/containerd/certs.d",
 			PullTimeout:            Duration(5 * time.Minute),
 			MaxConcurrentDownloads: 3,
+			MaxConcurrentUnpacks:   3,
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Lanes: Lanes{
@@ -390,6 +392,9 @@ func (c *Config) Check() error {
 	}
 	if c.Lanes.BackoffMax < c.Lanes.BackoffMin {
 		bad("lanes.backoff_max", "it is shorter than lanes.backoff_min")
+	}
+	if n := c.Image.MaxConcurrentUnpacks; n < 1 {
+		bad("image.max_concurrent_unpacks", "%d is less than 1", n)
 	}
 	if c.Logs.MaxLine < 256 {
 		bad("logs.max_line", "%d bytes are too few; the minimum is 256", c.Logs.MaxLine)

@@ -48,6 +48,9 @@ type ImagesConfig struct {
 	RegistryDir            string // of certs.d directories; "" for none
 	DecryptionKeysDir      string // of private keys for encrypted layers; "" for none
 	MaxConcurrentDownloads int
+	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
+	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
+	MaxConcurrentUnpacks int
 	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
 	Credentials map[string]image.Credentials
 	Owner       string // this berth's ID
@@ -64,6 +67,8 @@ type Images struct {
 	views   sync.Map // by key, those in use
 	parsed  *image.Cache[parsed]
 	usage   sampler
+
+	processors processors
 }
 
 // parsed is what a manifest or an index stands for. It never changes.
@@ -230,7 +235,8 @@ func (i *Images) Import(ctx context.Context, path, ref string, read func(done, t
 			return name
 		}), containerd.WithIndexName(ref))
 	}
-	imgs, err := i.bounded.Import(ctx, &archive{f: f, size: st.Size(), read: read}, opts...)
+	defer i.processors.more(1)()
+	imgs, err := i.bounded.Import(ctx, &archiveFile{f: f, size: st.Size(), read: read}, opts...)
 	if err != nil {
 		return nil, native(err)
 	}
@@ -251,8 +257,8 @@ func (i *Images) Import(ctx context.Context, path, ref string, read func(done, t
 	return out, nil
 }
 
-// archive is a file that says how much of it was read.
-type archive struct {
+// archiveFile is an archive that says how much of it was read.
+type archiveFile struct {
 	f    *os.File
 	size int64
 	read func(done, total int64)
@@ -260,7 +266,7 @@ type archive struct {
 }
 
 // Read reads the next bytes.
-func (a *archive) Read(p []byte) (int, error) {
+func (a *archiveFile) Read(p []byte) (int, error) {
 	n, err := a.f.Read(p)
 	a.done += int64(n)
 	a.read(a.done, a.size)
@@ -278,6 +284,7 @@ func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 }
 
 func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
+	defer i.processors.more(1)()
 	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
 	}

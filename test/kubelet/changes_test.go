@@ -37,18 +37,18 @@ func TestContainersChangeWhileTheyRun(t *testing.T) {
 		"containerLogMonitorInterval: 3s", // the least that there is
 	)
 	k.add("chatty", "chatty")
-	k.add("shared", "shared")
-	before := k.until("shared", "ready", pod.ready).only()
+	k.add("resized", "resized")
+	before := k.until("resized", "ready", pod.ready).only()
 	k.until("chatty", "ready", pod.ready)
 
 	t.Run("a pod is resized in place", func(t *testing.T) {
-		k.change("shared", "shared", "memory: 64Mi", "memory: 96Mi", "cpu: 200m", "cpu: 300m")
+		k.change("resized", "resized", "memory: 64Mi", "memory: 96Mi", "cpu: 200m", "cpu: 300m")
 		memory, quota := "memory/memory.limit_in_bytes", "cpu/cpu.cfs_quota_us"
 		if cgroup.V2() {
 			memory, quota = "memory.max", "cpu.max"
 		}
-		k.untilPrinted(t, "shared", "cat /sys/fs/cgroup/"+memory, "100663296\n")
-		k.untilPrinted(t, "shared", "head -c 5 /sys/fs/cgroup/"+quota, "30000")
+		k.untilPrinted(t, "resized", "cat /sys/fs/cgroup/"+memory, "100663296\n")
+		k.untilPrinted(t, "resized", "head -c 5 /sys/fs/cgroup/"+quota, "30000")
 		id := strings.TrimPrefix(before.ContainerID, "berth://")
 		st, err := k.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		if got := st.GetStatus().GetResources().GetLinux(); err != nil || got.GetMemoryLimitInBytes() != 96<<20 || got.GetCpuQuota() != 30000 {
@@ -62,15 +62,15 @@ func TestContainersChangeWhileTheyRun(t *testing.T) {
 		}
 		const ask = "grep Cpus_allowed_list /proc/1/status"
 		allowed := func(list string) string { return "Cpus_allowed_list:\t" + list + "\n" }
-		k.untilPrinted(t, "shared", ask, allowed(all))
+		k.untilPrinted(t, "resized", ask, allowed(all))
 		k.add("pinned", "pinned")
 		k.until("pinned", "ready", pod.ready)
 		k.untilPrinted(t, "pinned", ask, allowed(fmt.Sprint(processors-1)))
-		k.untilPrinted(t, "shared", ask, allowed(rest))
+		k.untilPrinted(t, "resized", ask, allowed(rest))
 		k.remove("pinned")
-		k.untilPrinted(t, "shared", ask, allowed(all))
+		k.untilPrinted(t, "resized", ask, allowed(all))
 	})
-	if after := k.until("shared", "ready", pod.ready).only(); after.ContainerID != before.ContainerID || after.RestartCount > 0 {
+	if after := k.until("resized", "ready", pod.ready).only(); after.ContainerID != before.ContainerID || after.RestartCount > 0 {
 		t.Errorf("was %+v, is %+v", before, after)
 	}
 

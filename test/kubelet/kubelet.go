@@ -31,6 +31,7 @@ import (
 type kubelet struct {
 	*node.Node
 	t       testing.TB
+	evented bool // it reads berth's events
 	dir     string
 	group   string // the cgroup below which it makes those of pods
 	program string
@@ -52,6 +53,7 @@ func start(t *testing.T, o node.Options, evented bool, settings ...string) *kube
 	k := &kubelet{
 		Node:    n,
 		t:       t,
+		evented: evented,
 		dir:     n.Dir + "/k",
 		group:   n.Cgroup + "-kubelet",
 		program: n.Module + "/build/bin/kubelet",
@@ -62,7 +64,7 @@ func start(t *testing.T, o node.Options, evented bool, settings ...string) *kube
 		},
 	}
 	if _, err := os.Stat(k.program); err != nil {
-		t.Fatalf("%v: run `make kubelet`", err)
+		t.Fatalf("%v: run `make test-kubelet`", err)
 	}
 	t.Cleanup(k.stop)
 	for _, d := range []string{"/manifests", "/podlogs", "/root"} {
