@@ -36,8 +36,14 @@ type aloneUnpacker struct {
 	layers content.Provider
 }
 
+// unpackingKey is the key of a context's value: a func() (done func()) that is called for each layer.
+type unpackingKey struct{}
+
 // Apply unpacks a layer.
 func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	if unpacking, ok := ctx.Value(unpackingKey{}).(func() func()); ok {
+		defer unpacking()()
+	}
 	dir := aloneDir(mounts)
 	if dir == "" {
 		return u.DiffService.Apply(ctx, desc, mounts, opts...)
