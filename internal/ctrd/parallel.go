@@ -58,8 +58,8 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 		if stream, err = diff.GetProcessor(ctx, stream, nil); err != nil {
 			return ocispec.Descriptor{}, fmt.Errorf("layer of type %s: %w", desc.MediaType, err)
 		}
-		defer stream.Close()
 	}
+	defer stream.Close()
 	digester := digest.Canonical.Digester()
 	uncompressed := io.TeeReader(stream, digester.Hash())
 	complete := completeness{root: dir, has: map[string]bool{".": true}}
