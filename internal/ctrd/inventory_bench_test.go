@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// BenchmarkInventory takes inventories of nodes whose pods have two containers each. It must not grow
-// faster than the number of pods. What shims and containerd's stores cost is not part of it.
+// BenchmarkInventory takes inventories of nodes whose pods have two containers each. It must not
+// grow faster than the number of pods. What shims and containerd's stores cost is not part of it.
 func BenchmarkInventory(b *testing.B) {
 	for _, pods := range []int{50, 150, 500, 1500} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {

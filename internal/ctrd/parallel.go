@@ -22,9 +22,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// errNeedsParent says that a layer cannot be unpacked before the layers below it: it has a file in a
-// directory that it does not have itself. That directory gets the owner, mode and attributes of the
-// one below.
+// errNeedsParent says that a layer cannot be unpacked before the layers below it: it has a file in
+// a directory that it does not have itself. That directory gets the owner, mode and attributes of
+// the one below.
 var errNeedsParent = errors.New("its directory is in a layer below")
 
 // aloneUnpacker unpacks layers beside the layers below them. containerd's own differ gives a
@@ -36,7 +36,8 @@ type aloneUnpacker struct {
 	layers content.Provider
 }
 
-// unpackingKey is the key of a context's value: a func() (done func()) that is called for each layer.
+// unpackingKey is the key of a context's value: a func() (done func()) that is called for each
+// layer.
 type unpackingKey struct{}
 
 // Apply unpacks a layer.

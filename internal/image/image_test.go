@@ -222,8 +222,8 @@ func TestAPullWithoutAByteIsGivenUp(t *testing.T) {
 	})
 }
 
-// The pull of an image whose last layer takes more than PullTimeout to unpack was given up, since no
-// byte came meanwhile.
+// The pull of an image whose last layer takes more than PullTimeout to unpack was given up, since
+// no byte came meanwhile.
 func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -106,7 +106,8 @@ func growthText(r *results, key string) string {
 	return "–"
 }
 
-// nodeVerdicts compares the samples with the thresholds. A threshold without samples is not reached.
+// nodeVerdicts compares the samples with the thresholds. A threshold without samples is not
+// reached.
 func nodeVerdicts(r *results) []verdict {
 	top := r.Nodes[len(r.Nodes)-1]
 	p50 := func(key, name string) float64 { return percentile(r.of(at(key, top), name), 50) }
