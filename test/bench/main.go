@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 )
@@ -36,6 +37,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	rounds := f.Int("rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
 	plot := f.Bool("plot", false, "measure nothing; write table and plots again from results.json")
+	only := f.String("only", "", "regular expression: take only the steps whose title matches, and write no file")
 	strict := f.Bool("strict", false, "fail when a threshold is not reached")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -43,12 +45,20 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	if f.NArg() > 0 || *rounds < 1 {
 		return fmt.Errorf("arguments %q, %d rounds: the bench takes flags only, and at least one round", f.Args(), *rounds)
 	}
+	selected, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("read -only: %w", err)
+	}
 	r, err := readResults(filepath.Join(*dir, "results.json"))
 	if !*plot {
-		r, err = measure(ctx, *build, *rounds, *fast, progress)
+		r, err = measure(ctx, *build, *rounds, *fast, selected, progress)
 	}
 	if err != nil {
 		return err
+	}
+	if *only != "" {
+		fmt.Fprint(out, table(r, sampled(r)))
+		return nil
 	}
 	if err := report(*dir, r, !*plot); err != nil {
 		return err
@@ -60,7 +70,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	return nil
 }
 
-func measure(ctx context.Context, build string, rounds int, fast bool, progress io.Writer) (*results, error) {
+func measure(ctx context.Context, build string, rounds int, fast bool, only *regexp.Regexp, progress io.Writer) (*results, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("the bench runs real containers and needs root")
 	}
@@ -72,7 +82,7 @@ func measure(ctx context.Context, build string, rounds int, fast bool, progress 
 	if fast {
 		s = quick()
 	}
-	b := &bench{build: build, sizes: s, progress: progress, results: newResults(s)}
+	b := &bench{build: build, sizes: s, only: only, progress: progress, results: newResults(s)}
 	r := b.results
 	r.Machine, r.Versions["runc"], r.Load[0] = machine(os.TempDir()), runcVersion(build), load()
 	if err := b.run(ctx); err != nil {
