@@ -37,7 +37,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	rounds := f.Int("rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
 	plot := f.Bool("plot", false, "measure nothing; write table and plots again from results.json")
-	only := f.String("only", "", "regular expression: take only the steps whose title matches, and write no file")
+	only := f.String("only", "", "regular expression: take only the steps whose title matches, and write no file but trace.svg, if that was measured")
 	strict := f.Bool("strict", false, "fail when a threshold is not reached")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -58,6 +58,9 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	}
 	if *only != "" {
 		fmt.Fprint(out, table(r, sampled(r)))
+		if svg, ok := plots(r)["trace.svg"]; ok {
+			return os.WriteFile(filepath.Join(*dir, "trace.svg"), []byte(svg), 0o644)
+		}
 		return nil
 	}
 	if err := report(*dir, r, !*plot); err != nil {
