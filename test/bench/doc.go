@@ -9,7 +9,7 @@
 // The daemons take turns, round after round, each with directories of its own, so that a change of
 // the machine affects both. The results are RESULTS.md (a table, and a verdict for each threshold),
 // results.json (every sample) and *.svg (plots). `-plot` writes the first and the last again from
-// results.json. `-only` takes some steps, to try a change.
+// results.json.
 //
 // # What it promises
 //

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,58 +18,59 @@ type bench struct {
 	build    string // the module's build directory
 	registry string // address of the images' registry
 	sizes    sizes
-	only     *regexp.Regexp // the titles of the steps that are taken
+	only     string // part of the title of the steps that are carried out
 	progress io.Writer
 	results  *results
 }
 
-// step is a part of a round. Its pods are removed after it.
+// step is a part of a round. Its pods are removed after it, unless keep is set.
 type step struct {
 	title string
 	do    func(ctx context.Context, n *node, rec record) error
+	keep  bool
 }
 
 func (b *bench) round() []step {
 	s := b.sizes
+	var created map[string][]string
 	return []step{
-		{"memory and " + num(s.Total) + " pods", func(ctx context.Context, n *node, rec record) error { return n.scale(ctx, s.AtOnce, s.Total, rec) }},
+		{"memory and " + num(s.Total) + " pods", func(ctx context.Context, n *node, rec record) error { return n.scale(ctx, s.AtOnce, s.Total, rec) }, false},
 		{"operations", func(ctx context.Context, n *node, rec record) error {
 			if err := n.lives(ctx, s.Lives, rec); err != nil {
 				return err
 			}
 			return n.wholeLives(ctx, s.Lives, rec)
-		}},
-		{"exec", func(ctx context.Context, n *node, rec record) error { return n.execs(ctx, s.Execs, rec) }},
+		}, false},
+		{"exec", func(ctx context.Context, n *node, rec record) error { return n.execs(ctx, s.Execs, rec) }, false},
 		{"exits, polled", func(ctx context.Context, n *node, rec record) error {
 			return n.polledExits(ctx, s.Kills, killToExited, rec)
-		}},
-		{"exits, announced", func(ctx context.Context, n *node, rec record) error { return n.publishedExits(ctx, s.Kills, rec) }},
-		{"lists, exits at once", func(ctx context.Context, n *node, rec record) error {
-			created, err := n.fill(ctx, s.Pods, s.PerPod)
-			if err == nil {
-				err = n.lists(ctx, s.Lists, s.Pods*s.PerPod, rec)
-			}
-			if err != nil {
+		}, false},
+		{"exits, announced", func(ctx context.Context, n *node, rec record) error { return n.publishedExits(ctx, s.Kills, rec) }, false},
+		{"pulls", func(ctx context.Context, n *node, rec record) error { return n.pulls(ctx, s.Pulls, s.PullMiB, rec) }, false},
+		{"exits while pulling", func(ctx context.Context, n *node, rec record) error { return n.exitsWhilePulling(ctx, s.Kills, rec) }, false},
+		{"lists", func(ctx context.Context, n *node, rec record) (err error) {
+			if created, err = n.fill(ctx, s.Pods, s.PerPod); err != nil {
 				return err
 			}
-			return n.exitsAtOnce(ctx, created, rec)
-		}},
+			return n.lists(ctx, s.Lists, s.Pods*s.PerPod, rec)
+		}, true},
+		{"exits at once", func(ctx context.Context, n *node, rec record) error { return n.exitsAtOnce(ctx, created, rec) }, false},
 	}
 }
 
 func (b *bench) stuck() []step {
 	return []step{{"exits, stuck", func(ctx context.Context, n *node, rec record) error {
 		return n.stuckExits(ctx, b.sizes.Watched, b.sizes.Wedged, b.sizes.Others, rec)
-	}}}
+	}, false}}
 }
 
 func (b *bench) crowd() []step {
-	return []step{{"a full node", func(ctx context.Context, n *node, rec record) error { return n.crowd(ctx, b.sizes, rec) }}}
+	return []step{{"a full node", func(ctx context.Context, n *node, rec record) error { return n.crowd(ctx, b.sizes, rec) }, false}}
 }
 
 // run measures everything. The daemons take turns in going first.
 func (b *bench) run(ctx context.Context) error {
-	address, stop, err := serveImages(b.build)
+	address, stop, err := serveImages(b.build, b.sizes.PullMiB)
 	if err != nil {
 		return err
 	}
@@ -100,10 +101,6 @@ func (b *bench) run(ctx context.Context) error {
 
 // with starts a daemon, carries out the steps and stops the daemon, also after an error.
 func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (err error) {
-	steps = slices.DeleteFunc(steps, func(s step) bool { return !b.only.MatchString(s.title) })
-	if len(steps) == 0 {
-		return nil
-	}
 	n, err := newNode(k, b.build, b.registry)
 	if n != nil {
 		defer func() {
@@ -126,13 +123,18 @@ func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (e
 		return err
 	}
 	for _, s := range steps {
+		if !strings.Contains(s.title, b.only) {
+			continue
+		}
 		began := time.Now()
 		if err := s.do(ctx, n, func(m string, v float64) { b.results.add(m, k.name, v) }); err != nil {
 			return fmt.Errorf("%s, %s, %s: %w", title, k.name, s.title, err)
 		}
 		did := time.Since(began)
-		if err := n.removeAll(ctx); err != nil {
-			return fmt.Errorf("%s, %s, after %s: %w", title, k.name, s.title, err)
+		if !s.keep {
+			if err := n.removeAll(ctx, 4); err != nil {
+				return fmt.Errorf("%s, %s, after %s: %w", title, k.name, s.title, err)
+			}
 		}
 		fmt.Fprintf(b.progress, "%s  %-11s %-20s %5.1f s, removed in %4.1f s\n", title, k.name, s.title, did.Seconds(), (time.Since(began) - did).Seconds())
 	}

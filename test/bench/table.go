@@ -47,38 +47,26 @@ func markdown(r *results) string {
 		{operations, "How long operations take", "operations.svg"},
 		{memory, "Memory", "memory.svg"},
 	} {
-		p("\n## %s\n\n![%s](%s)\n\n%s", g.title, g.title, g.picture, table(r, func(m metric) bool { return m.group == g.name }))
+		p("\n## %s\n\n![%s](%s)\n\n| | samples | berth p50 | berth p99 | containerd p50 | containerd p99 | ratio of p50 |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n", g.title, g.title, g.picture)
+		for _, m := range metrics(r.Sizes) {
+			if m.group != g.name {
+				continue
+			}
+			b, c := r.of(m.key, "berth"), r.of(m.key, "containerd")
+			count := num(len(b))
+			if len(b) != len(c) {
+				count = fmt.Sprintf("%d / %d", len(b), len(c))
+			}
+			b50, c50 := percentile(b, 50), percentile(c, 50)
+			p("| %s | %s | %s | %s | %s | %s | %s |\n", m.title, count, value(b50, m.unit, r.Bound), value(percentile(b, 99), m.unit, r.Bound),
+				value(c50, m.unit, r.Bound), value(percentile(c, 99), m.unit, r.Bound), ratioText(b50, c50, r.Bound, m.unit))
+		}
 	}
 	if len(r.Trace) > 0 {
 		p("\n## Where the milliseconds go\n\n![Where the milliseconds go](trace.svg)\n")
 	}
 	p("%s", how(r))
 	return w.String()
-}
-
-// table returns a table of the metrics that want accepts.
-func table(r *results, want func(metric) bool) string {
-	var w strings.Builder
-	w.WriteString("| | samples | berth p50 | berth p99 | containerd p50 | containerd p99 | ratio of p50 |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
-	for _, m := range metrics(r.Sizes) {
-		if !want(m) {
-			continue
-		}
-		b, c := r.of(m.key, "berth"), r.of(m.key, "containerd")
-		count := num(len(b))
-		if len(b) != len(c) {
-			count = fmt.Sprintf("%d / %d", len(b), len(c))
-		}
-		b50, c50 := percentile(b, 50), percentile(c, 50)
-		fmt.Fprintf(&w, "| %s | %s | %s | %s | %s | %s | %s |\n", m.title, count, value(b50, m.unit, r.Bound), value(percentile(b, 99), m.unit, r.Bound),
-			value(c50, m.unit, r.Bound), value(percentile(c, 99), m.unit, r.Bound), ratioText(b50, c50, r.Bound, m.unit))
-	}
-	return w.String()
-}
-
-// sampled accepts the metrics of which r has samples.
-func sampled(r *results) func(metric) bool {
-	return func(m metric) bool { return len(r.Samples[m.key]) > 0 }
 }
 
 // how describes how the figures were measured.

@@ -129,7 +129,7 @@ func (b *bench) waterfall(ctx context.Context) error {
 	err = b.with(ctx, k, "one trace", []step{{"waterfall", func(ctx context.Context, n *node, _ record) (err error) {
 		lives, err = n.traceLives(ctx, b.sizes.Traced)
 		return err
-	}}})
+	}, false}})
 	if err != nil || len(lives) == 0 {
 		return err
 	}
