@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -27,6 +26,8 @@ type bar struct {
 	Kind string  `json:"kind"` // spanBar, commitBar or programBar
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
+	// Open says that it goes on after To, in later phases.
+	Open bool `json:"open,omitempty"`
 }
 
 const (
@@ -76,7 +77,7 @@ func (n *node) traceLives(ctx context.Context, count int) (lives []traced, err e
 			}},
 			{"StartContainer", func() error { return n.startContainer(ctx, v.id) }},
 			{"", func() (err error) { v.pid, err = n.pid(ctx, v.id); return err }},
-			{"SIGKILL to EXITED, and the release that follows", func() error {
+			{"SIGKILL to EXITED, then release", func() error {
 				if err := v.kill(); err != nil {
 					return err
 				}
@@ -163,7 +164,11 @@ func (t traced) draw(all []activity) (phases []phase) {
 			if a.id == t.pod {
 				what += ", pod"
 			}
-			ph.Bars = append(ph.Bars, bar{what, a.kind, ms(a.began.Sub(p.began)), ms(a.end.Sub(p.began))})
+			b := bar{What: what, Kind: a.kind, From: ms(a.began.Sub(p.began)), To: ms(a.end.Sub(p.began))}
+			if a.end.After(next) { // a shim, or a logger
+				b.To, b.Open = max(ph.Took, b.From), true
+			}
+			ph.Bars = append(ph.Bars, b)
 		}
 		phases = append(phases, ph)
 	}
@@ -197,19 +202,23 @@ func plotWaterfall(phases []phase) string {
 	}
 	a := axis{to: longest, x0: left, x1: right}
 	y := plotTop
-	line := func(name, text, bar string, from, to float64) {
+	line := func(name, text, class string, b bar) {
 		p.text(24, y+13, text, "start", name)
-		p.rect(a.at(from), y+4, max(a.at(to)-a.at(from), 1), row-7, bar)
-		p.text(a.at(to)+6, y+13, "faint", "start", fmt.Sprintf("%.1f ms", to-from))
+		p.rect(a.at(b.From), y+4, max(a.at(b.To)-a.at(b.From), 1), row-7, class)
+		took := fmt.Sprintf("%.1f ms", b.To-b.From)
+		if b.Open {
+			took = "goes on"
+		}
+		p.text(a.at(b.To)+6, y+13, "faint", "start", took)
 		y += row
 	}
 	for _, ph := range phases {
 		y += row / 2
 		p.line(12, y, plotWidth-12, y, "grid")
 		y += row / 2
-		line(ph.Title, "strong", "call", 0, ph.Took)
+		line(ph.Title, "strong", "call", bar{To: ph.Took})
 		for _, b := range ph.Bars {
-			line(strings.Repeat(" ", 2)+b.What, "", b.Kind, b.From, b.To)
+			line("\u2003"+b.What, "", b.Kind, b)
 		}
 	}
 	return p.end()

@@ -27,6 +27,7 @@ func TestEachActivityIsDrawnInThePhaseInWhichItBegan(t *testing.T) {
 	got := life.draw([]activity{
 		{"start task", spanBar, "c1", at(230), at(245)},
 		{"create task", spanBar, "p1", at(10), at(50)},
+		{"containerd-shim-runc-v2", programBar, "", at(12), at(480)},
 		{"runc create", programBar, "", at(20), at(48)},
 		{"delete task", spanBar, "c1", at(265), at(280)}, // goes on after the answer
 		{"commit", commitBar, "c1", at(201), at(201.05)}, // too short
@@ -34,15 +35,19 @@ func TestEachActivityIsDrawnInThePhaseInWhichItBegan(t *testing.T) {
 		{"commit", commitBar, "c2", at(501), at(502)},    // of a later one
 	})
 	want := []phase{
-		{"RunPodSandbox", 70, []bar{{"create task, pod", spanBar, 10, 50}, {"runc create", programBar, 20, 48}}},
-		{"StartContainer", 60, []bar{{"start task", spanBar, 30, 45}, {"delete task", spanBar, 65, 80}}},
+		{"RunPodSandbox", 70, []bar{
+			{"create task, pod", spanBar, 10, 50, false},
+			{"containerd-shim-runc-v2", programBar, 12, 70, true},
+			{"runc create", programBar, 20, 48, false},
+		}},
+		{"StartContainer", 60, []bar{{"start task", spanBar, 30, 45, false}, {"delete task", spanBar, 65, 80, false}}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 	svg := plotWaterfall(got)
 	check(t, "trace.svg", svg)
-	for _, text := range []string{"StartContainer", "create task, pod", "28.0 ms"} {
+	for _, text := range []string{"StartContainer", "create task, pod", "28.0 ms", "goes on"} {
 		if !strings.Contains(svg, text) {
 			t.Errorf("the picture lacks %q", text)
 		}
