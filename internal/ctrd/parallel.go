@@ -58,7 +58,7 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 		if stream, err = diff.GetProcessor(ctx, stream, config.ProcessorPayloads); err != nil {
 			return ocispec.Descriptor{}, fmt.Errorf("layer of type %s: %w", desc.MediaType, err)
 		}
-		defer stream.Close()
+		defer stream.Close() //nolint:revive,gocritic // there are two at most: one decrypts, one decompresses
 	}
 	digester := digest.Canonical.Digester()
 	uncompressed := io.TeeReader(stream, digester.Hash())
