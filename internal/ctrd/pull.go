@@ -33,6 +33,9 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		return image.Stored{}, native(err)
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	if w.Unpacking != nil {
+		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
+	}
 	defer i.processors.more(i.cfg.MaxConcurrentDownloads + i.cfg.MaxConcurrentUnpacks)()
 	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
 	if errors.Is(err, errNeedsParent) {

@@ -22,6 +22,9 @@ type Blob struct {
 type Watch struct {
 	// Bytes is called whenever bytes come.
 	Bytes func()
+	// Unpacking is called when a layer is unpacked, and what it returns when that has ended. It may
+	// be nil.
+	Unpacking func() (done func())
 	// Needs is called with what the image consists of, as that becomes known, whether it is on this
 	// node or has to be fetched.
 	Needs func(blobs []Blob)

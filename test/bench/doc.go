@@ -11,6 +11,9 @@
 // results.json (every sample) and *.svg (plots). `-plot` writes the first and the last again from
 // results.json.
 //
+// With -scale it fills one node of each daemon with more and more pods instead, and writes SCALE.md
+// and scale.json.
+//
 // # What it promises
 //
 // Nothing is measured from inside a daemon: each figure is what a CRI client sees, or what the

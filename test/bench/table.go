@@ -98,11 +98,14 @@ slowest.
   the answer as bytes and does not decode it, since decoding takes as long for both. In the list of %d
   containers the time to decode is included.
 - **ListContainerStats**: %d of these containers are started first, and the client decodes the answer.
+- **PullImage**: an image of %d layers with %d MiB of files, which compress to about half, from a
+  registry in the process of the bench. Nothing of it is on the node. **While an image is pulled**: it
+  is pulled and removed over and over, and each container is killed during a pull.
 - **Processor time**: what the process of the daemon used from the call to the answer, in all its
   threads. What shims use is not part of it.
 - **kill -9 and start to ready**: from the start of the process until Status reports ready and
   ListContainers reports every container as running.
 - **Memory**: the process of the daemon alone, from smaps_rollup, of a new daemon after %s without a
   call.
-`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, quiet)
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, layerCount, s.PullMiB, quiet)
 }
