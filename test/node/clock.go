@@ -21,8 +21,8 @@ const (
 	flush, slowFlush = 50 * time.Millisecond, 20 * time.Millisecond
 )
 
-// attempts is how often something is measured until the machine lets it be measured.
-const attempts = 5
+// attempts is how often something is measured at most until the machine lets it be measured.
+const attempts = 3
 
 // Span is the time that something took.
 type Span struct {
