@@ -49,6 +49,12 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 	if dir == "" {
 		return u.DiffService.Apply(ctx, desc, mounts, opts...)
 	}
+	var config diff.ApplyConfig // has the keys of an encrypted layer
+	for _, o := range opts {
+		if err := o(ctx, desc, &config); err != nil {
+			return ocispec.Descriptor{}, err
+		}
+	}
 	blob, err := u.layers.ReaderAt(ctx, desc)
 	if err != nil {
 		return ocispec.Descriptor{}, err
@@ -56,7 +62,7 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 	defer blob.Close()
 	stream := diff.NewProcessorChain(desc.MediaType, content.NewReader(blob))
 	for stream.MediaType() != ocispec.MediaTypeImageLayer {
-		if stream, err = diff.GetProcessor(ctx, stream, nil); err != nil {
+		if stream, err = diff.GetProcessor(ctx, stream, config.ProcessorPayloads); err != nil {
 			return ocispec.Descriptor{}, fmt.Errorf("layer of type %s: %w", desc.MediaType, err)
 		}
 	}

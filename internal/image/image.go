@@ -36,8 +36,8 @@ type Backend interface {
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no
-	// name.
-	Import(ctx context.Context, path, ref string) ([]Stored, error)
+	// name. read is called with how many bytes of the archive were read, out of how many.
+	Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, error)
 	// Unpack makes the snapshots of a stored name in a snapshotter. Those that exist are kept.
 	// ErrNotFound when layers are missing.
 	Unpack(ctx context.Context, name, snapshotter string) error

@@ -130,8 +130,13 @@ func (f *fake) Unpack(ctx context.Context, name, _ string) error {
 	return nil
 }
 
-func (f *fake) Import(context.Context, string, string) ([]Stored, error) { return nil, nil }
-func (f *fake) CopyOut(context.Context, string, string, string) error    { return nil }
+func (f *fake) Import(_ context.Context, _, _ string, read func(done, total int64)) ([]Stored, error) {
+	read(1, 3)
+	read(2, 3)
+	<-f.release
+	return nil, nil
+}
+func (f *fake) CopyOut(context.Context, string, string, string) error { return nil }
 func (f *fake) Usage(context.Context) (Usage, error) {
 	return Usage{Path: "/x", Images: Space{Bytes: 1}, Containers: Space{Bytes: 2}, At: time.Now()}, nil
 }
