@@ -62,6 +62,9 @@ func markdown(r *results) string {
 				value(c50, m.unit, r.Bound), value(percentile(c, 99), m.unit, r.Bound), ratioText(b50, c50, r.Bound, m.unit))
 		}
 	}
+	if len(r.Trace) > 0 {
+		p("\n## Where the milliseconds go\n\n![Where the milliseconds go](trace.svg)\n")
+	}
 	p("%s", how(r))
 	return w.String()
 }
@@ -107,5 +110,8 @@ slowest.
   ListContainers reports every container as running.
 - **Memory**: the process of the daemon alone, from smaps_rollup, of a new daemon after %s without a
   call.
-`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, layerCount, s.PullMiB, quiet)
+- **Where the milliseconds go**: of %d traced lives of a pod, one after the other with pauses, the one
+  of median length. berth's steps and commits are its OpenTelemetry spans. Which programs ran, and
+  when, is what the kernel says (its process events), since shims, runc and CNI plug-ins send no spans.
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, layerCount, s.PullMiB, quiet, s.Traced)
 }
