@@ -21,8 +21,13 @@ const (
 	flush, slowFlush = 50 * time.Millisecond, 20 * time.Millisecond
 )
 
-// attempts is how often something is measured at most until the machine lets it be measured.
-const attempts = 3
+const (
+	// attempts is how often something is measured at most until the machine lets it be measured.
+	attempts = 3
+	// loose and least are the bound on a machine that does not let it be measured: that many limits,
+	// and no less. Who waits for something that hangs takes longer.
+	loose, least = 10, 10 * time.Second
+)
 
 // Span is the time that something took.
 type Span struct {
@@ -36,8 +41,8 @@ func (s Span) took() time.Duration { return s.To.Sub(s.From) }
 
 // Within fails the test if what try measures takes longer than limit. A machine that has other
 // things to do does not make it fail: if something took too long, and a sleep or a write to the
-// disk was held up meanwhile for so long that berth cannot be blamed, it is measured again. The
-// test fails as well if that does not help.
+// disk was held up meanwhile for so long that berth cannot be blamed, it is measured again. If that
+// does not help, a looser limit holds.
 func (n *Node) Within(limit time.Duration, what string, try func() Span) {
 	n.t.Helper()
 	n.MostWithin(limit, 0, what, func() []Span { return []Span{try()} })
@@ -46,6 +51,7 @@ func (n *Node) Within(limit time.Duration, what string, try func() Span) {
 // MostWithin is [Node.Within] for many measurements, some of which may take longer.
 func (n *Node) MostWithin(limit time.Duration, exceptions int, what string, try func() []Span) {
 	n.t.Helper()
+	var longest time.Duration // of the last attempt
 	for range attempts {
 		c, err := startClock(n.Dir)
 		if err != nil {
@@ -57,7 +63,8 @@ func (n *Node) MostWithin(limit time.Duration, exceptions int, what string, try 
 		}
 		late, blamed := c.judge(spans, limit)
 		slices.SortFunc(spans, func(a, b Span) int { return cmp.Compare(a.took(), b.took()) })
-		text := fmt.Sprintf("%s: %s", what, spans[len(spans)-1].took())
+		longest = spans[len(spans)-1].took()
+		text := fmt.Sprintf("%s: %s", what, longest)
 		if len(spans) > 1 {
 			text = fmt.Sprintf("%s at most, %s in the median of %d", text, spans[len(spans)/2].took(), len(spans))
 		}
@@ -71,7 +78,9 @@ func (n *Node) MostWithin(limit time.Duration, exceptions int, what string, try 
 		}
 		n.t.Logf("%s; %d took longer than %s, and the machine was held up: it is measured again", text, late, limit)
 	}
-	n.t.Errorf("%s: the machine did not let it be measured", what)
+	if longest > max(loose*limit, least) {
+		n.t.Errorf("%s: %s, also on a machine that does not let it be measured", what, longest)
+	}
 }
 
 // clock measures how long something took on a machine that has other things to do. It is the
