@@ -29,6 +29,9 @@ const (
 // until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that containerd knows
 // one.
 func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
+	if c.setAside(r.ID) {
+		return fmt.Errorf("start shim of pod %s: the pod has one, which has not answered since containerd started: %w", r.ID, errdefs.ErrUnavailable)
+	}
 	s := sandboxer{c, shimController}
 	o, err := s.object(r)
 	if err != nil {
