@@ -53,10 +53,13 @@ func pauses(t *testing.T, n *node.Node) []string {
 	return found
 }
 
+// withoutPause are the arguments of a berth that starts no pause process where nobody needs one.
+var withoutPause = []string{"--set", "pod.pause=auto"}
+
 func eitherContainerd(t *testing.T, test func(t *testing.T, n *node.Node)) {
 	for _, external := range []bool{false, true} {
 		t.Run(fmt.Sprintf("external=%v", external), func(t *testing.T) {
-			test(t, node.Start(t, node.Options{External: external}))
+			test(t, node.Start(t, node.Options{External: external, Args: withoutPause}))
 		})
 	}
 }
@@ -137,7 +140,7 @@ func TestAPodWithoutAPauseProcess(t *testing.T) {
 
 // A pod that shares its PID namespace needs a process that is the first in it, and that reaps.
 func TestAPodThatSharesItsPIDNamespaceHasAPauseProcess(t *testing.T) {
-	n := node.Start(t, node.Options{})
+	n := node.Start(t, node.Options{Args: withoutPause})
 	cfg := n.PodConfig()
 	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	pod := n.Pod(cfg)
@@ -163,7 +166,7 @@ func TestThePauseProcessIsThereWhereItIsAskedFor(t *testing.T) {
 
 // A pod in the host's namespaces has nothing to pin. It is READY until it is stopped like any other.
 func TestAPodInTheHostsNamespacesWithoutAPauseProcess(t *testing.T) {
-	n := node.Start(t, node.Options{})
+	n := node.Start(t, node.Options{Args: withoutPause})
 	cfg := n.PodConfig()
 	cfg.Hostname = ""
 	host := runtimeapi.NamespaceMode_NODE
@@ -198,7 +201,7 @@ func containerOf(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.ContainerConfig {
 
 // A reboot takes the pins away. The kubelet learns that the pod is NOTREADY, and makes another one.
 func TestAPodWhosePinsAreLostIsNotReadyOnceBerthIsBack(t *testing.T) {
-	n := node.Start(t, node.Options{})
+	n := node.Start(t, node.Options{Args: withoutPause})
 	pod := n.Pod(n.PodConfig())
 	if !isReady(t, n, pod) {
 		t.Fatal("it is not READY")
