@@ -5,12 +5,15 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
+	"time"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/pod"
@@ -23,11 +26,15 @@ const (
 	// shimCapability is the annotation by which berth's own shim (tools/shim) says that it can be a
 	// sandbox without a process.
 	shimCapability = "io.berth.shim.sandbox"
+	// forgetTimeout is how long containerd may take to clean up after a shim that has died.
+	forgetTimeout = 5 * time.Second
+	// forgetInterval is the time between two tries meanwhile.
+	forgetInterval = 10 * time.Millisecond
 )
 
 // StartShim starts the shim of a pod that has no process of its own. It serves the pod's containers
-// until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that containerd knows
-// one.
+// until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that there is one that
+// answers. What is left of one that has died is waited for, or removed.
 func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 	if c.setAside(r.ID) {
 		return fmt.Errorf("start shim of pod %s: the pod has one, which has not answered since containerd started: %w", r.ID, errdefs.ErrUnavailable)
@@ -41,8 +48,15 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if program := c.podShims.get(key); program != "" {
 		o.Runtime.Name = program
 	}
-	if err := s.controller().Create(ns(ctx), o); err != nil {
-		return fmt.Errorf("start shim of pod %s: %w", r.ID, native(err))
+	err = native(s.controller().Create(ns(ctx), o))
+	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && c.lost(ctx, r.ID, err); {
+		err = native(s.controller().Create(ns(ctx), o))
+	}
+	if err != nil {
+		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
+	}
+	if old, ok := c.shims.take(r.ID); ok {
+		_ = unix.Close(old.fd)
 	}
 	i, err := s.controller().Start(ns(ctx), r.ID)
 	if err != nil {
@@ -55,6 +69,32 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 		}
 	}
 	return nil
+}
+
+// lost reports whether the shim of a pod cannot be started because of one that has died, and that
+// it is worth another try: containerd needs a moment to forget the old one, and may have left its
+// bundle.
+func (c *Containerd) lost(ctx context.Context, id string, why error) bool {
+	inTheWay := errdefs.IsAlreadyExists(why)
+	if !inTheWay && !strings.Contains(why.Error(), sandboxDir+id+": file exists") {
+		return false
+	}
+	st, err := sandboxer{c, shimController}.Status(ctx, id)
+	switch {
+	case err == nil && st.Running:
+		return false
+	case !inTheWay && errdefs.IsNotFound(err):
+		if err := c.endOrphans(ns(ctx), id); err != nil {
+			c.log.Warn("what is left of a shim cannot be removed", "id", id, "err", err)
+			return false
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(forgetInterval):
+		return true
+	}
 }
 
 // EndShim ends the shim of a pod whose tasks are deleted. As for a task that is deleted, what

@@ -133,6 +133,14 @@ func (s *shims) program(pod string) string {
 	return exe
 }
 
+// hasEnded reports whether the shim of a pod is known and has ended.
+func (s *shims) hasEnded(pod string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.of[pod]
+	return ok && ended(context.Background(), p.fd, 0)
+}
+
 // take forgets the shim of a pod and hands its descriptor over.
 func (s *shims) take(pod string) (shim, bool) {
 	s.mu.Lock()

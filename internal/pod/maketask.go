@@ -49,6 +49,9 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 		Snapshotter: u.container.Snapshotter,
 		SnapshotKey: u.id,
 	}
+	if u.pod.isPinned() {
+		req.Pod = u.pod.id
+	}
 	pid, err = m.runtime.CreateTask(ctx, req)
 	if errdefs.IsNotFound(err) && u.pod.isPinned() {
 		if err = m.reviveShim(ctx, u.pod); err == nil {

@@ -189,6 +189,8 @@ type Runtime interface {
 // TaskRequest asks for a task.
 type TaskRequest struct {
 	ID string
+	// Pod is the sandbox without a process that the container is in; "" for one with a process.
+	Pod string
 	// Endpoint is the sandbox's task service; zero: the sandbox's shim, or a shim of its own.
 	Endpoint state.Endpoint
 	IO       TaskIO
