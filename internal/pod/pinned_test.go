@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -243,18 +242,6 @@ func TestAPodThatNeedsAProcessHasOne(t *testing.T) {
 		}
 		if b.Process(id) == nil {
 			t.Error("a pod in a user namespace of its own has no process")
-		}
-	})
-}
-
-// A container cannot share a PID namespace that its pod does not have.
-func TestAContainerIsRefusedThePIDNamespaceOfAPodWithoutAProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.pod("p1", world.Pinned)
-		c := ctr("c")
-		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
-		if _, err := b.CreateContainer(t.Context(), p, c); !errdefs.IsInvalidArgument(err) {
-			t.Error(err)
 		}
 	})
 }

@@ -87,11 +87,11 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 	case inContainer:
 		add(specs.PIDNamespace, "")
 	case inPod:
-		if in.Pins == nil {
+		switch {
+		case in.Pins == nil:
 			add(specs.PIDNamespace, ofPause("pid"))
-		} else if pod.GetPid() != onNode {
-			return fmt.Errorf("namespace_options.pid: POD is for containers of a pod whose containers share a PID namespace; this pod was asked for with %s: %w",
-				pod.GetPid(), errdefs.ErrInvalidArgument)
+		case pod.GetPid() != onNode: // the pod was asked for with CONTAINER, and has none to share
+			add(specs.PIDNamespace, "")
 		}
 	case inTarget:
 		if in.TargetPID == 0 {
