@@ -117,7 +117,7 @@ test-systemd: setup tools build ## Test the unit files and the systemd cgroup dr
 	test/guest/systemd $(if $(RUN),'$(RUN)')
 
 .PHONY: test-kubelet
-test-kubelet: setup tools build $(BUILD)/bin/kubelet ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
+test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
 
 .PHONY: fuzz
@@ -186,6 +186,11 @@ $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 $(BUILD)/bin/kubelet: tools/kubelet/go.mod tools/kubelet/go.sum
 	cd tools/kubelet && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/kubelet
+	@touch $@
+
+# The part of the kubelet that reads events, for tests to look into.
+$(BUILD)/bin/pleg: tools/kubelet/go.mod tools/kubelet/go.sum tools/kubelet/pleg/main.go
+	cd tools/kubelet && go build -ldflags '-s -w' -o $@ ./pleg
 	@touch $@
 
 PREFIX  ?= /usr/local

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"berth/internal/cri"
+	"berth/internal/network"
 )
 
 // The bridge and subnet are not those of a berth that may be serving on this host already.
@@ -99,7 +100,8 @@ func (s *service) berth(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// stop ends berth as systemd would, and takes away the bridge, which CNI leaves for the next pod.
+// stop ends berth as systemd would, and takes away the bridge and its rule, which stay for the next
+// pod otherwise.
 func (s *service) stop() error {
 	if s.Client != nil {
 		_ = s.Close()
@@ -109,6 +111,8 @@ func (s *service) stop() error {
 	if l, lerr := netlink.LinkByName(bridge); lerr == nil {
 		err = errors.Join(err, netlink.LinkDel(l))
 	}
+	pods := network.Bridge{Name: bridge, Subnet: subnet}
+	err = errors.Join(err, pods.Unmasquerade(context.Background()))
 	_ = s.log.Close()
 	if err == nil {
 		fmt.Println("berth stopped cleanly")

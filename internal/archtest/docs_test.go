@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,22 +19,34 @@ import (
 // documents are the Markdown files that people write, by their path in the repository.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	docs := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
-		paths, err := filepath.Glob(filepath.Join(root, pattern))
+	docs := files(t, "*.md")
+	maps.Copy(docs, files(t, "docs/*.md"))
+	return docs
+}
+
+// files are the texts of the files that match a pattern, by their paths in the repository.
+func files(t *testing.T, pattern string) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := map[string]string{}
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			continue
+		}
+		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range paths {
-			b, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rel, _ := filepath.Rel(root, path)
-			docs[rel] = string(b)
-		}
+		rel, _ := filepath.Rel(root, path)
+		texts[rel] = string(b)
 	}
-	return docs
+	if len(texts) == 0 {
+		t.Fatalf("no file is %s", pattern)
+	}
+	return texts
 }
 
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {

@@ -3,8 +3,10 @@
 package archtest
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
+	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -47,7 +49,7 @@ func TestProseUsesTheWordsOfTheField(t *testing.T) {
 		}
 		for _, group := range f.ast.Comments {
 			for _, c := range group.List {
-				checkText(t, c, c.Text)
+				checkText(t, at(c), c.Text)
 			}
 		}
 		seen := map[string]bool{} // identifiers: one line each in a file is enough
@@ -60,7 +62,7 @@ func TestProseUsesTheWordsOfTheField(t *testing.T) {
 				seen[n.Name] = true
 			case *ast.BasicLit:
 				if n.Kind == token.STRING {
-					checkText(t, n, n.Value)
+					checkText(t, at(n), n.Value)
 				}
 			}
 			return true
@@ -68,15 +70,27 @@ func TestProseUsesTheWordsOfTheField(t *testing.T) {
 	}
 }
 
-func checkText(t *testing.T, n ast.Node, text string) {
+func TestDocumentsUseTheWordsOfTheField(t *testing.T) {
+	texts := documents(t)
+	for _, pattern := range []string{"Makefile", ".ci/run", "contrib/*", "logger/*.c", "pause/*.c", "test/*/testdata/*", "test/guest/*", "tools/*.sh"} {
+		maps.Copy(texts, files(t, pattern))
+	}
+	for name, text := range texts {
+		for i, line := range strings.Split(text, "\n") {
+			checkText(t, fmt.Sprintf("%s:%d", name, i+1), line)
+		}
+	}
+}
+
+func checkText(t *testing.T, where, text string) {
 	t.Helper()
 	for _, word := range strings.FieldsFunc(fine.ReplaceAllString(text, ""), func(r rune) bool { return !unicode.IsLetter(r) }) {
 		if instead := dropped[strings.ToLower(word)]; instead != "" {
-			t.Errorf("%s: %q: write %s, or another word of the field", at(n), word, instead)
+			t.Errorf("%s: %q: write %s, or another word of the field", where, word, instead)
 		}
 	}
 	for _, phrase := range isNo.FindAllString(isNoFine.ReplaceAllString(text, ""), -1) {
-		t.Errorf("%s: %q: write \"is not a\"", at(n), phrase)
+		t.Errorf("%s: %q: write \"is not a\"", where, phrase)
 	}
 }
 

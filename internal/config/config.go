@@ -67,6 +67,7 @@ type Image struct {
 	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries: mirrors, certificates and headers, as HOST/hosts.toml (the certs.d layout of containerd). It need not exist. Empty: none."`
 	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
+	MaxConcurrentUnpacks   int      `toml:"max_concurrent_unpacks" doc:"Number of layers of one image that are unpacked at the same time, if containerd runs inside berth. An image with a layer that lacks the directory of one of its files is unpacked layer by layer."`
 	// Auth has the credentials of registries by host. They are used where the request has none.
 	Auth map[string]Auth `toml:"auth"`
 }
@@ -207,6 +208,7 @@ func Default() Config {
 			RegistryDir:            "/etc/containerd/certs.d",
 			PullTimeout:            Duration(5 * time.Minute),
 			MaxConcurrentDownloads: 3,
+			MaxConcurrentUnpacks:   3,
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Pod: Pod{Pause: PauseAuto},
@@ -404,6 +406,9 @@ func (c *Config) Check() error {
 	}
 	if c.Lanes.BackoffMax < c.Lanes.BackoffMin {
 		bad("lanes.backoff_max", "it is shorter than lanes.backoff_min")
+	}
+	if n := c.Image.MaxConcurrentUnpacks; n < 1 {
+		bad("image.max_concurrent_unpacks", "%d is less than 1", n)
 	}
 	if c.Logs.MaxLine < 256 {
 		bad("logs.max_line", "%d bytes are too few; the minimum is 256", c.Logs.MaxLine)

@@ -13,7 +13,7 @@ import (
 // Updates changes what sandboxes and containers may use.
 type Updates interface {
 	UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error
-	UpdatePodSandboxResources(id string, overhead, resources *runtimeapi.LinuxContainerResources) error
+	UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error
 }
 
 // UpdateContainerResources changes what a container may use. The annotations of the request have no
@@ -35,8 +35,8 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *runtimeapi.
 // UpdatePodSandboxResources records the resources of a pod. The kubelet sends it after it has
 // changed the cgroup of the pod, which is the kubelet's own, so there is nothing to change for
 // berth.
-func (r *Runtime) UpdatePodSandboxResources(_ context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
-	if err := r.Pods.UpdatePodSandboxResources(req.GetPodSandboxId(), req.GetOverhead(), req.GetResources()); err != nil {
+func (r *Runtime) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	if err := r.Pods.UpdatePodSandboxResources(ctx, req.GetPodSandboxId(), req.GetOverhead(), req.GetResources()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil

@@ -26,7 +26,7 @@ func (u *updated) UpdateContainerResources(_ context.Context, id string, r *runt
 	return nil
 }
 
-func (u *updated) UpdatePodSandboxResources(id string, overhead, r *runtimeapi.LinuxContainerResources) error {
+func (u *updated) UpdatePodSandboxResources(_ context.Context, id string, overhead, r *runtimeapi.LinuxContainerResources) error {
 	u.calls = append(u.calls, fmt.Sprint(id, " ", overhead.GetCpuQuota(), " ", r.GetCpuQuota()))
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 const maxBlob = 8 << 20
 
 // boundedClient returns a client on the same containerd that never reads a blob of more than
-// maxBlob bytes into memory. Layers do not pass through it: containerd applies them itself.
+// maxBlob bytes into memory. Layers do not pass through it: they are unpacked as a stream.
 func boundedClient(c *containerd.Client, names []string) (*containerd.Client, error) {
 	snapshotters := map[string]snapshots.Snapshotter{}
 	for _, name := range names {
@@ -27,7 +27,7 @@ func boundedClient(c *containerd.Client, names []string) (*containerd.Client, er
 	return containerd.New("", containerd.WithDefaultNamespace(Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore()}),
 		containerd.WithImageStore(c.ImageService()),
-		containerd.WithDiffService(c.DiffService()),
+		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore()}),
 		containerd.WithLeasesService(c.LeasesService()),
 		containerd.WithNamespaceService(c.NamespaceService()),
 		containerd.WithIntrospectionService(c.IntrospectionService()),

@@ -5,6 +5,7 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -44,7 +45,7 @@ func (c *calls) leave(id string) {
 // when ctx ends, whichever comes first. It has to: a containerd in this process writes to the shim
 // without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was given up
 // goes on by itself; the shim's end ends it. When callsPerTask of them are under way, the next one
-// is ErrUnavailable at once.
+// is ErrUnavailable at once. A panic of f is ErrInternal.
 func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
 	if c.setAside(id) {
@@ -59,9 +60,15 @@ func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx co
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		defer c.calls.leave(id)
-		v, err := f(ctx)
-		answered <- answer{v, err}
+		var a answer
+		defer func() {
+			if p := recover(); p != nil { // it ends this call, as one in the caller's goroutine would
+				a.err = fmt.Errorf("panic: %v: %w\n%s", p, errdefs.ErrInternal, debug.Stack())
+			}
+			c.calls.leave(id)
+			answered <- a
+		}()
+		a.v, a.err = f(ctx)
 	}()
 	select {
 	case a := <-answered:

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
@@ -29,6 +30,7 @@ type fake struct {
 	tasks      map[string]*task.Process
 	pid        uint32          // the last one
 	hung       map[string]bool // tasks whose shim answers nothing
+	delay      time.Duration   // until a shim that does not hang answers
 	stubborn   bool            // a call to a hung shim does not even return when its context ends
 	end        chan struct{}   // stubborn calls return when it is closed
 
@@ -73,7 +75,12 @@ func (f *fake) shim(ctx context.Context, id string) (*task.Process, error) {
 		return nil, errdefs.ErrNotFound
 	}
 	if !hung {
-		return p, nil
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(f.delay):
+			return p, nil
+		}
 	}
 	f.waiting.Add(1)
 	defer f.waiting.Add(-1)

@@ -46,6 +46,9 @@ type ImagesConfig struct {
 	Snapshotters           []string
 	RegistryDir            string // of certs.d directories; "" for none
 	MaxConcurrentDownloads int
+	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
+	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
+	MaxConcurrentUnpacks int
 	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
 	Credentials map[string]image.Credentials
 	Owner       string // this berth's ID
@@ -62,6 +65,8 @@ type Images struct {
 	views   sync.Map // by key, those in use
 	parsed  *image.Cache[parsed]
 	usage   sampler
+
+	processors processors
 }
 
 // parsed is what a manifest or an index stands for. It never changes.
@@ -224,6 +229,7 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 			return name
 		}), containerd.WithIndexName(ref))
 	}
+	defer i.processors.more(1)()
 	imgs, err := i.bounded.Import(ctx, f, opts...)
 	if err != nil {
 		return nil, native(err)
@@ -256,6 +262,7 @@ func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 }
 
 func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
+	defer i.processors.more(1)()
 	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
 	}

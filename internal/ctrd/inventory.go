@@ -20,7 +20,7 @@ import (
 const (
 	// answerTimeout is how long an inventory waits for one shim.
 	answerTimeout = 200 * time.Millisecond
-	// inventoryTimeout is how long an inventory waits for all shims.
+	// inventoryTimeout is how long an inventory waits for shims after one of them has answered last.
 	inventoryTimeout = 400 * time.Millisecond
 	// shimsAtOnce is how many shims an inventory asks at the same time.
 	shimsAtOnce = 128
@@ -33,8 +33,9 @@ const (
 // Inventory lists what containerd has that carries this berth's label, and asks for the state of
 // each task. Containers, sandbox objects and snapshots come from containerd's own stores. The shims
 // are asked side by side and within a bound: a task whose shim does not answer in time is in
-// Unreachable, so that an inventory takes half a second at most, however many shims hang. Orphans
-// are what the last search has found: see [orphanSearch].
+// Unreachable. The inventory goes on as long as shims answer, since those of a full node take a
+// while, and ends soon after the last answer, however many shims hang. Orphans are what the last
+// search has found: see [orphanSearch].
 //
 // An error says that one of containerd's stores cannot be read.
 func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
@@ -52,13 +53,15 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 	if err != nil {
 		return inv, fmt.Errorf("list containers: %w", native(err))
 	}
-	asking, cancel := context.WithTimeout(ctx, inventoryTimeout)
+	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
+	idle := time.AfterFunc(inventoryTimeout, cancel)
+	defer idle.Stop()
 	searched := c.orphans.begin(c)
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		c.askTasks(asking, cs, &inv)
+		c.askTasks(asking, cs, &inv, func() { idle.Reset(inventoryTimeout) })
 	}()
 	err = c.listStores(ctx, filter, cs, &inv)
 	<-answered
@@ -108,8 +111,9 @@ func (c *Containerd) listStores(ctx context.Context, filter string, cs []contain
 
 // askTasks fills in Containers, Tasks and Unreachable. The tasks of one pod share a shim and are
 // asked one after the other: once one of them got no answer, the rest are not asked. Different
-// shims are asked side by side, so that one that hangs delays no other.
-func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, inv *pod.Inventory) {
+// shims are asked side by side, so that one that hangs delays no other. answered is called with each
+// answer.
+func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, inv *pod.Inventory, answered func()) {
 	byShim := map[string][]string{}
 	for _, o := range cs {
 		inv.Containers[o.ID] = o.Labels
@@ -129,6 +133,9 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 				st, err := c.TaskState(one, id)
 				gone := one.Err() != nil
 				cancel()
+				if !gone {
+					answered()
+				}
 				mu.Lock()
 				switch {
 				case err == nil:

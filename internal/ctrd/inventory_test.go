@@ -44,6 +44,27 @@ func TestHungShimsDoNotDelayTheInventory(t *testing.T) {
 	}
 }
 
+// PROPERTIES 21: the shims of a full node answer, each in good time. Those that were asked last were
+// taken for hanging, and looked at again and again. The time is virtual.
+func TestEveryShimOfAFullNodeIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{delay: answerTimeout / 2}
+		for pod := range 500 {
+			id := fmt.Sprintf("pod%d", pod)
+			f.add(id, "", false)
+			for c := range 2 {
+				f.add(fmt.Sprintf("%s-c%d", id, c), id, false)
+			}
+		}
+		a := f.adapter(t)
+		inv, err := a.Inventory(t.Context())
+		if err != nil || len(inv.Tasks) != 1500 || len(inv.Unreachable) != 0 {
+			t.Errorf("%d tasks, %d unreachable, %v", len(inv.Tasks), len(inv.Unreachable), err)
+		}
+		a.stop()
+	})
+}
+
 // A task without a container is found although shims hang: if not by the inventory that began to
 // look, then by the next.
 func TestATaskWithoutAContainerIsFoundBesideHungShims(t *testing.T) {

@@ -4,6 +4,7 @@ package ctrd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,18 +19,38 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 
 	"berth/internal/image"
 )
 
 // Pull fetches and unpacks an image.
 func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (image.Stored, error) {
-	ctx = ns(ctx)
+	// What was fetched must still be there if the image has to be unpacked in another way.
+	ctx, done, err := i.client.WithLease(ns(ctx))
+	if err != nil {
+		return image.Stored{}, native(err)
+	}
+	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	defer i.processors.more(i.cfg.MaxConcurrentDownloads + i.cfg.MaxConcurrentUnpacks)()
+	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
+	if errors.Is(err, errNeedsParent) {
+		i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
+		img, err = i.pull(ctx, ref, creds, w, 1)
+	}
+	if err != nil {
+		return image.Stored{}, native(err)
+	}
+	return i.read(ctx, img.Metadata())
+}
+
+// pull fetches an image and unpacks that many of its layers at the same time.
+func (i *Images) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
-		return image.Stored{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	img, err := i.bounded.Pull(ctx, ref,
+	opts := []containerd.RemoteOpt{
 		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
 		containerd.WithImageHandlerWrapper(reporting(w.Needs)),
@@ -37,11 +58,14 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
-		containerd.WithPlatformMatcher(platforms.Default()))
-	if err != nil {
-		return image.Stored{}, native(err)
+		containerd.WithPlatformMatcher(platforms.Default()),
 	}
-	return i.read(ctx, img.Metadata())
+	if unpacks > 1 {
+		// The limit is that of one image: a layer counts while it is waited for, and one pull must not
+		// wait for the registry of another.
+		opts = append(opts, containerd.WithUnpackOpts([]containerd.UnpackOpt{containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks)))}))
+	}
+	return i.bounded.Pull(ctx, ref, opts...)
 }
 
 // reporting reports what an image consists of, as the handlers of a pull find it out.

@@ -54,20 +54,20 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		req.Rootfs = toProto(ms)
 		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 	}
+	c.replaced.makeAgain(r.ID)
 	resp, err := c.client.TaskService().Create(ctx, req)
 	for again := 1; again < createAttempts && cutOff(r, native(err)); again++ {
 		c.log.Info("a task that was being made earlier is taken back", "id", r.ID, "err", err)
-		c.replaced.begin(r.ID)
+		c.replaced.make(r.ID)
 		if terr := c.takeBack(ctx, r.ID); terr != nil {
 			return 0, fmt.Errorf("create task %s: %w: take back what an earlier call made: %w", r.ID, native(err), terr)
 		}
-		if resp, err = c.client.TaskService().Create(ctx, req); err == nil {
-			c.replaced.end(r.ID, resp.Pid)
-		}
+		resp, err = c.client.TaskService().Create(ctx, req)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("create task %s: %w", r.ID, native(err))
 	}
+	c.replaced.made(r.ID, resp.Pid)
 	if r.SnapshotKey == "" { // a pod's own task, which has a shim to itself
 		c.shims.remember(r.ID, resp.Pid)
 	}
@@ -112,22 +112,59 @@ func (c *Containerd) takeBack(ctx context.Context, id string) error {
 	return nil
 }
 
-// replaced holds the tasks that were made in the place of earlier ones, by ID. The end of an
-// earlier one is not reported, since it would be taken for that of the task which replaces it.
+// replaced holds the tasks that were deleted, or made in the place of deleted ones, by ID. The end
+// of an earlier one is not reported, since it would be taken for that of the task which replaces
+// it: containerd's events arrive later than its answers.
 type replaced struct {
-	mu  sync.Mutex
-	pid map[string]uint32 // of the task; 0 while it is being made
+	mu sync.Mutex
+	by map[string]replacement
 }
 
-func (r *replaced) begin(id string) { r.end(id, 0) }
+// replacement is the task that comes after a deleted one.
+type replacement struct {
+	making bool
+	pid    uint32 // 0 before it is made
+}
 
-func (r *replaced) end(id string, pid uint32) {
+func (r *replaced) set(id string, n replacement) {
+	if r.by == nil {
+		r.by = map[string]replacement{}
+	}
+	r.by[id] = n
+}
+
+// deleted notes that the task of an ID is deleted.
+func (r *replaced) deleted(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pid == nil {
-		r.pid = map[string]uint32{}
+	if _, ok := r.by[id]; !ok {
+		r.set(id, replacement{})
 	}
-	r.pid[id] = pid
+}
+
+// make notes that a task is about to be made in the place of another.
+func (r *replaced) make(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.set(id, replacement{making: true})
+}
+
+// makeAgain is make if another task of the ID was deleted.
+func (r *replaced) makeAgain(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.by[id]; ok {
+		r.set(id, replacement{making: true})
+	}
+}
+
+// made notes the process of a task that was made in the place of another.
+func (r *replaced) made(id string, pid uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n, ok := r.by[id]; ok && n.making {
+		r.set(id, replacement{pid: pid})
+	}
 }
 
 // earlier reports whether a process is that of a task that was replaced. While the task is being
@@ -135,14 +172,14 @@ func (r *replaced) end(id string, pid uint32) {
 func (r *replaced) earlier(id string, pid uint32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, ok := r.pid[id]
-	return ok && (now == 0 || now != pid)
+	now := r.by[id]
+	return now.making || now.pid != 0 && now.pid != pid
 }
 
 func (r *replaced) drop(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.pid, id)
+	delete(r.by, id)
 }
 
 func toProto(ms []mount.Mount) []*types.Mount {
@@ -180,6 +217,7 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 // followed by a question, and what neither list has is looked for on the node before "not found" is
 // believed.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
+	c.replaced.deleted(id)
 	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	})

@@ -3,6 +3,8 @@
 package ctrd
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,18 +32,56 @@ func TestATaskThatACutOffCallMadeIsTakenBack(t *testing.T) {
 	if err != nil || pid != 8 {
 		t.Fatalf("process %d, %v", pid, err)
 	}
-	var got []exit.Fact
-	for _, pid := range []uint32{7, 8} {
-		event, err := typeurl.MarshalAny(&eventtypes.TaskExit{ContainerID: "c1", ID: "c1", Pid: pid, ExitStatus: pid})
-		try(t, err)
-		e := &events.Envelope{Topic: "/tasks/exit", Timestamp: time.Now(), Event: event}
-		a.dispatch(e, Listener{Exited: func(f exit.Fact) { got = append(got, f) }})
-	}
-	if len(got) != 1 || got[0].Code != 8 {
+	if got := dispatched(t, a, 7, 8); len(got) != 1 || got[0].Code != 8 {
 		t.Errorf("reported: %v", got)
 	}
 	f.tasks["c1"].Status = task.Status_RUNNING
 	if _, err := a.CreateTask(t.Context(), request); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("a task that runs: %v", err)
+	}
+}
+
+// dispatched is what is reported of the ends of processes of c1, which end with their PIDs as codes.
+func dispatched(t *testing.T, a *Containerd, pids ...uint32) (got []exit.Fact) {
+	t.Helper()
+	for _, pid := range pids {
+		event, err := typeurl.MarshalAny(&eventtypes.TaskExit{ContainerID: "c1", ID: "c1", Pid: pid, ExitStatus: pid})
+		try(t, err)
+		e := &events.Envelope{Topic: "/tasks/exit", Timestamp: time.Now(), Event: event}
+		a.dispatch(e, Listener{Exited: func(f exit.Fact) { got = append(got, f) }})
+	}
+	return got
+}
+
+// The event of a task's end can arrive when the task was deleted already and another one made in
+// its place, which would be taken for the one that ended.
+func TestTheEndOfADeletedTaskIsNotThatOfTheNext(t *testing.T) {
+	f := &fake{}
+	f.add("pod", "", false)
+	f.add("c1", "pod", false)
+	f.tasks["c1"].Status, f.tasks["c1"].Pid, f.pid = task.Status_STOPPED, 7, 7
+	a := f.adapter(t)
+	defer a.stop()
+	if err := a.DeleteTask(t.Context(), "c1"); err != nil && !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	if pid, err := a.CreateTask(t.Context(), pod.TaskRequest{ID: "c1", Snapshotter: "fake", SnapshotKey: "c1"}); err != nil || pid != 8 {
+		t.Fatalf("process %d, %v", pid, err)
+	}
+	if got := dispatched(t, a, 7, 0, 8); len(got) != 1 || got[0].Code != 8 {
+		t.Errorf("reported: %v", got)
+	}
+}
+
+// What panics in a call about a task, in a goroutine of its own, ends that call alone, and the call
+// does not count any more.
+func TestAPanicInACallAboutATaskIsItsError(t *testing.T) {
+	c := (&fake{}).adapter(t)
+	defer c.stop()
+	for range callsPerTask + 1 {
+		_, err := askShim(t.Context(), c, "c1", func(context.Context) (int, error) { panic("nil map") })
+		if !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "nil map") {
+			t.Fatal(err)
+		}
 	}
 }

@@ -151,6 +151,7 @@ func (d *daemon) open(ctx context.Context) error {
 		RegistryDir:            cfg.Image.RegistryDir,
 		Credentials:            credentials(cfg.Image.Auth),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		MaxConcurrentUnpacks:   d.unpacks(),
 		Owner:                  d.store.Owner(),
 		MountDir:               filepath.Join(cfg.State, "images"),
 		Logger:                 d.log.Logger,
@@ -170,6 +171,15 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	return d.openPods()
+}
+
+// unpacks is how many layers of an image are unpacked at the same time. Another containerd unpacks
+// itself, layer by layer.
+func (d *daemon) unpacks() int {
+	if d.embedded == nil {
+		return 1
+	}
+	return d.cfg.Image.MaxConcurrentUnpacks
 }
 
 // openListener takes or opens the CRI socket before anything that may take long: calls wait in its

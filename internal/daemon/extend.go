@@ -94,7 +94,7 @@ func (d *daemon) pods() cri.Pods {
 	return relaying{d.core.Pods, d.nri}
 }
 
-// relaying is a controller whose updates plug-ins take part in.
+// relaying is a controller in whose updates plug-ins take part.
 type relaying struct {
 	*pod.Controller
 	plugins *nri.Service
@@ -114,6 +114,24 @@ func (r relaying) UpdateContainerResources(ctx context.Context, id string, asked
 		return err
 	}
 	r.plugins.Updated(ctx, t, adjusted)
+	return nil
+}
+
+// UpdatePodSandboxResources records the resources of a pod, which plug-ins may refuse.
+func (r relaying) UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
+	t, err := r.Target(id)
+	if err != nil || t.ID != t.PodID || !t.Running {
+		return r.Controller.UpdatePodSandboxResources(ctx, id, overhead, resources) // it says what is wrong
+	}
+	if err := r.plugins.UpdatingPod(ctx, t, overhead, resources); err != nil {
+		return fmt.Errorf("update sandbox %s: %w", t.ID, err)
+	}
+	if err := r.Controller.UpdatePodSandboxResources(ctx, t.ID, overhead, resources); err != nil {
+		return err
+	}
+	if t, err = r.Target(t.ID); err == nil { // it may have been removed meanwhile
+		r.plugins.UpdatedPod(ctx, t)
+	}
 	return nil
 }
 

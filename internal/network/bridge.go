@@ -60,10 +60,10 @@ func haveIPTables() bool {
 	return err == nil
 }
 
-// Rule returns the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D:
+// rule is the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D:
 // what pods send to any place but the bridge leaves under the host's address. Like the bridge it
 // stays when berth ends.
-func (b *Bridge) Rule() []string {
+func (b *Bridge) rule() []string {
 	return []string{
 		"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name,
 		"-m", "comment", "--comment", "berth: pods of " + b.Name, "-j", "MASQUERADE",
@@ -77,11 +77,26 @@ func (b *Bridge) masquerade(ctx context.Context) error {
 	}
 	b.masquerading.Lock()
 	defer b.masquerading.Unlock()
-	if iptables(ctx, append([]string{"-C"}, b.Rule()...)...) == nil {
+	if iptables(ctx, append([]string{"-C"}, b.rule()...)...) == nil {
 		return nil
 	}
-	if err := iptables(ctx, append([]string{"-A"}, b.Rule()...)...); err != nil {
+	if err := iptables(ctx, append([]string{"-A"}, b.rule()...)...); err != nil {
 		return fmt.Errorf("add masquerading rule of bridge %s: %w", b.Name, err)
+	}
+	return nil
+}
+
+// Unmasquerade removes the rule, for who takes the bridge away. Without iptables there is none.
+func (b *Bridge) Unmasquerade(ctx context.Context) error {
+	if !haveIPTables() {
+		return nil
+	}
+	b.masquerading.Lock()
+	defer b.masquerading.Unlock()
+	for iptables(ctx, append([]string{"-C"}, b.rule()...)...) == nil {
+		if err := iptables(ctx, append([]string{"-D"}, b.rule()...)...); err != nil {
+			return fmt.Errorf("remove masquerading rule of bridge %s: %w", b.Name, err)
+		}
 	}
 	return nil
 }

@@ -56,7 +56,9 @@ func build(t *testing.T, edit func(*Config)) *Network {
 			_ = netlink.LinkDel(l)
 		}
 		if cfg.Default != nil {
-			_ = iptables(context.Background(), append([]string{"-D"}, cfg.Default.Rule()...)...)
+			if err := cfg.Default.Unmasquerade(context.Background()); err != nil {
+				t.Error(err)
+			}
 		}
 		b, _ := os.ReadFile("/proc/self/mountinfo")
 		if strings.Contains(string(b), dir) {

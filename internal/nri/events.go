@@ -20,6 +20,7 @@ const (
 	stopped    kind = "StopContainer"
 	updated    kind = "PostUpdateContainer"
 	removed    kind = "RemoveContainer"
+	podUpdated kind = "PostUpdatePodSandbox"
 	podStopped kind = "StopPodSandbox"
 	podRemoved kind = "RemovePodSandbox"
 )
@@ -62,6 +63,8 @@ func (s *Service) deliver(ctx context.Context, e event) {
 			return s.plugins.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: e.pod, Container: e.container})
 		case removed:
 			return s.plugins.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: e.pod, Container: e.container})
+		case podUpdated:
+			return s.plugins.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: e.pod})
 		case podStopped:
 			return s.plugins.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: e.pod})
 		case podRemoved:

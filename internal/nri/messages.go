@@ -20,8 +20,12 @@ func podOf(t pod.Target) *api.PodSandbox {
 		Labels:         t.PodConfig.GetLabels(),
 		Annotations:    t.PodConfig.GetAnnotations(),
 		RuntimeHandler: t.Handler.Name,
-		Linux:          &api.LinuxPodSandbox{CgroupParent: t.CgroupParent},
-		Ips:            t.IPs,
+		Linux: &api.LinuxPodSandbox{
+			CgroupParent: t.CgroupParent,
+			PodOverhead:  podResources(t.PodOverhead),
+			PodResources: podResources(t.PodResources),
+		},
+		Ips: t.IPs,
 	}
 	if t.NetNS != "" {
 		p.Linux.Namespaces = []*api.LinuxNamespace{{Type: string(specs.NetworkNamespace), Path: t.NetNS}}

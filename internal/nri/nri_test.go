@@ -228,6 +228,22 @@ func (p *plugin) RemovePodSandbox(ctx context.Context, x *api.PodSandbox) error 
 	return p.note(ctx, "remove-pod "+x.GetId()+" "+x.GetName())
 }
 
+func (p *plugin) UpdatePodSandbox(ctx context.Context, x *api.PodSandbox, overhead, resources *api.LinuxResources) error {
+	return p.note(ctx, fmt.Sprintf("update-pod %s %s %s", x.GetId(), memory(overhead), memory(resources)))
+}
+
+func (p *plugin) PostUpdatePodSandbox(ctx context.Context, x *api.PodSandbox) error {
+	return p.note(ctx, fmt.Sprintf("updated-pod %s %s %s", x.GetId(), memory(x.GetLinux().GetPodOverhead()), memory(x.GetLinux().GetPodResources())))
+}
+
+// memory is the memory limit of the resources of a pod; "-" if there are no resources.
+func memory(r *api.LinuxResources) string {
+	if r == nil {
+		return "-"
+	}
+	return fmt.Sprint(r.GetMemory().GetLimit().GetValue())
+}
+
 func (p *plugin) CreateContainer(ctx context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	return p.adjust, p.update, p.note(ctx, "create "+c.GetId()+" "+c.GetName())
 }

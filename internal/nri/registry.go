@@ -45,6 +45,16 @@ func (r *registry) pod(id string) *api.PodSandbox {
 	return nil
 }
 
+// changePod replaces a pod by a changed copy. One that is not known is left alone.
+func (r *registry) changePod(id string, f func(*api.PodSandbox)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.mu.pods[id]; e != nil {
+		e.pod = proto.Clone(e.pod).(*api.PodSandbox)
+		f(e.pod)
+	}
+}
+
 // endPod notes that a pod has ended. It returns nil if that was noted before, or if the pod is not
 // known.
 func (r *registry) endPod(id string) *api.PodSandbox {

@@ -57,6 +57,40 @@ func (s *Service) Updated(_ context.Context, t pod.Target, r *runtimeapi.LinuxCo
 	s.later(event{kind: updated, pod: s.podOf(t), container: ct})
 }
 
+// UpdatingPod relays UpdatePodSandbox. It is called before what the kubelet says of the resources of
+// a pod is recorded; nil leaves a part of it as it is. An error of a plug-in fails the call.
+func (s *Service) UpdatingPod(ctx context.Context, t pod.Target, overhead, resources *runtimeapi.LinuxContainerResources) error {
+	err := s.relay(ctx, func(ctx context.Context) error {
+		_, err := s.plugins.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
+			Pod:                    s.podOf(t),
+			OverheadLinuxResources: podResources(overhead),
+			LinuxResources:         podResources(resources),
+		})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("NRI: %w", err)
+	}
+	return nil
+}
+
+// UpdatedPod relays PostUpdatePodSandbox, later. It is called after the resources were recorded, with
+// what the record has now.
+func (s *Service) UpdatedPod(_ context.Context, t pod.Target) {
+	s.known.changePod(t.PodID, func(p *api.PodSandbox) {
+		p.Linux.PodOverhead, p.Linux.PodResources = podResources(t.PodOverhead), podResources(t.PodResources)
+	})
+	s.later(event{kind: podUpdated, pod: s.podOf(t)})
+}
+
+// podResources translates the resources of a pod for plug-ins; nil stays nil.
+func podResources(r *runtimeapi.LinuxContainerResources) *api.LinuxResources {
+	if r == nil {
+		return nil
+	}
+	return fromCRI(r)
+}
+
 // merge returns a change of a container by which it has the resources that r sets, and keeps all
 // others, as the container itself does.
 func merge(r *runtimeapi.LinuxContainerResources) func(*api.Container) {

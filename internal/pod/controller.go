@@ -21,11 +21,9 @@ type Controller struct {
 	runtime Runtime
 	network Network
 	files   Files
-	images  Images
 	store   Store
 	feed    Feed
-	devices Devices // nil for none
-	hooks   Hooks   // nil for none
+	hooks   Hooks // nil for none
 	obs     Observer
 
 	make      units
@@ -35,20 +33,20 @@ type Controller struct {
 	lanes     *lanes
 	processes *processes
 	output    *output
-	specs     *specBuilder
-	volumes   *imageVolumes
 	pauses    *pauses
 	userns    *userNamespaces
 	statuses  *statuses
 	describer *describer
 	publisher *publisher
+	creator   *creator
+	starter   *starter
 	updater   *updater
 	witnesses *witnesses
 	settler   *settler
 	endings   *endings
 	teardown  *teardown
-	taskMaker *taskMaker
 	stopper   *stopper
+	remover   *remover
 	damaged   *damaged
 	orphans   *orphans
 	recovery  *recovery
@@ -67,10 +65,8 @@ func New(cfg Config, p Ports) *Controller {
 		runtime: p.Runtime,
 		network: p.Network,
 		files:   p.Files,
-		images:  p.Images,
 		store:   p.Store,
 		feed:    p.Feed,
-		devices: p.Devices,
 		hooks:   p.Hooks,
 		obs:     p.Observer,
 	}
@@ -83,19 +79,19 @@ func New(cfg Config, p Ports) *Controller {
 	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	c.userns = &userNamespaces{p.Network, p.UserNamespaces}
-	c.volumes = &imageVolumes{p.Runtime, p.Images, p.Files}
+	volumes := &imageVolumes{p.Runtime, p.Images, p.Files}
 	c.pauses = &pauses{
-		volumes: c.volumes,
+		volumes: volumes,
 		builtin: cfg.PauseRootfs,
 		always:  cfg.AlwaysPause,
 		shim:    p.SandboxShim,
 	}
-	c.specs = &specBuilder{
+	specs := &specBuilder{
 		host:    cfg.Host,
 		images:  p.Images,
 		files:   p.Files,
 		pins:    p.Pins,
-		volumes: c.volumes,
+		volumes: volumes,
 		units:   c.units,
 		labels:  p.Labels,
 		obs:     p.Observer,
@@ -142,7 +138,7 @@ func New(cfg Config, p Ports) *Controller {
 		network:     p.Network,
 		files:       p.Files,
 		pins:        p.Pins,
-		volumes:     c.volumes,
+		volumes:     volumes,
 		processes:   c.processes,
 		output:      c.output,
 		settler:     c.settler,
@@ -154,17 +150,36 @@ func New(cfg Config, p Ports) *Controller {
 		publisher:   c.publisher,
 		obs:         p.Observer,
 	}
-	c.taskMaker = &taskMaker{
+	taskMaker := &taskMaker{
 		runtime:  p.Runtime,
 		output:   c.output,
 		teardown: c.teardown,
 		obs:      p.Observer,
 	}
-	c.stopper = &stopper{
-		grace:     cfg.StartGrace,
+	c.creator = &creator{
+		runtime:   p.Runtime,
+		images:    p.Images,
+		store:     p.Store,
+		devices:   p.Devices,
+		hooks:     p.Hooks,
+		make:      c.make,
+		units:     c.units,
+		specs:     specs,
+		volumes:   volumes,
+		teardown:  c.teardown,
+		publisher: c.publisher,
+		obs:       p.Observer,
+	}
+	c.starter = &starter{
+		runtime:   p.Runtime,
+		hooks:     p.Hooks,
+		ops:       c.ops,
+		lanes:     c.lanes,
 		processes: c.processes,
 		witnesses: c.witnesses,
-		lanes:     c.lanes,
+		updater:   c.updater,
+		taskMaker: taskMaker,
+		publisher: c.publisher,
 		obs:       p.Observer,
 	}
 	c.damaged = &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
@@ -181,6 +196,16 @@ func New(cfg Config, p Ports) *Controller {
 		obs:     p.Observer,
 		byID:    map[string]orphan{},
 	}
+	c.stopper = &stopper{
+		grace:       cfg.StartGrace,
+		networkWait: cfg.NetworkWait,
+		processes:   c.processes,
+		witnesses:   c.witnesses,
+		lanes:       c.lanes,
+		orphans:     c.orphans,
+		obs:         p.Observer,
+	}
+	c.remover = &remover{c.stopper, c.orphans, c.lanes}
 	c.recovery = &recovery{
 		cfg:       cfg,
 		make:      c.make,

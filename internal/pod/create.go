@@ -35,14 +35,31 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 		return "", fmt.Errorf("create container %s: %w", name, err)
 	}
 	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
-		if err := c.createContainer(ctx, id, p, config); err != nil {
+		if err := c.creator.create(ctx, id, p, config); err != nil {
 			return fmt.Errorf("create container %s: %w", name, err)
 		}
 		return nil
 	})
 }
 
-func (c *Controller) createContainer(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
+// creator makes containers, up to CREATED.
+type creator struct {
+	runtime   Runtime
+	images    Images
+	store     Store
+	devices   Devices // nil for none
+	hooks     Hooks   // nil for none
+	make      units
+	units     *registry
+	specs     *specBuilder
+	volumes   *imageVolumes
+	teardown  *teardown
+	publisher *publisher
+	obs       Observer
+}
+
+// create makes a container and returns once it is CREATED. What it made is undone if it fails.
+func (c *creator) create(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
 	if ref := imageRef(config); filepath.IsAbs(ref) {
 		return notRestored(ref)
@@ -62,7 +79,7 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	if err != nil {
 		return err
 	}
-	u, err := c.planContainer(id, p, config, img, volumes)
+	u, err := c.plan(id, p, config, img, volumes)
 	if err != nil {
 		return err
 	}
@@ -95,14 +112,13 @@ func (c *Controller) createContainer(ctx context.Context, id string, p *unit, co
 	c.obs.Event(id, "container CREATED", nil,
 		"name", u.pod.sandbox.Config.GetMetadata().GetName()+"/"+u.container.Config.GetMetadata().GetName(),
 		"took", time.Since(began).String())
-	c.hookCreated(ctx, u)
+	notifyCreated(ctx, c.hooks, u)
 	c.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return nil
 }
 
-// planContainer makes the unit of a container that is about to be made, with all that it may come
-// to hold.
-func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.ContainerConfig, img Image, volumes []state.ImageVolume) (*unit, error) {
+// plan makes the unit of a container that is about to be made, with all that it may come to hold.
+func (c *creator) plan(id string, p *unit, config *runtimeapi.ContainerConfig, img Image, volumes []state.ImageVolume) (*unit, error) {
 	logPath, err := logPath(p, config)
 	if err != nil {
 		return nil, err
@@ -133,7 +149,8 @@ func (c *Controller) planContainer(id string, p *unit, config *runtimeapi.Contai
 	return u, nil
 }
 
-func (c *Controller) makeContainer(ctx context.Context, u *unit, img Image) error {
+// makeContainer makes everything outside that the container consists of, and ends with it CREATED.
+func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
 	made, err := c.specs.container(ctx, u, img)
 	if err != nil {
 		return err
@@ -196,7 +213,7 @@ func injectDevices(devices Devices, u *unit, s *oci.Spec) error {
 
 // prepareSnapshot makes the writable layer of u, and unpacks the image first if it is on this node
 // without its snapshots.
-func (c *Controller) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
+func (c *creator) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
 	layer := Layer{Snapshotter: img.Snapshotter, Key: u.id, ChainID: img.ChainID}
 	layer.IDs, _ = spec.UserNamespace(u.pod.sandbox.Config)
 	err := c.runtime.PrepareSnapshot(ctx, layer)

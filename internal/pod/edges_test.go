@@ -407,6 +407,32 @@ func TestAContainerIsNotStartedInTheNamespacesOfAnotherProcess(t *testing.T) {
 	})
 }
 
+// PROPERTIES 5: a program that ended by itself has its own code, though berth could not record that
+// it had started. In a virtual machine only the shim knows it.
+func TestAProgramThatEndedByItselfIsNoStartError(t *testing.T) {
+	for _, handler := range []string{"", "vm"} {
+		t.Run(handler, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				c := b.create(b.pod("p1", handler), ctr("c1"))
+				release := b.HoldAnswer("start-task", c)
+				started := make(chan error, 1)
+				go func() { started <- b.StartContainer(t.Context(), c) }()
+				synctest.Wait()
+				b.exitUnseen(c, 3)
+				b.DiskFull(true)
+				release()
+				if err := <-started; err == nil {
+					t.Error("it started, and nobody could record that")
+				}
+				time.Sleep(10 * time.Second)
+				b.DiskFull(false)
+				time.Sleep(time.Minute)
+				b.expect(c, exited, 3, "Error")
+			})
+		})
+	}
+}
+
 // A change that comes after the deletion of the record would be found at the next boot as a status
 // without a record.
 func TestNothingIsWrittenAfterTheRecordIsDeleted(t *testing.T) {
@@ -509,6 +535,33 @@ func TestAVanishedCgroupIsNotTakenForNoOOMKill(t *testing.T) {
 		synctest.Wait()
 		b.expect(plain, exited, 137, "Error")
 		b.expect(late, exited, 137, "OOMKilled")
+	})
+}
+
+// PROPERTIES 10: a kill that is on its way to a process that the OOM killer has ended before is not
+// what ended it.
+func TestAKillThatComesTooLateDoesNotExplainAnEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.run(b.pod("p1", ""), "c1")
+		records := b.kill()
+		b.Exit(c, 137, true)
+		compare := b.Hold("list-tasks", "")
+		b = start(t, b.World, records)
+		relisted := make(chan error, 1)
+		go func() { relisted <- b.Relist(t.Context()) }()
+		synctest.Wait()
+		killed := b.Hold("kill-task", c)
+		stopped := make(chan error, 1)
+		go func() { stopped <- b.StopContainer(t.Context(), c, 0) }()
+		synctest.Wait()
+		compare()
+		synctest.Wait()
+		b.expect(c, exited, 137, "OOMKilled")
+		killed()
+		if err := errors.Join(<-relisted, <-stopped); err != nil {
+			t.Error(err)
+		}
+		b.expect(c, exited, 137, "OOMKilled")
 	})
 }
 

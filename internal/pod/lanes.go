@@ -74,6 +74,15 @@ func (l *lanes) notify(u *unit)    { l.runner.Offer(LaneKey{u.id, Hook}, StepNot
 func (l *lanes) update(u *unit)    { l.runner.Offer(LaneKey{u.id, Change}, StepUpdate) }
 func (l *lanes) reap(id string)    { l.runner.Offer(LaneKey{ID: id}, StepReap) }
 
+// settleAgain has the end of u judged again, whether it is settled already or not.
+func (l *lanes) settleAgain(u *unit) {
+	if u.now().Phase.Ended() {
+		l.correct(u)
+	} else {
+		l.settle(u)
+	}
+}
+
 // poke has the lane of an ID try now what it would try later.
 func (l *lanes) poke(id string) { l.runner.Poke(LaneKey{ID: id}) }
 

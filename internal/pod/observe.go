@@ -72,12 +72,8 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 		return
 	}
 	w.obs.Event(u.id, "exit reported", nil, "fact", f.String())
-	switch known, _ := u.evidence.known(); {
-	case known.Zero():
-	case u.now().Phase.Ended():
-		w.lanes.correct(u)
-	default:
-		w.lanes.settle(u)
+	if known, _ := u.evidence.known(); !known.Zero() {
+		w.lanes.settleAgain(u)
 	}
 }
 

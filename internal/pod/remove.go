@@ -24,7 +24,7 @@ func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return c.remove(ctx, u)
+	return c.remover.remove(ctx, u)
 }
 
 // RemovePodSandbox stops the pod, removes its containers and gives everything back, as
@@ -40,6 +40,18 @@ func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
 	if !u.visible() {
 		return fmt.Errorf("remove sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
 	}
+	return c.remover.removePod(ctx, u)
+}
+
+// remover removes units.
+type remover struct {
+	stopper *stopper
+	orphans *orphans
+	lanes   *lanes
+}
+
+// removePod removes a sandbox and its containers.
+func (r *remover) removePod(ctx context.Context, u *unit) error {
 	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the
 	// caller.
 	for _, m := range append(u.containers(), u) {
@@ -47,29 +59,29 @@ func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	if err := c.stopSandbox(ctx, u); err != nil {
+	if err := r.stopper.stopPod(ctx, u); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, ct := range u.containers() {
-		g.Go(func() error { return guard(func() error { return c.remove(gctx, ct) }) })
+		g.Go(func() error { return guard(func() error { return r.remove(gctx, ct) }) })
 	}
-	g.Go(func() error { return guard(func() error { return c.orphans.removeMembers(gctx, u.id) }) })
+	g.Go(func() error { return guard(func() error { return r.orphans.removeMembers(gctx, u.id) }) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", u.id, err)
 	}
-	return c.remove(ctx, u)
+	return r.remove(ctx, u)
 }
 
 // remove records that u is to be removed, ends it and waits for its removal.
-func (c *Controller) remove(ctx context.Context, u *unit) error {
+func (r *remover) remove(ctx context.Context, u *unit) error {
 	if err := markRemoving(u); err != nil {
 		return absent(err) // removed by another, or its creation came to nothing
 	}
-	if err := c.stopper.stop(ctx, u, 0); err != nil {
+	if err := r.stopper.stop(ctx, u, 0); err != nil {
 		return fmt.Errorf("remove %s %s: the removal goes on by itself: %w", u.kind(), u.id, err)
 	}
-	c.lanes.releaseNow(u)
+	r.lanes.releaseNow(u)
 	return waitRemoved(ctx, u)
 }
 

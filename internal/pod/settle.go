@@ -105,15 +105,18 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 		if u.process().Pid == 0 {
 			break // none was made, or none that could have been started
 		}
-		err := u.workload.Kill(ctx, unix.SIGKILL) // of a virtual machine
+		// It is in a virtual machine. ErrNotFound says that it has ended, maybe by itself.
+		err := absent(u.workload.Kill(ctx, unix.SIGKILL))
 		if err == nil {
-			_, err = u.workload.Wait(ctx)
+			err = absent(s.askShim(ctx, u))
 		}
-		if absent(err) != nil {
+		if err != nil {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
 	case processGone:
-		s.askShim(ctx, u)
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
+		defer cancel()
+		_ = s.askShim(ctx, u) // it has ended, whether the shim answers or not
 	}
 	if known, _ := u.evidence.known(); known.Zero() {
 		u.evidence.add(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
@@ -123,15 +126,15 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 
 // askShim asks the shim how the process of a start that was given up ended, unless a witness has
 // reported it: the start may have taken effect, and the program ended by itself.
-func (s *settler) askShim(ctx context.Context, u *unit) {
+func (s *settler) askShim(ctx context.Context, u *unit) error {
 	if known, _ := u.evidence.known(); !known.Zero() {
-		return
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
-	defer cancel()
-	if st, err := u.workload.Wait(ctx); err == nil && st.Stopped {
+	st, err := u.workload.Wait(ctx)
+	if err == nil && st.Stopped {
 		u.evidence.add(taskFact(u.id, st), false)
 	}
+	return err
 }
 
 // correct records a measured code that arrived after a guess was settled.

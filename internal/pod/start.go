@@ -20,13 +20,28 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("start container: %w", err)
 	}
-	if err := c.startUnit(ctx, u); err != nil {
+	if err := c.starter.run(ctx, u); err != nil {
 		return fmt.Errorf("start container %s: %w", u.id, err)
 	}
 	return nil
 }
 
-func (c *Controller) startUnit(ctx context.Context, u *unit) error {
+// starter starts containers.
+type starter struct {
+	runtime   Runtime
+	hooks     Hooks // nil for none
+	ops       *operations
+	lanes     *lanes
+	processes *processes
+	witnesses *witnesses
+	updater   *updater
+	taskMaker *taskMaker
+	publisher *publisher
+	obs       Observer
+}
+
+// run starts u, or joins the start in flight. A start outlives the call that asked for it.
+func (s *starter) run(ctx context.Context, u *unit) error {
 	select {
 	case <-u.compared:
 	case <-ctx.Done():
@@ -46,14 +61,14 @@ func (c *Controller) startUnit(ctx context.Context, u *unit) error {
 	}
 	done := make(chan error, 1)
 	u.starting.Store(true)
-	if !c.ops.spawn(func() {
-		ctx, cancel := c.ops.outlive(ctx)
+	if !s.ops.spawn(func() {
+		ctx, cancel := s.ops.outlive(ctx)
 		defer cancel()
 		ctx, over := u.interruptible(ctx)
-		err := interrupted(ctx, guard(func() error { return c.start(ctx, u) }))
+		err := interrupted(ctx, guard(func() error { return s.start(ctx, u) }))
 		over()
 		if err != nil {
-			c.abandonStart(u, err)
+			s.abandon(u, err)
 		}
 		u.starting.Store(false)
 		u.task.unlock()
@@ -90,12 +105,12 @@ func mayStart(u *unit) error {
 var errRemoved = fmt.Errorf("its removal was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
 
 // start makes the task, starts it and records that it runs. u.task must be held.
-func (c *Controller) start(ctx context.Context, u *unit) error {
+func (s *starter) start(ctx context.Context, u *unit) error {
 	began := time.Now()
-	if err := c.updater.beforeStart(ctx, u); err != nil {
+	if err := s.updater.beforeStart(ctx, u); err != nil {
 		return err
 	}
-	proc, err := c.launch(ctx, u)
+	proc, err := s.launch(ctx, u)
 	if err != nil {
 		return err
 	}
@@ -113,54 +128,54 @@ func (c *Controller) start(ctx context.Context, u *unit) error {
 	if removing {
 		return errRemoved
 	}
-	c.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
-	c.publisher.started(u)
-	if c.hooks != nil {
-		c.hooks.Started(ctx, targetOf(u))
+	s.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
+	s.publisher.started(u)
+	if s.hooks != nil {
+		s.hooks.Started(ctx, targetOf(u))
 	}
 	if u.now().Phase.Ended() {
-		c.lanes.release(u) // settle may have run before the task was recorded, so schedule it again
+		s.lanes.release(u) // settle may have run before the task was recorded, so schedule it again
 	}
 	return nil
 }
 
 // launch makes the task, has the witnesses watch it, and starts it.
-func (c *Controller) launch(ctx context.Context, u *unit) (state.Process, error) {
-	pid, err := c.taskMaker.make(ctx, u)
+func (s *starter) launch(ctx context.Context, u *unit) (state.Process, error) {
+	pid, err := s.taskMaker.make(ctx, u)
 	if err != nil {
 		return state.Process{}, err
 	}
-	proc, err := c.processes.watch(u, pid)
+	proc, err := s.processes.watch(u, pid)
 	if err != nil {
 		return proc, err
 	}
-	if err := c.processes.record(u, proc); err != nil {
+	if err := s.processes.record(u, proc); err != nil {
 		return proc, err
 	}
 	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
 	// before they were joined, the PID may have been another process's.
-	if o := c.processes.observe(u.pod); o == processGone {
+	if o := s.processes.observe(u.pod); o == processGone {
 		return proc, fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
 	}
 	if ctx.Err() != nil {
 		return proc, ctx.Err()
 	}
-	if err := c.hookStarting(ctx, u); err != nil {
+	if err := notifyStarting(ctx, s.hooks, u); err != nil {
 		return proc, err
 	}
-	if err := c.runtime.StartTask(ctx, u.id); err != nil {
+	if err := s.runtime.StartTask(ctx, u.id); err != nil {
 		return proc, err
 	}
-	c.witnesses.listen(u)
+	s.witnesses.listen(u)
 	return proc, nil
 }
 
-// abandonStart gives up a start that failed; the lane settles it.
-func (c *Controller) abandonStart(u *unit, why error) {
-	c.obs.Event(u.id, "start did not succeed", why)
-	if c.ops.stopping() {
+// abandon gives up a start that failed; the lane settles it.
+func (s *starter) abandon(u *unit, why error) {
+	s.obs.Event(u.id, "start did not succeed", why)
+	if s.ops.stopping() {
 		return // whether it was started is seen when berth is back
 	}
 	u.evidence.abandon(why)
-	c.lanes.settle(u)
+	s.lanes.settle(u)
 }

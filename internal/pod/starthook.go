@@ -13,14 +13,16 @@ type StartHook interface {
 	Starting(ctx context.Context, t Target) error
 }
 
-func (c *Controller) hookCreated(ctx context.Context, u *unit) {
-	if h, ok := c.hooks.(StartHook); ok {
+// notifyCreated calls the hook of a creation, if there is one.
+func notifyCreated(ctx context.Context, hooks Hooks, u *unit) {
+	if h, ok := hooks.(StartHook); ok {
 		h.Created(ctx, targetOf(u))
 	}
 }
 
-func (c *Controller) hookStarting(ctx context.Context, u *unit) error {
-	if h, ok := c.hooks.(StartHook); ok {
+// notifyStarting calls the hook of a start, if there is one.
+func notifyStarting(ctx context.Context, hooks Hooks, u *unit) error {
+	if h, ok := hooks.(StartHook); ok {
 		return h.Starting(ctx, targetOf(u))
 	}
 	return nil

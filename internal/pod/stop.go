@@ -45,10 +45,23 @@ func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return c.stopSandbox(ctx, u)
+	return c.stopper.stopPod(ctx, u)
 }
 
-func (c *Controller) stopSandbox(ctx context.Context, u *unit) error {
+// stopper ends the processes of units.
+type stopper struct {
+	grace       time.Duration // for a start in flight
+	networkWait time.Duration // for the network to be given back
+	processes   *processes
+	witnesses   *witnesses
+	lanes       *lanes
+	orphans     *orphans
+	obs         Observer
+}
+
+// stopPod ends every process of the pod of a sandbox, and waits within a bound until its network
+// was given back.
+func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	if !u.visible() {
 		return fmt.Errorf("stop sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
 	}
@@ -61,29 +74,20 @@ func (c *Controller) stopSandbox(ctx context.Context, u *unit) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, ct := range u.containers() {
-		g.Go(func() error { return guard(func() error { return c.stopper.stop(gctx, ct, 0) }) })
+		g.Go(func() error { return guard(func() error { return s.stop(gctx, ct, 0) }) })
 	}
-	g.Go(func() error { return guard(func() error { return c.orphans.stopMembers(gctx, u.id) }) })
+	g.Go(func() error { return guard(func() error { return s.orphans.stopMembers(gctx, u.id) }) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
 	}
-	if err := c.stopper.stop(ctx, u, 0); err != nil {
+	if err := s.stop(ctx, u, 0); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
 	}
-	c.lanes.releaseNow(u)
-	wait, cancel := context.WithTimeout(ctx, c.cfg.NetworkWait)
+	s.lanes.releaseNow(u)
+	wait, cancel := context.WithTimeout(ctx, s.networkWait)
 	defer cancel()
-	_ = c.lanes.idle(wait, u.id) // what is not released by then is retried; the record says so
+	_ = s.lanes.idle(wait, u.id) // what is not released by then is retried; the record says so
 	return nil
-}
-
-// stopper ends the processes of units.
-type stopper struct {
-	grace     time.Duration // for a start in flight
-	processes *processes
-	witnesses *witnesses
-	lanes     *lanes
-	obs       Observer
 }
 
 // stop ends the process of u and waits until its exit is settled. Several may stop at the same
@@ -104,7 +108,7 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	defer u.stops.begin()()
 	s.lanes.poke(u.id) // a settle that failed is tried now
 	if timeout > 0 {
-		err := u.evidence.stop(func() error { return s.signal(ctx, u, signalNumber(u)) })
+		err := s.signal(ctx, u, signalNumber(u), u.evidence.stop)
 		if absent(err) != nil {
 			s.obs.Event(u.id, "stop signal not delivered, killing", err)
 		} else {
@@ -152,7 +156,7 @@ func (s *stopper) kill(ctx context.Context, u *unit) error {
 	if s.processes.ended(u) {
 		return nil
 	}
-	err := u.evidence.kill(func() error { return s.signal(ctx, u, unix.SIGKILL) })
+	err := s.signal(ctx, u, unix.SIGKILL, u.evidence.kill)
 	if absent(err) != nil {
 		return fmt.Errorf("kill %s %s: %w", u.kind(), u.id, err)
 	}
@@ -160,9 +164,16 @@ func (s *stopper) kill(ctx context.Context, u *unit) error {
 }
 
 // signal sends a signal to the process of u; ErrNotFound when it ended. A process of which neither
-// the kernel nor containerd knows is reported as ended, since no witness will do that.
-func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal) error {
-	err := s.processes.signal(ctx, u, sig)
+// the kernel nor containerd knows is reported as ended, since no witness will do that. The signal
+// is counted if it may explain the end.
+func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal, counted func(func() error) error) error {
+	send := func() error { return s.processes.signal(ctx, u, sig) }
+	var err error
+	if s.processes.observe(u) == processGone {
+		err = send() // it ended before, and only whether somebody knows of it is asked
+	} else if err = counted(send); err != nil {
+		s.lanes.settleAgain(u) // its end may have been settled while the signal counted
+	}
 	if errors.Is(err, errNoProcess) {
 		s.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
 	}

@@ -33,6 +33,10 @@ type Target struct {
 	PodConfig *runtimeapi.PodSandboxConfig
 	Config    *runtimeapi.ContainerConfig
 	IPs       []string // of the pod
+	// PodOverhead and PodResources are what the kubelet has said last of the resources of the pod,
+	// whose cgroup is the kubelet's own; nil if it has said nothing. They must not be changed.
+	PodOverhead  *runtimeapi.LinuxContainerResources
+	PodResources *runtimeapi.LinuxContainerResources
 	// Ended is closed once the exit is settled and visible.
 	Ended <-chan struct{}
 	// Stopping is closed while a stop or a removal is in flight: nothing may keep the processes from
@@ -74,6 +78,7 @@ func targetOf(u *unit) Target {
 		CgroupParent: u.pod.sandbox.Config.GetLinux().GetCgroupParent(),
 	}
 	t.PodConfig = u.pod.sandbox.Config
+	t.PodOverhead, t.PodResources = podResources(u.pod)
 	if n := u.pod.now().Network; n != nil {
 		t.IPs = n.IPs
 	}

@@ -36,7 +36,7 @@ func (c *Controller) UpdateContainerResources(ctx context.Context, id string, r 
 
 // UpdatePodSandboxResources records what the kubelet says of the resources of a pod, whose cgroup
 // the kubelet itself has changed by then. nil leaves a part of it as it is.
-func (c *Controller) UpdatePodSandboxResources(id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
+func (c *Controller) UpdatePodSandboxResources(_ context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
 	u, err := c.units.findSandbox(id)
 	if err != nil {
 		return fmt.Errorf("update sandbox: %w", err)
@@ -68,6 +68,22 @@ func (c *Controller) UpdatePodSandboxResources(id string, overhead, resources *r
 	}
 	c.obs.Event(u.id, "resources of the pod recorded", nil)
 	return nil
+}
+
+// podResources returns what is known of the resources of a pod: what it was asked for with, and what
+// updates have replaced of that.
+func podResources(pod *unit) (overhead, resources *runtimeapi.LinuxContainerResources) {
+	linux := pod.sandbox.Config.GetLinux()
+	overhead, resources = linux.GetOverhead(), linux.GetResources()
+	if r := pod.now().PodResources; r != nil {
+		if r.Overhead != nil {
+			overhead = r.Overhead.Linux
+		}
+		if r.Resources != nil {
+			resources = r.Resources.Linux
+		}
+	}
+	return overhead, resources
 }
 
 // updater brings what containers may use to what the record wants.

@@ -445,10 +445,10 @@ func TestAnUpdateThatCannotBeRecordedIsNotCarriedOut(t *testing.T) {
 func TestThePodsResourcesAreRecorded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
-		if err := b.UpdatePodSandboxResources(p, &resources{MemoryLimitInBytes: 7}, &resources{CpuQuota: 70000}); err != nil {
+		if err := b.UpdatePodSandboxResources(t.Context(), p, &resources{MemoryLimitInBytes: 7}, &resources{CpuQuota: 70000}); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.UpdatePodSandboxResources(p, nil, &resources{CpuQuota: 80000}); err != nil {
+		if err := b.UpdatePodSandboxResources(t.Context(), p, nil, &resources{CpuQuota: 80000}); err != nil {
 			t.Fatal(err)
 		}
 		loaded := b.Records()
@@ -464,13 +464,17 @@ func TestThePodsResourcesAreRecorded(t *testing.T) {
 				t.Errorf("%s is not in %s", want, compact)
 			}
 		}
+		target, err := again.Target(p)
+		if err != nil || target.PodOverhead.GetMemoryLimitInBytes() != 7 || target.PodResources.GetCpuQuota() != 80000 {
+			t.Errorf("other rooms are shown %v and %v, %v", target.PodOverhead, target.PodResources, err)
+		}
 		if err := again.StopPodSandbox(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
-		if err := again.UpdatePodSandboxResources(p, nil, &resources{}); !errdefs.IsFailedPrecondition(err) {
+		if err := again.UpdatePodSandboxResources(t.Context(), p, nil, &resources{}); !errdefs.IsFailedPrecondition(err) {
 			t.Error(err)
 		}
-		if err := again.UpdatePodSandboxResources("feedbeef", nil, nil); !errdefs.IsNotFound(err) {
+		if err := again.UpdatePodSandboxResources(t.Context(), "feedbeef", nil, nil); !errdefs.IsNotFound(err) {
 			t.Error(err)
 		}
 	})

@@ -34,8 +34,8 @@ func hostsToml(address string) string {
 	return fmt.Sprintf("server = \"http://%s\"\n[host.\"http://%s\"]\ncapabilities = [\"pull\", \"resolve\"]\n", address, address)
 }
 
-// serveImages serves both images on the loopback interface until stop is called.
-func serveImages(build string) (address string, stop func(), err error) {
+// serveImages serves all images on the loopback interface until stop is called.
+func serveImages(build string, mib int) (address string, stop func(), err error) {
 	pause, err := os.ReadFile(build + "/libexec/pause")
 	if err != nil {
 		return "", nil, err
@@ -52,17 +52,21 @@ func serveImages(build string) (address string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
+	layeredImg, err := layeredImage(mib)
+	if err != nil {
+		return "", nil, err
+	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
 	}
 	silent := log.New(io.Discard, "", 0)
-	s := &http.Server{Handler: registry.New(registry.Logger(silent)), ErrorLog: silent, ReadHeaderTimeout: 5 * time.Second}
+	s := &http.Server{Handler: counted(registry.New(registry.Logger(silent))), ErrorLog: silent, ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(lis) }()
 	stop = func() { _ = s.Close(); <-served }
 	address = lis.Addr().String()
-	for repository, img := range map[string]v1.Image{"busybox:1": busyboxImg, "pause:1": pauseImg} {
+	for repository, img := range map[string]v1.Image{"busybox:1": busyboxImg, "pause:1": pauseImg, "layered:1": layeredImg} {
 		tag, err := name.NewTag(address+"/"+repository, name.StrictValidation, name.Insecure)
 		if err == nil {
 			err = remote.Write(tag, img)
@@ -75,7 +79,7 @@ func serveImages(build string) (address string, stop func(), err error) {
 	return address, stop, nil
 }
 
-// pull fetches both images, so that no measured operation includes a pull.
+// pull fetches the images of pods, so that no measured operation includes a pull.
 func (n *node) pull(ctx context.Context) error {
 	for _, ref := range []string{busybox, pauseImage} {
 		if _, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {

@@ -35,6 +35,9 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	build := f.String("build", "build", "directory with the output of `make tools build`")
 	rounds := f.Int("rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
+	only := f.String("only", "", "carry out only the steps whose title contains this, to work on them")
+	scale := f.Bool("scale", false, "measure how both daemons bear many pods instead, into SCALE.md and scale.json; -only NAME: one of them")
+	pods := f.Int("pods", 500, "with -scale, pods with two containers each; a node with a tenth and with three tenths of them is measured as well")
 	plot := f.Bool("plot", false, "measure nothing; write table and plots again from results.json")
 	strict := f.Bool("strict", false, "fail when a threshold is not reached")
 	if err := f.Parse(args); err != nil {
@@ -43,9 +46,15 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	if f.NArg() > 0 || *rounds < 1 {
 		return fmt.Errorf("arguments %q, %d rounds: the bench takes flags only, and at least one round", f.Args(), *rounds)
 	}
+	if *scale {
+		if *pods < 2 {
+			return fmt.Errorf("%d pods: -scale needs two at least", *pods)
+		}
+		return scaled(ctx, *build, *dir, *pods, *only, *plot, out, progress)
+	}
 	r, err := readResults(filepath.Join(*dir, "results.json"))
 	if !*plot {
-		r, err = measure(ctx, *build, *rounds, *fast, progress)
+		r, err = measure(ctx, *build, *rounds, *fast, *only, progress)
 	}
 	if err != nil {
 		return err
@@ -60,22 +69,26 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	return nil
 }
 
-func measure(ctx context.Context, build string, rounds int, fast bool, progress io.Writer) (*results, error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("the bench runs real containers and needs root")
-	}
-	build, err := inside(build)
-	if err != nil {
-		return nil, err
-	}
+func measure(ctx context.Context, build string, rounds int, fast bool, only string, progress io.Writer) (*results, error) {
 	s := full(rounds)
 	if fast {
 		s = quick()
 	}
-	b := &bench{build: build, sizes: s, progress: progress, results: newResults(s)}
+	b := &bench{build: build, sizes: s, only: only, progress: progress, results: newResults(s)}
+	return b.measured(ctx, b.run)
+}
+
+// measured runs f, and notes the machine and its load.
+func (b *bench) measured(ctx context.Context, f func(context.Context) error) (_ *results, err error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the bench runs real containers and needs root")
+	}
+	if b.build, err = inside(b.build); err != nil {
+		return nil, err
+	}
 	r := b.results
-	r.Machine, r.Versions["runc"], r.Load[0] = machine(os.TempDir()), runcVersion(build), load()
-	if err := b.run(ctx); err != nil {
+	r.Machine, r.Versions["runc"], r.Load[0] = machine(os.TempDir()), runcVersion(b.build), load()
+	if err := f(ctx); err != nil {
 		return nil, err
 	}
 	r.Load[1], r.Took = load(), time.Since(r.At).Round(time.Second).String()

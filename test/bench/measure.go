@@ -9,6 +9,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -17,6 +18,7 @@ type bench struct {
 	build    string // the module's build directory
 	registry string // address of the images' registry
 	sizes    sizes
+	only     string // part of the title of the steps that are carried out
 	progress io.Writer
 	results  *results
 }
@@ -44,6 +46,8 @@ func (b *bench) round() []step {
 			return n.polledExits(ctx, s.Kills, killToExited, rec)
 		}, false},
 		{"exits, announced", func(ctx context.Context, n *node, rec record) error { return n.publishedExits(ctx, s.Kills, rec) }, false},
+		{"pulls", func(ctx context.Context, n *node, rec record) error { return n.pulls(ctx, s.Pulls, s.PullMiB, rec) }, false},
+		{"exits while pulling", func(ctx context.Context, n *node, rec record) error { return n.exitsWhilePulling(ctx, s.Kills, rec) }, false},
 		{"lists", func(ctx context.Context, n *node, rec record) (err error) {
 			if created, err = n.fill(ctx, s.Pods, s.PerPod); err != nil {
 				return err
@@ -66,7 +70,7 @@ func (b *bench) crowd() []step {
 
 // run measures everything. The daemons take turns in going first.
 func (b *bench) run(ctx context.Context) error {
-	address, stop, err := serveImages(b.build)
+	address, stop, err := serveImages(b.build, b.sizes.PullMiB)
 	if err != nil {
 		return err
 	}
@@ -119,13 +123,16 @@ func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (e
 		return err
 	}
 	for _, s := range steps {
+		if !strings.Contains(s.title, b.only) {
+			continue
+		}
 		began := time.Now()
 		if err := s.do(ctx, n, func(m string, v float64) { b.results.add(m, k.name, v) }); err != nil {
 			return fmt.Errorf("%s, %s, %s: %w", title, k.name, s.title, err)
 		}
 		did := time.Since(began)
 		if !s.keep {
-			if err := n.removeAll(ctx); err != nil {
+			if err := n.removeAll(ctx, 4); err != nil {
 				return fmt.Errorf("%s, %s, after %s: %w", title, k.name, s.title, err)
 			}
 		}

@@ -2,36 +2,42 @@
 
 package main
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // The names of the metrics in results.json.
 const (
-	killToExited    = "kill_to_exited"
-	killToEvent     = "kill_to_event"
-	exitsEach       = "exits_at_once_each"
-	exitsLast       = "exits_at_once_last"
-	stuckOwn        = "stuck_own_exit"
-	stuckOther      = "stuck_other_exit"
-	runPod          = "run_pod_sandbox"
-	createContainer = "create_container"
-	startContainer  = "start_container"
-	updateContainer = "update_container"
-	stopContainer   = "stop_container"
-	removeContainer = "remove_container"
-	stopPod         = "stop_pod_sandbox"
-	removePod       = "remove_pod_sandbox"
-	runPodsAtOnce   = "run_pods_at_once"
-	wholeLife       = "whole_life"
-	listContainers  = "list_containers"
-	execSync        = "exec_sync"
-	listCrowd       = "list_crowd"
-	listStats       = "list_stats"
-	restart         = "restart"
-	memory0         = "memory_0_pods"
-	memory50        = "memory_50_pods"
-	shims50         = "shims_50_pods"
-	rss             = "_rss" // a suffix: resident instead of proportional set size
-	cpu             = "_cpu" // a suffix: processor time of the daemon instead of time
+	killToExited = "kill_to_exited"
+	killToEvent  = "kill_to_event"
+	exitsEach    = "exits_at_once_each"
+	exitsLast    = "exits_at_once_last"
+	stuckOwn     = "stuck_own_exit"
+	stuckOther   = "stuck_other_exit"
+	pullImage    = "pull_image"
+
+	killWhilePulling = "kill_to_exited_pulling"
+	runPod           = "run_pod_sandbox"
+	createContainer  = "create_container"
+	startContainer   = "start_container"
+	updateContainer  = "update_container"
+	stopContainer    = "stop_container"
+	removeContainer  = "remove_container"
+	stopPod          = "stop_pod_sandbox"
+	removePod        = "remove_pod_sandbox"
+	runPodsAtOnce    = "run_pods_at_once"
+	wholeLife        = "whole_life"
+	listContainers   = "list_containers"
+	execSync         = "exec_sync"
+	listCrowd        = "list_crowd"
+	listStats        = "list_stats"
+	restart          = "restart"
+	memory0          = "memory_0_pods"
+	memory50         = "memory_50_pods"
+	shims50          = "shims_50_pods"
+	rss              = "_rss" // a suffix: resident instead of proportional set size
+	cpu              = "_cpu" // a suffix: processor time of the daemon instead of time
 )
 
 // record adds a sample, in milliseconds or MiB.
@@ -54,6 +60,7 @@ func metrics(s sizes) []metric {
 		{exitsLast, num(s.Pods*s.PerPod/2) + " exits at once: the last", exits, "ms"},
 		{stuckOwn, "kill to EXITED, its own delete hangs 30 s", exits, "ms"},
 		{stuckOther, "kill to EXITED, " + num(s.Wedged) + " others' deletes hang", exits, "ms"},
+		{killWhilePulling, "kill to EXITED while an image is pulled", exits, "ms"},
 		{runPod, "RunPodSandbox", operations, "ms"},
 		{createContainer, "CreateContainer", operations, "ms"},
 		{startContainer, "StartContainer", operations, "ms"},
@@ -69,6 +76,8 @@ func metrics(s sizes) []metric {
 		{listStats, "ListContainerStats, " + num(s.Running) + " running", operations, "ms"},
 		{listStats + cpu, "processor time of ListContainerStats", operations, "ms"},
 		{execSync, "ExecSync of true", operations, "ms"},
+		{pullImage, fmt.Sprintf("PullImage, %d layers, %d MiB", layerCount, s.PullMiB), operations, "ms"},
+		{pullImage + cpu, "processor time of PullImage", operations, "ms"},
 		{runPodsAtOnce, num(s.AtOnce) + " RunPodSandbox at once, all", operations, "ms"},
 		{restart, "kill -9 and start to ready, " + num(s.Total) + " pods", operations, "ms"},
 		{memory0, "daemon, no pod (PSS)", memory, "MiB"},

@@ -63,7 +63,7 @@ func newNode(k kind, build, registry string) (*node, error) {
 	id := fmt.Sprintf("bb%d-%d", os.Getpid()%100000, slot)
 	n := &node{
 		kind: k, build: build, dir: dir, bridge: id, network: id, cgroup: "/" + id,
-		subnet: fmt.Sprintf("10.%d.%d.0/24", 100+os.Getpid()%100, slot%256),
+		subnet: fmt.Sprintf("10.%d.%d.0/20", 100+os.Getpid()%100, slot%16*16),
 	}
 	for _, d := range []string{"net.d", "certs.d/" + imageHost, "logs", "hang", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -213,7 +213,7 @@ func (n *node) tail() string {
 // close removes all pods through CRI, stops the daemon, and removes what newNode made. What the
 // daemon itself left behind is an error.
 func (n *node) close(interrupted bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var errs []error
 	if n.Client != nil && !n.up { // interrupted during the restart: only the daemon can remove its pods
@@ -224,10 +224,10 @@ func (n *node) close(interrupted bool) error {
 		errs = append(errs, err)
 	}
 	if n.up {
-		errs = append(errs, n.removeAll(ctx))
+		errs = append(errs, n.removeAll(ctx, 4))
 		if interrupted { // calls that were cancelled go on in the daemon, and what they make is not listed yet
 			time.Sleep(5 * time.Second)
-			errs = append(errs, n.removeAll(ctx))
+			errs = append(errs, n.removeAll(ctx, 4))
 		}
 	}
 	n.disconnect()
@@ -235,13 +235,13 @@ func (n *node) close(interrupted bool) error {
 	return errors.Join(errs...)
 }
 
-// removeAll stops and removes every pod, four at a time, as the kubelet does.
-func (n *node) removeAll(ctx context.Context) error {
+// removeAll stops and removes every pod, k at a time.
+func (n *node) removeAll(ctx context.Context, k int) error {
 	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
-	return parallel(4, pods.GetItems(), func(p *runtimeapi.PodSandbox) error {
+	return parallel(k, pods.GetItems(), func(p *runtimeapi.PodSandbox) error {
 		if _, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
 			return fmt.Errorf("stop pod %s: %w", p.GetMetadata().GetName(), err)
 		}

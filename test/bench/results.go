@@ -23,7 +23,8 @@ type results struct {
 	Machine  []property        `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Load     [2]float64        `json:"load"` // one-minute load average before and after
-	Sizes    sizes             `json:"sizes"`
+	Sizes    sizes             `json:"sizes,omitzero"`
+	Nodes    []int             `json:"nodes,omitempty"` // numbers of pods that were measured with -scale
 	// Samples are milliseconds or MiB by metric and daemon, in the order in which they were taken.
 	// An exit that was not visible after Bound milliseconds is a sample of that value.
 	Samples map[string]map[string][]float64 `json:"samples"`

@@ -15,6 +15,8 @@ type sizes struct {
 	Execs   int `json:"execs"`   // calls of ExecSync
 	AtOnce  int `json:"at_once"` // pods that are run at once, of Total
 	Total   int `json:"total"`
+	Pulls   int `json:"pulls"` // of an image with PullMiB of files
+	PullMiB int `json:"pull_mib"`
 	Watched int `json:"watched"` // containers whose own exit is measured, of Wedged
 	Wedged  int `json:"wedged"`  // containers whose delete hangs
 	Others  int `json:"others"`  // containers that are killed meanwhile
@@ -34,6 +36,8 @@ func full(rounds int) sizes {
 		Execs:   34,
 		AtOnce:  20,
 		Total:   50,
+		Pulls:   4,
+		PullMiB: 200,
 		Watched: 3,
 		Wedged:  10,
 		Others:  20,
@@ -55,6 +59,8 @@ func quick() sizes {
 		Execs:   3,
 		AtOnce:  4,
 		Total:   6,
+		Pulls:   1,
+		PullMiB: 10,
 		Watched: 1,
 		Wedged:  2,
 		Others:  2,

@@ -213,6 +213,10 @@ func TestTheTruthDoesNotWaitForASlowDelete(t *testing.T) {
 	if err := os.WriteFile(hang, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	n.Within(2*time.Second, "from the kill of a process to EXITED", func() node.Span {
+		_, id := n.Sh("exec sleep 1000")
+		return n.Killed(id)
+	})
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: runs}); err != nil {
 		t.Fatal(err)
 	}

@@ -225,6 +225,16 @@ func (p *plugin) RunPodSandbox(_ context.Context, x *api.PodSandbox) error {
 	return nil
 }
 
+func (p *plugin) UpdatePodSandbox(_ context.Context, x *api.PodSandbox, _, r *api.LinuxResources) error {
+	p.note("update pod", fmt.Sprint(x.GetName(), " ", r.GetCpu().GetShares().GetValue()))
+	return nil
+}
+
+func (p *plugin) PostUpdatePodSandbox(_ context.Context, x *api.PodSandbox) error {
+	p.note("updated pod", fmt.Sprint(x.GetName(), " ", x.GetLinux().GetPodResources().GetCpu().GetShares().GetValue()))
+	return nil
+}
+
 func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	p.note("create", c.GetName())
 	a := &api.ContainerAdjustment{}
@@ -307,6 +317,14 @@ func TestAnNRIPluginTakesPart(t *testing.T) {
 	if err != nil || !p.has("update long 200")() || shares(n, long) != 300 {
 		t.Errorf("the plug-in adjusts an update: %d shares, %v", shares(n, long), err)
 	}
+	_, err = n.UpdatePodSandboxResources(t.Context(), &runtimeapi.UpdatePodSandboxResourcesRequest{
+		PodSandboxId: pod,
+		Resources:    &runtimeapi.LinuxContainerResources{CpuShares: 400},
+	})
+	if err != nil || !p.has("update pod "+name+" 400")() {
+		t.Errorf("the plug-in is asked about the resources of a pod: %q, %v", p.got, err)
+	}
+	n.Until("the plug-in is notified of the resources of the pod", p.has("updated pod "+name+" 400"))
 	evicted := n.Run(pod, cfg, node.ContainerConfig("evicted", "sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done"))
 	n.Until("it handles the signal", func() bool { return strings.Contains(n.Log(evicted), "ready") })
 	p.mu.Lock()

@@ -31,6 +31,7 @@ import (
 type kubelet struct {
 	*node.Node
 	t       testing.TB
+	evented bool // it reads berth's events
 	dir     string
 	group   string // the cgroup below which it makes those of pods
 	program string
@@ -40,13 +41,19 @@ type kubelet struct {
 }
 
 // start starts a node and a kubelet. Evented says that the kubelet reads berth's events and
-// statistics, and does without lists and cAdvisor where it can.
-func start(t *testing.T, o node.Options, evented bool) *kubelet {
+// statistics, and does without lists and cAdvisor where it can. The settings are lines of YAML that
+// the kubelet's configuration has besides those of every test.
+func start(t *testing.T, o node.Options, evented bool, settings ...string) *kubelet {
 	t.Helper()
+	if o.Dir == "" {
+		o.Dir = node.TempDir(t)
+	}
+	o.Args = append(o.Args, "--set", "containerd.link="+o.Dir+"/link")
 	n := node.Start(t, o)
 	k := &kubelet{
 		Node:    n,
 		t:       t,
+		evented: evented,
 		dir:     n.Dir + "/k",
 		group:   n.Cgroup + "-kubelet",
 		program: n.Module + "/build/bin/kubelet",
@@ -57,7 +64,7 @@ func start(t *testing.T, o node.Options, evented bool) *kubelet {
 		},
 	}
 	if _, err := os.Stat(k.program); err != nil {
-		t.Fatalf("%v: run `make kubelet`", err)
+		t.Fatalf("%v: run `make test-kubelet`", err)
 	}
 	t.Cleanup(k.stop)
 	for _, d := range []string{"/manifests", "/podlogs", "/root"} {
@@ -76,7 +83,7 @@ func start(t *testing.T, o node.Options, evented bool) *kubelet {
 	}
 	text := strings.NewReplacer(
 		"DIR", k.dir, "GROUP", k.group, "PORT", strconv.Itoa(k.port), "SOCKET", n.Dir+"/berth.sock", "EVENTED", strconv.FormatBool(evented),
-	).Replace(string(cfg))
+	).Replace(string(cfg)) + strings.Join(settings, "\n")
 	if err := os.WriteFile(k.dir+"/config.yaml", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +95,7 @@ func start(t *testing.T, o node.Options, evented bool) *kubelet {
 func (k *kubelet) run() {
 	k.t.Helper()
 	k.process = k.Spawn(k.program, "--config", k.dir+"/config.yaml", "--root-dir", k.dir+"/root", "--cert-dir", k.dir+"/certs",
-		"--hostname-override", "node", "--v", "2")
+		"--hostname-override", "node", "--containerd", k.Dir+"/link", "--v", "2")
 	k.Until("the kubelet answers", func() bool {
 		_, err := k.get("/healthz")
 		return err == nil
@@ -162,11 +169,19 @@ func (k *kubelet) mounts() []string {
 // add gives the kubelet the manifest of a pod, under a name that replaces that in the manifest.
 func (k *kubelet) add(manifest, name string) {
 	k.t.Helper()
+	k.change(manifest, name)
+}
+
+// change is add for a pod that is there already: each old text in the manifest is replaced by the
+// new one that follows it.
+func (k *kubelet) change(manifest, name string, texts ...string) {
+	k.t.Helper()
 	b, err := os.ReadFile("testdata/pods/" + manifest + ".yaml")
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	text := strings.NewReplacer("IMAGE", node.Busybox, "DIR", k.dir, "\n  name: "+manifest+"\n", "\n  name: "+name+"\n").Replace(string(b))
+	texts = append(texts, "IMAGE", node.Busybox, "DIR", k.dir, "\n  name: "+manifest+"\n", "\n  name: "+name+"\n")
+	text := strings.NewReplacer(texts...).Replace(string(b))
 	// The kubelet watches the directory: it must not read half a manifest.
 	temp := k.dir + "/" + name + ".new"
 	if err := os.WriteFile(temp, []byte(text), 0o600); err != nil {

@@ -16,10 +16,12 @@ import (
 	"berth/test/node"
 )
 
-// both runs a test with and without the kubelet reading berth's events and statistics.
+// both runs a test with and without the kubelet reading berth's events and statistics. Where it
+// reads events, a service manager keeps berth's socket, without which a restart of berth would cost
+// the kubelet several of the five streams after which it does without events.
 func both(t *testing.T, f func(t *testing.T, k *kubelet)) {
 	for _, evented := range []bool{false, true} {
-		t.Run(fmt.Sprint("evented ", evented), func(t *testing.T) { f(t, start(t, node.Options{}, evented)) })
+		t.Run(fmt.Sprint("evented ", evented), func(t *testing.T) { f(t, start(t, node.Options{ServiceManager: evented}, evented)) })
 	}
 }
 
@@ -51,6 +53,8 @@ func TestAPodIsServed(t *testing.T) {
 		if !k.eventually(func() bool { return k.measured("web", "web") }) {
 			t.Error("the statistics have no memory of the container")
 		}
+		k.untilMetric(t, "container_memory_working_set_bytes", "web", "[1-9]")
+		k.untilMetric(t, "container_cpu_usage_seconds_total", "web", "[0-9]") // CRI has whole seconds
 		id := strings.TrimPrefix(p.only().ContainerID, "berth://")
 		if got := k.Container(id).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("container %s is %s", id, got)
@@ -145,6 +149,9 @@ func TestPodsOutliveTheKubeletAndBerth(t *testing.T) {
 		after := k.until("web", "ready", pod.ready).only()
 		if after.ContainerID != before.ContainerID || after.RestartCount > 0 {
 			t.Errorf("was %+v, is %+v", before, after)
+		}
+		if k.evented {
+			k.readsEvents(1)
 		}
 	})
 }

@@ -3,10 +3,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -95,6 +95,7 @@ type Node struct {
 	Cgroup     string // parent of its pods' groups
 	Containerd *Process
 	Berth      *Process
+	Program    string // of the next berth; "" for the built one
 
 	t        testing.TB
 	args     []string
@@ -222,7 +223,7 @@ func (n *Node) StartBerth() {
 // SpawnBerth starts one more berth on the node's data, and waits for nothing.
 func (n *Node) SpawnBerth() *Process {
 	n.t.Helper()
-	name, args := n.Module+"/build/bin/berth", n.args
+	name, args := cmp.Or(n.Program, n.Module+"/build/bin/berth"), n.args
 	if n.manager == nil {
 		return n.spawn(n.stderr, nil, nil, name, args...)
 	}
@@ -289,7 +290,8 @@ func (n *Node) stop() {
 		_ = netlink.LinkDel(l)
 	}
 	bridge := bridges.Bridge{Name: n.Bridge, Subnet: n.Subnet}
-	for exec.Command("iptables", append([]string{"-w", "-t", "nat", "-D"}, bridge.Rule()...)...).Run() == nil { // until there is none
+	if err := bridge.Unmasquerade(context.Background()); err != nil {
+		n.t.Error(err)
 	}
 	if err := os.RemoveAll(n.Dir); err != nil {
 		n.t.Error(err)

@@ -4,6 +4,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -98,6 +100,39 @@ func (n *Node) Ended(id string) *runtimeapi.ContainerStatus {
 		return st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
 	})
 	return st
+}
+
+// Killed kills the process of a container, and returns the time from then until a client sees that
+// the container is EXITED. berth can begin once the kernel reports that the process has ended.
+func (n *Node) Killed(id string) Span {
+	n.t.Helper()
+	fd, err := unix.PidfdOpen(n.Pid(id), 0)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	ended := make(chan time.Time, 1)
+	go func() {
+		for {
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); !errors.Is(err, unix.EINTR) { //nolint:gosec // small
+				ended <- time.Now()
+				return
+			}
+		}
+	}()
+	s := Span{From: time.Now()}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		n.t.Fatal(err)
+	}
+	for n.Container(id).GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+		if time.Since(s.From) > time.Minute {
+			n.t.Fatalf("container %s is still not EXITED, a minute after its process was killed", id)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	s.To = time.Now()
+	s.Free = <-ended
+	return s
 }
 
 // Until waits for a condition, and fails the test if it is not true within a minute.

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/cri"
 	"berth/internal/daemon"
@@ -29,7 +32,7 @@ type Berth struct {
 // Boot starts a berth in w, on the records in dir, and returns once it would serve. It returns an
 // error when the berth dies, or ctx ends, before that.
 func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
-	store, err := state.Open(filepath.Join(dir, "root"))
+	store, err := openState(filepath.Join(dir, "root"))
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +68,19 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 		return nil, errors.Join(fmt.Errorf("berth ended: %w", err), b.Kill())
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("berth does not come up: %w", ctx.Err()), b.Kill())
+	}
+}
+
+// openState opens the records. The kernel may take a moment of real time to give back the lock on a
+// file that was closed, and the half second that [state.Open] waits for it is virtual: hardly any.
+func openState(dir string) (*state.Store, error) {
+	for try := 0; ; try++ {
+		store, err := state.Open(dir)
+		if !errors.Is(err, state.ErrInUse) || try == 500 {
+			return store, err
+		}
+		pause := unix.NsecToTimespec(int64(10 * time.Millisecond))
+		_ = unix.Nanosleep(&pause, nil) // not the bubble's clock
 	}
 }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"fmt"
+	"os"
+)
+
+// Close stops Run. What lies in Dir stays, for Open, and so does the output that waits in the
+// pipes. It waits for nothing; it always returns nil.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return nil
+	}
+	l.mu.closed = true
+	close(l.closing)
+	l.tees.end()
+	for _, s := range l.streams {
+		s.detach()
+	}
+	l.hangUpLocked()
+	l.closeFilesLocked()
+	return nil
+}
+
+// closeFilesLocked closes what is open once nobody can use it any more.
+func (l *Log) closeFilesLocked() {
+	if !l.mu.closed || l.mu.users > 0 || l.mu.done {
+		return
+	}
+	l.mu.done = true
+	files := append([]*os.File{l.stdin, l.cursor}, l.mu.keep...)
+	for _, s := range l.streams {
+		files = append(files, s.spool)
+	}
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	if l.out.file != nil {
+		_ = l.out.file.Close()
+	}
+}
+
+// Remove closes and removes the stdio, and ends the logger; the log stays. It is idempotent.
+func (l *Log) Remove() error {
+	_ = l.Close()
+	return RemoveAll(l.o.Dir)
+}
+
+// RemoveAll removes the stdio in dir, whoever made it, and ends its logger. Nobody may use it any
+// more. It is idempotent.
+func RemoveAll(dir string) error {
+	dismiss(dir)
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove stdio: %w", err)
+	}
+	return nil
+}

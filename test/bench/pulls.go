@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/testimage"
+)
+
+const (
+	layered    = imageHost + "/layered:1" // the image whose pull is measured
+	layerCount = 5
+)
+
+// layeredImage returns an image with that many MiB of files in layerCount layers. As in most images
+// there are many small files and a few large ones, and they compress to about half. The content is
+// the same in each run.
+func layeredImage(mib int) (v1.Image, error) {
+	const large, small = 1 << 20, 16 << 10
+	random := rand.NewChaCha8([32]byte{})
+	var layers []v1.Layer
+	for i := range layerCount {
+		dir := fmt.Sprintf("layer%d", i)
+		files := []testimage.File{{Name: dir, Mode: fs.ModeDir | 0o755}}
+		for left := mib << 20 / layerCount; left > 0; {
+			size := small
+			if len(files)%64 == 0 {
+				size = large
+			}
+			size = min(size, left)
+			left -= size
+			files = append(files, testimage.File{Name: fmt.Sprintf("%s/f%d", dir, len(files)), Mode: 0o644, Body: compressible(random, size)})
+		}
+		layer, err := testimage.Layer(files...)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
+	}
+	return testimage.Image(v1.Config{Cmd: []string{"/none"}}, layers...)
+}
+
+// compressible returns random words of a small vocabulary, each followed by as many random bytes.
+func compressible(random *rand.ChaCha8, size int) []byte {
+	b := make([]byte, 0, size+16)
+	for len(b) < size {
+		r := random.Uint64()
+		b = fmt.Appendf(b, "word%04d", r%1000)
+		b = binary.LittleEndian.AppendUint64(b, random.Uint64())
+	}
+	return b[:size]
+}
+
+// blobBytes is how many bytes of blobs the registry has served.
+var blobBytes atomic.Int64
+
+// counted counts in blobBytes what a handler writes.
+func counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(countedWriter{w}, r) })
+}
+
+type countedWriter struct{ http.ResponseWriter }
+
+// Write counts and writes.
+func (w countedWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	blobBytes.Add(int64(n))
+	return n, err
+}
+
+// pulls measures how long it takes until an image of which nothing is on the node is pulled, count
+// times.
+func (n *node) pulls(ctx context.Context, count, mib int, rec record) error {
+	for range count {
+		unix.Sync() // what earlier steps wrote is not part of the pull
+		time.Sleep(time.Second)
+		before, err := processorTime(n.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		served, began := blobBytes.Load(), time.Now()
+		if err := n.fetch(ctx); err != nil {
+			return err
+		}
+		rec(pullImage, ms(time.Since(began)))
+		after, err := processorTime(n.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		rec(pullImage+cpu, ms(after-before))
+		if got := blobBytes.Load() - served; got < int64(mib)<<20/4 {
+			return fmt.Errorf("pull %s: the registry served %d bytes: parts were on the node before", layered, got)
+		}
+		if err := n.discard(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) fetch(ctx context.Context) error {
+	if _, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: layered}}); err != nil {
+		return fmt.Errorf("pull %s: %w", layered, err)
+	}
+	return nil
+}
+
+func (n *node) discard(ctx context.Context) error {
+	if _, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: layered}}); err != nil {
+		return fmt.Errorf("remove image %s: %w", layered, err)
+	}
+	return nil
+}
+
+// exitsWhilePulling pulls and removes the image over and over, and meanwhile kills the containers of
+// one pod one after the other. Each is killed while a pull is under way.
+func (n *node) exitsWhilePulling(ctx context.Context, count int, rec record) error {
+	pods, err := n.pods(ctx, 1, "")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var pulling, enough atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !enough.Load() && ctx.Err() == nil {
+			pulling.Store(true)
+			err := n.fetch(ctx)
+			pulling.Store(false)
+			if err == nil {
+				err = n.discard(ctx)
+			}
+			if err != nil {
+				cancel(err)
+			}
+		}
+	}()
+	defer func() { enough.Store(true); <-done; cancel(nil) }()
+	for i := range count {
+		v, err := n.victim(ctx, pods[0], fmt.Sprintf("pulling%d", i))
+		if err != nil {
+			return err
+		}
+		time.Sleep(idlePause)
+		for !pulling.Load() && ctx.Err() == nil {
+			time.Sleep(idlePause)
+		}
+		began := time.Now()
+		if err := v.kill(); err != nil {
+			return err
+		}
+		took, err := n.exited(ctx, v.id, began)
+		if err != nil {
+			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
+		rec(killWhilePulling, ms(took))
+	}
+	return context.Cause(ctx)
+}
