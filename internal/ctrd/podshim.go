@@ -49,7 +49,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 		o.Runtime.Name = program
 	}
 	err = native(s.controller().Create(ns(ctx), o))
-	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && c.lost(ctx, r.ID, err); {
+	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && s.lost(ctx, r.ID, err); {
 		err = native(s.controller().Create(ns(ctx), o))
 	}
 	if err != nil {
@@ -74,18 +74,18 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 // lost reports whether the shim of a pod cannot be started because of one that has died, and that
 // it is worth another try: containerd needs a moment to forget the old one, and may have left its
 // bundle.
-func (c *Containerd) lost(ctx context.Context, id string, why error) bool {
+func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 	inTheWay := errdefs.IsAlreadyExists(why)
 	if !inTheWay && !strings.Contains(why.Error(), sandboxDir+id+": file exists") {
 		return false
 	}
-	st, err := sandboxer{c, shimController}.Status(ctx, id)
+	st, err := s.Status(ctx, id)
 	switch {
 	case err == nil && st.Running:
 		return false
 	case !inTheWay && errdefs.IsNotFound(err):
-		if err := c.endOrphans(ns(ctx), id); err != nil {
-			c.log.Warn("what is left of a shim cannot be removed", "id", id, "err", err)
+		if err := s.c.endOrphans(ns(ctx), id); err != nil {
+			s.c.log.Warn("what is left of a shim cannot be removed", "id", id, "err", err)
 			return false
 		}
 	}
