@@ -79,7 +79,7 @@ type CDI struct {
 
 // Pod configures the sandboxes of pods.
 type Pod struct {
-	Pause string `toml:"pause" doc:"Which sandboxes have a pause process. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. always: every sandbox. A change holds for new pods."`
+	Pause string `toml:"pause" doc:"Which sandboxes have a pause process. always: every sandbox. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. The cAdvisor in the kubelet measures the network of pods that have one alone. A change holds for new pods."`
 }
 
 // What pod.pause can be.
@@ -211,7 +211,7 @@ func Default() Config {
 			MaxConcurrentUnpacks:   3,
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
-		Pod: Pod{Pause: PauseAuto},
+		Pod: Pod{Pause: PauseAlways},
 		Lanes: Lanes{
 			AttemptTimeout: Duration(10 * time.Second),
 			BackoffMin:     Duration(time.Second),

@@ -411,7 +411,9 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		return nil
 	})
 	g.Go("sandboxes of shims", func() error {
-		d.shims.probe(below)
+		if d.cfg.Pod.Pause != config.PauseAlways {
+			d.shims.probe(below)
+		}
 		return nil
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
