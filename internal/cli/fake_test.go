@@ -321,6 +321,8 @@ func (f *fake) Import(_ context.Context, path, ref string) ([]string, error) {
 
 func (f *fake) PullProgress(context.Context, string) (any, error) { return nil, nil }
 
+func (f *fake) ImportProgress(context.Context, string) (any, error) { return nil, nil }
+
 func (f *fake) Timeline(_ context.Context, id string) (any, error) {
 	return map[string]any{"id": id, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil
 }

@@ -103,7 +103,7 @@ func (a *app) importCommand() *cobra.Command {
 			what += ", " + size(uint64(st.Size())) //nolint:gosec // not negative
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			defer progress(what)()
+			defer importProgress(ctx, c, what, path)()
 			names, err := c.Import(ctx, path, ref)
 			for _, n := range names {
 				fmt.Fprintln(cmd.OutOrStdout(), n)

@@ -5,6 +5,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,19 +13,58 @@ import (
 	"berth/internal/image"
 )
 
-func TestAPullIsShownInBytes(t *testing.T) {
+func TestPullsAndImportsAreShownInBytes(t *testing.T) {
+	const mib = 1 << 20
 	for _, tt := range []struct {
-		p    *image.Progress
-		want string
+		p          *image.Progress
+		pull, load stage
 	}{
-		{nil, ""},
-		{&image.Progress{}, ""}, // the manifest has not come
-		{&image.Progress{Total: 40 << 20, Fetched: 10 << 20, Blobs: 5, Complete: 2}, "10 MiB of 40 MiB (25%), 2 of 5 blobs are complete"},
-		{&image.Progress{Total: 40 << 20, Fetched: 40 << 20, Blobs: 5, Complete: 5}, "40 MiB are here, unpacking"},
+		{},
+		{p: &image.Progress{}}, // the manifest has not come
+		{
+			p:    &image.Progress{Total: 40 * mib, Fetched: 10 * mib, Blobs: 5, Complete: 2},
+			pull: stage{10 * mib, 40 * mib, "10 MiB of 40 MiB (25%), 2 of 5 blobs are complete"},
+			load: stage{10 * mib, 40 * mib, "10 MiB of 40 MiB (25%)"},
+		},
+		{
+			p:    &image.Progress{Total: 40 * mib, Fetched: 40 * mib, Blobs: 5, Complete: 5},
+			pull: stage{40 * mib, 40 * mib, "40 MiB are here, unpacking"},
+			load: stage{40 * mib, 40 * mib, "40 MiB are read, unpacking"},
+		},
 	} {
-		if got := howFar(tt.p); got != tt.want {
-			t.Errorf("%+v: %q, want %q", tt.p, got, tt.want)
+		if got := pulled(tt.p); got != tt.pull {
+			t.Errorf("a pull at %+v: %+v, want %+v", tt.p, got, tt.pull)
 		}
+		if got := imported(tt.p); got != tt.load {
+			t.Errorf("an import at %+v: %+v, want %+v", tt.p, got, tt.load)
+		}
+	}
+}
+
+func TestABarFitsTheTerminal(t *testing.T) {
+	for _, tt := range []struct {
+		columns     int
+		done, total int64
+		want        string
+	}{
+		{0, 1, 2, "pulling app: half ... 3s"}, // the width is not known
+		{24, 1, 2, "pulling app: half ... 3"},
+		{25, 1, 2, "pulling app: half ... 3s"},
+		{35, 1, 2, "pulling app: half ... 3s"},
+		{36, 1, 2, "[####....] pulling app: half ... 3s"},
+		{37, 1, 2, "[####.....] pulling app: half ... 3s"},
+		{36, 0, 2, "[........] pulling app: half ... 3s"},
+		{36, 3, 2, "[########] pulling app: half ... 3s"},
+		{36, 0, 0, "pulling app: half ... 3s"}, // the bytes are not known
+		{999, 1 << 60, 1 << 61, "[" + strings.Repeat("#", 20) + strings.Repeat(".", 20) + "] pulling app: half ... 3s"},
+	} {
+		got := line(tt.columns, "pulling app", stage{tt.done, tt.total, "half"}, 3)
+		if got != tt.want || tt.columns > 0 && len(got) >= tt.columns {
+			t.Errorf("%d columns, %d of %d: %q, want %q", tt.columns, tt.done, tt.total, got, tt.want)
+		}
+	}
+	if got := line(5, "größer", stage{}, 0); got != "größ" {
+		t.Errorf("letters of several bytes: %q", got)
 	}
 }
 
@@ -32,12 +72,12 @@ func TestTheLineOfAPullFitsTheTerminalAndIsCleared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		asked := 0
-		done := show(&out, func() int { return 20 }, "pulling app", func(ctx context.Context) string {
+		done := show(&out, func() int { return 20 }, "pulling app", func(ctx context.Context) stage {
 			if asked++; asked == 1 {
-				return "1 of 2"
+				return stage{text: "1 of 2"}
 			}
 			<-ctx.Done() // a service that does not answer
-			return ""
+			return stage{}
 		})
 		time.Sleep(time.Second)
 		done()

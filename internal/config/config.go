@@ -65,7 +65,8 @@ type Network struct {
 // Image configures pulling.
 type Image struct {
 	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries: mirrors, certificates and headers, as HOST/hosts.toml (the certs.d layout of containerd). It need not exist. Empty: none."`
-	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when it makes no progress for this long."`
+	DecryptionKeysDir      string   `toml:"decryption_keys_dir" doc:"Directory of the private keys (PEM, DER or JWK, one a file, without a password) that layers of encrypted images are decrypted with. The files are read again for each layer. Empty: none."`
+	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when no byte comes for this long while nothing is unpacked."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
 	MaxConcurrentUnpacks   int      `toml:"max_concurrent_unpacks" doc:"Number of layers of one image that are unpacked at the same time, if containerd runs inside berth. An image with a layer that lacks the directory of one of its files is unpacked layer by layer."`
 	// Auth has the credentials of registries by host. They are used where the request has none.
@@ -349,6 +350,7 @@ func (c *Config) Check() error {
 		{"streams.cert_file", c.Streams.CertFile},
 		{"streams.key_file", c.Streams.KeyFile},
 		{"image.registry_dir", c.Image.RegistryDir},
+		{"image.decryption_keys_dir", c.Image.DecryptionKeysDir},
 		{"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
 	}
 	for i, d := range c.Network.BinDirs {

@@ -21,6 +21,8 @@ type AdminServer interface {
 	Import(ctx context.Context, path, ref string) ([]string, error)
 	// PullProgress returns how far the pulls of an image have come, or nil if it is not being pulled.
 	PullProgress(ctx context.Context, ref string) (any, error)
+	// ImportProgress returns how much of an archive was imported, or nil if it is not being imported.
+	ImportProgress(ctx context.Context, path string) (any, error)
 	// Timeline returns what happened to a sandbox or container.
 	Timeline(ctx context.Context, id string) (any, error)
 	// Lanes returns the lanes that are not idle.
@@ -37,6 +39,9 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 	},
 	"PullProgress": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.PullProgress(ctx, text(in, "ref"))
+	},
+	"ImportProgress": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		return srv.ImportProgress(ctx, text(in, "path"))
 	},
 	"Timeline": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.Timeline(ctx, text(in, "id"))
@@ -118,6 +123,13 @@ func (c *Client) Import(ctx context.Context, path, ref string) (names []string, 
 // PullProgress returns how far the pulls of an image have come, or nil if it is not being pulled.
 func (c *Client) PullProgress(ctx context.Context, ref string) (p *image.Progress, err error) {
 	err = c.admin(ctx, "PullProgress", map[string]any{"ref": ref}, &p)
+	return p, err
+}
+
+// ImportProgress returns how much of an archive, at an absolute path, was imported, or nil if it is
+// not being imported.
+func (c *Client) ImportProgress(ctx context.Context, path string) (p *image.Progress, err error) {
+	err = c.admin(ctx, "ImportProgress", map[string]any{"path": path}, &p)
 	return p, err
 }
 

@@ -47,6 +47,13 @@ func (adminFake) PullProgress(_ context.Context, ref string) (any, error) {
 	return &image.Progress{Total: 1 << 40, Fetched: 7, Blobs: 2, Complete: 1}, nil
 }
 
+func (adminFake) ImportProgress(_ context.Context, path string) (any, error) {
+	if path != "/a.tar" {
+		return (*image.Progress)(nil), nil
+	}
+	return &image.Progress{Total: 1 << 40, Fetched: 7}, nil
+}
+
 func (adminFake) Timeline(_ context.Context, id string) (any, error) {
 	return nil, fmt.Errorf("timeline of %q: %w", id, errdefs.ErrNotFound)
 }
@@ -208,7 +215,7 @@ func TestTheAnswerComesBeforeTheDeadline(t *testing.T) {
 	}
 }
 
-func TestTheProgressOfAPullIsAnswered(t *testing.T) {
+func TestTheProgressOfPullsAndImportsIsAnswered(t *testing.T) {
 	c := dialFake(t)
 	p, err := c.PullProgress(t.Context(), "app")
 	if err != nil || *p != (image.Progress{Total: 1 << 40, Fetched: 7, Blobs: 2, Complete: 1}) {
@@ -216,5 +223,11 @@ func TestTheProgressOfAPullIsAnswered(t *testing.T) {
 	}
 	if p, err := c.PullProgress(t.Context(), "other"); err != nil || p != nil {
 		t.Errorf("not being pulled: %+v %v", p, err)
+	}
+	if p, err := c.ImportProgress(t.Context(), "/a.tar"); err != nil || *p != (image.Progress{Total: 1 << 40, Fetched: 7}) {
+		t.Errorf("an import: %+v %v", p, err)
+	}
+	if p, err := c.ImportProgress(t.Context(), "/b.tar"); err != nil || p != nil {
+		t.Errorf("not being imported: %+v %v", p, err)
 	}
 }

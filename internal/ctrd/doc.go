@@ -17,6 +17,8 @@
 //     and [Containerd.TaskState] are bounded, and no question waits for the answer of another shim.
 //   - Nothing that a pod does keeps it from releasing another pod. It remembers which process is
 //     the shim of a pod, and reads the arguments of no process that a pod runs: see processes.go.
+//   - An image whose layers were unpacked beside each other is the same as one that was unpacked
+//     layer by layer, and pulls leave processors to the settling of exits.
 //
 // # Never
 //
@@ -28,6 +30,6 @@
 // ctrd.go and events.go are the connection. objects.go, tasks.go, exec.go, update.go, checkpoint.go
 // and sandboxer.go are the verbs, and inventory.go has the lists. calls.go bounds what is asked of
 // shims. shims.go, processes.go, orphan.go and bundle.go end what a task has left. cleanup.go makes
-// deletions faster. images.go, pull.go, bounded.go, views.go, imageroot.go and usage.go are the
-// image store.
+// deletions faster. images.go, pull.go, parallel.go, processors.go, bounded.go, views.go,
+// imageroot.go and usage.go are the image store.
 package ctrd

@@ -38,7 +38,7 @@ type fake struct {
 }
 
 // adapter is a Containerd on the fake.
-func (f *fake) adapter(t *testing.T) *Containerd {
+func (f *fake) adapter(t testing.TB) *Containerd {
 	t.Helper()
 	f.end = make(chan struct{})
 	client, err := containerd.New("", containerd.WithServices(

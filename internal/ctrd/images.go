@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/imgcrypt/v2/images/encryption"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -45,6 +46,7 @@ type ImagesConfig struct {
 	// Snapshotters are others, into which images are unpacked when a container needs them there.
 	Snapshotters           []string
 	RegistryDir            string // of certs.d directories; "" for none
+	DecryptionKeysDir      string // of private keys for encrypted layers; "" for none
 	MaxConcurrentDownloads int
 	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
 	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
@@ -202,8 +204,8 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 	return p, len(o.Config), nil
 }
 
-// Import reads an archive and unpacks what is in it.
-func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, error) {
+// Import reads an archive and unpacks what is in it. read is called as it goes on.
+func (i *Images) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]image.Stored, error) {
 	ctx, done, err := i.client.WithLease(ns(ctx))
 	if err != nil {
 		return nil, native(err)
@@ -217,6 +219,10 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 		return nil, err
 	}
 	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
 	opts := []containerd.ImportOpt{
 		containerd.WithImageLabels(map[string]string{labelManaged: "managed"}),
 		containerd.WithSkipMissing(),
@@ -230,7 +236,7 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 		}), containerd.WithIndexName(ref))
 	}
 	defer i.processors.more(1)()
-	imgs, err := i.bounded.Import(ctx, f, opts...)
+	imgs, err := i.bounded.Import(ctx, &archiveFile{f: f, size: st.Size(), read: read}, opts...)
 	if err != nil {
 		return nil, native(err)
 	}
@@ -251,6 +257,22 @@ func (i *Images) Import(ctx context.Context, path, ref string) ([]image.Stored, 
 	return out, nil
 }
 
+// archiveFile is an archive that says how much of it was read.
+type archiveFile struct {
+	f    *os.File
+	size int64
+	read func(done, total int64)
+	done int64
+}
+
+// Read reads the next bytes.
+func (a *archiveFile) Read(p []byte) (int, error) {
+	n, err := a.f.Read(p)
+	a.done += int64(n)
+	a.read(a.done, a.size)
+	return n, err
+}
+
 // Unpack makes the snapshots of an image in a snapshotter. Those that exist are kept.
 func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 	ctx = ns(ctx)
@@ -263,7 +285,7 @@ func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 
 func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
 	defer i.processors.more(1)()
-	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter); err != nil {
+	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
 	}
 	return nil

@@ -70,7 +70,7 @@ func imageOf(t *testing.T, cfg v1.Config, files ...testimage.File) v1.Image {
 // imported imports an image under a name.
 func imported(t *testing.T, i *Images, img v1.Image) image.Stored {
 	t.Helper()
-	st, err := i.Import(t.Context(), archived(t, img), "")
+	st, err := i.Import(t.Context(), archived(t, img), "", unread)
 	if err != nil || len(st) != 1 {
 		t.Fatalf("%v %v", st, err)
 	}
@@ -199,11 +199,11 @@ func TestAnImageDoesNotEatMemory(t *testing.T) {
 			t.Errorf("it was fetched: %s %s", r.Method, r.Path)
 		}
 	}
-	if _, err := i.Import(t.Context(), archived(t, huge), ""); !errdefs.IsInvalidArgument(err) {
+	if _, err := i.Import(t.Context(), archived(t, huge), "", unread); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("import: %v", err)
 	}
 	cfg.Labels = map[string]string{"x": strings.Repeat("x", maxConfig)} // it can be read, but not kept for each image
-	if _, err := i.Import(t.Context(), archived(t, imageOf(t, cfg)), ""); !errdefs.IsInvalidArgument(err) {
+	if _, err := i.Import(t.Context(), archived(t, imageOf(t, cfg)), "", unread); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("import of a large configuration: %v", err)
 	}
 	if n := i.parsed.Len(); n != 0 {
@@ -300,7 +300,7 @@ func TestAnArchiveStaysInItsRoot(t *testing.T) {
 		"a hard link by a link": {{Name: "out", Mode: fs.ModeSymlink | 0o777, Target: outside}, {Name: "h", Mode: 0o777, Target: "out/victim"}},
 		"a mode through a link": {{Name: "v", Mode: fs.ModeSymlink | 0o777, Target: victim}, {Name: "v", Mode: fs.ModeSetuid | 0o777, Target: "v"}},
 	} {
-		_, err := i.Import(t.Context(), archived(t, imageOf(t, v1Config(), files...)), "") // refused, or unpacked within its root
+		_, err := i.Import(t.Context(), archived(t, imageOf(t, v1Config(), files...)), "", unread) // refused, or unpacked within its root
 		st, serr := os.Stat(victim)
 		b, rerr := os.ReadFile(victim)
 		if serr != nil || rerr != nil || st.Mode() != 0o600 || string(b) != "host" || links(st) != 1 {
@@ -315,7 +315,7 @@ func TestAnArchiveStaysInItsRoot(t *testing.T) {
 	if err := os.WriteFile(path, endlessIndex(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Import(t.Context(), path, ""); err == nil {
+	if _, err := i.Import(t.Context(), path, "", unread); err == nil {
 		t.Error("an index of 64 MiB was read")
 	}
 }
@@ -422,3 +422,6 @@ func TestALayerThatTakesLongDelaysNoOther(t *testing.T) {
 		}
 	})
 }
+
+// unread is for imports of which nobody wants to know how far they have come.
+func unread(int64, int64) {}

@@ -44,8 +44,8 @@ func TestHungShimsDoNotDelayTheInventory(t *testing.T) {
 	}
 }
 
-// PROPERTIES 21: the shims of a full node answer, each in good time. Those that were asked last were
-// taken for hanging, and looked at again and again. The time is virtual.
+// PROPERTIES 21: the shims of a full node answer, each in good time. Those that were asked last
+// were taken for hanging, and looked at again and again. The time is virtual.
 func TestEveryShimOfAFullNodeIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{delay: answerTimeout / 2}

@@ -22,9 +22,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// errNeedsParent says that a layer cannot be unpacked before the layers below it: it has a file in a
-// directory that it does not have itself. That directory gets the owner, mode and attributes of the
-// one below.
+// errNeedsParent says that a layer cannot be unpacked before the layers below it: it has a file in
+// a directory that it does not have itself. That directory gets the owner, mode and attributes of
+// the one below.
 var errNeedsParent = errors.New("its directory is in a layer below")
 
 // aloneUnpacker unpacks layers beside the layers below them. containerd's own differ gives a
@@ -36,11 +36,24 @@ type aloneUnpacker struct {
 	layers content.Provider
 }
 
+// unpackingKey is the key of a context's value: a func() (done func()) that is called for each
+// layer.
+type unpackingKey struct{}
+
 // Apply unpacks a layer.
 func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	if unpacking, ok := ctx.Value(unpackingKey{}).(func() func()); ok {
+		defer unpacking()()
+	}
 	dir := aloneDir(mounts)
 	if dir == "" {
 		return u.DiffService.Apply(ctx, desc, mounts, opts...)
+	}
+	var config diff.ApplyConfig // has the keys of an encrypted layer
+	for _, o := range opts {
+		if err := o(ctx, desc, &config); err != nil {
+			return ocispec.Descriptor{}, err
+		}
 	}
 	blob, err := u.layers.ReaderAt(ctx, desc)
 	if err != nil {
@@ -49,11 +62,11 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 	defer blob.Close()
 	stream := diff.NewProcessorChain(desc.MediaType, content.NewReader(blob))
 	for stream.MediaType() != ocispec.MediaTypeImageLayer {
-		if stream, err = diff.GetProcessor(ctx, stream, nil); err != nil {
+		if stream, err = diff.GetProcessor(ctx, stream, config.ProcessorPayloads); err != nil {
 			return ocispec.Descriptor{}, fmt.Errorf("layer of type %s: %w", desc.MediaType, err)
 		}
-		defer stream.Close()
 	}
+	defer stream.Close()
 	digester := digest.Canonical.Digester()
 	uncompressed := io.TeeReader(stream, digester.Hash())
 	complete := completeness{root: dir, has: map[string]bool{".": true}}

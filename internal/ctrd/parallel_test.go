@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,9 +61,17 @@ func layersOf(t *testing.T, layers ...[]testimage.File) v1.Image {
 
 func pulled(t *testing.T, i *Images, ref string) image.Stored {
 	t.Helper()
-	st, err := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func() {}, Needs: func([]image.Blob) {}})
+	var begun, ended atomic.Int32
+	st, err := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{
+		Bytes:     func() {},
+		Unpacking: func() func() { begun.Add(1); return func() { ended.Add(1) } },
+		Needs:     func([]image.Blob) {},
+	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if begun.Load() == 0 || begun.Load() != ended.Load() {
+		t.Errorf("unpacking began %d times and ended %d times", begun.Load(), ended.Load())
 	}
 	return st
 }

@@ -11,9 +11,10 @@ import (
 // processors has Go run more goroutines at the same time while images are pulled. To fetch and to
 // unpack layers is computing without a pause: each such goroutine keeps one of GOMAXPROCS slots for
 // ten milliseconds at a time, and where they keep all, the end of a process waits for one at each
-// step until it is settled. With slots to spare that goroutine is a thread, which the kernel runs at
-// once because it has hardly used the processor. The unpacking threads do not get a lower priority:
-// the garbage collector waits for every thread now and then, and then all would wait for those.
+// step until it is settled. With slots to spare that goroutine is a thread, which the kernel runs
+// at once because it has hardly used the processor. The unpacking threads do not get a lower
+// priority: the garbage collector waits for every thread now and then, and then all would wait for
+// those.
 type processors struct {
 	mu    sync.Mutex
 	base  int // GOMAXPROCS without any pull

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/imgcrypt/v2/images/encryption"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -32,6 +33,9 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		return image.Stored{}, native(err)
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	if w.Unpacking != nil {
+		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
+	}
 	defer i.processors.more(i.cfg.MaxConcurrentDownloads + i.cfg.MaxConcurrentUnpacks)()
 	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
 	if errors.Is(err, errNeedsParent) {
@@ -50,22 +54,22 @@ func (i *Images) pull(ctx context.Context, ref string, creds image.Credentials, 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	opts := []containerd.RemoteOpt{
+	unpack := []containerd.UnpackOpt{encryption.WithUnpackConfigApplyOpts(i.decrypting)}
+	if unpacks > 1 {
+		// The limit is that of one image: a layer counts while it is waited for, and one pull must not
+		// wait for the registry of another.
+		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
+	}
+	return i.bounded.Pull(ctx, ref,
 		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
 		containerd.WithImageHandlerWrapper(reporting(w.Needs)),
 		containerd.WithPullUnpack,
+		containerd.WithUnpackOpts(unpack),
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
-		containerd.WithPlatformMatcher(platforms.Default()),
-	}
-	if unpacks > 1 {
-		// The limit is that of one image: a layer counts while it is waited for, and one pull must not
-		// wait for the registry of another.
-		opts = append(opts, containerd.WithUnpackOpts([]containerd.UnpackOpt{containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks)))}))
-	}
-	return i.bounded.Pull(ctx, ref, opts...)
+		containerd.WithPlatformMatcher(platforms.Default()))
 }
 
 // reporting reports what an image consists of, as the handlers of a pull find it out.

@@ -68,7 +68,8 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	if p.Tracing == nil {
 		p.Tracing = noop.NewTracerProvider()
 	} else {
-		out.Runtime, out.Network = tracedRuntime{out.Runtime, p.Tracing.Tracer("berth")}, tracedNetwork{out.Network, p.Tracing.Tracer("berth")}
+		tracer := p.Tracing.Tracer("berth")
+		out.Runtime, out.Network, out.Store = tracedRuntime{out.Runtime, tracer}, tracedNetwork{out.Network, tracer}, tracedStore{out.Store, tracer}
 	}
 	c.obs = newObserver(p.Log, c.Timeline, newTrips(p.Tracing))
 	c.obs.gone = p.Removed

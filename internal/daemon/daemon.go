@@ -149,6 +149,7 @@ func (d *daemon) open(ctx context.Context) error {
 		Snapshotter:            cfg.Containerd.Snapshotter,
 		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
 		RegistryDir:            cfg.Image.RegistryDir,
+		DecryptionKeysDir:      cfg.Image.DecryptionKeysDir,
 		Credentials:            credentials(cfg.Image.Auth),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		MaxConcurrentUnpacks:   d.unpacks(),
@@ -314,7 +315,10 @@ func (d *daemon) openPods() error {
 	if err := d.openNRI(); err != nil {
 		return err
 	}
-	d.stdios = &stdios{open: map[string]*logs.Log{}}
+	d.stdios = &stdios{
+		ended: func(id string) { d.streams.EndStdin(id) }, // there are none before openStreams
+		open:  map[string]*logs.Log{},
+	}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,

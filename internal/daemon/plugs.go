@@ -136,6 +136,10 @@ func (a admin) PullProgress(ctx context.Context, ref string) (any, error) {
 	return a.d.images.Progress(ctx, ref)
 }
 
+func (a admin) ImportProgress(_ context.Context, path string) (any, error) {
+	return a.d.images.ImportProgress(path), nil
+}
+
 func (a admin) Timeline(_ context.Context, id string) (any, error) {
 	full, entries, err := a.d.core.Timeline.Of(id)
 	if err != nil {

@@ -75,6 +75,9 @@ func (s streams) ExecSync(ctx context.Context, id string, cmd []string, timeout 
 // stdios plugs package logs into the controller, and finds the stdio of a container again for
 // those that attach to it.
 type stdios struct {
+	// ended is called with the container whose stdin ended with an earlier berth.
+	ended func(id string)
+
 	mu   sync.Mutex
 	open map[string]*logs.Log // by directory
 }
@@ -93,6 +96,9 @@ func (s *stdios) add(open func(logs.Options) (*logs.Log, error), o logs.Options)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[o.Dir] = l
+	if l.StdinOver() {
+		s.ended(filepath.Base(o.Dir))
+	}
 	return stdio{l, s, o.Dir}, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"berth/internal/lane"
 	"berth/internal/network"
 	"berth/internal/pod"
+	"berth/internal/state"
 	"berth/internal/version"
 )
 
@@ -115,8 +116,8 @@ func span(ctx context.Context, t trace.Tracer, name, id string, f func(ctx conte
 	return err
 }
 
-// tracedRuntime and tracedNetwork make spans of the calls that take most of the time of an
-// operation.
+// tracedRuntime, tracedStore and tracedNetwork make spans of the calls that take most of the time of
+// an operation.
 type tracedRuntime struct {
 	pod.Runtime
 	tracer trace.Tracer
@@ -140,8 +141,45 @@ func (r tracedRuntime) StartTask(ctx context.Context, id string) error {
 	return span(ctx, r.tracer, "start task", id, func(ctx context.Context) error { return r.Runtime.StartTask(ctx, id) })
 }
 
+func (r tracedRuntime) CreateSandbox(ctx context.Context, id string, h pod.Handler) error {
+	return span(ctx, r.tracer, "create sandbox object", id, func(ctx context.Context) error { return r.Runtime.CreateSandbox(ctx, id, h) })
+}
+
+func (r tracedRuntime) DeleteSandbox(ctx context.Context, id string) error {
+	return span(ctx, r.tracer, "delete sandbox object", id, func(ctx context.Context) error { return r.Runtime.DeleteSandbox(ctx, id) })
+}
+
+func (r tracedRuntime) CreateContainer(ctx context.Context, o pod.Object) error {
+	return span(ctx, r.tracer, "create container object", o.ID, func(ctx context.Context) error { return r.Runtime.CreateContainer(ctx, o) })
+}
+
+func (r tracedRuntime) DeleteContainer(ctx context.Context, id string) error {
+	return span(ctx, r.tracer, "delete container object", id, func(ctx context.Context) error { return r.Runtime.DeleteContainer(ctx, id) })
+}
+
+func (r tracedRuntime) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
+	return span(ctx, r.tracer, "delete snapshot", key, func(ctx context.Context) error {
+		return r.Runtime.DeleteSnapshot(ctx, snapshotter, key)
+	})
+}
+
 func (r tracedRuntime) DeleteTask(ctx context.Context, id string) error {
 	return span(ctx, r.tracer, "delete task", id, func(ctx context.Context) error { return r.Runtime.DeleteTask(ctx, id) })
+}
+
+// tracedStore makes a span of each commit. It is a trace of its own: one commit may serve several
+// operations, and the store does not know which.
+type tracedStore struct {
+	pod.Store
+	tracer trace.Tracer
+}
+
+func (s tracedStore) Commit(changes ...state.Change) error {
+	id := ""
+	if len(changes) > 0 {
+		id = changes[0].ID()
+	}
+	return span(context.Background(), s.tracer, "commit", id, func(context.Context) error { return s.Store.Commit(changes...) })
 }
 
 type tracedNetwork struct {

@@ -7,8 +7,9 @@
 //
 //   - List, Status, Resolve and Name answer from memory.
 //   - One pull for each image and credentials, however many ask, and one unpacking for each image.
-//     It ends when everybody who asked has gone; a pull also ends when no byte has come for
-//     [Config].PullTimeout, an unpacking after [Config].UnpackTimeout.
+//     It ends when everybody who asked has gone. A pull also ends when no byte has come for
+//     [Config].PullTimeout while nothing was unpacked, and the unpacking of an image, or of a layer
+//     in a pull, after [Config].UnpackTimeout.
 //   - Progress says in bytes how far a pull has come, for whoever asks, and costs the pull nothing.
 //   - Credentials go to the registry that they are for and to no other. An error names no
 //     credentials: what a URL carries beyond its path is cut off.

@@ -36,8 +36,8 @@ type Backend interface {
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no
-	// name.
-	Import(ctx context.Context, path, ref string) ([]Stored, error)
+	// name. read is called with how many bytes of the archive were read, out of how many.
+	Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, error)
 	// Unpack makes the snapshots of a stored name in a snapshotter. Those that exist are kept.
 	// ErrNotFound when layers are missing.
 	Unpack(ctx context.Context, name, snapshotter string) error
@@ -58,8 +58,8 @@ type Backend interface {
 
 // Config is the service's settings. Zero durations take the defaults.
 type Config struct {
-	PullTimeout   time.Duration // without a byte; 5 min
-	UnpackTimeout time.Duration // of unpacking an image that is there already; 10 min
+	PullTimeout   time.Duration // without a byte, while no layer is unpacked; 5 min
+	UnpackTimeout time.Duration // of unpacking a layer of a pull, or an image that is there already; 10 min
 	// Pinned are the names of images that the garbage collection of the kubelet is to leave: those
 	// that pods need besides the images of their containers. Names that are not references are not
 	// used.

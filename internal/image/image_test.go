@@ -26,6 +26,7 @@ type fake struct {
 	creds   Credentials
 	release chan struct{}
 	bytes   func() // as of the watch of a pull
+	unpack  func() (done func())
 	blobs   []Blob // of each image
 	fetched map[string]int64
 	reads   int
@@ -72,7 +73,7 @@ func (f *fake) Get(_ context.Context, name string) (Stored, error) {
 func (f *fake) Pull(ctx context.Context, ref string, c Credentials, w Watch) (Stored, error) {
 	f.mu.Lock()
 	f.pulls++
-	f.creds, f.bytes = c, w.Bytes
+	f.creds, f.bytes, f.unpack = c, w.Bytes, w.Unpacking
 	f.mu.Unlock()
 	w.Needs(f.blobs)
 	select {
@@ -129,8 +130,13 @@ func (f *fake) Unpack(ctx context.Context, name, _ string) error {
 	return nil
 }
 
-func (f *fake) Import(context.Context, string, string) ([]Stored, error) { return nil, nil }
-func (f *fake) CopyOut(context.Context, string, string, string) error    { return nil }
+func (f *fake) Import(_ context.Context, _, _ string, read func(done, total int64)) ([]Stored, error) {
+	read(1, 3)
+	read(2, 3)
+	<-f.release
+	return nil, nil
+}
+func (f *fake) CopyOut(context.Context, string, string, string) error { return nil }
 func (f *fake) Usage(context.Context) (Usage, error) {
 	return Usage{Path: "/x", Images: Space{Bytes: 1}, Containers: Space{Bytes: 2}, At: time.Now()}, nil
 }
@@ -216,6 +222,38 @@ func TestAPullWithoutAByteIsGivenUp(t *testing.T) {
 		f.mu.Unlock()
 		err := <-errs
 		if d := time.Since(began); d != 9*time.Minute || !strings.Contains(err.Error(), "no byte came") {
+			t.Errorf("after %v: %v", d, err)
+		}
+	})
+}
+
+// The pull of an image whose last layer takes more than PullTimeout to unpack was given up, since
+// no byte came meanwhile.
+func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := service(t, f)
+		errs := make(chan error)
+		pull := func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }
+		go pull()
+		synctest.Wait()
+		done, other := f.unpack(), f.unpack()
+		time.Sleep(9 * time.Minute)
+		done()
+		time.Sleep(9 * time.Minute)
+		other()
+		time.Sleep(4 * time.Minute)
+		f.release <- struct{}{}
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+		go pull()
+		synctest.Wait()
+		began := time.Now()
+		f.unpack()
+		f.bytes()
+		err := <-errs
+		if d := time.Since(began); d != 10*time.Minute || !strings.Contains(err.Error(), "no layer was unpacked within 10m0s") {
 			t.Errorf("after %v: %v", d, err)
 		}
 	})

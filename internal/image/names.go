@@ -43,7 +43,9 @@ func (s *Service) Import(ctx context.Context, path, ref string) ([]string, error
 		}
 		ref = n
 	}
-	all, err := s.backend.Import(ctx, path, ref)
+	read, end := s.progress.reading(path)
+	defer end()
+	all, err := s.backend.Import(ctx, path, ref, read)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", path, err)
 	}

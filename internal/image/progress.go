@@ -22,6 +22,9 @@ type Blob struct {
 type Watch struct {
 	// Bytes is called whenever bytes come.
 	Bytes func()
+	// Unpacking is called when a layer is unpacked, and what it returns when that has ended. It may
+	// be nil.
+	Unpacking func() (done func())
 	// Needs is called with what the image consists of, as that becomes known, whether it is on this
 	// node or has to be fetched.
 	Needs func(blobs []Blob)
@@ -38,10 +41,12 @@ type Progress struct {
 	Complete int `json:"complete"`
 }
 
-// progress holds what the images that are being pulled consist of. The zero value is ready.
+// progress holds what the images that are being pulled consist of, and how much of archives was
+// read. The zero value is ready.
 type progress struct {
-	mu    sync.Mutex
-	pulls map[*pulling]bool
+	mu      sync.Mutex
+	pulls   map[*pulling]bool
+	imports map[string]Progress // by path
 }
 
 // pulling is one pull.
@@ -116,4 +121,33 @@ func (s *Service) Progress(ctx context.Context, ref string) (*Progress, error) {
 		}
 	}
 	return out, nil
+}
+
+// reading notes that an archive is imported. read is called with how many of its bytes were read, and
+// end when the import is over.
+func (p *progress) reading(path string) (read func(done, total int64), end func()) {
+	read = func(done, total int64) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.imports == nil {
+			p.imports = map[string]Progress{}
+		}
+		p.imports[path] = Progress{Total: total, Fetched: done}
+	}
+	return read, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.imports, path)
+	}
+}
+
+// ImportProgress returns how many bytes of an archive were read, or nil if it is not being imported.
+// All of it was read when its images are being unpacked.
+func (s *Service) ImportProgress(path string) *Progress {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	if p, ok := s.progress.imports[path]; ok {
+		return &p
+	}
+	return nil
 }

@@ -43,3 +43,32 @@ func TestAPullSaysHowFarItHasCome(t *testing.T) {
 		expect("afterwards", nil)
 	})
 }
+
+func TestAnImportSaysHowFarItHasCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := service(t, f)
+		if p := s.ImportProgress("/a.tar"); p != nil {
+			t.Errorf("before: %+v", p)
+		}
+		done := make(chan error)
+		go func() {
+			_, err := s.Import(t.Context(), "/a.tar", "")
+			done <- err
+		}()
+		synctest.Wait()
+		if p := s.ImportProgress("/a.tar"); p == nil || *p != (Progress{Total: 3, Fetched: 2}) {
+			t.Errorf("in the middle: %+v", p)
+		}
+		if p := s.ImportProgress("/b.tar"); p != nil {
+			t.Errorf("another archive: %+v", p)
+		}
+		close(f.release)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if p := s.ImportProgress("/a.tar"); p != nil {
+			t.Errorf("afterwards: %+v", p)
+		}
+	})
+}

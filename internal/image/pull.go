@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -37,14 +36,14 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 }
 
 func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, key pullKey) (string, error) {
-	timeout := fmt.Errorf("no byte came from the registry for %s", s.cfg.PullTimeout)
-	idle := time.AfterFunc(s.cfg.PullTimeout, func() { cancel(timeout) })
-	defer idle.Stop()
+	p := newPatience(s.cfg.PullTimeout, s.cfg.UnpackTimeout, cancel)
+	defer p.end()
 	needs, end := s.progress.begin(key.ref)
 	defer end()
 	st, err := s.backend.Pull(ctx, key.ref, key.creds, Watch{
-		Bytes: func() { idle.Reset(s.cfg.PullTimeout) },
-		Needs: needs,
+		Bytes:     p.bytes,
+		Unpacking: p.unpacking,
+		Needs:     needs,
 	})
 	if err == nil {
 		err = s.keep(ctx, st)

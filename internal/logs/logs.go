@@ -63,6 +63,7 @@ type Log struct {
 	direct  bool // the output comes from a logger's pipes, not from FIFOs
 	streams []*stream
 	stdin   *os.File // both ends, so that the container's stdin stays open
+	over    bool     // see StdinOver
 	cursor  *os.File
 	tees    tees
 
@@ -214,7 +215,8 @@ func newLog(o Options, d disk) *Log {
 
 // openFiles opens what lies in Dir.
 func (l *Log) openFiles() (err error) {
-	if l.o.Stdin {
+	l.over = l.stdinOver()
+	if l.o.Stdin && !l.over {
 		if l.stdin, err = os.OpenFile(l.o.in("stdin"), os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
 			return fmt.Errorf("open FIFO stdin: %w", err)
 		}

@@ -186,6 +186,11 @@ func (a Attachment) OpenStdin() (io.WriteCloser, error) {
 		return nil, fmt.Errorf("the container has no stdin: %w", errdefs.ErrFailedPrecondition)
 	}
 	f, err := os.OpenFile(a.l.o.in("stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err == nil && a.l.o.StdinOnce {
+		if err = a.l.takeStdin(); err != nil {
+			_ = f.Close()
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the container's stdin is closed: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
@@ -204,8 +209,38 @@ func (a Attachment) CloseStdin() bool {
 	if l.stdin != nil {
 		_ = l.stdin.Close()
 	}
+	_ = os.Remove(l.o.in("stdin")) // nobody opens it again
 	return true
 }
+
+// taken is a file that says that a container's stdin, which ends with its first client, has had
+// one: a berth that is killed takes the client's end with it, and the next one must know.
+const taken = "stdin.taken"
+
+func (l *Log) takeStdin() error {
+	f, err := os.OpenFile(l.o.in(taken), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// stdinOver reports whether the only client that the stdin may have was one of an earlier berth's,
+// which ended without ending the stdin. If so, nobody can open it any more.
+func (l *Log) stdinOver() bool {
+	if !l.o.Stdin || !l.o.StdinOnce {
+		return false
+	}
+	if _, err := os.Lstat(l.o.in(taken)); err != nil {
+		return false
+	}
+	_ = os.Remove(l.o.in("stdin"))
+	return true
+}
+
+// StdinOver reports whether the container's stdin ended with an earlier berth. The shim may still
+// have its end of it open: the container reads the end of its input once that is closed, too.
+func (l *Log) StdinOver() bool { return l.over }
 
 // Terminal reports whether the container has a terminal.
 func (a Attachment) Terminal() bool { return a.l.o.Terminal }

@@ -43,6 +43,10 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	if u.now().Phase.Ended() {
 		return s.correct(u, s.withOOM(u, known))
 	}
+	var drained func()
+	if !u.sharesPIDs() { // its other processes have ended with init
+		drained = s.drain(ctx, u)
+	}
 	s.processes.readOOM(u, known)
 	if !known.Measured || known.At.IsZero() {
 		known = s.measure(ctx, u)
@@ -50,9 +54,11 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	if known.At.IsZero() {
 		known.At = u.evidence.noticedAt() // nobody knows better
 	}
-	s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
+	if u.sharesPIDs() {
+		s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
+		drained = s.drain(ctx, u)
+	}
 	known = s.withOOM(u, known)
-	drain := s.drain(ctx, u) // beside the commit
 	settled := false
 	err := u.changeAfter(func(st *state.Status) bool {
 		if settled = !st.Phase.Ended(); !settled {
@@ -69,7 +75,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		}
 		st.Phase, st.Exit = u.endedPhase(), known
 		return true
-	}, drain)
+	}, drained)
 	if err != nil || !settled {
 		return err
 	}

@@ -4,8 +4,8 @@ package state
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
 	"time"
@@ -89,8 +89,9 @@ type commit struct {
 // nothing has changed. The error wraps errdefs.ErrNotFound if a status was to be written of a
 // record that does not exist, as after its deletion.
 //
-// Calls at the same time share a transaction: one of them leads it and writes for all that wait,
-// then makes the first of those that came meanwhile the next leader.
+// Calls at the same time share a transaction, which is one record of the journal: one of them leads
+// it and writes for all that wait, then makes the first of those that came meanwhile the next
+// leader.
 func (s *Store) Commit(changes ...Change) error {
 	c := &commit{done: make(chan error, 1), lead: make(chan struct{}, 1)}
 	for _, ch := range changes {
@@ -112,11 +113,15 @@ func (s *Store) Commit(changes ...Change) error {
 		s.mu.Lock()
 	}
 	s.mu.leading = true
+	s.mu.Unlock()
+
+	s.writing.Lock()
+	s.mu.Lock()
 	batch := s.mu.waiting
 	s.mu.waiting = nil
 	s.mu.Unlock()
-
 	s.write(batch)
+	s.writing.Unlock()
 
 	s.mu.Lock()
 	if len(s.mu.waiting) > 0 {
@@ -128,7 +133,7 @@ func (s *Store) Commit(changes ...Change) error {
 	return <-c.done
 }
 
-// write commits a batch. If that fails it commits each call by itself, so that the one that cannot
+// write commits a batch; s.writing is held. If that fails it commits each call by itself, so that the one that cannot
 // be committed does not fail the others.
 func (s *Store) write(batch []*commit) {
 	defer func() {
@@ -179,31 +184,21 @@ func die(p any, stack []byte) {
 	os.Exit(2) // as after any panic
 }
 
-// errRefused ends a transaction in which every commit was refused.
-var errRefused = errors.New("refused")
-
 // transaction writes what is not refused and sets the error of what is.
 func (s *Store) transaction(batch []*commit) error {
-	err := s.db.Update(func(tx *bbolt.Tx) error {
-		refused := 0
+	var staged []entry
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		v := view{tx: tx, pending: s.log.pending, staged: map[name]bool{}}
 		for _, c := range batch {
-			if c.err = c.check(tx); c.err != nil {
-				refused++
-				continue
+			var entries []entry
+			if entries, c.err = v.stage(c); c.err == nil {
+				staged = append(staged, entries...)
 			}
-			for _, w := range c.writes {
-				if err := w.apply(tx); err != nil {
-					return fmt.Errorf("write %s %s: %w", w.kind, w.id, err)
-				}
-			}
-		}
-		if refused == len(batch) {
-			return errRefused // there is nothing to be synced
 		}
 		return nil
 	})
-	if errors.Is(err, errRefused) {
-		return nil
+	if err == nil && len(staged) > 0 { // else there is nothing to be synced
+		err = s.put(staged)
 	}
 	if err != nil {
 		return fmt.Errorf("commit state %s: %w", s.path, err)
@@ -211,47 +206,63 @@ func (s *Store) transaction(batch []*commit) error {
 	return nil
 }
 
-// check refuses a commit with a status that no intent belongs to, before any of it is written.
-func (c *commit) check(tx *bbolt.Tx) error {
-	type record struct {
-		kind Kind
-		id   string
+// name names a record.
+type name struct {
+	kind Kind
+	id   string
+}
+
+// view is what is committed, and staged to be committed.
+type view struct {
+	tx      *bbolt.Tx
+	pending map[entryKey][]byte
+	staged  map[name]bool // whether the record exists by what is staged
+}
+
+func (v view) exists(n name) bool {
+	if there, ok := v.staged[n]; ok {
+		return there
 	}
-	var exists map[record]bool // by the earlier writes of this commit
-	if len(c.writes) > 1 {
-		exists = map[record]bool{}
+	if value, ok := v.pending[entryKey{n.kind, string(intentKey(n.id))}]; ok {
+		return value != nil
 	}
+	return v.tx.Bucket(n.kind.bucket()).Get(intentKey(n.id)) != nil
+}
+
+// stage returns what a commit writes. It refuses a commit with a status that no intent belongs to,
+// and one that the database could not take, before any of it is written.
+func (v view) stage(c *commit) (entries []entry, err error) {
+	exists := map[name]bool{} // by the earlier writes of this commit
 	for _, w := range c.writes {
-		r := record{w.kind, w.id}
-		there, ok := exists[r]
+		n := name{w.kind, w.id}
+		there, ok := exists[n]
 		if !ok {
-			there = w.bucket(tx).Get(intentKey(w.id)) != nil
+			there = v.exists(n)
 		}
 		there = (there || w.intentJSON != nil) && !w.remove
 		if w.statusJSON != nil && !there {
-			return fmt.Errorf("write the status of %s %s: it has no record any more: %w", w.kind, w.id, errdefs.ErrNotFound)
+			return nil, fmt.Errorf("write the status of %s %s: it has no record any more: %w", w.kind, w.id, errdefs.ErrNotFound)
 		}
-		if exists != nil {
-			exists[r] = there
+		if len(intentKey(w.id)) > bbolt.MaxKeySize || len(w.intentJSON)+len(w.statusJSON) > bbolt.MaxValueSize {
+			return nil, fmt.Errorf("write %s %.100s: it is too long", w.kind, w.id)
 		}
+		exists[n] = there
+		entries = append(entries, w.entries()...)
 	}
-	return nil
+	maps.Copy(v.staged, exists)
+	return entries, nil
 }
 
-func (w write) bucket(tx *bbolt.Tx) *bbolt.Bucket { return tx.Bucket(w.kind.bucket()) }
-
-func (w write) apply(tx *bbolt.Tx) error {
-	b := w.bucket(tx)
+func (w write) entries() (entries []entry) {
+	intent, status := string(intentKey(w.id)), string(statusKey(w.id))
 	if w.remove {
-		return errors.Join(b.Delete(intentKey(w.id)), b.Delete(statusKey(w.id)))
+		return []entry{{w.kind, intent, nil}, {w.kind, status, nil}}
 	}
 	if w.intentJSON != nil {
-		if err := b.Put(intentKey(w.id), w.intentJSON); err != nil {
-			return err
-		}
+		entries = append(entries, entry{w.kind, intent, w.intentJSON})
 	}
-	if w.statusJSON == nil {
-		return nil
+	if w.statusJSON != nil {
+		entries = append(entries, entry{w.kind, status, w.statusJSON})
 	}
-	return b.Put(statusKey(w.id), w.statusJSON)
+	return entries
 }

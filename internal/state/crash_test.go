@@ -4,6 +4,7 @@ package state
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -78,12 +79,61 @@ func commitForEver(dir string) {
 }
 
 // A crash at any write of a commit leaves the records as they were before it or as they are after
-// it.
+// it (PROPERTIES 4, PROPERTIES 11).
 //
-// bbolt writes the changed pages in any order, syncs, writes one of the two meta pages, and syncs.
-// So the states that a crash can leave are: the file before with some of the changed pages, one of
-// them perhaps half written; and with all of them and a part of the meta page.
+// A commit either writes a record to the journal, in one write, of which a crash leaves any sectors;
+// or it is a transaction of bbolt's, which writes the changed pages in any order, syncs, writes one
+// of the two meta pages, and syncs. So the states that a crash can leave of the latter are: the file
+// before with some of the changed pages, one of them perhaps half written; and with all of them and
+// a part of the meta page.
 func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
+	r := seeded(t)
+	for _, withJournal := range []bool{true, false} {
+		dir, scratch := t.TempDir(), t.TempDir()
+		s := open(t, dir)
+		s.log.folding = true // so that it folds only where this test does
+		if !withJournal {
+			_ = s.log.close()
+		}
+		// bbolt writes with pwrite(2) and reads through a mapping of the same file, so a copy of the
+		// file between two commits is what the disk has then.
+		before, was := disk(t, s), map[string]bool{}
+		for i := range 40 {
+			changes, is := randomChanges(r, was)
+			if i%13 == 12 {
+				changes, is = nil, was
+			}
+			var err error
+			if len(changes) > 0 {
+				err = s.Commit(changes...)
+			} else {
+				s.foldBeside()
+				s.log.folding = true
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := disk(t, s)
+			if !bytes.Equal(before.db, after.db) && !bytes.Equal(before.journal, after.journal) {
+				t.Fatalf("commit %d writes both files", i)
+			}
+			for name, img := range crashes(r, before, after) {
+				got := reopen(t, scratch, img.files)
+				if img.whole && !maps.Equal(got, is) || !maps.Equal(got, is) && !maps.Equal(got, was) {
+					t.Fatalf("commit %d, %s: %v is there; before: %v, after: %v", i, name, got, was, is)
+				}
+				if img.undone && !maps.Equal(got, was) {
+					t.Fatalf("commit %d, %s: %v is there, which was not synced; before: %v", i, name, got, was)
+				}
+			}
+			before, was = after, is
+		}
+	}
+}
+
+// seeded returns a source of random numbers. Its seed is printed, and taken from STATE_SEED.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
 	seed := rand.Uint64()
 	if s := os.Getenv("STATE_SEED"); s != "" {
 		var err error
@@ -92,61 +142,93 @@ func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
 		}
 	}
 	t.Logf("STATE_SEED=%d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
-	dir, scratch := t.TempDir(), t.TempDir()
-	s := open(t, dir)
-	// bbolt writes with pwrite(2) and reads through a mapping of the same file, so a copy of the
-	// file between two commits is what the disk has then.
-	before, was := read(t, s.path), map[string]bool{}
-	for i := range 40 {
-		var changes []Change
-		is := maps.Clone(was)
-		for range 1 + r.IntN(4) {
-			id := fmt.Sprint("c", r.IntN(30))
-			c, st := someContainer(id)
-			switch {
-			case !is[id]:
-				c.Config.Args = []string{string(bytes.Repeat([]byte("a"), r.IntN(6000)))}
-				changes, is[id] = append(changes, NewContainer(c, st)), true
-			case r.IntN(2) == 0:
-				changes = append(changes, DeleteContainer(id))
-				delete(is, id)
-			default:
-				changes = append(changes, ContainerStatus(id, st))
-			}
-		}
-		if err := s.Commit(changes...); err != nil {
-			t.Fatal(err)
-		}
-		after := read(t, s.path)
-		for name, img := range crashes(r, before, after) {
-			got := reopen(t, scratch, img.file)
-			if img.whole && !maps.Equal(got, is) || !maps.Equal(got, is) && !maps.Equal(got, was) {
-				t.Fatalf("commit %d, %s: %v is there; before: %v, after: %v", i, name, got, was, is)
-			}
-			if img.undone && !maps.Equal(got, was) {
-				t.Fatalf("commit %d, %s: %v is there, which was not synced; before: %v", i, name, got, was)
-			}
-		}
-		before, was = after, is
-	}
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// image is a file as a crash leaves it.
+// randomChanges returns changes to the containers was, and those that there are after them.
+func randomChanges(r *rand.Rand, was map[string]bool) (changes []Change, is map[string]bool) {
+	is = maps.Clone(was)
+	for range 1 + r.IntN(4) {
+		id := fmt.Sprint("c", r.IntN(30))
+		c, st := someContainer(id)
+		switch {
+		case !is[id]:
+			c.Config.Args = []string{string(bytes.Repeat([]byte("a"), r.IntN(6000)))}
+			changes, is[id] = append(changes, NewContainer(c, st)), true
+		case r.IntN(2) == 0:
+			changes = append(changes, DeleteContainer(id))
+			delete(is, id)
+		default:
+			changes = append(changes, ContainerStatus(id, st))
+		}
+	}
+	return changes, is
+}
+
+// files are what the disk has of a store.
+type files struct{ db, journal []byte }
+
+func disk(t *testing.T, s *Store) files {
+	t.Helper()
+	return files{read(t, s.path), read(t, filepath.Join(filepath.Dir(s.path), "berth.journal"))}
+}
+
+// image is what a crash leaves.
 type image struct {
-	file          []byte
+	files
 	undone, whole bool // the commit must not be there; must be there
 }
 
-// crashes are files that a crash can leave between before and after.
-func crashes(r *rand.Rand, before, after []byte) map[string]image {
+// crashes are images that a crash can leave between before and after.
+func crashes(r *rand.Rand, before, after files) map[string]image {
+	all := map[string]image{
+		"nothing written":    {files: before, undone: true},
+		"everything written": {files: after, whole: true},
+	}
+	if !bytes.Equal(before.db, after.db) {
+		databaseCrashes(r, before, after, all)
+	}
+	if !bytes.Equal(before.journal, after.journal) {
+		journalCrashes(r, before, after, all)
+	}
+	return all
+}
+
+// journalCrashes adds what there is when some sectors of the write to the journal are on the disk.
+func journalCrashes(r *rand.Rand, before, after files, all map[string]image) {
+	const sector = 512
+	var changed []int
+	for at := 0; at < len(after.journal); at += sector {
+		if !bytes.Equal(before.journal[at:at+sector], after.journal[at:at+sector]) {
+			changed = append(changed, at)
+		}
+	}
+	add := func(name string, sectors []int) {
+		file := bytes.Clone(before.journal)
+		for _, at := range sectors {
+			copy(file[at:at+sector], after.journal[at:at+sector])
+		}
+		// A record is whole without the zeros that follow it.
+		all[name] = image{files: files{before.db, file}, whole: len(sectors) == len(changed)}
+	}
+	for _, k := range []int{0, r.IntN(len(changed)), len(changed) - 1} {
+		add(fmt.Sprintf("the first %d of %d sectors of the journal", k+1, len(changed)), changed[:k+1])
+		add(fmt.Sprintf("the last %d of %d sectors of the journal", len(changed)-k, len(changed)), changed[k:])
+		some := slices.Clone(changed)
+		r.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+		add(fmt.Sprintf("any %d of %d sectors of the journal", k+1, len(changed)), some[:k+1])
+	}
+}
+
+// databaseCrashes adds what there is when a transaction of bbolt's is cut off.
+func databaseCrashes(r *rand.Rand, before, after files, all map[string]image) {
 	page := os.Getpagesize()
-	grown := make([]byte, max(len(before), len(after)))
-	copy(grown, before)
+	grown := make([]byte, max(len(before.db), len(after.db)))
+	copy(grown, before.db)
 	var pages []int
 	meta := -1
-	for at := 0; at < len(after); at += page {
-		if bytes.Equal(grown[at:at+page], after[at:at+page]) {
+	for at := 0; at < len(after.db); at += page {
+		if bytes.Equal(grown[at:at+page], after.db[at:at+page]) {
 			continue
 		}
 		if at < 2*page {
@@ -156,37 +238,51 @@ func crashes(r *rand.Rand, before, after []byte) map[string]image {
 		}
 	}
 	r.Shuffle(len(pages), func(i, j int) { pages[i], pages[j] = pages[j], pages[i] })
-	all := map[string]image{"nothing written": {file: before, undone: true}}
+	add := func(name string, db []byte, undone bool) {
+		all[name] = image{files: files{db, before.journal}, undone: undone}
+	}
 	file := grown
 	for k, at := range pages {
 		torn := bytes.Clone(file)
 		n := r.IntN(page)
-		copy(torn[at:at+n], after[at:at+n])
-		all[fmt.Sprintf("page %d of %d torn", k, len(pages))] = image{file: torn, undone: true}
+		copy(torn[at:at+n], after.db[at:at+n])
+		add(fmt.Sprintf("page %d of %d torn", k, len(pages)), torn, true)
 		file = slices.Clone(file)
-		copy(file[at:at+page], after[at:at+page])
-		all[fmt.Sprintf("%d of %d pages", k+1, len(pages))] = image{file: file, undone: true}
+		copy(file[at:at+page], after.db[at:at+page])
+		add(fmt.Sprintf("%d of %d pages", k+1, len(pages)), file, true)
 	}
 	for _, n := range []int{1, 8, 16 + r.IntN(64), 512} { // a meta has less than 100 bytes
 		torn := bytes.Clone(file)
-		copy(torn[meta:meta+n], after[meta:meta+n])
-		all[fmt.Sprintf("%d bytes of the meta page", n)] = image{file: torn}
+		copy(torn[meta:meta+n], after.db[meta:meta+n])
+		add(fmt.Sprintf("%d bytes of the meta page", n), torn, false)
 	}
-	all["everything written"] = image{file: after, whole: true}
-	return all
 }
 
-// reopen is what a berth that starts with the file has: the IDs of the containers.
-func reopen(t *testing.T, dir string, file []byte) map[string]bool {
+// reopen is what a berth that starts with the files has: the IDs of the containers.
+func reopen(t *testing.T, dir string, f files) map[string]bool {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, "berth.db"), file, 0o600); err != nil {
-		t.Fatal(err)
+	for name, b := range map[string][]byte{"berth.db": f.db, "berth.journal": f.journal} {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.Write(b) // in place, which ext4 does not bring to the disk when f is closed
+		if err := errors.Join(err, f.Truncate(int64(len(b))), f.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	s.db.NoSync = true // these files crash no more
+	return containers(t, s)
+}
+
+// containers is the IDs of the containers. All are whole.
+func containers(t *testing.T, s *Store) map[string]bool {
+	t.Helper()
 	all := load(t, s)
 	if len(all.Damaged)+len(all.Orphans) != 0 {
 		t.Fatalf("%v, %v", all.Damaged, all.Orphans)

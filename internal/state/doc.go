@@ -23,7 +23,8 @@
 //   - A record that cannot be read does not keep the others from loading. [Store.Load] returns what
 //     is readable of it, and it can be deleted like any other.
 //   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it
-//     open ([ErrInUse]), or if its file is damaged ([ErrDamaged]).
+//     open ([ErrInUse]), or if its file or its journal is damaged or absent ([ErrDamaged]).
+//   - What was closed is in berth.db alone, and berths that know no journal read it.
 //
 // # Never
 //
@@ -43,11 +44,26 @@
 // JSON. CRI messages in it are protobuf, except the resources of updates, which are JSON by the
 // names of their fields.
 //
-// A commit costs two fdatasyncs: one for the pages it wrote, one for the page that makes them the
-// valid ones. Neither can be left out: a crash between the two is harmless only because of their
-// order.
+// A transaction of bbolt's costs two fdatasyncs: one for the pages it wrote, one for the page that
+// makes them the valid ones. Neither can be left out: a crash between the two is harmless only
+// because of their order. So a commit does not wait for one. It is one synchronous write of a record
+// to the file berth.journal, whose size never changes, and what it says is served from memory.
+// Before the journal is full, all of it goes into the database in one transaction, beside the
+// commits, and the journal begins anew at its beginning.
+//
+// A record has a number and a checksum, and begins at a block of its own. Open takes the records
+// that follow, one by one, the number up to which the database has them. A record that is not whole
+// was being written when power was cut, and was never answered for: it is the end. If a whole one of
+// a higher number is found behind it, a record that was committed is damaged, and Open says so.
+//
+// A commit that the journal does not take, since it is full or its disk fails, goes into the
+// database, together with all that only the journal has; where that fails too, the commit does. After
+// an error of its disk the journal is not written again until the next Open.
+//
+// The version in the database is 2 as long as a journal belongs to it, with a random ID of that use
+// of the journal, and 1 before the first commit and after Close. Closing folds the journal.
 //
 // # To look at it live
 //
-// berth inspect ID, or the bbolt tool on a copy of the file.
+// berth inspect ID, or, after berth was stopped, the bbolt tool on a copy of the file.
 package state

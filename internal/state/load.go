@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"go.etcd.io/bbolt"
@@ -59,32 +61,56 @@ func (d Damaged) Delete() Change { return Change{kind: d.Kind, id: d.ID, remove:
 // returned in Damaged, and does not keep the others from loading.
 func (s *Store) Load() (Loaded, error) {
 	var all Loaded
+	var orphaned []Change // that delete the orphans
+	s.writing.Lock()
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		for _, kind := range []Kind{KindSandbox, KindContainer} {
-			all.loadKind(tx.Bucket(kind.bucket()), kind)
+			orphaned = append(orphaned, all.loadKind(s.log.merged(tx, kind), kind)...)
 		}
 		return nil
 	})
+	s.writing.Unlock()
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load state %s: %w", s.path, err)
 	}
-	if len(all.Orphans) > 0 {
-		_ = s.deleteOrphans() // if it fails, the next Load finds them again
+	if len(orphaned) > 0 {
+		_ = s.Commit(orphaned...) // if it fails, the next Load finds them again
 	}
 	return all, nil
 }
 
-// loadKind reads the records of one bucket. A key that is neither an intent nor a status is left
-// alone.
-func (all *Loaded) loadKind(b *bbolt.Bucket, kind Kind) {
-	_ = b.ForEach(func(k, v []byte) error {
-		if id, ok := strings.CutSuffix(string(k), suffixIntent); ok {
-			all.loadRecord(kind, id, v, b.Get(statusKey(id)))
-		} else if orphan(b, k) {
-			all.Orphans = append(all.Orphans, string(k))
-		}
+// merged returns what the database and the journal have of a kind.
+func (l *log) merged(tx *bbolt.Tx, kind Kind) map[string][]byte {
+	all := map[string][]byte{}
+	_ = tx.Bucket(kind.bucket()).ForEach(func(k, v []byte) error {
+		all[string(k)] = v // valid as long as tx
 		return nil
 	})
+	for k, v := range l.pending {
+		switch {
+		case k.kind != kind:
+		case v == nil:
+			delete(all, k.key)
+		default:
+			all[k.key] = v
+		}
+	}
+	return all
+}
+
+// loadKind reads the records of one kind, by their keys. A key that is neither an intent nor a
+// status is left alone. It returns the changes that delete the orphans: earlier versions of berth
+// could write a status after the deletion of its record.
+func (all *Loaded) loadKind(values map[string][]byte, kind Kind) (orphaned []Change) {
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		if id, ok := strings.CutSuffix(k, suffixIntent); ok {
+			all.loadRecord(kind, id, values[k], values[id+suffixStatus])
+		} else if id, ok := strings.CutSuffix(k, suffixStatus); ok && values[id+suffixIntent] == nil {
+			all.Orphans = append(all.Orphans, k)
+			orphaned = append(orphaned, Change{kind: kind, id: id, remove: true})
+		}
+	}
+	return orphaned
 }
 
 func (all *Loaded) loadRecord(kind Kind, id string, intent, status []byte) {
@@ -178,33 +204,4 @@ func readJSON[T any](b []byte, into *T) error {
 		}
 	}
 	return err
-}
-
-// orphan reports whether k is the key of a status that no intent belongs to.
-func orphan(b *bbolt.Bucket, k []byte) bool {
-	id, ok := strings.CutSuffix(string(k), suffixStatus)
-	return ok && b.Get(intentKey(id)) == nil
-}
-
-// deleteOrphans deletes every status that no intent belongs to. Earlier versions of berth could
-// write one after the record's deletion.
-func (s *Store) deleteOrphans() error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, kind := range []Kind{KindSandbox, KindContainer} {
-			b := tx.Bucket(kind.bucket())
-			var keys [][]byte
-			_ = b.ForEach(func(k, _ []byte) error {
-				if orphan(b, k) {
-					keys = append(keys, bytes.Clone(k))
-				}
-				return nil
-			})
-			for _, k := range keys {
-				if err := b.Delete(k); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
 }

@@ -19,8 +19,13 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Version is the version of the layout on disk. A berth reads its own and all older ones.
-const Version = 1
+// Version is the newest version of the layout on disk that this berth reads: that of a database
+// which a journal belongs to. A database that was closed, and so has no journal, has versionClosed,
+// which every berth reads.
+const (
+	Version       = 2
+	versionClosed = 1
+)
 
 var (
 	// ErrNewer is returned for a database that a newer berth wrote.
@@ -61,7 +66,7 @@ const (
 func intentKey(id string) []byte { return []byte(id + suffixIntent) }
 func statusKey(id string) []byte { return []byte(id + suffixStatus) }
 
-// Store is the database. Its methods may be called from any goroutine.
+// Store is the database and its journal. Its methods may be called from any goroutine.
 type Store struct {
 	db    *bbolt.DB
 	path  string
@@ -72,6 +77,11 @@ type Store struct {
 		waiting []*commit // that no leader has taken yet
 		leading bool      // a call of Commit leads, or is about to
 	}
+
+	// writing is held by whoever writes to the database or the journal. It guards log.
+	writing sync.Mutex
+	log     log
+	folding sync.WaitGroup // what runs beside the commits
 }
 
 // lockTimeout is how long Open waits for another process to close the database.
@@ -103,8 +113,11 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	if err := s.prepare(); err != nil {
-		_ = s.db.Close()
+	if err = s.prepare(); err == nil {
+		err = s.restore()
+	}
+	if err != nil {
+		_ = errors.Join(s.log.close(), s.db.Close())
 		return nil, openError(path, err)
 	}
 	return s, nil
@@ -173,7 +186,7 @@ func (s *Store) prepare() error {
 			return fmt.Errorf("%w: it has version %d, this berth reads up to %d: upgrade berth, or move the file away", ErrNewer, n, Version)
 		}
 		s.owner = string(meta.Get(keyOwner))
-		complete = n == Version && s.owner != "" && tx.Bucket(KindSandbox.bucket()) != nil && tx.Bucket(KindContainer.bucket()) != nil
+		complete = n >= versionClosed && s.owner != "" && tx.Bucket(KindSandbox.bucket()) != nil && tx.Bucket(KindContainer.bucket()) != nil
 		return nil
 	})
 	if err != nil || complete {
@@ -191,7 +204,7 @@ func (s *Store) prepare() error {
 			s.owner = hex.EncodeToString(id[:])
 		}
 		meta := tx.Bucket(bucketMeta)
-		return errors.Join(meta.Put(keyOwner, []byte(s.owner)), meta.Put(keyVersion, []byte(strconv.Itoa(Version))))
+		return errors.Join(meta.Put(keyOwner, []byte(s.owner)), meta.Put(keyVersion, []byte(strconv.Itoa(versionClosed))))
 	})
 }
 
@@ -199,5 +212,14 @@ func (s *Store) prepare() error {
 // everything that berth makes outside carries it.
 func (s *Store) Owner() string { return s.owner }
 
-// Close closes the database, after the transaction in flight. Later commits return an error.
-func (s *Store) Close() error { return s.db.Close() }
+// Close closes the database, after the transaction in flight. Later commits return an error. What
+// is in the journal is brought into the database first, so that a copy of berth.db alone is
+// complete, and an older berth reads it. If that fails, the next Open finds the journal.
+func (s *Store) Close() error {
+	s.writing.Lock()
+	err := s.fold(true)
+	err = errors.Join(err, s.log.close(), s.db.Close())
+	s.writing.Unlock()
+	s.folding.Wait()
+	return err
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -75,22 +76,66 @@ func (s *Service) attach(ctx context.Context, id string, c client) error {
 			return err
 		}
 		defer to.Close()
-		go s.feed(ctx, key, c.stdin, to, stdio)
+		go s.feed(t.ID, c.stdin, to, stdio)
 	}
 	return s.watch(ctx, t, c, stdio)
 }
 
 // feed passes on what the client writes, and its end where the container wants that.
-func (s *Service) feed(ctx context.Context, key Key, from io.Reader, to io.WriteCloser, stdio Stdio) {
+func (s *Service) feed(container string, from io.Reader, to io.WriteCloser, stdio Stdio) {
 	_, _ = io.Copy(to, from)
 	_ = to.Close()
-	if !stdio.CloseStdin() {
-		return
+	if stdio.CloseStdin() {
+		s.EndStdin(container)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+}
+
+// EndStdin has the shim close its end of a container's standard input, and does not wait for that: a
+// shim that does not answer is asked again until the container has ended. It is called when the only
+// client that the input may have is gone (stdin_once), also by a berth that has found it like that.
+func (s *Service) EndStdin(container string) {
+	if s.enter(container, true) != nil {
+		return // berth stops, and the next one finds the input like that
+	}
+	go func() {
+		defer s.leave(container)
+		for wait := firstWait; ; wait = min(2*wait, lastWait) {
+			err := s.closeStdin(container)
+			if err == nil || errdefs.IsNotFound(err) {
+				return
+			}
+			if wait == firstWait {
+				s.cfg.Logger.Warn("the standard input of a container cannot be closed yet, it is tried again", "container", container, "err", err)
+			}
+			select {
+			case <-time.After(wait):
+			case <-s.stopping:
+				return
+			}
+		}
+	}()
+}
+
+// closeStdin is one attempt. A container that has ended needs none.
+func (s *Service) closeStdin(container string) error {
+	t, err := s.cfg.Target(container)
+	if err != nil {
+		return err
+	}
+	if isClosed(t.Ended) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(s.life, stepTimeout)
 	defer cancel()
-	if err := s.cfg.Processes.CloseExecStdin(ctx, key); err != nil && !errdefs.IsNotFound(err) {
-		s.cfg.Logger.Warn("the standard input of a container cannot be closed", "container", key.Container, "err", err)
+	return s.cfg.Processes.CloseExecStdin(ctx, Key{Container: container})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -179,6 +181,53 @@ func TestAttachNeedsARunningContainer(t *testing.T) {
 		w.running = false
 		if err := w.service.Attach(t.Context(), "c1", nil, &writeCloser{}, nil, false, nil); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A shim that did not answer in time left the container waiting for the end of its input for ever:
+// it is asked again, until the container has ended.
+func TestTheInputOfAContainerEndsOnceItsShimAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		newStdio(w)
+		own := Key{Container: "c1"}
+		w.hang(true)
+		w.service.EndStdin("c1")
+		time.Sleep(time.Minute)
+		w.hang(false)
+		time.Sleep(time.Minute)
+		w.mu.Lock()
+		if !slices.Equal(w.closed, []Key{own}) {
+			t.Errorf("closed: %v", w.closed)
+		}
+		w.mu.Unlock()
+
+		w.hang(true)
+		w.service.EndStdin("c1")
+		w.service.EndStdin("c2") // there is no such container
+		close(w.ended)
+		time.Sleep(time.Minute)
+		w.service.mu.Lock()
+		defer w.service.mu.Unlock()
+		if w.service.mu.all > 0 {
+			t.Error("the shim of a container that has ended is still asked")
+		}
+	})
+}
+
+// A client whose input ends when berth has stopped was counted as one that leaves twice.
+func TestTheInputMayEndAfterTheService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		newStdio(w)
+		w.stop()
+		w.service.EndStdin("c1")
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.closed) > 0 {
+			t.Errorf("closed: %v; the service has stopped", w.closed)
 		}
 	})
 }

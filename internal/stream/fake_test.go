@@ -35,6 +35,7 @@ type world struct {
 	running   bool
 	most      int // how many processes there were at a time
 	specs     []*specs.Process
+	closed    []Key // whose standard input was closed
 }
 
 type shimEnds struct {
@@ -270,6 +271,11 @@ func (w *world) DeleteExec(ctx context.Context, key Key) error {
 
 func (w *world) CloseExecStdin(ctx context.Context, key Key) error {
 	_, err := w.shim(ctx, key)
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.closed = append(w.closed, key)
+	}
 	return err
 }
 

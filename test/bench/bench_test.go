@@ -196,7 +196,7 @@ func TestResultsSurviveTheFile(t *testing.T) {
 		t.Errorf("read back: %+v", got)
 	}
 	b, _ := os.ReadFile(path)
-	if lines := bytes.Count(b, []byte("\n")); lines > 150 {
+	if lines := bytes.Count(b, []byte("\n")); lines > 220 {
 		t.Errorf("%d lines: samples are not one line each", lines)
 	}
 }

@@ -11,13 +11,16 @@
 // results.json (every sample) and *.svg (plots). `-plot` writes the first and the last again from
 // results.json.
 //
+// With -scale it fills one node of each daemon with more and more pods instead, and writes SCALE.md
+// and scale.json.
+//
 // # What it promises
 //
 // Nothing is measured from inside a daemon: each figure is what a CRI client sees, or what the
-// kernel says about the daemon's process. Percentiles are nearest-rank over all samples of all
-// rounds; no sample is dropped. A threshold that is not reached is reported, and is an error only
-// with -strict. After each round all pods are removed through CRI, and whatever a daemon leaves
-// behind is an error.
+// kernel says about the daemon's process. Only trace.svg shows the inside, of a berth of its own
+// that sends traces. Percentiles are nearest-rank over all samples of all rounds; no sample is
+// dropped. A threshold that is not reached is reported, and is an error only with -strict. After
+// each round all pods are removed through CRI, and whatever a daemon leaves behind is an error.
 //
 // # What it needs
 //

@@ -88,11 +88,9 @@ func (b *bench) measured(ctx context.Context, f func(context.Context) error) (_ 
 	}
 	r := b.results
 	r.Machine, r.Versions["runc"], r.Load[0] = machine(os.TempDir()), runcVersion(b.build), load()
-	if err := f(ctx); err != nil {
-		return nil, err
-	}
+	err = f(ctx)
 	r.Load[1], r.Took = load(), time.Since(r.At).Round(time.Second).String()
-	return r, nil
+	return r, err
 }
 
 // report writes all files, and the raw samples first. NOTES.md, if it exists, is what a person has

@@ -96,7 +96,7 @@ func (b *bench) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return b.waterfall(ctx)
 }
 
 // with starts a daemon, carries out the steps and stops the daemon, also after an error.

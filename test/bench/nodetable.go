@@ -21,8 +21,10 @@ func scaled(ctx context.Context, build, dir string, pods int, only string, plot 
 	if !plot {
 		b := &bench{build: build, only: only, progress: progress, results: newResults(sizes{})}
 		b.results.Nodes = counts(pods)
-		if r, err = b.measured(ctx, b.runNodes); err == nil {
-			err = errors.Join(os.MkdirAll(dir, 0o755), r.write(path))
+		_, err = b.measured(ctx, b.runNodes)
+		r = b.results
+		if len(r.Samples) > 0 { // also those of a run that failed or was interrupted
+			err = errors.Join(err, os.MkdirAll(dir, 0o755), r.write(path))
 		}
 	}
 	if err != nil {
@@ -104,7 +106,8 @@ func growthText(r *results, key string) string {
 	return "–"
 }
 
-// nodeVerdicts compares the samples with the thresholds. A threshold without samples is not reached.
+// nodeVerdicts compares the samples with the thresholds. A threshold without samples is not
+// reached.
 func nodeVerdicts(r *results) []verdict {
 	top := r.Nodes[len(r.Nodes)-1]
 	p50 := func(key, name string) float64 { return percentile(r.of(at(key, top), name), 50) }

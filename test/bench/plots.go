@@ -16,7 +16,11 @@ const (
 
 // plots returns all pictures by file name.
 func plots(r *results) map[string]string {
-	return map[string]string{"exits.svg": plotExits(r), "operations.svg": plotOperations(r), "memory.svg": plotMemory(r)}
+	all := map[string]string{"exits.svg": plotExits(r), "operations.svg": plotOperations(r), "memory.svg": plotMemory(r)}
+	if len(r.Trace) > 0 {
+		all["trace.svg"] = plotWaterfall(r.Trace)
+	}
+	return all
 }
 
 // measured returns the metrics of a group that have samples, without those that are left out.

@@ -124,8 +124,8 @@ func (n *node) discard(ctx context.Context) error {
 	return nil
 }
 
-// exitsWhilePulling pulls and removes the image over and over, and meanwhile kills the containers of
-// one pod one after the other. Each is killed while a pull is under way.
+// exitsWhilePulling pulls and removes the image over and over, and meanwhile kills the containers
+// of one pod one after the other. Each is killed while a pull is under way.
 func (n *node) exitsWhilePulling(ctx context.Context, count int, rec record) error {
 	pods, err := n.pods(ctx, 1, "")
 	if err != nil {

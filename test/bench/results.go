@@ -29,6 +29,8 @@ type results struct {
 	// An exit that was not visible after Bound milliseconds is a sample of that value.
 	Samples map[string]map[string][]float64 `json:"samples"`
 	Bound   float64                         `json:"bound"`
+	// Trace is the life of one pod.
+	Trace []phase `json:"trace,omitempty"`
 }
 
 // property is a line about the machine.

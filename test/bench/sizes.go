@@ -23,6 +23,7 @@ type sizes struct {
 	Crowd   int `json:"crowd"`   // containers in Pods pods that are made, and listed as often as Lists says
 	Running int `json:"running"` // containers of those that are started
 	Stats   int `json:"stats"`   // calls of ListContainerStats
+	Traced  int `json:"traced"`  // pods that go through their whole life and are traced
 }
 
 func full(rounds int) sizes {
@@ -44,6 +45,7 @@ func full(rounds int) sizes {
 		Crowd:   1500,
 		Running: 200,
 		Stats:   30,
+		Traced:  9,
 	}
 }
 
@@ -67,6 +69,7 @@ func quick() sizes {
 		Crowd:   40,
 		Running: 8,
 		Stats:   10,
+		Traced:  1,
 	}
 }
 

@@ -22,6 +22,11 @@ text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-se
 .berth { fill: #1f6feb; stroke: #1f6feb; }
 .containerd { fill: #d9730d; stroke: #d9730d; }
 circle.dot, rect.dot { stroke: none; fill-opacity: 0.38; }
+.strong { font-weight: 600; }
+.call { fill: #59636e; }
+.span { fill: #1f6feb; }
+.commit { fill: #cf222e; }
+.program { fill: #bf8700; }
 .mark { stroke-width: 2.5; }
 .whisker { stroke-width: 2; stroke-opacity: 0.55; }
 @media (prefers-color-scheme: dark) {
@@ -33,6 +38,10 @@ text { fill: #e6edf3; }
 .band { fill: #1c2128; }
 .berth { fill: #58a6ff; stroke: #58a6ff; }
 .containerd { fill: #f0883e; stroke: #f0883e; }
+.call { fill: #9198a1; }
+.span { fill: #58a6ff; }
+.commit { fill: #ff7b72; }
+.program { fill: #d29922; }
 }
 text.berth, text.containerd { stroke: none; font-weight: 600; }
 `

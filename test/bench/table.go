@@ -62,6 +62,9 @@ func markdown(r *results) string {
 				value(c50, m.unit, r.Bound), value(percentile(c, 99), m.unit, r.Bound), ratioText(b50, c50, r.Bound, m.unit))
 		}
 	}
+	if len(r.Trace) > 0 {
+		p("\n## Where the milliseconds go\n\n![Where the milliseconds go](trace.svg)\n")
+	}
 	p("%s", how(r))
 	return w.String()
 }
@@ -98,11 +101,17 @@ slowest.
   the answer as bytes and does not decode it, since decoding takes as long for both. In the list of %d
   containers the time to decode is included.
 - **ListContainerStats**: %d of these containers are started first, and the client decodes the answer.
+- **PullImage**: an image of %d layers with %d MiB of files, which compress to about half, from a
+  registry in the process of the bench. Nothing of it is on the node. **While an image is pulled**: it
+  is pulled and removed over and over, and each container is killed during a pull.
 - **Processor time**: what the process of the daemon used from the call to the answer, in all its
   threads. What shims use is not part of it.
 - **kill -9 and start to ready**: from the start of the process until Status reports ready and
   ListContainers reports every container as running.
 - **Memory**: the process of the daemon alone, from smaps_rollup, of a new daemon after %s without a
   call.
-`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, quiet)
+- **Where the milliseconds go**: of %d traced lives of a pod, one after the other with pauses, the one
+  of median length. berth's steps and commits are its OpenTelemetry spans. Which programs ran, and
+  when, is what the kernel says (its process events), since shims, runc and CNI plug-ins send no spans.
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, layerCount, s.PullMiB, quiet, s.Traced)
 }

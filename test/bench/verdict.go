@@ -19,7 +19,7 @@ type verdict struct {
 // notSlower are the operations that may not be slower than containerd's. Their medians are
 // compared: the 99th percentile of some dozens of calls is the slowest call, which says more about
 // the machine than about the daemon.
-var notSlower = []string{runPod, createContainer, startContainer, stopContainer, removeContainer, stopPod, removePod, wholeLife, listContainers, listStats, execSync, runPodsAtOnce, restart}
+var notSlower = []string{runPod, createContainer, startContainer, stopContainer, removeContainer, stopPod, removePod, wholeLife, listContainers, listStats, execSync, pullImage, runPodsAtOnce, restart}
 
 // verdicts compares the samples with the thresholds. A threshold without samples is not reached.
 func verdicts(r *results) []verdict {

@@ -3,14 +3,17 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/client"
 	"berth/test/node"
 )
 
@@ -18,34 +21,89 @@ import (
 // of the plug-in first, and another pod reaches it by its IPv6 address.
 func TestAPodHasAddressesOfBothFamilies(t *testing.T) {
 	n := node.Start(t, node.Options{})
-	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "dual", "plugins": [{
+	bridged(t, n, "dual", n.Subnet, "fd00:be27::/64")
+	pod, network := serving(t, n)
+	if strings.Contains(network.GetIp(), ":") || len(network.GetAdditionalIps()) != 1 || !strings.HasPrefix(network.GetAdditionalIps()[0].GetIp(), "fd00:be27::") {
+		t.Fatalf("pod %s: %v", pod, network)
+	}
+	isReached(t, n, network.GetAdditionalIps()[0].GetIp())
+}
+
+// A pod of a network with IPv6 alone reports its address, is reached by it, also by a client of a
+// port-forward, and keeps it across a restart of berth.
+func TestAPodHasAnIPv6AddressAlone(t *testing.T) {
+	node.Both(t, func(t *testing.T, n *node.Node) {
+		bridged(t, n, "six", "fd00:be28::/64")
+		pod, network := serving(t, n)
+		if !strings.HasPrefix(network.GetIp(), "fd00:be28::") || len(network.GetAdditionalIps()) != 0 {
+			t.Fatalf("%v", network)
+		}
+		isReached(t, n, network.GetIp())
+		n.Berth.Kill(syscall.SIGKILL)
+		n.StartBerth()
+		st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+		if err != nil || st.GetStatus().GetNetwork().GetIp() != network.GetIp() {
+			t.Errorf("after a restart: %v %v", st.GetStatus().GetNetwork(), err)
+		}
+		resp, err := n.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: pod})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, refused := client.Talk(t, client.PortForward(t, resp.GetUrl()), "80", "1", ""); got != "hello\n" || refused != "" {
+			t.Errorf("through a port-forward: %q %q", got, refused)
+		}
+	})
+}
+
+// bridged has the pods of a node use a bridge with these subnets, and waits until they do.
+func bridged(t *testing.T, n *node.Node, name string, subnets ...string) {
+	t.Helper()
+	type subnet struct {
+		Subnet string `json:"subnet"`
+	}
+	var ranges [][]subnet
+	for _, s := range subnets {
+		ranges = append(ranges, []subnet{{s}})
+	}
+	list, err := json.Marshal(ranges)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [{
 		"type": "bridge", "bridge": %q, "isGateway": true, "enabledad": false,
-		"ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}], [{"subnet": "fd00:be27::/64"}]]}}]}`,
-		n.Bridge, n.Dir+"/lib/ipam", n.Subnet)
+		"ipam": {"type": "host-local", "dataDir": %q, "ranges": %s}}]}`,
+		name, n.Bridge, n.Dir+"/lib/ipam", list)
 	if err := os.Mkdir(filepath.Join(n.Dir, "net.d"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(n.Dir, "net.d", "10-dual.conflist"), []byte(conf), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.Dir, "net.d", "10-test.conflist"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.Until("the configuration is in use", func() bool {
 		st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
-		return err == nil && strings.Contains(st.GetInfo()["cni"], `"dual"`)
+		return err == nil && strings.Contains(st.GetInfo()["cni"], fmt.Sprintf("%q", name))
 	})
-	serves := n.PodConfig()
-	pod := n.Pod(serves)
+}
+
+// serving runs a pod that says hello on port 80.
+func serving(t *testing.T, n *node.Node) (pod string, network *runtimeapi.PodSandboxNetworkStatus) {
+	t.Helper()
+	cfg := n.PodConfig()
+	pod = n.Pod(cfg)
 	st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
 	if err != nil {
 		t.Fatal(err)
 	}
-	network := st.GetStatus().GetNetwork()
-	if strings.Contains(network.GetIp(), ":") || len(network.GetAdditionalIps()) != 1 || !strings.HasPrefix(network.GetAdditionalIps()[0].GetIp(), "fd00:be27::") {
-		t.Fatalf("%v", network)
-	}
-	n.Run(pod, serves, node.ContainerConfig("c", "sh", "-c", "while :; do echo hello | nc -l -p 80 || sleep 0.05; done"))
-	asks := n.PodConfig()
-	id := n.Run(n.Pod(asks), asks, node.ContainerConfig("c", "sh", "-c",
-		"until nc -w 2 "+network.GetAdditionalIps()[0].GetIp()+" 80 2>/dev/null | grep hello; do sleep 0.05; done"))
+	n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", "while :; do echo hello | nc -l -p 80 || sleep 0.05; done"))
+	return pod, st.GetStatus().GetNetwork()
+}
+
+// isReached expects that another pod reaches one that is serving.
+func isReached(t *testing.T, n *node.Node, ip string) {
+	t.Helper()
+	cfg := n.PodConfig()
+	id := n.Run(n.Pod(cfg), cfg, node.ContainerConfig("c", "sh", "-c",
+		"until nc -w 2 "+ip+" 80 2>/dev/null | grep hello; do sleep 0.05; done"))
 	node.ExpectExit(t, n.Ended(id), 0, "Completed")
 	if got := n.Log(id); got != "hello\n" {
 		t.Errorf("%q", got)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -294,4 +295,39 @@ func mentioned(text string) bool {
 		}
 	}
 	return false
+}
+
+// PROPERTIES 4: the client of a container's input is gone with a berth that is killed. The container
+// reads the end of its input (stdin_once), and nobody can write into nothing afterwards.
+func TestTheInputEndsWithItsClientAlsoIfBerthIsKilled(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	c := node.ContainerConfig("c", "sh", "-c", "while read a; do echo got $a; done; echo bye; trap 'exit 7' TERM; while :; do sleep 0.1; done")
+	c.Stdin, c.StdinOnce = true, true
+	id := n.Run(pod, cfg, c)
+	attach := func() *socket {
+		resp, err := n.Attach(t.Context(), &runtimeapi.AttachRequest{
+			ContainerId: id,
+			Stdin:       true,
+			Stdout:      true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dialSocket(t, resp.GetUrl())
+	}
+	s := attach()
+	s.send(t, stdinChannel, "hello\n")
+	n.Until("the container reads what the client writes", func() bool { return strings.Contains(n.Log(id), "got hello") })
+	n.Berth.Kill(syscall.SIGKILL)
+	n.StartBerth()
+	n.Until("the container reads the end of its input", func() bool { return strings.Contains(n.Log(id), "bye") })
+	if code := attach().code(t, n); code == "0" {
+		t.Error("another client may write to the input")
+	}
+	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 30}); err != nil {
+		t.Fatal(err)
+	}
+	node.ExpectExit(t, n.Ended(id), 7, "Error")
 }

@@ -3,9 +3,11 @@
 package fault
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,9 +70,39 @@ func (d disk) free() {
 	}
 }
 
-// punch gives the pages of a database that are not in use back to its disk, so that the next commit
-// needs new ones.
+// punch gives the pages of a database and of its journal that are not in use back to their disk, so
+// that the next commit needs new ones.
 func punch(t *testing.T, path string) {
+	t.Helper()
+	punchJournal(t, filepath.Join(filepath.Dir(path), "berth.journal"))
+	punchDatabase(t, path)
+}
+
+// punchJournal gives back the pages that were never used.
+func punchJournal(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	page := make([]byte, os.Getpagesize())
+	for at := int64(0); ; at += int64(len(page)) {
+		if _, err := f.ReadAt(page, at); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(bytes.Trim(page, "\x00")) > 0 {
+			continue
+		}
+		if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, int64(len(page))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func punchDatabase(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {

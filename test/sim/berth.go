@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -25,6 +26,7 @@ type Berth struct {
 
 	life   *world.Life
 	store  *state.Store
+	dir    string // of the store
 	cancel context.CancelFunc
 	done   chan error
 }
@@ -32,11 +34,12 @@ type Berth struct {
 // Boot starts a berth in w, on the records in dir, and returns once it would serve. It returns an
 // error when the berth dies, or ctx ends, before that.
 func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
-	store, err := openState(filepath.Join(dir, "root"))
+	dir = filepath.Join(dir, "root")
+	store, err := openState(dir)
 	if err != nil {
 		return nil, err
 	}
-	b := &Berth{store: store, done: make(chan error, 1)}
+	b := &Berth{store: store, dir: dir, done: make(chan error, 1)}
 	b.life = w.Begin(func(f exit.Fact) { b.Core.Pods.Exited(f) })
 	log := b.life.Log()
 	ports, adapter, err := b.life.Ports(store, store.Owner(), log)
@@ -88,17 +91,29 @@ func openState(dir string) (*state.Store, error) {
 // error is that of its goroutines, if they ended with one.
 func (b *Berth) Kill() error {
 	b.life.Kill()
-	return b.end()
+	err := b.halt()
+	// Closing the store brings its journal into the database, which SIGKILL does not do.
+	files := map[string][]byte{"berth.db": nil, "berth.journal": nil}
+	for name := range files {
+		body, rerr := os.ReadFile(filepath.Join(b.dir, name))
+		files[name], err = body, errors.Join(err, rerr)
+	}
+	err = errors.Join(err, b.store.Close())
+	for name, body := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(b.dir, name), body, 0o600))
+	}
+	return err
 }
 
 // Stop ends the berth as SIGTERM does.
 func (b *Berth) Stop() error {
-	err := b.end()
+	err := b.halt()
 	b.life.Kill()
-	return err
+	return errors.Join(err, b.store.Close())
 }
 
-func (b *Berth) end() error {
+// halt ends what runs.
+func (b *Berth) halt() error {
 	b.Core.Feed.Close()
 	b.cancel()
 	err := <-b.done
@@ -106,7 +121,7 @@ func (b *Berth) end() error {
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
-	return errors.Join(err, b.store.Close())
+	return err
 }
 
 // Dead reports whether the berth was killed.

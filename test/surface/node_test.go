@@ -273,7 +273,7 @@ func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ 
 	return s.put(ref), nil
 }
 
-func (s *imageStore) Import(context.Context, string, string) ([]image.Stored, error) {
+func (s *imageStore) Import(context.Context, string, string, func(done, total int64)) ([]image.Stored, error) {
 	return nil, errors.New("nothing is imported here")
 }
 func (s *imageStore) Unpack(context.Context, string, string) error { return nil }
