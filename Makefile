@@ -54,7 +54,7 @@ PKG ?= ./...
 # after the other, and nothing else runs beside them. Every other package is a unit test: it runs
 # as any user, without downloads.
 HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/logs internal/network internal/pidfd \
-  internal/podfiles internal/testimage test/e2e test/fault test/node
+  internal/pins internal/podfiles internal/testimage test/e2e test/fault test/node
 
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test
@@ -151,10 +151,12 @@ PLUGINS := bridge loopback host-local portmap firewall
 programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(addprefix $(CNI)/,$(PLUGINS))
 tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, the CNI plug-ins, and containerd for tests
 
-$(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(LIBEXEC)/%: $(PINNED)
+$(LIBEXEC)/containerd-shim-runc-v2: package := ./shim
+$(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/shim/*.go)
+$(LIBEXEC)/containerd:              package := github.com/containerd/containerd/v2/cmd/containerd
+$(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(PINNED)
 	cd tools && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
-	  go build -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" \
-	  -o $@ github.com/containerd/containerd/v2/cmd/$*
+	  go build -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" -o $@ $(package)
 	@touch $@
 
 $(LIBEXEC)/runc: $(PINNED)

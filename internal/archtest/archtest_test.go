@@ -46,6 +46,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/cgroup":   nil,
 		"internal/config":   nil,
 		"internal/timeline": nil,
+		"internal/pins":     nil,
 		"internal/podfiles": nil,
 		"internal/manifest": nil,
 		"internal/pidfd":    {"berth/internal/exit"}, // it reports facts
@@ -98,7 +99,7 @@ func TestFakesAreNotAPartOfBerth(t *testing.T) {
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{
 		"internal/lane", "internal/exit", "internal/pidfd", "internal/cgroup", "internal/fdstore", "internal/logs",
-		"internal/network", "internal/podfiles", "internal/timeline", "internal/config", "internal/embed",
+		"internal/network", "internal/pins", "internal/podfiles", "internal/timeline", "internal/config", "internal/embed",
 	}
 	for _, f := range source(t) {
 		for _, p := range f.imports() {
@@ -113,12 +114,12 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/podfiles", "internal/network", "internal/ctrd", "internal/image", "test") {
+		if f.test || inside(f.room, "internal/podfiles", "internal/network", "internal/pins", "internal/ctrd", "internal/image", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if pkg, name := calls(n); (pkg == "unix" || pkg == "syscall") && slices.Contains(mounting, name) {
-				t.Errorf("%s calls %s.%s: only podfiles, network, ctrd and image mount", at(n), pkg, name)
+				t.Errorf("%s calls %s.%s: only podfiles, network, pins, ctrd and image mount", at(n), pkg, name)
 			}
 			return true
 		})

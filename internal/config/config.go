@@ -30,6 +30,7 @@ type Config struct {
 	Image          Image              `toml:"image"`
 	Lanes          Lanes              `toml:"lanes"`
 	CDI            CDI                `toml:"cdi"`
+	Pod            Pod                `toml:"pod"`
 	Logs           Logs               `toml:"logs"`
 	Streams        Streams            `toml:"streams"`
 	NRI            NRI                `toml:"nri"`
@@ -76,6 +77,17 @@ type Image struct {
 type CDI struct {
 	SpecDirs []string `toml:"spec_dirs" doc:"Directories of CDI specifications, which device plug-ins and vendors' tools write. A device in a later directory takes the place of one of the same name in an earlier directory. Empty: there are no CDI devices."`
 }
+
+// Pod configures the sandboxes of pods.
+type Pod struct {
+	Pause string `toml:"pause" doc:"Which sandboxes have a pause process. always: every sandbox. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. The cAdvisor in the kubelet measures the network of pods that have one alone. A change holds for new pods."`
+}
+
+// What pod.pause can be.
+const (
+	PauseAuto   = "auto"
+	PauseAlways = "always"
+)
 
 // Lanes configures how settling and releasing are retried.
 type Lanes struct {
@@ -200,6 +212,7 @@ func Default() Config {
 			MaxConcurrentUnpacks:   3,
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
+		Pod: Pod{Pause: PauseAlways},
 		Lanes: Lanes{
 			AttemptTimeout: Duration(10 * time.Second),
 			BackoffMin:     Duration(time.Second),
@@ -370,6 +383,9 @@ func (c *Config) Check() error {
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		bad("log.format", "%q is not text or json", c.Log.Format)
+	}
+	if c.Pod.Pause != PauseAuto && c.Pod.Pause != PauseAlways {
+		bad("pod.pause", "%q is not auto or always", c.Pod.Pause)
 	}
 	if p, err := netip.ParsePrefix(c.Network.DefaultSubnet); c.Network.UseDefault && (err != nil || !p.Addr().Is4() || p.Bits() > 29) {
 		bad("network.default_subnet", "%q is not an IPv4 subnet with room for pods", c.Network.DefaultSubnet)

@@ -90,6 +90,7 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"network.default_subnet": func(c *Config) { c.Network.DefaultSubnet = "10.0.0.0" },
 		"network.default_bridge": func(c *Config) { c.Network.DefaultBridge = "a-much-too-long-name" },
 		"lanes.backoff_max":      func(c *Config) { c.Lanes.BackoffMax = 1 },
+		"pod.pause":              func(c *Config) { c.Pod.Pause = "never" },
 		"default_runtime":        func(c *Config) { c.DefaultRuntime = "kata" },
 		"runtimes.runc.type":     func(c *Config) { c.Runtimes["runc"] = Runtime{} },
 		"logs.max_line":          func(c *Config) { c.Logs.MaxLine = 1 },

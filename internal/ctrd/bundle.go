@@ -17,6 +17,9 @@ import (
 // taskDir is the directory of bundles below containerd's state directory.
 const taskDir = "/io.containerd.runtime.v2.task/" + Namespace + "/"
 
+// sandboxDir is the directory of the bundles of shims that are sandboxes, beside taskDir.
+const sandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + Namespace + "/"
+
 // removeBundle removes the bundle of a task that containerd does not know any more: containerd's
 // clean-up after a dead shim can be cut short, and containerd does not try again before its next
 // start. A bundle that containerd could not remove to the end is called .ID, and is in the way of
@@ -28,9 +31,11 @@ func removeBundle(id string, known []string) error {
 		return fmt.Errorf("look for the bundle of %s: %w", id, err)
 	}
 	for _, dir := range slices.Concat(bundleDirs(string(info)), known) {
-		for _, name := range []string{id, "." + id} {
-			if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
-				return fmt.Errorf("remove the bundle of %s: %w", id, err)
+		for _, dir := range []string{dir, strings.TrimSuffix(dir, taskDir) + sandboxDir} {
+			for _, name := range []string{id, "." + id} {
+				if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
+					return fmt.Errorf("remove the bundle of %s: %w", id, err)
+				}
 			}
 		}
 	}

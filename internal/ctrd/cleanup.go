@@ -60,11 +60,16 @@ func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 	if err := typeurl.UnmarshalTo(o.Runtime.Options, &opts); err != nil {
 		return "" // another kind
 	}
-	shim := c.shims.program(o.SandboxID)
+	return c.cleanupFor(ctx, o.SandboxID, opts.GetRoot())
+}
+
+// cleanupFor is the program for the containers of a pod, and for its shim, whose OCI runtime keeps
+// its records in root; "" for the shim's own.
+func (c *Containerd) cleanupFor(ctx context.Context, pod, root string) string {
+	shim := c.shims.program(pod)
 	if shim == "" || !strings.Contains(filepath.Base(shim), "runc") {
 		return ""
 	}
-	root := opts.GetRoot()
 	if root == "" {
 		root = shimRuncRoot
 	}

@@ -51,6 +51,7 @@ type Containerd struct {
 
 	calls     calls
 	shims     shims
+	podShims  podShims
 	replaced  replaced
 	orphans   orphanSearch
 	processes processSearch

@@ -45,11 +45,17 @@ func (s *shims) remember(pod string, child uint32) {
 	if child == 0 || s.knows(pod) {
 		return
 	}
-	own, err := readPlace(procfs, "self")
-	if err != nil {
+	if pid, err := parent(child); err == nil {
+		s.add(pod, pid)
+	}
+}
+
+// add notes that a process is the shim of a pod, if the process says so itself.
+func (s *shims) add(pod string, pid int) {
+	if pid <= 1 {
 		return
 	}
-	pid, err := parent(child)
+	own, err := readPlace(procfs, "self")
 	if err != nil {
 		return
 	}
@@ -63,7 +69,14 @@ func (s *shims) remember(pod string, child uint32) {
 		return
 	}
 	cwd, err := os.Readlink(fmt.Sprintf("%s/%d/cwd", procfs, pid))
-	if dir := filepath.Dir(cwd) + "/"; err == nil && strings.HasSuffix(dir, taskDir) {
+	if err != nil {
+		return
+	}
+	dir := filepath.Dir(cwd) + "/"
+	if before, ok := strings.CutSuffix(dir, sandboxDir); ok {
+		dir = before + taskDir
+	}
+	if strings.HasSuffix(dir, taskDir) {
 		s.learn(dir)
 	}
 }
@@ -118,6 +131,14 @@ func (s *shims) program(pod string) string {
 		return ""
 	}
 	return exe
+}
+
+// hasEnded reports whether the shim of a pod is known and has ended.
+func (s *shims) hasEnded(pod string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.of[pod]
+	return ok && ended(context.Background(), p.fd, 0)
 }
 
 // take forgets the shim of a pod and hands its descriptor over.

@@ -33,6 +33,9 @@ const (
 // cut off has left of the task is taken back first, unless it runs, which is ErrAlreadyExists. The
 // caller sees to it that no other call works on the task.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
+	if c.shims.hasEnded(r.Pod) { // containerd may be about to notice
+		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
+	}
 	ctx = ns(ctx)
 	req := &tasks.CreateTaskRequest{
 		ContainerID:    r.ID,

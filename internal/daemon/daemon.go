@@ -36,6 +36,7 @@ import (
 	"berth/internal/network"
 	"berth/internal/nri"
 	"berth/internal/pidfd"
+	"berth/internal/pins"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
 	"berth/internal/selinux"
@@ -86,6 +87,7 @@ type daemon struct {
 	stats    *stats.Service
 	devices  *cdi.Registry
 	userns   *userNamespaces
+	shims    *sandboxShims
 	nri      *nri.Service // nil if there are no plug-ins
 
 	checkpoints *checkpoint.Service
@@ -308,6 +310,7 @@ func (d *daemon) openPods() error {
 	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, runtimes, func(ctx context.Context, snapshotter string) (bool, error) {
 		return ctrd.MapsOwners(ctx, d.client, snapshotter)
 	})
+	d.shims = newSandboxShims(d.handlers, d.ctrd.SandboxShim, d.log.Logger)
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
 	if err := d.openNRI(); err != nil {
 		return err
@@ -320,6 +323,7 @@ func (d *daemon) openPods() error {
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
 		Host:           host,
+		AlwaysPause:    d.cfg.Pod.Pause == config.PauseAlways,
 		PauseRootfs:    pause,
 		MaxLogLine:     d.cfg.Logs.MaxLine,
 		ResolvConf:     "/etc/resolv.conf",
@@ -333,12 +337,14 @@ func (d *daemon) openPods() error {
 			Cgroups:        cgroups{},
 			Network:        d.network,
 			Files:          podfiles.New(d.cfg.Root, d.cfg.State),
+			Pins:           pins.New(filepath.Join(d.cfg.State, "pins")),
 			Stdios:         d.stdios,
 			Images:         images{d.images},
 			Store:          d.store,
 			Labels:         labels,
 			Devices:        d.devices,
 			UserNamespaces: d.userns.check,
+			SandboxShim:    d.shims.can,
 			Hooks:          d.hooks(),
 		},
 		Removed:       d.removed,
@@ -406,6 +412,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("images", func() error { return d.images.Run(below) })
 	g.Go("user namespaces", func() error {
 		d.userns.probe(below, d.log.Logger)
+		return nil
+	})
+	g.Go("sandboxes of shims", func() error {
+		if d.cfg.Pod.Pause != config.PauseAlways {
+			d.shims.probe(below)
+		}
 		return nil
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })

@@ -78,9 +78,10 @@ func TestATaskThatIsGoneIsNotTriedForEver(t *testing.T) {
 // hiding has tasks whose bundles are hidden, and whose shims answer.
 func hiding(t *testing.T, ids ...string) *aside {
 	t.Helper()
-	a := &aside{dir: t.TempDir(), tasks: map[string]bool{}}
+	a := &aside{in: map[string]string{}, tasks: map[string]bool{}}
+	dir := t.TempDir()
 	for _, id := range ids {
-		a.tasks[id] = true
+		a.in[id], a.tasks[id] = dir, true
 		if err := os.Mkdir(a.hidden(id), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,9 @@ import (
 
 const (
 	taskPart = "io.containerd.runtime.v2.task"
-	shimPart = "io.containerd.shim.v1.manager"
+	// sandboxPart starts shims that are sandboxes.
+	sandboxPart = "io.containerd.sandbox.controller.v1.shim"
+	shimPart    = "io.containerd.shim.v1.manager"
 
 	// asidePrefix hides a bundle: containerd passes over names that begin with a dot.
 	asidePrefix = ".aside-"
@@ -50,8 +52,13 @@ const (
 // takes a shim that hangs for a dead one. Instead, the bundles of such tasks are hidden from
 // containerd by their names, so that it does not know the tasks. Once the shim answers, the bundle
 // gets its name back, and containerd is given the task.
+//
+// The same holds for shims that are sandboxes, whose bundles are in a directory of their own. An ID
+// has a bundle in one of the two.
 type aside struct {
-	dir string // of the bundles
+	// in is the directory of each bundle that was hidden, by ID. It is not changed once setAside has
+	// returned.
+	in map[string]string
 
 	mu    sync.Mutex
 	tasks map[string]bool // by ID
@@ -85,50 +92,53 @@ func (a *aside) gone(id string) bool {
 	return errors.Is(shown, fs.ErrNotExist) && errors.Is(hidden, fs.ErrNotExist)
 }
 
-func (a *aside) bundle(id string) string { return filepath.Join(a.dir, id) }
-func (a *aside) hidden(id string) string { return filepath.Join(a.dir, asidePrefix+id) }
+func (a *aside) bundle(id string) string { return filepath.Join(a.in[id], id) }
+func (a *aside) hidden(id string) string { return filepath.Join(a.in[id], asidePrefix+id) }
 
 // setAside hides the bundles of the tasks whose shims do not answer. It asks all shims side by side
 // and takes little more than answerTimeout.
 func setAside(ctx context.Context, cfg Config) (*aside, error) {
-	a := &aside{dir: filepath.Join(cfg.State, taskPart, Namespace), tasks: map[string]bool{}}
-	entries, err := os.ReadDir(a.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return a, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look for tasks: %w", err)
-	}
+	a := &aside{in: map[string]string{}, tasks: map[string]bool{}}
 	var g errgroup.Group
 	g.SetLimit(askAtOnce)
-	for _, e := range entries {
-		id, wasHidden := strings.CutPrefix(e.Name(), asidePrefix) // by a server that was killed
-		if !e.IsDir() || strings.HasPrefix(id, ".") {
-			continue
+	for _, part := range []string{taskPart, sandboxPart} {
+		dir := filepath.Join(cfg.State, part, Namespace)
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(fmt.Errorf("look for tasks: %w", err), g.Wait())
 		}
-		path := filepath.Join(a.dir, e.Name())
-		g.Go(func() error {
-			switch answers := answers(ctx, path, id); {
-			case answers && wasHidden:
-				return os.Rename(path, a.bundle(id))
-			case answers:
-				return nil
-			case !wasHidden:
-				if err := os.Rename(path, a.hidden(id)); err != nil {
-					return err
-				}
-			}
-			log.G(ctx).WithField("id", id).Warn("the shim of a task does not answer, the task is set aside until it does")
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.tasks[id] = true
-			return nil
-		})
+		for _, e := range entries {
+			g.Go(func() error { return a.take(ctx, dir, e) })
+		}
 	}
 	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("set aside tasks whose shims do not answer: %w", err)
 	}
 	return a, nil
+}
+
+// take hides a bundle, if the shim does not answer, or gives it its name back.
+func (a *aside) take(ctx context.Context, dir string, e fs.DirEntry) error {
+	id, wasHidden := strings.CutPrefix(e.Name(), asidePrefix) // by a server that was killed
+	if !e.IsDir() || strings.HasPrefix(id, ".") {
+		return nil
+	}
+	path := filepath.Join(dir, e.Name())
+	switch answers := answers(ctx, path, id); {
+	case answers && wasHidden:
+		return os.Rename(path, filepath.Join(dir, id))
+	case answers:
+		return nil
+	case !wasHidden:
+		if err := os.Rename(path, filepath.Join(dir, asidePrefix+id)); err != nil {
+			return err
+		}
+	}
+	log.G(ctx).WithField("id", id).Warn("the shim of a task does not answer, the task is set aside until it does")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.in[id], a.tasks[id] = dir, true
+	return nil
 }
 
 // answers reports whether a shim answers, be it with an error. A shim that has ended answers, too:
@@ -243,21 +253,28 @@ func (a *aside) load(ctx context.Context, l *loaded, client *containerd.Client, 
 	if err != nil {
 		return err
 	}
-	o, err := client.ContainerService().Get(ctx, id)
+	dir := a.in[id]
+	bundle, err := runtimev2.LoadBundle(ctx, filepath.Dir(dir), id)
 	if err != nil {
 		return err
 	}
-	bundle, err := runtimev2.LoadBundle(ctx, filepath.Dir(a.dir), id)
-	if err != nil {
-		return err
+	sb, sandboxErr := client.SandboxStore().Get(ctx, id)
+	opts := runtime.CreateOpts{Runtime: sb.Runtime.Name, RuntimeOptions: sb.Runtime.Options}
+	if filepath.Base(filepath.Dir(dir)) == taskPart {
+		o, err := client.ContainerService().Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		opts.Runtime, opts.RuntimeOptions = o.Runtime.Name, o.Runtime.Options
+	} else if sandboxErr != nil {
+		return sandboxErr
 	}
-	opts := runtime.CreateOpts{Runtime: o.Runtime.Name, RuntimeOptions: o.Runtime.Options}
-	if _, err := client.SandboxStore().Get(ctx, id); err == nil {
+	if sandboxErr == nil {
 		opts.SandboxID = id
 		opts.Address = b.GetProtocol() + "+" + b.GetAddress()
 		opts.Version = uint32(b.GetVersion()) //nolint:gosec // 2 or 3
-	} else if !errdefs.IsNotFound(err) {
-		return err
+	} else if !errdefs.IsNotFound(sandboxErr) {
+		return sandboxErr
 	}
 	_, err = manager.Start(ctx, id, bundle, opts)
 	return err

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"berth/internal/embed"
 	"berth/internal/embed/embedtest"
@@ -105,4 +106,59 @@ func parent(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	return ppid
+}
+
+// PROPERTIES 17: containerd waited five seconds for each sandbox whose shim hangs, too.
+func TestASandboxWhoseShimHangsIsSetAsideUntilItAnswers(t *testing.T) {
+	cfg := embedtest.Config(t)
+	ctx := k8s(t)
+	first, err := embed.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Stop()
+	sb := sandbox.Sandbox{
+		ID:        "p1",
+		Runtime:   sandbox.RuntimeOpts{Name: "io.containerd.runc.v2"},
+		Sandboxer: "shim",
+		Spec:      &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/Spec", Value: []byte("{}")},
+	}
+	if _, err := first.Client().SandboxStore().Create(ctx, sb); err != nil {
+		t.Fatal(err)
+	}
+	controller := first.Client().SandboxController("shim")
+	if err := controller.Create(ctx, sb); err != nil {
+		t.Fatal(err)
+	}
+	made, err := controller.Start(ctx, "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := int(made.Pid)
+	if err := first.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(shim, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Kill(shim, unix.SIGCONT) }()
+	last := embedtest.Start(t, cfg)
+	if !last.SetAside("p1") {
+		t.Error("it is not set aside")
+	}
+	if err := unix.Kill(shim, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the sandbox is loaded", func() bool { return !last.SetAside("p1") })
+	controller = last.Client().SandboxController("shim")
+	if st, err := controller.Status(ctx, "p1", false); err != nil || int(st.Pid) != shim {
+		t.Errorf("process %d, was %d: %v", st.Pid, shim, err)
+	}
+	if err := controller.Shutdown(ctx, "p1"); err != nil {
+		t.Error(err)
+	}
+	until(t, "the shim has ended", func() bool { return parent(t, shim) == 0 })
+	if err := last.Client().SandboxStore().Delete(ctx, "p1"); err != nil {
+		t.Error(err)
+	}
 }

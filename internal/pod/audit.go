@@ -95,7 +95,9 @@ func (a *auditor) audit() {
 		if !u.runs() {
 			continue
 		}
-		a.auditProcess(u)
+		if !u.isPinned() { // it has no process, and the relist looks for its pins
+			a.auditProcess(u)
+		}
 		if u.now().Removing {
 			// Whoever asked for the removal is gone, or could not end it.
 			a.ask(u, func(ctx context.Context) {

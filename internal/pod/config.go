@@ -17,6 +17,8 @@ type Config struct {
 	Handlers       map[string]Handler
 	DefaultHandler string
 	Host           spec.Host
+	// AlwaysPause has a pause process hold the namespaces of each sandbox, also where nobody needs one.
+	AlwaysPause bool
 	// PauseRootfs is a directory that holds the built-in pause program and nothing else.
 	PauseRootfs string
 	// MaxLogLine is the length, in bytes, at which a line of a container's output is split.

@@ -71,7 +71,7 @@ func New(cfg Config, p Ports) *Controller {
 		obs:     p.Observer,
 	}
 	pacer := newPacer()
-	c.make = units{p.Runtime, p.Store}
+	c.make = units{p.Runtime, p.Pins, p.Store}
 	c.units = newRegistry()
 	c.ops = newOperations(cfg.CreateTimeout)
 	c.names = newInflight(c.ops, cfg.NewID)
@@ -80,8 +80,22 @@ func New(cfg Config, p Ports) *Controller {
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	c.userns = &userNamespaces{p.Network, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files}
-	c.pauses = &pauses{volumes, cfg.PauseRootfs}
-	specs := &specBuilder{cfg.Host, p.Images, p.Files, volumes, c.units, p.Labels, p.Observer}
+	c.pauses = &pauses{
+		volumes: volumes,
+		builtin: cfg.PauseRootfs,
+		always:  cfg.AlwaysPause,
+		shim:    p.SandboxShim,
+	}
+	specs := &specBuilder{
+		host:    cfg.Host,
+		images:  p.Images,
+		files:   p.Files,
+		pins:    p.Pins,
+		volumes: volumes,
+		units:   c.units,
+		labels:  p.Labels,
+		obs:     p.Observer,
+	}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
 	c.publisher = &publisher{p.Feed, c.statuses, c.units}
@@ -123,6 +137,7 @@ func New(cfg Config, p Ports) *Controller {
 		runtime:     p.Runtime,
 		network:     p.Network,
 		files:       p.Files,
+		pins:        p.Pins,
 		volumes:     volumes,
 		processes:   c.processes,
 		output:      c.output,
@@ -172,6 +187,7 @@ func New(cfg Config, p Ports) *Controller {
 		runtime: p.Runtime,
 		network: p.Network,
 		files:   p.Files,
+		pins:    p.Pins,
 		stdios:  p.Stdios,
 		store:   p.Store,
 		units:   c.units,

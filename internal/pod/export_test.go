@@ -36,8 +36,8 @@ func (c *Controller) Records() state.Loaded {
 	return l
 }
 
-// BuiltInSandboxer is the sandboxer of the handlers that name none.
-func BuiltInSandboxer(r Runtime) Sandboxer { return sandboxerOf(r, "") }
+// BuiltInSandboxer is the sandboxer of pods that need a process, with handlers that name none.
+func BuiltInSandboxer(r Runtime) Sandboxer { return pauser{r} }
 
 // ViewKey is the key of the snapshot of the nth image that a container mounts.
 func ViewKey(id string, n int) string { return viewKey(id, n) }

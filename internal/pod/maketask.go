@@ -5,6 +5,8 @@ package pod
 import (
 	"context"
 	"errors"
+
+	"github.com/containerd/errdefs"
 )
 
 // mostTries is how often a task is made after a start that was cut off.
@@ -40,13 +42,22 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 		return 0, err
 	}
 	stdin, stdout, stderr := stdio.FIFOs()
-	pid, err = m.runtime.CreateTask(ctx, TaskRequest{
+	req := TaskRequest{
 		ID:          u.id,
 		Endpoint:    u.pod.now().Endpoint,
 		IO:          TaskIO{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: u.container.Config.GetTty()},
 		Snapshotter: u.container.Snapshotter,
 		SnapshotKey: u.id,
-	})
+	}
+	if u.pod.isPinned() {
+		req.Pod = u.pod.id
+	}
+	pid, err = m.runtime.CreateTask(ctx, req)
+	if errdefs.IsNotFound(err) && u.pod.isPinned() {
+		if err = m.reviveShim(ctx, u.pod); err == nil {
+			pid, err = m.runtime.CreateTask(ctx, req)
+		}
+	}
 	if serr := stdio.Started(); err == nil {
 		err = serr
 	}

@@ -35,6 +35,9 @@ func (w *witnesses) report(f exit.Fact) {
 	if u.undoing.Load() {
 		return
 	}
+	if u.isPinned() && f.Origin == exit.Stream {
+		return // its shim has ended, which the sandbox outlives
+	}
 	if u.now().Phase == state.Created && u.process().Pid == 0 {
 		// The container has no process: the fact is about the one of a start that was undone.
 		// Nothing is lost if another start is on its way: a process that ends before it is known

@@ -23,6 +23,7 @@ type orphans struct {
 	runtime Runtime
 	network Network
 	files   Files
+	pins    Pins
 	stdios  Stdios
 	store   Store
 	units   *registry
@@ -40,6 +41,7 @@ type orphan struct {
 	snapshotter string            // of its writable layer; "" for none
 	views       map[string]string // snapshotters of the images that it mounts, by key
 	pinned      bool              // a network namespace
+	shim        bool              // perhaps: it is a sandbox without a process, or what is left of any
 	taskOnly    bool              // nothing but a task, which does not say whose it was
 }
 
@@ -78,7 +80,8 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 		found[id] = orphan{}
 	}
 	for id := range inv.Sandboxes {
-		found[id] = orphan{}
+		_, isTask := inv.Containers[id]
+		found[id] = orphan{shim: !isTask}
 	}
 	for key, snapshotter := range inv.Snapshots {
 		id, isView := viewedBy(key)
@@ -107,7 +110,11 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 	if err != nil {
 		o.obs.Event("", "files of pods cannot be listed", err)
 	}
-	for _, id := range ids {
+	spaces, err := o.pins.IDs()
+	if err != nil {
+		o.obs.Event("", "pinned namespaces cannot be listed", err)
+	}
+	for _, id := range slices.Concat(ids, spaces) {
 		what := found[id]
 		what.taskOnly = false
 		found[id] = what
@@ -136,7 +143,13 @@ func (o *orphans) reap(ctx context.Context, id string) error {
 }
 
 func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
-	err := absent(o.runtime.KillTask(ctx, id, unix.SIGKILL))
+	var err error
+	if what.shim { // before it is looked for as one that containerd does not know
+		err = absent(o.runtime.EndShim(ctx, id))
+	}
+	if err == nil {
+		err = absent(o.runtime.KillTask(ctx, id, unix.SIGKILL))
+	}
 	if err == nil {
 		_, _ = o.runtime.WaitTask(ctx, id) // if the shim does not answer, the deletion will show
 		err = absent(o.runtime.DeleteTask(ctx, id))
@@ -157,7 +170,7 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 			errs = append(errs, o.network.RemoveNS(ctx, path))
 		}
 	}
-	errs = append(errs, o.stdios.RemoveAll(o.files.IO(id)))
+	errs = append(errs, o.pins.Remove(id), o.stdios.RemoveAll(o.files.IO(id)))
 	if err := o.files.Remove(id); err != nil {
 		return errors.Join(append(errs, err)...) // a view stays while it may be mounted
 	}

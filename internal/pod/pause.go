@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/spec"
 	"berth/internal/state"
@@ -20,6 +21,18 @@ import (
 type pauses struct {
 	volumes *imageVolumes
 	builtin string // root file system of the built-in program
+	always  bool   // each sandbox has a pause process
+	// shim reports whether the shim of a handler can do without; nil: none can.
+	shim func(ctx context.Context, handler string) bool
+}
+
+// needless reports whether a sandbox of a handler can do without a process: nobody needs one, and
+// nobody has asked for one.
+func (p *pauses) needless(ctx context.Context, config *runtimeapi.PodSandboxConfig, h Handler) bool {
+	if p.always || p.shim == nil || h.Sandboxer != "" || h.SandboxImage != "" || !h.HostProcess {
+		return false
+	}
+	return !spec.NeedsProcess(config) && p.shim(ctx, h.Name)
 }
 
 // plan resolves the sandbox image of a handler, and pulls it if it is not on this node. nil: the
@@ -51,7 +64,7 @@ func (p *pauses) plan(ctx context.Context, h Handler) (*state.SandboxImage, erro
 // writable to the OCI runtime: an image without directories for /proc and /dev gets them.
 func (p *pauses) make(ctx context.Context, u *unit) (spec.Pause, error) {
 	of := u.sandbox.Image
-	if of == nil {
+	if of == nil { // also where there is no process: the specification says what its namespaces are
 		return spec.Pause{Rootfs: p.builtin, Args: []string{"/pause"}}, nil
 	}
 	out, err := p.mount(ctx, u, of)

@@ -17,6 +17,7 @@ import (
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pidfd"
+	"berth/internal/pins"
 	"berth/internal/podfiles"
 	"berth/internal/spec"
 	"berth/internal/state"
@@ -30,6 +31,7 @@ type Ports struct {
 	Cgroups Cgroups
 	Network Network
 	Files   Files
+	Pins    Pins
 	Stdios  Stdios
 	Images  Images
 	Store   Store
@@ -40,6 +42,9 @@ type Ports struct {
 	// runtime, its snapshotter and the kernel map owners. Otherwise the error says what is missing.
 	// It may be nil: no handler can.
 	UserNamespaces func(ctx context.Context, handler string) error
+	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may be
+	// nil: none can, and each sandbox has a pause process.
+	SandboxShim func(ctx context.Context, handler string) bool
 	// Devices may be nil: a container that asks for CDI devices is refused then.
 	Devices Devices
 	// Hooks may be nil: nothing takes part then.
@@ -164,6 +169,13 @@ type Runtime interface {
 	// Sandboxer returns a sandbox controller of containerd's.
 	Sandboxer(name string) Sandboxer
 
+	// StartShim starts the shim of a sandbox without a process. It serves the containers' tasks until
+	// EndShim, also while there are none. ErrAlreadyExists says that containerd knows one. CreateTask
+	// is ErrNotFound for a container whose sandbox has lost its shim.
+	StartShim(ctx context.Context, r SandboxRequest) error
+	// EndShim ends it, and makes sure that nothing of it is left.
+	EndShim(ctx context.Context, id string) error
+
 	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
 	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and left everything
 	// as it was; after any other error but ErrNotFound it may have carried out the change.
@@ -177,6 +189,8 @@ type Runtime interface {
 // TaskRequest asks for a task.
 type TaskRequest struct {
 	ID string
+	// Pod is the sandbox without a process that the container is in; "" for one with a process.
+	Pod string
 	// Endpoint is the sandbox's task service; zero: the sandbox's shim, or a shim of its own.
 	Endpoint state.Endpoint
 	IO       TaskIO
@@ -272,6 +286,22 @@ type Files interface {
 	// IO returns the directory for a container's stdio, which belongs to Stdios.
 	IO(id string) string
 	// Remove unmounts and removes everything of one ID. What is absent is not an error.
+	Remove(id string) error
+	// IDs lists every ID that has something here.
+	IDs() ([]string, error)
+}
+
+// Pins are the IPC and UTS namespaces of sandboxes without a process: package pins.
+type Pins interface {
+	// IPC and UTS are the paths at which the namespaces of an ID are pinned, if it has them.
+	IPC(id string) string
+	UTS(id string) string
+	// Make makes them, whatever an attempt before this one has left.
+	Make(r pins.Request) error
+	// Check returns ErrNotFound when something is not there that Make has made: the host was started
+	// again since, for example.
+	Check(id string) error
+	// Remove removes the pins of an ID. What is absent is not an error.
 	Remove(id string) error
 	// IDs lists every ID that has something here.
 	IDs() ([]string, error)

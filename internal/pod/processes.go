@@ -94,7 +94,9 @@ func (p *processes) ended(u *unit) bool {
 }
 
 // exact reports whether the kernel alone supplies the end and the exit code of u.
-func (p *processes) exact(u *unit) bool { return u.handler.HostProcess && p.kernel.Exact() }
+func (p *processes) exact(u *unit) bool {
+	return u.handler.HostProcess && p.kernel.Exact() && !u.isPinned()
+}
 
 // forget stops watching the process of u.
 func (p *processes) forget(u *unit) { p.kernel.Forget(u.id) }

@@ -115,6 +115,20 @@ func (r *recovery) open(u *unit) {
 	if pending(u.now()) {
 		r.lanes.update(u)
 	}
+	if u.isPinned() && u.runs() {
+		r.openPins(u)
+	}
+}
+
+// openPins has a sandbox without a process settled if its namespaces are lost, which needs no
+// containerd: the host was started again. Otherwise it can be stopped from now on.
+func (r *recovery) openPins(u *unit) {
+	_, err := u.workload.State(context.Background()) // it waits for nothing
+	if errdefs.IsNotFound(err) {
+		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit, Message: err.Error()})
+		return
+	}
+	r.witnesses.listen(u)
 }
 
 // relist compares every unit with everything that containerd has: events may have been lost. It
@@ -162,7 +176,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	}
 	known, has := inv.Tasks[u.id]
 	unreachable := inv.Unreachable[u.id]
-	if u.isSandbox() && u.sandbox.Sandboxer != "" { // it is not a task
+	if u.isSandbox() && u.sandbox.Sandboxer != "" || u.isPinned() && !st.Phase.Ended() { // it is not a task
 		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 		var err error
 		known, err = u.workload.State(ctx)

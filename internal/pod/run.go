@@ -36,29 +36,33 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 		if err != nil {
 			return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 		}
-		return c.runSandbox(ctx, c.planSandbox(id, config, handlerName, h, img))
+		sb := state.Sandbox{
+			ID:             id,
+			RuntimeHandler: handlerName,
+			Config:         config,
+			Image:          img,
+			Pinned:         c.pauses.needless(ctx, config, h),
+		}
+		return c.runSandbox(ctx, c.planSandbox(sb, h))
 	})
 }
 
 // planSandbox makes the unit of a sandbox that is about to be made, with all that it may come to
 // hold.
-func (c *Controller) planSandbox(id string, config *runtimeapi.PodSandboxConfig, asked string, h Handler, img *state.SandboxImage) *unit {
+func (c *Controller) planSandbox(sb state.Sandbox, h Handler) *unit {
 	now := time.Now()
-	sb := state.Sandbox{
-		ID:             id,
-		Handler:        h.Name,
-		RuntimeHandler: asked,
-		Sandboxer:      h.Sandboxer,
-		CreatedAt:      now,
-		Config:         config,
-		Image:          img,
+	sb.Handler, sb.Sandboxer, sb.CreatedAt = h.Name, h.Sandboxer, now
+	holds := state.HoldTask | state.HoldSandbox | state.HoldFiles
+	if sb.Pinned {
+		holds |= state.HoldPins
+	} else {
+		holds |= state.HoldContainer
 	}
-	holds := state.HoldTask | state.HoldContainer | state.HoldSandbox | state.HoldFiles
-	if config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		sb.NetNS = c.network.PathFor(id)
+	if sb.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		sb.NetNS = c.network.PathFor(sb.ID)
 		holds |= state.HoldNetNS | state.HoldNetwork
 	}
-	if img != nil {
+	if sb.Image != nil {
 		holds |= state.HoldViews
 	}
 	u := c.make.sandbox(sb, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, h)
@@ -109,7 +113,7 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	started, err := sandboxerOf(c.runtime, u.sandbox.Sandboxer).Start(ctx, u.id)
+	started, err := u.sandboxer.Start(ctx, u.id)
 	if err != nil {
 		return err
 	}
@@ -182,7 +186,7 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}
-	made, err := sandboxerOf(c.runtime, u.sandbox.Sandboxer).Create(ctx, SandboxRequest{
+	made, err := u.sandboxer.Create(ctx, SandboxRequest{
 		ID:        u.id,
 		Handler:   u.handler,
 		Config:    u.sandbox.Config,

@@ -21,6 +21,7 @@ type specBuilder struct {
 	host    spec.Host
 	images  Images
 	files   Files
+	pins    Pins
 	volumes *imageVolumes
 	units   *registry
 	labels  Labels // nil without SELinux
@@ -55,6 +56,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		ID:                           u.id,
 		SandboxID:                    p.id,
 		SandboxPID:                   p.now().Process.Pid,
+		Pins:                         s.pinsOf(p),
 		SandboxLabel:                 p.label(),
 		TargetPID:                    target,
 		Config:                       cfg,

@@ -23,6 +23,7 @@ type teardown struct {
 	runtime     Runtime
 	network     Network
 	files       Files
+	pins        Pins
 	volumes     *imageVolumes
 	processes   *processes
 	output      *output
@@ -43,7 +44,7 @@ func due(u *unit, st *state.Status) state.Hold {
 	if !st.Phase.Ended() && (st.Phase != state.Created || !st.Removing) { // CREATED: it never ran
 		return 0
 	}
-	d := state.HoldTask | state.HoldIO
+	d := state.HoldTask | state.HoldIO | state.HoldPins
 	switch {
 	case !u.isSandbox():
 		d |= state.HoldSandbox // it kept the ended task from containerd's clean-up, and the task is gone
@@ -52,6 +53,9 @@ func due(u *unit, st *state.Status) state.Hold {
 	}
 	if st.Removing {
 		d = ^state.Hold(0)
+	}
+	if u.isPinned() && u.serves() {
+		d &^= state.HoldTask | state.HoldSandbox | state.HoldFiles // the shim, and what rests on it
 	}
 	return st.Holds & d
 }
@@ -83,6 +87,7 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	side.Go(func() {
 		own.release(state.HoldSandbox, state.HoldTask, func() error { return t.runtime.DeleteSandbox(ctx, u.id) })
 		own.release(state.HoldFiles, state.HoldTask, func() error { return t.files.Remove(u.id) })
+		own.release(state.HoldPins, 0, func() error { return t.pins.Remove(u.id) })
 		own.release(state.HoldViews, state.HoldTask|state.HoldFiles, func() error { return t.volumes.release(ctx, u) })
 	})
 	task.release(state.HoldContainer, state.HoldTask, func() error { return t.runtime.DeleteContainer(ctx, u.id) })
@@ -95,6 +100,7 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 
 	if st.Removing && st.Holds&^gone == 0 && err == nil {
 		if err = t.forget(u); err == nil {
+			t.shimServed(u.pod)
 			return nil
 		}
 	}
@@ -109,6 +115,9 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 		err = errors.Join(err, cerr)
 	}
 	u.setReleaseError(err)
+	if gone.Has(state.HoldTask) {
+		t.shimServed(u.pod)
+	}
 	return err
 }
 
@@ -214,6 +223,7 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	u.cutOff.Store(true)
 	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
 	u.setCompared()
+	t.shimServed(u.pod)
 	return nil
 }
 

@@ -30,6 +30,7 @@ type unit struct {
 	container *state.Container
 	pod       *unit // of a container, its sandbox; of a sandbox, itself
 	handler   Handler
+	sandboxer Sandboxer // of a sandbox; nil of a container
 	workload  workload
 	store     Store
 	createdAt int64 // in nanoseconds since the epoch
@@ -99,15 +100,18 @@ type members struct {
 // units makes units, each with the workload that its kind and its handler ask for.
 type units struct {
 	runtime Runtime
+	pins    Pins
 	store   Store
 }
 
 func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
+	sandboxer := m.sandboxerOf(&s)
 	u := &unit{
 		id:        s.ID,
 		sandbox:   &s,
 		handler:   h,
-		workload:  sandboxProcess{sandboxerOf(m.runtime, s.Sandboxer), s.ID},
+		sandboxer: sandboxer,
+		workload:  sandboxProcess{sandboxer, s.ID},
 		store:     m.store,
 		createdAt: s.CreatedAt.UnixNano(),
 	}

@@ -56,8 +56,8 @@ func (s sandboxProcess) State(ctx context.Context) (TaskState, error) {
 func (s sandboxProcess) Delete(ctx context.Context) error { return s.sandboxer.Shutdown(ctx, s.id) }
 
 // Sandboxer makes, asks and ends pod sandboxes of one kind, with the verbs of containerd's sandbox
-// controllers. The built-in one, [pauser], holds a pod's namespaces by a process; those of
-// containerd stand behind the same verbs, by runtime handler. What is absent is ErrNotFound. A verb
+// controllers. Of the built-in ones, [pinner] pins a pod's namespaces as files and [pauser] holds them
+// by a process; those of containerd stand behind the same verbs, by runtime handler. What is absent is ErrNotFound. A verb
 // that fails is retried by the lane of the sandbox, never by a sandboxer.
 type Sandboxer interface {
 	// Create makes the sandbox, which does not run yet. The instance has the PID if there is a
@@ -93,15 +93,19 @@ type Instance struct {
 	Endpoint state.Endpoint
 }
 
-// sandboxerOf returns the sandboxer of a name; "" is the built-in one.
-func sandboxerOf(r Runtime, name string) Sandboxer {
-	if name != "" {
-		return r.Sandboxer(name)
+// sandboxerOf returns the sandboxer of a sandbox.
+func (m units) sandboxerOf(s *state.Sandbox) Sandboxer {
+	switch {
+	case s.Sandboxer != "":
+		return m.runtime.Sandboxer(s.Sandboxer)
+	case s.Pinned:
+		return newPinner(m.runtime, m.pins)
+	default:
+		return pauser{m.runtime}
 	}
-	return pauser{r}
 }
 
-// pauser is the built-in sandboxer: a task whose process does nothing but hold namespaces, and
+// pauser is the built-in sandboxer of pods that need a process: a task whose process does nothing but hold namespaces, and
 // reap.
 type pauser struct{ runtime Runtime }
 

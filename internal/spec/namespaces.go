@@ -41,6 +41,19 @@ func sandboxNamespaces(ns *runtimeapi.NamespaceOption, netNS, userNS string) ([]
 	return list, nil
 }
 
+// Pins are the paths of the namespaces of a pod without a pause process. Those that the pod does not
+// have of its own are not used.
+type Pins struct{ IPC, UTS string }
+
+// NeedsProcess reports whether a process has to hold the namespaces of a pod: a PID namespace that
+// containers share ends with its init process, and a user namespace that the pod has of its own is
+// joined by way of the process.
+func NeedsProcess(cfg *runtimeapi.PodSandboxConfig) bool {
+	ns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	_, user := UserNamespace(cfg)
+	return ns.GetPid() == inPod || user
+}
+
 // namespaces sets which namespaces the container joins and which it gets of its own.
 func namespaces(h Host, s *specs.Spec, in Container) error {
 	opts := in.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
@@ -54,22 +67,32 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 		return err
 	}
 	ofPause := func(name string) string { return fmt.Sprintf("/proc/%d/ns/%s", in.SandboxPID, name) }
+	pod := in.Sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	ipc, uts := ofPause("ipc"), ofPause("uts")
+	if in.Pins != nil {
+		ipc, uts = in.Pins.IPC, in.Pins.UTS
+	}
 	s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	add := func(t specs.LinuxNamespaceType, p string) {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t, Path: p})
 	}
 	if in.NetNS != "" {
 		add(specs.NetworkNamespace, in.NetNS)
-		add(specs.UTSNamespace, ofPause("uts"))
+		add(specs.UTSNamespace, uts)
 	}
-	if opts.GetIpc() != onNode {
-		add(specs.IPCNamespace, ofPause("ipc"))
+	if opts.GetIpc() != onNode && (in.Pins == nil || pod.GetIpc() != onNode) {
+		add(specs.IPCNamespace, ipc)
 	}
 	switch opts.GetPid() {
 	case inContainer:
 		add(specs.PIDNamespace, "")
 	case inPod:
-		add(specs.PIDNamespace, ofPause("pid"))
+		switch {
+		case in.Pins == nil:
+			add(specs.PIDNamespace, ofPause("pid"))
+		case pod.GetPid() != onNode: // the pod was asked for with CONTAINER, and has none to share
+			add(specs.PIDNamespace, "")
+		}
 	case inTarget:
 		if in.TargetPID == 0 {
 			return fmt.Errorf("namespace_options.pid: target container %q does not run, so its PID namespace cannot be joined: %w",

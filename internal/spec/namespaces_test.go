@@ -236,3 +236,45 @@ func TestAHostnameOnTheHostsNetworkIsRefused(t *testing.T) {
 	_, _, err := ForSandbox(host(), in)
 	refused(t, "hostname", err)
 }
+
+// PROPERTIES 31: the containers of a pod without a process join its namespaces by their paths, and
+// no PID namespace: there is none to share.
+func TestContainersJoinTheNamespacesOfAPodWithoutAProcess(t *testing.T) {
+	const node, container = runtimeapi.NamespaceMode_NODE, runtimeapi.NamespaceMode_CONTAINER
+	with := func(pod, c *runtimeapi.NamespaceOption) Container {
+		in := input()
+		in.SandboxPID, in.Pins = 0, &Pins{IPC: "/pins/ipc", UTS: "/pins/uts"}
+		in.Sandbox.Linux.SecurityContext.NamespaceOptions, sec(&in).NamespaceOptions = pod, c
+		if pod.GetNetwork() == node {
+			in.NetNS = ""
+		}
+		return in
+	}
+	own := &runtimeapi.NamespaceOption{Pid: container}
+	want := []specs.LinuxNamespace{
+		{Type: specs.MountNamespace},
+		{Type: specs.NetworkNamespace, Path: "/run/netns/x"},
+		{Type: specs.UTSNamespace, Path: "/pins/uts"},
+		{Type: specs.IPCNamespace, Path: "/pins/ipc"},
+		{Type: specs.PIDNamespace},
+	}
+	if got := make1(t, with(own, own)).Linux.Namespaces; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	host := &runtimeapi.NamespaceOption{Network: node, Ipc: node, Pid: node}
+	// A container that does not ask for the host's namespaces gets those of its pod all the same.
+	for _, c := range []*runtimeapi.NamespaceOption{host, {}} {
+		if got := make1(t, with(host, c)).Linux.Namespaces; !slices.Equal(got, want[:1]) {
+			t.Errorf("%v: %v", c, got)
+		}
+	}
+	// One that does not say that it wants a PID namespace of its own gets what its pod was asked for.
+	if got := make1(t, with(own, &runtimeapi.NamespaceOption{})).Linux.Namespaces; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for cfg, needs := range map[*runtimeapi.NamespaceOption]bool{own: false, host: false, {}: true} {
+		if NeedsProcess(sandboxWith(cfg).Config) != needs {
+			t.Errorf("%v: needs a process: %v", cfg, !needs)
+		}
+	}
+}

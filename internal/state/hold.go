@@ -15,7 +15,7 @@ import (
 type Hold uint16
 
 const (
-	HoldTask      Hold = 1 << iota // the task, its process and the shim's record of it
+	HoldTask      Hold = 1 << iota // the task, its process and the shim's record of it; of a sandbox without a process, its shim
 	HoldIO                         // stdio: FIFOs, the spool and the pump
 	HoldContainer                  // the container object in containerd
 	HoldSnapshot                   // the writable snapshot
@@ -24,11 +24,12 @@ const (
 	HoldNetNS                      // the pinned network namespace
 	HoldFiles                      // directories and mounts of berth's own
 	HoldViews                      // the views of images that are mounted as volumes, or that a pause process runs from
+	HoldPins                       // the pinned IPC and UTS namespaces of a sandbox without a process
 
 	holdAll = 1<<iota - 1
 )
 
-var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "network", "netns", "files", "views"}
+var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "network", "netns", "files", "views", "pins"}
 
 // Has reports whether all of x is held.
 func (h Hold) Has(x Hold) bool { return h&x == x && x != 0 }

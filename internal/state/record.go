@@ -141,6 +141,8 @@ type Sandbox struct {
 	Raw       []byte                       `json:"config"` // Config on disk, as protobuf
 	// Image is the image that the pause process comes from. It is nil for the built-in program.
 	Image *SandboxImage `json:"image,omitempty"`
+	// Pinned says that no process holds the sandbox's namespaces: they are pinned as files.
+	Pinned bool `json:"pinned,omitempty"`
 }
 
 // SandboxImage is the image of a pause process. The record has it before the image is mounted.

@@ -137,6 +137,22 @@ func addCPU(sum *runtimeapi.CpuUsage, containers []*runtimeapi.ContainerStats) *
 	return sum
 }
 
+// noUsage is the usage of a sandbox without a process.
+func noUsage(at int64) (*runtimeapi.CpuUsage, *runtimeapi.MemoryUsage) {
+	return &runtimeapi.CpuUsage{
+			Timestamp:            at,
+			UsageCoreNanoSeconds: value(0),
+			UsageNanoCores:       value(0),
+		}, &runtimeapi.MemoryUsage{
+			Timestamp:       at,
+			WorkingSetBytes: value(0),
+			UsageBytes:      value(0),
+			RssBytes:        value(0),
+			PageFaults:      value(0),
+			MajorPageFaults: value(0),
+		}
+}
+
 // addMemory adds the usage of containers to that of their sandbox. The sum has no limit.
 func addMemory(sum *runtimeapi.MemoryUsage, containers []*runtimeapi.ContainerStats) *runtimeapi.MemoryUsage {
 	if sum == nil {

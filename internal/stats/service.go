@@ -187,9 +187,16 @@ func (p sandbox) measured() string {
 // for several pods or none, and what is counted there is not the usage of a pod.
 func (s *Service) sandboxes(f *runtimeapi.PodSandboxFilter) []sandbox {
 	users := map[string]map[string]bool{} // the UIDs of the pods below a cgroup
+	below := s.containerParents()
+	parentOf := func(t pod.Target) string {
+		if t.Process.Cgroup == "" { // it has no process
+			return below[t.ID]
+		}
+		return filepath.Dir(t.Process.Cgroup)
+	}
 	for _, item := range s.pods.ListPodSandbox(nil) {
-		if t, err := s.pods.Target(item.GetId()); err == nil && t.Process.Cgroup != "" {
-			parent := filepath.Dir(t.Process.Cgroup)
+		if t, err := s.pods.Target(item.GetId()); err == nil && parentOf(t) != "" {
+			parent := parentOf(t)
 			if users[parent] == nil {
 				users[parent] = map[string]bool{}
 			}
@@ -204,7 +211,7 @@ func (s *Service) sandboxes(f *runtimeapi.PodSandboxFilter) []sandbox {
 			continue
 		}
 		p := sandbox{item: item, target: t}
-		parent := filepath.Dir(t.Process.Cgroup)
+		parent := parentOf(t)
 		if t.Running && isParent(t.CgroupParent, parent) && len(users[parent]) == 1 {
 			p.group = parent
 		}
@@ -384,6 +391,17 @@ func (s *Service) measureSandboxes(ctx context.Context, list []sandbox) ([]*runt
 	return out, nil
 }
 
+// containerParents are the cgroups above those of containers that run, by sandbox.
+func (s *Service) containerParents() map[string]string {
+	parents := map[string]string{}
+	for _, c := range s.containers(running()) {
+		if c.runs() {
+			parents[c.item.GetPodSandboxId()] = filepath.Dir(c.target.Process.Cgroup)
+		}
+	}
+	return parents
+}
+
 // fillPod measures the cgroup of the pod. If the pod has none, its usage is the sum of that of its
 // sandbox and of its containers that run.
 func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, containers []string) {
@@ -403,6 +421,11 @@ func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, con
 	}
 	linux.Process = &runtimeapi.ProcessUsage{Timestamp: time.Now().UnixNano(), ProcessCount: value(processes)}
 
+	if p.measured() == "" { // neither a process nor a cgroup: what its containers use is all
+		cpu, memory := noUsage(time.Now().UnixNano())
+		linux.Cpu, linux.Memory = addCPU(cpu, linux.Containers), addMemory(memory, linux.Containers)
+		return
+	}
 	u, err := s.cgroups.group(p.measured()).read(s.cgroups.forStats())
 	if err != nil {
 		return

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/state"
 )
 
 // both runs a test on cgroup v1 and on v2, in virtual time.
@@ -586,4 +588,33 @@ func BenchmarkListContainerStats(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A sandbox without a process has no cgroup. That of its pod is the one above its containers, and
+// where the pod has none of its own, what its containers use is all.
+func TestStatsOfAPodWithoutAProcess(t *testing.T) {
+	both(t, func(t *testing.T, n *node) {
+		n.group("kubepods/pod1", 50e9)
+		n.pod("own", "kubepods/pod1", "/kubepods/pod1")
+		n.container("own", "c-own", "kubepods/pod1", 6e9)
+		n.pod("shared", "shared", "")
+		n.container("shared", "c-shared", "shared", 6e9)
+		n.pod("empty", "empty", "")
+		for _, id := range []string{"own", "shared", "empty"} {
+			target := n.targets[id]
+			target.Process = state.Process{}
+			n.targets[id] = target
+		}
+		list, err := start(t, n).ListPodSandboxStats(t.Context(), nil)
+		if err != nil || len(list) != 3 {
+			t.Fatal(list, err)
+		}
+		for _, p := range list {
+			want := map[string]struct{ cpu, memory uint64 }{"own": {50e9, 40 * mib}, "shared": {6e9, 40 * mib}, "empty": {}}[p.GetAttributes().GetId()]
+			l := p.GetLinux()
+			if l.GetCpu().GetUsageCoreNanoSeconds().GetValue() != want.cpu || l.GetMemory().GetWorkingSetBytes().GetValue() != want.memory || l.GetCpu() == nil {
+				t.Errorf("%v", p)
+			}
+		}
+	})
 }

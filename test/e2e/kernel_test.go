@@ -305,7 +305,7 @@ func TestTheCodeSurvivesEverybody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
-	n := node.Start(t, node.Options{External: true, ServiceManager: true})
+	n := node.Start(t, node.Options{External: true, ServiceManager: true, Args: []string{"--set", "pod.pause=always"}})
 	id, runs := waits(t, n, "exit 42"), waits(t, n, "exit 43")
 	pid := n.Pid(id)
 	n.Until("all are kept", func() bool { return len(n.Kept()) == 4 }) // and two sandboxes

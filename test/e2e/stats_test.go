@@ -62,7 +62,7 @@ func TestStatsAreWhatAContainerUses(t *testing.T) {
 		}
 		l := list.GetStats()[0].GetLinux()
 		if l.GetMemory().GetWorkingSetBytes().GetValue() < memory || l.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 ||
-			l.GetProcess().GetProcessCount().GetValue() < 2 || len(l.GetContainers()) != 1 {
+			l.GetProcess().GetProcessCount().GetValue() == 0 || len(l.GetContainers()) != 1 {
 			t.Errorf("%v", l)
 		}
 		if eth := l.GetNetwork().GetDefaultInterface(); eth.GetName() != "eth0" || l.GetNetwork().GetTimestamp() == 0 {

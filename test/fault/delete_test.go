@@ -22,6 +22,13 @@ import (
 // quick makes lanes give up an attempt, and try again, sooner than a person would want.
 var quick = []string{"--set", "lanes.attempt_timeout=1s", "--set", "lanes.backoff_min=100ms", "--set", "lanes.backoff_max=1s"}
 
+// withPause is quick, with a pause process in each pod, and withoutPause with none where nobody needs
+// one.
+var (
+	withPause    = append([]string{"--set", "pod.pause=always"}, quick...)
+	withoutPause = append([]string{"--set", "pod.pause=auto"}, quick...)
+)
+
 // PROPERTIES 1: an OCI runtime that takes a minute for each delete. The exit is visible within two
 // seconds while it does, Stop returns, Remove waits, says for what it waits, and goes on by itself.
 func TestTheTruthDoesNotWaitForADeleteThatTakesAMinute(t *testing.T) {

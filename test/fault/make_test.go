@@ -20,11 +20,21 @@ import (
 // something behind.
 var broken = []string{"fail no such luck", "die", "fail-after too late", "die-after"}
 
-// A pod whose pause process cannot be made or started: the error says why, nothing is left, and the
-// same pod can be run once the cause is gone.
+// A pod whose shim cannot be made or started, or whose pause process: the error says why, nothing is
+// left, and the same pod can be run once the cause is gone.
 func TestAPodThatCannotBeMadeLeavesNothing(t *testing.T) {
-	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
-		for _, step := range []string{"runc.create", "runc.start", "shim.Create", "shim.Start", "shim.bootstrap"} {
+	t.Run("without a process", func(t *testing.T) {
+		cannotBeMade(t, withoutPause, "shim.bootstrap", "shim.CreateSandbox", "shim.StartSandbox")
+	})
+	t.Run("with a process", func(t *testing.T) {
+		cannotBeMade(t, withPause, "runc.create", "runc.start", "shim.Create", "shim.Start", "shim.bootstrap")
+	})
+}
+
+func cannotBeMade(t *testing.T, args []string, steps ...string) {
+	t.Helper()
+	both(t, args, func(t *testing.T, n *node.Node, f *faults) {
+		for _, step := range steps {
 			for _, action := range broken {
 				cfg := n.PodConfig()
 				f.set(step, action, "times 1")

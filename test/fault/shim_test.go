@@ -3,7 +3,9 @@
 package fault
 
 import (
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -59,11 +61,11 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 	})
 }
 
-// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and the
-// pod is NOTREADY. A kernel that does not report codes leaves only what containerd reports, which
+// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and a pod
+// with a pause process is NOTREADY. A kernel that does not report codes leaves only what containerd reports, which
 // is the same whatever the process ended with.
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
-	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
+	both(t, withPause, func(t *testing.T, n *node.Node, _ *faults) {
 		pod, id := n.Sh(exitOnTerm(42))
 		ready(n, id)
 		killShim(t, n, pod)
@@ -110,9 +112,43 @@ func TestTheCodeSurvivesAShimThatDiesAtTheExit(t *testing.T) {
 	})
 }
 
+// PROPERTIES 31: a pod without a process outlives its shim, also one that hangs and is killed then.
+// The next container starts another shim.
+func TestAPodWithoutAProcessOutlivesAKilledShim(t *testing.T) {
+	both(t, withoutPause, func(t *testing.T, n *node.Node, _ *faults) {
+		for _, stopped := range []bool{false, true} {
+			pod, id := n.Sh(exitOnTerm(42))
+			ready(n, id)
+			if stopped {
+				if err := syscall.Kill(n.Shims()[pod], syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			killShim(t, n, pod)
+			n.Ended(id)
+			for range 2 {
+				other := n.Run(pod, podOf(t, n, pod), node.ContainerConfig(fmt.Sprint("other", others.Add(1)), "sh", "-c", "exit 43"))
+				node.ExpectExit(t, n.Ended(other), 43, "Error")
+			}
+			st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+			if err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+				t.Errorf("%v %v", st, err)
+			}
+			killShim(t, n, pod) // nobody has a task in it
+			if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+				t.Error(err)
+			}
+			n.NoLeaks(t.Context())
+		}
+	})
+}
+
+// others numbers containers.
+var others atomic.Int32
+
 // The shim is killed after the exit was settled and released: the code stays.
 func TestTheCodeSurvivesAShimKilledAfterTheExit(t *testing.T) {
-	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
+	both(t, withPause, func(t *testing.T, n *node.Node, _ *faults) {
 		pod, id := n.Sh("exit 42")
 		node.ExpectExit(t, n.Ended(id), 42, "Error")
 		killShim(t, n, pod)

@@ -17,15 +17,23 @@ import (
 // go on, what had ended is reported with its code, and once the step goes on all can be removed and
 // nothing is left.
 func TestKill9AtEachStepOfALife(t *testing.T) {
-	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
+	t.Run("without a process", func(t *testing.T) {
+		kill9AtEach(t, withoutPause, "bridge.ADD", "portmap.ADD", "shim.bootstrap", "shim.CreateSandbox", "shim.Create", "runc.create", "shim.Start", "runc.start",
+			"shim.Delete", "runc.delete", "shim.ShutdownSandbox", "bridge.DEL", "portmap.DEL")
+	})
+	t.Run("with a process", func(t *testing.T) {
+		kill9AtEach(t, withPause, "shim.bootstrap", "shim.Create", "runc.create", "shim.Start", "runc.start", "shim.Delete", "runc.delete", "shim.Shutdown")
+	})
+}
+
+func kill9AtEach(t *testing.T, args []string, steps ...string) {
+	t.Helper()
+	both(t, args, func(t *testing.T, n *node.Node, f *faults) {
 		victims := [][]*node.Process{{n.Berth}}
 		if n.Containerd != nil {
 			victims = [][]*node.Process{{n.Berth}, {n.Containerd}, {n.Berth, n.Containerd}}
 		}
-		for _, step := range []string{
-			"bridge.ADD", "portmap.ADD", "shim.bootstrap", "shim.Create", "runc.create", "shim.Start", "runc.start",
-			"shim.Delete", "runc.delete", "shim.Shutdown", "bridge.DEL", "portmap.DEL",
-		} {
+		for _, step := range steps {
 			for k := range victims {
 				both := len(victims[k]) == 2
 				berth := both || k == 0

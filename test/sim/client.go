@@ -98,7 +98,9 @@ func (s *Story) Update(name string, memory int64) error {
 func (s *Story) StopUnit(name string, timeout time.Duration) error {
 	return s.call(func(ctx context.Context, b *Berth) error {
 		if isPod(name) {
-			_, err := b.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.ID(name)})
+			id := s.ID(name)
+			s.Watch.Asked(id)
+			_, err := b.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
 			return err
 		}
 		_, err := b.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: s.ID(name), Timeout: int64(timeout.Seconds())})
@@ -110,7 +112,9 @@ func (s *Story) StopUnit(name string, timeout time.Duration) error {
 func (s *Story) Remove(name string) error {
 	return s.call(func(ctx context.Context, b *Berth) error {
 		if isPod(name) {
-			_, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.ID(name)})
+			id := s.ID(name)
+			s.Watch.Asked(id)
+			_, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 			return err
 		}
 		_, err := b.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID(name)})
@@ -139,6 +143,13 @@ func (s *Story) Status(name string) (st *runtimeapi.ContainerStatus, err error) 
 // Look checks every container's status. final says that everything should be known by now.
 func (s *Story) Look(final bool) error {
 	return s.call(func(ctx context.Context, b *Berth) error {
+		pods, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return err
+		}
+		for _, p := range pods.GetItems() {
+			s.Watch.Sandbox(p)
+		}
 		list, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 		if err != nil {
 			return err

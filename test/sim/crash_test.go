@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"berth/test/world"
 )
 
 var thorough = flag.Bool("thorough", false, "every pair of crashes, not every fifth")
@@ -56,17 +58,22 @@ func played(t *testing.T, seed uint64, play func(t *testing.T, s *Story) error) 
 	return report, journal
 }
 
+// handlers are those whose sandboxes have a process, and those whose sandboxes have none.
+var handlers = []string{"", world.Pinned}
+
 func TestALife(t *testing.T) {
-	check(t, func(t *testing.T, s *Story) error { return aLife(s) })
+	for _, handler := range handlers {
+		check(t, func(t *testing.T, s *Story) error { return aLife(s, handler) })
+	}
 }
 
 // aLife is the life of a pod, from its beginning to its end.
-func aLife(s *Story) error {
+func aLife(s *Story, handler string) error {
 	if err := s.Boot(); err != nil {
 		return err
 	}
 	for _, err := range []error{
-		s.RunPod("p1", ""), s.Create("p1/c1"), s.Start("c1"), s.Create("p1/c2"), s.Start("c2"),
+		s.RunPod("p1", handler), s.Create("p1/c1"), s.Start("c1"), s.Create("p1/c2"), s.Start("c2"),
 	} {
 		if err != nil {
 			return err
@@ -86,29 +93,36 @@ func aLife(s *Story) error {
 func TestKilledBetweenAnyTwoEffects(t *testing.T) {
 	for _, exact := range []bool{true, false} {
 		for _, after := range []bool{false, true} {
-			for k := 1; ; k++ {
-				reached := false
-				check(t, func(t *testing.T, s *Story) error {
-					s.World.Exact = exact
-					s.World.KillAt(k, after)
-					err := stubborn(s)
-					reached = s.World.Killed()
-					return err
-				})
-				if t.Failed() {
-					t.Fatalf("killed at effect %d (after it: %v, exact: %v)", k, after, exact)
-				}
-				if !reached {
-					t.Logf("exact %v, after %v: %d effects", exact, after, k-1)
-					break
-				}
+			for _, handler := range handlers {
+				killedAtEach(t, exact, after, handler)
 			}
 		}
 	}
 }
 
+func killedAtEach(t *testing.T, exact, after bool, handler string) {
+	t.Helper()
+	for k := 1; ; k++ {
+		reached := false
+		check(t, func(t *testing.T, s *Story) error {
+			s.World.Exact = exact
+			s.World.KillAt(k, after)
+			err := stubborn(s, handler)
+			reached = s.World.Killed()
+			return err
+		})
+		if t.Failed() {
+			t.Fatalf("killed at effect %d (after it: %v, exact: %v, handler %q)", k, after, exact, handler)
+		}
+		if !reached {
+			t.Logf("exact %v, after %v, handler %q: %d effects", exact, after, handler, k-1)
+			return
+		}
+	}
+}
+
 // stubborn is aLife for a client that goes on although berth dies at any instant.
-func stubborn(s *Story) error {
+func stubborn(s *Story, handler string) error {
 	ended := map[string]bool{}
 	for try := range 10 {
 		if try > 0 {
@@ -118,7 +132,7 @@ func stubborn(s *Story) error {
 			continue
 		}
 		steps := []func() error{
-			func() error { return s.made("p1", func() error { return s.RunPod("p1", "") }) },
+			func() error { return s.made("p1", func() error { return s.RunPod("p1", handler) }) },
 			func() error { return s.made("p1/c1", func() error { return s.Create("p1/c1") }) },
 			func() error { return s.started("p1/c1") },
 			func() error { return s.made("p1/c2", func() error { return s.Create("p1/c2") }) },
@@ -160,7 +174,7 @@ func TestKilledAgainWhileItRecovers(t *testing.T) {
 				s.World.Keeper = j%2 == 0
 				s.World.KillAt(k, k%2 == 0)
 				s.onDeath = func() { s.World.KillAt(j, j%2 == 0) }
-				return stubborn(s)
+				return stubborn(s, handlers[(j/step+k/step)%2])
 			})
 			if t.Failed() {
 				t.Fatalf("killed at effect %d, and at effect %d after that", k, j)
@@ -172,11 +186,18 @@ func TestKilledAgainWhileItRecovers(t *testing.T) {
 // The database is an older copy: what was made since has no record, and is removed; what was
 // removed since is settled.
 func TestAnOldBackup(t *testing.T) {
+	for _, handler := range handlers {
+		anOldBackup(t, handler)
+	}
+}
+
+func anOldBackup(t *testing.T, handler string) {
+	t.Helper()
 	check(t, func(t *testing.T, s *Story) error {
 		db, copied := filepath.Join(s.dir, "root/berth.db"), filepath.Join(s.dir, "copy.db")
 		for _, step := range []func() error{
 			s.Boot,
-			func() error { return s.RunPod("p1", "") },
+			func() error { return s.RunPod("p1", handler) },
 			func() error { return s.Create("p1/c1") },
 			func() error { return s.Start("c1") },
 			func() error { return s.Create("p1/c2") },
@@ -185,7 +206,7 @@ func TestAnOldBackup(t *testing.T) {
 			func() error { return copyFile(db, copied) },
 			s.Boot,
 			func() error { return s.Remove("c1") },
-			func() error { return s.RunPod("p2", "") },
+			func() error { return s.RunPod("p2", handler) },
 			func() error { return s.Create("p2/c3") },
 			func() error { return s.Start("c3") },
 			func() error { return s.Create("p2/c4") },

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"berth/test/world"
 )
 
 // Random plays a number of steps that r chooses: a client that asks for anything at any time,
@@ -95,6 +97,7 @@ var operations = []string{
 	"create-task", "start-task", "kill-task", "delete-task", "get-task", "wait-task", "list-containers",
 	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "cni-del",
 	"files", "files-remove", "files-list", "commit", "watch", "signal", "mounts",
+	"start-shim", "end-shim", "pins", "pins-remove", "pins-list",
 }
 
 func (s *Story) step(r *rand.Rand) {
@@ -161,15 +164,22 @@ func (s *Story) step(r *rand.Rand) {
 	}
 }
 
+// ofContainerd reports whether containerd may carry out an operation after its caller has given up.
+// It does not start a shim then: it kills the program that starts one when the call ends.
 func ofContainerd(op string) bool {
 	kind, _, compound := strings.Cut(op, "-")
-	return compound && kind != "netns" && kind != "cni" && kind != "files"
+	return compound && op != "start-shim" && kind != "netns" && kind != "cni" && kind != "files" && kind != "pins"
 }
 
-// handler is mostly the default one, sometimes one whose processes the kernel cannot see.
+// handler is mostly one whose sandboxes have no process, or the default one, and sometimes one whose
+// processes the kernel cannot see.
 func handler(r *rand.Rand) string {
-	if r.IntN(8) == 0 {
+	switch r.IntN(8) {
+	case 0:
 		return "vm"
+	case 1, 2, 3, 4:
+		return world.Pinned
+	default:
+		return ""
 	}
-	return ""
 }

@@ -22,6 +22,8 @@ type Watch struct {
 	last      map[string]runtimeapi.ContainerEventType // published last, by container or sandbox
 	published map[string]int                           // events, by container or sandbox and type
 	exits     map[string]*runtimeapi.ContainerStatus   // as last seen EXITED, by anybody
+	wasReady  map[string]bool                          // sandboxes without a process that were READY
+	asked     map[string]bool                          // sandboxes that a client has asked to stop
 	guessed   map[string]bool                          // EXITED was reported before the code was known; its instant stays
 	problems  []string
 }
@@ -33,6 +35,8 @@ func NewWatch(w *world.World) *Watch {
 		last:      map[string]runtimeapi.ContainerEventType{},
 		published: map[string]int{},
 		exits:     map[string]*runtimeapi.ContainerStatus{},
+		wasReady:  map[string]bool{},
+		asked:     map[string]bool{},
 		guessed:   map[string]bool{},
 	}
 }
@@ -146,6 +150,31 @@ func (v *Watch) eventStatusLocked(st *runtimeapi.ContainerStatus, r received) {
 	if v.exits[id] == nil {
 		v.exits[id] = st
 	}
+}
+
+// Asked notes that a client asks a sandbox to stop.
+func (v *Watch) Asked(pod string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.asked[pod] = true
+}
+
+// Sandbox checks the state of a sandbox. One without a process is READY as long as it has its
+// namespaces and nobody has asked it to stop.
+func (v *Watch) Sandbox(p *runtimeapi.PodSandbox) {
+	id, ready := p.GetId(), p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
+	if p.GetRuntimeHandler() != world.Pinned {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch pinned := v.w.Pinned(id); {
+	case ready && !pinned:
+		v.problemLocked("%s is READY without its namespaces", world.Short(id))
+	case !ready && pinned && v.wasReady[id] && !v.asked[id]:
+		v.problemLocked("%s was READY, and nobody has asked it to stop", world.Short(id))
+	}
+	v.wasReady[id] = v.wasReady[id] || ready
 }
 
 const exited = runtimeapi.ContainerState_CONTAINER_EXITED

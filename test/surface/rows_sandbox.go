@@ -21,7 +21,7 @@ func run(edit func(*runtimeapi.PodSandboxConfig)) *runtimeapi.RunPodSandboxReque
 }
 
 func sandboxRows() []Row {
-	const pauseUser = "the pause process runs as user 65535, or as the user of the configured sandbox image, and a value that is not an ID is refused"
+	const pauseUser = "the pause process, where the pod has one, runs as user 65535, or as the user of the configured sandbox image, and a value that is not an ID is refused"
 	return []Row{
 		honoured("RunPodSandboxRequest.config", ""),
 		honoured("RunPodSandboxRequest.runtime_handler", "a handler that is not configured is InvalidArgument", "test/e2e.TestBadInputIsRefusedInWords"),
@@ -68,8 +68,8 @@ func sandboxRows() []Row {
 		noEffect("LinuxSandboxSecurityContext.supplemental_groups", pauseUser),
 		noEffect("LinuxSandboxSecurityContext.supplemental_groups_policy", "the pause process is in no groups; an unknown policy is refused"),
 		honoured("LinuxSandboxSecurityContext.privileged", "without it no container of the pod can be privileged", "spec.TestPrivilegedNeedsAPrivilegedSandbox"),
-		honoured("LinuxSandboxSecurityContext.seccomp", "", "spec.TestTheSandboxGetsWhatItNeeds", "spec.TestSeccompIsGivenOrRefused"),
-		honoured("LinuxSandboxSecurityContext.apparmor", "refused where the host has no AppArmor", "spec.TestAppArmorIsGivenOrRefused"),
+		honoured("LinuxSandboxSecurityContext.seccomp", "of the pause process, where the pod has one", "spec.TestTheSandboxGetsWhatItNeeds", "spec.TestSeccompIsGivenOrRefused"),
+		honoured("LinuxSandboxSecurityContext.apparmor", "of the pause process, where the pod has one; refused where the host has no AppArmor", "spec.TestAppArmorIsGivenOrRefused"),
 		honoured("LinuxSandboxSecurityContext.seccomp_profile_path", "deprecated, for older kubelets", "spec.TestSeccompIsGivenOrRefused"),
 		refused("RunPodSandboxRequest.config.linux.security_context.namespace_options.target_id", codes.InvalidArgument,
 			"a sandbox has no target container", run(func(c *runtimeapi.PodSandboxConfig) {

@@ -35,7 +35,7 @@ func securityRows() []Row {
 		honoured("Capability.add_ambient_capabilities", "", "spec.TestCapabilitiesAreAddedAndDropped"),
 
 		honoured("NamespaceOption.network", "POD and NODE", modes, "spec.TestTheHostsNamespacesAreForPodsThatHaveThem"),
-		honoured("NamespaceOption.pid", "POD, CONTAINER, NODE and, for a container, TARGET", modes, "test/e2e.TestWhatOutlivesInitIsEndedInASharedPIDNamespace"),
+		honoured("NamespaceOption.pid", "POD, CONTAINER, NODE and, for a container, TARGET; POD is CONTAINER for a container of a pod without a pause process, which was asked for with CONTAINER", modes, "test/e2e.TestWhatOutlivesInitIsEndedInASharedPIDNamespace"),
 		honoured("NamespaceOption.ipc", "POD and NODE", modes),
 		honoured("NamespaceOption.target_id", "with the pid mode TARGET; otherwise it is refused", modes),
 		honoured("NamespaceOption.userns_options", ""),

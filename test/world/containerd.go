@@ -34,6 +34,8 @@ type shim struct {
 	id   string
 	vm   bool // its processes die with it
 	dead bool
+	// stays says that it is a sandbox without a process: it does not end with the last of its tasks.
+	stays bool
 }
 
 type task struct {
@@ -139,6 +141,15 @@ func (w *World) KillShim(pod string) bool {
 		return false
 	}
 	w.note("*** shim dies", pod)
+	w.loseShim(s)
+	if !w.ctrd.down {
+		w.ctrd.cleanUp(w, s)
+	}
+	return true
+}
+
+// loseShim ends a shim. The world must be locked.
+func (w *World) loseShim(s *shim) {
 	s.dead = true
 	for _, t := range sorted(w.ctrd.tasks) {
 		if t.shim == s {
@@ -151,10 +162,6 @@ func (w *World) KillShim(pod string) bool {
 			}
 		}
 	}
-	if !w.ctrd.down {
-		w.ctrd.cleanUp(w, s)
-	}
-	return true
 }
 
 // cleanUp is what containerd does after a shim died. It ends processes that were not started. Those
@@ -173,6 +180,9 @@ func (c *containerdState) cleanUp(w *World, s *shim) {
 			w.end(t.proc, 137)
 		}
 		c.publish(w, id, t.proc.pid, 137, time.Now())
+	}
+	if s.stays {
+		c.publish(w, s.id, 0, 137, time.Now()) // of the shim's own bundle
 	}
 	delete(c.shims, s.id)
 }
@@ -223,6 +233,9 @@ func sorted[T any](m map[string]T) []T {
 // drop deletes a task, and its shim with the last of its tasks.
 func (c *containerdState) drop(t *task) {
 	delete(c.tasks, t.id)
+	if t.shim.stays {
+		return
+	}
 	for _, other := range c.tasks {
 		if other.shim == t.shim {
 			return

@@ -3,6 +3,7 @@
 package world
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -58,9 +59,12 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 		Cgroups: cgroups{l.w, l},
 		Network: plumbing{l.w, l},
 		Files:   files{l.w, l},
+		Pins:    spaces{l.w, l},
 		Stdios:  outputs{l.w, l},
 		Images:  library{l.w, l},
 		Store:   disk{l.w, l, store},
+
+		SandboxShim: func(_ context.Context, handler string) bool { return handler == Pinned },
 	}, adapter, nil
 }
 
@@ -117,11 +121,15 @@ func (w *World) Killed() bool {
 	return w.killAt < 0
 }
 
+// Pinned is the handler whose sandboxes have no process.
+const Pinned = "pinned"
+
 // Config is a node's. IDs and jitter come from the seed. The handlers have sandboxes of each kind.
 func (w *World) Config() pod.Config {
 	handlers := map[string]pod.Handler{}
 	for _, h := range []pod.Handler{
 		{Name: "runc", Type: "runc", HostProcess: true},
+		{Name: Pinned, Type: "runc", HostProcess: true},
 		{Name: "vm", Type: "vm"},
 		{Name: "scopes", Type: "runc", HostProcess: true, SystemdCgroup: true},
 		{Name: "imaged", Type: "runc", HostProcess: true, SandboxImage: Remote},

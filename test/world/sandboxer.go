@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/ctrd"
@@ -23,6 +24,32 @@ type runtime struct {
 
 // Sandboxer implements pod.Runtime.
 func (r runtime) Sandboxer(string) pod.Sandboxer { return sandboxer{r} }
+
+// StartShim implements pod.Runtime.
+func (r runtime) StartShim(ctx context.Context, req pod.SandboxRequest) error {
+	return r.tasks.do(ctx, "start-shim", req.ID, func(c *containerdState) error {
+		if sh := c.shims[req.ID]; sh != nil && !sh.dead {
+			return errdefs.ErrAlreadyExists
+		}
+		c.shims[req.ID] = &shim{id: req.ID, stays: true}
+		return nil
+	})
+}
+
+// EndShim implements pod.Runtime.
+func (r runtime) EndShim(ctx context.Context, id string) error {
+	return r.tasks.do(ctx, "end-shim", id, func(c *containerdState) error {
+		sh := c.shims[id]
+		if sh == nil {
+			return errdefs.ErrNotFound
+		}
+		if !sh.dead {
+			r.tasks.w.loseShim(sh)
+		}
+		c.cleanUp(r.tasks.w, sh)
+		return nil
+	})
+}
 
 // sandboxer stands for a sandbox controller. Its sandboxes are not tasks that a list shows, and
 // have a PID once they run.

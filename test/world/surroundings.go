@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/logs"
 	"berth/internal/network"
+	"berth/internal/pins"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
 )
@@ -74,6 +75,55 @@ func (w *World) OwnerOf(netns string) network.UserIDs {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.netns[netns]
+}
+
+// spaces stands for package pins: it keeps the IDs that have pinned namespaces.
+type spaces struct {
+	w *World
+	l *Life
+}
+
+func (s spaces) IPC(id string) string { return "/pins/" + id + "/ipc" }
+func (s spaces) UTS(id string) string { return "/pins/" + id + "/uts" }
+
+func (s spaces) Make(r pins.Request) error {
+	return s.w.do(context.Background(), s.l, "pins", r.ID, func() error { s.w.pins[r.ID] = true; return nil })
+}
+
+func (s spaces) Check(id string) error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if !s.w.pins[id] {
+		return fmt.Errorf("pins of %s: %w", Short(id), errdefs.ErrNotFound)
+	}
+	return nil
+}
+
+func (s spaces) Remove(id string) error {
+	return s.w.do(context.Background(), s.l, "pins-remove", id, func() error { delete(s.w.pins, id); return nil })
+}
+
+func (s spaces) IDs() (ids []string, err error) {
+	err = s.w.read(context.Background(), s.l, "pins-list", "", func() error {
+		ids = slices.Sorted(maps.Keys(s.w.pins))
+		return nil
+	})
+	return ids, err
+}
+
+// Pinned reports whether the namespaces of a pod are pinned.
+func (w *World) Pinned(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pins[id]
+}
+
+// LosePins takes the pinned namespaces of all pods away, as a reboot does.
+func (w *World) LosePins() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note("*** the pins are lost", "")
+	clear(w.pins)
 }
 
 // files stands for package podfiles: it keeps the IDs that have files.

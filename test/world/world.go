@@ -41,6 +41,7 @@ type World struct {
 	ctrd  containerdState
 	disk  diskState
 	netns map[string]network.UserIDs // by path, with the user namespace that owns it
+	pins  map[string]bool            // IPC and UTS namespaces of pods, by ID
 	files map[string]bool            // of pods, by ID
 	stdio map[string]bool            // of containers, by directory
 	cni   map[string]bool
@@ -90,6 +91,7 @@ func Free() *World {
 		inits:  map[string]*Process{},
 		pid:    1000,
 		netns:  map[string]network.UserIDs{},
+		pins:   map[string]bool{},
 		files:  map[string]bool{},
 		stdio:  map[string]bool{},
 		cni:    map[string]bool{},
@@ -146,6 +148,7 @@ func (w *World) Left() []string {
 		}
 	}
 	left = named(left, "network namespace", w.netns)
+	left = named(left, "pins", w.pins)
 	left = named(left, "files", w.files)
 	left = named(left, "stdio", w.stdio)
 	left = named(left, "CNI result", w.cni)

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -25,8 +26,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A shim with a sandbox API, which runc's lacks: the sandbox is a pause process in the pod's
-// network namespace, and a child of the shim's. The containers are runc's, in the same shim.
+// A shim with a sandbox API, which containerd's for runc lacks: the sandbox is a pause process in the
+// pod's network namespace, and a child of the shim's. The containers are runc's, in the same shim.
 func init() {
 	registry.Register(&plugin.Registration{
 		Type: plugins.TTRPCPlugin, ID: "sandbox", Requires: []plugin.Type{plugins.InternalPlugin},
@@ -51,6 +52,7 @@ type sandboxes struct {
 	mu       sync.Mutex
 	id       string
 	netns    string
+	pinned   bool // nobody has said what the pod is: the shim itself is the sandbox, as of tools/shim
 	pid      int
 	began    time.Time
 	status   int
@@ -67,7 +69,7 @@ func (s *sandboxes) CreateSandbox(_ context.Context, r *sandboxapi.CreateSandbox
 	return &sandboxapi.CreateSandboxResponse{}, step("CreateSandbox", r.GetSandboxID(), func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.id, s.netns = r.GetSandboxID(), r.GetNetnsPath()
+		s.id, s.netns, s.pinned = r.GetSandboxID(), r.GetNetnsPath(), r.GetOptions() == nil
 		sandboxed.Store(true)
 		return nil
 	})
@@ -83,6 +85,10 @@ func (s *sandboxes) StartSandbox(_ context.Context, r *sandboxapi.StartSandboxRe
 func (s *sandboxes) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.pinned {
+		s.pid, s.began = os.Getpid(), time.Now()
+		return nil
+	}
 	args := []string{filepath.Join(base(), "libexec", "pause")}
 	if s.netns != "" {
 		args = append([]string{"nsenter", "--net=" + s.netns, "--"}, args...) // it executes: the pid stays
@@ -114,9 +120,9 @@ func (s *sandboxes) StopSandbox(_ context.Context, r *sandboxapi.StopSandboxRequ
 // kill ends the process, if there is one, and waits for it.
 func (s *sandboxes) kill() {
 	s.mu.Lock()
-	pid := s.pid
+	pid, pinned := s.pid, s.pinned
 	s.mu.Unlock()
-	if pid != 0 {
+	if pid != 0 && !pinned {
 		_ = unix.Kill(pid, unix.SIGKILL)
 		<-s.ended
 	}

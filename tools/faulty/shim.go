@@ -5,10 +5,12 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"path/filepath"
 	"strings"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task"
 	"github.com/containerd/containerd/v2/core/events"
@@ -112,6 +114,15 @@ func (interceptor) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 type faultyManager struct{ shim.Shim }
 
 func newManager() shim.Shim { return faultyManager{manager.NewShimManager("io.containerd.runc.v2")} }
+
+// Info says what tools/shim says.
+func (m faultyManager) Info(ctx context.Context, options io.Reader) (*types.RuntimeInfo, error) {
+	info, err := m.Shim.Info(ctx, options)
+	if err == nil {
+		info.Annotations = map[string]string{"io.berth.shim.sandbox": "true"}
+	}
+	return info, err
+}
 
 // Start starts the shim's process.
 func (m faultyManager) Start(ctx context.Context, params *bootapi.BootstrapParams) (result *bootapi.BootstrapResult, err error) {

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"berth/internal/pod"
+)
+
+const (
+	// shimController is the sandbox controller of containerd's that starts and ends shims with a
+	// sandbox API.
+	shimController = "shim"
+	// shimCapability is the annotation by which berth's own shim (tools/shim) says that it can be a
+	// sandbox without a process.
+	shimCapability = "io.berth.shim.sandbox"
+	// forgetTimeout is how long containerd may take to clean up after a shim that has died.
+	forgetTimeout = 5 * time.Second
+	// forgetInterval is the time between two tries meanwhile.
+	forgetInterval = 10 * time.Millisecond
+)
+
+// StartShim starts the shim of a pod that has no process of its own. It serves the pod's containers
+// until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that there is one that
+// answers. What is left of one that has died is waited for, or removed.
+func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
+	if c.setAside(r.ID) {
+		return fmt.Errorf("start shim of pod %s: the pod has one, which has not answered since containerd started: %w", r.ID, errdefs.ErrUnavailable)
+	}
+	s := sandboxer{c, shimController}
+	o, err := s.object(r)
+	if err != nil {
+		return err
+	}
+	key := r.Handler.Type + " " + r.Handler.Root
+	if program := c.podShims.get(key); program != "" {
+		o.Runtime.Name = program
+	}
+	err = native(s.controller().Create(ns(ctx), o))
+	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && s.lost(ctx, r.ID, err); {
+		err = native(s.controller().Create(ns(ctx), o))
+	}
+	if err != nil {
+		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
+	}
+	if old, ok := c.shims.take(r.ID); ok {
+		_ = unix.Close(old.fd)
+	}
+	i, err := s.controller().Start(ns(ctx), r.ID)
+	if err != nil {
+		return fmt.Errorf("start shim of pod %s: %w", r.ID, native(err))
+	}
+	c.shims.add(r.ID, int(i.Pid))
+	if c.podShims.get(key) == "" && c.cleanupDir != "" {
+		if program := c.cleanupFor(ctx, r.ID, r.Handler.Root); program != "" {
+			c.podShims.put(key, program)
+		}
+	}
+	return nil
+}
+
+// lost reports whether the shim of a pod cannot be started because of one that has died, and that
+// it is worth another try: containerd needs a moment to forget the old one, and may have left its
+// bundle.
+func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
+	inTheWay := errdefs.IsAlreadyExists(why)
+	if !inTheWay && !strings.Contains(why.Error(), sandboxDir+id+": file exists") {
+		return false
+	}
+	st, err := s.Status(ctx, id)
+	switch {
+	case err == nil && st.Running:
+		return false
+	case !inTheWay && errdefs.IsNotFound(err):
+		if err := s.c.endOrphans(ns(ctx), id); err != nil {
+			s.c.log.Warn("what is left of a shim cannot be removed", "id", id, "err", err)
+			return false
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(forgetInterval):
+		return true
+	}
+}
+
+// EndShim ends the shim of a pod whose tasks are deleted. As for a task that is deleted, what
+// containerd does not know is looked for on the node before "not found" is believed.
+func (c *Containerd) EndShim(ctx context.Context, id string) error {
+	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, sandboxer{c, shimController}.controller().Shutdown(ctx, id)
+	})
+	if err = native(err); err == nil {
+		return nil
+	}
+	if !errdefs.IsNotFound(err) {
+		return fmt.Errorf("end shim of pod %s: %w", id, err)
+	}
+	if oerr := c.endOrphans(ns(ctx), id); oerr != nil {
+		return fmt.Errorf("end shim of pod %s: %w", id, oerr) // and not "not found", which counts as success
+	}
+	return fmt.Errorf("end shim of pod %s: %w", id, err)
+}
+
+// SandboxShim reports whether the shim of a handler can serve a pod that has no process. A
+// containerd, or a shim, that does not know the question cannot.
+func (c *Containerd) SandboxShim(ctx context.Context, h pod.Handler) (bool, error) {
+	o, err := options(h)
+	if err != nil {
+		return false, err
+	}
+	req := &types.RuntimeRequest{RuntimePath: h.Type}
+	if o != nil {
+		req.Options = typeurl.MarshalProto(o)
+	}
+	resp, err := c.client.IntrospectionService().PluginInfo(ns(ctx), "io.containerd.runtime.v2", "task", req)
+	switch err = native(err); {
+	case errdefs.IsNotImplemented(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask for the shim of handler %s: %w", h.Name, err)
+	}
+	info, err := runtimeInfo(resp)
+	if err != nil {
+		return false, fmt.Errorf("ask for the shim of handler %s: %w", h.Name, err)
+	}
+	return info.GetAnnotations()[shimCapability] != "", nil
+}
+
+func runtimeInfo(resp *introspectionapi.PluginInfoResponse) (*types.RuntimeInfo, error) {
+	info := &types.RuntimeInfo{}
+	if resp.GetExtra() == nil {
+		return info, nil
+	}
+	return info, proto.Unmarshal(resp.GetExtra().GetValue(), info)
+}
+
+// podShims holds, by handler, the program that stands before the shims of pods: see [cleanupScript].
+// The first shim of a handler says where its program is.
+type podShims struct {
+	mu sync.Mutex
+	of map[string]string
+}
+
+func (p *podShims) get(handler string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of[handler]
+}
+
+func (p *podShims) put(handler, program string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == nil {
+		p.of = map[string]string{}
+	}
+	p.of[handler] = program
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/embed/embedtest"
+	"berth/internal/pod"
+)
+
+// The shim of a pod without a process is there until it is ended, and can be made again after it was
+// killed. Nothing is left of it in the end.
+func TestAShimOfAPodWithoutAProcess(t *testing.T) {
+	cfg := embedtest.Config(t)
+	server := embedtest.Start(t, cfg)
+	c := New(server.Client(), Config{
+		Owner:      "owner",
+		CleanupDir: filepath.Join(cfg.State, "cleanup"),
+		Logger:     slog.New(slog.DiscardHandler),
+	})
+	defer c.stop()
+	h := pod.Handler{
+		Name:    "runc",
+		Type:    "io.containerd.runc.v2",
+		Binary:  filepath.Join(cfg.Libexec, "runc"),
+		Root:    filepath.Join(cfg.State, "runc"),
+		Options: pod.OptionsRunc,
+	}
+	if ours, err := c.SandboxShim(t.Context(), h); err != nil || !ours {
+		t.Fatalf("the shim can serve a pod without a process: %v, %v", ours, err)
+	}
+	request := pod.SandboxRequest{
+		ID:        thisID,
+		Handler:   h,
+		CreatedAt: time.Now(),
+		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
+	}
+	for range 3 { // from the second on, the program that speeds clean-ups up is known
+		try(t, c.CreateSandbox(t.Context(), thisID, h))
+		try(t, c.StartShim(t.Context(), request))
+		if err := c.StartShim(t.Context(), request); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("a second shim: %v", err)
+		}
+		c.shims.mu.Lock()
+		first := c.shims.of[thisID]
+		c.shims.mu.Unlock()
+		if first.pid == 0 || c.shims.hasEnded(thisID) {
+			t.Fatal("the shim is not known")
+		}
+		try(t, unix.PidfdSendSignal(first.fd, unix.SIGKILL, nil, 0))
+		if !ended(t.Context(), first.fd, time.Minute) {
+			t.Fatal("the shim does not end")
+		}
+		if _, err := c.CreateTask(t.Context(), pod.TaskRequest{ID: otherID, Pod: thisID}); !errdefs.IsNotFound(err) {
+			t.Errorf("a task of a pod whose shim has ended: %v", err)
+		}
+		try(t, c.StartShim(t.Context(), request)) // containerd is about to notice
+		try(t, c.EndShim(t.Context(), thisID))
+		if err := c.EndShim(t.Context(), thisID); !errdefs.IsNotFound(err) {
+			t.Errorf("ended again: %v", err)
+		}
+		try(t, c.DeleteSandbox(t.Context(), thisID))
+	}
+	left, err := os.ReadDir(filepath.Join(cfg.State, "io.containerd.sandbox.controller.v1.shim", Namespace))
+	if err != nil || len(left) > 0 {
+		t.Errorf("bundles are left: %v %v", left, err)
+	}
+}

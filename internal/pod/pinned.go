@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/pins"
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// pinner is the sandboxer of one sandbox without a process: its namespaces are pinned as files, and
+// its shim waits for containers. The sandbox is there from when the pins are made until somebody
+// stops it, or the pins are lost, which a reboot does. It outlives its shim: the next container
+// starts another one.
+type pinner struct {
+	runtime Runtime
+	pins    Pins
+
+	stopped chan struct{} // closed by the first Stop
+	stop    sync.Once
+	at      time.Time // of the first Stop; read once stopped is closed
+}
+
+func newPinner(r Runtime, p Pins) *pinner {
+	return &pinner{runtime: r, pins: p, stopped: make(chan struct{})}
+}
+
+// Create makes the namespaces that the specification of the sandbox has, with the hostname and the
+// sysctls, and starts the shim, so that the first container need not wait for it.
+func (p *pinner) Create(ctx context.Context, r SandboxRequest) (Instance, error) {
+	if err := p.pins.Make(pinsOf(r)); err != nil {
+		return Instance{}, err
+	}
+	return Instance{}, p.runtime.StartShim(ctx, r)
+}
+
+func pinsOf(r SandboxRequest) pins.Request {
+	req := pins.Request{
+		ID:       r.ID,
+		Hostname: r.Spec.Hostname,
+		NetNS:    r.NetNS,
+		Sysctls:  r.Spec.Linux.Sysctl,
+	}
+	for _, ns := range r.Spec.Linux.Namespaces {
+		switch ns.Type {
+		case specs.IPCNamespace:
+			req.IPC = true
+		case specs.UTSNamespace:
+			req.UTS = true
+		}
+	}
+	return req
+}
+
+// Start does nothing: there is nothing to run.
+func (p *pinner) Start(context.Context, string) (Instance, error) { return Instance{}, nil }
+
+// Stop ends the sandbox at once. ErrNotFound: its pins are lost, and it has ended.
+func (p *pinner) Stop(_ context.Context, id string, _ time.Duration) error {
+	if err := p.pins.Check(id); err != nil {
+		return err
+	}
+	p.stop.Do(func() {
+		p.at = time.Now()
+		close(p.stopped)
+	})
+	return nil
+}
+
+// Wait returns when the sandbox was stopped. It does not see that pins are lost later.
+func (p *pinner) Wait(ctx context.Context, id string) (TaskState, error) {
+	if err := p.pins.Check(id); err != nil {
+		return TaskState{}, err
+	}
+	select {
+	case <-p.stopped:
+		return TaskState{Stopped: true, ExitedAt: p.at}, nil
+	case <-ctx.Done():
+		return TaskState{}, ctx.Err()
+	}
+}
+
+// Status says that the sandbox runs as long as its pins are there.
+func (p *pinner) Status(ctx context.Context, id string) (TaskState, error) {
+	select {
+	case <-p.stopped:
+		return p.Wait(ctx, id)
+	default:
+		return TaskState{Running: true}, p.pins.Check(id)
+	}
+}
+
+// Shutdown ends the shim. The pins are released by themselves.
+func (p *pinner) Shutdown(ctx context.Context, id string) error { return p.runtime.EndShim(ctx, id) }
+
+// isPinned reports whether u is a sandbox without a process.
+func (u *unit) isPinned() bool { return u.isSandbox() && u.sandbox.Pinned }
+
+// pinsOf returns where the containers of the sandbox u find its namespaces; nil: its process has
+// them.
+func (s *specBuilder) pinsOf(u *unit) *spec.Pins {
+	if !u.isPinned() {
+		return nil
+	}
+	return &spec.Pins{IPC: s.pins.IPC(u.id), UTS: s.pins.UTS(u.id)}
+}
+
+// serves reports whether a container of the sandbox u may have a task, which the shim of u serves.
+func (u *unit) serves() bool {
+	for _, ct := range u.containers() {
+		st := ct.now()
+		switch {
+		case !st.Holds.Has(state.HoldTask):
+		case st.Phase.Ended(), st.Phase == state.Running:
+			return true
+		case st.Phase == state.Created && (ct.starting.Load() || ct.stdio() != nil): // a start was begun
+			return true
+		}
+	}
+	return false
+}
+
+// shimServed has the shim of the sandbox u released if u has ended: one of its tasks is gone, which
+// may have been the last.
+func (t *teardown) shimServed(u *unit) {
+	if st := u.now(); u.isPinned() && st.Phase.Ended() && st.Holds.Has(state.HoldTask) {
+		t.lanes.release(u)
+	}
+}
+
+// reviveShim starts the shim of the sandbox p again, which has died.
+func (m *taskMaker) reviveShim(ctx context.Context, p *unit) error {
+	// Whoever releases the shim holds it, too: nothing is started that nobody would end.
+	if err := p.task.lock(ctx); err != nil {
+		return fmt.Errorf("start the shim of sandbox %s again: %w", p.id, err)
+	}
+	defer p.task.unlock()
+	if err := p.mustBeReady(); err != nil {
+		return err
+	}
+	err := m.runtime.StartShim(ctx, SandboxRequest{
+		ID:        p.id,
+		Handler:   p.handler,
+		Config:    p.sandbox.Config,
+		CreatedAt: p.sandbox.CreatedAt,
+		NetNS:     p.sandbox.NetNS,
+		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}}, // the shim reads annotations, and needs none
+	})
+	if errdefs.IsAlreadyExists(err) {
+		return nil // another container was faster, or it was not the shim that was missing
+	}
+	if err == nil {
+		m.obs.Event(p.id, "its shim had died, and was started again", nil)
+	}
+	return err
+}

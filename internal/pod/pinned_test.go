@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+	"berth/internal/state"
+	"berth/test/world"
+)
+
+func (b *bubble) ready(pod string) bool {
+	b.t.Helper()
+	st, err := b.PodSandboxStatus(b.t.Context(), pod, false)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
+}
+
+// joined is the path of a namespace in the specification of a container; "" for none.
+func (b *bubble) joined(id string, kind specs.LinuxNamespaceType) string {
+	for _, ns := range b.Spec(id).Linux.Namespaces {
+		if ns.Type == kind {
+			return ns.Path
+		}
+	}
+	return ""
+}
+
+// PROPERTIES 31: a pod whose containers share no PID namespace has no process. Its containers join
+// the namespaces by their paths, and its shim ends after the last of their tasks.
+func TestASandboxWithoutAProcessIsReadyUntilItIsStopped(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		c := b.run(p, "c")
+		if b.Process(p) != nil || b.Calls("create-task", p) != 0 || !b.ready(p) {
+			t.Errorf("it has the process %+v, ready %v", b.Process(p), b.ready(p))
+		}
+		if got := b.joined(c, specs.IPCNamespace); got != b.ports.Pins.IPC(p) {
+			t.Errorf("IPC %q", got)
+		}
+		if got := b.joined(c, specs.UTSNamespace); got != b.ports.Pins.UTS(p) {
+			t.Errorf("UTS %q", got)
+		}
+		b.exit(c, 3)
+		time.Sleep(time.Minute)
+		b.expect(c, exited, 3, "Error")
+		if !b.ready(p) || b.Calls("end-shim", "") != 0 {
+			t.Errorf("after the end of its last container: ready %v, shim ended %d times", b.ready(p), b.Calls("end-shim", ""))
+		}
+		last := b.run(p, "last")
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if b.ready(p) {
+			t.Error("it is READY after its stop")
+		}
+		time.Sleep(time.Minute)
+		did := b.Did()
+		if end, task := slices.Index(did, "end-shim "+p), slices.Index(did, "delete-task "+last); end < task || task < 0 {
+			t.Errorf("the shim ended before the last task was deleted: %q", did)
+		}
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		b.expectLeft(nil)
+	})
+}
+
+// A container that was never started has no task that would keep the shim.
+func TestTheShimOfAStoppedPodDoesNotWaitForAContainerThatWasNeverStarted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		b.create(p, ctr("c"))
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if b.Calls("end-shim", p) != 1 || b.Unit(p).Now().Holds.Has(state.HoldPins) {
+			t.Errorf("the pod holds %s", b.Unit(p).Now().Holds)
+		}
+	})
+}
+
+// PROPERTIES 31: a shim that dies takes no sandbox with it, and the next container starts another
+// one, however many begin at the same time.
+func TestASandboxWithoutAProcessOutlivesItsShim(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		b.run(p, "before")
+		b.KillShim(p)
+		time.Sleep(time.Minute)
+		if !b.ready(p) {
+			t.Fatal("it is NOTREADY")
+		}
+		var wg sync.WaitGroup
+		for _, name := range []string{"c1", "c2", "c3"} {
+			id := b.create(p, ctr(name))
+			wg.Go(func() {
+				if err := b.StartContainer(t.Context(), id); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+		wg.Wait()
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		b.expectLeft(nil)
+	})
+}
+
+// A stop needs no containerd, not even right after berth has come back.
+func TestASandboxWithoutAProcessIsStoppedWithoutContainerd(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		loaded := b.kill()
+		b.StopContainerd()
+		next := start(t, b.World, loaded)
+		if !next.ready(p) {
+			t.Error("it is NOTREADY after a kill of berth")
+		}
+		if err := next.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if next.ready(p) {
+			t.Error("it is READY after its stop")
+		}
+		b.StartContainerd()
+		if err := next.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		next.expectLeft(nil)
+	})
+}
+
+// PROPERTIES 31: a reboot takes the namespaces away, and the kubelet has to make another sandbox.
+func TestASandboxWhosePinsAreLostIsNotReady(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		loaded := b.kill()
+		b.LosePins()
+		b.KillShim(p)
+		next := start(t, b.World, loaded) // it has not compared anything with containerd
+		synctest.Wait()
+		if next.ready(p) {
+			t.Error("it is READY")
+		}
+		if err := next.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		next.expectLeft(nil)
+	})
+	inBubble(t, func(t *testing.T, b *bubble) { // somebody has unmounted them: a relist finds out
+		p := b.pod("p1", world.Pinned)
+		b.LosePins()
+		if err := b.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if b.ready(p) {
+			t.Error("it is READY")
+		}
+	})
+}
+
+// PROPERTIES 4: whatever step of a sandbox without a process a kill cuts off, nothing is left of it.
+func TestNothingIsLeftOfASandboxWithoutAProcessThatAKillCutOff(t *testing.T) {
+	for _, step := range []string{"netns", "cni-add", "files", "create-sandbox", "pins", "start-shim"} {
+		for _, recorded := range []bool{true, false} { // false: a backup was restored
+			inBubble(t, func(t *testing.T, b *bubble) {
+				again := cutOff(t, b, step, recorded, func(ctx context.Context) {
+					_, _ = b.RunPodSandbox(ctx, config("p1"), world.Pinned)
+				})
+				if len(again.ListPodSandbox(&runtimeapi.PodSandboxFilter{})) != 0 {
+					t.Errorf("%s: the sandbox is there", step)
+				}
+				if left := b.Left(); len(left) != 0 {
+					t.Errorf("%s, recorded %v: left %q", step, recorded, left)
+				}
+			})
+		}
+	}
+}
+
+// What cannot be made is an error of the creation, and leaves nothing.
+func TestASandboxWithoutAProcessThatCannotBeMadeLeavesNothing(t *testing.T) {
+	for _, step := range []string{"pins", "start-shim"} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			b.Fail(step, "", 1)
+			if _, err := b.RunPodSandbox(t.Context(), config("p1"), world.Pinned); err == nil {
+				t.Errorf("%s: no error", step)
+			}
+			b.expectLeft(nil)
+			b.pod("p1", world.Pinned) // the name is free
+		})
+	}
+}
+
+// A pod that needs a process has one, whatever its handler can do without.
+func TestAPodThatNeedsAProcessHasOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		shared := config("shared")
+		shared.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		id, err := b.RunPodSandbox(t.Context(), shared, world.Pinned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Process(id) == nil {
+			t.Error("a pod that shares its PID namespace has no process")
+		}
+		host := config("host")
+		host.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
+		if id, err = b.RunPodSandbox(t.Context(), host, world.Pinned); err != nil {
+			t.Fatal(err)
+		}
+		if b.Process(id) != nil {
+			t.Error("a pod in the host's PID namespace has a process")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := world.Free()
+		b := start(t, w, state.Loaded{}, func(p *pod.Ports) {
+			p.UserNamespaces = func(context.Context, string) error { return nil }
+		})
+		mine := config("mine")
+		ids := []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
+		mine.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+		id, err := b.RunPodSandbox(t.Context(), mine, world.Pinned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Process(id) == nil {
+			t.Error("a pod in a user namespace of its own has no process")
+		}
+	})
+}
