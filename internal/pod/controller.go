@@ -17,27 +17,20 @@ import (
 // by itself is the work of the types that it puts together. Its methods may be called from any
 // goroutine once Restore has returned; Run must be running.
 type Controller struct {
-	cfg     Config
-	runtime Runtime
-	network Network
-	files   Files
-	store   Store
-	feed    Feed
-	hooks   Hooks // nil for none
-	obs     Observer
+	cfg  Config
+	feed Feed
+	obs  Observer
 
-	make      units
 	units     *registry
 	names     *inflight
 	ops       *operations
 	lanes     *lanes
-	processes *processes
 	output    *output
 	pauses    *pauses
 	userns    *userNamespaces
 	statuses  *statuses
 	describer *describer
-	publisher *publisher
+	sandboxes *sandboxMaker
 	creator   *creator
 	starter   *starter
 	updater   *updater
@@ -61,22 +54,17 @@ func New(cfg Config, p Ports) *Controller {
 		p.Observer = noObserver{}
 	}
 	c := &Controller{
-		cfg:     cfg,
-		runtime: p.Runtime,
-		network: p.Network,
-		files:   p.Files,
-		store:   p.Store,
-		feed:    p.Feed,
-		hooks:   p.Hooks,
-		obs:     p.Observer,
+		cfg:  cfg,
+		feed: p.Feed,
+		obs:  p.Observer,
 	}
 	pacer := newPacer()
-	c.make = units{p.Runtime, p.Pins, p.Store}
+	newUnits := units{p.Runtime, p.Pins, p.Store}
 	c.units = newRegistry()
 	c.ops = newOperations(cfg.CreateTimeout)
 	c.names = newInflight(c.ops, cfg.NewID)
 	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
-	c.processes = &processes{p.Kernel, p.Cgroups, p.Observer}
+	processes := &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	c.userns = &userNamespaces{p.Network, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files}
@@ -98,7 +86,7 @@ func New(cfg Config, p Ports) *Controller {
 	}
 	c.statuses = &statuses{p.Images}
 	c.describer = &describer{p.Runtime}
-	c.publisher = &publisher{p.Feed, c.statuses, c.units}
+	publisher := &publisher{p.Feed, c.statuses, c.units}
 	c.updater = &updater{
 		host:    cfg.Host,
 		runtime: p.Runtime,
@@ -110,7 +98,7 @@ func New(cfg Config, p Ports) *Controller {
 	}
 	c.witnesses = &witnesses{
 		units:     c.units,
-		processes: c.processes,
+		processes: processes,
 		lanes:     c.lanes,
 		pacer:     pacer,
 		ops:       c.ops,
@@ -124,11 +112,11 @@ func New(cfg Config, p Ports) *Controller {
 	}
 	c.settler = &settler{
 		cfg:       cfg,
-		processes: c.processes,
+		processes: processes,
 		lanes:     c.lanes,
 		pacer:     pacer,
 		ops:       c.ops,
-		publisher: c.publisher,
+		publisher: publisher,
 		endings:   c.endings,
 		obs:       p.Observer,
 	}
@@ -139,7 +127,7 @@ func New(cfg Config, p Ports) *Controller {
 		files:       p.Files,
 		pins:        p.Pins,
 		volumes:     volumes,
-		processes:   c.processes,
+		processes:   processes,
 		output:      c.output,
 		settler:     c.settler,
 		units:       c.units,
@@ -147,7 +135,7 @@ func New(cfg Config, p Ports) *Controller {
 		lanes:       c.lanes,
 		pacer:       pacer,
 		labels:      p.Labels,
-		publisher:   c.publisher,
+		publisher:   publisher,
 		obs:         p.Observer,
 	}
 	taskMaker := &taskMaker{
@@ -156,18 +144,36 @@ func New(cfg Config, p Ports) *Controller {
 		teardown: c.teardown,
 		obs:      p.Observer,
 	}
+	c.sandboxes = &sandboxMaker{
+		host:       cfg.Host,
+		resolvConf: cfg.ResolvConf,
+		runtime:    p.Runtime,
+		network:    p.Network,
+		files:      p.Files,
+		store:      p.Store,
+		hooks:      p.Hooks,
+		make:       newUnits,
+		units:      c.units,
+		processes:  processes,
+		pauses:     c.pauses,
+		userns:     c.userns,
+		witnesses:  c.witnesses,
+		teardown:   c.teardown,
+		publisher:  publisher,
+		obs:        p.Observer,
+	}
 	c.creator = &creator{
 		runtime:   p.Runtime,
 		images:    p.Images,
 		store:     p.Store,
 		devices:   p.Devices,
 		hooks:     p.Hooks,
-		make:      c.make,
+		make:      newUnits,
 		units:     c.units,
 		specs:     specs,
 		volumes:   volumes,
 		teardown:  c.teardown,
-		publisher: c.publisher,
+		publisher: publisher,
 		obs:       p.Observer,
 	}
 	c.starter = &starter{
@@ -175,11 +181,11 @@ func New(cfg Config, p Ports) *Controller {
 		hooks:     p.Hooks,
 		ops:       c.ops,
 		lanes:     c.lanes,
-		processes: c.processes,
+		processes: processes,
 		witnesses: c.witnesses,
 		updater:   c.updater,
 		taskMaker: taskMaker,
-		publisher: c.publisher,
+		publisher: publisher,
 		obs:       p.Observer,
 	}
 	c.damaged = &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
@@ -199,7 +205,7 @@ func New(cfg Config, p Ports) *Controller {
 	c.stopper = &stopper{
 		grace:       cfg.StartGrace,
 		networkWait: cfg.NetworkWait,
-		processes:   c.processes,
+		processes:   processes,
 		witnesses:   c.witnesses,
 		lanes:       c.lanes,
 		orphans:     c.orphans,
@@ -208,15 +214,15 @@ func New(cfg Config, p Ports) *Controller {
 	c.remover = &remover{c.stopper, c.orphans, c.lanes}
 	c.recovery = &recovery{
 		cfg:       cfg,
-		make:      c.make,
+		make:      newUnits,
 		runtime:   p.Runtime,
 		units:     c.units,
 		names:     c.names,
-		processes: c.processes,
+		processes: processes,
 		witnesses: c.witnesses,
 		output:    c.output,
 		lanes:     c.lanes,
-		publisher: c.publisher,
+		publisher: publisher,
 		orphans:   c.orphans,
 		damaged:   c.damaged,
 		labels:    p.Labels,
@@ -226,7 +232,7 @@ func New(cfg Config, p Ports) *Controller {
 	c.auditor = &auditor{
 		cfg:       cfg,
 		units:     c.units,
-		processes: c.processes,
+		processes: processes,
 		witnesses: c.witnesses,
 		stopper:   c.stopper,
 		recovery:  c.recovery,

@@ -43,13 +43,33 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 			Image:          img,
 			Pinned:         c.pauses.needless(ctx, config, h),
 		}
-		return c.runSandbox(ctx, c.planSandbox(sb, h))
+		return c.sandboxes.run(ctx, c.sandboxes.plan(sb, h))
 	})
 }
 
-// planSandbox makes the unit of a sandbox that is about to be made, with all that it may come to
+// sandboxMaker makes sandboxes, up to READY.
+type sandboxMaker struct {
+	host       spec.Host
+	resolvConf string // the path of the host's
+	runtime    Runtime
+	network    Network
+	files      Files
+	store      Store
+	hooks      Hooks // nil for none
+	make       units
+	units      *registry
+	processes  *processes
+	pauses     *pauses
+	userns     *userNamespaces
+	witnesses  *witnesses
+	teardown   *teardown
+	publisher  *publisher
+	obs        Observer
+}
+
+// plan makes the unit of a sandbox that is about to be made, with all that it may come to
 // hold.
-func (c *Controller) planSandbox(sb state.Sandbox, h Handler) *unit {
+func (m *sandboxMaker) plan(sb state.Sandbox, h Handler) *unit {
 	now := time.Now()
 	sb.Handler, sb.Sandboxer, sb.CreatedAt = h.Name, h.Sandboxer, now
 	holds := state.HoldTask | state.HoldSandbox | state.HoldFiles
@@ -59,41 +79,42 @@ func (c *Controller) planSandbox(sb state.Sandbox, h Handler) *unit {
 		holds |= state.HoldContainer
 	}
 	if sb.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		sb.NetNS = c.network.PathFor(sb.ID)
+		sb.NetNS = m.network.PathFor(sb.ID)
 		holds |= state.HoldNetNS | state.HoldNetwork
 	}
 	if sb.Image != nil {
 		holds |= state.HoldViews
 	}
-	u := c.make.sandbox(sb, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, h)
+	u := m.make.sandbox(sb, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, h)
 	u.setCompared()
 	return u
 }
 
-func (c *Controller) runSandbox(ctx context.Context, u *unit) error {
+// run makes a sandbox and returns once it is READY. What it made is undone if it fails.
+func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 	began := time.Now()
 	// Intent first: from here on a crash finds what may exist.
-	if err := c.store.Commit(state.NewSandbox(*u.sandbox, *u.now())); err != nil {
+	if err := m.store.Commit(state.NewSandbox(*u.sandbox, *u.now())); err != nil {
 		return fmt.Errorf("run sandbox %s: %w", u.id, err)
 	}
 	_ = u.task.tryLock() // nobody else knows u yet
-	c.units.add(u)
-	err := guard(func() error { return c.makeSandbox(ctx, u) })
+	m.units.add(u)
+	err := guard(func() error { return m.makeAll(ctx, u) })
 	u.task.unlock()
 	if err != nil {
-		c.obs.Event(u.id, "sandbox could not be made", err)
-		return errors.Join(fmt.Errorf("run sandbox %s: %w", u.id, err), c.teardown.undo(ctx, u, err))
+		m.obs.Event(u.id, "sandbox could not be made", err)
+		return errors.Join(fmt.Errorf("run sandbox %s: %w", u.id, err), m.teardown.undo(ctx, u, err))
 	}
-	c.obs.Event(u.id, "sandbox READY", nil, "name", u.sandbox.Config.GetMetadata().GetName(), "took", time.Since(began).String())
-	c.publisher.started(u)
+	m.obs.Event(u.id, "sandbox READY", nil, "name", u.sandbox.Config.GetMetadata().GetName(), "took", time.Since(began).String())
+	m.publisher.started(u)
 	return nil
 }
 
-// makeSandbox makes everything outside and ends with the sandbox READY, or with its exit settled if
+// makeAll makes everything outside and ends with the sandbox READY, or with its exit settled if
 // it ended meanwhile. The network's plug-ins and the pause process are made side by side.
-func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
+func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 	if u.sandbox.NetNS != "" {
-		if err := c.userns.createNetNS(ctx, u); err != nil {
+		if err := m.userns.createNetNS(ctx, u); err != nil {
 			return err
 		}
 	}
@@ -102,14 +123,14 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	if u.sandbox.NetNS != "" {
 		g.Go(func() error {
 			return guard(func() (err error) {
-				connected, err = c.network.Setup(gctx, netPod(u.sandbox))
+				connected, err = m.network.Setup(gctx, netPod(u.sandbox))
 				return err
 			})
 		})
 	}
 	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind
 	// what no record names.
-	g.Go(func() error { return guard(func() error { return c.makeSandboxProcess(ctx, u) }) })
+	g.Go(func() error { return guard(func() error { return m.makeProcess(ctx, u) }) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -117,10 +138,10 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
-	if err := c.recordPID(u, started.Pid); err != nil {
+	if err := m.recordPID(u, started.Pid); err != nil {
 		return err
 	}
-	c.witnesses.listen(u)
+	m.witnesses.listen(u)
 	made := func(st *state.Status) {
 		st.Network = nil
 		if u.sandbox.NetNS != "" {
@@ -131,7 +152,7 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		}
 		st.Endpoint, st.SELinuxLabel = started.Endpoint, u.label()
 	}
-	if c.hooks != nil {
+	if m.hooks != nil {
 		// It is not READY before the extensions agree, and they see its addresses.
 		if err := u.change(func(st *state.Status) bool {
 			made(st)
@@ -139,7 +160,7 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 		}); err != nil {
 			return err
 		}
-		if err := c.hooks.SandboxRun(ctx, targetOf(u)); err != nil {
+		if err := m.hooks.SandboxRun(ctx, targetOf(u)); err != nil {
 			return err
 		}
 	}
@@ -152,22 +173,22 @@ func (c *Controller) makeSandbox(ctx context.Context, u *unit) error {
 	})
 }
 
-// makeSandboxProcess makes the sandbox's files, its object in containerd and the sandbox itself,
+// makeProcess makes the sandbox's files, its object in containerd and the sandbox itself,
 // not yet started.
-func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
-	if err := c.makeSandboxFiles(u); err != nil {
+func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
+	if err := m.makeFiles(u); err != nil {
 		return err
 	}
-	owner, err := c.userns.ownerOf(u)
+	owner, err := m.userns.ownerOf(u)
 	if err != nil {
 		return err
 	}
 	defer owner.close()
-	pause, err := c.pauses.make(ctx, u)
+	pause, err := m.pauses.make(ctx, u)
 	if err != nil {
 		return err
 	}
-	oci, degraded, err := spec.ForSandbox(c.cfg.Host, spec.Sandbox{
+	oci, degraded, err := spec.ForSandbox(m.host, spec.Sandbox{
 		ID:                           u.id,
 		Config:                       u.sandbox.Config,
 		NetNS:                        u.sandbox.NetNS,
@@ -181,9 +202,9 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
-	noteDegraded(c.obs, u, degraded)
+	noteDegraded(m.obs, u, degraded)
 	u.setLabel(oci.Process.SelinuxLabel)
-	if err := c.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
+	if err := m.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}
 	made, err := u.sandboxer.Create(ctx, SandboxRequest{
@@ -198,25 +219,25 @@ func (c *Controller) makeSandboxProcess(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
-	return c.recordPID(u, made.Pid)
+	return m.recordPID(u, made.Pid)
 }
 
 // recordPID starts watching the sandbox process and persists its identity. It is a no-op until the
 // PID is known, and once it was recorded.
-func (c *Controller) recordPID(u *unit, pid uint32) error {
+func (m *sandboxMaker) recordPID(u *unit, pid uint32) error {
 	if pid == 0 || u.process().Pid != 0 {
 		return nil
 	}
-	p, err := c.processes.watch(u, pid)
+	p, err := m.processes.watch(u, pid)
 	if err != nil {
 		return err
 	}
-	return c.processes.record(u, p)
+	return m.processes.record(u, p)
 }
 
-// makeSandboxFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, hosts.
-func (c *Controller) makeSandboxFiles(u *unit) error {
-	resolv, err := os.ReadFile(c.cfg.ResolvConf)
+// makeFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, hosts.
+func (m *sandboxMaker) makeFiles(u *unit) error {
+	resolv, err := os.ReadFile(m.resolvConf)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("make files of sandbox: %w", err)
 	}
@@ -225,7 +246,7 @@ func (c *Controller) makeSandboxFiles(u *unit) error {
 		return err
 	}
 	ids, _ := spec.UserNamespace(u.sandbox.Config)
-	return c.files.MakeSandbox(podfiles.Sandbox{
+	return m.files.MakeSandbox(podfiles.Sandbox{
 		ID:         u.id,
 		UID:        int(ids.UID),
 		GID:        int(ids.GID),
