@@ -36,6 +36,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	rounds := f.Int("rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
 	only := f.String("only", "", "carry out only the steps whose title contains this, to work on them")
+	setting := f.String("set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; the results name it, use another -out")
 	scale := f.Bool("scale", false, "measure how both daemons bear many pods instead, into SCALE.md and scale.json; -only NAME: one of them")
 	pods := f.Int("pods", 500, "with -scale, pods with two containers each; a node with a tenth and with three tenths of them is measured as well")
 	plot := f.Bool("plot", false, "measure nothing; write table and plots again from results.json")
@@ -54,7 +55,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	}
 	r, err := readResults(filepath.Join(*dir, "results.json"))
 	if !*plot {
-		r, err = measure(ctx, *build, *rounds, *fast, *only, progress)
+		r, err = measure(ctx, *build, *rounds, *fast, *only, *setting, progress)
 	}
 	if err != nil {
 		return err
@@ -69,12 +70,12 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	return nil
 }
 
-func measure(ctx context.Context, build string, rounds int, fast bool, only string, progress io.Writer) (*results, error) {
+func measure(ctx context.Context, build string, rounds int, fast bool, only, setting string, progress io.Writer) (*results, error) {
 	s := full(rounds)
 	if fast {
 		s = quick()
 	}
-	b := &bench{build: build, sizes: s, only: only, progress: progress, results: newResults(s)}
+	b := &bench{build: build, sizes: s, only: only, setting: setting, progress: progress, results: newResults(s)}
 	return b.measured(ctx, b.run)
 }
 

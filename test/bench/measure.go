@@ -19,6 +19,7 @@ type bench struct {
 	registry string // address of the images' registry
 	sizes    sizes
 	only     string // part of the title of the steps that are carried out
+	setting  string // of berth's, as KEY=VALUE; "" for the defaults
 	progress io.Writer
 	results  *results
 }
@@ -77,6 +78,7 @@ func (b *bench) run(ctx context.Context) error {
 	defer stop()
 	b.registry = address
 	order := slices.Clone(kinds)
+	order[0] = b.set(order[0])
 	for i := range b.sizes.Rounds {
 		for _, k := range order {
 			if err := b.with(ctx, k, fmt.Sprintf("round %d of %d", i+1, b.sizes.Rounds), b.round()); err != nil {
@@ -99,6 +101,17 @@ func (b *bench) run(ctx context.Context) error {
 	return b.waterfall(ctx)
 }
 
+// set is berth with the setting that was asked for.
+func (b *bench) set(k kind) kind {
+	if b.setting == "" {
+		return k
+	}
+	return kind{k.name, func(n *node) ([]string, error) {
+		command, err := k.prepare(n)
+		return append(command, "--set", b.setting), err
+	}}
+}
+
 // with starts a daemon, carries out the steps and stops the daemon, also after an error.
 func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (err error) {
 	n, err := newNode(k, b.build, b.registry)
@@ -116,7 +129,7 @@ func (b *bench) with(ctx context.Context, k kind, title string, steps []step) (e
 	if _, err := n.start(ctx, nil); err != nil {
 		return err
 	}
-	if err := b.results.learn(ctx, n); err != nil {
+	if err := b.results.learn(ctx, n, b.setting); err != nil {
 		return err
 	}
 	if err := n.pull(ctx); err != nil {

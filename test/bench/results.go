@@ -51,12 +51,15 @@ func (r *results) add(metric, daemon string, value float64) {
 }
 
 // learn asks a daemon for its version.
-func (r *results) learn(ctx context.Context, n *node) error {
+func (r *results) learn(ctx context.Context, n *node, setting string) error {
 	v, err := n.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
 		return fmt.Errorf("ask %s for its version: %w", n.name, err)
 	}
 	r.Versions[n.name] = v.GetRuntimeVersion()
+	if setting != "" && n.name == kinds[0].name {
+		r.Versions[n.name] += ", with " + setting
+	}
 	return nil
 }
 
