@@ -210,9 +210,10 @@ func (s *Service) changes(ctx context.Context, t pod.Target, path string) error 
 	return errors.Join(s.cfg.Runtime.WriteChanges(ctx, t.Snapshotter, t.ID, f), f.Close())
 }
 
-// resume lets a container go on. The shim may not know that it is paused: when the call to pause it is
-// cut off, the OCI runtime is killed, which may have frozen the processes by then. A container that is
-// to be stopped goes on also if its shim does not answer, which may be at work on the checkpoint yet.
+// resume lets a container go on. The shim may not know that it is paused: when the call to pause it
+// is cut off, the OCI runtime is killed, which may have frozen the processes by then. A container
+// that is to be stopped goes on also if its shim does not answer, which may be at work on the
+// checkpoint yet.
 func (s *Service) resume(ctx context.Context, id string) error {
 	t, unknown := s.cfg.Pods.Target(id) // a record that cannot be read does not keep it paused
 	err := s.resumeTask(ctx, id, t.Stopping)

@@ -330,8 +330,8 @@ func TestACheckpointIsBounded(t *testing.T) {
 	})
 }
 
-// On cgroup v1 a process that is frozen does not end, whatever signal it gets: a stop waited until the
-// checkpoint had ended. PROPERTIES 1.
+// On cgroup v1 a process that is frozen does not end, whatever signal it gets: a stop waited until
+// the checkpoint had ended. PROPERTIES 1.
 func TestAStopEndsACheckpoint(t *testing.T) {
 	for _, shimHangs := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -383,7 +383,8 @@ func TestAStopEndsTheWaitForAResume(t *testing.T) {
 	})
 }
 
-// A call to pause the container that is cut off has frozen its processes, and the shim does not know.
+// A call to pause the container that is cut off has frozen its processes, and the shim does not
+// know.
 func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
 	n := newNode(t)
 	n.frozen["/cg/c1"] = true

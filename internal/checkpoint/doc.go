@@ -20,13 +20,14 @@
 // # Promises
 //
 //   - The container goes on. It is paused while its processes and its files are read, so that they
-//     belong together. Before it is paused, a directory with its ID says so; a berth that finds such a
-//     directory lets the container go on, and removes it ([Service.Run]).
-//   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It is a
-//     new file that root alone can read. A file, a directory or a symbolic link that has the name
-//     already is an error, and is left alone.
-//   - A checkpoint ends with its timeout, with its caller, with its container, and as soon as a stop or
-//     the removal of the container is asked for. One checkpoint of a container is made at a time.
+//     belong together. Before it is paused, a directory with its ID says so; a berth that finds
+//     such a directory lets the container go on, and removes it ([Service.Run]).
+//   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It
+//     is a new file that root alone can read. A file, a directory or a symbolic link that has the
+//     name already is an error, and is left alone.
+//   - A checkpoint ends with its timeout, with its caller, with its container, and as soon as a
+//     stop or the removal of the container is asked for. One checkpoint of a container is made at a
+//     time.
 //   - Without CRIU the error says so. Nothing is left then.
 //
 // # Never

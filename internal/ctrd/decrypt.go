@@ -27,8 +27,9 @@ const (
 )
 
 // decrypting gives the stream processors that decrypt layers what they need for an encrypted one:
-// its description, which has the encrypted key, and the private keys of this node. The processors are
-// those of package embed, or ctd-decoder where a containerd beside berth is configured with that.
+// its description, which has the encrypted key, and the private keys of this node. The processors
+// are those of package embed, or ctd-decoder where a containerd beside berth is configured with
+// that.
 func (i *Images) decrypting(ctx context.Context, desc ocispec.Descriptor, c *diff.ApplyConfig) error {
 	if !encryption.IsEncryptedDiff(ctx, desc.MediaType) {
 		return nil

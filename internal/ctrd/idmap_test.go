@@ -4,8 +4,8 @@ package ctrd
 
 import "testing"
 
-// User namespaces were advertised because the snapshotter could shift owners, on a kernel that cannot
-// on the file system of the layers: no container started. PROPERTIES 22.
+// User namespaces were advertised because the snapshotter could shift owners, on a kernel that
+// cannot on the file system of the layers: no container started. PROPERTIES 22.
 func TestOwnersAreMappedOnlyWhereTheFileSystemCan(t *testing.T) {
 	if ok, err := mapsOwnersOf("/proc"); ok || err != nil {
 		t.Errorf("/proc: %v, %v", ok, err)

@@ -33,8 +33,8 @@ const (
 )
 
 // StartShim starts the shim of a pod that has no process of its own. It serves the pod's containers
-// until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that there is one that
-// answers. What is left of one that has died is waited for, or removed.
+// until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that there is one
+// that answers. What is left of one that has died is waited for, or removed.
 func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 	if c.setAside(r.ID) {
 		return fmt.Errorf("start shim of pod %s: the pod has one, which has not answered since containerd started: %w", r.ID, errdefs.ErrUnavailable)
@@ -148,8 +148,8 @@ func runtimeInfo(resp *introspectionapi.PluginInfoResponse) (*types.RuntimeInfo,
 	return info, proto.Unmarshal(resp.GetExtra().GetValue(), info)
 }
 
-// podShims holds, by handler, the program that stands before the shims of pods: see [cleanupScript].
-// The first shim of a handler says where its program is.
+// podShims holds, by handler, the program that stands before the shims of pods: see
+// [cleanupScript]. The first shim of a handler says where its program is.
 type podShims struct {
 	mu sync.Mutex
 	of map[string]string

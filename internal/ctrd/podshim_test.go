@@ -17,8 +17,8 @@ import (
 	"berth/internal/pod"
 )
 
-// The shim of a pod without a process is there until it is ended, and can be made again after it was
-// killed. Nothing is left of it in the end.
+// The shim of a pod without a process is there until it is ended, and can be made again after it
+// was killed. Nothing is left of it in the end.
 func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)

@@ -99,8 +99,8 @@ func TestFeaturesAreAdvertisedWhereTheRuntimeAndTheKernelHaveThem(t *testing.T) 
 	}
 }
 
-// A runtime that did not answer once, because the node was busy when it booted, was asked again only
-// by the next berth. PROPERTIES 22.
+// A runtime that did not answer once, because the node was busy when it booted, was asked again
+// only by the next berth. PROPERTIES 22.
 func TestARuntimeThatDidNotAnswerIsAskedAgain(t *testing.T) {
 	dir := t.TempDir()
 	binary, can := filepath.Join(dir, "runc"), filepath.Join(dir, "can")

@@ -116,8 +116,8 @@ func span(ctx context.Context, t trace.Tracer, name, id string, f func(ctx conte
 	return err
 }
 
-// tracedRuntime, tracedStore and tracedNetwork make spans of the calls that take most of the time of
-// an operation.
+// tracedRuntime, tracedStore and tracedNetwork make spans of the calls that take most of the time
+// of an operation.
 type tracedRuntime struct {
 	pod.Runtime
 	tracer trace.Tracer

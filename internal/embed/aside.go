@@ -56,8 +56,8 @@ const (
 // The same holds for shims that are sandboxes, whose bundles are in a directory of their own. An ID
 // has a bundle in one of the two.
 type aside struct {
-	// in is the directory of each bundle that was hidden, by ID. It is not changed once setAside has
-	// returned.
+	// in is the directory of each bundle that was hidden, by ID. It is not changed once setAside
+	// has returned.
 	in map[string]string
 
 	mu    sync.Mutex
@@ -187,7 +187,8 @@ func bootstrap(bundle string) (*bootapi.BootstrapResult, error) {
 type loader func(ctx context.Context, id string) error
 
 // adopt asks the shims of the tasks that are set aside until each has answered and is loaded, or
-// ctx ends. A task that cannot be loaded stays set aside, and is tried again with the next question.
+// ctx ends. A task that cannot be loaded stays set aside, and is tried again with the next
+// question.
 func (a *aside) adopt(ctx context.Context, load loader) {
 	ctx = namespaces.WithNamespace(ctx, Namespace)
 	var failed sync.Map // IDs of tasks that could not be loaded

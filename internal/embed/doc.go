@@ -27,8 +27,8 @@
 //   - A Start that fails closes all that it opened.
 //   - Root is 0700, State is 0711 (user-namespaced containers must be able to traverse it to their
 //     rootfs), the shim socket directory is 0700, and the API sockets are 0600.
-//   - An encrypted layer is decrypted here, with the keys that come with the request to unpack it and
-//     that are not kept.
+//   - An encrypted layer is decrypted here, with the keys that come with the request to unpack it
+//     and that are not kept.
 //   - containerd never ends the process: a fatal error of its API listeners is logged and reported
 //     on Server.Failed.
 //

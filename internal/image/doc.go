@@ -14,8 +14,8 @@
 //   - Credentials go to the registry that they are for and to no other. An error names no
 //     credentials: what a URL carries beyond its path is cut off.
 //   - An image's names are those that the ecosystem reads: its tag, its digest and its ID.
-//   - An image that pods need besides those of their containers is reported as pinned. As CRI has it,
-//     that is a recommendation to whoever collects garbage: Remove removes a pinned image, too.
+//   - An image that pods need besides those of their containers is reported as pinned. As CRI has
+//     it, that is a recommendation to whoever collects garbage: Remove removes a pinned image, too.
 //   - What an image brings along is bounded before it is read or kept.
 //   - Measuring what images use delays nothing else.
 //

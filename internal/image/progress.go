@@ -32,8 +32,8 @@ type Watch struct {
 
 // Progress is how far the pulls of an image have come.
 type Progress struct {
-	// Total is the size of what the image consists of, in bytes, and Fetched how much of that is on this
-	// node. Total is 0 as long as the registry has not said what the image consists of.
+	// Total is the size of what the image consists of, in bytes, and Fetched how much of that is on
+	// this node. Total is 0 as long as the registry has not said what the image consists of.
 	Total   int64 `json:"total"`
 	Fetched int64 `json:"fetched"`
 	// Blobs and Complete count the parts, and those of them that are here as a whole.
@@ -123,8 +123,8 @@ func (s *Service) Progress(ctx context.Context, ref string) (*Progress, error) {
 	return out, nil
 }
 
-// reading notes that an archive is imported. read is called with how many of its bytes were read, and
-// end when the import is over.
+// reading notes that an archive is imported. read is called with how many of its bytes were read,
+// and end when the import is over.
 func (p *progress) reading(path string) (read func(done, total int64), end func()) {
 	read = func(done, total int64) {
 		p.mu.Lock()
@@ -141,8 +141,8 @@ func (p *progress) reading(path string) (read func(done, total int64), end func(
 	}
 }
 
-// ImportProgress returns how many bytes of an archive were read, or nil if it is not being imported.
-// All of it was read when its images are being unpacked.
+// ImportProgress returns how many bytes of an archive were read, or nil if it is not being
+// imported. All of it was read when its images are being unpacked.
 func (s *Service) ImportProgress(path string) *Progress {
 	s.progress.mu.Lock()
 	defer s.progress.mu.Unlock()

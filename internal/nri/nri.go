@@ -148,8 +148,9 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// PluginsStarted returns a channel that is closed once Run has started the plug-ins of PluginDir for
-// the first time: each of them takes part in every request from then on, or has failed to register.
+// PluginsStarted returns a channel that is closed once Run has started the plug-ins of PluginDir
+// for the first time: each of them takes part in every request from then on, or has failed to
+// register.
 func (s *Service) PluginsStarted() <-chan struct{} { return s.started }
 
 // restore registers the pods and containers that an earlier berth has left. A specification that

@@ -689,8 +689,8 @@ func TestPluginsAreShownWhatAContainerHasAfterUpdates(t *testing.T) {
 	}
 }
 
-// What happened while the specification of a container was read, because berth serves meanwhile, was
-// overwritten: plug-ins were synchronised for ever with a container that had ended.
+// What happened while the specification of a container was read, because berth serves meanwhile,
+// was overwritten: plug-ins were synchronised for ever with a container that had ended.
 func TestWhatHappensDuringARestoreIsKept(t *testing.T) {
 	for what, tt := range map[string]struct {
 		meanwhile func(s *Service, p *pods, c pod.Target)

@@ -57,8 +57,8 @@ func (s *Service) Updated(_ context.Context, t pod.Target, r *runtimeapi.LinuxCo
 	s.later(event{kind: updated, pod: s.podOf(t), container: ct})
 }
 
-// UpdatingPod relays UpdatePodSandbox. It is called before what the kubelet says of the resources of
-// a pod is recorded; nil leaves a part of it as it is. An error of a plug-in fails the call.
+// UpdatingPod relays UpdatePodSandbox. It is called before what the kubelet says of the resources
+// of a pod is recorded; nil leaves a part of it as it is. An error of a plug-in fails the call.
 func (s *Service) UpdatingPod(ctx context.Context, t pod.Target, overhead, resources *runtimeapi.LinuxContainerResources) error {
 	err := s.relay(ctx, func(ctx context.Context) error {
 		_, err := s.plugins.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
@@ -74,8 +74,8 @@ func (s *Service) UpdatingPod(ctx context.Context, t pod.Target, overhead, resou
 	return nil
 }
 
-// UpdatedPod relays PostUpdatePodSandbox, later. It is called after the resources were recorded, with
-// what the record has now.
+// UpdatedPod relays PostUpdatePodSandbox, later. It is called after the resources were recorded,
+// with what the record has now.
 func (s *Service) UpdatedPod(_ context.Context, t pod.Target) {
 	s.known.changePod(t.PodID, func(p *api.PodSandbox) {
 		p.Linux.PodOverhead, p.Linux.PodResources = podResources(t.PodOverhead), podResources(t.PodResources)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inThread runs f in a thread of its own, which f leaves in other namespaces and which then ends. It
-// is never the main thread: that one cannot end, and /proc/PID/ns shows its namespaces as those of
-// the process.
+// inThread runs f in a thread of its own, which f leaves in other namespaces and which then ends.
+// It is never the main thread: that one cannot end, and /proc/PID/ns shows its namespaces as those
+// of the process.
 func inThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -98,8 +98,8 @@ func (v *imageVolumes) mountOne(ctx context.Context, u *unit, n int, vol state.I
 	return dir, v.view(ctx, view, vol.ImageID)
 }
 
-// view makes a view of the image of an ID. The image is unpacked first if it is on this node without
-// its snapshots.
+// view makes a view of the image of an ID. The image is unpacked first if it is on this node
+// without its snapshots.
 func (v *imageVolumes) view(ctx context.Context, view ImageView, id string) error {
 	err := v.runtime.MountImage(ctx, view)
 	if !errdefs.IsNotFound(err) {

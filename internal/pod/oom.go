@@ -10,8 +10,8 @@ import (
 )
 
 // readOOM reads the counter of OOM kills of a container that ended. It is called first of all,
-// since the cgroup can vanish with the container: systemd removes a scope once it is empty, and on a
-// busy host does so before anybody has read the counter. The counter of the pod's group says then
+// since the cgroup can vanish with the container: systemd removes a scope once it is empty, and on
+// a busy host does so before anybody has read the counter. The counter of the pod's group says then
 // what the container's would have said. Where that one does not say it either, containerd's report
 // counts.
 func (p *processes) readOOM(u *unit, f exit.Fact) {
@@ -53,8 +53,8 @@ func (p *processes) countPodOOM(u *unit, proc *state.Process) {
 }
 
 // restOfPodOOM is how many OOM kills the pod's group counted since the process of u ran, other than
-// those in other containers of the pod: the kills in the group of u, which has vanished. 0 says that
-// there was none, or that nobody knows.
+// those in other containers of the pod: the kills in the group of u, which has vanished. 0 says
+// that there was none, or that nobody knows.
 func (p *processes) restOfPodOOM(u *unit) uint64 {
 	proc := u.process()
 	n, ok := p.podOOM(u, filepath.Dir(proc.Cgroup))

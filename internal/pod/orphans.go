@@ -180,8 +180,8 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 	return errors.Join(errs...)
 }
 
-// stopDamaged kills what runs of a record that cannot be read, and, of a sandbox, of its containers.
-// An ID that is not known at all is absent, which is what a stop is for.
+// stopDamaged kills what runs of a record that cannot be read, and, of a sandbox, of its
+// containers. An ID that is not known at all is absent, which is what a stop is for.
 func (o *orphans) stopDamaged(ctx context.Context, id string, kind state.Kind) error {
 	rec, ok := o.damaged.find(id, kind)
 	if !ok {

@@ -59,8 +59,8 @@ func TestASandboxImageThatCannotBePulledIsNamedAndLeavesNothing(t *testing.T) {
 	})
 }
 
-// PROPERTIES 4: whatever step of mounting a sandbox image a kill cuts off, the next berth gives back
-// what was made, and the sandbox is not there.
+// PROPERTIES 4: whatever step of mounting a sandbox image a kill cuts off, the next berth gives
+// back what was made, and the sandbox is not there.
 func TestNothingIsLeftOfASandboxImageThatAKillCutOff(t *testing.T) {
 	for _, step := range []string{"prepare-snapshot", "create-sandbox", "create-container", "create-task"} {
 		for _, recorded := range []bool{true, false} { // false: a backup was restored

@@ -65,8 +65,8 @@ func (x *updater) oldest(u *unit, newest *state.Resources) *state.Resources {
 	}
 }
 
-// behind returns what the versions behind one make of the resources applied. It returns nil if their
-// changes are not known apart.
+// behind returns what the versions behind one make of the resources applied. It returns nil if
+// their changes are not known apart.
 func (x *updater) behind(u *unit, version, newest uint64, applied *state.Limits) *state.Limits {
 	x.mu.Lock()
 	defer x.mu.Unlock()

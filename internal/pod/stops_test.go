@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Who freezes a container is notified of a stop as soon as it begins; one that its caller has given up
-// does not count any more.
+// Who freezes a container is notified of a stop as soon as it begins; one that its caller has given
+// up does not count any more.
 func TestATargetIsStoppingWhileAStopIsInFlight(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")

@@ -70,8 +70,8 @@ func (c *Controller) UpdatePodSandboxResources(_ context.Context, id string, ove
 	return nil
 }
 
-// podResources returns what is known of the resources of a pod: what it was asked for with, and what
-// updates have replaced of that.
+// podResources returns what is known of the resources of a pod: what it was asked for with, and
+// what updates have replaced of that.
 func podResources(pod *unit) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	linux := pod.sandbox.Config.GetLinux()
 	overhead, resources = linux.GetOverhead(), linux.GetResources()

@@ -56,9 +56,10 @@ func (s sandboxProcess) State(ctx context.Context) (TaskState, error) {
 func (s sandboxProcess) Delete(ctx context.Context) error { return s.sandboxer.Shutdown(ctx, s.id) }
 
 // Sandboxer makes, asks and ends pod sandboxes of one kind, with the verbs of containerd's sandbox
-// controllers. Of the built-in ones, [pinner] pins a pod's namespaces as files and [pauser] holds them
-// by a process; those of containerd stand behind the same verbs, by runtime handler. What is absent is ErrNotFound. A verb
-// that fails is retried by the lane of the sandbox, never by a sandboxer.
+// controllers. Of the built-in ones, [pinner] pins a pod's namespaces as files and [pauser] holds
+// them by a process; those of containerd stand behind the same verbs, by runtime handler. What is
+// absent is ErrNotFound. A verb that fails is retried by the lane of the sandbox, never by a
+// sandboxer.
 type Sandboxer interface {
 	// Create makes the sandbox, which does not run yet. The instance has the PID if there is a
 	// process by now.
@@ -105,8 +106,8 @@ func (m units) sandboxerOf(s *state.Sandbox) Sandboxer {
 	}
 }
 
-// pauser is the built-in sandboxer of pods that need a process: a task whose process does nothing but hold namespaces, and
-// reap.
+// pauser is the built-in sandboxer of pods that need a process: a task whose process does nothing
+// but hold namespaces, and reap.
 type pauser struct{ runtime Runtime }
 
 func (p pauser) Create(ctx context.Context, r SandboxRequest) (Instance, error) {

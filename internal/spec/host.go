@@ -107,7 +107,8 @@ func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
 	return h, nil
 }
 
-// appArmorLoaded looks for a profile among those that the kernel has: a name and a mode in each line.
+// appArmorLoaded looks for a profile among those that the kernel has: a name and a mode in each
+// line.
 func appArmorLoaded(profile string) (bool, error) {
 	loaded, err := os.ReadFile("/sys/kernel/security/apparmor/profiles")
 	if err != nil {

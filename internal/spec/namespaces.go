@@ -41,8 +41,8 @@ func sandboxNamespaces(ns *runtimeapi.NamespaceOption, netNS, userNS string) ([]
 	return list, nil
 }
 
-// Pins are the paths of the namespaces of a pod without a pause process. Those that the pod does not
-// have of its own are not used.
+// Pins are the paths of the namespaces of a pod without a pause process. Those that the pod does
+// not have of its own are not used.
 type Pins struct{ IPC, UTS string }
 
 // NeedsProcess reports whether a process has to hold the namespaces of a pod: a PID namespace that

@@ -133,8 +133,8 @@ func (s *Store) Commit(changes ...Change) error {
 	return <-c.done
 }
 
-// write commits a batch; s.writing is held. If that fails it commits each call by itself, so that the one that cannot
-// be committed does not fail the others.
+// write commits a batch; s.writing is held. If that fails it commits each call by itself, so that
+// the one that cannot be committed does not fail the others.
 func (s *Store) write(batch []*commit) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -81,11 +81,11 @@ func commitForEver(dir string) {
 // A crash at any write of a commit leaves the records as they were before it or as they are after
 // it (PROPERTIES 4, PROPERTIES 11).
 //
-// A commit either writes a record to the journal, in one write, of which a crash leaves any sectors;
-// or it is a transaction of bbolt's, which writes the changed pages in any order, syncs, writes one
-// of the two meta pages, and syncs. So the states that a crash can leave of the latter are: the file
-// before with some of the changed pages, one of them perhaps half written; and with all of them and
-// a part of the meta page.
+// A commit either writes a record to the journal, in one write, of which a crash leaves any
+// sectors; or it is a transaction of bbolt's, which writes the changed pages in any order, syncs,
+// writes one of the two meta pages, and syncs. So the states that a crash can leave of the latter
+// are: the file before with some of the changed pages, one of them perhaps half written; and with
+// all of them and a part of the meta page.
 func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
 	r := seeded(t)
 	for _, withJournal := range []bool{true, false} {
@@ -95,8 +95,8 @@ func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
 		if !withJournal {
 			_ = s.log.close()
 		}
-		// bbolt writes with pwrite(2) and reads through a mapping of the same file, so a copy of the
-		// file between two commits is what the disk has then.
+		// bbolt writes with pwrite(2) and reads through a mapping of the same file, so a copy of
+		// the file between two commits is what the disk has then.
 		before, was := disk(t, s), map[string]bool{}
 		for i := range 40 {
 			changes, is := randomChanges(r, was)

@@ -46,19 +46,19 @@
 //
 // A transaction of bbolt's costs two fdatasyncs: one for the pages it wrote, one for the page that
 // makes them the valid ones. Neither can be left out: a crash between the two is harmless only
-// because of their order. So a commit does not wait for one. It is one synchronous write of a record
-// to the file berth.journal, whose size never changes, and what it says is served from memory.
-// Before the journal is full, all of it goes into the database in one transaction, beside the
-// commits, and the journal begins anew at its beginning.
+// because of their order. So a commit does not wait for one. It is one synchronous write of a
+// record to the file berth.journal, whose size never changes, and what it says is served from
+// memory. Before the journal is full, all of it goes into the database in one transaction, beside
+// the commits, and the journal begins anew at its beginning.
 //
 // A record has a number and a checksum, and begins at a block of its own. Open takes the records
 // that follow, one by one, the number up to which the database has them. A record that is not whole
-// was being written when power was cut, and was never answered for: it is the end. If a whole one of
-// a higher number is found behind it, a record that was committed is damaged, and Open says so.
+// was being written when power was cut, and was never answered for: it is the end. If a whole one
+// of a higher number is found behind it, a record that was committed is damaged, and Open says so.
 //
 // A commit that the journal does not take, since it is full or its disk fails, goes into the
-// database, together with all that only the journal has; where that fails too, the commit does. After
-// an error of its disk the journal is not written again until the next Open.
+// database, together with all that only the journal has; where that fails too, the commit does.
+// After an error of its disk the journal is not written again until the next Open.
 //
 // The version in the database is 2 as long as a journal belongs to it, with a random ID of that use
 // of the journal, and 1 before the first commit and after Close. Closing folds the journal.

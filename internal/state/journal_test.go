@@ -35,8 +35,8 @@ func replayed(m memory, e epoch, folded uint64) ([][]byte, error) {
 }
 
 // PROPERTIES 11: power is cut at some byte of a write to the journal, at each of its header, be it
-// that the bytes before it are on the disk, or those after it. What was committed before is there; what was being written is
-// whole or not there at all.
+// that the bytes before it are on the disk, or those after it. What was committed before is there;
+// what was being written is whole or not there at all.
 func TestPowerIsCutWhileARecordIsWritten(t *testing.T) {
 	e := epoch{1, 2, 3}
 	for _, earlier := range []string{"zeros", "records of before"} {

@@ -325,8 +325,8 @@ func TestTheLastSampleOfALayerIsKept(t *testing.T) {
 	})
 }
 
-// On cgroup v1 each controller has a directory of its own, and runc removes one after the other: the
-// threads of a container that was ending were reported as zero. PROPERTIES 30.
+// On cgroup v1 each controller has a directory of its own, and runc removes one after the other:
+// the threads of a container that was ending were reported as zero. PROPERTIES 30.
 func TestThreadsThatCannotBeCountedAreLeftOut(t *testing.T) {
 	for controller, without := range map[string][]string{
 		"pids": {"container_threads", "container_threads_max"},

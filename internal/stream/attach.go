@@ -90,9 +90,10 @@ func (s *Service) feed(container string, from io.Reader, to io.WriteCloser, stdi
 	}
 }
 
-// EndStdin has the shim close its end of a container's standard input, and does not wait for that: a
-// shim that does not answer is asked again until the container has ended. It is called when the only
-// client that the input may have is gone (stdin_once), also by a berth that has found it like that.
+// EndStdin has the shim close its end of a container's standard input, and does not wait for that:
+// a shim that does not answer is asked again until the container has ended. It is called when the
+// only client that the input may have is gone (stdin_once), also by a berth that has found it like
+// that.
 func (s *Service) EndStdin(container string) {
 	if s.enter(container, true) != nil {
 		return // berth stops, and the next one finds the input like that

@@ -16,9 +16,9 @@ import (
 // lookInterval is how often the server looks for clients that are gone.
 const lookInterval = 2 * time.Second
 
-// conn is a client's connection. Once it is upgraded, net/http does not look after it any more: conn
-// ends the context of the request when the client is gone. The reader of the connection would notice
-// that, too, but it waits where a process does not take its input.
+// conn is a client's connection. Once it is upgraded, net/http does not look after it any more:
+// conn ends the context of the request when the client is gone. The reader of the connection would
+// notice that, too, but it waits where a process does not take its input.
 type conn struct {
 	*net.TCPConn
 	server *Server

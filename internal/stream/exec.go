@@ -12,8 +12,8 @@ import (
 )
 
 // Exec runs a command in a container and connects it with a client until the command has ended or
-// the client is gone. An exit code other than 0 is a utilexec.CodeExitError. Streams that the client
-// does not want are nil. resize is closed when the client is gone.
+// the client is gone. An exit code other than 0 is a utilexec.CodeExitError. Streams that the
+// client does not want are nil. resize is closed when the client is gone.
 func (s *Service) Exec(ctx context.Context, id string, args []string, stdin io.Reader, stdout, stderr io.WriteCloser,
 	terminal bool, resize <-chan remotecommand.TerminalSize,
 ) error {

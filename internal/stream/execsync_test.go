@@ -175,8 +175,8 @@ func TestAllExecSyncsTogetherKeepABoundedPartOfTheOutput(t *testing.T) {
 	})
 }
 
-// PROPERTIES 3: eight containers with as many processes as one may have, be it because their shims hang,
-// left no process for the probes of any other.
+// PROPERTIES 3: eight containers with as many processes as one may have, be it because their shims
+// hang, left no process for the probes of any other.
 func TestOtherContainersDoNotTakeTheLastProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -97,8 +97,8 @@ type halfConn interface {
 }
 
 // join copies both directions. It returns when the pod has closed its side, or when the client has
-// closed its own and nothing came from the pod for lingerTimeout, which is an error: the pod perhaps
-// has more to say.
+// closed its own and nothing came from the pod for lingerTimeout, which is an error: the pod
+// perhaps has more to say.
 func join(conn halfConn, stream io.ReadWriter) error {
 	from := &lingering{halfConn: conn}
 	go func() { // the stream's end or that of the connection ends it

@@ -63,8 +63,8 @@ func (c remoteCall) serve(w http.ResponseWriter, req *http.Request) {
 	r.close()
 }
 
-// overSPDY waits until the client has opened its streams. It returns nil if that cannot be, or takes
-// too long.
+// overSPDY waits until the client has opened its streams. It returns nil if that cannot be, or
+// takes too long.
 func (c remoteCall) overSPDY(w http.ResponseWriter, req *http.Request) *remote {
 	missing := map[string]bool{
 		remotecommand.StreamTypeError:  true,

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// maxConnections is how many clients the server serves at a time. For one more, the oldest without
-	// a stream is hung up on, or if all have one, the newest.
+	// maxConnections is how many clients the server serves at a time. For one more, the oldest
+	// without a stream is hung up on, or if all have one, the newest.
 	maxConnections = 1024
 	// headerTimeout is how long a client may take for its request.
 	headerTimeout = 10 * time.Second
-	// defaultPatience is how long a client may take to open the streams of its call, and in the end to
-	// read how the call has ended.
+	// defaultPatience is how long a client may take to open the streams of its call, and in the end
+	// to read how the call has ended.
 	defaultPatience = 30 * time.Second
 	// idleTimeout ends a stream on which nothing comes or goes.
 	idleTimeout = 4 * time.Hour
@@ -119,7 +119,8 @@ func (s *Server) run(ctx context.Context) error {
 	}
 }
 
-// use makes URLs below base from now on, or none where it is nil. Earlier ones are good for nothing.
+// use makes URLs below base from now on, or none where it is nil. Earlier ones are good for
+// nothing.
 func (s *Server) use(base *url.URL, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,7 +4,8 @@ package main
 
 import "strconv"
 
-// sizes are how often each thing is done in a round. What follows Total is done once for each daemon.
+// sizes are how often each thing is done in a round. What follows Total is done once for each
+// daemon.
 type sizes struct {
 	Rounds  int `json:"rounds"`
 	Kills   int `json:"kills"` // containers killed and polled; as many again are observed through events

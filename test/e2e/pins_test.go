@@ -64,9 +64,9 @@ func eitherContainerd(t *testing.T, test func(t *testing.T, n *node.Node)) {
 	}
 }
 
-// PROPERTIES 31: no process holds the namespaces of a pod that does not share its PID namespace. The
-// pod has all that it asked for, through restarts, kill -9 of berth and the end of its shim, and is
-// READY until it is stopped.
+// PROPERTIES 31: no process holds the namespaces of a pod that does not share its PID namespace.
+// The pod has all that it asked for, through restarts, kill -9 of berth and the end of its shim,
+// and is READY until it is stopped.
 func TestAPodWithoutAPauseProcess(t *testing.T) {
 	eitherContainerd(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()
@@ -164,7 +164,8 @@ func TestThePauseProcessIsThereWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
-// A pod in the host's namespaces has nothing to pin. It is READY until it is stopped like any other.
+// A pod in the host's namespaces has nothing to pin. It is READY until it is stopped like any
+// other.
 func TestAPodInTheHostsNamespacesWithoutAPauseProcess(t *testing.T) {
 	n := node.Start(t, node.Options{Args: withoutPause})
 	cfg := n.PodConfig()

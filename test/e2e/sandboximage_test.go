@@ -18,8 +18,8 @@ import (
 	"berth/test/node"
 )
 
-// pauseImage serves an image that has a pause program and nothing else, not even the directories that
-// an OCI runtime mounts at.
+// pauseImage serves an image that has a pause program and nothing else, not even the directories
+// that an OCI runtime mounts at.
 func pauseImage(t *testing.T) (ref string) {
 	t.Helper()
 	program, err := os.ReadFile(filepath.Join(node.Module(t), "build/libexec/pause"))

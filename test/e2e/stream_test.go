@@ -297,8 +297,8 @@ func mentioned(text string) bool {
 	return false
 }
 
-// PROPERTIES 4: the client of a container's input is gone with a berth that is killed. The container
-// reads the end of its input (stdin_once), and nobody can write into nothing afterwards.
+// PROPERTIES 4: the client of a container's input is gone with a berth that is killed. The
+// container reads the end of its input (stdin_once), and nobody can write into nothing afterwards.
 func TestTheInputEndsWithItsClientAlsoIfBerthIsKilled(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()

@@ -22,8 +22,8 @@ import (
 // quick makes lanes give up an attempt, and try again, sooner than a person would want.
 var quick = []string{"--set", "lanes.attempt_timeout=1s", "--set", "lanes.backoff_min=100ms", "--set", "lanes.backoff_max=1s"}
 
-// withPause is quick, with a pause process in each pod, and withoutPause with none where nobody needs
-// one.
+// withPause is quick, with a pause process in each pod, and withoutPause with none where nobody
+// needs one.
 var (
 	withPause    = append([]string{"--set", "pod.pause=always"}, quick...)
 	withoutPause = append([]string{"--set", "pod.pause=auto"}, quick...)
@@ -71,8 +71,9 @@ func TestTheTruthDoesNotWaitForADeleteThatTakesAMinute(t *testing.T) {
 }
 
 // PROPERTIES 3: the lanes of 50 containers are wedged in delete. Their own exits and those of
-// others are visible all the same, of 100 others 99 within 200 ms, half of them in the pods of those
-// that are wedged, while images come and the OOM killer is busy. Others are released and removed.
+// others are visible all the same, of 100 others 99 within 200 ms, half of them in the pods of
+// those that are wedged, while images come and the OOM killer is busy. Others are released and
+// removed.
 func TestFiftyWedgedDeletesDoNotDelayAnother(t *testing.T) {
 	n, f := start(t, node.Options{})
 	busy, stop := context.WithCancel(t.Context())

@@ -20,8 +20,8 @@ import (
 // something behind.
 var broken = []string{"fail no such luck", "die", "fail-after too late", "die-after"}
 
-// A pod whose shim cannot be made or started, or whose pause process: the error says why, nothing is
-// left, and the same pod can be run once the cause is gone.
+// A pod whose shim cannot be made or started, or whose pause process: the error says why, nothing
+// is left, and the same pod can be run once the cause is gone.
 func TestAPodThatCannotBeMadeLeavesNothing(t *testing.T) {
 	t.Run("without a process", func(t *testing.T) {
 		cannotBeMade(t, withoutPause, "shim.bootstrap", "shim.CreateSandbox", "shim.StartSandbox")

@@ -61,9 +61,9 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 	})
 }
 
-// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and a pod
-// with a pause process is NOTREADY. A kernel that does not report codes leaves only what containerd reports, which
-// is the same whatever the process ended with.
+// The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and a
+// pod with a pause process is NOTREADY. A kernel that does not report codes leaves only what
+// containerd reports, which is the same whatever the process ended with.
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 	both(t, withPause, func(t *testing.T, n *node.Node, _ *faults) {
 		pod, id := n.Sh(exitOnTerm(42))
@@ -160,9 +160,9 @@ func TestTheCodeSurvivesAShimKilledAfterTheExit(t *testing.T) {
 	})
 }
 
-// PROPERTIES 2: nobody publishes the exit, which is visible within five seconds. With the kernel as witness nothing is lost; where it
-// cannot speak, the shim's answer to containerd's Wait does; where that does not come either, the
-// audit asks.
+// PROPERTIES 2: nobody publishes the exit, which is visible within five seconds. With the kernel as
+// witness nothing is lost; where it cannot speak, the shim's answer to containerd's Wait does;
+// where that does not come either, the audit asks.
 func TestAnExitWhoseEventIsSwallowedIsSeenWithoutARestart(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -8,6 +8,7 @@
 // sidecars, restarts and their back-off, termination messages, limits, grace periods, logs and
 // their rotation, statistics and metrics, streams, resizes in place, the static CPU manager, and
 // pods that go on while the kubelet or berth is killed. What the kubelet makes of berth's events is
-// also looked at in its cache, through tools/kubelet/pleg, which is the kubelet's own code for that.
-// They need root, and programs that `make test-kubelet` builds within minutes before it runs them.
+// also looked at in its cache, through tools/kubelet/pleg, which is the kubelet's own code for
+// that. They need root, and programs that `make test-kubelet` builds within minutes before it runs
+// them.
 package kubelet

@@ -171,8 +171,8 @@ func ofContainerd(op string) bool {
 	return compound && op != "start-shim" && kind != "netns" && kind != "cni" && kind != "files" && kind != "pins"
 }
 
-// handler is mostly one whose sandboxes have no process, or the default one, and sometimes one whose
-// processes the kernel cannot see.
+// handler is mostly one whose sandboxes have no process, or the default one, and sometimes one
+// whose processes the kernel cannot see.
 func handler(r *rand.Rand) string {
 	switch r.IntN(8) {
 	case 0:

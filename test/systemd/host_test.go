@@ -156,7 +156,8 @@ func (h *host) call() error {
 }
 
 // measured waits until a container that ended while berth was away is EXITED with a code. A shim
-// that does not answer soon, in an emulated machine, has its code reported as unknown until it does.
+// that does not answer soon, in an emulated machine, has its code reported as unknown until it
+// does.
 func (h *host) measured(id string) *runtimeapi.ContainerStatus {
 	h.t.Helper()
 	h.until("the code of "+id+" is known", func() bool {

@@ -52,9 +52,9 @@ func (h *host) gone(id string) {
 	h.until("there is no scope of "+id, func() bool { return h.property(scope(id), "LoadState") == "not-found" })
 }
 
-// A container is in a scope of its own, with its limits, in the slice that the kubelet names for the
-// pod. Its statistics are those of the scope, and the pod's those of the slice. The scope is gone
-// after the end.
+// A container is in a scope of its own, with its limits, in the slice that the kubelet names for
+// the pod. Its statistics are those of the scope, and the pod's those of the slice. The scope is
+// gone after the end.
 func TestAContainerIsInAScopeOfThePodsSlice(t *testing.T) {
 	h := startInSlices(t, "")
 	resp, err := h.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
@@ -142,8 +142,8 @@ func TestOOMKillsInScopesAreReportedAndNoOther(t *testing.T) {
 	}
 }
 
-// Pods in scopes go on while berth is stopped, and what the next berth finds is right: codes, and an
-// OOM kill of which the scope and its counter are gone.
+// Pods in scopes go on while berth is stopped, and what the next berth finds is right: codes, and
+// an OOM kill of which the scope and its counter are gone.
 //
 // PROPERTIES 10.
 func TestScopesOutliveBerth(t *testing.T) {

@@ -70,8 +70,8 @@ type World struct {
 	}
 }
 
-// New makes an empty, healthy world. The seed decides the order of what happens at the same instant.
-// The caller must be in a synctest bubble, call End, and leave synctest.Wait to the world.
+// New makes an empty, healthy world. The seed decides the order of what happens at the same
+// instant. The caller must be in a synctest bubble, call End, and leave synctest.Wait to the world.
 func New(seed uint64) *World {
 	w := Free()
 	w.turns, w.jitter = newTurns(seed), float64(seed%1000)/1000
@@ -80,8 +80,8 @@ func New(seed uint64) *World {
 	return w
 }
 
-// Free makes an empty, healthy world in which everybody passes at once, and shims learn at once that
-// their processes ended.
+// Free makes an empty, healthy world in which everybody passes at once, and shims learn at once
+// that their processes ended.
 func Free() *World {
 	w := &World{
 		Exact:  true,

@@ -26,8 +26,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A shim with a sandbox API, which containerd's for runc lacks: the sandbox is a pause process in the
-// pod's network namespace, and a child of the shim's. The containers are runc's, in the same shim.
+// A shim with a sandbox API, which containerd's for runc lacks: the sandbox is a pause process in
+// the pod's network namespace, and a child of the shim's. The containers are runc's, in the same
+// shim.
 func init() {
 	registry.Register(&plugin.Registration{
 		Type: plugins.TTRPCPlugin, ID: "sandbox", Requires: []plugin.Type{plugins.InternalPlugin},

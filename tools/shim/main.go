@@ -2,8 +2,8 @@
 
 // Command containerd-shim-runc-v2 is containerd's shim for runc, with a sandbox API: the sandbox of
 // a pod is the shim itself, without a process. It serves the pod's containers from the pod's start
-// to its end, and does not end with the last of them. As long as nobody makes a sandbox in it, it is
-// the shim that containerd brings along.
+// to its end, and does not end with the last of them. As long as nobody makes a sandbox in it, it
+// is the shim that containerd brings along.
 //
 // The namespaces of such a pod are not the shim's business: whoever makes the sandbox names them in
 // the specifications of the containers.
@@ -82,8 +82,8 @@ func (s *sandbox) RegisterTTRPC(server *ttrpc.Server) error {
 	return nil
 }
 
-// UnaryServerInterceptor keeps the shim from ending with its last container once there is a sandbox.
-// Containerd asks for that whenever it has deleted a task.
+// UnaryServerInterceptor keeps the shim from ending with its last container once there is a
+// sandbox. Containerd asks for that whenever it has deleted a task.
 func (s *sandbox) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		if s.made.Load() && strings.HasSuffix(info.FullMethod, ".Task/Shutdown") {
