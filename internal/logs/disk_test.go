@@ -136,7 +136,10 @@ func TestAFullLogDiskLosesNothing(t *testing.T) {
 		if !c.reports.contain("cannot be logged, and waits: no space left") {
 			t.Errorf("reported %q", c.reports.all)
 		}
-		until(t, "what was half written is cut off", func() bool { return len(parse(t, o.path())["stdout"]) == len("first\n") })
+		until(t, "what was half written is cut off", func() bool {
+			log, err := tryParse(o.path())
+			return err == nil && len(log["stdout"]) == len("first\n")
+		})
 		d.fill(false)
 		c.end()
 		c.expect("first\n" + want.String())

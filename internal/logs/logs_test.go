@@ -241,18 +241,27 @@ func startLogger(t *testing.T, dir string) (out, errs *os.File, cmd *exec.Cmd) {
 // parse reads a CRI log back into what each stream wrote.
 func parse(t *testing.T, path string) map[string][]byte {
 	t.Helper()
-	b, err := os.ReadFile(path)
+	streams, err := tryParse(path)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return streams
+}
+
+// tryParse is parse for a log that is being written: the end of it may be a part of a line.
+func tryParse(path string) (map[string][]byte, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
 	}
 	streams := map[string][]byte{}
 	for line := range bytes.Lines(b) {
 		f := bytes.SplitN(line, []byte(" "), 4)
 		if len(f) != 4 || len(f[2]) != 1 || line[len(line)-1] != '\n' {
-			t.Fatalf("not a log line: %.80q", line)
+			return nil, fmt.Errorf("not a log line: %.80q", line)
 		}
 		if _, err := time.Parse(time.RFC3339Nano, string(f[0])); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		text := f[3]
 		if f[2][0] == 'P' {
@@ -260,7 +269,7 @@ func parse(t *testing.T, path string) map[string][]byte {
 		}
 		streams[string(f[1])] = append(streams[string(f[1])], text...)
 	}
-	return streams
+	return streams, nil
 }
 
 // until waits for a condition.
