@@ -5,12 +5,16 @@ package network
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os/exec"
 	"sync"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Bridge is the default network: a bridge with host-local addresses.
@@ -82,6 +86,29 @@ func (b *Bridge) masquerade(ctx context.Context) error {
 	}
 	if err := iptables(ctx, append([]string{"-A"}, b.rule()...)...); err != nil {
 		return fmt.Errorf("add masquerading rule of bridge %s: %w", b.Name, err)
+	}
+	return nil
+}
+
+// address gives the bridge an address if it has none. Its plug-in does that with the first pod; if it
+// is killed before, and the pod's interface removed, the kernel takes the address away with that, and
+// the plug-in fails for every pod from then on.
+func (b *Bridge) address() error {
+	l, err := netlink.LinkByName(b.Name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil // the plug-in makes it
+	}
+	if err == nil {
+		if len(l.Attrs().HardwareAddr) > 0 { // it has none if it is zero
+			return nil
+		}
+		mac := make(net.HardwareAddr, 6)
+		_, _ = rand.Read(mac)        // never fails
+		mac[0] = mac[0]&^0x01 | 0x02 // of one interface, and administered locally
+		err = netlink.LinkSetHardwareAddr(l, mac)
+	}
+	if err != nil {
+		return fmt.Errorf("give bridge %s an address: %w", b.Name, err)
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		return Result{}, why
 	}
 	if own {
-		if err := n.cfg.Default.masquerade(ctx); err != nil {
+		if err := errors.Join(n.cfg.Default.address(), n.cfg.Default.masquerade(ctx)); err != nil {
 			return Result{}, fmt.Errorf("connect pod %s: %w", p.ID, err)
 		}
 	}

@@ -94,6 +94,24 @@ func connect(t *testing.T, n *Network, id string) (Pod, Result) {
 	return p, r
 }
 
+// The bridge plug-in of the first pod was killed before it gave the bridge an address of its own, so
+// that the bridge lost the one that it had from the pod's interface: no pod could be connected.
+func TestABridgeWithoutAnAddressGetsOne(t *testing.T) {
+	n := build(t, nil)
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: n.cfg.Default.Name}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	port := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridge.Name + "a"}, PeerName: bridge.Name + "b"}
+	if err := errors.Join(netlink.LinkAdd(port), netlink.LinkSetMaster(port, bridge), netlink.LinkDel(port)); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := netlink.LinkByName(bridge.Name); err != nil || len(l.Attrs().HardwareAddr) > 0 {
+		t.Fatalf("the bridge has an address: %v, %v", l.Attrs().HardwareAddr, err)
+	}
+	connect(t, n, "p1")
+}
+
 func TestANamespaceIsMadeOnceAndRemovedForGood(t *testing.T) {
 	n := build(t, nil)
 	path := n.PathFor("p1")
