@@ -304,6 +304,17 @@ func (n *Node) leaksInContainerd(ctx context.Context) {
 	}
 }
 
+// Empty reports whether neither berth nor its containerd knows of any pod, made or being made.
+func (n *Node) Empty(ctx context.Context) bool {
+	n.t.Helper()
+	ctx, conn, err := n.dialContainerd(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer conn.Close()
+	return len(n.known(ctx)) == 0 && len(inContainerd(ctx, conn)) == 0
+}
+
 // dialContainerd connects to the node's containerd, wherever it runs. The context names berth's
 // namespace.
 func (n *Node) dialContainerd(ctx context.Context) (context.Context, *grpc.ClientConn, error) {
