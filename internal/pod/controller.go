@@ -26,8 +26,6 @@ type Controller struct {
 	ops       *operations
 	lanes     *lanes
 	output    *output
-	pauses    *pauses
-	userns    *userNamespaces
 	statuses  *statuses
 	describer *describer
 	sandboxes *sandboxMaker
@@ -66,9 +64,9 @@ func New(cfg Config, p Ports) *Controller {
 	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
 	processes := &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
-	c.userns = &userNamespaces{p.Network, p.UserNamespaces}
+	userns := &userNamespaces{p.Network, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files}
-	c.pauses = &pauses{
+	pauses := &pauses{
 		volumes: volumes,
 		builtin: cfg.PauseRootfs,
 		always:  cfg.AlwaysPause,
@@ -155,8 +153,8 @@ func New(cfg Config, p Ports) *Controller {
 		make:       newUnits,
 		units:      c.units,
 		processes:  processes,
-		pauses:     c.pauses,
-		userns:     c.userns,
+		pauses:     pauses,
+		userns:     userns,
 		witnesses:  c.witnesses,
 		teardown:   c.teardown,
 		publisher:  publisher,

@@ -28,11 +28,11 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 	if err := spec.CheckSandbox(config); err != nil {
 		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 	}
-	if err := c.userns.check(ctx, config, h); err != nil {
+	if err := c.sandboxes.userns.check(ctx, config, h); err != nil {
 		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 	}
 	return c.names.join(ctx, sandboxName(config.GetMetadata()), config, func(ctx context.Context, id string) error {
-		img, err := c.pauses.plan(ctx, h)
+		img, err := c.sandboxes.pauses.plan(ctx, h)
 		if err != nil {
 			return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 		}
@@ -41,7 +41,7 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 			RuntimeHandler: handlerName,
 			Config:         config,
 			Image:          img,
-			Pinned:         c.pauses.needless(ctx, config, h),
+			Pinned:         c.sandboxes.pauses.needless(ctx, config, h),
 		}
 		return c.sandboxes.run(ctx, c.sandboxes.plan(sb, h))
 	})

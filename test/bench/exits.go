@@ -120,6 +120,16 @@ func await(events <-chan arrival, id string, kind runtimeapi.ContainerEventType)
 	}
 }
 
+// killedAndAnnounced kills v and returns how long it took until its end was in events.
+func (v victim) killedAndAnnounced(events <-chan arrival) (time.Duration, error) {
+	began := time.Now()
+	if err := v.kill(); err != nil {
+		return 0, err
+	}
+	at, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	return at.Sub(began), err
+}
+
 // publishedExits kills containers as polledExits does, and measures when a subscriber gets the
 // event. Nobody polls.
 func (n *node) publishedExits(ctx context.Context, count int, rec record) error {
@@ -141,15 +151,11 @@ func (n *node) publishedExits(ctx context.Context, count int, rec record) error 
 			return err
 		}
 		time.Sleep(idlePause)
-		began := time.Now()
-		if err := v.kill(); err != nil {
-			return err
-		}
-		at, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		took, err := v.killedAndAnnounced(events)
 		if err != nil {
 			return err
 		}
-		rec(killToEvent, ms(at.Sub(began)))
+		rec(killToEvent, ms(took))
 	}
 	return nil
 }

@@ -170,15 +170,11 @@ func (n *node) exitsOneByOne(ctx context.Context, victims []victim, rec record) 
 				return ctx.Err()
 			case <-tick.C:
 			}
-			began := time.Now()
-			if err := v.kill(); err != nil {
-				return err
-			}
-			at, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+			took, err := v.killedAndAnnounced(events)
 			if err != nil {
 				return err
 			}
-			rec(exitingLag, ms(at.Sub(began)))
+			rec(exitingLag, ms(took))
 		}
 		return nil
 	})
