@@ -40,6 +40,9 @@ const (
 type Fact struct {
 	// ID is the container or pod sandbox.
 	ID string `json:"id"`
+	// Pid is the process that the witness saw end. 0: the witness does not know which it was. An ID
+	// has more than one process in turn where a start was undone. It is not on record.
+	Pid uint32 `json:"-"`
 	// Code is the exit code: 0 to 255, with 128+N for a process that signal N ended. It has a
 	// meaning only when Measured is set.
 	Code uint32 `json:"code"`

@@ -88,7 +88,12 @@ func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 		}
 	}
 	reaped := ev.Events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
-	fact := exit.Fact{ID: wt.id, At: wt.seenAt, Origin: exit.Kernel}
+	fact := exit.Fact{
+		ID:     wt.id,
+		Pid:    wt.proc.Pid,
+		At:     wt.seenAt,
+		Origin: exit.Kernel,
+	}
 	status, ok := w.waitStatus(wt, reaped)
 	if ok {
 		fact.Code, fact.Measured = exitCode(status), true
