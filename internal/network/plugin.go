@@ -16,22 +16,35 @@ import (
 
 // endPlugins ends the plug-ins, and what they run, that an earlier berth left at work on a pod when
 // it was killed: one that connects the pod, and goes on while the pod is disconnected, would leave
-// what is in no record. They are recognised by the variable in which CNI passes the pod's ID.
+// what is in no record. They are recognised by the variable in which CNI passes the pod's ID. It
+// looks until it finds none: what it ends may just have started another program.
 func endPlugins(ctx context.Context, podID string) error {
+	for {
+		ended, err := endPluginsOnce(ctx, podID)
+		if err != nil || ended == 0 {
+			return err
+		}
+	}
+}
+
+// endPluginsOnce ends those that are there now, and returns how many there were.
+func endPluginsOnce(ctx context.Context, podID string) (int, error) {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
-		return fmt.Errorf("look for plug-ins at work on pod %s: %w", podID, err)
+		return 0, fmt.Errorf("look for plug-ins at work on pod %s: %w", podID, err)
 	}
+	ended := 0
 	for _, p := range procs {
 		pid, err := strconv.Atoi(p.Name())
 		if err != nil || !worksOn(pid, podID) {
 			continue
 		}
 		if err := endPlugin(ctx, pid, podID); err != nil {
-			return fmt.Errorf("end plug-in %d at work on pod %s: %w", pid, podID, err)
+			return 0, fmt.Errorf("end plug-in %d at work on pod %s: %w", pid, podID, err)
 		}
+		ended++
 	}
-	return nil
+	return ended, nil
 }
 
 // worksOn reports whether a process has the pod's ID in its environment. Only the host's own
