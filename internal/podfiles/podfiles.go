@@ -110,6 +110,23 @@ func (f *Files) MakeVolume(id string, n int) (string, error) {
 	return dir, nil
 }
 
+// MakeCheckpoint makes an empty directory for the checkpoint that a container is restored from, and
+// returns its path. Nobody but root may look into it: a checkpoint has the memory of a container.
+func (f *Files) MakeCheckpoint(id string) (string, error) {
+	dir := f.Checkpoint(id)
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o700), os.Mkdir(dir, 0o700)); err != nil {
+		return "", fmt.Errorf("make directory for the checkpoint of container %s: %w", id, err)
+	}
+	return dir, nil
+}
+
+// RemoveCheckpoint removes the directory that MakeCheckpoint has made, as Remove does. What is absent
+// is not an error.
+func (f *Files) RemoveCheckpoint(id string) error { return os.RemoveAll(f.Checkpoint(id)) }
+
+// Checkpoint is the directory that MakeCheckpoint makes.
+func (f *Files) Checkpoint(id string) string { return filepath.Join(f.root, "restores", id) }
+
 // MakeHostPath makes the host directory of a mount if nothing is there, as the kubelet and users of
 // crictl expect. A path that is not absolute is left to the validation of the spec. Where no
 // directory can be the error is ErrFailedPrecondition.
@@ -138,7 +155,7 @@ func (f *Files) Remove(id string) error {
 			return fmt.Errorf("remove files of %s: %w", id, err)
 		}
 	}
-	if err := errors.Join(f.removeImageVolumes(id), os.RemoveAll(f.sandbox(id)), os.RemoveAll(f.volumes(id))); err != nil {
+	if err := errors.Join(f.removeImageVolumes(id), os.RemoveAll(f.sandbox(id)), os.RemoveAll(f.volumes(id)), os.RemoveAll(f.Checkpoint(id))); err != nil {
 		return fmt.Errorf("remove files of %s: %w", id, err)
 	}
 	return nil
@@ -149,7 +166,7 @@ func (f *Files) Remove(id string) error {
 func (f *Files) IDs() ([]string, error) {
 	found := map[string]bool{}
 	var errs []error
-	for _, dir := range []string{f.sandbox("x"), f.IO("x"), f.volumes("x"), f.imageVolumes("x")} {
+	for _, dir := range []string{f.sandbox("x"), f.IO("x"), f.volumes("x"), f.imageVolumes("x"), f.Checkpoint("x")} {
 		base := filepath.Dir(dir)
 		entries, err := os.ReadDir(base)
 		if err != nil && !os.IsNotExist(err) {
