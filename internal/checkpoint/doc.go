@@ -2,7 +2,7 @@
 
 // Package checkpoint writes checkpoints of containers that run: the state of their processes, as
 // CRIU dumps it, what they changed in their root filesystem, and the container's description, in
-// one archive.
+// one archive. It also reads such archives, for containers that are restored from them.
 //
 // # The archive
 //
@@ -29,11 +29,13 @@
 //     stop or the removal of the container is asked for. One checkpoint of a container is made at a
 //     time.
 //   - Without CRIU the error says so. Nothing is left then.
+//   - An archive that is read is believed in nothing: its size, its names, its links and what CRIU
+//     needs are checked before anything is written, and only into a directory that is given.
 //
 // # Never
 //
-// It does not restore. A container is only ever made from an image; an image reference that names
-// an archive of a checkpoint is refused by CreateContainer.
+// It does not restore by itself: package pod makes a container of what [Archives] has unpacked. What
+// an archive says of mounts, limits, namespaces and privileges is not read.
 //
 // # To look at it live
 //
