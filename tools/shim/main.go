@@ -6,7 +6,9 @@
 // is the shim that containerd brings along.
 //
 // The namespaces of such a pod are not the shim's business: whoever makes the sandbox names them in
-// the specifications of the containers.
+// the specifications of the containers. One thread of the shim waits in the network namespace,
+// where there is one, for those who take the network's figures of a pod from /proc/PID/net/dev of a
+// process in it: the cAdvisor in the kubelet does.
 package main
 
 import (
@@ -14,6 +16,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -25,6 +28,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/log"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
 	"github.com/containerd/ttrpc"
@@ -35,6 +39,10 @@ import (
 // capability is the annotation by which the shim says, to whoever asks for its information, that it
 // can be a sandbox without a process.
 const capability = "io.berth.shim.sandbox"
+
+// networkThread is the key under which the status of a sandbox has the ID of the thread that is in
+// the sandbox's network namespace.
+const networkThread = "io.berth.shim.network-thread"
 
 func main() {
 	shim.RunShim(context.Background(), informed{manager.NewShimManager("io.containerd.runc.v2")})
@@ -71,9 +79,10 @@ func init() {
 
 // sandbox is the one sandbox of a shim. It runs from its creation until it is shut down.
 type sandbox struct {
-	down  shutdown.Service
-	made  atomic.Bool
-	began atomic.Int64 // when it was made, in nanoseconds since the epoch
+	down   shutdown.Service
+	made   atomic.Bool
+	began  atomic.Int64 // when it was made, in nanoseconds since the epoch
+	thread atomic.Int64 // the ID of the thread in the pod's network namespace; 0 for none
 }
 
 // RegisterTTRPC registers the sandbox service with the shim's server.
@@ -97,8 +106,16 @@ func (s *sandbox) createdAt() *timestamppb.Timestamp {
 	return timestamppb.New(time.Unix(0, s.began.Load()))
 }
 
-// CreateSandbox makes the shim a sandbox.
-func (s *sandbox) CreateSandbox(context.Context, *sandboxapi.CreateSandboxRequest) (*sandboxapi.CreateSandboxResponse, error) {
+// CreateSandbox makes the shim a sandbox. The sandbox does without a thread in its network
+// namespace if there cannot be one.
+func (s *sandbox) CreateSandbox(ctx context.Context, r *sandboxapi.CreateSandboxRequest) (*sandboxapi.CreateSandboxResponse, error) {
+	if path := r.GetNetnsPath(); path != "" && s.thread.Load() == 0 {
+		thread, err := stay(path)
+		if err != nil {
+			log.G(ctx).WithError(err).Warn("there are no figures of the pod's network for cAdvisor")
+		}
+		s.thread.Store(int64(thread))
+	}
 	s.began.Store(time.Now().UnixNano())
 	s.made.Store(true)
 	return &sandboxapi.CreateSandboxResponse{}, nil
@@ -129,9 +146,14 @@ func (s *sandbox) WaitSandbox(ctx context.Context, _ *sandboxapi.WaitSandboxRequ
 	}
 }
 
-// SandboxStatus says that the sandbox is there.
+// SandboxStatus says that the sandbox is there, and which thread is in its network namespace.
 func (s *sandbox) SandboxStatus(_ context.Context, r *sandboxapi.SandboxStatusRequest) (*sandboxapi.SandboxStatusResponse, error) {
+	info := map[string]string{}
+	if thread := s.thread.Load(); thread != 0 {
+		info[networkThread] = strconv.FormatInt(thread, 10)
+	}
 	return &sandboxapi.SandboxStatusResponse{
+		Info:      info,
 		SandboxID: r.GetSandboxID(),
 		Pid:       uint32(os.Getpid()), //nolint:gosec // a pid
 		State:     "SANDBOX_READY",
