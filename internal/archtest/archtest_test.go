@@ -87,8 +87,8 @@ func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 
 func TestGRPCIsImportedByCRIAndDaemonAlone(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cri", "internal/daemon", "internal/stream", "test"},
-		"only cri and daemon know gRPC; other rooms return errors of containerd/errdefs")
+		[]string{"internal/cadvisor", "internal/cri", "internal/daemon", "internal/stream", "test"},
+		"only cri, cadvisor and daemon know gRPC; other rooms return errors of containerd/errdefs")
 }
 
 func TestFakesAreNotAPartOfBerth(t *testing.T) {

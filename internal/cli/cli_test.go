@@ -253,6 +253,22 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	}
 }
 
+// The service knows what to do with the archive of a checkpoint.
+func TestPlayDoesNotPullAnArchive(t *testing.T) {
+	f := newFake()
+	f.ends = map[string]int32{"one": 0}
+	const text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: one, image: /c.tar}]}\n"
+	if _, problem, code, _ := play(t, f, text, "--wait"); code != 0 {
+		t.Error(problem)
+	}
+	if want := []string{"run pod0 ", "create one", "start one"}; !slices.Equal(f.calls, want) || f.created[0].GetImage().GetImage() != "/c.tar" {
+		t.Errorf("got %q, want %q", f.calls, want)
+	}
+	f = newFake()
+	_, problem, _, _ := play(t, f, strings.Replace(text, "image: /c.tar", "image: /c.tar, securityContext: {runAsNonRoot: true}", 1))
+	says(t, "runAsNonRoot", problem, "/c.tar", "runAsUser")
+}
+
 // A play that failed half-way left a stopped pod and said nothing about it.
 func TestPlayRemovesWhatItMadeWhenAStepFails(t *testing.T) {
 	f := newFake()

@@ -32,6 +32,7 @@ func (a *app) playCommand() *cobra.Command {
 		Short: "Run a pod from a Kubernetes manifest",
 		Long: "Run a v1 Pod. Init containers run one after the other, then the containers are started. With --watch they are\n" +
 			"probed, and restarted as restartPolicy says, for as long as this command runs; without, they are started once.\n" +
+			"An image that is the absolute path of a checkpoint's archive is restored, where CRIU is installed.\n" +
 			"A field that cannot be honoured is an error that names it. If a step fails, everything that was made is removed;\n" +
 			"the logs stay.",
 		Args: cobra.ExactArgs(1),
@@ -257,10 +258,16 @@ func (p *player) remove(ctx context.Context) error {
 func (p *player) uid() string { return p.plan.Sandbox.GetMetadata().GetUid() }
 
 // needImage pulls an image that is not on the node, or that is to be pulled always, and checks its
-// user.
+// user. The archive of a checkpoint is left to the service.
 func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error {
 	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
 	name := pc.Config.GetMetadata().GetName()
+	if filepath.IsAbs(spec.GetImage()) { // the archive of a checkpoint, which names the image
+		if pc.NonRoot {
+			return fmt.Errorf("container %s: runAsNonRoot is set, but the checkpoint %s has its own user; set runAsUser to the same", name, spec.GetImage())
+		}
+		return nil
+	}
 	st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
 	if err != nil {
 		return err

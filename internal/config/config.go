@@ -49,7 +49,8 @@ type Log struct {
 type Containerd struct {
 	Address     string `toml:"address" doc:"Socket of a containerd that runs already. It must not load its own CRI plug-in. Empty: containerd runs inside berth."`
 	Snapshotter string `toml:"snapshotter" doc:"Snapshotter for images and writable layers."`
-	Link        string `toml:"link" doc:"Symbolic link to the socket of the containerd inside berth, for the cAdvisor in the kubelet, which looks at this path alone. Not made where something else is. Empty: none."`
+	SyncLayers  bool   `toml:"sync_layers" doc:"Write the writable layer of a container to the disk when it ends and when its programs ask for a sync. The release of each container then waits for all that is to be written to that disk. If off, overlayfs leaves that out (its option volatile, from Linux 5.10 on): what a container wrote to its layer may be lost in a crash of the node, after which no container uses the layer. Volumes are not affected."`
+	Link        string `toml:"link" doc:"Symbolic link to a socket on which the cAdvisor in the kubelet, which looks for containerd at this path alone, finds the containers. Not made where something else is. Empty: none."`
 }
 
 // Network configures CNI.
@@ -80,7 +81,7 @@ type CDI struct {
 
 // Pod configures the sandboxes of pods.
 type Pod struct {
-	Pause string `toml:"pause" doc:"Which sandboxes have a pause process. always: every sandbox. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. The cAdvisor in the kubelet measures the network of pods that have one alone. A change holds for new pods."`
+	Pause string `toml:"pause" doc:"Which sandboxes have a pause process. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. always: every sandbox. A change holds for new pods."`
 }
 
 // What pod.pause can be.
@@ -162,7 +163,7 @@ type Runtime struct {
 	Binary                       string   `toml:"binary" doc:"Path of the OCI runtime. Empty: runc of the libexec directory (containerd inside berth), or what the shim chooses (another containerd)."`
 	Root                         string   `toml:"root" doc:"Directory for the state of the OCI runtime. Empty: below state (containerd inside berth), or what the shim chooses (another containerd)."`
 	SystemdCgroup                bool     `toml:"systemd_cgroup" doc:"Let systemd make the cgroups. It has to agree with the cgroup driver of the kubelet."`
-	Sandboxer                    string   `toml:"sandboxer" doc:"Sandbox controller of containerd that makes pod sandboxes, for shims with a sandbox API. Empty: berth makes them itself, with a pause process."`
+	Sandboxer                    string   `toml:"sandboxer" doc:"Sandbox controller of containerd that makes pod sandboxes, for shims with a sandbox API. Empty: berth makes them itself, with a pause process where pod.pause has one."`
 	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime."`
@@ -171,7 +172,7 @@ type Runtime struct {
 	ConfigBody                   string   `toml:"config_body" doc:"Configuration of the shim, instead of a file."`
 	Snapshotter                  string   `toml:"snapshotter" doc:"Snapshotter of the containers. Images are unpacked into it when a container is created. Empty: containerd.snapshotter."`
 	BaseSpec                     string   `toml:"base_spec" doc:"JSON file of the OCI specification that the specifications of containers start from: hooks, mounts, rlimits, environment, annotations, devices. What CRI asks for takes precedence. Empty: none."`
-	SandboxImage                 string   `toml:"sandbox_image" doc:"Image of the pause process, which holds the namespaces of a pod. It is pulled when it is missing, and the image garbage collection of the kubelet leaves it. Empty: a program that berth brings along."`
+	SandboxImage                 string   `toml:"sandbox_image" doc:"Image of the pause process, which holds the namespaces of a pod. It is pulled when it is missing, and the image garbage collection of the kubelet leaves it. Empty: a program that berth brings along, in the pods that pod.pause has a process for."`
 	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime."`
 }
 
@@ -212,7 +213,7 @@ func Default() Config {
 			MaxConcurrentUnpacks:   3,
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
-		Pod: Pod{Pause: PauseAlways},
+		Pod: Pod{Pause: PauseAuto},
 		Lanes: Lanes{
 			AttemptTimeout: Duration(10 * time.Second),
 			BackoffMin:     Duration(time.Second),

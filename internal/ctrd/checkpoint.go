@@ -103,7 +103,7 @@ func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string
 	if noCRIU(err) {
 		return fmt.Errorf("checkpoint task %s: CRIU is not installed on this node; install the package criu: %w", id, errdefs.ErrFailedPrecondition)
 	}
-	return fmt.Errorf("checkpoint task %s: %w%s", id, err, reason(work))
+	return fmt.Errorf("checkpoint task %s: %w%s", id, err, reason(work, "dump.log"))
 }
 
 // noCRIU reports whether the OCI runtime did not find CRIU.
@@ -112,9 +112,9 @@ func noCRIU(err error) bool {
 	return strings.Contains(text, "criu") && (strings.Contains(text, "executable file not found") || strings.Contains(text, "no such file or directory"))
 }
 
-// reason is the first error in CRIU's log, which is removed together with the directory.
-func reason(work string) string {
-	f, err := os.Open(filepath.Join(work, "dump.log"))
+// reason is the first error in one of CRIU's logs, which are removed together with the directory.
+func reason(work, name string) string {
+	f, err := os.Open(filepath.Join(work, name))
 	if err != nil {
 		return ""
 	}
@@ -135,36 +135,49 @@ func reason(work string) string {
 // killed before it has removed it.
 const changesLease = time.Hour
 
-// WriteChanges writes what a writable layer has changed, as the tar of an image layer.
-func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
+// leased calls f with a lease that keeps what f has containerd make, and deletes the lease
+// afterwards.
+func leased(ctx context.Context, c *Containerd, layer string, f func(ctx context.Context) error) error {
 	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was
 	// deleted would stay until it expires.
 	detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
 	defer cancel()
 	lease, err := c.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(LabelOwner, c.owner))
 	if err != nil {
-		return fmt.Errorf("compare layer %s: %w", key, native(err))
+		return err
 	}
 	defer func() {
 		detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
 		defer cancel()
 		if err := c.client.LeasesService().Delete(detached, lease); err != nil {
-			c.log.Warn("a lease cannot be deleted; it expires", "layer", key, "err", err)
+			c.log.Warn("a lease cannot be deleted; it expires", "layer", layer, "err", err)
 		}
 	}()
-	ctx = leases.WithLease(ns(ctx), lease.ID)
-	desc, err := rootfs.CreateDiff(ctx, key, c.client.SnapshotService(snapshotter), c.client.DiffService(),
-		diff.WithMediaType(ocispec.MediaTypeImageLayer), diff.WithReference("checkpoint-"+key))
+	return f(leases.WithLease(ns(ctx), lease.ID))
+}
+
+// WriteChanges writes what a writable layer has changed, as the tar of an image layer.
+func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
+	err := leased(ctx, c, key, func(ctx context.Context) error { return writeChanges(ctx, c, snapshotter, key, w) })
 	if err != nil {
 		return fmt.Errorf("compare layer %s with its image: %w", key, native(err))
 	}
+	return nil
+}
+
+func writeChanges(ctx context.Context, c *Containerd, snapshotter, key string, w io.Writer) error {
+	desc, err := rootfs.CreateDiff(ctx, key, c.client.SnapshotService(snapshotter), c.client.DiffService(),
+		diff.WithMediaType(ocispec.MediaTypeImageLayer), diff.WithReference("checkpoint-"+key))
+	if err != nil {
+		return err
+	}
 	r, err := c.client.ContentStore().ReaderAt(ctx, desc)
 	if err != nil {
-		return fmt.Errorf("read the changes of layer %s: %w", key, native(err))
+		return fmt.Errorf("read the changes: %w", err)
 	}
 	defer r.Close()
 	if _, err := io.Copy(w, content.NewReader(r)); err != nil {
-		return fmt.Errorf("read the changes of layer %s: %w", key, err)
+		return fmt.Errorf("read the changes: %w", err)
 	}
 	return nil
 }

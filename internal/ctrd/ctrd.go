@@ -39,7 +39,10 @@ type Config struct {
 	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
 	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
 	CleanupDir string
-	Logger     *slog.Logger
+	// UnsyncedLayers has writable layers of overlayfs mounted with its option volatile, where the
+	// kernel knows it.
+	UnsyncedLayers bool
+	Logger         *slog.Logger
 }
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
@@ -47,6 +50,7 @@ type Containerd struct {
 	containerLayers
 	snapshotters []string
 	setAside     func(id string) bool
+	unsynced     bool // writable layers are mounted without syncs
 	log          *slog.Logger
 
 	calls     calls
@@ -72,6 +76,7 @@ func New(client *containerd.Client, cfg Config) *Containerd {
 		containerLayers: containerLayers{client, cfg.Owner},
 		snapshotters:    append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
 		setAside:        cfg.SetAside,
+		unsynced:        cfg.UnsyncedLayers && canLeaveUnsynced(),
 		log:             cfg.Logger,
 		processes:       processSearch{proc: procfs},
 		cleanupDir:      cfg.CleanupDir,

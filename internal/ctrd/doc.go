@@ -27,9 +27,9 @@
 //
 // # Files
 //
-// ctrd.go and events.go are the connection. objects.go, tasks.go, exec.go, update.go, checkpoint.go
-// and sandboxer.go are the verbs, and inventory.go has the lists. calls.go bounds what is asked of
+// ctrd.go and events.go are the connection. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
+// restore.go and sandboxer.go are the verbs, and inventory.go has the lists. calls.go bounds what is asked of
 // shims. shims.go, processes.go, orphan.go and bundle.go end what a task has left. cleanup.go makes
-// deletions faster. images.go, pull.go, parallel.go, processors.go, bounded.go, views.go,
-// imageroot.go and usage.go are the image store.
+// deletions faster, and unsynced.go keeps syncs out of them. images.go, pull.go, parallel.go,
+// processors.go, bounded.go, views.go, imageroot.go and usage.go are the image store.
 package ctrd

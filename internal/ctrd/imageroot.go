@@ -45,10 +45,14 @@ func (i *Images) ReadFiles(ctx context.Context, chainID string, limit int64, pat
 // readIn reads a regular file below dir; anything else is as good as absent. The file is found
 // first and opened once its type is known: opening a device acts on it, and opening a FIFO waits.
 func readIn(dir int, path string, limit int64) ([]byte, error) {
-	found, err := unix.Openat2(dir, path, &unix.OpenHow{
+	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	}
+	found, err := unix.Openat2(dir, path, &how)
+	for errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // something was renamed or mounted, anywhere
+		found, err = unix.Openat2(dir, path, &how)
+	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}

@@ -184,7 +184,7 @@ func (o *orphanSearch) begin(c *Containerd) <-chan struct{} {
 	c.background.Go(func() {
 		ctx, cancel := context.WithTimeout(ns(c.life), orphanTimeout)
 		defer cancel()
-		found, err := c.findOrphans(ctx)
+		found, err := findOrphans(ctx, c)
 		if err != nil {
 			c.log.Warn("tasks without a container cannot be looked for", "err", err)
 		}
@@ -207,7 +207,7 @@ func (o *orphanSearch) take() map[string]bool {
 
 // findOrphans lists the tasks that have no container. A container is made before its task, so that
 // it is looked for after the task was listed.
-func (c *Containerd) findOrphans(ctx context.Context) (map[string]bool, error) {
+func findOrphans(ctx context.Context, c *Containerd) (map[string]bool, error) {
 	ts, err := c.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list tasks: %w", native(err))

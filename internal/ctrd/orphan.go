@@ -109,9 +109,9 @@ func isOfShim(args []string, id string) bool {
 	return strings.HasPrefix(filepath.Base(args[0]), shimPrefix) && i > 0 && i+1 < len(args) && args[i+1] == id
 }
 
-// isRuntime recognises an OCI runtime that creates, starts or deletes a container.
+// isRuntime recognises an OCI runtime that creates, restores, starts or deletes a container.
 func isRuntime(args []string, program, id string) bool {
 	return filepath.Base(args[0]) == program && slices.Contains(args[1:], id) && slices.ContainsFunc(args[1:], func(a string) bool {
-		return a == "create" || a == "start" || a == "delete"
+		return a == "create" || a == "restore" || a == "start" || a == "delete"
 	})
 }

@@ -82,19 +82,14 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 
 // aloneDir returns the directory of a layer that is unpacked apart from the layers below it, or "".
 // containerd's unpacker asks for that with an overlay that has no lower directory.
-func aloneDir(mounts []mount.Mount) (upper string) {
+func aloneDir(mounts []mount.Mount) string {
 	if len(mounts) != 1 || mounts[0].Type != "overlay" {
 		return ""
 	}
-	for _, o := range mounts[0].Options {
-		switch key, v, _ := strings.Cut(o, "="); key {
-		case "lowerdir":
-			return ""
-		case "upperdir":
-			upper = v
-		}
+	if optionOf(mounts[0].Options, "lowerdir=") != "" {
+		return ""
 	}
-	return upper
+	return optionOf(mounts[0].Options, "upperdir=")
 }
 
 // completeness checks that a layer has the directory of each of its files, before it.

@@ -5,13 +5,16 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -26,6 +29,9 @@ const (
 	// shimCapability is the annotation by which berth's own shim (tools/shim) says that it can be a
 	// sandbox without a process.
 	shimCapability = "io.berth.shim.sandbox"
+	// shimNetworkThread is the key under which berth's own shim says in the status of a sandbox
+	// which of its threads is in the sandbox's network namespace.
+	shimNetworkThread = "io.berth.shim.network-thread"
 	// forgetTimeout is how long containerd may take to clean up after a shim that has died.
 	forgetTimeout = 5 * time.Second
 	// forgetInterval is the time between two tries meanwhile.
@@ -44,13 +50,17 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if err != nil {
 		return err
 	}
+	var opts []sandbox.CreateOpt
+	if r.NetNS != "" {
+		opts = append(opts, sandbox.WithNetNSPath(r.NetNS))
+	}
 	key := r.Handler.Type + " " + r.Handler.Root
 	if program := c.podShims.get(key); program != "" {
 		o.Runtime.Name = program
 	}
-	err = native(s.controller().Create(ns(ctx), o))
+	err = native(s.controller().Create(ns(ctx), o, opts...))
 	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && s.lost(ctx, r.ID, err); {
-		err = native(s.controller().Create(ns(ctx), o))
+		err = native(s.controller().Create(ns(ctx), o, opts...))
 	}
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
@@ -89,21 +99,31 @@ func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 			return false
 		}
 	}
+	return wait(ctx, forgetInterval)
+}
+
+// wait waits for d, and reports whether ctx has not ended before.
+func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(forgetInterval):
+	case <-time.After(d):
 		return true
 	}
 }
 
 // EndShim ends the shim of a pod whose tasks are deleted. As for a task that is deleted, what
-// containerd does not know is looked for on the node before "not found" is believed.
+// containerd does not know is looked for on the node before "not found" is believed. A shim may end
+// before it has answered; then containerd needs a moment to forget it.
 func (c *Containerd) EndShim(ctx context.Context, id string) error {
-	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, sandboxer{c, shimController}.controller().Shutdown(ctx, id)
-	})
-	if err = native(err); err == nil {
+	shim := sandboxer{c, shimController}
+	err := shim.end(ctx, id)
+	hungUp := false
+	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && strings.Contains(err.Error(), ttrpc.ErrClosed.Error()) && wait(ctx, forgetInterval); {
+		hungUp = true
+		err = shim.end(ctx, id)
+	}
+	if err == nil {
 		return nil
 	}
 	if !errdefs.IsNotFound(err) {
@@ -112,7 +132,37 @@ func (c *Containerd) EndShim(ctx context.Context, id string) error {
 	if oerr := c.endOrphans(ns(ctx), id); oerr != nil {
 		return fmt.Errorf("end shim of pod %s: %w", id, oerr) // and not "not found", which counts as success
 	}
+	if hungUp {
+		return nil // it was there
+	}
 	return fmt.Errorf("end shim of pod %s: %w", id, err)
+}
+
+// end asks the shim of a sandbox to end.
+func (s sandboxer) end(ctx context.Context, id string) error {
+	_, err := askShim(ns(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.controller().Shutdown(ctx, id)
+	})
+	return native(err)
+}
+
+// NetworkThread returns the ID of a thread in the network namespace of a pod that has no process:
+// one of its shim. It takes taskTimeout at most, also where the shim does not answer. ErrNotFound:
+// the pod has no shim, or its shim no such thread, as that of a pod with the host's network.
+func NetworkThread(ctx context.Context, c *Containerd, id string) (uint32, error) {
+	ctx, cancel := context.WithTimeout(ns(ctx), taskTimeout)
+	defer cancel()
+	st, err := askShim(ctx, c, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
+		return sandboxer{c, shimController}.controller().Status(ctx, id, false)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ask the shim of pod %s for its thread in the network namespace: %w", id, native(err))
+	}
+	thread, err := strconv.ParseUint(st.Info[shimNetworkThread], 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("ask the shim of pod %s for its thread in the network namespace: there is none: %w", id, errdefs.ErrNotFound)
+	}
+	return uint32(thread), nil
 }
 
 // SandboxShim reports whether the shim of a handler can serve a pod that has no process. A

@@ -3,9 +3,11 @@
 package ctrd
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/embed/embedtest"
+	"berth/internal/network"
 	"berth/internal/pod"
 )
 
@@ -74,4 +77,65 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("bundles are left: %v %v", left, err)
 	}
+}
+
+// A thread of the shim is in the network namespace of the pod, where a reader of /proc/PID/net
+// finds the pod's interfaces. The shim's own namespace is the host's.
+func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
+	cfg := embedtest.Config(t)
+	server := embedtest.Start(t, cfg)
+	c := New(server.Client(), Config{
+		Owner:  "owner",
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	defer c.stop()
+	request := pod.SandboxRequest{
+		ID: thisID,
+		Handler: pod.Handler{
+			Name:    "runc",
+			Type:    "io.containerd.runc.v2",
+			Options: pod.OptionsRunc,
+		},
+		CreatedAt: time.Now(),
+		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
+	}
+	nets, err := network.New(network.Config{NetNSDir: t.TempDir(), CacheDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	try(t, err)
+	netns := nets.PathFor(thisID)
+	try(t, nets.CreateNS(t.Context(), netns))
+	defer func() { try(t, nets.RemoveNS(context.Background(), netns)) }()
+	for path, want := range map[string]bool{netns: true, filepath.Join(t.TempDir(), "none"): false, "": false} {
+		request.NetNS = path
+		try(t, c.CreateSandbox(t.Context(), thisID, request.Handler))
+		try(t, c.StartShim(t.Context(), request))
+		thread, err := NetworkThread(t.Context(), c, thisID)
+		if want {
+			try(t, err)
+			if !sameNamespace(t, netns, "/proc/"+strconv.FormatUint(uint64(thread), 10)+"/ns/net") {
+				t.Errorf("thread %d is in another network namespace", thread)
+			}
+		} else if !errdefs.IsNotFound(err) {
+			t.Errorf("without a network namespace: %d, %v", thread, err)
+		}
+		c.shims.mu.Lock()
+		shim := c.shims.of[thisID]
+		c.shims.mu.Unlock()
+		if !sameNamespace(t, "/proc/self/ns/net", "/proc/"+strconv.Itoa(shim.pid)+"/ns/net") {
+			t.Error("the shim is not in the host's network namespace")
+		}
+		try(t, c.EndShim(t.Context(), thisID))
+		if _, err := NetworkThread(t.Context(), c, thisID); !errdefs.IsNotFound(err) {
+			t.Errorf("after its end: %v", err)
+		}
+		try(t, c.DeleteSandbox(t.Context(), thisID))
+	}
+}
+
+func sameNamespace(t *testing.T, one, two string) bool {
+	t.Helper()
+	a, err := os.Stat(one)
+	try(t, err)
+	b, err := os.Stat(two)
+	try(t, err)
+	return os.SameFile(a, b)
 }

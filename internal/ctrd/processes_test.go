@@ -84,6 +84,24 @@ func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
 	}
 }
 
+// The OCI runtimes that work for a container outlive its shim, and would make a process after the
+// container was given up.
+func TestARuntimeAtWorkIsRecognised(t *testing.T) {
+	for args, want := range map[string]bool{
+		"runc --root /r create --bundle /b " + thisID:                true,
+		"runc --root /r restore --detach --image-path /i " + thisID:  true,
+		"runc --root /r start " + thisID:                             true,
+		"runc --root /r delete --force " + thisID:                    true,
+		"runc --root /r restore --detach --image-path /i " + otherID: false,
+		"runc --root /r state " + thisID:                             false,
+		"crun --root /r restore " + thisID:                           false,
+	} {
+		if got := isRuntime(strings.Fields(args), "runc", thisID); got != want {
+			t.Errorf("%s: %v", args, got)
+		}
+	}
+}
+
 // A search that hangs all the same holds up nobody but those who wait for it, and those not for
 // long.
 func TestASearchForShimsThatHangsEndsInAnError(t *testing.T) {

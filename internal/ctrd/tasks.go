@@ -31,7 +31,8 @@ const (
 
 // CreateTask makes a task and its process, which waits to be started. What an earlier call that was
 // cut off has left of the task is taken back first, unless it runs, which is ErrAlreadyExists. The
-// caller sees to it that no other call works on the task.
+// caller sees to it that no other call works on the task. The task of a container that is restored
+// has no process yet, and the shim opens its stdio when RestoreTask is called.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	if c.shims.hasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
@@ -47,22 +48,37 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		TaskApiVersion: r.Endpoint.Version,
 	}
 	if r.SnapshotKey != "" {
-		ms, err := c.client.SnapshotService(r.Snapshotter).Mounts(ctx, r.SnapshotKey)
-		if err != nil {
-			return 0, fmt.Errorf("create task %s: mounts of its snapshot: %w", r.ID, native(err))
-		}
-		req.Rootfs = toProto(ms)
 		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 	}
+	if r.Restore != nil {
+		opts, err := restoring(ctx, c, r.ID, *r.Restore)
+		if err != nil {
+			return 0, fmt.Errorf("create task %s: %w", r.ID, err)
+		}
+		req.Options = opts
+	}
+	create := func() (*tasks.CreateTaskResponse, error) {
+		if r.SnapshotKey != "" {
+			ms, err := c.client.SnapshotService(r.Snapshotter).Mounts(ctx, r.SnapshotKey)
+			if err == nil && c.unsynced {
+				ms, err = unsynced(ms)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("mounts of its snapshot: %w", err)
+			}
+			req.Rootfs = toProto(ms)
+		}
+		return c.client.TaskService().Create(ctx, req)
+	}
 	c.replaced.makeAgain(r.ID)
-	resp, err := c.client.TaskService().Create(ctx, req)
+	resp, err := create()
 	for again := 1; again < createAttempts && cutOff(r, native(err)); again++ {
 		c.log.Info("a task that was being made earlier is taken back", "id", r.ID, "err", err)
 		c.replaced.make(r.ID)
-		if terr := c.takeBack(ctx, r.ID); terr != nil {
+		if terr := takeBack(ctx, c, r.ID); terr != nil {
 			return 0, fmt.Errorf("create task %s: %w: take back what an earlier call made: %w", r.ID, native(err), terr)
 		}
-		resp, err = c.client.TaskService().Create(ctx, req)
+		resp, err = create()
 	}
 	if err != nil {
 		return 0, fmt.Errorf("create task %s: %w", r.ID, native(err))
@@ -88,7 +104,7 @@ func cutOff(r pod.TaskRequest, err error) bool {
 }
 
 // takeBack deletes a task that was made and not started.
-func (c *Containerd) takeBack(ctx context.Context, id string) error {
+func takeBack(ctx context.Context, c *Containerd, id string) error {
 	st, err := c.TaskState(ctx, id)
 	switch {
 	case errdefs.IsNotFound(err):
@@ -96,6 +112,7 @@ func (c *Containerd) takeBack(ctx context.Context, id string) error {
 		return err
 	case st.Running:
 		return fmt.Errorf("it runs: %w", errdefs.ErrAlreadyExists)
+	case !st.Stopped && st.Pid == 0: // it was to be restored: there is no process
 	case !st.Stopped:
 		if err := c.KillTask(ctx, id, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
 			return err

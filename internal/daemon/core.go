@@ -44,6 +44,9 @@ type Ports struct {
 	// Removed is called with the ID of what has no record any more. It must not block, and may be
 	// nil.
 	Removed func(id string)
+	// Happened is called with the ID of what something happened to. It must not block, and may be
+	// nil.
+	Happened func(id string)
 	// Sweep is called on each connection, to give back what a kill left with containerd that no pod
 	// has. It may be nil.
 	Sweep func(ctx context.Context) error
@@ -72,7 +75,7 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 		out.Runtime, out.Network, out.Store = tracedRuntime{out.Runtime, tracer}, tracedNetwork{out.Network, tracer}, tracedStore{out.Store, tracer}
 	}
 	c.obs = newObserver(p.Log, c.Timeline, newTrips(p.Tracing))
-	c.obs.gone = p.Removed
+	c.obs.gone, c.obs.happened = p.Removed, p.Happened
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
 	return c

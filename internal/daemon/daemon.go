@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
+	"berth/internal/cadvisor"
 	"berth/internal/cdi"
 	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
@@ -85,6 +86,7 @@ type daemon struct {
 	streams  *stream.Service
 	server   *stream.Server
 	stats    *stats.Service
+	cadvisor *cadvisor.Service
 	devices  *cdi.Registry
 	userns   *userNamespaces
 	shims    *sandboxShims
@@ -135,11 +137,12 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	adapter := ctrd.Config{
-		Owner:        d.store.Owner(),
-		Snapshotter:  cfg.Containerd.Snapshotter,
-		Snapshotters: handlerSnapshotters(cfg.Runtimes),
-		CleanupDir:   filepath.Join(cfg.Root, "cleanup"),
-		Logger:       d.log.Logger,
+		Owner:          d.store.Owner(),
+		Snapshotter:    cfg.Containerd.Snapshotter,
+		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
+		CleanupDir:     filepath.Join(cfg.Root, "cleanup"),
+		UnsyncedLayers: !cfg.Containerd.SyncLayers,
+		Logger:         d.log.Logger,
 	}
 	if d.embedded != nil {
 		adapter.SetAside = d.embedded.SetAside
@@ -232,12 +235,6 @@ func (d *daemon) openContainerd(ctx context.Context) error {
 	}
 	d.embedded, d.client = s, s.Client()
 	d.undo = append(d.undo, s.Stop)
-	if link := d.cfg.Containerd.Link; link != "" {
-		if err := s.Link(link); err != nil {
-			d.log.Info("cAdvisor in the kubelet will not find the containers: containerd's socket is not linked", "err", err)
-		}
-		d.undo = append(d.undo, func() error { return s.Unlink(link) })
-	}
 	return nil
 }
 
@@ -319,6 +316,7 @@ func (d *daemon) openPods() error {
 		ended: func(id string) { d.streams.EndStdin(id) }, // there are none before openStreams
 		open:  map[string]*logs.Log{},
 	}
+	d.openCAdvisor()
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
@@ -342,12 +340,14 @@ func (d *daemon) openPods() error {
 			Images:         images{d.images},
 			Store:          d.store,
 			Labels:         labels,
+			Checkpoints:    checkpoint.Archives{},
 			Devices:        d.devices,
 			UserNamespaces: d.userns.check,
 			SandboxShim:    d.shims.can,
 			Hooks:          d.hooks(),
 		},
 		Removed:       d.removed,
+		Happened:      d.cadvisor.Look,
 		Load:          d.store.Load,
 		Restored:      d.kernel.ForgetUnclaimed,
 		Follow:        d.ctrd.Follow,
@@ -431,6 +431,14 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	})
 	g.Go("features of runtimes", func() error {
 		d.features.probe(below, d.handlers, d.log.Logger)
+		return nil
+	})
+	g.Go("cAdvisor", func() error {
+		select {
+		case <-restored: // it asks for pods and containers
+			persist(below, d.log, "serve cAdvisor", d.cadvisor.Run)
+		case <-below.Done():
+		}
 		return nil
 	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })

@@ -28,6 +28,7 @@ type observer struct {
 	trips    *trips
 	reg      *prometheus.Registry
 	gone     func(id string) // called when a record was deleted; may be nil
+	happened func(id string) // called when anything happened; may be nil
 
 	lag        *prometheus.HistogramVec
 	attempts   *prometheus.CounterVec
@@ -80,6 +81,9 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 // Event implements pod.Observer.
 func (o *observer) Event(id, what string, err error, fields ...any) {
 	o.timeline.Add(id, time.Now(), what, err, fields...)
+	if o.happened != nil {
+		o.happened(id)
+	}
 	args := append([]any{"id", id}, fields...)
 	if err != nil {
 		o.log.Warn(what, append(args, "err", err)...)

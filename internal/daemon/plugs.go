@@ -29,6 +29,9 @@ func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
 func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
+func (cgroups) RemoveAll(ctx context.Context, path string) error {
+	return cgroup.RemoveAll(ctx, path)
+}
 
 // images plugs package image into the controller.
 type images struct{ s *image.Service }

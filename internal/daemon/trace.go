@@ -141,6 +141,14 @@ func (r tracedRuntime) StartTask(ctx context.Context, id string) error {
 	return span(ctx, r.tracer, "start task", id, func(ctx context.Context) error { return r.Runtime.StartTask(ctx, id) })
 }
 
+func (r tracedRuntime) StartShim(ctx context.Context, q pod.SandboxRequest) error {
+	return span(ctx, r.tracer, "start shim", q.ID, func(ctx context.Context) error { return r.Runtime.StartShim(ctx, q) })
+}
+
+func (r tracedRuntime) EndShim(ctx context.Context, id string) error {
+	return span(ctx, r.tracer, "end shim", id, func(ctx context.Context) error { return r.Runtime.EndShim(ctx, id) })
+}
+
 func (r tracedRuntime) CreateSandbox(ctx context.Context, id string, h pod.Handler) error {
 	return span(ctx, r.tracer, "create sandbox object", id, func(ctx context.Context) error { return r.Runtime.CreateSandbox(ctx, id, h) })
 }

@@ -44,42 +44,40 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 
 // creator makes containers, up to CREATED.
 type creator struct {
-	runtime   Runtime
-	images    Images
-	store     Store
-	devices   Devices // nil for none
-	hooks     Hooks   // nil for none
-	make      units
-	units     *registry
-	specs     *specBuilder
-	volumes   *imageVolumes
-	teardown  *teardown
-	publisher *publisher
-	obs       Observer
+	runtime     Runtime
+	images      Images
+	checkpoints Checkpoints // nil for none
+	files       Files
+	store       Store
+	devices     Devices // nil for none
+	hooks       Hooks   // nil for none
+	make        units
+	units       *registry
+	specs       *specBuilder
+	volumes     *imageVolumes
+	teardown    *teardown
+	publisher   *publisher
+	obs         Observer
 }
 
 // create makes a container and returns once it is CREATED. What it made is undone if it fails.
 func (c *creator) create(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
-	if ref := imageRef(config); filepath.IsAbs(ref) {
-		return notRestored(ref)
-	}
-	img, err := c.images.Resolve(imageRef(config))
+	from, err := c.sourceOf(ctx, p, config)
 	if err != nil {
 		return err
 	}
-	if img.Checkpoint {
-		return notRestored(imageRef(config))
-	}
+	img := from.image
 	if err := spec.CheckImage(img.Config); err != nil {
 		return fmt.Errorf("image %s: %w", imageRef(config), err)
 	}
 	img.Snapshotter = cmp.Or(p.handler.Snapshotter, img.Snapshotter)
+	from.image = img
 	volumes, err := c.volumes.plan(config, p.handler)
 	if err != nil {
 		return err
 	}
-	u, err := c.plan(id, p, config, img, volumes)
+	u, err := c.plan(id, p, config, from, volumes)
 	if err != nil {
 		return err
 	}
@@ -118,12 +116,12 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 }
 
 // plan makes the unit of a container that is about to be made, with all that it may come to hold.
-func (c *creator) plan(id string, p *unit, config *runtimeapi.ContainerConfig, img Image, volumes []state.ImageVolume) (*unit, error) {
+func (c *creator) plan(id string, p *unit, config *runtimeapi.ContainerConfig, from source, volumes []state.ImageVolume) (*unit, error) {
 	logPath, err := logPath(p, config)
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
+	now, img := time.Now(), from.image
 	holds := state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles
 	if len(volumes) > 0 {
 		holds |= state.HoldViews
@@ -140,6 +138,7 @@ func (c *creator) plan(id string, p *unit, config *runtimeapi.ContainerConfig, i
 		Config:       config,
 		StopSignal:   stopSignal(config, img),
 		ImageVolumes: volumes,
+		Checkpoint:   from.checkpoint,
 	}, state.Status{
 		Phase:     state.Creating,
 		CreatedAt: now,
@@ -163,6 +162,9 @@ func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
 			return fmt.Errorf("adjust spec: %w", err)
 		}
 	}
+	if err := c.unpack(ctx, u, made); err != nil {
+		return err
+	}
 	u.setLabel(made.Process.SelinuxLabel)
 	if err := c.prepareSnapshot(ctx, u, img); err != nil {
 		return err
@@ -175,7 +177,7 @@ func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
 	if err := c.runtime.CreateContainer(ctx, Object{
 		ID:          u.id,
 		SandboxID:   u.pod.id,
-		Image:       imageRef(u.container.Config),
+		Image:       u.imageName(),
 		Handler:     u.handler,
 		Spec:        made,
 		Snapshotter: img.Snapshotter,
@@ -224,12 +226,6 @@ func (c *creator) prepareSnapshot(ctx context.Context, u *unit, img Image) error
 		return err
 	}
 	return c.runtime.PrepareSnapshot(ctx, layer)
-}
-
-// notRestored refuses to make a container from a checkpoint.
-func notRestored(ref string) error {
-	return fmt.Errorf("image %s: it is a checkpoint of a container, or the path of one, and berth does not restore from checkpoints; name an image to run: %w",
-		ref, errdefs.ErrNotImplemented)
 }
 
 // imageRef is the image that a container asks for.

@@ -6,12 +6,13 @@ import "berth/internal/state"
 
 // observed is the state of one unit when its record is compared with the outside.
 type observed struct {
-	Phase    state.Phase
-	Removing bool
-	Recorded bool // a process is in the record
-	Begun    bool // a start was begun: it left stdio
-	Task     observedTask
-	Process  observedProcess
+	Phase     state.Phase
+	Removing  bool
+	Recorded  bool // a process is in the record
+	Restoring bool // the shim was asked to restore a process, and it is not in the record
+	Begun     bool // a start was begun: it left stdio
+	Task      observedTask
+	Process   observedProcess
 }
 
 // observedTask is what containerd says about the task of a unit.
@@ -109,7 +110,7 @@ func decideCreated(o observed) action {
 	case taskRunning:
 		return actionAdopt
 	case taskStopped:
-		if !o.Recorded { // the process is on record before it is started: this one was made, and undone
+		if !o.Recorded && !o.Restoring { // the process is on record before it is started: this one was made, and undone
 			return actionUndoStart
 		}
 		return actionReport
@@ -123,6 +124,8 @@ func decideCreated(o observed) action {
 		return actionAbandon
 	case o.Recorded:
 		return actionLost
+	case o.Restoring: // its shim is gone, and what it has restored may live
+		return actionAbandon
 	case o.Begun: // whatever is left of it
 		return actionUndoStart
 	default:

@@ -15,7 +15,7 @@ func TestDecide(t *testing.T) {
 	rows := []struct {
 		phase              state.Phase
 		removing, recorded string
-		begun              string // "": it does not matter
+		restoring, begun   string // "": it does not matter
 		task               observedTask
 		process            observedProcess
 		want               action
@@ -30,13 +30,14 @@ func TestDecide(t *testing.T) {
 		{phase: state.Created, removing: "yes", recorded: some, task: some, process: some, want: actionRelease},
 		{phase: state.Created, removing: "no", recorded: some, task: taskCreated, process: some, want: actionUndoStart},
 		{phase: state.Created, removing: "no", recorded: some, task: taskRunning, process: some, want: actionAdopt},
-		{phase: state.Created, removing: "no", recorded: "no", task: taskStopped, process: some, want: actionUndoStart},
-		{phase: state.Created, removing: "no", recorded: "yes", task: taskStopped, process: some, want: actionReport},
+		{phase: state.Created, removing: "no", recorded: "no", restoring: "no", task: taskStopped, process: some, want: actionUndoStart},
+		{phase: state.Created, removing: "no", recorded: some, task: taskStopped, process: some, want: actionReport},
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processGone, want: actionLost},
 		{phase: state.Created, removing: "no", recorded: some, task: taskUnreachable, process: some, want: actionLater},
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processAlive, want: actionAbandon}, // its shim died
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processUnreachable, want: actionAbandon},
-		{phase: state.Created, removing: "no", recorded: "yes", task: taskAbsent, process: processUnknown, want: actionLost}, // a VM that is gone
+		{phase: state.Created, removing: "no", recorded: "yes", task: taskAbsent, process: processUnknown, want: actionLost},                     // a VM that is gone
+		{phase: state.Created, removing: "no", recorded: some, restoring: "yes", task: taskAbsent, process: processUnknown, want: actionAbandon}, // its shim died
 		{phase: state.Created, removing: "no", recorded: some, begun: "yes", task: some, process: processUnknown, want: actionUndoStart},
 		{phase: state.Created, removing: "no", recorded: some, begun: "no", task: some, process: processUnknown, want: actionNone},
 		// It runs: the kernel's word goes first.
@@ -53,7 +54,7 @@ func TestDecide(t *testing.T) {
 		got, found := decide(o), false
 		for i := range rows {
 			r := &rows[i]
-			if (r.phase == some || r.phase == o.Phase) && is(o.Removing, r.removing) && is(o.Recorded, r.recorded) && is(o.Begun, r.begun) &&
+			if (r.phase == some || r.phase == o.Phase) && is(o.Removing, r.removing) && is(o.Recorded, r.recorded) && is(o.Restoring, r.restoring) && is(o.Begun, r.begun) &&
 				(r.task == some || r.task == o.Task) && (r.process == some || r.process == o.Process) {
 				if r.fits++; got != r.want {
 					t.Errorf("%+v: %s, want %s", o, got, r.want)
@@ -79,10 +80,12 @@ func observations() []observed {
 	for _, phase := range []state.Phase{state.Creating, state.Created, state.Running, state.Exited, state.Ready, state.NotReady} {
 		for _, removing := range []bool{false, true} {
 			for _, recorded := range []bool{false, true} {
-				for _, begun := range []bool{false, true} {
-					for _, task := range []observedTask{taskAbsent, taskCreated, taskRunning, taskStopped, taskUnreachable} {
-						for _, process := range []observedProcess{processAlive, processGone, processUnreachable, processUnknown} {
-							all = append(all, observed{phase, removing, recorded, begun, task, process})
+				for _, restoring := range []bool{false, true} {
+					for _, begun := range []bool{false, true} {
+						for _, task := range []observedTask{taskAbsent, taskCreated, taskRunning, taskStopped, taskUnreachable} {
+							for _, process := range []observedProcess{processAlive, processGone, processUnreachable, processUnknown} {
+								all = append(all, observed{phase, removing, recorded, restoring, begun, task, process})
+							}
 						}
 					}
 				}

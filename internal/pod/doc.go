@@ -33,7 +33,8 @@
 //   - Readers (status, list) are served from memory, from the last durable status, and take no lock
 //     that is held over I/O.
 //   - What is made outside is in the unit's record before it is made (state.Hold), and struck off
-//     after it was released. A process is on record before it is started.
+//     after it was released. A process is on record before it is started. The restore of one from a
+//     checkpoint is on record before the shim is asked for it.
 //   - What the kernel watches and says to be alive is not EXITED, whatever a shim or containerd
 //     says. What was made for a start that failed is ended before EXITED is published.
 //   - A call that a client repeats because it did not get its answer joins the one in flight.

@@ -433,6 +433,73 @@ func TestAProgramThatEndedByItselfIsNoStartError(t *testing.T) {
 	}
 }
 
+// PROPERTIES 5: the kill of what a start had made fails, and the program ends by itself meanwhile.
+// Where the kernel has no code, the shim is asked for it.
+func TestAProgramThatEndsBeforeItIsKilledIsNoStartError(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.Exact = false
+		c := b.create(b.pod("p1", ""), ctr("c1"))
+		release := b.HoldAnswer("start-task", c)
+		started := make(chan error, 1)
+		go func() { started <- b.StartContainer(t.Context(), c) }()
+		synctest.Wait()
+		b.DiskFull(true)
+		b.Fail("signal", c, 1)
+		b.Fail("wait-task", c, 1) // the connection broke
+		b.Swallow(1, 0)           // no event has the code either
+		release()
+		if err := <-started; err == nil {
+			t.Error("it started, and nobody could record that")
+		}
+		synctest.Wait()
+		b.exit(c, 12)
+		b.DiskFull(false)
+		time.Sleep(time.Minute)
+		b.expect(c, exited, 12, "Error")
+	})
+}
+
+// PROPERTIES 5: a start that was cut off had taken effect, and its program ended. While nobody can say
+// how, its code is unknown, and not that of a start that failed.
+func TestAProgramOfACutOffStartHasNoCodeUntilItsShimAnswers(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.create(b.pod("p1", ""), ctr("c1"))
+		release := b.HoldAnswer("start-task", c)
+		go func() { _ = b.StartContainer(t.Context(), c) }()
+		synctest.Wait()
+		loaded := b.kill()
+		release()
+		b.Exit(c, 43, false)
+		again := start(t, b.World, loaded)
+		b.StopContainerd()
+		if err := again.StopContainer(t.Context(), c, 0); err != nil {
+			t.Fatal(err)
+		}
+		again.expect(c, exited, 255, "Unknown")
+		b.StartContainerd()
+		time.Sleep(10 * time.Minute)
+		again.expect(c, exited, 43, "Error")
+	})
+}
+
+// PROPERTIES 5: the kernel's fact about the process of a start that was undone may come after
+// another start. It says nothing about the process of that one.
+func TestTheEndOfAnEarlierProcessIsNotThatOfTheNext(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.run(b.pod("p1", ""), "c1")
+		b.Exited(exit.Fact{
+			ID:       c,
+			Pid:      1, // never a container's
+			Code:     137,
+			Measured: true,
+			At:       time.Now(),
+			Origin:   exit.Kernel,
+		})
+		time.Sleep(time.Minute)
+		b.expect(c, running, 0, "")
+	})
+}
+
 // A change that comes after the deletion of the record would be found at the next boot as a status
 // without a record.
 func TestNothingIsWrittenAfterTheRecordIsDeleted(t *testing.T) {

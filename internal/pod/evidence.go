@@ -22,12 +22,16 @@ type evidence struct {
 	hint exit.Fact
 	more chan struct{} // closed, and replaced, when fact or hint grow
 
-	kills       int  // SIGKILLs of berth's own that were delivered, or are on their way
-	stops       int  // stop signals of berth's own, likewise
-	oomReported bool // containerd reported an OOM kill
+	kills       int           // SIGKILLs of berth's own that were delivered, or are on their way
+	stops       int           // stop signals of berth's own, likewise
+	sending     int           // how many of both are on their way
+	sent        chan struct{} // closed when none is any more; nil while none is
+	oomReported bool          // containerd reported an OOM kill
 	oom         oomReading
-	// abandoned is why a start was given up. The process that was made for it is killed.
+	// abandoned is why a start was given up. The process that was made for it is killed, unless it
+	// has ended before: ranOut says that it has, and that nobody could be asked how.
 	abandoned error
+	ranOut    bool
 }
 
 // oomReading is what the cgroup's counter of OOM kills said when it was first read.
@@ -72,7 +76,7 @@ func (e *evidence) known() (exit.Fact, <-chan struct{}) {
 	if e.hint.Measured {
 		f, _ = exit.Merge(f, e.hint)
 	}
-	if e.abandoned != nil && (!f.Measured || f.Origin == exit.Start || f.Signal() == int(unix.SIGKILL)) {
+	if e.abandoned != nil && (!f.Measured && !e.ranOut || f.Origin == exit.Start || f.Signal() == int(unix.SIGKILL)) {
 		f = exit.NotStarted(f.ID, f.At, e.abandoned.Error())
 	}
 	return f, e.more
@@ -92,6 +96,13 @@ func (e *evidence) hasEnded() bool {
 	return !e.fact.Zero()
 }
 
+// measured reports whether a witness has reported the exit code, or the start that there is none.
+func (e *evidence) measured() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fact.Measured || e.hint.Measured
+}
+
 // abandon notes that a start was given up. The first reason stands.
 func (e *evidence) abandon(why error) {
 	e.mu.Lock()
@@ -99,6 +110,15 @@ func (e *evidence) abandon(why error) {
 	if e.abandoned == nil {
 		e.abandoned = why
 	}
+}
+
+// endedAlone notes that the process of a start that was given up has ended, and that nobody could be
+// asked how: it may have run. It reports false where berth has killed the process.
+func (e *evidence) endedAlone() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ranOut = e.kills == 0
+	return e.ranOut
 }
 
 func (e *evidence) isAbandoned() bool {
@@ -114,17 +134,34 @@ func (e *evidence) kill(send func() error) error { return e.counted(&e.kills, se
 func (e *evidence) stop(send func() error) error { return e.counted(&e.stops, send) }
 
 func (e *evidence) counted(n *int, send func() error) error {
-	add := func(d int) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		*n += d
+	e.mu.Lock()
+	*n++
+	if e.sending++; e.sending == 1 {
+		e.sent = make(chan struct{})
 	}
-	add(1)
+	e.mu.Unlock()
 	err := send()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if err != nil {
-		add(-1)
+		*n--
+	}
+	if e.sending--; e.sending == 0 {
+		close(e.sent)
+		e.sent = nil
 	}
 	return err
+}
+
+// contested returns a channel that is closed once it is known whether a signal of berth's own, which
+// is on its way, was delivered. It is nil where none is, or where the OOM killer did nothing.
+func (e *evidence) contested() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.oom.kills == 0 && !e.oomReported {
+		return nil
+	}
+	return e.sent
 }
 
 func (e *evidence) reportOOM() {

@@ -11,6 +11,7 @@ import "berth/internal/state"
 type Unit = unit
 
 func (u *unit) ID() string                                 { return u.id }
+func (u *unit) Pod() string                                { return u.pod.id }
 func (u *unit) Now() *state.Status                         { return u.now() }
 func (u *unit) Settled() <-chan struct{}                   { return u.settled }
 func (u *unit) Removed() <-chan struct{}                   { return u.removed }

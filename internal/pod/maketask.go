@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/containerd/errdefs"
 )
@@ -15,6 +16,7 @@ const mostTries = 3
 // taskMaker makes the tasks of containers.
 type taskMaker struct {
 	runtime  Runtime
+	files    Files
 	output   *output
 	teardown *teardown
 	obs      Observer
@@ -52,11 +54,23 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	if u.pod.isPinned() {
 		req.Pod = u.pod.id
 	}
+	if u.restored() {
+		from := UnpackedIn(m.files.Checkpoint(u.id))
+		if _, err := os.Stat(from.Changes); err == nil { // each time: what is taken back loses them
+			if err := m.runtime.ApplyChanges(ctx, u.container.Snapshotter, u.id, from.Changes); err != nil {
+				return 0, err
+			}
+		}
+		req.Restore = &from
+	}
 	pid, err = m.runtime.CreateTask(ctx, req)
 	if errdefs.IsNotFound(err) && u.pod.isPinned() {
 		if err = m.reviveShim(ctx, u.pod); err == nil {
 			pid, err = m.runtime.CreateTask(ctx, req)
 		}
+	}
+	if err == nil && u.restored() {
+		return pid, nil // the shim takes the ends of its stdio when it restores
 	}
 	if serr := stdio.Started(); err == nil {
 		err = serr

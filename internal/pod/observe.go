@@ -38,7 +38,11 @@ func (w *witnesses) report(f exit.Fact) {
 	if u.isPinned() && f.Origin == exit.Stream {
 		return // its shim has ended, which the sandbox outlives
 	}
-	if u.now().Phase == state.Created && u.process().Pid == 0 {
+	pid := u.process().Pid
+	if f.Pid != 0 && pid != 0 && f.Pid != pid {
+		return // it is about the process of a start that was undone, and comes late
+	}
+	if u.now().Phase == state.Created && pid == 0 {
 		// The container has no process: the fact is about the one of a start that was undone.
 		// Nothing is lost if another start is on its way: a process that ends before it is known
 		// fails the start.

@@ -93,3 +93,23 @@ func TestASharedGroupIsNotAskedForOOMKills(t *testing.T) {
 		})
 	}
 }
+
+// PROPERTIES 10: the OOM killer ends a process while berth's own kill is on its way and comes too
+// late. The end is reported once that is known, and is not taken back.
+func TestAKillOnItsWayLeavesTheVerdictOpen(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.run(b.pod("p1", ""), "c1")
+		release := b.Hold("signal", c)
+		stopped := make(chan error, 1)
+		go func() { stopped <- b.StopContainer(t.Context(), c, 0) }()
+		synctest.Wait()
+		b.Exit(c, 137, true)
+		synctest.Wait()
+		b.expect(c, running, 0, "")
+		release()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+		b.expect(c, exited, 137, "OOMKilled")
+	})
+}

@@ -4,6 +4,7 @@ package pod_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -117,6 +118,57 @@ func TestASandboxWithoutAProcessOutlivesItsShim(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.expectLeft(nil)
+	})
+}
+
+// While the disk is full it stays on record that a container has a task, although the task is gone:
+// its lane and that of its pod leave each other alone, and wait in their back-off.
+func TestTheReleasesOfAPodWithoutAProcessWaitForAFullDisk(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		c := b.run(p, "c")
+		released := b.Hold("delete-task", c)
+		b.exit(c, 0)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		before := b.Calls("commit", c)
+		b.Fail("commit", c, 1000)
+		released()
+		time.Sleep(time.Minute)
+		if n := b.Calls("commit", c) - before; n > 100 {
+			t.Errorf("within a minute it was tried %d times to record the release", n)
+		}
+		b.Heal()
+		wg.Wait()
+		b.expectLeft(nil)
+	})
+}
+
+// PROPERTIES 6: an attempt at a release has used up its time before it comes to the shim, since a
+// slow disk held it up. That the pins are not found then says nothing about the shim.
+func TestTheShimOfAPodIsEndedThoughItsReleaseWasHeldUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		c := b.create(p, ctr("c1"))
+		lift := b.Refuse("remove-snapshot", c, errors.New("no"))
+		shim := b.Refuse("end-shim", p, errors.New("no"))
+		go func() { _ = b.RemovePodSandbox(t.Context(), p) }()
+		time.Sleep(time.Minute)
+		loaded := b.kill()
+		lift()
+		shim()
+		again := start(t, b.World, loaded)
+		b.Stall("commit", c, 1, 12*time.Second)
+		if err := again.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		again.expectLeft(nil)
 	})
 }
 
@@ -244,5 +296,27 @@ func TestAPodThatNeedsAProcessHasOne(t *testing.T) {
 		if b.Process(id) == nil {
 			t.Error("a pod in a user namespace of its own has no process")
 		}
+	})
+}
+
+// PROPERTIES 6: an attempt to release a pod waits so long for the disk that its time is over. What it
+// did not get to is not taken for released: the next attempt ends the shim.
+func TestAnAttemptThatTookTooLongForgetsNoShim(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		before := b.Left()
+		p := b.pod("p1", world.Pinned)
+		c := b.run(p, "c1")
+		answer := b.Hold("delete-task", c)
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = b.RemovePodSandbox(context.WithoutCancel(t.Context()), p) }()
+		synctest.Wait()
+		disk := b.Hold("commit", c)
+		answer()
+		time.Sleep(6 * time.Minute) // the audit has the pod released, which waits for the container
+		disk()
+		time.Sleep(20 * time.Minute)
+		b.expectLeft(before)
 	})
 }

@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -45,6 +46,8 @@ type Ports struct {
 	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may be
 	// nil: none can, and each sandbox has a pause process.
 	SandboxShim func(ctx context.Context, handler string) bool
+	// Checkpoints may be nil: a container that is to be restored from one is refused then.
+	Checkpoints Checkpoints
 	// Devices may be nil: a container that asks for CDI devices is refused then.
 	Devices Devices
 	// Hooks may be nil: nothing takes part then.
@@ -124,9 +127,9 @@ type TaskIO struct {
 
 // TaskState is what containerd knows of a task.
 type TaskState struct {
-	Pid      uint32
-	Running  bool // created, running or paused: its process lives
-	Stopped  bool // ended; Code and ExitedAt are the shim's
+	Pid      uint32 // 0 for a task whose process is not restored yet
+	Running  bool   // created, running or paused: its process lives
+	Stopped  bool   // ended; Code and ExitedAt are the shim's
 	Code     uint32
 	ExitedAt time.Time
 }
@@ -153,9 +156,16 @@ type Runtime interface {
 	// one is asked for. ErrNotFound says that the image is not unpacked.
 	MountImage(ctx context.Context, v ImageView) error
 
-	// CreateTask makes the task and its process, which does not run the user's program yet.
+	// CreateTask makes the task and its process, which does not run the user's program yet. The task
+	// of a container that is restored has no process; its PID is 0.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
 	StartTask(ctx context.Context, id string) error
+	// ApplyChanges makes the changes that a tar of a layer has in a writable layer. It can be cut off
+	// and called again.
+	ApplyChanges(ctx context.Context, snapshotter, key, changes string) error
+	// RestoreTask has the task's process, which CreateTask did not make, restored from the
+	// checkpoint. The error names CRIU's reason, from its log in the directory work.
+	RestoreTask(ctx context.Context, id, work string) error
 	KillTask(ctx context.Context, id string, sig unix.Signal) error
 	// DeleteTask removes the task and makes sure that nothing of it is left: neither in
 	// containerd's task list nor as a shim.
@@ -197,6 +207,8 @@ type TaskRequest struct {
 	// Snapshotter and SnapshotKey name the root filesystem; empty when the spec names a directory.
 	Snapshotter string
 	SnapshotKey string
+	// Restore is the checkpoint that the container is restored from; nil for one that starts anew.
+	Restore *Unpacked
 }
 
 // Layer asks for a writable layer.
@@ -249,6 +261,9 @@ type Cgroups interface {
 	// ErrNotFound where the kernel does not count that.
 	OOMKillsBelow(dir string) (uint64, error)
 	KillAll(ctx context.Context, dir string) error
+	// RemoveAll ends the processes of a group, as the OCI specification of a container names it, and
+	// removes it. What is absent is a success.
+	RemoveAll(ctx context.Context, path string) error
 }
 
 // Network connects sandboxes.
@@ -278,6 +293,11 @@ type Files interface {
 	MakeVolume(id string, n int) (string, error)
 	// MakeImageVolume makes an empty directory for the nth image that a container mounts.
 	MakeImageVolume(id string, n int) (string, error)
+	// MakeCheckpoint makes an empty directory for the checkpoint that a container is restored from.
+	// Checkpoint is its path, and RemoveCheckpoint removes it.
+	MakeCheckpoint(id string) (string, error)
+	Checkpoint(id string) string
+	RemoveCheckpoint(id string) error
 	// Below returns the path of the directory that path names below dir, with every link resolved
 	// below dir; ErrInvalidArgument when there is none.
 	Below(dir, path string) (string, error)
@@ -372,6 +392,38 @@ type Labels interface {
 	Relabel(path, mount string) error
 	// Release gives a label back when nothing runs under it any more.
 	Release(process string)
+}
+
+// Checkpoints reads archives of checkpoints: package checkpoint. ErrInvalidArgument names what is
+// wrong with an archive.
+type Checkpoints interface {
+	// Read checks an archive and returns what it says of its container.
+	Read(ctx context.Context, archive string) (Checkpoint, error)
+	// Unpack checks an archive, unpacks it into the empty directory dir, and changes the
+	// specification of the container as the restore needs it.
+	Unpack(ctx context.Context, archive, dir string, s *specs.Spec) error
+}
+
+// Checkpoint is what an archive says of its container.
+type Checkpoint struct {
+	Image    string // the image's name; it may be ""
+	ImageRef string // the image's digest reference, or its ID; it may be ""
+}
+
+// Unpacked is where the parts of an unpacked checkpoint are.
+type Unpacked struct {
+	Images  string // a directory with CRIU's images of the processes
+	Work    string // a directory for CRIU's log
+	Changes string // a tar of what the writable layer had changed; absent for nothing
+}
+
+// UnpackedIn returns the parts in the directory that a checkpoint is unpacked into.
+func UnpackedIn(dir string) Unpacked {
+	return Unpacked{
+		Images:  filepath.Join(dir, "images"),
+		Work:    filepath.Join(dir, "work"),
+		Changes: filepath.Join(dir, "changes.tar"),
+	}
 }
 
 // Store commits records.

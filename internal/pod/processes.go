@@ -58,7 +58,7 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 // nothing else knows of it.
 func (p *processes) record(u *unit, proc state.Process) error {
 	u.setProcess(proc) // the witnesses may need it before it is on disk
-	return u.change(func(st *state.Status) bool { st.Process = proc; return true })
+	return u.change(func(st *state.Status) bool { st.Process, st.Restoring = proc, ""; return true })
 }
 
 // observe asks the kernel about the process of u, and watches it again if nothing does.

@@ -184,12 +184,13 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		has, unreachable = err == nil, absent(err) != nil
 	}
 	o := observed{
-		Phase:    st.Phase,
-		Removing: st.Removing,
-		Recorded: st.Process.Pid != 0,
-		Begun:    u.stdio() != nil,
-		Task:     observeTask(known, has, unreachable),
-		Process:  r.processes.observe(u),
+		Phase:     st.Phase,
+		Removing:  st.Removing,
+		Recorded:  st.Process.Pid != 0,
+		Restoring: st.Restoring != "",
+		Begun:     u.stdio() != nil,
+		Task:      observeTask(known, has, unreachable),
+		Process:   r.processes.observe(u),
 	}
 	do := decide(o)
 	if (do == actionUndoStart || do == actionAdopt) && u.evidence.isAbandoned() {
@@ -270,7 +271,7 @@ func (r *recovery) adopt(u *unit, known TaskState) {
 	adopted := false
 	if err := u.change(func(st *state.Status) bool {
 		if adopted = st.Phase == state.Created; adopted { // not when its exit was settled meanwhile
-			st.Phase, st.Process, st.StartedAt = u.runningPhase(), p, time.Now()
+			st.Phase, st.Process, st.StartedAt, st.Restoring = u.runningPhase(), p, time.Now(), ""
 		}
 		return adopted
 	}); err != nil {

@@ -41,7 +41,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		return nil
 	}
 	if u.now().Phase.Ended() {
-		return s.correct(u, s.withOOM(u, known))
+		return s.correct(u, s.withOOM(ctx, u, known))
 	}
 	var drained func()
 	if !u.sharesPIDs() { // its other processes have ended with init
@@ -58,7 +58,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
 		drained = s.drain(ctx, u)
 	}
-	known = s.withOOM(u, known)
+	known = s.withOOM(ctx, u, known)
 	settled := false
 	err := u.changeAfter(func(st *state.Status) bool {
 		if settled = !st.Phase.Ended(); !settled {
@@ -88,11 +88,21 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// withOOM is a fact with the verdict on whether the OOM killer ended the container.
-func (s *settler) withOOM(u *unit, known exit.Fact) exit.Fact {
-	if !u.isSandbox() && known.Origin != exit.Start {
-		known.OOM = known.OOM || u.evidence.oomKilled(known)
+// withOOM is a fact with the verdict on whether the OOM killer ended the container. While a signal
+// of berth's own is on its way, which may or may not explain the end, it waits within a bound.
+func (s *settler) withOOM(ctx context.Context, u *unit, known exit.Fact) exit.Fact {
+	if u.isSandbox() || known.Origin == exit.Start || known.OOM {
+		return known
 	}
+	if sent := u.evidence.contested(); sent != nil {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
+		select {
+		case <-sent:
+		case <-ctx.Done():
+		}
+		cancel()
+	}
+	known.OOM = u.evidence.oomKilled(known)
 	return known
 }
 
@@ -101,13 +111,20 @@ func (s *settler) withOOM(u *unit, known exit.Fact) exit.Fact {
 func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 	switch s.processes.observe(u) {
 	case processAlive:
-		if err := s.processes.end(ctx, u); err != nil {
+		err := u.evidence.kill(func() error { return s.processes.kernel.Signal(u.id, unix.SIGKILL) })
+		if absent(err) != nil {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
 		return nil // the fact of its end is on its way here
 	case processUnreachable:
 		return fmt.Errorf("end what was made for the start of %s: the kernel cannot watch it", u.id)
 	case processUnknown:
+		if u.now().Restoring != "" {
+			if err := s.endAbandonedRestore(ctx, u); err != nil {
+				return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
+			}
+			break
+		}
 		if u.process().Pid == 0 {
 			break // none was made, or none that could have been started
 		}
@@ -122,7 +139,13 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 	case processGone:
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
 		defer cancel()
-		_ = s.askShim(ctx, u) // it has ended, whether the shim answers or not
+		if absent(s.askShim(ctx, u)) != nil && u.evidence.endedAlone() {
+			u.evidence.add(exit.Fact{
+				ID:      u.id,
+				Origin:  exit.Audit,
+				Message: "its start was cut off, its process has ended, and its shim did not say how",
+			}, false)
+		}
 	}
 	if known, _ := u.evidence.known(); known.Zero() {
 		u.evidence.add(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
@@ -131,9 +154,9 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 }
 
 // askShim asks the shim how the process of a start that was given up ended, unless a witness has
-// reported it: the start may have taken effect, and the program ended by itself.
+// reported the code: the start may have taken effect, and the program ended by itself.
 func (s *settler) askShim(ctx context.Context, u *unit) error {
-	if known, _ := u.evidence.known(); !known.Zero() {
+	if u.evidence.measured() {
 		return nil
 	}
 	st, err := u.workload.Wait(ctx)

@@ -62,7 +62,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		Config:                       cfg,
 		Sandbox:                      p.sandbox.Config,
 		Image:                        img.Config,
-		ImageName:                    imageRef(cfg),
+		ImageName:                    u.imageName(),
 		Passwd:                       passwd,
 		Group:                        group,
 		NetNS:                        p.sandbox.NetNS,

@@ -29,6 +29,7 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 // starter starts containers.
 type starter struct {
 	runtime   Runtime
+	files     Files
 	hooks     Hooks // nil for none
 	ops       *operations
 	lanes     *lanes
@@ -110,7 +111,11 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	if err := s.updater.beforeStart(ctx, u); err != nil {
 		return err
 	}
-	proc, err := s.launch(ctx, u)
+	launch := s.launch
+	if u.restored() {
+		launch = s.restore
+	}
+	proc, err := launch(ctx, u)
 	if err != nil {
 		return err
 	}
@@ -119,7 +124,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	if err := u.change(func(st *state.Status) bool {
 		removing = st.Removing && !st.Phase.Ended()
 		if st.Phase == state.Created && !removing { // not when its exit was settled meanwhile
-			st.Phase, st.StartedAt = state.Running, at
+			st.Phase, st.StartedAt, st.Restoring = state.Running, at, ""
 		}
 		return !removing
 	}); err != nil {
@@ -152,15 +157,7 @@ func (s *starter) launch(ctx context.Context, u *unit) (state.Process, error) {
 	if err := s.processes.record(u, proc); err != nil {
 		return proc, err
 	}
-	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
-	// before they were joined, the PID may have been another process's.
-	if o := s.processes.observe(u.pod); o == processGone {
-		return proc, fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
-	}
-	if ctx.Err() != nil {
-		return proc, ctx.Err()
-	}
-	if err := notifyStarting(ctx, s.hooks, u); err != nil {
+	if err := s.beforeRun(ctx, u); err != nil {
 		return proc, err
 	}
 	if err := s.runtime.StartTask(ctx, u.id); err != nil {
@@ -168,6 +165,19 @@ func (s *starter) launch(ctx context.Context, u *unit) (state.Process, error) {
 	}
 	s.witnesses.listen(u)
 	return proc, nil
+}
+
+// beforeRun is the last that is done before the program of u runs.
+func (s *starter) beforeRun(ctx context.Context, u *unit) error {
+	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
+	// before they were joined, the PID may have been another process's.
+	if o := s.processes.observe(u.pod); o == processGone {
+		return fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return notifyStarting(ctx, s.hooks, u)
 }
 
 // abandon gives up a start that failed; the lane settles it.

@@ -94,6 +94,9 @@ func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
 func (s *statuses) image(ct *state.Container) *runtimeapi.ImageSpec {
 	asked := ct.Config.GetImage()
 	name := s.images.Name(ct.ImageID)
+	if name == "" && ct.Checkpoint != nil {
+		name = ct.Checkpoint.Image // and not the path of the archive
+	}
 	if name == "" || name == asked.GetImage() {
 		return asked
 	}

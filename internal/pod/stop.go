@@ -190,10 +190,13 @@ func signalNumber(u *unit) unix.Signal {
 	return unix.SIGTERM
 }
 
-// waitSettled waits for the exit of u to be durable and visible.
+// waitSettled waits for the exit of u to be durable and visible. What is removed has ended, too: a
+// container that is removed before it ran is not settled.
 func waitSettled(ctx context.Context, u *unit) error {
 	select {
 	case <-u.settled:
+		return nil
+	case <-u.removed:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, ctxError(ctx))

@@ -5,6 +5,7 @@ package pod_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -44,5 +45,33 @@ func TestATargetIsStoppingWhileAStopIsInFlight(t *testing.T) {
 		if err := b.StopContainer(t.Context(), c, 0); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A pod is removed whose sandbox has ended while a container of it is being started: the release of
+// the container was scheduled before its start was given up, and nobody settled it any more. The
+// removal waited for that.
+func TestARemovalDoesNotWaitForWhatIsRemoved(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		id := b.create(p, ctr("c1"))
+		release := b.Hold("start-task", id)
+		defer release()
+		go func() { _ = b.StartContainer(context.WithoutCancel(t.Context()), id) }()
+		synctest.Wait()
+		for _, u := range []string{p, id} { // as an earlier removal does, whose caller has gone
+			if err := b.Unit(u).MarkRemoving(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.exit(p, 0)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if err := b.RemovePodSandbox(ctx, p); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		b.expectLeft(nil)
 	})
 }

@@ -17,6 +17,8 @@ type Target struct {
 	ID      string
 	PodID   string // the sandbox; of a sandbox, its own ID
 	Handler Handler
+	// Pinned says that it is a sandbox without a process: files hold its namespaces.
+	Pinned bool
 	// NetNS is the path of the pod's network namespace; "" for the host's.
 	NetNS string
 	// Process is the init process as it is on record, with its cgroup.
@@ -68,6 +70,7 @@ func targetOf(u *unit) Target {
 		ID:       u.id,
 		PodID:    u.pod.id,
 		Handler:  u.handler,
+		Pinned:   u.isPinned(),
 		NetNS:    u.pod.sandbox.NetNS,
 		Process:  u.process(),
 		Endpoint: u.pod.now().Endpoint,

@@ -111,13 +111,13 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 		})
 		if cerr == nil {
 			t.obs.Released(u.id, gone, u.now().Holds)
+			if gone.Has(state.HoldTask) {
+				t.shimServed(u.pod)
+			}
 		}
 		err = errors.Join(err, cerr)
 	}
 	u.setReleaseError(err)
-	if gone.Has(state.HoldTask) {
-		t.shimServed(u.pod)
-	}
 	return err
 }
 
@@ -169,13 +169,16 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	if t.processes.observe(u) == processUnreachable {
 		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
 	}
+	if err := t.processes.endRestored(ctx, u); err != nil {
+		return err
+	}
 	if err := t.processes.end(ctx, u); err != nil {
 		t.obs.Event(u.id, "what is left of it could not be killed", err) // the deletion will show
 	}
 	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
-	st, err := u.workload.Wait(ctx)
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("the shim has not seen its end: %w", err)
+	st, err := waitEnd(ctx, u)
+	if err != nil && ctx.Err() != nil { // not err, which may be "not found", and so count as done
+		return fmt.Errorf("wait until the shim has seen its end: %w", ctxError(ctx))
 	}
 	if err := ended(u, st, err); err != nil {
 		return err
@@ -238,8 +241,8 @@ func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 			return err
 		}
 		return u.change(func(st *state.Status) bool {
-			known := st.Process.Pid != 0
-			st.Process = state.Process{}
+			known := st.Process.Pid != 0 || st.Restoring != ""
+			st.Process, st.Restoring = state.Process{}, ""
 			return known
 		})
 	}

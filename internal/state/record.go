@@ -99,6 +99,10 @@ type Status struct {
 	// PodResources is what an update said of the resources of a sandbox. It is nil if there was
 	// none.
 	PodResources *PodResources `json:"podResources,omitempty"`
+	// Restoring is the cgroup, as the OCI specification names it, of a container that the shim was
+	// asked to restore from a checkpoint: there may be processes in it, or there may have been,
+	// that the record does not name. It is empty once Process is known.
+	Restoring string `json:"restoring,omitempty"`
 }
 
 // Container is what was asked for. It is written once, before anything is made.
@@ -116,6 +120,15 @@ type Container struct {
 	Raw         []byte                      `json:"config"` // Config on disk, as protobuf
 	// ImageVolumes are the images that the container mounts, in the order of its mounts.
 	ImageVolumes []ImageVolume `json:"imageVolumes,omitempty"`
+	// Checkpoint is what the container is restored from. It is nil for one that starts anew.
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+}
+
+// Checkpoint is what a container is restored from. The archive is unpacked when the container is
+// made, and not needed afterwards.
+type Checkpoint struct {
+	Archive string `json:"archive"`
+	Image   string `json:"image"` // the name of the image, as the checkpoint has it
 }
 
 // ImageVolume is an image that a container mounts. The record has it before the image's view and

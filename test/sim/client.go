@@ -62,11 +62,15 @@ func (s *Story) RunPod(name, handler string) error {
 // Create makes a container POD/NAME.
 func (s *Story) Create(name string) error {
 	pod, short, _ := strings.Cut(name, "/")
+	config := containerConfig(short)
+	if s.Restored {
+		config.Image.Image = world.Archive
+	}
 	return s.call(func(ctx context.Context, b *Berth) error {
 		resp, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 			PodSandboxId:  s.ID(pod),
 			SandboxConfig: podConfig(pod),
-			Config:        containerConfig(short),
+			Config:        config,
 		})
 		if err == nil {
 			s.named(name, resp.GetContainerId())

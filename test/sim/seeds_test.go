@@ -21,6 +21,7 @@ var (
 	seed      = flag.Uint64("seed", 0, "play the random schedule of this seed")
 	replays   = flag.Int("replays", 0, "play that many random schedules twice, and count those that differ")
 	length    = flag.Int("length", 60, "steps of a random schedule")
+	restored  = flag.Bool("restored", false, "containers of random schedules are restored from a checkpoint")
 )
 
 // rangeStep is how many seeds of a range count for one that is played.
@@ -43,6 +44,21 @@ func TestSeeds(t *testing.T) {
 		return
 	}
 	for _, s := range fixedSeeds(t) {
+		if r := schedule(t, s); r != "" {
+			t.Fatal(failure(s, 1, 1, r))
+		}
+	}
+}
+
+// The same with containers that are restored from a checkpoint (PROPERTIES 32).
+func TestSeedsOfRestores(t *testing.T) {
+	if *seed != 0 {
+		return
+	}
+	asked := *restored
+	*restored = true
+	defer func() { *restored = asked }()
+	for s := uint64(1); s <= 100; s += rangeStep {
 		if r := schedule(t, s); r != "" {
 			t.Fatal(failure(s, 1, 1, r))
 		}
@@ -114,7 +130,10 @@ func difference(a, b []string) string {
 }
 
 func random(seed uint64) func(*testing.T, *Story) error {
-	return func(_ *testing.T, s *Story) error { return s.Random(rand.New(rand.NewPCG(seed, 0)), *length) }
+	return func(_ *testing.T, s *Story) error {
+		s.Restored = *restored
+		return s.Random(rand.New(rand.NewPCG(seed, 0)), *length)
+	}
 }
 
 func schedule(t *testing.T, seed uint64) string {
@@ -124,7 +143,11 @@ func schedule(t *testing.T, seed uint64) string {
 }
 
 func failure(seed uint64, failed, plays int, report string) string {
-	return fmt.Sprintf("seed %d failed %d times in %d: go test ./test/sim -args -seed %d\n%s", seed, failed, plays, seed, report)
+	args := ""
+	if *restored {
+		args = " -restored"
+	}
+	return fmt.Sprintf("seed %d failed %d times in %d: go test ./test/sim -args -seed %d%s\n%s", seed, failed, plays, seed, args, report)
 }
 
 // fixedSeeds reads testdata/seeds.

@@ -16,6 +16,9 @@ import (
 // Story is a world, the berth in it, and a client that knows its pods and containers by names: p1,
 // and p1/c1 or c1.
 type Story struct {
+	// Restored says that containers are made from a checkpoint.
+	Restored bool
+
 	World *world.World
 	Watch *Watch
 	ctx   context.Context

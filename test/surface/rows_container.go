@@ -55,7 +55,8 @@ func containerRows() []Row {
 		honoured("CDIDevice.name", "", "cdi.TestADeviceThatDoesNotExistIsNamed"),
 		honoured("ContainerConfig.stop_signal", "takes the place of the image's; reported", "test/e2e.TestStopAsksThenKills", "pod.TestSignals"),
 
-		honoured("CreateContainerRequest.config.image.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),
+		honoured("CreateContainerRequest.config.image.image", "an ID, the beginning of one, a reference, or the absolute path of a checkpoint's archive",
+			"image.TestResolveAndRemove", "test/e2e.TestARestoredContainerGoesOn"),
 		noEffect("CreateContainerRequest.config.image.annotations", "berth knows images by their reference alone; reported in the status"),
 		honoured("CreateContainerRequest.config.image.user_specified_image", "reported in the status"),
 		honoured("CreateContainerRequest.config.image.runtime_handler", "one that is not the sandbox's is InvalidArgument", "test/surface.TestAnImageIsForAHandlerThatThereIs"),

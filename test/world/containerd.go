@@ -49,6 +49,9 @@ type task struct {
 	hidden  bool          // it is a sandbox controller's, which no list shows
 }
 
+// unborn reports whether the task is of a container that is restored, and was not yet.
+func (t *task) unborn() bool { return t.proc.pid == 0 }
+
 type subscription struct {
 	queue []*events.Envelope // on their way
 	ch    chan *events.Envelope
@@ -176,7 +179,7 @@ func (c *containerdState) cleanUp(w *World, s *shim) {
 		if !t.seen {
 			close(t.done)
 		}
-		if !t.proc.Started && !t.proc.Ended {
+		if !t.proc.Started && !t.proc.Ended && !t.unborn() {
 			w.end(t.proc, 137)
 		}
 		c.publish(w, id, t.proc.pid, 137, time.Now())

@@ -93,6 +93,12 @@ func (w *World) read(ctx context.Context, l *Life, op, id string, look func() er
 	w.did = append(w.did, op+" "+id)
 	if r := w.match(op, id); r != nil {
 		w.unanswered(op, id)
+		if r.first {
+			if err := look(); err != nil {
+				return err
+			}
+			look = func() error { return nil }
+		}
 		if err := w.stallLocked(ctx, l, op, id, r); err != nil {
 			return err
 		}

@@ -23,7 +23,12 @@ type kernel struct {
 }
 
 func (k kernel) fact(p *Process) exit.Fact {
-	f := exit.Fact{ID: p.ID, At: p.At, Origin: exit.Kernel}
+	f := exit.Fact{
+		ID:     p.ID,
+		Pid:    p.pid,
+		At:     p.At,
+		Origin: exit.Kernel,
+	}
 	if p.watcher != k.l {
 		f.At = time.Time{} // it had ended before it was watched: nobody knows when
 	}
@@ -184,6 +189,19 @@ func (c cgroups) OOMKillsBelow(dir string) (n uint64, err error) {
 
 func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
+}
+
+// RemoveAll ends the process in the group that the OCI specification of a container names, which ends
+// with its ID.
+func (c cgroups) RemoveAll(ctx context.Context, path string) error {
+	return c.w.do(ctx, c.l, "end-group", path, func() error {
+		for _, p := range c.w.procs {
+			if !p.Ended && strings.HasSuffix(path, p.ID) {
+				_ = c.w.signal(p, 9)
+			}
+		}
+		return nil
+	})
 }
 
 // CgroupOf is the cgroup of the process of an ID.

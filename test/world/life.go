@@ -64,6 +64,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 		Images:  library{l.w, l},
 		Store:   disk{l.w, l, store},
 
+		Checkpoints: archives{l.w, l},
 		SandboxShim: func(_ context.Context, handler string) bool { return handler == Pinned },
 	}, adapter, nil
 }

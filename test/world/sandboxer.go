@@ -57,7 +57,7 @@ type sandboxer struct{ runtime }
 
 func (s sandboxer) Create(ctx context.Context, r pod.SandboxRequest) (pod.Instance, error) {
 	return pod.Instance{}, s.tasks.do(ctx, "create-task", r.ID, func(c *containerdState) error {
-		t, err := c.make(s.tasks.w, containers.Container{ID: r.ID, Runtime: containers.RuntimeInfo{Name: r.Handler.Type}})
+		t, err := c.make(s.tasks.w, containers.Container{ID: r.ID, Runtime: containers.RuntimeInfo{Name: r.Handler.Type}}, false)
 		if err == nil {
 			t.hidden = true
 		}

@@ -5,12 +5,14 @@ package world
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/services/tasks/v1"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -20,8 +22,10 @@ import (
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -264,7 +268,7 @@ func (s fakeTasks) Create(ctx context.Context, r *tasks.CreateTaskRequest, _ ...
 		if c.tasks[o.ID] != nil {
 			return errdefs.ErrAlreadyExists
 		}
-		t, err := c.make(s.w, o)
+		t, err := c.make(s.w, o, isRestored(r.Options))
 		if err == nil {
 			resp.Pid = t.proc.pid
 		}
@@ -272,8 +276,22 @@ func (s fakeTasks) Create(ctx context.Context, r *tasks.CreateTaskRequest, _ ...
 	})
 }
 
-// make makes the task of a container, and the shim of a pod with its first task.
-func (c *containerdState) make(w *World, o containers.Container) (*task, error) {
+// isRestored reports whether a task with these options is restored from a checkpoint.
+func isRestored(options *anypb.Any) bool {
+	var o runcoptions.Options
+	return options != nil && typeurl.UnmarshalTo(options, &o) == nil && o.GetCriuImagePath() != ""
+}
+
+// CutRestores has the next restores cut off: the process runs, and its shim does not know it.
+func (w *World) CutRestores(times int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cutRestores = times
+}
+
+// make makes the task of a container, and the shim of a pod with its first task. A task that is
+// restored gets its process when it is started.
+func (c *containerdState) make(w *World, o containers.Container, restored bool) (*task, error) {
 	sh := c.shims[o.SandboxID]
 	switch {
 	case o.SandboxID == "":
@@ -282,7 +300,10 @@ func (c *containerdState) make(w *World, o containers.Container) (*task, error) 
 	case sh == nil || sh.dead:
 		return nil, fmt.Errorf("shim of sandbox %s: %w", Short(o.SandboxID), errdefs.ErrNotFound)
 	}
-	t := &task{id: o.ID, shim: sh, proc: w.spawn(o.ID), done: make(chan struct{})}
+	t := &task{id: o.ID, shim: sh, done: make(chan struct{})}
+	if t.proc = (&Process{ID: o.ID}); !restored {
+		t.proc = w.spawn(o.ID)
+	}
 	t.proc.VM, t.proc.spec = sh.vm, o.Spec
 	c.tasks[o.ID] = t
 	return t, nil
@@ -307,6 +328,16 @@ func (s fakeTasks) Start(ctx context.Context, r *tasks.StartRequest, _ ...grpc.C
 		}
 		if t.proc.Started || t.proc.Ended {
 			return errdefs.ErrFailedPrecondition
+		}
+		if t.unborn() {
+			made := s.w.spawn(t.id)
+			made.spec = t.proc.spec
+			if s.w.cutRestores > 0 {
+				s.w.cutRestores--
+				made.Started = true
+				return errors.New("OCI runtime restore failed: signal: killed")
+			}
+			t.proc = made
 		}
 		t.proc.Started = true
 		return nil
@@ -337,6 +368,9 @@ func (s fakeTasks) Kill(ctx context.Context, r *tasks.KillRequest, _ ...grpc.Cal
 		if err != nil {
 			return err
 		}
+		if t.unborn() {
+			return fmt.Errorf("container of task %s does not exist: %w", Short(t.id), errdefs.ErrNotFound)
+		}
 		return s.w.signal(t.proc, r.Signal)
 	})
 }
@@ -348,8 +382,11 @@ func (s fakeTasks) Delete(ctx context.Context, r *tasks.DeleteTaskRequest, _ ...
 		if err != nil {
 			return err
 		}
-		if !t.seen {
+		if !t.seen && !t.unborn() {
 			return fmt.Errorf("task %s must be stopped before deletion: %w", Short(t.id), errdefs.ErrFailedPrecondition)
+		}
+		if t.unborn() {
+			close(t.done)
 		}
 		resp.ExitStatus, resp.ExitedAt = t.proc.Code, timestamppb.New(t.proc.At)
 		c.drop(t)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/logs"
 	"berth/internal/network"
@@ -142,6 +143,11 @@ func (f files) MakeVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/volumes/", id, "/", n), f.make(id)
 }
 
+func (f files) MakeCheckpoint(id string) (string, error) { return f.Checkpoint(id), f.make(id) }
+func (f files) Checkpoint(id string) string              { return "/restores/" + id }
+
+func (f files) RemoveCheckpoint(string) error { return nil }
+
 func (f files) Shared(string, bool) map[string]string { return nil }
 func (f files) MakeImageVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/images/", id, "/", n), f.make(id)
@@ -247,6 +253,32 @@ const (
 	Remote     = "remote"     // is at its registry until it is pulled
 	Checkpoint = "checkpoint" // is not an image to run
 )
+
+// Archives of checkpoints by their paths. There is no other one.
+const (
+	Archive         = "/checkpoints/c.tar"      // of a container of [Image]
+	ArchiveOfRemote = "/checkpoints/remote.tar" // of a container of [Remote]
+)
+
+// archives stands for package checkpoint.
+type archives struct {
+	w *World
+	l *Life
+}
+
+func (a archives) Read(_ context.Context, archive string) (pod.Checkpoint, error) {
+	switch archive {
+	case Archive:
+		return pod.Checkpoint{Image: "app:old", ImageRef: Image}, nil
+	case ArchiveOfRemote:
+		return pod.Checkpoint{Image: Remote}, nil
+	}
+	return pod.Checkpoint{}, fmt.Errorf("checkpoint %s: %w", archive, errdefs.ErrNotFound)
+}
+
+func (a archives) Unpack(ctx context.Context, _, dir string, _ *specs.Spec) error {
+	return a.w.do(ctx, a.l, "unpack", dir, func() error { return nil })
+}
 
 // library stands for the images.
 type library struct {

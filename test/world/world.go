@@ -47,6 +47,8 @@ type World struct {
 	cni   map[string]bool
 	// remote: the image Remote is on the node.
 	remote bool
+	// cutRestores is how many restores are still to be cut off.
+	cutRestores int
 	// openOutput: something holds the output of new containers open.
 	openOutput bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cadvisor
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestALinkTakesNobodysPlace(t *testing.T) {
+	dir := t.TempDir()
+	file, path, target := filepath.Join(dir, "file"), filepath.Join(dir, "new", "link"), filepath.Join(dir, "run", "socket")
+	if err := os.Mkdir(filepath.Dir(target), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	former := filepath.Join(dir, "run", "containerd.sock")
+	for _, path := range []string{file, target, former} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leads := func(to string) {
+		t.Helper()
+		if got, err := os.Readlink(path); err != nil || got != to {
+			t.Errorf("it leads to %q, %v, want %q", got, err, to)
+		}
+	}
+	relink := func(to string) {
+		t.Helper()
+		if err := errors.Join(os.Remove(path), os.Symlink(to, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := link(path, target); err != nil {
+			t.Fatal(err)
+		}
+		leads(target)
+	}
+	for _, to := range []string{filepath.Join(dir, "nowhere"), former} {
+		relink(to)
+		if err := link(path, target); err != nil {
+			t.Fatal(err)
+		}
+		leads(target)
+	}
+	relink(file)
+	if err := link(path, target); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("another's link: %v", err)
+	}
+	if err := unlink(path, target); err != nil {
+		t.Error(err)
+	}
+	leads(file)
+	if err := link(file, target); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a file: %v", err)
+	}
+	relink(target)
+	for range 2 {
+		if err := unlink(path, target); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}

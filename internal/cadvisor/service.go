@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cadvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+	"berth/internal/spec"
+)
+
+// interval is how often everything is looked at, besides what something has happened to.
+const interval = time.Minute
+
+// Config says what is served. All fields are required, except where a comment says otherwise.
+type Config struct {
+	// Listen opens the socket at a path. It is not called where nothing is to be served.
+	Listen func(path string) (*net.UnixListener, error)
+	// Link is where cAdvisor looks for containerd; "": nothing is served.
+	Link string
+	// State is a directory for volatile state: the socket cadvisor.sock, and the records of
+	// cgroups.
+	State string
+	// Cgroups is the directory of the hierarchy that cgroups are made in: one suffices for cAdvisor
+	// to notice them.
+	Cgroups string
+	Pods    func() Pods // made after the service
+	Runtime Runtime
+	// Version is what is answered to who asks for containerd's.
+	Version string
+	Log     *slog.Logger
+}
+
+// Service serves cAdvisor, from Open to Close.
+type Service struct {
+	cfg    Config
+	lis    *net.UnixListener // nil: nothing is served
+	groups groups
+	// inNamespace reports whether a thread is in the network namespace that is pinned at a path.
+	inNamespace func(thread uint32, path string) bool
+
+	mu      sync.Mutex
+	pending map[string]bool // IDs that something happened to
+	wake    chan struct{}
+}
+
+// Open reads what an earlier berth has on record, opens the socket and makes the link. A socket or
+// a link that cannot be made is logged, and nothing is served then. From here on whoever connects
+// waits for Run.
+func Open(cfg Config) *Service {
+	s := &Service{
+		cfg:         cfg,
+		groups:      groups{dir: filepath.Join(cfg.State, "cadvisor")},
+		inNamespace: inNamespace,
+		pending:     map[string]bool{},
+		wake:        make(chan struct{}, 1),
+	}
+	if err := s.groups.load(); err != nil {
+		cfg.Log.Warn("what an earlier berth has made for cAdvisor is not known", "err", err)
+	}
+	if cfg.Link == "" {
+		return s
+	}
+	if err := s.open(); err != nil {
+		cfg.Log.Info("the cAdvisor in the kubelet is not served, and may not find the containers", "err", err)
+	}
+	return s
+}
+
+func (s *Service) socket() string { return filepath.Join(s.cfg.State, "cadvisor.sock") }
+
+func (s *Service) open() error {
+	lis, err := s.cfg.Listen(s.socket())
+	if err != nil {
+		return err
+	}
+	if err := link(s.cfg.Link, s.socket()); err != nil {
+		return errors.Join(err, lis.Close(), os.Remove(s.socket()))
+	}
+	s.lis = lis
+	return nil
+}
+
+// Close removes the link and the socket. The cgroups stay with the pods.
+func (s *Service) Close() error {
+	if s.lis == nil {
+		return nil
+	}
+	err := errors.Join(unlink(s.cfg.Link, s.socket()), os.Remove(s.socket()))
+	if cerr := s.lis.Close(); !errors.Is(cerr, net.ErrClosed) {
+		err = errors.Join(err, cerr)
+	}
+	return err
+}
+
+// Look has Run look at a sandbox, or at anything else, to which something has happened. It does not
+// block.
+func (s *Service) Look(id string) {
+	if s.lis == nil || id == "" {
+		return
+	}
+	s.mu.Lock()
+	s.pending[id] = true
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run answers cAdvisor, and makes and removes cgroups as pods come and go, until ctx ends. It is
+// called once the records are restored.
+func (s *Service) Run(ctx context.Context) error {
+	served := make(chan error, 1)
+	go func() { served <- s.serve(ctx) }()
+	s.lookAtAll(ctx)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-served:
+			return err // also when ctx has ended
+		case <-s.wake:
+			for id := range s.takePending() {
+				s.look(ctx, id)
+			}
+		case <-tick.C:
+			s.lookAtAll(ctx)
+		}
+	}
+}
+
+func (s *Service) takePending() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := s.pending
+	s.pending = map[string]bool{}
+	return ids
+}
+
+func (s *Service) lookAtAll(ctx context.Context) {
+	for _, id := range s.groups.ids() {
+		s.look(ctx, id)
+	}
+	if s.lis == nil {
+		return
+	}
+	ready := &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}
+	for _, p := range s.cfg.Pods().ListPodSandbox(&runtimeapi.PodSandboxFilter{State: ready}) {
+		if _, ok := s.groups.get(p.GetId()); !ok {
+			s.look(ctx, p.GetId())
+		}
+	}
+}
+
+// look makes the cgroup of a sandbox that should have one, and removes that of any other, and one of
+// which cAdvisor knows a thread that has gone. It is made, or made anew, once there is a thread:
+// where there is none, cAdvisor asks again and again for seconds, and looks at no other new cgroup
+// meanwhile. Where nothing is served, no sandbox should have one.
+func (s *Service) look(ctx context.Context, id string) {
+	t, err := s.cfg.Pods().Target(id)
+	if s.lis == nil || err != nil || t.ID != id || !needsGroup(t) {
+		s.report(s.groups.remove(id))
+		return
+	}
+	made, ok := s.groups.get(id)
+	dir := made.Dir // also where the handler has another cgroup driver by now
+	if !ok {
+		path, err := spec.CgroupDir(t.Handler.SystemdCgroup, t.CgroupParent, id)
+		if err != nil {
+			s.report(fmt.Errorf("name the cgroup of sandbox %s for cAdvisor: %w", id, err))
+			return
+		}
+		dir = filepath.Join(s.cfg.Cgroups, path)
+	}
+	if ok && made.Thread != 0 && !s.inNamespace(made.Thread, t.NetNS) {
+		if err := s.groups.remove(id); err != nil {
+			s.report(err)
+			return
+		}
+		ok = false
+	}
+	if !ok {
+		if _, err := s.thread(ctx, t); err != nil {
+			s.cfg.Log.Debug("cAdvisor has no network figures of a pod for now", "id", id, "err", err)
+			return // the next container has the pod get another shim
+		}
+	}
+	if err := s.groups.make(id, dir); !errors.Is(err, fs.ErrNotExist) {
+		s.report(err)
+	}
+}
+
+func (s *Service) report(err error) {
+	if err != nil {
+		s.cfg.Log.Warn("the network figures that cAdvisor has of a pod may be wrong", "err", err)
+	}
+}
+
+// needsGroup reports whether t is a sandbox that cAdvisor would not find otherwise: one that has a
+// network and no process, below a cgroup of the pod's.
+func needsGroup(t pod.Target) bool {
+	return t.Running && t.Pinned && t.NetNS != "" && t.CgroupParent != ""
+}
+
+// thread returns the ID of a thread that is in the network namespace of the sandbox t, which has no
+// process.
+func (s *Service) thread(ctx context.Context, t pod.Target) (uint32, error) {
+	thread, err := s.cfg.Runtime.NetworkThread(ctx, t.ID)
+	if err != nil {
+		return 0, err
+	}
+	if !s.inNamespace(thread, t.NetNS) {
+		return 0, fmt.Errorf("thread %d of the shim of sandbox %s is not in its network namespace: %w", thread, t.ID, errdefs.ErrNotFound)
+	}
+	return thread, nil
+}
+
+func inNamespace(thread uint32, path string) bool {
+	one, err := os.Stat("/proc/" + strconv.FormatUint(uint64(thread), 10) + "/ns/net")
+	if err != nil {
+		return false
+	}
+	two, err := os.Stat(path)
+	return err == nil && os.SameFile(one, two)
+}

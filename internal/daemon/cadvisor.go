@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"berth/internal/cadvisor"
+	"berth/internal/cgroup"
+	"berth/internal/ctrd"
+	"berth/internal/version"
+)
+
+// openCAdvisor opens what the cAdvisor in the kubelet connects to. It has to be there before the
+// kubelet is started, which is when berth says that it is ready: cAdvisor tries to connect once.
+func (d *daemon) openCAdvisor() {
+	cgroups := "/sys/fs/cgroup"
+	if !cgroup.V2() {
+		cgroups = filepath.Join(cgroups, "cpu")
+	}
+	link := d.cfg.Containerd.Link
+	if link == strings.TrimPrefix(d.cfg.Containerd.Address, "unix://") {
+		link = "" // cAdvisor asks that containerd
+	}
+	d.cadvisor = cadvisor.Open(cadvisor.Config{
+		Listen:  newListener,
+		Link:    link,
+		State:   d.cfg.State,
+		Cgroups: cgroups,
+		Pods:    func() cadvisor.Pods { return d.core.Pods },
+		Runtime: shims{d.ctrd},
+		Version: version.String(),
+		Log:     d.log.Logger,
+	})
+	d.undo = append(d.undo, d.cadvisor.Close)
+}
+
+// shims are those of containerd, which know the threads and processes of pods.
+type shims struct{ *ctrd.Containerd }
+
+func (s shims) NetworkThread(ctx context.Context, id string) (uint32, error) {
+	return ctrd.NetworkThread(ctx, s.Containerd, id)
+}
