@@ -51,6 +51,10 @@ func made(b, c float64) *results {
 	r.At = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, m := range metrics(r.Sizes) {
 		for range 5 {
+			if m.key == cniAlone && !math.IsNaN(c) { // it is berth's alone that is measured
+				r.add(m.key, "berth", c-5)
+				continue
+			}
 			r.add(m.key, "berth", b)
 			r.add(m.key, "containerd", c)
 		}
@@ -79,7 +83,7 @@ func TestVerdictsFollowTheSamples(t *testing.T) {
 	}
 	// As fast as containerd is enough where no more is asked for, and 5 ms is under 10 ms.
 	for _, v := range verdicts(made(5, 5)) {
-		if want := strings.Contains(v.threshold, "no slower") || strings.Contains(v.threshold, "no more") || strings.Contains(v.threshold, "under 10 ms"); v.reached != want {
+		if want := strings.Contains(v.threshold, "no slower") || strings.Contains(v.threshold, "no more") || strings.Contains(v.threshold, "5 ms more") || strings.Contains(v.threshold, "under 10 ms"); v.reached != want {
 			t.Errorf("%s: reached %t with equal samples", v.threshold, v.reached)
 		}
 	}

@@ -42,6 +42,12 @@ func (b *bench) round() []step {
 			}
 			return n.wholeLives(ctx, s.Lives, rec)
 		}, false},
+		{"CNI operations", func(ctx context.Context, n *node, rec record) error {
+			if n.name != kinds[0].name { // the plug-ins are the same for both
+				return nil
+			}
+			return n.plugins(ctx, s.Lives, rec)
+		}, false},
 		{"exec", func(ctx context.Context, n *node, rec record) error { return n.execs(ctx, s.Execs, rec) }, false},
 		{"exits, polled", func(ctx context.Context, n *node, rec record) error {
 			return n.polledExits(ctx, s.Kills, killToExited, rec)

@@ -28,6 +28,8 @@ const (
 	removePod        = "remove_pod_sandbox"
 	runPodsAtOnce    = "run_pods_at_once"
 	wholeLife        = "whole_life"
+	podRunning       = "pod_running"
+	cniAlone         = "cni_alone"
 	listContainers   = "list_containers"
 	execSync         = "exec_sync"
 	listCrowd        = "list_crowd"
@@ -68,7 +70,10 @@ func metrics(s sizes) []metric {
 		{removeContainer, "RemoveContainer", operations, "ms"},
 		{stopPod, "StopPodSandbox", operations, "ms"},
 		{removePod, "RemovePodSandbox", operations, "ms"},
+		{podRunning, "a pod with a container, until it runs", operations, "ms"},
+		{cniAlone, "the CNI plug-ins of RunPodSandbox alone", operations, "ms"},
 		{wholeLife, "all of these, without a pause", operations, "ms"},
+		{wholeLife + cpu, "processor time of that, with shims, runc and plug-ins", operations, "ms"},
 		{updateContainer, "UpdateContainerResources, while it runs", operations, "ms"},
 		{listContainers, "ListContainers, " + num(s.Pods*s.PerPod) + " containers", operations, "ms"},
 		{listCrowd, "ListContainers, " + num(s.Crowd) + " containers", operations, "ms"},

@@ -43,6 +43,7 @@ type node struct {
 	network string // name of the CNI network
 	cgroup  string // parent of the pods' cgroups
 	command []string
+	account account // of what the daemon and its programs use
 	cmd     *exec.Cmd
 	up      bool          // it has answered since it was started last, and Client is connected to it
 	ended   chan struct{} // closed when cmd was waited for
@@ -82,6 +83,9 @@ func newNode(k kind, build, registry string) (*node, error) {
 			return n, err
 		}
 	}
+	if n.account, err = openAccount(id + "-daemon"); err != nil {
+		return n, err
+	}
 	n.command, err = k.prepare(n)
 	return n, err
 }
@@ -113,7 +117,7 @@ func (n *node) spawn() error {
 	cmd, ended := n.cmd, make(chan struct{})
 	n.ended = ended
 	go func() { _ = cmd.Wait(); close(ended) }() // ends with the process, which end waits for
-	return nil
+	return n.account.take(cmd.Process.Pid)
 }
 
 // start starts the daemon, and waits until it is ready and done, unless nil, reports true. It
@@ -232,6 +236,9 @@ func (n *node) close(interrupted bool) error {
 	}
 	n.disconnect()
 	errs = append(errs, n.end(syscall.SIGTERM), n.leftovers(), os.RemoveAll(n.dir))
+	if n.account.dir != "" {
+		errs = append(errs, n.account.close())
+	}
 	return errors.Join(errs...)
 }
 

@@ -105,7 +105,9 @@ slowest.
   registry in the process of the bench. Nothing of it is on the node. **While an image is pulled**: it
   is pulled and removed over and over, and each container is killed during a pull.
 - **Processor time**: what the process of the daemon used from the call to the answer, in all its
-  threads. What shims use is not part of it.
+  threads. What shims use is not part of it. **That of a pod's whole life** is what the kernel counted
+  in the control group of the daemon, which its shims, runc and CNI plug-ins are in as well, until %s
+  after the last life: the mean of a round.
 - **kill -9 and start to ready**: from the start of the process until Status reports ready and
   ListContainers reports every container as running.
 - **Memory**: the process of the daemon alone, from smaps_rollup, of a new daemon after %s without a
@@ -113,5 +115,5 @@ slowest.
 - **Where the milliseconds go**: of %d traced lives of a pod, one after the other with pauses, the one
   of median length. berth's steps and commits are its OpenTelemetry spans. Which programs ran, and
   when, is what the kernel says (its process events), since shims, runc and CNI plug-ins send no spans.
-`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, layerCount, s.PullMiB, quiet, s.Traced)
+`, s.Rounds, pollPause, s.Pods*s.PerPod/2, s.Pods*s.PerPod, s.Pods, s.Wedged, s.Watched, bound, idlePause, idlePause, s.Crowd, s.Pods, s.Pods*s.PerPod, s.Running, layerCount, s.PullMiB, postponed, quiet, s.Traced)
 }

@@ -33,6 +33,10 @@ func verdicts(r *results) []verdict {
 		{"kill to EXITED: p99 under 10 ms, on an idle machine", fmt.Sprintf("%s, load %.2f before the run", value(p99, "ms", 0), r.Load[0]), p99 < 10},
 		atMost(r, stuckOwn, "kill to EXITED while its delete hangs: slowest at most a hundredth of containerd's slowest", 100, 1./100),
 		atMost(r, runPod, "RunPodSandbox: p50 at most 0.7 of containerd's", 50, 0.7),
+		withinCNI(r),
+		atMost(r, podRunning, "RunPodSandbox, CreateContainer and StartContainer: p50 at most 0.65 of containerd's", 50, 0.65),
+		atMost(r, runPodsAtOnce, titles[runPodsAtOnce]+": p50 at most half of containerd's", 50, 0.5),
+		atMost(r, wholeLife+cpu, "processor time of a pod's life, with shims, runc and plug-ins: at most 0.6 of containerd's", 50, 0.6),
 		atMost(r, listCrowd, titles[listCrowd]+": p50 at most a third of containerd's", 50, 1./3),
 		atMost(r, memory50, "memory of the daemon at "+num(r.Sizes.Total)+" pods: p50 no more than containerd's", 50, 1),
 	}
@@ -40,6 +44,16 @@ func verdicts(r *results) []verdict {
 		out = append(out, atMost(r, m, titles[m]+": p50 no slower than containerd's", 50, 1))
 	}
 	return out
+}
+
+// withinCNI compares RunPodSandbox with what its CNI plug-ins take alone.
+func withinCNI(r *results) verdict {
+	run, alone := percentile(r.of(runPod, "berth"), 50), percentile(r.of(cniAlone, "berth"), 50)
+	return verdict{
+		threshold: "RunPodSandbox: p50 at most 5 ms more than its CNI plug-ins take alone",
+		measured:  fmt.Sprintf("%s and %s", value(run, "ms", 0), value(alone, "ms", 0)),
+		reached:   run-alone <= 5,
+	}
 }
 
 // atMost compares berth's percentile with a share of containerd's.
