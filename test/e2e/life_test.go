@@ -106,9 +106,10 @@ func TestVerboseStatusIsWhatCrictlReads(t *testing.T) {
 	if info.SandboxID != pod || info.SnapshotKey == "" || info.Image != node.Busybox || info.Pid == 0 || info.RuntimeSpec["process"] == nil {
 		t.Fatalf("%+v", info)
 	}
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", info.Pid)); err != nil || !strings.HasPrefix(string(b), "sleep\x001000") {
-		t.Fatalf("%q %v", b, err)
-	}
+	n.Until("the process is that of the container", func() bool { // runc returns before it has executed the command
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", info.Pid))
+		return err == nil && strings.HasPrefix(string(b), "sleep\x001000")
+	})
 	if st := n.Container(id); st.GetImageId() == "" || st.GetStopSignal() != runtimeapi.Signal_SIGNAL_SIGTERM {
 		t.Fatalf("%v", st)
 	}

@@ -52,8 +52,15 @@ func (c *collect) below(root, name string) int {
 	return n
 }
 
-// A call and an exit can be followed from beginning to end.
+// A call and an exit can be followed from beginning to end, with and without a pause process.
 func TestTraces(t *testing.T) {
+	for pause, made := range map[string]string{"always": "create task", "auto": "start shim"} {
+		t.Run(pause, func(t *testing.T) { traces(t, pause, made) })
+	}
+}
+
+func traces(t *testing.T, pause, made string) {
+	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -62,12 +69,12 @@ func TestTraces(t *testing.T) {
 	collector.RegisterTraceServiceServer(s, c)
 	go func() { _ = s.Serve(lis) }()
 	t.Cleanup(s.Stop)
-	n := node.Start(t, node.Options{Args: []string{"--set", "tracing.endpoint=http://" + lis.Addr().String()}})
+	n := node.Start(t, node.Options{Args: []string{"--set", "tracing.endpoint=http://" + lis.Addr().String(), "--set", "pod.pause=" + pause}})
 	_, id := n.Sh("exit 3")
 	node.ExpectExit(t, n.Ended(id), 3, "Error")
 	n.Until("traces of the calls and of the exit", func() bool {
 		const run, start = "runtime.v1.RuntimeService/RunPodSandbox", "runtime.v1.RuntimeService/StartContainer"
-		return c.below(run, "add to network") == 1 && c.below(run, "create task") == 1 && c.below(start, "start task") == 1 &&
+		return c.below(run, "add to network") == 1 && c.below(run, made) == 1 && c.below(start, "start task") == 1 &&
 			c.below("exit", "settle") > 0 && c.below("exit", "attempt") > 0
 	})
 }

@@ -27,6 +27,9 @@ const (
 	socket = "/run/berth/berth.sock"
 	// settings is berth's configuration.
 	settings = "/etc/berth/config.toml"
+	// paused has berth make a pause process in each pod, whose descriptor systemd keeps besides that of
+	// each container.
+	paused = "[pod]\npause = 'always'\n"
 	// dropIns has what a test changes in berth's unit.
 	dropIns = "/run/systemd/system/berth.service.d"
 )

@@ -52,7 +52,7 @@ func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
 //
 // PROPERTIES 4 and 5.
 func TestPodsOutliveRestartsAndKills(t *testing.T) {
-	h := start(t, "", slow)
+	h := start(t, paused, slow)
 	_, runs := h.Sh("sleep 10000")
 	runsPid := h.Pid(runs)
 	for _, name := range []string{"restart", "kill -9"} {
@@ -116,7 +116,7 @@ func TestPodsOutliveRestartsAndKills(t *testing.T) {
 // A stop of the unit leaves pods running, and the next start finds them. The shim has the code of
 // what ended meanwhile, and a stopped unit has no descriptors.
 func TestAStopLeavesPodsRunning(t *testing.T) {
-	h := start(t, "", "")
+	h := start(t, paused, "")
 	pod, runs := h.Sh("sleep 10000")
 	_, ends := h.waits()
 	runsPid, endsPid := h.Pid(runs), h.Pid(ends)
@@ -142,7 +142,7 @@ func TestAStopLeavesPodsRunning(t *testing.T) {
 // descriptor that systemd kept. An older one tells that the process ended, and the code is unknown,
 // not made up.
 func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
-	h := start(t, "", slow)
+	h := start(t, paused, slow)
 	_, id := h.waits()
 	pid := h.Pid(id)
 	shim := h.parent(pid)
@@ -167,7 +167,7 @@ func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
 // With berth.socket, the first call starts berth, a call that is made while berth is stopped starts
 // it again, and no call fails while it is restarted.
 func TestTheSocketUnitStartsBerth(t *testing.T) {
-	h := start(t, "", "")
+	h := start(t, paused, "")
 	_, runs := h.Sh("sleep 10000")
 	pid := h.Pid(runs)
 	h.systemctl("stop", "berth")
