@@ -31,14 +31,16 @@ const settleBound = 5 * time.Second
 func (w *World) commitsFail() {
 	if w.disk.works() && w.life != nil {
 		for _, p := range w.inits {
-			if p.watcher != w.life {
-				continue
+			for _, n := range []*notice{&p.notified, &p.kept} {
+				if n.life != w.life {
+					continue
+				}
+				since := n.at
+				if w.disk.since.After(since) {
+					since = w.disk.since
+				}
+				n.recorded = n.recorded || time.Since(since) > settleBound
 			}
-			since := p.At
-			if w.disk.since.After(since) {
-				since = w.disk.since
-			}
-			p.recorded = p.recorded || time.Since(since) > settleBound
 		}
 	}
 	w.disk.since = time.Now()

@@ -29,7 +29,7 @@ func (k kernel) fact(p *Process) exit.Fact {
 		At:     p.At,
 		Origin: exit.Kernel,
 	}
-	if p.watcher != k.l {
+	if p.notified.life != k.l {
 		f.At = time.Time{} // it had ended before it was watched: nobody knows when
 	}
 	if k.w.Exact {
@@ -55,7 +55,7 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 		}
 		p = proc.identity()
 		if proc.Ended {
-			proc.Kept = true
+			proc.kept.life, proc.kept.at = k.l, time.Now()
 			go k.w.notify(k.l, proc)
 		}
 		return nil

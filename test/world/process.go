@@ -32,24 +32,33 @@ type Process struct {
 	// Lost: its shim died, or containerd dropped its task, so that only the kernel can know the
 	// code.
 	Lost bool
-	// Kept: a later life still had a pidfd of it.
-	Kept bool
-	// Notified: the kernel notified a berth that lives, or had the time to record it. It is only
-	// set in what [World.Process] returns.
+	// Notified: the kernel notified a berth when it ended, and that berth lives, or had the time to
+	// record it. It is only set in what [World.Process] returns, as Kept is.
 	Notified bool
+	// Kept: the same of a berth that found it ended, and had a pidfd of it.
+	Kept bool
 	// Updates are the changes of its cgroup settings, in their order.
 	Updates []*specs.LinuxResources
 
-	pid    uint32
-	ticks  uint64
-	cgroup string
-	reaped bool // nobody can ask for its status any more but with a pidfd
-	// watcher is the life that the kernel notified of the end when it came.
-	watcher *Life
-	// recorded: watcher lived long enough, with a disk that works, to record what it knew.
-	recorded bool
+	pid      uint32
+	ticks    uint64
+	cgroup   string
+	reaped   bool        // nobody can ask for its status any more but with a pidfd
+	notified notice      // when it ended
+	kept     notice      // later
 	spec     typeurl.Any // that its task was made with
 }
+
+// notice is what the kernel told a berth of an end.
+type notice struct {
+	life *Life
+	at   time.Time
+	// recorded: a berth lived long enough, with a disk that works, to record what it was told.
+	recorded bool
+}
+
+// counts reports whether a berth knows the end: that of the last notice lives, or it is on record.
+func (n notice) counts() bool { return n.recorded || n.life != nil && !n.life.Dead() }
 
 // Process returns the first process of an ID that was started, or else the last one; nil when there
 // was none. What containerd makes beside one that was started, for a call that was given up, does
@@ -63,7 +72,7 @@ func (w *World) Process(id string) *Process {
 	}
 	now := *p
 	now.Updates = slices.Clone(p.Updates)
-	now.Notified = p.watcher != nil && (!p.watcher.Dead() || p.recorded)
+	now.Notified, now.Kept = p.notified.counts(), p.kept.counts()
 	return &now
 }
 
@@ -117,7 +126,7 @@ func (w *World) end(p *Process, code uint32) {
 		if w.lostNotices > 0 {
 			w.lostNotices--
 		} else {
-			p.watcher = l
+			p.notified = notice{life: l, at: p.At}
 			go w.notify(l, p)
 		}
 	}
