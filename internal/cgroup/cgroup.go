@@ -50,6 +50,14 @@ func Of(pid uint32) (string, error) {
 	return "", fmt.Errorf("find the cgroup of process %d: it has no memory controller", pid)
 }
 
+// Dir is what [Of] returns for a process in a group that has this path in each hierarchy.
+func Dir(path string) string {
+	if V2() {
+		return filepath.Join(mount, path)
+	}
+	return filepath.Join(mount, "memory", path)
+}
+
 // dirOf refuses the root group, since what is counted or ended there is not the container's.
 func dirOf(pid uint32, base, path string) (string, error) {
 	d := filepath.Join(base, filepath.Clean("/"+path))

@@ -189,11 +189,14 @@ func TestAGroupThatWasLeftIsRemovedWithWhatRunsInIt(t *testing.T) {
 			break
 		}
 	}
+	if of, err := Of(uint32(cmd.Process.Pid)); err != nil || of != Dir(path+"/child") { //nolint:gosec // a PID
+		t.Errorf("it is in %s, not in %s: %v", of, Dir(path+"/child"), err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	for range 2 { // the second finds nothing
-		if err := RemoveAll(t.Context(), path); err != nil {
-			t.Fatal(err)
+	for _, first := range []bool{true, false} { // the second finds nothing
+		if found, err := RemoveAll(t.Context(), path); err != nil || found != first {
+			t.Fatalf("found a process: %t, %v", found, err)
 		}
 	}
 	<-ended
@@ -202,7 +205,7 @@ func TestAGroupThatWasLeftIsRemovedWithWhatRunsInIt(t *testing.T) {
 			t.Errorf("%s is left", h+path)
 		}
 	}
-	if err := RemoveAll(t.Context(), "/../"); err == nil {
+	if _, err := RemoveAll(t.Context(), "/../"); err == nil {
 		t.Error("the root group was accepted")
 	}
 }

@@ -21,17 +21,24 @@ func KillAll(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
 	}
+	_, err := killAll(ctx, dir)
+	return err
+}
+
+// killAll is [KillAll], and reports whether it found a process.
+func killAll(ctx context.Context, dir string) (found bool, err error) {
 	wait := time.Millisecond
 	for {
 		left, err := killOnce(dir)
+		found = found || left > 0
 		if err != nil || left == 0 {
-			return err
+			return found, err
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			return fmt.Errorf("end the processes of cgroup %s: %d remain: %w", dir, left, ctx.Err())
+			return found, fmt.Errorf("end the processes of cgroup %s: %d remain: %w", dir, left, ctx.Err())
 		case <-t.C:
 		}
 		wait = min(2*wait, 100*time.Millisecond)

@@ -18,46 +18,48 @@ import (
 // RemoveAll ends the processes of a group and removes it, and all groups below it, from every
 // hierarchy. path names the group as the OCI spec of a container does: /PARENT/ID on cgroupfs, and
 // SLICE:PREFIX:ID with the systemd driver, where the group is that of a scope, which is stopped.
-// Removing an absent group succeeds. The root group is refused.
-func RemoveAll(ctx context.Context, path string) error {
+// Removing an absent group succeeds. The root group is refused. found says that there was a process
+// to end, also where an error says that not all was done.
+func RemoveAll(ctx context.Context, path string) (found bool, err error) {
 	if unit, ok := scopeOf(path); ok {
 		return stopScope(ctx, unit)
 	}
 	path = filepath.Clean("/" + path)
 	if path == "/" {
-		return errors.New("remove cgroup /: the root group cannot be removed")
+		return false, errors.New("remove cgroup /: the root group cannot be removed")
 	}
 	hierarchies := []string{mount}
 	if !V2() {
 		var err error
 		if hierarchies, err = filepath.Glob(mount + "/*"); err != nil {
-			return fmt.Errorf("remove cgroup %s: %w", path, err)
+			return false, fmt.Errorf("remove cgroup %s: %w", path, err)
 		}
 	}
 	var errs []error
 	for _, h := range hierarchies {
-		errs = append(errs, removeTree(ctx, filepath.Join(h, path)))
+		f, err := removeTree(ctx, filepath.Join(h, path))
+		found, errs = found || f, append(errs, err)
 	}
-	return errors.Join(errs...)
+	return found, errors.Join(errs...)
 }
 
-func removeTree(ctx context.Context, dir string) error {
+func removeTree(ctx context.Context, dir string) (found bool, err error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
-	if err := KillAll(ctx, dir); err != nil {
-		return err
+	if found, err = killAll(ctx, dir); err != nil {
+		return found, err
 	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := rmdirs(dir)
 		if !errors.Is(err, unix.EBUSY) { // a process that was killed has not left yet
-			return err
+			return found, err
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			return fmt.Errorf("remove cgroup %s: %w", dir, ctx.Err())
+			return found, fmt.Errorf("remove cgroup %s: %w", dir, ctx.Err())
 		case <-t.C:
 		}
 	}

@@ -29,42 +29,47 @@ func scopeOf(path string) (unit string, ok bool) {
 	return f[1] + "-" + f[2] + ".scope", true
 }
 
+// allOrFail is all processes of a unit, and an error when there are none (systemctl(1), --kill-whom=).
+const allOrFail = systemd.Who("all-fail")
+
 // stopScope kills what is in a scope, and stops it. systemd alone may remove the group of a unit of
 // its own. Stopping an absent scope succeeds, and there is none where systemd is not process 1.
 //
 // A stop alone would give the processes SIGTERM and up to 90 seconds. A scope without processes is
 // stopped as well, and one that failed is forgotten: systemd would keep both.
-func stopScope(ctx context.Context, unit string) error {
+func stopScope(ctx context.Context, unit string) (found bool, err error) {
 	if _, err := os.Stat(booted); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	conn, err := systemd.NewWithContext(ctx)
 	if err != nil {
-		return fmt.Errorf("stop %s: connect to systemd: %w", unit, err)
+		return false, fmt.Errorf("stop %s: connect to systemd: %w", unit, err)
 	}
 	defer conn.Close()
-	if err := conn.KillUnitWithTarget(ctx, unit, systemd.All, int32(unix.SIGKILL)); err != nil && !isError(err, "NoSuchUnit", "NoSuchProcess") {
-		return fmt.Errorf("kill the processes of %s: %w", unit, err)
+	err = conn.KillUnitWithTarget(ctx, unit, allOrFail, int32(unix.SIGKILL))
+	if err != nil && !isError(err, "NoSuchUnit", "NoSuchProcess") {
+		return false, fmt.Errorf("kill the processes of %s: %w", unit, err)
 	}
+	found = err == nil
 	done := make(chan string, 1)
 	switch _, err := conn.StopUnitContext(ctx, unit, "replace", done); {
 	case isError(err, "NoSuchUnit"):
-		return nil
+		return found, nil
 	case err != nil:
-		return fmt.Errorf("stop %s: %w", unit, err)
+		return found, fmt.Errorf("stop %s: %w", unit, err)
 	}
 	select {
 	case result := <-done:
 		if result != "done" {
-			return fmt.Errorf("stop %s: systemd reports %q", unit, result)
+			return found, fmt.Errorf("stop %s: systemd reports %q", unit, result)
 		}
 	case <-ctx.Done():
-		return fmt.Errorf("stop %s: %w", unit, ctx.Err())
+		return found, fmt.Errorf("stop %s: %w", unit, ctx.Err())
 	}
 	if err := conn.ResetFailedUnitContext(ctx, unit); err != nil && !isError(err, "NoSuchUnit") {
-		return fmt.Errorf("forget the failed %s: %w", unit, err)
+		return found, fmt.Errorf("forget the failed %s: %w", unit, err)
 	}
-	return nil
+	return found, nil
 }
 
 // isError reports whether systemd answered with an error that has one of the names.

@@ -61,7 +61,7 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 		return fmt.Errorf("end what is left of %s: %w", id, err)
 	}
 	if spec.Linux != nil && (strings.HasSuffix(spec.Linux.CgroupsPath, "/"+id) || strings.HasSuffix(spec.Linux.CgroupsPath, ":"+id)) {
-		if err := cgroup.RemoveAll(ctx, spec.Linux.CgroupsPath); err != nil {
+		if _, err := cgroup.RemoveAll(ctx, spec.Linux.CgroupsPath); err != nil {
 			return fmt.Errorf("end what is left of %s: %w", id, err)
 		}
 	}

@@ -26,10 +26,11 @@ import (
 type cgroups struct{}
 
 func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }
+func (cgroups) Dir(path string) string                        { return cgroup.Dir(path) }
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
 func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
-func (cgroups) RemoveAll(ctx context.Context, path string) error {
+func (cgroups) RemoveAll(ctx context.Context, path string) (bool, error) {
 	return cgroup.RemoveAll(ctx, path)
 }
 

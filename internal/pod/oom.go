@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"path/filepath"
 
 	"berth/internal/exit"
@@ -30,7 +31,7 @@ func (p *processes) readOOM(u *unit, f exit.Fact) {
 // readOwnOOM reads the counter of the container's own group, unless it was read already. It waits
 // for nothing, and may be called as soon as a witness reports the end.
 func (p *processes) readOwnOOM(u *unit, f exit.Fact) error {
-	dir := u.process().Cgroup
+	dir := cmp.Or(u.process().Cgroup, p.restoredGroup(u))
 	if _, read := u.evidence.oomKills(); read || u.isSandbox() || f.Origin == exit.Start || dir == "" {
 		return nil
 	}

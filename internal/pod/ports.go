@@ -254,6 +254,8 @@ type Kernel interface {
 // Cgroups reads and ends control groups.
 type Cgroups interface {
 	Of(pid uint32) (string, error)
+	// Dir is what Of returns for a process in a group of this path within its hierarchy.
+	Dir(path string) string
 	// OOMKills returns how often the OOM killer fired in the group; ErrNotFound when there is no
 	// such group any more.
 	OOMKills(dir string) (uint64, error)
@@ -262,8 +264,9 @@ type Cgroups interface {
 	OOMKillsBelow(dir string) (uint64, error)
 	KillAll(ctx context.Context, dir string) error
 	// RemoveAll ends the processes of a group, as the OCI specification of a container names it, and
-	// removes it. What is absent is a success.
-	RemoveAll(ctx context.Context, path string) error
+	// removes it. What is absent is a success. found says that there was a process to end, also beside
+	// an error.
+	RemoveAll(ctx context.Context, path string) (found bool, err error)
 }
 
 // Network connects sandboxes.

@@ -217,7 +217,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	case actionWatch:
 		r.resume(u, known)
 	case actionAdopt:
-		r.adopt(u, known)
+		r.adopt(ctx, u, known)
 	case actionReport:
 		r.witnesses.reportFor(u, taskFact(u.id, known))
 	case actionMeasure:
@@ -258,11 +258,25 @@ func (r *recovery) resume(u *unit, known TaskState) {
 }
 
 // adopt records a start whose success was not recorded when berth was cut off.
-func (r *recovery) adopt(u *unit, known TaskState) {
+func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) {
 	p, err := r.processes.watch(u, known.Pid)
 	if errdefs.IsNotFound(err) {
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
 		return
+	}
+	if u.process().Pid == 0 {
+		// The list is older than the watch, and no start time is on record: the process may have
+		// ended, and its PID be another's. The shim says so.
+		now, serr := u.workload.State(ctx)
+		if serr != nil || !now.Running {
+			r.processes.forget(u)
+			if serr == nil && now.Stopped {
+				r.witnesses.reportFor(u, taskFact(u.id, now))
+			} else {
+				r.obs.Event(u.id, "whether it runs cannot be seen", serr) // the next relist tries again
+			}
+			return
+		}
 	}
 	u.setProcess(p)
 	if err := r.output.reopen(u); err != nil {

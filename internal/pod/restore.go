@@ -196,16 +196,29 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 }
 
 // endRestored ends the processes that a restore of u has left, if one was begun and no process is
-// on record.
-func (p *processes) endRestored(ctx context.Context, u *unit) error {
+// on record. found says that there was one.
+func (p *processes) endRestored(ctx context.Context, u *unit) (found bool, err error) {
 	group := u.now().Restoring
 	if group == "" {
-		return nil
+		return false, nil
 	}
-	if err := p.cgroups.RemoveAll(ctx, group); err != nil {
-		return fmt.Errorf("end what the restore of %s has left: %w", u.id, err)
+	if found, err = p.cgroups.RemoveAll(ctx, group); err != nil {
+		return found, fmt.Errorf("end what the restore of %s has left: %w", u.id, err)
 	}
-	return nil
+	return found, nil
+}
+
+// restoredGroup is the cgroup of what the shim was asked to restore for u, or "" where the record
+// names the process or none was asked for.
+func (p *processes) restoredGroup(u *unit) string {
+	if u.now().Restoring == "" {
+		return ""
+	}
+	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
+	if err != nil {
+		return "" // a container is not made with such a parent
+	}
+	return p.cgroups.Dir(path)
 }
 
 // waitEnd returns when the process of u has ended, as the shim has it. The task of a container that
@@ -224,14 +237,30 @@ func waitEnd(ctx context.Context, u *unit) (TaskState, error) {
 }
 
 // endAbandonedRestore ends what the restore of u has made, when the start was given up. It is an
-// error as long as the shim may be at work on it, or its process lives.
+// error as long as the shim may be at work on it, or its process lives. Where the shim is gone and
+// there is nothing to end, the program may have run and ended: nobody can know.
 func (s *settler) endAbandonedRestore(ctx context.Context, u *unit) error {
-	if err := s.processes.endRestored(ctx, u); err != nil {
+	var err error
+	_ = u.evidence.kill(func() error {
+		var found bool
+		if found, err = s.processes.endRestored(ctx, u); !found {
+			return errNoProcess // nothing was killed that this would explain
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	st, err := u.workload.State(ctx)
 	switch {
 	case errdefs.IsNotFound(err):
+		if u.now().Restoring != "" && u.evidence.endedAlone() {
+			u.evidence.add(exit.Fact{
+				ID:      u.id,
+				Origin:  exit.Audit,
+				Message: "its restore was cut off and its shim is gone: whether it ran is not known",
+			}, false)
+		}
 		return nil
 	case err != nil:
 		return err

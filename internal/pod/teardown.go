@@ -169,7 +169,7 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	if t.processes.observe(u) == processUnreachable {
 		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
 	}
-	if err := t.processes.endRestored(ctx, u); err != nil {
+	if _, err := t.processes.endRestored(ctx, u); err != nil {
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {

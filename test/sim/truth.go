@@ -21,7 +21,8 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 			v.problemLocked("%s has ended with %d and is %s", world.Short(id), p.Code, st.GetState())
 		}
 	case p == nil:
-		if reason != "StartError" {
+		// Whether a restore ran is known to its shim alone.
+		if reason != "StartError" && (reason != "Unknown" || !v.w.Unrestored(id)) {
 			v.problemLocked("%s never had a process, and ended with %d %s", world.Short(id), code, reason)
 		}
 	case !p.Ended && p.Started:

@@ -151,12 +151,20 @@ func (w *World) KillShim(pod string) bool {
 	return true
 }
 
+// Unrestored reports whether the shim of an ID died before it was asked to restore its process.
+func (w *World) Unrestored(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.unrestored[id]
+}
+
 // loseShim ends a shim. The world must be locked.
 func (w *World) loseShim(s *shim) {
 	s.dead = true
 	for _, t := range sorted(w.ctrd.tasks) {
 		if t.shim == s {
 			t.proc.Lost = true
+			w.unrestored[t.id] = w.unrestored[t.id] || t.unborn()
 			if s.vm && !t.proc.Ended {
 				w.end(t.proc, 137)
 			}

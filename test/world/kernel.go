@@ -193,15 +193,23 @@ func (c cgroups) KillAll(ctx context.Context, dir string) error {
 
 // RemoveAll ends the process in the group that the OCI specification of a container names, which ends
 // with its ID.
-func (c cgroups) RemoveAll(ctx context.Context, path string) error {
-	return c.w.do(ctx, c.l, "end-group", path, func() error {
+func (c cgroups) RemoveAll(ctx context.Context, path string) (found bool, err error) {
+	err = c.w.do(ctx, c.l, "end-group", path, func() error {
 		for _, p := range c.w.procs {
 			if !p.Ended && strings.HasSuffix(path, p.ID) {
+				found = true
 				_ = c.w.signal(p, 9)
 			}
 		}
 		return nil
 	})
+	return found, err
+}
+
+// Dir implements pod.Cgroups. A path ends with the ID, or with a scope that is named by it.
+func (c cgroups) Dir(path string) string {
+	id := strings.TrimSuffix(path[strings.LastIndex(path, "/")+1:], ".scope")
+	return CgroupOf(id[strings.LastIndex(id, "-")+1:])
 }
 
 // CgroupOf is the cgroup of the process of an ID.

@@ -49,11 +49,11 @@ type Process struct {
 	spec     typeurl.Any // that its task was made with
 }
 
-// notice is what the kernel told a berth of an end.
+// notice is what the kernel reported to a berth of an end.
 type notice struct {
 	life *Life
 	at   time.Time
-	// recorded: a berth lived long enough, with a disk that works, to record what it was told.
+	// recorded: a berth lived long enough, with a disk that works, to record it.
 	recorded bool
 }
 

@@ -53,6 +53,8 @@ type World struct {
 	openOutput bool
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*Process
+	// unrestored are the tasks whose shim died before it was asked to restore their process.
+	unrestored map[string]bool
 
 	rules       []*rule
 	lostEvents  int // exit events of shims that are still to be lost
@@ -98,6 +100,8 @@ func Free() *World {
 		stdio:  map[string]bool{},
 		cni:    map[string]bool{},
 		kept:   map[string]*Process{},
+
+		unrestored: map[string]bool{},
 	}
 	w.ctrd.init()
 	return w
