@@ -15,6 +15,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -116,28 +117,31 @@ func invalid(format string, args ...any) error {
 }
 
 // open opens an archive that nobody but root, or this user, can have written: what CRIU restores
-// from it runs as root.
+// from it runs as root. The file is found first and opened once its type is known: opening a device
+// acts on it.
 func open(archive string) (*os.File, int64, error) {
-	fd, err := unix.Open(archive, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(archive, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, fmt.Errorf("there is no such file: %w", errdefs.ErrNotFound)
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	f := os.NewFile(uintptr(fd), archive)
-	st, err := f.Stat()
+	found := os.NewFile(uintptr(fd), archive)
+	defer found.Close()
+	st, err := found.Stat()
 	switch {
 	case err != nil:
 	case !st.Mode().IsRegular():
 		err = invalid("it is not a regular file")
 	case !ours(st) || st.Mode().Perm()&0o022 != 0:
 		err = fmt.Errorf("others than root may have written it; chown it to root and chmod it to 0600 if it is to be trusted: %w", errdefs.ErrFailedPrecondition)
-	default:
-		return f, st.Size(), nil
 	}
-	_ = f.Close()
-	return nil, 0, err
+	if err != nil {
+		return nil, 0, err
+	}
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd))
+	return f, st.Size(), err
 }
 
 func ours(st fs.FileInfo) bool {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -249,7 +250,13 @@ func TestAnArchiveBelongsToRoot(t *testing.T) {
 	if _, err := (Archives{}).Read(t.Context(), archive); err != nil {
 		t.Error(err)
 	}
+	l, err := net.Listen("unix", archive+".socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	for path, is := range map[string]func(error) bool{
+		archive + ".socket":   errdefs.IsInvalidArgument, // which would not be said had it been opened
 		filepath.Dir(archive): errdefs.IsInvalidArgument,
 		"/dev/null":           errdefs.IsInvalidArgument,
 		archive + ".absent":   errdefs.IsNotFound,
