@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -298,8 +299,8 @@ func (n *Node) stop() {
 	}
 }
 
-// RemoveAll removes every pod. A removal that takes more than two minutes fails the test.
-func (n *Node) RemoveAll(ctx context.Context) {
+// RemoveAll removes every pod but those. A removal that takes more than two minutes fails the test.
+func (n *Node) RemoveAll(ctx context.Context, but ...string) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -310,6 +311,9 @@ func (n *Node) RemoveAll(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	for _, p := range pods.GetItems() {
+		if slices.Contains(but, p.GetId()) {
+			continue
+		}
 		wg.Go(func() {
 			if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
 				n.t.Error(err)
