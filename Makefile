@@ -59,7 +59,7 @@ HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/lo
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test
 race test: GOTEST = CGO_ENABLED=1 go test -race
-TESTFLAGS  = -vet=all -timeout 15m $(if $(RUN),-run '$(RUN)')
+TESTFLAGS  = -vet=all -timeout $(or $(TIMEOUT),15m) $(if $(RUN),-run '$(RUN)')
 
 # When root runs unit tests, they run without any capability, so that root sees what every
 # other user sees.
@@ -106,7 +106,7 @@ e2e: ## Test real containers, as root
 .PHONY: fault
 fault: export BERTH_ROUNDS := $(ROUNDS)
 fault: ## Test real containers under faults, as root: make fault ROUNDS=10 repeats what is random
-	@$(MAKE) test PKG=./test/fault
+	@$(MAKE) test PKG=./test/fault TIMEOUT=$$((15 * $(or $(ROUNDS),1)))m
 
 .PHONY: test-guest
 test-guest: setup tools build ## Test what depends on the kernel on an older one: make test-guest SUITES='test/e2e:OOM'
