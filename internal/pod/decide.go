@@ -11,6 +11,7 @@ type observed struct {
 	Recorded  bool // a process is in the record
 	Restoring bool // the shim was asked to restore a process, and it is not in the record
 	Begun     bool // a start was begun: it left stdio
+	Undoing   bool // a start was being taken back, and nothing says that the program ran
 	Task      observedTask
 	Process   observedProcess
 }
@@ -110,12 +111,14 @@ func decideCreated(o observed) action {
 	case taskRunning:
 		return actionAdopt
 	case taskStopped:
-		if !o.Recorded && !o.Restoring { // the process is on record before it is started: this one was made, and undone
+		if o.Undoing || !o.Recorded && !o.Restoring { // the process is on record before it is started: this one was made, and undone
 			return actionUndoStart
 		}
 		return actionReport
 	}
 	switch { // its shim does not answer, or is dead
+	case o.Undoing:
+		return actionUndoStart
 	case o.Process == processGone:
 		return actionLost
 	case o.Task == taskUnreachable: // it may just be at work on the start

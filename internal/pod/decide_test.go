@@ -16,6 +16,7 @@ func TestDecide(t *testing.T) {
 		phase              state.Phase
 		removing, recorded string
 		restoring, begun   string // "": it does not matter
+		undoing            string
 		task               observedTask
 		process            observedProcess
 		want               action
@@ -30,6 +31,7 @@ func TestDecide(t *testing.T) {
 		{phase: state.Created, removing: "yes", recorded: some, task: some, process: some, want: actionRelease},
 		{phase: state.Created, removing: "no", recorded: some, task: taskCreated, process: some, want: actionUndoStart},
 		{phase: state.Created, removing: "no", recorded: some, task: taskRunning, process: some, want: actionAdopt},
+		{phase: state.Created, removing: "no", recorded: some, undoing: "yes", task: some, process: some, want: actionUndoStart}, // berth was killed in the midst of that
 		{phase: state.Created, removing: "no", recorded: "no", restoring: "no", task: taskStopped, process: some, want: actionUndoStart},
 		{phase: state.Created, removing: "no", recorded: some, task: taskStopped, process: some, want: actionReport},
 		{phase: state.Created, removing: "no", recorded: some, task: some, process: processGone, want: actionLost},
@@ -54,7 +56,7 @@ func TestDecide(t *testing.T) {
 		got, found := decide(o), false
 		for i := range rows {
 			r := &rows[i]
-			if (r.phase == some || r.phase == o.Phase) && is(o.Removing, r.removing) && is(o.Recorded, r.recorded) && is(o.Restoring, r.restoring) && is(o.Begun, r.begun) &&
+			if (r.phase == some || r.phase == o.Phase) && is(o.Removing, r.removing) && is(o.Recorded, r.recorded) && is(o.Restoring, r.restoring) && is(o.Begun, r.begun) && is(o.Undoing, r.undoing) &&
 				(r.task == some || r.task == o.Task) && (r.process == some || r.process == o.Process) {
 				if r.fits++; got != r.want {
 					t.Errorf("%+v: %s, want %s", o, got, r.want)
@@ -82,9 +84,11 @@ func observations() []observed {
 			for _, recorded := range []bool{false, true} {
 				for _, restoring := range []bool{false, true} {
 					for _, begun := range []bool{false, true} {
-						for _, task := range []observedTask{taskAbsent, taskCreated, taskRunning, taskStopped, taskUnreachable} {
-							for _, process := range []observedProcess{processAlive, processGone, processUnreachable, processUnknown} {
-								all = append(all, observed{phase, removing, recorded, restoring, begun, task, process})
+						for _, undoing := range []bool{false, true} {
+							for _, task := range []observedTask{taskAbsent, taskCreated, taskRunning, taskStopped, taskUnreachable} {
+								for _, process := range []observedProcess{processAlive, processGone, processUnreachable, processUnknown} {
+									all = append(all, observed{phase, removing, recorded, restoring, begun, undoing, task, process})
+								}
 							}
 						}
 					}

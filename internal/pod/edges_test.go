@@ -294,6 +294,37 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 	}
 }
 
+// PROPERTIES 5: berth is killed once more while it takes a start back, whose process it has just killed.
+// The next berth goes on with that, and does not take the end of the process for an exit.
+func TestAStartIsTakenBackByTheNextBerth(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.create(b.pod("p1", ""), ctr("c1"))
+		b.Hold("start-task", c)
+		go func() { _ = b.StartContainer(t.Context(), c) }()
+		synctest.Wait()
+		second := start(t, b.World, b.kill())
+		b.Heal()
+		b.Hold("wait-task", c)
+		if err := second.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if p := b.Process(c); !p.Ended || p.Started {
+			t.Fatalf("the second berth did not kill it: %+v", p)
+		}
+		third := start(t, b.World, second.kill())
+		b.Heal()
+		if err := third.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := third.StartContainer(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		third.expect(c, running, 0, "")
+	})
+}
+
 // berth is killed while it makes a sandbox, and the process ends before berth is back. The kernel
 // reports that end; the sandbox is undone all the same, and does not stay as one that has run.
 func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {

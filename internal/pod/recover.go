@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/exit"
 	"berth/internal/state"
@@ -101,6 +102,9 @@ func (r *recovery) open(u *unit) {
 		// that was cut off is not an exit of the unit.
 		r.undo(u)
 	}
+	// Before the process is watched: its end is not an exit of the unit, until the shim says that
+	// the program ran.
+	u.undoing.Store(u.now().Undoing)
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
 	}
@@ -189,6 +193,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		Recorded:  st.Process.Pid != 0,
 		Restoring: st.Restoring != "",
 		Begun:     u.stdio() != nil,
+		Undoing:   st.Undoing && (!known.Stopped || taskFact(u.id, known).Signal() == int(unix.SIGKILL)),
 		Task:      observeTask(known, has, unreachable),
 		Process:   r.processes.observe(u),
 	}
@@ -205,6 +210,12 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	}
 	if do != actionLater && do != actionUndoStart {
 		defer u.setCompared()
+	}
+	if do != actionUndoStart && do != actionLater && do != actionRelease {
+		if err := notUndone(u); err != nil {
+			r.obs.Event(u.id, "that its start is not taken back cannot be recorded", err) // the next relist tries again
+			return
+		}
 	}
 	if do == actionRelease && !st.Removing && due(u, st) == 0 {
 		return // it stays until a client removes it: there is nothing to do, and nothing to log each time

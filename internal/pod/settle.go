@@ -73,7 +73,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before anybody saw it
 			st.Removing, st.Stopping, st.Undone = true, true, known.Message
 		}
-		st.Phase, st.Exit = u.endedPhase(), known
+		st.Phase, st.Exit, st.Undoing = u.endedPhase(), known, false
 		return true
 	}, drained)
 	if err != nil || !settled {
@@ -111,6 +111,9 @@ func (s *settler) withOOM(ctx context.Context, u *unit, known exit.Fact) exit.Fa
 func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 	switch s.processes.observe(u) {
 	case processAlive:
+		if err := s.markUnstarted(ctx, u); err != nil {
+			return err
+		}
 		err := u.evidence.kill(func() error { return s.processes.kernel.Signal(u.id, unix.SIGKILL) })
 		if absent(err) != nil {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
@@ -151,6 +154,17 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 		u.evidence.add(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
 	}
 	return nil
+}
+
+// markUnstarted records that the process of u, which is about to be killed, has not run the program,
+// if the shim says so: should berth be killed as well, the next one does not take its end for an exit.
+func (s *settler) markUnstarted(ctx context.Context, u *unit) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
+	defer cancel()
+	if st, err := u.workload.State(ctx); err != nil || st.Running || st.Stopped {
+		return nil
+	}
+	return u.markUndoing()
 }
 
 // askShim asks the shim how the process of a start that was given up ended, unless a witness has

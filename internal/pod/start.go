@@ -186,6 +186,7 @@ func (s *starter) abandon(u *unit, why error) {
 	if s.ops.stopping() {
 		return // whether it was started is seen when berth is back
 	}
+	u.undoing.Store(false)
 	u.evidence.abandon(why)
 	s.lanes.settle(u)
 }

@@ -210,15 +210,28 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 
 // undoStart takes back what a start had made when a kill of berth cut it off before the user's
 // program ran: the container is CREATED as if it had never been started. It is attempted by the
-// unit's lane.
+// unit's lane. What containerd was asked for by the start may still reach the shim: once the program
+// runs, nothing is taken back, and the next comparison adopts it.
 func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	if err := u.task.lock(ctx); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
 	defer u.task.unlock()
-	if st := u.now(); st.Phase != state.Created || st.Removing {
+	if st := u.now(); st.Phase != state.Created || st.Removing || u.evidence.isAbandoned() {
+		u.undoing.Store(false)
 		u.setCompared()
 		return nil
+	}
+	st, err := u.workload.State(ctx)
+	if absent(err) != nil {
+		return fmt.Errorf("undo the start of %s: %w", u.id, err)
+	}
+	if st.Running {
+		return notUndone(u)
+	}
+	// If berth is killed, the next one knows who has killed the process.
+	if err := u.markUndoing(); err != nil {
+		return err
 	}
 	if err := t.takeBack(ctx, u); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
@@ -227,6 +240,20 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
 	u.setCompared()
 	t.shimServed(u.pod)
+	return nil
+}
+
+// markUndoing records that the end of the process of u by SIGKILL is not an exit.
+func (u *unit) markUndoing() error {
+	return u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = true; return !was })
+}
+
+// notUndone says that the start of u is not taken back after all: what its process does counts.
+func notUndone(u *unit) error {
+	if err := u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = false; return was }); err != nil {
+		return err
+	}
+	u.undoing.Store(false)
 	return nil
 }
 
@@ -241,8 +268,8 @@ func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 			return err
 		}
 		return u.change(func(st *state.Status) bool {
-			known := st.Process.Pid != 0 || st.Restoring != ""
-			st.Process, st.Restoring = state.Process{}, ""
+			known := st.Process.Pid != 0 || st.Restoring != "" || st.Undoing
+			st.Process, st.Restoring, st.Undoing = state.Process{}, "", false
 			return known
 		})
 	}

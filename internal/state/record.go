@@ -103,6 +103,9 @@ type Status struct {
 	// asked to restore from a checkpoint: there may be processes in it, or there may have been,
 	// that the record does not name. It is empty once Process is known.
 	Restoring string `json:"restoring,omitempty"`
+	// Undoing says that a start that was cut off, or failed, before the program ran is being taken
+	// back: if the process was ended by SIGKILL, that was berth, and it is not an exit of the container.
+	Undoing bool `json:"undoing,omitempty"`
 }
 
 // Container is what was asked for. It is written once, before anything is made.

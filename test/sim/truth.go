@@ -38,6 +38,8 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 		if final && p.Started && !unknowable(p, v.w.Exact) {
 			v.problemLocked("%s ended with %d, which could be known and is Unknown", world.Short(id), p.Code)
 		}
+	case !p.Started && !p.Unanswered: // its shim knew
+		v.problemLocked("%s never ran its program, and ended with %d %s", world.Short(id), code, reason)
 	case code != p.Code:
 		v.problemLocked("%s ended with %d and is reported with %d %s", world.Short(id), p.Code, code, reason)
 	default:
