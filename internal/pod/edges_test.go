@@ -297,6 +297,12 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 // PROPERTIES 5: berth is killed once more while it takes a start back, whose process it has just killed.
 // The next berth goes on with that, and does not take the end of the process for an exit.
 func TestAStartIsTakenBackByTheNextBerth(t *testing.T) {
+	t.Run("and asked for again", func(t *testing.T) { takenBackTwice(t, false) })
+	t.Run("or the container is stopped, while containerd is away", func(t *testing.T) { takenBackTwice(t, true) })
+}
+
+func takenBackTwice(t *testing.T, stopped bool) {
+	t.Helper()
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.create(b.pod("p1", ""), ctr("c1"))
 		b.Hold("start-task", c)
@@ -314,14 +320,22 @@ func TestAStartIsTakenBackByTheNextBerth(t *testing.T) {
 		}
 		third := start(t, b.World, second.kill())
 		b.Heal()
-		if err := third.Relist(t.Context()); err != nil {
+		if !stopped {
+			if err := third.Relist(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if err := third.StartContainer(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			third.expect(c, running, 0, "")
+			return
+		}
+		b.StopContainerd()
+		if err := third.StopContainer(t.Context(), c, 0); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		if err := third.StartContainer(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
-		third.expect(c, running, 0, "")
+		third.expect(c, exited, 128, "StartError")
 	})
 }
 

@@ -236,7 +236,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	case actionLost:
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd did not know it any more"})
 	case actionAbandon:
-		u.evidence.abandon(errors.New("berth stopped while it was being started"))
+		u.abandon(errors.New("berth stopped while it was being started"))
 		r.lanes.settle(u)
 	case actionUndoStart:
 		u.undoing.Store(true)

@@ -140,6 +140,9 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
 	case processGone:
+		if u.now().Undoing {
+			break // berth has killed it, before it ran
+		}
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
 		defer cancel()
 		if absent(s.askShim(ctx, u)) != nil && u.evidence.endedAlone() {

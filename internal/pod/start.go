@@ -186,7 +186,6 @@ func (s *starter) abandon(u *unit, why error) {
 	if s.ops.stopping() {
 		return // whether it was started is seen when berth is back
 	}
-	u.undoing.Store(false)
-	u.evidence.abandon(why)
+	u.abandon(why)
 	s.lanes.settle(u)
 }

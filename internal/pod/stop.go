@@ -143,7 +143,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	}
 	if !u.isCompared() && u.process().Pid != 0 {
 		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
-		u.evidence.abandon(errStopRequested)
+		u.abandon(errStopRequested)
 		s.lanes.settle(u)
 		return waitSettled(ctx, u)
 	}

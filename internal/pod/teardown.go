@@ -243,6 +243,12 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	return nil
 }
 
+// abandon gives up the start of u. The end of its process is what the settle waits for.
+func (u *unit) abandon(why error) {
+	u.undoing.Store(false)
+	u.evidence.abandon(why)
+}
+
 // markUndoing records that the end of the process of u by SIGKILL is not an exit.
 func (u *unit) markUndoing() error {
 	return u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = true; return !was })
