@@ -301,6 +301,44 @@ func TestAStartIsTakenBackByTheNextBerth(t *testing.T) {
 	t.Run("or the container is stopped, while containerd is away", func(t *testing.T) { takenBackTwice(t, true) })
 }
 
+// The view that keeps the layers while a start is undone goes with the container, also if a client
+// removes it before berth has compared it.
+func TestAContainerIsRemovedInTheMidstOfAnUndoneStart(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		c := b.create(p, ctr("c1"))
+		b.Hold("start-task", c)
+		go func() { _ = b.StartContainer(t.Context(), c) }()
+		synctest.Wait()
+		second := start(t, b.World, b.kill())
+		b.Heal()
+		b.Hold("remove-snapshot", c)
+		if err := second.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		third := start(t, b.World, second.kill())
+		b.Heal()
+		if err := third.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		third.expectLeft(nil)
+	})
+}
+
+// PROPERTIES 5: a start that failed before its process was on record is settled.
+func TestAStartThatFailsBeforeItsProcessIsOnRecordIsSettled(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.create(b.pod("p1", ""), ctr("c1"))
+		b.LoseAnswer("watch", c)
+		if err := b.StartContainer(t.Context(), c); err == nil {
+			t.Fatal("it started")
+		}
+		time.Sleep(time.Minute)
+		b.expect(c, exited, 128, "StartError")
+	})
+}
+
 func takenBackTwice(t *testing.T, stopped bool) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, b *bubble) {

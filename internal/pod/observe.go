@@ -42,8 +42,9 @@ func (w *witnesses) report(f exit.Fact) {
 	if f.Pid != 0 && pid != 0 && f.Pid != pid {
 		return // it is about the process of a start that was undone, and comes late
 	}
-	if u.now().Phase == state.Created && pid == 0 {
-		// The container has no process: the fact is about the one of a start that was undone.
+	if u.now().Phase == state.Created && pid == 0 && !u.evidence.isAbandoned() {
+		// The container has no process: the fact is about the one of a start that was undone. That of
+		// a start that failed may not have come on record.
 		// Nothing is lost if another start is on its way: a process that ends before it is known
 		// fails the start.
 		return

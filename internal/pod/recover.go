@@ -105,6 +105,7 @@ func (r *recovery) open(u *unit) {
 	// Before the process is watched: its end is not an exit of the unit, until the shim says that
 	// the program ran.
 	u.undoing.Store(u.now().Undoing)
+	u.spare.Store(!u.isSandbox()) // until it is compared
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
 	}
@@ -175,8 +176,8 @@ const sandboxTimeout = time.Second
 // act decides for u and does what follows. u.task must be held.
 func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	st := u.now()
-	if _, left := inv.Snapshots[spareKey(u.id)]; left {
-		u.spare.Store(true)
+	if _, left := inv.Snapshots[spareKey(u.id)]; left || !u.isCompared() {
+		u.spare.Store(left)
 	}
 	known, has := inv.Tasks[u.id]
 	unreachable := inv.Unreachable[u.id]

@@ -132,6 +132,9 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 			break // none was made, or none that could have been started
 		}
 		// It is in a virtual machine. ErrNotFound says that it has ended, maybe by itself.
+		if err := s.markUnstarted(ctx, u); err != nil {
+			return err
+		}
 		err := absent(u.workload.Kill(ctx, unix.SIGKILL))
 		if err == nil {
 			err = absent(s.askShim(ctx, u))

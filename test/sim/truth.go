@@ -38,7 +38,7 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 		if final && p.Started && !unknowable(p, v.w.Exact) {
 			v.problemLocked("%s ended with %d, which could be known and is Unknown", world.Short(id), p.Code)
 		}
-	case !p.Started && !p.Unanswered: // its shim knew
+	case !p.Started && p.Killed && !p.Unanswered: // its shim knew that berth was to blame
 		v.problemLocked("%s never ran its program, and ended with %d %s", world.Short(id), code, reason)
 	case code != p.Code:
 		v.problemLocked("%s ended with %d and is reported with %d %s", world.Short(id), p.Code, code, reason)

@@ -179,6 +179,11 @@ func (w *World) Fail(op, id string, times int) {
 	w.add(&rule{op: op, id: id, times: times, err: errInject})
 }
 
+// LoseAnswer makes the next call of op on id take effect, and fail; "" is any ID.
+func (w *World) LoseAnswer(op, id string) {
+	w.add(&rule{op: op, id: id, times: 1, err: errInject, first: true})
+}
+
 // Refuse makes calls of op on id fail with err until lift is called; "" is any ID.
 func (w *World) Refuse(op, id string, err error) (lift func()) {
 	return w.lasting(&rule{op: op, id: id, err: err})
