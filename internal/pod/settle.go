@@ -162,10 +162,13 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 	return nil
 }
 
+// markTimeout bounds the question whether the program has run: a stop may wait for the kill.
+const markTimeout = 300 * time.Millisecond
+
 // markUnstarted records that the process of u, which is about to be killed, has not run the program,
 // if the shim says so: should berth be killed as well, the next one does not take its end for an exit.
 func (s *settler) markUnstarted(ctx context.Context, u *unit) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
+	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	if st, err := u.workload.State(ctx); err != nil || st.Running || st.Stopped {
 		return nil
