@@ -24,7 +24,8 @@ const sandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + Namespace + "/
 // clean-up after a dead shim can be cut short, and containerd does not try again before its next
 // start. A bundle that containerd could not remove to the end is called .ID, and is in the way of
 // the removal of the next one. Containerd does not say where its bundles are. The mounts of root
-// filesystems do, those of any task, and the working directories of shims, which are in known.
+// filesystems do, those of any task. The working directories of shims do, too; they are in known, as
+// is the directory beside containerd's socket.
 func removeBundle(id string, known []string) error {
 	info, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -40,6 +41,18 @@ func removeBundle(id string, known []string) error {
 		}
 	}
 	return nil
+}
+
+// bundleLeft reports whether a task has a bundle, or the rest of one, in one of the directories.
+func bundleLeft(id string, dirs []string) bool {
+	for _, dir := range dirs {
+		for _, name := range []string{id, "." + id} {
+			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func removeBundleAt(bundle, id string) error {

@@ -48,7 +48,7 @@ func (c *calls) leave(id string) {
 // is ErrUnavailable at once. A panic of f is ErrInternal.
 func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	if c.setAside(id) {
+	if c.setAside(ctx, id) {
 		return none, fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
 	}
 	if !c.calls.enter(id) {

@@ -34,8 +34,12 @@ type Config struct {
 	// Snapshotters are others, which some runtime handlers have instead.
 	Snapshotters []string
 	// SetAside reports whether a task is there although containerd does not know it, because its
-	// shim has not answered since containerd started. It is nil where containerd says so itself.
-	SetAside func(id string) bool
+	// shim has not answered since containerd started. It may ask the shim, which takes a second at
+	// most, and less when ctx ends. It is nil where containerd says so itself.
+	SetAside func(ctx context.Context, id string) bool
+	// StateDir is containerd's directory of what does not outlive a reboot, or where that probably
+	// is. What containerd has left of a task is looked for there, and where shims are at work.
+	StateDir string
 	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
 	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
 	CleanupDir string
@@ -49,7 +53,7 @@ type Config struct {
 type Containerd struct {
 	containerLayers
 	snapshotters []string
-	setAside     func(id string) bool
+	setAside     func(ctx context.Context, id string) bool
 	unsynced     bool // writable layers are mounted without syncs
 	log          *slog.Logger
 
@@ -81,8 +85,9 @@ func New(client *containerd.Client, cfg Config) *Containerd {
 		processes:       processSearch{proc: procfs},
 		cleanupDir:      cfg.CleanupDir,
 	}
+	c.shims.learn(cfg.StateDir + taskDir)
 	if c.setAside == nil {
-		c.setAside = func(string) bool { return false }
+		c.setAside = func(context.Context, string) bool { return false }
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c

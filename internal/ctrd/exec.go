@@ -31,7 +31,7 @@ func askExec[T any](ctx context.Context, c *Containerd, key stream.Key, verb str
 
 func ask[T any](ctx context.Context, c *Containerd, key stream.Key, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	if c.setAside(key.Container) {
+	if c.setAside(ctx, key.Container) {
 		return none, fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
 	}
 	return askShim(ns(ctx), c, key.String(), f)

@@ -23,7 +23,7 @@ const (
 	// inventoryTimeout is how long an inventory waits for shims after one of them has answered last.
 	inventoryTimeout = 400 * time.Millisecond
 	// shimsAtOnce is how many shims an inventory asks at the same time.
-	shimsAtOnce = 128
+	shimsAtOnce = 64
 	// orphanTimeout bounds one search for tasks without a container. Containerd asks each shim in
 	// turn and waits two seconds for one that does not answer, so that the search may take long
 	// where shims hang.
@@ -129,6 +129,7 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 	for shim, ids := range byShim {
 		g.Go(func() error {
 			for i, id := range ids {
+				c.setAside(ctx, id) // what it takes is not the task's time
 				one, cancel := context.WithTimeout(ctx, answerTimeout)
 				st, err := c.TaskState(one, id)
 				gone := one.Err() != nil

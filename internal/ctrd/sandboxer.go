@@ -83,7 +83,10 @@ func (s sandboxer) Start(ctx context.Context, id string) (pod.Instance, error) {
 
 // Stop asks the sandbox to end, and ends it after timeout.
 func (s sandboxer) Stop(ctx context.Context, id string, timeout time.Duration) error {
-	return s.fail("stop", id, s.controller().Stop(ns(ctx), id, sandbox.WithTimeout(timeout)))
+	_, err := askShim(ns(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.controller().Stop(ctx, id, sandbox.WithTimeout(timeout))
+	})
+	return s.fail("stop", id, err)
 }
 
 // Wait returns when the sandbox has ended.
@@ -119,5 +122,5 @@ func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error)
 
 // Shutdown releases all that the sandbox has.
 func (s sandboxer) Shutdown(ctx context.Context, id string) error {
-	return s.fail("shut down", id, s.controller().Shutdown(ns(ctx), id))
+	return s.fail("shut down", id, s.end(ctx, id))
 }

@@ -3,6 +3,7 @@
 package ctrd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -36,6 +37,9 @@ const (
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	if c.shims.hasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
+	}
+	if c.setAside(ctx, r.Pod) {
+		return 0, fmt.Errorf("create task %s: the shim of pod %s has not answered since containerd started: %w", r.ID, r.Pod, errdefs.ErrUnavailable)
 	}
 	ctx = ns(ctx)
 	req := &tasks.CreateTaskRequest{
@@ -84,9 +88,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		return 0, fmt.Errorf("create task %s: %w", r.ID, native(err))
 	}
 	c.replaced.made(r.ID, resp.Pid)
-	if r.SnapshotKey == "" { // a pod's own task, which has a shim to itself
-		c.shims.remember(r.ID, resp.Pid)
-	}
+	c.shims.remember(cmp.Or(r.Pod, r.ID), resp.Pid) // a pod's own task has a shim to itself
 	return resp.Pid, nil
 }
 
@@ -232,13 +234,20 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 // DeleteTask deletes the task. Containerd keeps a list of tasks and a list of shims, and a task
 // that is missing from the one may still be in the other. So a deletion that finds nothing is
 // followed by a question, and what neither list has is looked for on the node before "not found" is
-// believed.
+// believed. Containerd also says that a task is deleted when its bundle could not be, which one that
+// was left earlier prevents.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	c.replaced.deleted(id)
 	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	})
 	if err == nil {
+		if !bundleLeft(id, c.shims.bundleDirs()) {
+			return nil
+		}
+		if err := c.endOrphans(ns(ctx), id); err != nil {
+			return fmt.Errorf("delete task %s: %w", id, err)
+		}
 		return nil
 	}
 	err = native(err)

@@ -140,12 +140,13 @@ func (d *daemon) open(ctx context.Context) error {
 		Owner:          d.store.Owner(),
 		Snapshotter:    cfg.Containerd.Snapshotter,
 		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
+		StateDir:       filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
 		CleanupDir:     filepath.Join(cfg.Root, "cleanup"),
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
 		Logger:         d.log.Logger,
 	}
 	if d.embedded != nil {
-		adapter.SetAside = d.embedded.SetAside
+		adapter.SetAside, adapter.StateDir = d.embedded.SetAside, filepath.Dir(d.embedded.Address())
 	}
 	d.ctrd = ctrd.New(d.client, adapter)
 	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
@@ -478,6 +479,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	}
 	if d.embedded != nil {
 		g.Go("embedded containerd", func() error {
+			select {
+			case <-below.Done():
+				return nil
+			case <-restored: // nothing waits for shims before calls are served
+				d.embedded.Adopt()
+			}
 			select {
 			case <-below.Done():
 				return nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -20,23 +19,25 @@ func TestATaskThatCannotBeLoadedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1", "c2")
 		loads := map[string]int{}
-		a.adopt(t.Context(), func(_ context.Context, id string) error {
+		a.load = func(_ context.Context, h *hidden) error {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if !exists(a.bundle(id)) || exists(a.hidden(id)) || !a.tasks[id] {
-				t.Errorf("%s is loaded while its bundle is hidden, or it is not set aside", id)
+			if !exists(h.bundle()) || exists(h.path()) || a.tasks[h.id] != h {
+				t.Errorf("%s is loaded while its bundle is hidden, or it is not set aside", h.id)
 			}
-			if loads[id]++; id == "c1" && loads[id] < 3 {
+			if loads[h.id]++; h.id == "c1" && loads[h.id] < 3 {
 				return errors.New("the disk is full")
 			}
 			return nil
-		})
-		if loads["c1"] != 3 || loads["c2"] != 1 || len(a.all()) > 0 {
-			t.Errorf("loads: %v; set aside: %q", loads, a.all())
 		}
-		for _, id := range []string{"c1", "c2"} {
-			if !exists(a.bundle(id)) || exists(a.hidden(id)) {
-				t.Errorf("the bundle of %s does not have its name", id)
+		h1, h2 := a.get("c1"), a.get("c2")
+		adopted(t.Context(), a)
+		if loads["c1"] != 3 || loads["c2"] != 1 || len(a.all()) > 0 {
+			t.Errorf("loads: %v; %d are set aside", loads, len(a.all()))
+		}
+		for _, h := range []*hidden{h1, h2} {
+			if !exists(h.bundle()) || exists(h.path()) {
+				t.Errorf("the bundle of %s does not have its name", h.id)
 			}
 		}
 	})
@@ -46,12 +47,14 @@ func TestATaskThatCannotBeLoadedStaysHiddenMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1")
 		ctx, cancel := context.WithCancel(t.Context())
-		a.adopt(ctx, func(context.Context, string) error {
+		a.load = func(context.Context, *hidden) error {
 			cancel() // the server is stopped
 			return errors.New("the disk is full")
-		})
-		if exists(a.bundle("c1")) || !exists(a.hidden("c1")) || !slices.Equal(a.all(), []string{"c1"}) {
-			t.Errorf("set aside: %q; hidden: %t", a.all(), exists(a.hidden("c1")))
+		}
+		adopted(ctx, a)
+		h := a.get("c1")
+		if h == nil || exists(h.bundle()) || !exists(h.path()) {
+			t.Errorf("set aside: %v", h)
 		}
 	})
 }
@@ -60,29 +63,95 @@ func TestATaskThatCannotBeLoadedStaysHiddenMeanwhile(t *testing.T) {
 func TestATaskThatIsGoneIsNotTriedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1", "c2")
-		a.adopt(t.Context(), func(_ context.Context, id string) error {
-			if id == "c1" {
-				return fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
+		a.load = func(_ context.Context, h *hidden) error {
+			if h.id == "c1" {
+				return fmt.Errorf("container %s: %w", h.id, errdefs.ErrNotFound)
 			}
-			if err := os.RemoveAll(a.bundle(id)); err != nil {
+			if err := os.RemoveAll(h.bundle()); err != nil {
 				t.Error(err)
 			}
 			return errors.New("the shim ended")
-		})
-		if len(a.all()) > 0 || !exists(a.bundle("c1")) || exists(a.bundle("c2")) {
-			t.Errorf("set aside: %q", a.all())
+		}
+		h1, h2 := a.get("c1"), a.get("c2")
+		adopted(t.Context(), a)
+		if len(a.all()) > 0 || !exists(h1.bundle()) || exists(h2.bundle()) {
+			t.Errorf("%d are set aside", len(a.all()))
 		}
 	})
+}
+
+// A shim that was killed while its task was set aside will never answer. Its task was asked for and
+// refused for ever, and so never released.
+func TestATaskWhoseShimHasEndedIsNotSetAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := hiding(t, "c1")
+		h := a.get("c1")
+		if err := os.WriteFile(h.path()+"/bootstrap.json", []byte(`{"version":3,"protocol":"ttrpc","address":"unix:///no/such/socket"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.load = func(context.Context, *hidden) error {
+			t.Error("it is loaded")
+			return nil
+		}
+		cleaned := 0
+		a.cleanUp = func(context.Context, *hidden) error {
+			cleaned++
+			return errors.New("the program is missing")
+		}
+		adopted(t.Context(), a)
+		if cleaned != 1 {
+			t.Errorf("cleaned up after %d times", cleaned)
+		}
+		if a.get("c1") != nil || !exists(h.bundle()) || exists(h.path()) {
+			t.Error("it is set aside, or its bundle does not have its name")
+		}
+	})
+}
+
+// Who asks for a task does not wait for the shims of others.
+func TestATaskIsLoadedWhenItIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := hiding(t, "c1", "c2")
+		release := make(chan struct{})
+		a.load = func(_ context.Context, h *hidden) error {
+			if h.id == "c2" {
+				<-release
+			}
+			return nil
+		}
+		s := &Server{aside: a, life: t.Context()}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if !s.SetAside(ctx, "c2") {
+			t.Error("c2 is not set aside while it is being loaded")
+		}
+		if s.SetAside(t.Context(), "c1") || s.SetAside(t.Context(), "c3") {
+			t.Error("c1 is set aside after it was asked for, or c3, of which nothing is known")
+		}
+		close(release)
+		if s.SetAside(t.Context(), "c2") {
+			t.Error("c2 is still set aside")
+		}
+		a.stop()
+		a.begin(t.Context(), &hidden{asked: make(chan struct{})}) // asks nobody, and hangs nobody
+	})
+}
+
+// adopted has the tasks adopted until none is left or ctx ends.
+func adopted(ctx context.Context, a *aside) {
+	a.adopt(ctx)
+	a.stop()
 }
 
 // hiding has tasks whose bundles are hidden, and whose shims answer.
 func hiding(t *testing.T, ids ...string) *aside {
 	t.Helper()
-	a := &aside{in: map[string]string{}, tasks: map[string]bool{}}
+	a := newAside()
 	dir := t.TempDir()
 	for _, id := range ids {
-		a.in[id], a.tasks[id] = dir, true
-		if err := os.Mkdir(a.hidden(id), 0o700); err != nil {
+		h := &hidden{id: id, dir: dir, asked: make(chan struct{})}
+		a.tasks[id] = h
+		if err := os.Mkdir(h.path(), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,6 +3,8 @@
 package embed
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +13,9 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +23,6 @@ import (
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	shimapi "github.com/containerd/containerd/api/runtime/task/v3"
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/runtime"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -39,66 +42,146 @@ const (
 
 	// asidePrefix hides a bundle: containerd passes over names that begin with a dot.
 	asidePrefix = ".aside-"
-	// answerTimeout is how long a shim may take to answer when the server starts.
-	answerTimeout = 200 * time.Millisecond
+	// joinableVersion is the version of a shim's API from which on containerd needs no more than the
+	// address of a shim to take up a task in it.
+	joinableVersion = 3
+	// startTimeout is how long a shim may take to answer before the server starts.
+	startTimeout = 200 * time.Millisecond
+	// answerTimeout is how long it may take later, when all shims of a node are asked.
+	answerTimeout = time.Second
+	// cleanUpTimeout is how long the clean-up after a shim may take, as in containerd.
+	cleanUpTimeout = 5 * time.Second
 	// askInterval is the time between two questions to a shim that did not answer.
 	askInterval = time.Second
-	// askAtOnce is how many shims are asked at the same time.
+	// askAtOnce is how many shims are asked at the same time, where somebody waits for all of them.
 	askAtOnce = 128
+	// adoptAtOnce is how many are asked at the same time in the background. Each shim that is woken
+	// takes processor time from those who call berth.
+	adoptAtOnce = 16
 )
 
-// aside holds the tasks whose shims do not answer while the server starts. Containerd would ask one
-// after the other, wait for each of a shim's tasks, five seconds a time, and then end the task: it
-// takes a shim that hangs for a dead one. Instead, the bundles of such tasks are hidden from
-// containerd by their names, so that it does not know the tasks. Once the shim answers, the bundle
-// gets its name back, and containerd is given the task.
+// aside holds the tasks that containerd is given after its start. In its start it would ask for
+// each task in turn, two at a time, and have the OCI runtime of each list its processes: a node
+// with 500 pods would be without an answer for six seconds. For each task of a shim that hangs it
+// would wait five seconds, and then end the task, since it takes such a shim for a dead one.
+// Instead, the bundles of tasks are hidden from containerd by their names, so that it does not know
+// the tasks. Once the shim has answered, the bundle gets its name back, and containerd is given the
+// task.
 //
 // The same holds for shims that are sandboxes, whose bundles are in a directory of their own. An ID
 // has a bundle in one of the two.
+//
+// Left to containerd are the bundles of shims that have ended, which it cleans up after, and of
+// those that are not reached by ttrpc; and where it has to do more than to connect to a shim, the
+// tasks whose shims answer at once.
 type aside struct {
-	// in is the directory of each bundle that was hidden, by ID. It is not changed once setAside
-	// has returned.
-	in map[string]string
+	mu     sync.Mutex
+	tasks  map[string]*hidden // by ID
+	closed bool
 
-	mu    sync.Mutex
-	tasks map[string]bool // by ID
+	running sync.WaitGroup // of what asks shims
+	failed  sync.Map       // IDs of tasks that could not be loaded
+	load    loader
+	loading chan struct{}                              // holds a value for each task that is being loaded
+	cleanUp func(ctx context.Context, h *hidden) error // after a shim that has ended; the bundle has its name back
 }
 
-// SetAside reports whether the shim of a task has not answered since the server was started.
-// Containerd does not know the task then, although there is one.
-func (s *Server) SetAside(id string) bool {
+// hidden is a task or a sandbox whose bundle is hidden.
+type hidden struct {
+	id, dir string        // dir is that of the bundle
+	pod     string        // the sandbox in whose shim a task is; "" where there is none
+	shim    *hidden       // that sandbox, if it is hidden, too
+	once    sync.Once     // begins the first question
+	asked   chan struct{} // closed after the first question, and what followed from its answer
+	got     answer        // of the first question; to be read once asked is closed
+}
+
+// loader gives containerd a task whose shim runs, and whose bundle has its name back.
+// errdefs.ErrNotFound says that containerd has no object for it.
+type loader func(ctx context.Context, h *hidden) error
+
+func (h *hidden) bundle() string { return filepath.Join(h.dir, h.id) }
+func (h *hidden) path() string   { return filepath.Join(h.dir, asidePrefix+h.id) }
+
+// gone reports whether there is no bundle any more.
+func (h *hidden) gone() bool {
+	_, shown := os.Lstat(h.bundle())
+	_, there := os.Lstat(h.path())
+	return errors.Is(shown, fs.ErrNotExist) && errors.Is(there, fs.ErrNotExist)
+}
+
+// show gives the bundle its name back.
+func (h *hidden) show() error {
+	if err := os.Rename(h.path(), h.bundle()); err != nil {
+		if _, shown := os.Lstat(h.bundle()); shown != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetAside reports whether there is a task that containerd does not know, because its shim has not
+// answered since the server was started. Unless the shim was asked before, it is asked now, which
+// takes a second at most; when ctx ends before that, the task counts as set aside.
+func (s *Server) SetAside(ctx context.Context, id string) bool {
 	a := s.aside
+	h := a.get(id)
+	if h == nil {
+		return false
+	}
+	a.begin(s.life, h)
+	select {
+	case <-h.asked:
+	case <-ctx.Done():
+	}
+	return a.get(id) != nil
+}
+
+func (a *aside) get(id string) *hidden {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.tasks[id]
 }
 
-func (a *aside) drop(id string) {
+func (a *aside) drop(h *hidden) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.tasks, id)
+	delete(a.tasks, h.id)
 }
 
-func (a *aside) all() []string {
+func (a *aside) all() []*hidden {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Sorted(maps.Keys(a.tasks))
+	return slices.Collect(maps.Values(a.tasks))
 }
 
-// gone reports whether there is no bundle of a task any more.
-func (a *aside) gone(id string) bool {
-	_, shown := os.Lstat(a.bundle(id))
-	_, hidden := os.Lstat(a.hidden(id))
-	return errors.Is(shown, fs.ErrNotExist) && errors.Is(hidden, fs.ErrNotExist)
+// run runs f in a goroutine that stop waits for. It returns false after stop.
+func (a *aside) run(f func()) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.running.Go(f)
+	}
+	return !a.closed
 }
 
-func (a *aside) bundle(id string) string { return filepath.Join(a.in[id], id) }
-func (a *aside) hidden(id string) string { return filepath.Join(a.in[id], asidePrefix+id) }
+// stop waits for what asks shims. The context it works under has ended.
+func (a *aside) stop() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.running.Wait()
+}
 
-// setAside hides the bundles of the tasks whose shims do not answer. It asks all shims side by side
-// and takes little more than answerTimeout.
+func newAside() *aside {
+	return &aside{tasks: map[string]*hidden{}, loading: make(chan struct{}, 2*goruntime.GOMAXPROCS(0))}
+}
+
+// setAside hides the bundles of tasks. It finds out side by side which shims have ended, which asks
+// nothing of the others; where a question is needed it takes little more than startTimeout.
 func setAside(ctx context.Context, cfg Config) (*aside, error) {
-	a := &aside{in: map[string]string{}, tasks: map[string]bool{}}
+	a := newAside()
+	found := sockets{served: map[string]func() bool{}}
 	var g errgroup.Group
 	g.SetLimit(askAtOnce)
 	for _, part := range []string{taskPart, sandboxPart} {
@@ -108,48 +191,110 @@ func setAside(ctx context.Context, cfg Config) (*aside, error) {
 			return nil, errors.Join(fmt.Errorf("look for tasks: %w", err), g.Wait())
 		}
 		for _, e := range entries {
-			g.Go(func() error { return a.take(ctx, dir, e) })
+			id, _ := strings.CutPrefix(e.Name(), asidePrefix) // hidden by a server that was killed
+			if e.IsDir() && !strings.HasPrefix(id, ".") {
+				path := filepath.Join(dir, e.Name())
+				h := &hidden{id: id, dir: dir, pod: podOf(path), asked: make(chan struct{})}
+				g.Go(func() error { return a.take(ctx, h, path, &found) })
+			}
 		}
 	}
 	if err := g.Wait(); err != nil {
-		return nil, fmt.Errorf("set aside tasks whose shims do not answer: %w", err)
+		return nil, fmt.Errorf("set tasks aside: %w", err)
+	}
+	for _, h := range a.tasks {
+		if h.pod != h.id { // of a sandbox that was loaded like this, it is the sandbox itself
+			h.shim = a.tasks[h.pod]
+		}
 	}
 	return a, nil
 }
 
-// take hides a bundle, if the shim does not answer, or gives it its name back.
-func (a *aside) take(ctx context.Context, dir string, e fs.DirEntry) error {
-	id, wasHidden := strings.CutPrefix(e.Name(), asidePrefix) // by a server that was killed
-	if !e.IsDir() || strings.HasPrefix(id, ".") {
-		return nil
+// take hides a bundle that is called path now, or leaves it to containerd.
+func (a *aside) take(ctx context.Context, h *hidden, path string, found *sockets) error {
+	b, err := bootstrap(path)
+	if err != nil || b.GetProtocol() != "ttrpc" || !found.serves(b.GetAddress()) ||
+		!h.joinable(b) && ask(ctx, path, h.id, startTimeout) != silent {
+		if path == h.bundle() {
+			return nil
+		}
+		return os.Rename(path, h.bundle())
 	}
-	path := filepath.Join(dir, e.Name())
-	switch answers := answers(ctx, path, id); {
-	case answers && wasHidden:
-		return os.Rename(path, filepath.Join(dir, id))
-	case answers:
-		return nil
-	case !wasHidden:
-		if err := os.Rename(path, filepath.Join(dir, asidePrefix+id)); err != nil {
+	if path != h.path() {
+		if err := os.Rename(path, h.path()); err != nil {
 			return err
 		}
 	}
-	log.G(ctx).WithField("id", id).Warn("the shim of a task does not answer, the task is set aside until it does")
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.in[id], a.tasks[id] = dir, true
+	a.tasks[h.id] = h
 	return nil
 }
 
-// answers reports whether a shim answers, be it with an error. A shim that has ended answers, too:
-// the kernel does in its place. So does one that cannot be asked here, since it says nothing of how
-// to reach it or is not reached by ttrpc: containerd has to see to it.
-func answers(ctx context.Context, bundle, id string) bool {
+// sockets remembers of each shim's socket whether somebody serves it. The tasks of a pod share one.
+type sockets struct {
+	mu     sync.Mutex
+	served map[string]func() bool
+}
+
+func (s *sockets) serves(address string) bool {
+	s.mu.Lock()
+	f := s.served[address]
+	if f == nil {
+		f = sync.OnceValue(func() bool {
+			conn, err := shim.AnonReconnectDialer(address, startTimeout)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil || full(err)
+		})
+		s.served[address] = f
+	}
+	s.mu.Unlock()
+	return f()
+}
+
+// full reports whether a connection failed because a process that runs does not accept any.
+func full(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, unix.EAGAIN) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// joinable reports whether containerd takes up what a bundle is for by connecting to the shim: a
+// sandbox that is a shim, and a task in the shim of a pod.
+func (h *hidden) joinable(b *bootapi.BootstrapResult) bool {
+	return b.GetVersion() >= joinableVersion && (h.isSandbox() || h.pod != "")
+}
+
+func (h *hidden) isSandbox() bool { return filepath.Base(filepath.Dir(h.dir)) == sandboxPart }
+
+// podOf is the ID of the sandbox object through which a task was put in its shim; "" if there was
+// none.
+func podOf(bundle string) string {
+	id, err := os.ReadFile(filepath.Join(bundle, "sandbox"))
+	if err != nil {
+		return ""
+	}
+	return string(id)
+}
+
+// answer is what came of a question to a shim.
+type answer int
+
+const (
+	silent   answer = iota // it runs, and said nothing in time
+	answered               // be it with an error
+	ended                  // the kernel says that it does not run
+)
+
+// ask asks a shim whether it is there. One that cannot be asked here counts as one that has
+// answered, since its bundle says nothing of how to reach it or it is not reached by ttrpc.
+func ask(ctx context.Context, bundle, id string, timeout time.Duration) answer {
 	b, err := bootstrap(bundle)
 	if err != nil || b.GetProtocol() != "ttrpc" {
-		return true
+		return answered
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// A shim opens its log before it serves, and waits for a reader: for ever where the containerd
 	// that started it was killed in between.
@@ -157,19 +302,23 @@ func answers(ctx context.Context, bundle, id string) bool {
 	if err == nil {
 		defer reader.Close()
 	}
-	conn, err := shim.AnonReconnectDialer(b.GetAddress(), answerTimeout)
+	conn, err := shim.AnonReconnectDialer(b.GetAddress(), timeout)
+	if err != nil && full(err) {
+		return silent
+	}
 	if err != nil {
-		var timeout net.Error
-		return !errors.Is(err, unix.EAGAIN) && !(errors.As(err, &timeout) && timeout.Timeout()) // nobody accepts
+		return ended
 	}
 	client := ttrpc.NewClient(conn)
 	defer client.Close()
 	tasks, err := runtimev2.NewTaskClient(client, int(b.GetVersion()))
 	if err != nil {
-		return true
+		return answered
 	}
-	_, err = tasks.Connect(ctx, &shimapi.ConnectRequest{ID: id})
-	return err == nil || ctx.Err() == nil
+	if _, err = tasks.Connect(ctx, &shimapi.ConnectRequest{ID: id}); err != nil && ctx.Err() != nil {
+		return silent
+	}
+	return answered
 }
 
 // bootstrap reads how containerd reaches a shim.
@@ -182,16 +331,14 @@ func bootstrap(bundle string) (*bootapi.BootstrapResult, error) {
 	return b, json.Unmarshal(text, b)
 }
 
-// loader gives containerd a task whose shim runs, and whose bundle has its name back.
-// errdefs.ErrNotFound says that containerd has no container for it.
-type loader func(ctx context.Context, id string) error
-
-// adopt asks the shims of the tasks that are set aside until each has answered and is loaded, or
-// ctx ends. A task that cannot be loaded stays set aside, and is tried again with the next
-// question.
-func (a *aside) adopt(ctx context.Context, load loader) {
-	ctx = namespaces.WithNamespace(ctx, Namespace)
-	var failed sync.Map // IDs of tasks that could not be loaded
+// adopt asks the shims of all tasks that are set aside, again and again, until each has answered and
+// is loaded, or ctx ends. A task that cannot be loaded stays set aside, and is tried again with the
+// next question.
+func (a *aside) adopt(ctx context.Context) {
+	each(a.all(), func(h *hidden) {
+		a.begin(ctx, h)
+		<-h.asked
+	})
 	t := time.NewTicker(askInterval)
 	defer t.Stop()
 	for left := a.all(); len(left) > 0; left = a.all() {
@@ -200,85 +347,177 @@ func (a *aside) adopt(ctx context.Context, load loader) {
 			return
 		case <-t.C:
 		}
-		var g errgroup.Group
-		g.SetLimit(askAtOnce)
-		for _, id := range left {
-			g.Go(func() error {
-				if !answers(ctx, a.hidden(id), id) || ctx.Err() != nil {
-					return nil
-				}
-				logger := log.G(ctx).WithField("id", id)
-				switch err := a.adoptOne(ctx, load, id); {
-				case err == nil:
-					logger.Info("the shim of a task answers again")
-				case errdefs.IsNotFound(err) || a.gone(id):
-					logger.WithError(err).Warn("a task whose shim answers again is not a task of a container any more")
-				default:
-					if _, again := failed.LoadOrStore(id, true); !again {
-						logger.WithError(err).Warn("a task whose shim answers again cannot be loaded; trying again")
-					}
-					return nil
-				}
-				a.drop(id)
-				return nil
-			})
-		}
-		_ = g.Wait()
+		each(left, func(h *hidden) {
+			if a.try(ctx, h) == answered && a.get(h.id) == nil {
+				log.G(ctx).WithField("id", h.id).Info("the shim of a task answers again")
+			}
+		})
 	}
+}
+
+// each calls f with each of them, adoptAtOnce at a time.
+func each(all []*hidden, f func(*hidden)) {
+	var g errgroup.Group
+	g.SetLimit(adoptAtOnce)
+	for _, h := range all {
+		g.Go(func() error { f(h); return nil })
+	}
+	_ = g.Wait()
+}
+
+// begin begins the first question to the shim of a task, unless it was begun before.
+func (a *aside) begin(ctx context.Context, h *hidden) {
+	h.once.Do(func() {
+		first := func() {
+			defer close(h.asked)
+			h.got = a.first(ctx, h)
+			if h.got == silent && ctx.Err() == nil {
+				log.G(ctx).WithField("id", h.id).Warn("the shim of a task does not answer, the task is set aside until it does")
+			}
+		}
+		if !a.run(first) {
+			close(h.asked)
+		}
+	})
+}
+
+// first asks the shim of a task for the first time, and that of a pod once for all its tasks.
+func (a *aside) first(ctx context.Context, h *hidden) answer {
+	if h.shim == nil {
+		return a.try(ctx, h)
+	}
+	a.begin(ctx, h.shim)
+	<-h.shim.asked
+	if h.shim.got == answered {
+		return a.follow(ctx, h, answered)
+	}
+	return a.try(ctx, h)
+}
+
+// try asks a shim, and has its task loaded if it answers.
+func (a *aside) try(ctx context.Context, h *hidden) answer {
+	return a.follow(ctx, h, ask(ctx, h.path(), h.id, answerTimeout))
+}
+
+// follow does what follows from an answer, and returns it.
+func (a *aside) follow(ctx context.Context, h *hidden, got answer) answer {
+	if got == silent || ctx.Err() != nil {
+		return got
+	}
+	logger := log.G(ctx).WithField("id", h.id)
+	if got == ended {
+		logger.Warn("the shim of a task ended before it answered")
+		err := h.show()
+		if err == nil {
+			err = a.cleanUp(ctx, h)
+		}
+		if err != nil && !h.gone() { // whoever releases the task finds what is left
+			logger.WithError(err).Warn("cannot clean up after the shim of a task")
+		}
+		a.drop(h)
+		return got
+	}
+	switch err := a.adoptOne(ctx, h); {
+	case err == nil:
+	case errdefs.IsNotFound(err) || h.gone():
+		logger.WithError(err).Warn("a task whose shim answers is not a task of a container any more")
+	default:
+		if _, again := a.failed.LoadOrStore(h.id, true); !again {
+			logger.WithError(err).Warn("a task whose shim answers cannot be loaded; trying again")
+		}
+		return got
+	}
+	a.drop(h)
+	return got
 }
 
 // adoptOne gives a bundle its name back and loads its task. The bundle is hidden again if the task
 // cannot be loaded now. One that could not be hidden again is taken as it is.
-func (a *aside) adoptOne(ctx context.Context, load loader, id string) error {
-	if err := os.Rename(a.hidden(id), a.bundle(id)); err != nil {
-		if _, shown := os.Lstat(a.bundle(id)); shown != nil {
-			return err
-		}
+func (a *aside) adoptOne(ctx context.Context, h *hidden) error {
+	if err := h.show(); err != nil {
+		return err
 	}
-	err := load(ctx, id)
+	a.loading <- struct{}{}
+	err := a.load(ctx, h)
+	<-a.loading
 	if err == nil || errdefs.IsNotFound(err) {
 		return err
 	}
-	return errors.Join(err, os.Rename(a.bundle(id), a.hidden(id)))
+	return errors.Join(err, os.Rename(h.bundle(), h.path()))
 }
 
-// load is the loader of a server. Where there is a sandbox object with the task's ID, as for every
-// task of berth's, it does so as if a sandbox controller had said where the shim is. Otherwise it
-// has the shim's program asked, which finds the shim that runs and makes no other.
-func (a *aside) load(ctx context.Context, l *loaded, client *containerd.Client, id string) error {
-	b, err := bootstrap(a.bundle(id))
+// loads is the loader of a server. A task that was put in its shim through a sandbox object is
+// loaded the same way, also if there is no container for it: containerd lists it then. For any other
+// the shim's program is asked, which finds the shim that runs and makes no other.
+func (s *Server) loads(ctx context.Context, h *hidden) error {
+	ctx = namespaces.WithNamespace(ctx, Namespace)
+	path := h.bundle()
+	b, err := bootstrap(path)
 	if err != nil {
 		return fmt.Errorf("read how its shim is reached: %w", err)
 	}
-	manager, err := part[*runtimev2.ShimManager](l, shimPart)
+	manager, err := part[*runtimev2.ShimManager](s.parts, shimPart)
 	if err != nil {
 		return err
 	}
-	dir := a.in[id]
-	bundle, err := runtimev2.LoadBundle(ctx, filepath.Dir(dir), id)
+	bundle, err := runtimev2.LoadBundle(ctx, filepath.Dir(h.dir), h.id)
 	if err != nil {
 		return err
 	}
-	sb, sandboxErr := client.SandboxStore().Get(ctx, id)
-	opts := runtime.CreateOpts{Runtime: sb.Runtime.Name, RuntimeOptions: sb.Runtime.Options}
-	if filepath.Base(filepath.Dir(dir)) == taskPart {
-		o, err := client.ContainerService().Get(ctx, id)
-		if err != nil {
-			return err
+	// Containerd has removed the working directory: it did not know the task.
+	if work, err := os.Readlink(filepath.Join(path, "work")); err == nil {
+		if err := os.Mkdir(work, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make its working directory: %w", err)
 		}
-		opts.Runtime, opts.RuntimeOptions = o.Runtime.Name, o.Runtime.Options
-	} else if sandboxErr != nil {
-		return sandboxErr
 	}
-	if sandboxErr == nil {
-		opts.SandboxID = id
-		opts.Address = b.GetProtocol() + "+" + b.GetAddress()
-		opts.Version = uint32(b.GetVersion()) //nolint:gosec // 2 or 3
-	} else if !errdefs.IsNotFound(sandboxErr) {
-		return sandboxErr
+	sb, err := s.client.SandboxStore().Get(ctx, cmp.Or(h.pod, h.id))
+	switch {
+	case err == nil:
+		_, err = manager.Start(ctx, h.id, bundle, runtime.CreateOpts{
+			Runtime:        sb.Runtime.Name,
+			RuntimeOptions: sb.Runtime.Options,
+			SandboxID:      sb.ID,
+			Address:        b.GetProtocol() + "+" + b.GetAddress(),
+			Version:        uint32(b.GetVersion()), //nolint:gosec // 2 or 3
+		})
+		return err
+	case h.isSandbox() || !errdefs.IsNotFound(err):
+		return err
 	}
-	_, err = manager.Start(ctx, id, bundle, opts)
+	o, err := s.client.ContainerService().Get(ctx, h.id)
+	if err != nil {
+		return err
+	}
+	_, err = manager.Start(ctx, h.id, bundle, runtime.CreateOpts{Runtime: o.Runtime.Name, RuntimeOptions: o.Runtime.Options})
 	return err
+}
+
+// cleansUp does what containerd does when it loses the connection to a shim: the shim's program
+// kills what is left of the container, and the bundle is removed.
+func (s *Server) cleansUp(ctx context.Context, h *hidden) error {
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, Namespace), cleanUpTimeout)
+	defer cancel()
+	var name string
+	if sb, err := s.client.SandboxStore().Get(ctx, cmp.Or(h.pod, h.id)); err == nil {
+		name = sb.Runtime.Name
+	} else if o, err := s.client.ContainerService().Get(ctx, h.id); err == nil {
+		name = o.Runtime.Name
+	} else {
+		return err
+	}
+	if !filepath.IsAbs(name) {
+		name = shim.BinaryName(name)
+	}
+	cmd := exec.CommandContext(ctx, name, "-namespace", Namespace, "-address", s.cfg.address(), "-id", h.id, "-bundle", h.bundle(), "delete")
+	cmd.Dir = h.bundle()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s delete: %w: %s", name, err, bytes.TrimSpace(out))
+	}
+	bundle, err := runtimev2.LoadBundle(ctx, filepath.Dir(h.dir), h.id)
+	if err != nil {
+		return err
+	}
+	return bundle.Delete()
 }
 
 // part is the instance of a part.

@@ -6,12 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"sync"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/plugin"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // running guards the one server that a process can have.
@@ -29,8 +34,8 @@ type Server struct {
 	cancel context.CancelFunc // ends the context that the parts were made with
 	failed chan error
 
-	aside    *aside
-	adopting sync.WaitGroup // of the goroutine that asks the shims that did not answer
+	life  context.Context // the one that the parts were made with
+	aside *aside
 
 	stop    sync.Once
 	stopErr error
@@ -62,11 +67,11 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	// The parts keep their context for as long as they live; the caller's only
 	// bounds the start.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &Server{cfg: cfg, cancel: cancel, failed: make(chan error, 1)}
+	s := &Server{cfg: cfg, life: life, cancel: cancel, failed: make(chan error, 1)}
 	inTime := context.AfterFunc(ctx, cancel)
 	err = s.open(life)
-	if !inTime() && err == nil {
-		err = context.Cause(ctx)
+	if !inTime() {
+		err = errors.Join(context.Cause(ctx), err)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -114,9 +119,25 @@ func (s *Server) open(life context.Context) error {
 		}
 	}
 	s.parts.ready.Wait()
-	s.adopting.Go(func() {
-		s.aside.adopt(life, func(ctx context.Context, id string) error { return s.aside.load(ctx, s.parts, s.client, id) })
-	})
+	s.aside.load, s.aside.cleanUp = s.loads, s.cleansUp
+	return s.serves(life)
+}
+
+// serves waits until both API servers serve. One that is stopped before closes its listener only
+// later, when the next server may have its socket's name.
+func (s *Server) serves(ctx context.Context) error {
+	if _, err := s.client.Version(ctx); err != nil {
+		return fmt.Errorf("call the server at %s: %w", s.cfg.address(), err)
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.cfg.ttrpcAddress())
+	if err != nil {
+		return err
+	}
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	if err := client.Call(ctx, "berth", "Ping", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.Unimplemented {
+		return fmt.Errorf("call the server at %s: %w", s.cfg.ttrpcAddress(), err)
+	}
 	return nil
 }
 
@@ -139,6 +160,13 @@ func (s *Server) fail(err error) {
 	case s.failed <- err:
 	default:
 	}
+}
+
+// Adopt begins to give containerd the tasks of the shims that ran when the server was started, side
+// by side and in the background. It is called once, when what must not wait for that is done. Until
+// then, SetAside does so for each task that it is asked about.
+func (s *Server) Adopt() {
+	s.aside.run(func() { s.aside.adopt(s.life) })
 }
 
 // Client is the client of this server, most of whose services are function calls.
@@ -164,7 +192,9 @@ func (s *Server) Stop() error {
 	s.stop.Do(func() {
 		var errs []error
 		s.cancel()
-		s.adopting.Wait()
+		if s.aside != nil {
+			s.aside.stop()
+		}
 		if s.client != nil {
 			errs = append(errs, s.client.Close())
 		}

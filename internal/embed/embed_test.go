@@ -368,6 +368,9 @@ func TestRunningTaskOutlivesStopAndIsFoundAgain(t *testing.T) {
 	}
 
 	second := embedtest.Start(t, cfg)
+	if second.SetAside(ctx, "c1") {
+		t.Fatal("a task whose shim runs is set aside")
+	}
 	c, err := second.Client().LoadContainer(ctx, "c1")
 	if err != nil {
 		t.Fatal(err)
@@ -400,15 +403,15 @@ func TestRunningTaskOutlivesStopAndIsFoundAgain(t *testing.T) {
 }
 
 // run makes a container with a task that runs script, not started.
-func run(t *testing.T, ctx context.Context, s *embed.Server, cfg embed.Config, id, script string) containerd.Task {
+func run(t *testing.T, ctx context.Context, s *embed.Server, cfg embed.Config, id, script string, more ...containerd.NewContainerOpts) containerd.Task {
 	t.Helper()
-	c, err := s.Client().NewContainer(ctx, id,
+	c, err := s.Client().NewContainer(ctx, id, append(more,
 		containerd.WithRuntime("io.containerd.runc.v2", &options.Options{BinaryName: filepath.Join(cfg.Libexec, "runc")}),
 		containerd.WithNewSpec(
 			oci.WithRootFSPath(rootfs(t)),
 			oci.WithProcessArgs("/bin/busybox", "sh", "-c", script),
 			oci.WithCgroup("/berth-test-"+filepath.Base(cfg.State)+id),
-		))
+		))...)
 	if err != nil {
 		t.Fatal(err)
 	}

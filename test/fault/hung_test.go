@@ -15,17 +15,16 @@ import (
 
 // PROPERTIES 17: shims that hang (SIGSTOP) while berth is killed and comes back. One with seven
 // tasks kept it from being ready for 28 s. Everything is said as it was, a pod whose shim does not
-// hang goes on as if nothing had been, and once the shims go on, all of it can be removed.
+// hang goes on as if nothing had been, and once the shims go on, all of it can be removed. One that
+// is killed instead takes its containers with it.
 func TestBerthIsReadyBesideHungShims(t *testing.T) {
 	both(t, nil, func(t *testing.T, n *node.Node, _ *faults) {
-		var hung []string
-		pods := map[string]bool{}
+		hung := map[string][]string{} // by pod
 		for range 3 {
 			cfg := n.PodConfig()
 			pod := n.Pod(cfg)
-			pods[pod] = true
 			for c := range 7 {
-				hung = append(hung, n.Run(pod, cfg, node.ContainerConfig(fmt.Sprint("c", c), "sleep", "1000")))
+				hung[pod] = append(hung[pod], n.Run(pod, cfg, node.ContainerConfig(fmt.Sprint("c", c), "sleep", "1000")))
 			}
 		}
 		_, ends := n.Sh(exitOnTerm(42))
@@ -33,7 +32,7 @@ func TestBerthIsReadyBesideHungShims(t *testing.T) {
 		signal := func(sig syscall.Signal) {
 			t.Helper()
 			for pod, pid := range n.Shims() {
-				if !pods[pod] {
+				if hung[pod] == nil {
 					continue
 				}
 				if err := syscall.Kill(pid, sig); err != nil {
@@ -51,15 +50,26 @@ func TestBerthIsReadyBesideHungShims(t *testing.T) {
 		} else {
 			t.Logf("ready after %s", took)
 		}
-		for _, id := range hung {
-			if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-				t.Fatalf("a container whose shim hangs is reported as %v", st)
+		for _, ids := range hung {
+			for _, id := range ids {
+				if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+					t.Fatalf("a container whose shim hangs is reported as %v", st)
+				}
 			}
 		}
 		if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: ends, Timeout: 100}); err != nil {
 			t.Fatal(err)
 		}
 		expectExact(t, n, ends, 42)
+		for pod, ids := range hung {
+			if err := syscall.Kill(n.Shims()[pod], syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range ids {
+				n.Ended(id)
+			}
+			break
+		}
 		signal(syscall.SIGCONT)
 		n.RemoveAll(t.Context())
 	})
