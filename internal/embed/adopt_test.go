@@ -80,7 +80,7 @@ func TestATaskThatIsGoneIsNotTriedForEver(t *testing.T) {
 	})
 }
 
-// A shim that was killed while its task was set aside will never answer. Its task was asked for and
+// PROPERTIES 17: a shim that was killed while its task was set aside will never answer. Its task was asked for and
 // refused for ever, and so never released.
 func TestATaskWhoseShimHasEndedIsNotSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestATaskWhoseShimHasEndedIsNotSetAside(t *testing.T) {
 	})
 }
 
-// Who asks for a task does not wait for the shims of others.
+// PROPERTIES 17: who asks for a task does not wait for the shims of others.
 func TestATaskIsLoadedWhenItIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1", "c2")

@@ -12,10 +12,9 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/plugin"
 	"github.com/containerd/ttrpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -135,7 +134,7 @@ func (s *Server) serves(ctx context.Context) error {
 	}
 	client := ttrpc.NewClient(conn)
 	defer client.Close()
-	if err := client.Call(ctx, "berth", "Ping", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.Unimplemented {
+	if err := client.Call(ctx, "berth", "Ping", &emptypb.Empty{}, &emptypb.Empty{}); !errdefs.IsNotImplemented(errgrpc.ToNative(err)) {
 		return fmt.Errorf("call the server at %s: %w", s.cfg.ttrpcAddress(), err)
 	}
 	return nil
