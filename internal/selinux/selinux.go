@@ -15,6 +15,7 @@ import (
 // library is what is used of go-selinux, which keeps the categories that are taken in this process.
 type library struct {
 	init    func(options []string) (process, mount string, err error)
+	known   func(label string) error // whether the host's policy has it
 	dup     func(label string) ([]string, error)
 	level   func(label string) (string, error)
 	reserve func(label string) error
@@ -36,8 +37,9 @@ func Open() *Labels {
 		return nil
 	}
 	return newLabels(library{
-		init: label.InitLabels,
-		dup:  selinux.DupSecOpt,
+		init:  label.InitLabels,
+		known: selinux.SecurityCheckContext,
+		dup:   selinux.DupSecOpt,
 		level: func(l string) (string, error) {
 			c, err := selinux.NewContext(l)
 			if err != nil {
@@ -61,11 +63,23 @@ func newLabels(lib library) *Labels { return &Labels{lib: lib, held: map[string]
 // Init returns a label for a process and one for its files, and holds the first. The options, such
 // as type:spc_t or level:s0:c1,c2, take the place of the default's parts. Without a level a
 // category is allocated that nothing else has. The option disable returns no label for the process.
+// A label that the host's policy does not have is an error: the OCI runtime could not apply it.
 func (l *Labels) Init(options []string) (process, mount string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if process, mount, err = l.lib.init(options); err != nil {
 		return "", "", fmt.Errorf("allocate label with options %q: %w", options, err)
+	}
+	for _, label := range []string{process, mount} {
+		if label == "" {
+			continue
+		}
+		if err := l.lib.known(label); err != nil {
+			if level, lerr := l.lib.level(process); lerr == nil && l.held[level] == 0 {
+				l.lib.release(process)
+			}
+			return "", "", fmt.Errorf("label %q: the policy of this host does not have it: %w", label, err)
+		}
 	}
 	if err := l.holdLocked(process); err != nil {
 		return "", "", err

@@ -47,6 +47,12 @@ func labels() (*Labels, *fake) {
 			f.taken[v] = true
 			return "process@" + v, "files@" + v, nil
 		},
+		known: func(l string) error {
+			if strings.HasPrefix(l, "process@unknown") {
+				return unix.EINVAL
+			}
+			return nil
+		},
 		dup:     func(l string) ([]string, error) { v, err := level(l); return []string{"level:" + v}, err },
 		level:   level,
 		reserve: func(l string) error { v, err := level(l); f.taken[v] = true; return err },
@@ -109,6 +115,18 @@ func TestLabelsOfWhatRunsAreReserved(t *testing.T) {
 	}
 	if p, _, err := l.Init([]string{"disable"}); p != "" || err != nil || len(l.held) != 1 {
 		t.Errorf("%q %v, held %v", p, err, l.held)
+	}
+}
+
+// A pod whose label the policy does not have failed in the OCI runtime, with an error of a file of
+// the kernel's, and not as an invalid request.
+func TestALabelThatThePolicyDoesNotHaveIsRefused(t *testing.T) {
+	l, f := labels()
+	if _, _, err := l.Init([]string{"level:unknown"}); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), `"process@unknown"`) {
+		t.Error(err)
+	}
+	if len(f.taken) != 0 || len(l.held) != 0 {
+		t.Errorf("taken %v, held %v", f.taken, l.held)
 	}
 }
 
