@@ -4,6 +4,7 @@ package network
 
 import (
 	"math"
+	"slices"
 
 	"github.com/containernetworking/cni/libcni"
 )
@@ -26,6 +27,25 @@ func (b Bandwidth) capability() map[string]uint64 {
 		out["egressRate"], out["egressBurst"] = b.Egress, math.MaxUint32
 	}
 	return out
+}
+
+// portmap is the CNI project's plug-in that publishes ports. Without any it changes nothing, and
+// starting it for each pod takes its time all the same.
+const portmap = "portmap"
+
+// needed is a list without the plug-ins that have nothing to do for a pod.
+func needed(list *libcni.NetworkConfigList, p Pod) *libcni.NetworkConfigList {
+	if len(p.Ports) > 0 {
+		return list
+	}
+	l := *list
+	l.Plugins = slices.DeleteFunc(slices.Clone(list.Plugins), func(c *libcni.PluginConfig) bool {
+		return c.Network.Type == portmap && c.Network.Capabilities[capabilityPorts]
+	})
+	if len(l.Plugins) == 0 { // it may be some other plug-in of that name
+		return list
+	}
+	return &l
 }
 
 // offers reports whether a plug-in of a list declares a capability.

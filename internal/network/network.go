@@ -138,6 +138,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 			n.cfg.Logger.Warn("a pod asks for what no plug-in of the network is capable of", "pod", p.ID, "network", list.Name, "capability", c)
 		}
 	}
+	list = needed(list, p)
 	res, err := n.cni.AddNetworkList(ctx, list, rt)
 	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -181,7 +182,7 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	if err != nil {
 		return err
 	}
-	if err := n.cni.DelNetworkList(ctx, list, rt); err != nil {
+	if err := n.cni.DelNetworkList(ctx, needed(list, p), rt); err != nil {
 		return fmt.Errorf("disconnect pod %s from network %s: %w", p.ID, list.Name, err)
 	}
 	return nil

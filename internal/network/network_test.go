@@ -289,6 +289,41 @@ func TestTeardownUsesTheConfigurationOfSetup(t *testing.T) {
 	}
 }
 
+// The plug-in that publishes ports was started for pods without any, which it has nothing to do for.
+func TestPortmapIsNotStartedForAPodWithoutPorts(t *testing.T) {
+	bin, notes := fake(t)
+	if err := os.Symlink("fake", filepath.Join(bin, portmap)); err != nil {
+		t.Fatal(err)
+	}
+	n := build(t, func(c *Config) {
+		c.BinDirs, c.Default = []string{bin}, nil
+		list := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"fake"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
+		if err := errors.Join(os.MkdirAll(c.ConfDir, 0o755), os.WriteFile(c.ConfDir+"/1.conflist", []byte(list), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, ports := range [][]PortMapping{nil, {{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"}}} {
+		p := Pod{ID: fmt.Sprint("pod", len(ports)), Name: "a", NetNS: n.PathFor("a"), Ports: ports}
+		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
+			t.Fatal(err)
+		}
+		r, err := n.Setup(t.Context(), p)
+		if err != nil || len(r.IPs) != 1 {
+			t.Fatalf("%+v %v", r, err)
+		}
+		if err := errors.Join(n.Teardown(t.Context(), p, r), n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(notes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(string(b), `"type":"portmap"`); got != 2*len(ports) {
+			t.Errorf("with %d ports: portmap was called %d times:\n%s", len(ports), got, b)
+		}
+	}
+}
+
 // A plug-in that outlived the berth that ran it must not go on adding what is being removed.
 func TestAPluginThatIsLeftAtWorkIsEnded(t *testing.T) {
 	n := build(t, nil)

@@ -153,6 +153,7 @@ func TestANetworkThatCannotBeTakenDownHoldsUpNobody(t *testing.T) {
 	for _, step := range []string{"bridge.DEL", "portmap.DEL"} {
 		for _, action := range append([]string{"stall"}, broken...) {
 			cfg := n.PodConfig()
+			cfg.PortMappings = []*runtimeapi.PortMapping{{HostPort: 30998, ContainerPort: 80}}
 			pod := n.Pod(cfg)
 			id := n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", exitOnTerm(42)))
 			ready(n, id)
