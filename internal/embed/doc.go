@@ -18,11 +18,11 @@
 //     is skipped in silence.
 //   - Stop and a crash leave shims and containers alive. The next Start on the same directories
 //     finds them again.
-//   - Start waits for no shim that hangs, and asks no OCI runtime: a node with 500 pods is served
-//     as soon as an empty one. Containerd is given the tasks of the shims that run when each is
-//     first asked for (Server.SetAside), or after Adopt in the background, and those of a shim that
-//     does not answer once it does. They live on meanwhile. Only shims to which a connection is not
-//     enough, because they do not serve a pod, are asked in Start, which takes a fifth of a second.
+//   - Start waits for no shim that hangs, and runs no OCI runtime: it connects to each shim, and
+//     that is all. Containerd is given the task of a shim that runs when somebody first asks for it
+//     (Server.SetAside), or in the background after Adopt; that of a shim that does not answer, once
+//     it does. They live on meanwhile. Only shims to which a connection is not enough, because they
+//     do not serve a pod, are asked in Start, which takes a fifth of a second.
 //   - Two servers never share a directory: the second Start fails at once with an error that names
 //     the directory and the process that holds it.
 //   - A Start that fails closes all that it opened.
