@@ -86,8 +86,10 @@ func TestAPersonWorksInAContainer(t *testing.T) {
 	_, id := n.Sh("sleep 1000")
 	p := atTerminal(t, command(n, "exec", "-it", id[:12], "sh"), 91, 21)
 	n.Until("the terminal is in raw mode", func() bool { return !p.Echoes(t) })
-	p.Type(t, "stty size\n")
-	n.Until("the terminal in the container has the size", p.sees("21 91"))
+	n.Until("the terminal in the container has the size", func() bool { // the shell may run before it does
+		p.Type(t, "stty size\n")
+		return p.sees("21 91")()
+	})
 	p.Resize(t, 71, 31)
 	n.Until("the size follows", func() bool {
 		p.Type(t, "stty size\n")
