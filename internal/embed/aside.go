@@ -53,10 +53,10 @@ const (
 	cleanUpTimeout = 5 * time.Second
 	// askInterval is the time between two questions to a shim that did not answer.
 	askInterval = time.Second
-	// askAtOnce is how many shims are asked at the same time, where somebody waits for all of them.
+	// askAtOnce is how many shims are asked at the same time.
 	askAtOnce = 128
-	// adoptAtOnce is how many are asked at the same time in the background. Each shim that is woken
-	// takes processor time from those who call berth.
+	// adoptAtOnce is how many are when all shims of a node are asked in the background. Each that is
+	// woken takes processor time from those who call berth.
 	adoptAtOnce = 16
 )
 
@@ -80,7 +80,6 @@ type aside struct {
 	closed bool
 
 	running sync.WaitGroup // of what asks shims
-	failed  sync.Map       // IDs of tasks that could not be loaded
 	load    loader
 	loading chan struct{}                              // holds a value for each task that is being loaded
 	cleanUp func(ctx context.Context, h *hidden) error // after a shim that has ended; the bundle has its name back
@@ -94,6 +93,7 @@ type hidden struct {
 	once    sync.Once     // begins the first question
 	asked   chan struct{} // closed after the first question, and what followed from its answer
 	got     answer        // of the first question; to be read once asked is closed
+	failed  bool          // it could not be loaded; only who tries it uses this, one after the other
 }
 
 // loader gives containerd a task whose shim runs, and whose bundle has its name back.
@@ -335,7 +335,7 @@ func bootstrap(bundle string) (*bootapi.BootstrapResult, error) {
 // is loaded, or ctx ends. A task that cannot be loaded stays set aside, and is tried again with the
 // next question.
 func (a *aside) adopt(ctx context.Context) {
-	each(a.all(), func(h *hidden) {
+	each(a.all(), adoptAtOnce, func(h *hidden) {
 		a.begin(ctx, h)
 		<-h.asked
 	})
@@ -347,7 +347,7 @@ func (a *aside) adopt(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		each(left, func(h *hidden) {
+		each(left, askAtOnce, func(h *hidden) { // they wait, most of them, and take no processor time
 			if a.try(ctx, h) == answered && a.get(h.id) == nil {
 				log.G(ctx).WithField("id", h.id).Info("the shim of a task answers again")
 			}
@@ -355,10 +355,10 @@ func (a *aside) adopt(ctx context.Context) {
 	}
 }
 
-// each calls f with each of them, adoptAtOnce at a time.
-func each(all []*hidden, f func(*hidden)) {
+// each calls f with each of them, atOnce at a time.
+func each(all []*hidden, atOnce int, f func(*hidden)) {
 	var g errgroup.Group
-	g.SetLimit(adoptAtOnce)
+	g.SetLimit(atOnce)
 	for _, h := range all {
 		g.Go(func() error { f(h); return nil })
 	}
@@ -388,10 +388,7 @@ func (a *aside) first(ctx context.Context, h *hidden) answer {
 	}
 	a.begin(ctx, h.shim)
 	<-h.shim.asked
-	if h.shim.got == answered {
-		return a.follow(ctx, h, answered)
-	}
-	return a.try(ctx, h)
+	return a.follow(ctx, h, h.shim.got)
 }
 
 // try asks a shim, and has its task loaded if it answers.
@@ -422,9 +419,10 @@ func (a *aside) follow(ctx context.Context, h *hidden, got answer) answer {
 	case errdefs.IsNotFound(err) || h.gone():
 		logger.WithError(err).Warn("a task whose shim answers is not a task of a container any more")
 	default:
-		if _, again := a.failed.LoadOrStore(h.id, true); !again {
+		if !h.failed {
 			logger.WithError(err).Warn("a task whose shim answers cannot be loaded; trying again")
 		}
+		h.failed = true
 		return got
 	}
 	a.drop(h)
