@@ -74,6 +74,9 @@ func (f *fake) shim(ctx context.Context, id string) (*task.Process, error) {
 	if !ok {
 		return nil, errdefs.ErrNotFound
 	}
+	if !hung && f.delay == 0 {
+		return p, ctx.Err()
+	}
 	if !hung {
 		select {
 		case <-ctx.Done():

@@ -195,7 +195,8 @@ func startShim(t *testing.T, pod string) (shim *exec.Cmd, child uint32, end func
 	path := filepath.Join(t.TempDir(), shimPrefix+"-test-v1")
 	try(t, os.Link(self, path))
 	shim = exec.Command(path, "-namespace", "k8s.io", "-id", pod)
-	shim.Env = append(os.Environ(), actAsShim+"=1")
+	// The race detector sleeps for a second before a program ends, as long as a shim may take.
+	shim.Env = append(os.Environ(), actAsShim+"=1", "GORACE=atexit_sleep_ms=0")
 	in, err := shim.StdinPipe()
 	try(t, err)
 	out, err := shim.StdoutPipe()

@@ -138,12 +138,17 @@ func (w *World) end(p *Process, code uint32) {
 		w.ctrd.reap(w, p)
 		return
 	}
-	time.AfterFunc(w.ShimDelay, func() {
+	reap := func() {
 		w.turns.take("shim " + p.ID)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.ctrd.reap(w, p)
-	})
+	}
+	if w.ShimDelay == 0 {
+		go reap()
+		return
+	}
+	time.AfterFunc(w.ShimDelay, reap)
 }
 
 // signal delivers a signal from berth. The world must be locked.
