@@ -41,6 +41,15 @@ func (c *calls) leave(id string) {
 	}
 }
 
+// reachable is ErrUnavailable if the shim of id is there, but has not answered since containerd
+// started, which therefore does not know it.
+func reachable(ctx context.Context, c *Containerd, id string) error {
+	if c.setAside(ctx, id) {
+		return fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
 // askShim runs f, a call that containerd passes on to the shim of a task, and returns when f has or
 // when ctx ends, whichever comes first. It has to: a containerd in this process writes to the shim
 // without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was given up
@@ -48,8 +57,8 @@ func (c *calls) leave(id string) {
 // is ErrUnavailable at once. A panic of f is ErrInternal.
 func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	if c.setAside(ctx, id) {
-		return none, fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
+	if err := reachable(ctx, c, id); err != nil {
+		return none, err
 	}
 	if !c.calls.enter(id) {
 		return none, fmt.Errorf("its shim has not answered %d earlier calls: %w", callsPerTask, errdefs.ErrUnavailable)

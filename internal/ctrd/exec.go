@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -31,8 +30,8 @@ func askExec[T any](ctx context.Context, c *Containerd, key stream.Key, verb str
 
 func ask[T any](ctx context.Context, c *Containerd, key stream.Key, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	if c.setAside(ctx, key.Container) {
-		return none, fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
+	if err := reachable(ctx, c, key.Container); err != nil {
+		return none, err
 	}
 	return askShim(ns(ctx), c, key.String(), f)
 }

@@ -42,8 +42,8 @@ const (
 // until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that there is one
 // that answers. What is left of one that has died is waited for, or removed.
 func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
-	if c.setAside(ctx, r.ID) {
-		return fmt.Errorf("start shim of pod %s: the pod has one, which has not answered since containerd started: %w", r.ID, errdefs.ErrUnavailable)
+	if err := reachable(ctx, c, r.ID); err != nil { // the pod has one
+		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
 	}
 	s := sandboxer{c, shimController}
 	o, err := s.object(r)

@@ -38,8 +38,8 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	if c.shims.hasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
 	}
-	if c.setAside(ctx, r.Pod) {
-		return 0, fmt.Errorf("create task %s: the shim of pod %s has not answered since containerd started: %w", r.ID, r.Pod, errdefs.ErrUnavailable)
+	if err := reachable(ctx, c, r.Pod); err != nil {
+		return 0, fmt.Errorf("create task %s in pod %s: %w", r.ID, r.Pod, err)
 	}
 	ctx = ns(ctx)
 	req := &tasks.CreateTaskRequest{

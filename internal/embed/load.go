@@ -155,3 +155,23 @@ func (l *loaded) close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// part is the instance of a part.
+func part[T any](l *loaded, uri string) (T, error) {
+	var none T
+	for _, p := range l.set.GetAll() {
+		if p.Registration.URI() != uri {
+			continue
+		}
+		instance, err := p.Instance()
+		if err != nil {
+			return none, err
+		}
+		v, ok := instance.(T)
+		if !ok {
+			return none, fmt.Errorf("containerd's %s is a %T", uri, instance)
+		}
+		return v, nil
+	}
+	return none, fmt.Errorf("containerd's %s is not loaded", uri)
+}
