@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -273,7 +274,11 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step])
 	case ctx.Err() != nil && c.ops.stopping():
 		return lane.Retry(err) // berth stops, and whoever starts it again goes on
 	}
-	c.obs.Event(a.Key.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
+	if errors.Is(err, errMembers) { // as it often is, and nothing is wrong
+		c.obs.Event(a.Key.ID, string(a.Item)+" waits for the removal of the pod's containers", nil, "attempt", a.N)
+	} else {
+		c.obs.Event(a.Key.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
+	}
 	if a.Item == StepSettle {
 		return lane.RetryWithin(err, c.cfg.SettleRetry)
 	}

@@ -200,6 +200,51 @@ func TestARemovalThatHangsIsOnRecordAndGoesOn(t *testing.T) {
 	})
 }
 
+// A sandbox that is removed together with its containers may wait for them. Nothing is wrong then:
+// each removal of a pod could look like a failed one to whoever reads the log.
+func TestASandboxThatWaitsForItsContainersIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		said := &failures{}
+		b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) { p.Observer = said })
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		release := b.Hold("delete-task", c)
+		removed := make(chan error, 1)
+		go func() { removed <- b.RemovePodSandbox(t.Context(), p) }()
+		time.Sleep(5 * time.Second)
+		release()
+		if err := <-removed; err != nil {
+			t.Error(err)
+		}
+		if said.waits == 0 || len(said.failed) > 0 {
+			t.Errorf("it was said %d times that the sandbox waits; failed: %q", said.waits, said.failed)
+		}
+	})
+}
+
+// failures keeps what an observer is told of attempts.
+type failures struct {
+	mu     sync.Mutex
+	waits  int
+	failed []string
+}
+
+func (f *failures) Event(_, what string, err error, _ ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if strings.Contains(what, "waits for the removal") {
+		f.waits++
+	}
+	if err != nil {
+		f.failed = append(f.failed, what+": "+err.Error())
+	}
+}
+
+func (*failures) Settled(string, exit.Fact, time.Duration) {}
+func (*failures) Released(string, state.Hold, state.Hold)  {}
+func (*failures) Removed(string)                           {}
+func (*failures) Repaired(pod.Repair)                      {}
+
 // PROPERTIES 21: a delete that takes 30 s ends, though the first attempts are cut off.
 func TestASlowDeleteIsNotStuck(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -349,11 +349,14 @@ func (t *teardown) removeMembers(u *unit) error {
 	return nil
 }
 
+// errMembers says that the removal of a sandbox waits for that of its containers.
+var errMembers = errors.New("its containers are still being removed")
+
 // forget deletes the record of u, which holds nothing any more.
 func (t *teardown) forget(u *unit) error {
 	if u.isSandbox() {
 		if n := u.seal(); n > 0 {
-			return fmt.Errorf("remove sandbox %s: %d containers are still being removed", u.id, n)
+			return fmt.Errorf("remove sandbox %s: %w: %d", u.id, errMembers, n)
 		}
 	}
 	if err := u.erase(); err != nil {
