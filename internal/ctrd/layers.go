@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	selabel "github.com/opencontainers/selinux/go-selinux/label"
 
 	"berth/internal/pod"
 	"berth/internal/spec"
@@ -88,6 +89,9 @@ func (l *containerLayers) MountImage(ctx context.Context, v pod.ImageView) error
 	ms, err := prepare(ns(ctx), v.Key, v.ChainID, keeping(l.owner, v.IDs))
 	if err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
+	}
+	if v.Label != "" {
+		opts = append(opts, selabel.FormatMountLabel("", v.Label))
 	}
 	if err := mount.All(withOptions(ms, opts...), v.Dir); err != nil {
 		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)

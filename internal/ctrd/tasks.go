@@ -5,6 +5,7 @@ package ctrd
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -15,6 +16,8 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/selinux/go-selinux"
+	selabel "github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -51,8 +54,13 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		TaskApiAddress: r.Endpoint.Address,
 		TaskApiVersion: r.Endpoint.Version,
 	}
+	var labelled []string
 	if r.SnapshotKey != "" {
 		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
+		var err error
+		if labelled, err = mountLabel(ctx, c, r.ID); err != nil {
+			return 0, fmt.Errorf("create task %s: %w", r.ID, err)
+		}
 	}
 	if r.Restore != nil {
 		opts, err := restoring(ctx, c, r.ID, *r.Restore)
@@ -70,7 +78,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 			if err != nil {
 				return nil, fmt.Errorf("mounts of its snapshot: %w", err)
 			}
-			req.Rootfs = toProto(ms)
+			req.Rootfs = toProto(withOptions(ms, labelled...))
 		}
 		return c.client.TaskService().Create(ctx, req)
 	}
@@ -90,6 +98,30 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	c.replaced.made(r.ID, resp.Pid)
 	c.shims.remember(cmp.Or(r.Pod, r.ID), resp.Pid) // a pod's own task has a shim to itself
 	return resp.Pid, nil
+}
+
+// mountLabel is the option that gives a container's root file system its SELinux label; nil for none.
+// Only a host with SELinux pays for the question.
+func mountLabel(ctx context.Context, c *Containerd, id string) ([]string, error) {
+	if !selinux.GetEnabled() {
+		return nil, nil
+	}
+	o, err := c.client.ContainerService().Get(ctx, id)
+	if err != nil {
+		return nil, native(err)
+	}
+	var spec struct {
+		Linux struct {
+			MountLabel string `json:"mountLabel"`
+		} `json:"linux"`
+	}
+	if err := json.Unmarshal(o.Spec.GetValue(), &spec); err != nil {
+		return nil, fmt.Errorf("read its specification: %w", err)
+	}
+	if spec.Linux.MountLabel == "" {
+		return nil, nil
+	}
+	return []string{selabel.FormatMountLabel("", spec.Linux.MountLabel)}, nil
 }
 
 // cutOff reports whether a container's task may not have been made because of an earlier call that

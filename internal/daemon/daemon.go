@@ -293,7 +293,11 @@ func (d *daemon) openPods() error {
 		return err
 	}
 	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
-	if l := selinux.Open(); l != nil {
+	l, err := selinux.Open()
+	if err != nil {
+		return fmt.Errorf("read the labels of SELinux: %w", err)
+	}
+	if l != nil {
 		host.SELinux, labels = l, l
 	}
 	runtimes := &ociRuntimes{}
@@ -304,6 +308,11 @@ func (d *daemon) openPods() error {
 	pause, err := installPause(d.libexec, filepath.Join(d.cfg.State, "pause"))
 	if err != nil {
 		return err
+	}
+	if l != nil {
+		if err := publish(l, pause, filepath.Join(d.cfg.Root, "containerd")); err != nil {
+			return err
+		}
 	}
 	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, runtimes, func(ctx context.Context, snapshotter string) (bool, error) {
 		return ctrd.MapsOwners(ctx, d.client, snapshotter)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/containerd/containerd/v2/contrib/apparmor"
+
+	"berth/internal/selinux"
 )
 
 // The modes of berth's own directories. Root holds images and records, which are nobody else's
@@ -100,6 +102,23 @@ func installPause(libexec, dir string) (string, error) {
 		return "", fmt.Errorf("install the pause program: %w", err)
 	}
 	return root, nil
+}
+
+// publish gives the pause program, and the layers of images below the embedded containerd's directory,
+// the SELinux label of files that every container may read. The root file system of a container has
+// a label of its own, but of a file that a program has mapped the kernel checks the layer's. Layers
+// that were there without the label cost the first start some time.
+func publish(l *selinux.Labels, pause, containerd string) error {
+	layers, err := filepath.Glob(filepath.Join(containerd, "io.containerd.snapshotter.v1.*", "snapshots"))
+	if err != nil {
+		return fmt.Errorf("look for layers: %w", err)
+	}
+	for _, dir := range append(layers, pause) {
+		if err := l.Publish(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // loadAppArmor loads the default profile into the kernel and returns its name. It returns "" where

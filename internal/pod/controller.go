@@ -66,7 +66,7 @@ func New(cfg Config, p Ports) *Controller {
 	processes := &processes{p.Kernel, p.Cgroups, p.Observer}
 	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	userns := &userNamespaces{p.Network, p.UserNamespaces}
-	volumes := &imageVolumes{p.Runtime, p.Images, p.Files}
+	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
 	pauses := &pauses{
 		volumes: volumes,
 		builtin: cfg.PauseRootfs,
@@ -160,6 +160,7 @@ func New(cfg Config, p Ports) *Controller {
 		witnesses:  c.witnesses,
 		teardown:   c.teardown,
 		publisher:  publisher,
+		labels:     p.Labels,
 		obs:        p.Observer,
 	}
 	c.creator = &creator{

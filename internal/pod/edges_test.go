@@ -222,7 +222,7 @@ func TestASandboxThatWaitsForItsContainersIsNoFailure(t *testing.T) {
 	})
 }
 
-// failures keeps what an observer is told of attempts.
+// failures keeps what is reported of attempts.
 type failures struct {
 	mu     sync.Mutex
 	waits  int

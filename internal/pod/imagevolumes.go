@@ -28,6 +28,7 @@ type imageVolumes struct {
 	runtime Runtime
 	images  Images
 	files   Files
+	labels  Labels // nil without SELinux
 }
 
 // viewMark stands between the ID of a container and the number of an image in the key of a view.
@@ -101,6 +102,9 @@ func (v *imageVolumes) mountOne(ctx context.Context, u *unit, n int, vol state.I
 // view makes a view of the image of an ID. The image is unpacked first if it is on this node
 // without its snapshots.
 func (v *imageVolumes) view(ctx context.Context, view ImageView, id string) error {
+	if v.labels != nil {
+		view.Label = v.labels.ReadOnly()
+	}
 	err := v.runtime.MountImage(ctx, view)
 	if !errdefs.IsNotFound(err) {
 		return err

@@ -228,6 +228,7 @@ type ImageView struct {
 	Dir         string       // to mount it at
 	IDs         spec.UserIDs // as of a Layer
 	Writable    bool         // it takes changes, which are lost with it
+	Label       string       // the SELinux label of its files; "" for those that they have
 }
 
 // Inventory is everything of ours that containerd has, by ID.
@@ -393,6 +394,10 @@ type Labels interface {
 	Reserve(process string) error
 	// Relabel gives a path, and everything below it, the label of a container's files.
 	Relabel(path, mount string) error
+	// ReadOnly is the label of files that every container may read and none may change.
+	ReadOnly() string
+	// Shared is the label of a container's files without what keeps other containers from them.
+	Shared(mount string) (string, error)
 	// Release gives a label back when nothing runs under it any more.
 	Release(process string)
 }

@@ -64,6 +64,7 @@ type sandboxMaker struct {
 	witnesses  *witnesses
 	teardown   *teardown
 	publisher  *publisher
+	labels     Labels // nil without SELinux
 	obs        Observer
 }
 
@@ -176,9 +177,6 @@ func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 // makeProcess makes the sandbox's files, its object in containerd and the sandbox itself,
 // not yet started.
 func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
-	if err := m.makeFiles(u); err != nil {
-		return err
-	}
 	owner, err := m.userns.ownerOf(u)
 	if err != nil {
 		return err
@@ -204,6 +202,9 @@ func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
 	}
 	noteDegraded(m.obs, u, degraded)
 	u.setLabel(oci.Process.SelinuxLabel)
+	if err := m.makeFiles(u, oci.Linux.MountLabel); err != nil {
+		return err
+	}
 	if err := m.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}
@@ -235,8 +236,16 @@ func (m *sandboxMaker) recordPID(u *unit, pid uint32) error {
 	return m.processes.record(u, p)
 }
 
-// makeFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, hosts.
-func (m *sandboxMaker) makeFiles(u *unit) error {
+// makeFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, hosts. label is
+// that of the pod's files. The containers of a privileged pod that are not privileged themselves have
+// a label each.
+func (m *sandboxMaker) makeFiles(u *unit, label string) error {
+	if m.labels != nil && u.label() == "" {
+		var err error
+		if label, err = m.labels.Shared(label); err != nil {
+			return fmt.Errorf("make files of sandbox: %w", err)
+		}
+	}
 	resolv, err := os.ReadFile(m.resolvConf)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("make files of sandbox: %w", err)
@@ -253,6 +262,7 @@ func (m *sandboxMaker) makeFiles(u *unit) error {
 		Hosts:      hosts,
 		Hostname:   host,
 		ResolvConf: conf,
+		Label:      label,
 		HostIPC:    hostIPC(u),
 	})
 }

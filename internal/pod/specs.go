@@ -82,17 +82,22 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		return nil, err
 	}
 	noteDegraded(s.obs, u, degraded)
-	return out, s.relabel(cfg, out.Linux.MountLabel)
+	return out, s.relabel(cfg, volumes, out.Linux.MountLabel)
 }
 
-// relabel gives the host directories of mounts that ask for it the SELinux label of the container's
-// files.
-func (s *specBuilder) relabel(cfg *runtimeapi.ContainerConfig, label string) error {
+// relabel gives the container's volumes, and the host directories of mounts that ask for it, the
+// SELinux label of the container's files.
+func (s *specBuilder) relabel(cfg *runtimeapi.ContainerConfig, volumes map[string]string, label string) error {
 	if s.labels == nil || label == "" {
 		return nil
 	}
+	for dst, dir := range volumes {
+		if err := s.labels.Relabel(dir, label); err != nil {
+			return fmt.Errorf("make image volume %s: %w", dst, err)
+		}
+	}
 	for _, m := range cfg.GetMounts() {
-		if !m.GetSelinuxRelabel() || m.GetImage() != nil { // an image is read-only and has the labels of its layers
+		if !m.GetSelinuxRelabel() || m.GetImage() != nil { // an image was mounted with its label
 			continue
 		}
 		if err := s.labels.Relabel(m.GetHostPath(), label); err != nil {

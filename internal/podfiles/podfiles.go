@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/containerd/errdefs"
+	selabel "github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,6 +44,8 @@ type Sandbox struct {
 	ShmSize int64
 	// UID and GID are the owner of the files: the pod's root, as this host numbers it.
 	UID, GID int
+	// Label is the SELinux label of the files; "" for none.
+	Label string
 	// HostIPC says that the pod uses the host's /dev/shm, so that none is mounted.
 	HostIPC bool
 }
@@ -54,7 +57,7 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 	}
 	etc := filepath.Join(f.sandbox(s.ID), "etc")
-	if err := mountTmpfs(etc, 0o755, etcSize); err != nil {
+	if err := mountTmpfs(etc, 0o755, etcSize, s.Label); err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 	}
 	for name, content := range map[string][]byte{"hosts": s.Hosts, "hostname": s.Hostname, "resolv.conf": s.ResolvConf} {
@@ -72,7 +75,7 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 	if size <= 0 {
 		size = defaultShm
 	}
-	if err := mountTmpfs(filepath.Join(f.sandbox(s.ID), "shm"), 0o1777, size); err != nil {
+	if err := mountTmpfs(filepath.Join(f.sandbox(s.ID), "shm"), 0o1777, size, s.Label); err != nil {
 		return fmt.Errorf("make /dev/shm of sandbox %s: %w", s.ID, err)
 	}
 	if err := os.Lchown(filepath.Join(f.sandbox(s.ID), "shm"), s.UID, s.GID); err != nil {
@@ -182,16 +185,17 @@ func (f *Files) IDs() ([]string, error) {
 func (f *Files) sandbox(id string) string { return filepath.Join(f.state, "sandboxes", id) }
 func (f *Files) volumes(id string) string { return filepath.Join(f.root, "volumes", id) }
 
-// mountTmpfs makes dir and mounts a tmpfs of size bytes on it. What was mounted there by an attempt
-// that was cut off is unmounted first, so that mounts do not pile up.
-func mountTmpfs(dir string, mode uint32, size int64) error {
+// mountTmpfs makes dir and mounts a tmpfs of size bytes on it, whose files have a SELinux label if
+// one is given. What was mounted there by an attempt that was cut off is unmounted first, so that
+// mounts do not pile up.
+func mountTmpfs(dir string, mode uint32, size int64, label string) error {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
 	if err := unmount(dir); err != nil {
 		return err
 	}
-	options := fmt.Sprintf("mode=%o,size=%d", mode, size)
+	options := selabel.FormatMountLabel(fmt.Sprintf("mode=%o,size=%d", mode, size), label)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("mount tmpfs on %s: %w", dir, err)
 	}

@@ -16,6 +16,6 @@
 //
 // # Never
 //
-// The package changes no file and no process: the OCI runtime applies the labels. It keeps nothing
-// on disk: the records have the labels.
+// The package changes no process, and no file but those that it is asked to label: the OCI runtime
+// applies the labels. It keeps nothing on disk: the records have the labels.
 package selinux

@@ -18,25 +18,29 @@ type library struct {
 	known   func(label string) error // whether the host's policy has it
 	dup     func(label string) ([]string, error)
 	level   func(label string) (string, error)
+	share   func(label string) (string, error) // the same without categories
 	reserve func(label string) error
 	release func(label string)
 	relabel func(path, label string) error
+	labelOf func(path string) (string, error)
 }
 
 // Labels allocates labels. Its methods may be called from any goroutine.
 type Labels struct {
-	lib library
+	lib      library
+	readOnly string
 
 	mu   sync.Mutex
 	held map[string]int // how often each level is held
 }
 
-// Open returns the labels of this host, nil where SELinux is off. There is one in a process.
-func Open() *Labels {
+// Open returns the labels of this host, nil where SELinux is off. There is one in a process. A label
+// in the host's configuration that is none is an error.
+func Open() (*Labels, error) {
 	if !selinux.GetEnabled() {
-		return nil
+		return nil, nil //nolint:nilnil // the host has none
 	}
-	return newLabels(library{
+	l := newLabels(library{
 		init:  label.InitLabels,
 		known: selinux.SecurityCheckContext,
 		dup:   selinux.DupSecOpt,
@@ -47,6 +51,16 @@ func Open() *Labels {
 			}
 			return c["level"], nil
 		},
+		share: func(l string) (string, error) {
+			c, err := selinux.NewContext(l)
+			if err != nil {
+				return "", err
+			}
+			if c["level"] != "" { // the policy has levels
+				c["level"] = "s0"
+			}
+			return c.Get(), nil
+		},
 		reserve: func(l string) error {
 			if err := selinux.ReserveLabelV2(l); err != nil && !errors.Is(err, selinux.ErrMCSAlreadyExists) {
 				return err
@@ -55,7 +69,14 @@ func Open() *Labels {
 		},
 		release: selinux.ReleaseLabel,
 		relabel: func(path, l string) error { return label.Relabel(path, l, false) },
+		labelOf: selinux.FileLabel,
 	})
+	// The library knows the label of read-only files once it has allocated a label.
+	process, _ := selinux.ContainerLabels() //nolint:staticcheck // nothing takes its place yet
+	selinux.ReleaseLabel(process)
+	var err error
+	l.readOnly, err = l.Shared(selinux.ROFileLabel()) //nolint:staticcheck // deprecated as unused, and used here
+	return l, err
 }
 
 func newLabels(lib library) *Labels { return &Labels{lib: lib, held: map[string]int{}} }
@@ -85,6 +106,23 @@ func (l *Labels) Init(options []string) (process, mount string, err error) {
 		return "", "", err
 	}
 	return process, mount, nil
+}
+
+// ReadOnly is the label of files that every container may read and none may change, such as mounted
+// images; "" where the host's policy names none.
+func (l *Labels) ReadOnly() string { return l.readOnly }
+
+// Shared returns the label of files that are like those of a label, but may be used by the containers
+// of every pod that can reach them.
+func (l *Labels) Shared(mount string) (string, error) {
+	if mount == "" {
+		return "", nil
+	}
+	shared, err := l.lib.share(mount)
+	if err != nil {
+		return "", fmt.Errorf("read label %q: %w", mount, err)
+	}
+	return shared, nil
 }
 
 // OptionsOf returns the options by which another process gets the same user, role, type and level.
@@ -138,4 +176,13 @@ func (l *Labels) Relabel(path, mount string) error {
 		return fmt.Errorf("label %s as %q: %w", path, mount, err)
 	}
 	return nil
+}
+
+// Publish gives path, and all that is below it, the label of files that every container may read.
+// What has it already is left as it is: what is made below it inherits the label.
+func (l *Labels) Publish(path string) error {
+	if have, err := l.lib.labelOf(path); err == nil && have == l.readOnly {
+		return nil
+	}
+	return l.Relabel(path, l.readOnly)
 }

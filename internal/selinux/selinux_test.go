@@ -14,8 +14,9 @@ import (
 
 // fake stands for go-selinux: it counts categories up and remembers which are taken.
 type fake struct {
-	next  int
-	taken map[string]bool
+	next       int
+	taken      map[string]bool
+	relabelled []string
 }
 
 func labels() (*Labels, *fake) {
@@ -55,13 +56,21 @@ func labels() (*Labels, *fake) {
 		},
 		dup:     func(l string) ([]string, error) { v, err := level(l); return []string{"level:" + v}, err },
 		level:   level,
+		share:   func(l string) (string, error) { kind, _, _ := strings.Cut(l, "@"); return kind, nil },
 		reserve: func(l string) error { v, err := level(l); f.taken[v] = true; return err },
 		release: func(l string) { v, _ := level(l); delete(f.taken, v) },
-		relabel: func(path, _ string) error {
+		relabel: func(path, label string) error {
 			if path == "/nfs" {
 				return &os.PathError{Op: "lsetxattr", Path: path, Err: unix.ENOTSUP}
 			}
+			f.relabelled = append(f.relabelled, path+": "+label)
 			return nil
+		},
+		labelOf: func(path string) (string, error) {
+			if len(f.relabelled) > 0 && strings.HasPrefix(f.relabelled[0], path+": ") {
+				return strings.TrimPrefix(f.relabelled[0], path+": "), nil
+			}
+			return "", unix.ENODATA
 		},
 	}), f
 }
@@ -127,6 +136,27 @@ func TestALabelThatThePolicyDoesNotHaveIsRefused(t *testing.T) {
 	}
 	if len(f.taken) != 0 || len(l.held) != 0 {
 		t.Errorf("taken %v, held %v", f.taken, l.held)
+	}
+}
+
+// The layers of images are labelled once. A label that no other pod's containers could use would keep
+// them from starting.
+func TestFilesForEveryContainerAreLabelledOnce(t *testing.T) {
+	l, f := labels()
+	l.readOnly = "layers"
+	for range 2 {
+		if err := l.Publish("/layers"); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := f.relabelled; len(got) != 1 || got[0] != "/layers: layers" {
+		t.Errorf("labelled: %q", got)
+	}
+	if got, err := l.Shared("files@c1"); got != "files" || err != nil {
+		t.Errorf("the shared label is %q %v", got, err)
+	}
+	if got, err := l.Shared(""); got != "" || err != nil {
+		t.Errorf("without a label it is %q %v", got, err)
 	}
 }
 
