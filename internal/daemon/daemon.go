@@ -294,8 +294,8 @@ func (d *daemon) openPods() error {
 	}
 	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
 	l, err := selinux.Open()
-	if err != nil {
-		return fmt.Errorf("read the labels of SELinux: %w", err)
+	if err != nil { // what needs the labels fails, and nothing else
+		d.log.Warn("cannot read the labels of this host's SELinux policy", "err", err)
 	}
 	if l != nil {
 		host.SELinux, labels = l, l
@@ -311,7 +311,7 @@ func (d *daemon) openPods() error {
 	}
 	if l != nil {
 		if err := publish(l, pause, filepath.Join(d.cfg.Root, "containerd")); err != nil {
-			return err
+			d.log.Warn("cannot label what every container reads: SELinux may keep containers from starting", "err", err)
 		}
 	}
 	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, runtimes, func(ctx context.Context, snapshotter string) (bool, error) {

@@ -113,12 +113,11 @@ func publish(l *selinux.Labels, pause, containerd string) error {
 	if err != nil {
 		return fmt.Errorf("look for layers: %w", err)
 	}
+	var errs []error
 	for _, dir := range append(layers, pause) {
-		if err := l.Publish(dir); err != nil {
-			return err
-		}
+		errs = append(errs, l.Publish(dir))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // loadAppArmor loads the default profile into the kernel and returns its name. It returns "" where

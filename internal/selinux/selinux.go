@@ -34,8 +34,9 @@ type Labels struct {
 	held map[string]int // how often each level is held
 }
 
-// Open returns the labels of this host, nil where SELinux is off. There is one in a process. A label
-// in the host's configuration that is none is an error.
+// Open returns the labels of this host, nil where SELinux is off. There is one in a process. An error
+// says that the host's configuration has something else in the place of a label; the labels can be
+// used all the same.
 func Open() (*Labels, error) {
 	if !selinux.GetEnabled() {
 		return nil, nil //nolint:nilnil // the host has none
