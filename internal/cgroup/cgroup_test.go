@@ -167,6 +167,7 @@ func TestAnAbsentGroupIsEmpty(t *testing.T) {
 	}
 }
 
+// A process that was killed before it was counted had not been there, with cgroup v2.
 func TestAGroupThatWasLeftIsRemovedWithWhatRunsInIt(t *testing.T) {
 	hierarchies := []string{mount}
 	if !V2() {
