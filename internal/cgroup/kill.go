@@ -29,8 +29,8 @@ func KillAll(ctx context.Context, dir string) error {
 func killAll(ctx context.Context, dir string) (found bool, err error) {
 	wait := time.Millisecond
 	for {
-		some, left, err := killOnce(dir)
-		found = found || some
+		left, err := killOnce(dir)
+		found = found || left > 0
 		if err != nil || left == 0 {
 			return found, err
 		}
@@ -45,36 +45,30 @@ func killAll(ctx context.Context, dir string) (found bool, err error) {
 	}
 }
 
-// killOnce signals every process of the group. It says whether there was one, and how many are left.
-func killOnce(dir string) (found bool, left int, err error) {
-	// Before the signal: a process may be gone before it can be counted.
-	if left, err = eachMember(dir, func(int, string) error { return nil }); err != nil || left == 0 {
-		return left > 0, left, err
-	}
-	// cgroup.kill came with Linux 5.14.
-	signal := killMember
-	if V2() && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
-		signal = func(int, string) error { return nil }
-	}
-	left, err = eachMember(dir, signal)
-	return true, left, err
-}
-
-// eachMember calls f for every process of the group, and of those below it, and counts them.
-func eachMember(dir string, f func(pid int, dir string) error) (n int, err error) {
+// killOnce signals every process that it finds and says how many those were.
+func killOnce(dir string) (left int, err error) {
+	members := map[string][]int{}
 	for _, d := range tree(dir) {
 		pids, err := Procs(d)
 		if err != nil {
-			return n, err
+			return left, err
 		}
-		n += len(pids)
+		members[d] = pids
+		left += len(pids)
+	}
+	// Only now, since a process that ends at once could not be counted any more. cgroup.kill came
+	// with Linux 5.14.
+	if left == 0 || V2() && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
+		return left, nil
+	}
+	for d, pids := range members {
 		for _, pid := range pids {
-			if err := f(pid, d); err != nil {
-				return n, err
+			if err := killMember(pid, d); err != nil {
+				return left, err
 			}
 		}
 	}
-	return n, nil
+	return left, nil
 }
 
 // killMember kills pid if it is a member of the group. Membership is read after the pidfd was

@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	selabel "github.com/opencontainers/selinux/go-selinux/label"
 
 	"berth/internal/pod"
 	"berth/internal/spec"
@@ -90,10 +89,7 @@ func (l *containerLayers) MountImage(ctx context.Context, v pod.ImageView) error
 	if err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
 	}
-	if v.Label != "" {
-		opts = append(opts, selabel.FormatMountLabel("", v.Label))
-	}
-	if err := mount.All(withOptions(ms, opts...), v.Dir); err != nil {
+	if err := mount.All(withOptions(ms, append(opts, labelled(v.Label)...)...), v.Dir); err != nil {
 		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
 	}
 	return nil

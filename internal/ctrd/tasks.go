@@ -54,11 +54,11 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		TaskApiAddress: r.Endpoint.Address,
 		TaskApiVersion: r.Endpoint.Version,
 	}
-	var labelled []string
+	var label []string
 	if r.SnapshotKey != "" {
 		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 		var err error
-		if labelled, err = mountLabel(ctx, c, r.ID); err != nil {
+		if label, err = mountLabel(ctx, c, r.ID); err != nil {
 			return 0, fmt.Errorf("create task %s: %w", r.ID, err)
 		}
 	}
@@ -78,7 +78,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 			if err != nil {
 				return nil, fmt.Errorf("mounts of its snapshot: %w", err)
 			}
-			req.Rootfs = toProto(withOptions(ms, labelled...))
+			req.Rootfs = toProto(withOptions(ms, label...))
 		}
 		return c.client.TaskService().Create(ctx, req)
 	}
@@ -118,10 +118,15 @@ func mountLabel(ctx context.Context, c *Containerd, id string) ([]string, error)
 	if err := json.Unmarshal(o.Spec.GetValue(), &spec); err != nil {
 		return nil, fmt.Errorf("read its specification: %w", err)
 	}
-	if spec.Linux.MountLabel == "" {
-		return nil, nil
+	return labelled(spec.Linux.MountLabel), nil
+}
+
+// labelled is the option by which all files of a mount have a SELinux label; nil for no label.
+func labelled(label string) []string {
+	if label == "" {
+		return nil
 	}
-	return []string{selabel.FormatMountLabel("", spec.Linux.MountLabel)}, nil
+	return []string{selabel.FormatMountLabel("", label)}
 }
 
 // cutOff reports whether a container's task may not have been made because of an earlier call that
