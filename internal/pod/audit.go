@@ -12,9 +12,14 @@ import (
 	"berth/internal/exit"
 )
 
+// firstRelist is the time until everything is compared again after a comparison was incomplete for
+// the first time. Each further one that is incomplete doubles it, up to UnreachableInterval.
+const firstRelist = 500 * time.Millisecond
+
 // auditor is the witness that does not depend on any report. Every AuditInterval it asks the
 // kernel about each process that should run, and containerd where the kernel does not know. Every
-// RelistInterval it has everything compared with containerd.
+// RelistInterval it has everything compared with containerd, and more often while that is
+// incomplete: at first soon, since a shim may only be slow, and then less and less.
 type auditor struct {
 	cfg       Config
 	units     *registry
@@ -43,7 +48,8 @@ func (a *auditor) run(ctx context.Context) {
 	defer audit.Stop()
 	relist := time.NewTimer(a.cfg.RelistInterval)
 	defer relist.Stop()
-	listed := make(chan time.Duration, 1)
+	listed := make(chan bool, 1)
+	var wait time.Duration // before the relist to come, if the last one was incomplete
 	for {
 		select {
 		case <-ctx.Done():
@@ -54,26 +60,31 @@ func (a *auditor) run(ctx context.Context) {
 			if !a.ops.spawn(func() { listed <- a.relist(ctx) }) {
 				return
 			}
-		case next := <-listed:
-			relist.Reset(next)
+		case whole := <-listed:
+			if whole {
+				wait = 0
+				relist.Reset(a.cfg.RelistInterval)
+			} else {
+				wait = min(max(2*wait, firstRelist), a.cfg.UnreachableInterval)
+				relist.Reset(wait)
+			}
 		case <-a.soon:
-			relist.Reset(a.cfg.UnreachableInterval)
+			wait = firstRelist
+			relist.Reset(wait)
 		}
 	}
 }
 
-// relist finds what no event and no new connection would show, and returns when to do it again.
-func (a *auditor) relist(ctx context.Context) time.Duration {
+// relist finds what no event and no new connection would show, and reports whether everything was
+// compared.
+func (a *auditor) relist(ctx context.Context) (whole bool) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.AttemptTimeout)
 	defer cancel()
 	soon, err := a.recovery.relist(ctx)
 	if err != nil {
 		a.obs.Event("", "audit: records cannot be compared with containerd", err)
 	}
-	if soon {
-		return a.cfg.UnreachableInterval
-	}
-	return a.cfg.RelistInterval
+	return err == nil && !soon
 }
 
 // relistSoon has everything compared again before long.

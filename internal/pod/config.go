@@ -61,7 +61,7 @@ type Config struct {
 	// RelistInterval is the time between two comparisons with everything that containerd has;
 	// 5 min.
 	RelistInterval time.Duration
-	// UnreachableInterval is the same while a shim does not answer; 15 s.
+	// UnreachableInterval is the longest such time while a shim does not answer; 15 s.
 	UnreachableInterval time.Duration
 }
 
