@@ -115,40 +115,67 @@ func occupied(location string) error {
 	return fmt.Errorf("location %s: something is there already; choose another name: %w", location, errdefs.ErrAlreadyExists)
 }
 
-// publish makes a file at location of what write writes. The file has no name until all of it is on
-// disk, so that a kill leaves nothing, and gets its name only if nothing has it (open(2),
-// O_TMPFILE).
+// publish makes a file at location of what write writes. It is there when all of it is on disk, or
+// not at all.
 func publish(location string, write func(io.Writer) error) error {
 	dir, err := os.Open(filepath.Dir(location))
 	if err != nil {
 		return fmt.Errorf("location %s: %w", location, err)
 	}
 	defer dir.Close()
-	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		return fmt.Errorf("location %s: its file system cannot make a file without a name (O_TMPFILE); choose a local one: %w", location, errdefs.ErrFailedPrecondition)
-	}
+	f, err := writeUnnamed(dir, filepath.Base(location), write)
 	if err != nil {
-		return fmt.Errorf("location %s: %w", location, err)
-	}
-	f := os.NewFile(uintptr(fd), location)
-	defer f.Close()
-	w := bufio.NewWriterSize(f, 1<<20)
-	if err := write(w); err != nil {
 		return err
 	}
-	if err := errors.Join(w.Flush(), f.Chmod(0o600), f.Sync()); err != nil {
-		return fmt.Errorf("write %s: %w", location, err)
+	defer f.Close()
+	if err := f.link(dir); err != nil {
+		return err
 	}
-	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), int(dir.Fd()), filepath.Base(location), unix.AT_SYMLINK_FOLLOW)
-	if errors.Is(err, unix.EEXIST) {
-		return occupied(location)
+	if err := dir.Sync(); err != nil {
+		return fmt.Errorf("name %s: %w", location, err)
 	}
-	if err == nil {
-		err = dir.Sync()
+	return nil
+}
+
+// unnamed is a file that is on disk and has no name yet, so that a kill leaves nothing of it (open(2),
+// O_TMPFILE). Its owner closes it.
+type unnamed struct {
+	*os.File        // its Name is the one it is to get
+	name     string // in its directory
+}
+
+// writeUnnamed makes a file in dir of what write writes.
+func writeUnnamed(dir *os.File, name string, write func(io.Writer) error) (unnamed, error) {
+	location := filepath.Join(dir.Name(), name)
+	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		return unnamed{}, fmt.Errorf("location %s: its file system cannot make a file without a name (O_TMPFILE); choose a local one: %w", location, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		return fmt.Errorf("name %s: %w", location, err)
+		return unnamed{}, fmt.Errorf("location %s: %w", location, err)
+	}
+	f := unnamed{os.NewFile(uintptr(fd), location), name}
+	w := bufio.NewWriterSize(f, 1<<20)
+	err = write(w)
+	if err == nil {
+		if err = errors.Join(w.Flush(), f.Chmod(0o600), f.Sync()); err != nil {
+			err = fmt.Errorf("write %s: %w", location, err)
+		}
+	}
+	if err != nil {
+		return unnamed{}, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// link gives the file its name in dir, unless something has it.
+func (f unnamed) link(dir *os.File) error {
+	err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), int(dir.Fd()), f.name, unix.AT_SYMLINK_FOLLOW)
+	if errors.Is(err, unix.EEXIST) {
+		return occupied(f.Name())
+	}
+	if err != nil {
+		return fmt.Errorf("name %s: %w", f.Name(), err)
 	}
 	return nil
 }

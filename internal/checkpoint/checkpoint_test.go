@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +28,10 @@ import (
 	"berth/test/client"
 )
 
-// node is a containerd with one container, c1, that runs in the pod p1.
+var discard = slog.New(slog.DiscardHandler)
+
+// node is a containerd with the containers c1 and c2, which run in the pod p1, and c3 in the pod p2.
+// What is done to another one than c1 is noted, and fails, with its ID: "pause c2".
 type node struct {
 	mu      sync.Mutex
 	paused  map[string]bool
@@ -60,6 +64,7 @@ func newNode(t *testing.T) *node {
 			Process:  state.Process{Cgroup: "/cg/c1"},
 			Ended:    ended,
 			Stopping: stop,
+			Config:   containerNamed("web"),
 		},
 		dir: t.TempDir(),
 	}
@@ -74,7 +79,7 @@ func (n *node) start() {
 		Pods:    n,
 		Runtime: n,
 		Thaw:    n.thaw,
-		Logger:  slog.New(slog.DiscardHandler),
+		Logger:  discard,
 	})
 }
 
@@ -90,8 +95,22 @@ func (n *node) step(ctx context.Context, what string) error {
 	return err
 }
 
+func (n *node) stepOf(ctx context.Context, what, id string) error {
+	if id != "c1" {
+		what += " " + id
+	}
+	return n.step(ctx, what)
+}
+
 func (n *node) Target(id string) (pod.Target, error) {
 	switch id {
+	case "c2", "c3":
+		t := n.target
+		t.ID, t.Process.Cgroup, t.Ended, t.Config = id, "/cg/"+id, make(chan struct{}), containerNamed("side")
+		if id == "c3" {
+			t.PodID = "p2"
+		}
+		return t, nil
 	case "c1":
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -100,14 +119,14 @@ func (n *node) Target(id string) (pod.Target, error) {
 		}
 		return n.target, nil
 	case "p1":
-		return pod.Target{ID: "p1", PodID: "p1", Running: true}, nil
+		return pod.Target{ID: "p1", PodID: "p1", Running: true, Handler: n.target.Handler, PodConfig: podNamed("p")}, nil
 	}
 	return pod.Target{}, errdefs.ErrNotFound
 }
 
-func (n *node) ContainerStatus(context.Context, string, bool) (*runtimeapi.ContainerStatusResponse, error) {
+func (n *node) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
 	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
-		Id:       "c1",
+		Id:       id,
 		Metadata: &runtimeapi.ContainerMetadata{Name: "web"},
 		Image:    &runtimeapi.ImageSpec{Image: "img:1"},
 		ImageRef: "img@sha256:1",
@@ -116,7 +135,7 @@ func (n *node) ContainerStatus(context.Context, string, bool) (*runtimeapi.Conta
 }
 
 func (n *node) PauseTask(ctx context.Context, id string) error {
-	if err := n.step(ctx, "pause"); err != nil {
+	if err := n.stepOf(ctx, "pause", id); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -133,7 +152,7 @@ func (n *node) thaw(cgroup string) error {
 }
 
 func (n *node) ResumeTask(ctx context.Context, id string) error {
-	if err := n.step(ctx, "resume"); err != nil {
+	if err := n.stepOf(ctx, "resume", id); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -142,27 +161,29 @@ func (n *node) ResumeTask(ctx context.Context, id string) error {
 	return nil
 }
 
-func (n *node) CheckpointTask(ctx context.Context, _, images, work string) error {
-	if err := n.step(ctx, "checkpoint"); err != nil {
+func (n *node) CheckpointTask(ctx context.Context, id, images, work string) error {
+	if err := n.stepOf(ctx, "checkpoint", id); err != nil {
 		return err
 	}
 	return errors.Join(
+		os.WriteFile(filepath.Join(images, "core-1.img"), []byte(core(byte(machines[runtime.GOARCH]))), 0o644),
+		os.WriteFile(filepath.Join(images, "inventory.img"), []byte("inventory"), 0o644),
 		os.WriteFile(filepath.Join(images, "pages-1.img"), []byte("memory"), 0o644),
 		os.Symlink("/etc/shadow", filepath.Join(images, "link")),
 		os.WriteFile(filepath.Join(work, "dump.log"), []byte("dumped"), 0o644),
 	)
 }
 
-func (n *node) WriteChanges(ctx context.Context, _, _ string, w io.Writer) error {
-	if err := n.step(ctx, "changes"); err != nil {
+func (n *node) WriteChanges(ctx context.Context, _, key string, w io.Writer) error {
+	if err := n.stepOf(ctx, "changes", key); err != nil {
 		return err
 	}
 	_, err := w.Write([]byte("changed"))
 	return err
 }
 
-func (n *node) Spec(ctx context.Context, _ string) (*specs.Spec, error) {
-	return &specs.Spec{Annotations: map[string]string{"io.kubernetes.cri.container-name": "web"}}, n.step(ctx, "spec")
+func (n *node) Spec(ctx context.Context, id string) (*specs.Spec, error) {
+	return &specs.Spec{Annotations: map[string]string{"io.kubernetes.cri.container-name": "web"}}, n.stepOf(ctx, "spec", id)
 }
 
 // expectNothingLeft fails if the container is paused, or a directory is left.
@@ -264,8 +285,8 @@ func TestCheckpointsThatCannotBe(t *testing.T) {
 		location string
 		is       func(error) bool
 	}{
-		{"absent", n.target, "c2", good, func(err error) bool {
-			return errdefs.IsNotFound(err) && err.Error() == `checkpoint container "c2": not found`
+		{"absent", n.target, "c9", good, func(err error) bool {
+			return errdefs.IsNotFound(err) && err.Error() == `checkpoint container "c9": not found`
 		}},
 		{"a sandbox", n.target, "p1", good, errdefs.IsNotFound},
 		{"relative", n.target, "c1", "c1.tar", errdefs.IsInvalidArgument},
@@ -420,7 +441,7 @@ func TestAContainerThatStaysPausedDoesNotFillTheLog(t *testing.T) {
 		}
 		n.fail["resume"] = errdefs.ErrUnavailable
 		var log bytes.Buffer
-		n.service.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		n.service.paused.cfg.logger = slog.New(slog.NewTextHandler(&log, nil))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = n.service.Run(ctx) })

@@ -2,7 +2,8 @@
 
 // Package checkpoint writes checkpoints of containers that run: the state of their processes, as
 // CRIU dumps it, what they changed in their root filesystem, and the container's description, in
-// one archive. It also reads such archives, for containers that are restored from them.
+// one archive. It also reads such archives, for containers that are restored from them. A checkpoint
+// of a pod is a directory with an archive of each of its containers.
 //
 // # The archive
 //
@@ -17,11 +18,16 @@
 //	rootfs-diff.tar   what the writable layer has changed
 //	container.log     the log so far
 //
+// The directory of a pod has ID.tar of each container, and pod.json: what the pod and its containers
+// were asked for with.
+//
 // # Promises
 //
 //   - The container goes on. It is paused while its processes and its files are read, so that they
 //     belong together. Before it is paused, a directory with its ID says so; a berth that finds
 //     such a directory lets the container go on, and removes it ([Service.Run]).
+//   - The containers of a pod are read as they are at one instant: all are paused before the first is
+//     read, and none goes on before the last one was.
 //   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It
 //     is a new file that root alone can read. A file, a directory or a symbolic link that has the
 //     name already is an error, and is left alone.
@@ -29,15 +35,20 @@
 //     stop or the removal of the container is asked for. One checkpoint of a container is made at a
 //     time.
 //   - Without CRIU the error says so. Nothing is left then.
+//   - A pod is restored with all its containers, or not at all: one that cannot be made as a whole is
+//     removed, by the next berth if this one is killed ([Restorer.Run]). It is made as any other pod,
+//     once what is asked for was compared with the checkpoint.
 //   - An archive that is read is believed in nothing: its size, its names, its links and what CRIU
 //     needs are checked before anything is written, and only into a directory that is given.
 //
 // # Never
 //
-// It does not restore by itself: package pod makes a container of what [Archives] has unpacked. What
-// an archive says of mounts, limits, namespaces and privileges is not read.
+// It does not restore processes: package pod makes a container of what [Archives] has unpacked, and
+// its start restores them. What an archive says of mounts, limits, namespaces and privileges is not
+// read.
 //
 // # To look at it live
 //
-// A directory below checkpoints/ in berth's root directory is a checkpoint that is being made.
+// A directory below checkpoints/ in berth's root directory is a checkpoint of a container that is
+// being made, and a file below restored-pods/ a pod that is.
 package checkpoint

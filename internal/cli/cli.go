@@ -98,6 +98,7 @@ func (a *app) root() *cobra.Command {
 		a.statsCommand(),
 		a.topCommand(),
 		a.checkpointCommand(),
+		a.restoreCommand(),
 		a.eventsCommand(),
 		a.stopCommand(),
 		a.rmCommand(),

@@ -182,6 +182,27 @@ func (f *fake) CheckpointContainer(_ context.Context, r *runtimeapi.CheckpointCo
 	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
+func (f *fake) CheckpointPod(_ context.Context, r *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("checkpoint pod %s %s %s", r.GetPodSandboxId(), r.GetOutputPath(), r.GetContainerIds())
+	if f.refuseRun != nil {
+		return nil, f.refuseRun
+	}
+	return &runtimeapi.CheckpointPodResponse{}, nil
+}
+
+func (f *fake) RestorePod(_ context.Context, r *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("restore pod %s %s %s", r.GetCheckpointPath(), r.GetRuntimeHandler(), r.GetConfig().GetMetadata().GetName())
+	resp := &runtimeapi.RestorePodResponse{PodSandboxId: "aaa999"}
+	for _, c := range r.GetContainerConfigs() {
+		resp.RestoredContainers = append(resp.RestoredContainers, &runtimeapi.RestoredContainer{Name: c.GetMetadata().GetName(), ContainerId: "bbb222"})
+	}
+	return resp, nil
+}
+
 func (f *fake) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

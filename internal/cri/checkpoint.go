@@ -10,9 +10,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Checkpoints writes the state of a container that runs into an archive.
+// Checkpoints writes the state of containers that run into archives.
 type Checkpoints interface {
 	Checkpoint(ctx context.Context, id, location string, timeout time.Duration) error
+	CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) error
+}
+
+// Restorer makes pods from what CheckpointPod has written.
+type Restorer interface {
+	RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error)
 }
 
 // CheckpointContainer writes a checkpoint of a container into a new file. The container goes on.
@@ -28,4 +34,19 @@ func (r *Runtime) CheckpointContainer(ctx context.Context, req *runtimeapi.Check
 		return nil, err
 	}
 	return &runtimeapi.CheckpointContainerResponse{}, nil
+}
+
+// CheckpointPod writes a checkpoint of containers of one pod, all of the same instant, into an empty
+// directory. The containers go on.
+func (r *Runtime) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	if err := r.Checkpoints.CheckpointPod(ctx, req); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.CheckpointPodResponse{}, nil
+}
+
+// RestorePod makes a pod from a checkpoint. Its containers are CREATED, and their start restores
+// their processes.
+func (r *Runtime) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	return r.Restorer.RestorePod(ctx, req)
 }

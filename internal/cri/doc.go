@@ -7,8 +7,7 @@
 // # Promises
 //
 //   - Bad input is InvalidArgument and the error names the field; what does not exist is NotFound;
-//     what berth does not support is Unimplemented, with the reason (unserved.go). No other room
-//     chooses a code.
+//     what berth does not support is Unimplemented, with the reason. No other room chooses a code.
 //   - The streams of lists have what the lists have, in messages of a bounded size (chunks.go).
 //   - A caller with a deadline gets an answer a little before the deadline, so that the error which
 //     says what the call was waiting for still reaches the caller.

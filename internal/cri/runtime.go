@@ -53,12 +53,13 @@ type Events interface {
 
 // Runtime serves CRI's runtime service.
 type Runtime struct {
-	runtimeapi.UnsafeRuntimeServiceServer // a new RPC does not compile: see unserved
+	runtimeapi.UnsafeRuntimeServiceServer // a new RPC of CRI does not compile until it is served
 
 	Pods        Pods
 	Streams     Streams
 	Stats       Stats
 	Checkpoints Checkpoints
+	Restorer    Restorer
 	Health      Health
 	Subscribe   func() Events
 }

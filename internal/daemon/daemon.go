@@ -93,6 +93,7 @@ type daemon struct {
 	nri      *nri.Service // nil if there are no plug-ins
 
 	checkpoints *checkpoint.Service
+	restorer    *checkpoint.Restorer
 
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
@@ -369,13 +370,7 @@ func (d *daemon) openPods() error {
 		Panicked:      crash(d.log),
 	})
 	d.undo = append(d.undo, func() error { d.core.Feed.Close(); return nil })
-	d.checkpoints = checkpoint.New(checkpoint.Config{
-		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
-		Pods:    d.core.Pods,
-		Runtime: d.ctrd,
-		Thaw:    cgroup.Thaw,
-		Logger:  d.log.Logger,
-	})
+	d.openCheckpoints()
 	d.stats = stats.New(stats.Config{
 		Pods:       d.core.Pods,
 		Layers:     d.ctrd,
@@ -401,6 +396,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			Streams:     streams{d.server, d.streams},
 			Stats:       d.stats,
 			Checkpoints: d.checkpoints,
+			Restorer:    d.restorer,
 			Health:      health{d},
 			Subscribe:   d.core.Subscribe,
 		},
@@ -431,14 +427,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 		return nil
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
-	g.Go("checkpoints", func() error {
-		select {
-		case <-restored: // it asks for the containers
-			return d.checkpoints.Run(below)
-		case <-below.Done():
-			return nil
-		}
-	})
+	d.runCheckpoints(below, g, restored)
 	g.Go("features of runtimes", func() error {
 		d.features.probe(below, d.handlers, d.log.Logger)
 		return nil

@@ -271,9 +271,6 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 	if _, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("exec of nothing: %v", err)
 	}
-	if _, err := n.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{}); status.Code(err) != codes.Unimplemented {
-		t.Errorf("what berth does not do: %v", err)
-	}
 	id := n.Create(pod, cfg, node.ContainerConfig("no-program", "/no/such/program"))
 	if _, err := n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
 		t.Errorf("start of no program: %v", err)

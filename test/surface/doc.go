@@ -13,8 +13,4 @@
 //     error has the code and names the field. A row that names a test as its proof names one that
 //     exists.
 //   - docs/cri-fields.md is made from the rows: go test ./test/surface -run Document -update
-//
-// # Adding an RPC
-//
-// Take its name off [Unimplemented]. The test then asks for a row for each field of its request.
 package surface

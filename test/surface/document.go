@@ -5,7 +5,6 @@ package surface
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -27,10 +26,7 @@ func Document() []byte {
 	var empty []string
 	for _, m := range Methods() {
 		name, all := string(m.Name()), Fields(m)
-		switch {
-		case slices.Contains(Unimplemented, name):
-			continue
-		case len(all) == 0:
+		if len(all) == 0 {
 			empty = append(empty, name)
 			continue
 		}
@@ -56,7 +52,7 @@ func Document() []byte {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "## Without fields\n\n%s.\n\n## Not there yet\n\nThese answer Unimplemented:\n%s.\n", wrapped(empty), wrapped(Unimplemented))
+	fmt.Fprintf(&b, "## Without fields\n\n%s.\n", wrapped(empty))
 	return b.Bytes()
 }
 

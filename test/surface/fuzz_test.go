@@ -129,6 +129,7 @@ func requests() []calls {
 			Linux:       &runtimeapi.LinuxContainerResources{CpuShares: 2},
 		})
 		one("CheckpointContainer", &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: "/nonexistent/x.tar"})
+		one("CheckpointPod", &runtimeapi.CheckpointPodRequest{PodSandboxId: "pod", OutputPath: "/sys/kernel/security", ContainerIds: []string{id}})
 		life = life.add("StartContainer", &runtimeapi.StartContainerRequest{ContainerId: id}).
 			add("StopContainer", &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 1}).
 			add("RemoveContainer", &runtimeapi.RemoveContainerRequest{ContainerId: id})
@@ -145,6 +146,11 @@ func requests() []calls {
 		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 		LabelSelector: map[string]string{"name": "runs"},
 	}})
+	one("RestorePod", &runtimeapi.RestorePodRequest{
+		CheckpointPath:   "/nonexistent",
+		Config:           run(func(*runtimeapi.PodSandboxConfig) {}).GetConfig(),
+		ContainerConfigs: []*runtimeapi.ContainerConfig{create(func(*runtimeapi.ContainerConfig) {}).GetConfig()},
+	})
 	one("Status", &runtimeapi.StatusRequest{Verbose: true})
 	one("PullImage", &runtimeapi.PullImageRequest{
 		Image: &runtimeapi.ImageSpec{Image: "registry.example/other:1", RuntimeHandler: "runc"},

@@ -21,9 +21,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/checkpoint"
 	"berth/internal/cri"
 	"berth/internal/image"
-	"berth/internal/pod"
 	"berth/internal/stats"
 	"berth/internal/stream"
 	"berth/test/sim"
@@ -61,7 +61,8 @@ func newNode(t *testing.T) *node {
 	b.Streams = execs{stream.NewServer(stream.ServerConfig{}, streams), streams}
 	b.Stats = stats.New(stats.Config{Pods: b.Core.Pods, Cgroups: t.TempDir()})
 	b.Health = healthy{}
-	b.Checkpoints = noCheckpoints{b.Core.Pods}
+	b.Checkpoints = checkpoint.New(checkpoint.Config{Dir: t.TempDir(), Pods: b.Core.Pods, Runtime: noCRIU{}})
+	b.Restorer = checkpoint.NewRestorer(checkpoint.RestorerConfig{Dir: t.TempDir(), Pods: b.Core.Pods, ImageID: func(ref string) string { return ref }})
 	store := &imageStore{names: map[string]image.Stored{}}
 	store.put("registry.example/app:1")
 	service := image.New(store, image.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -193,15 +194,11 @@ func (e execs) ExecSync(ctx context.Context, id string, cmd []string, timeout ti
 	return e.service.ExecSync(ctx, id, cmd, timeout)
 }
 
-// noCheckpoints is a node without CRIU.
-type noCheckpoints struct{ pods *pod.Controller }
+// noCRIU is a node on which nothing can be checkpointed.
+type noCRIU struct{ checkpoint.Runtime }
 
-func (c noCheckpoints) Checkpoint(_ context.Context, id, _ string, _ time.Duration) error {
-	if _, err := c.pods.Target(id); err != nil {
-		return err
-	}
-	return errdefs.ErrFailedPrecondition
-}
+func (noCRIU) Spec(context.Context, string) (*specs.Spec, error) { return &specs.Spec{}, nil }
+func (noCRIU) PauseTask(context.Context, string) error           { return errdefs.ErrFailedPrecondition }
 
 // healthy is a node on which all is well.
 type healthy struct{}

@@ -30,5 +30,26 @@ func updateRows() []Row {
 		honoured("CheckpointContainerRequest.container_id", ""),
 		honoured("CheckpointContainerRequest.location", "a new file; something that is there is AlreadyExists"),
 		honoured("CheckpointContainerRequest.timeout", "0 is a minute, and a negative one is refused"),
+
+		honoured("CheckpointPodRequest.pod_sandbox_id", "", "checkpoint.TestPodCheckpointsThatCannotBe"),
+		honoured("CheckpointPodRequest.output_path", "an empty directory; it is as it was when the call fails", "checkpoint.TestACheckpointOfAPod"),
+		honoured("CheckpointPodRequest.container_ids", "containers of the pod that run, each once", "checkpoint.TestPodCheckpointsThatCannotBe"),
+		refused("CheckpointPodRequest.options", codes.InvalidArgument, "berth has none", &runtimeapi.CheckpointPodRequest{
+			PodSandboxId: "pod",
+			OutputPath:   "/",
+			ContainerIds: []string{"runs"},
+			Options:      map[string]string{"k": "v"},
+		}),
+		honoured("RestorePodRequest.checkpoint_path", "a directory that CheckpointPod has filled", "checkpoint.TestAPodIsNotRestoredFromWhatIsNone"),
+		below(honoured("RestorePodRequest.config", "as in RunPodSandbox; other namespaces than in the checkpoint are InvalidArgument",
+			"checkpoint.TestAPodIsRestoredAsItWas")),
+		honoured("RestorePodRequest.runtime_handler", "one of runc's; a handler that is not configured is InvalidArgument"),
+		refused("RestorePodRequest.options", codes.InvalidArgument, "berth has none", &runtimeapi.RestorePodRequest{
+			CheckpointPath: "/",
+			Options:        map[string]string{"k": "v"},
+		}),
+		below(honoured("RestorePodRequest.container_configs",
+			"as in CreateContainer, one for each that the checkpoint has, by metadata.name. What describes its process (image, command, args, working_dir, envs, "+
+				"tty, user and groups) must be as it was", "checkpoint.TestAPodIsRestoredAsItWas")),
 	}
 }

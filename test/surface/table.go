@@ -67,9 +67,6 @@ func below(r Row) Row {
 	return r
 }
 
-// Unimplemented are the methods that answer Unimplemented, and so refuse all their fields.
-var Unimplemented = []string{"CheckpointPod", "RestorePod"}
-
 // Rows is the table.
 func Rows() []Row {
 	return slices.Concat(sandboxRows(), containerRows(), resourceRows(), securityRows(), streamRows(), queryRows(), updateRows(), imageRows())

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// errEnded ends the checkpoint of a container that has ended, and errStopped of one that is to end.
+var (
+	errEnded   = fmt.Errorf("it has ended meanwhile: %w", errdefs.ErrFailedPrecondition)
+	errStopped = fmt.Errorf("its stop or its removal was asked for: %w", errdefs.ErrFailedPrecondition)
+)
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// dump is what was read of a container while it was paused.
+type dump struct {
+	target pod.Target
+	status *runtimeapi.ContainerStatus
+	dir    string // has the files of the archive
+}
+
+// pack returns what writes the archive of a dump.
+func (d dump) pack(ctx context.Context) func(io.Writer) error {
+	return func(w io.Writer) error { return pack(ctx, w, d.dir, d.status.GetLogPath()) }
+}
+
+// of names the container that an error is about.
+func of(t pod.Target, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("container %s: %w", t.ID, err)
+}
+
+// capture reads the processes and the files of containers as they are at one instant: all of them
+// are paused before the first one is read, and go on once the last one was. Then it calls write.
+// It ends early when one of the containers ends, or its stop is asked for. What write has not made
+// by then is lost.
+func (s *Service) capture(ctx context.Context, targets []pod.Target, write func(ctx context.Context, dumps []dump) error) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer end(nil)
+	for _, t := range targets {
+		if err := s.mayCapture(t); err != nil {
+			return of(t, err)
+		}
+		if !s.paused.enter(t.ID) {
+			return of(t, fmt.Errorf("another checkpoint of it is being made: %w", errdefs.ErrFailedPrecondition))
+		}
+		defer s.paused.leave(t.ID)
+		watch.Go(func() {
+			select {
+			case <-t.Ended:
+				end(of(t, errEnded))
+			case <-t.Stopping:
+				end(of(t, errStopped))
+			case <-ctx.Done():
+			}
+		})
+	}
+	err := s.read(ctx, targets, write)
+	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errEnded) || errors.Is(cause, errStopped)) {
+		err = cause
+	}
+	for _, t := range targets {
+		if _, gone := os.Lstat(s.paused.note(t.ID)); gone == nil {
+			err = errors.Join(err, of(t, s.undo(context.WithoutCancel(ctx), t.ID)))
+		}
+	}
+	return err
+}
+
+// mayCapture returns why no checkpoint of a container can be made.
+func (s *Service) mayCapture(t pod.Target) error {
+	switch {
+	case !t.Handler.HostProcess:
+		return fmt.Errorf("its runtime handler %q does not run processes of this host, which CRIU needs: %w", t.Handler.Name, errdefs.ErrFailedPrecondition)
+	case !t.Running:
+		return fmt.Errorf("it does not run: %w", errdefs.ErrFailedPrecondition)
+	case isClosed(t.Stopping):
+		return errStopped
+	}
+	return nil
+}
+
+func (s *Service) read(ctx context.Context, targets []pod.Target, write func(ctx context.Context, dumps []dump) error) (err error) {
+	asked := 0 // how many of them were to be paused; of the others, some may be paused by somebody else
+	defer func() {
+		for _, t := range targets[asked:] {
+			err = errors.Join(err, os.RemoveAll(s.paused.note(t.ID)))
+		}
+	}()
+	dumps := make([]dump, len(targets))
+	for i, t := range targets {
+		if dumps[i], err = s.prepare(ctx, t); err != nil {
+			return of(t, err)
+		}
+	}
+	for _, d := range dumps {
+		asked++
+		if err := s.pause(ctx, d); err != nil {
+			return of(d.target, err)
+		}
+	}
+	for _, d := range dumps {
+		if err := s.dump(ctx, d); err != nil {
+			return of(d.target, err)
+		}
+	}
+	// The archive takes a while, and the containers need not wait for it.
+	for _, d := range dumps {
+		if err := s.resume(context.WithoutCancel(ctx), d.target.ID); err != nil {
+			return of(d.target, err)
+		}
+	}
+	return write(ctx, dumps)
+}
+
+// prepare makes the directory of a dump, with what describes the container.
+func (s *Service) prepare(ctx context.Context, t pod.Target) (dump, error) {
+	dir := s.paused.note(t.ID)
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(s.cfg.Dir, 0o700), os.Mkdir(dir, 0o700)); err != nil {
+		return dump{}, err
+	}
+	status, err := s.cfg.Pods.ContainerStatus(ctx, t.ID, false)
+	if err != nil {
+		return dump{}, err
+	}
+	d := dump{target: t, status: status.GetStatus(), dir: dir}
+	if err := s.describe(ctx, t, d.status, dir); err != nil {
+		return dump{}, err
+	}
+	return d, os.Mkdir(filepath.Join(dir, imagesDir), 0o700)
+}
+
+func (s *Service) pause(ctx context.Context, d dump) error {
+	err := s.cfg.Runtime.PauseTask(ctx, d.target.ID)
+	if errdefs.IsFailedPrecondition(err) { // whoever has paused it resumes it
+		err = errors.Join(err, os.RemoveAll(d.dir))
+	}
+	return err
+}
+
+// dump reads the processes and the files of a container that is paused.
+func (s *Service) dump(ctx context.Context, d dump) error {
+	if err := s.cfg.Runtime.CheckpointTask(ctx, d.target.ID, filepath.Join(d.dir, imagesDir), d.dir); err != nil {
+		return err
+	}
+	return s.changes(ctx, d.target, filepath.Join(d.dir, changesFile))
+}
+
+func (s *Service) changes(ctx context.Context, t pod.Target, path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.cfg.Runtime.WriteChanges(ctx, t.Snapshotter, t.ID, f), f.Close())
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	// undoAgain is the pause between two attempts to undo what is unfinished.
+	undoAgain = time.Second
+	// warnAgain is the least time between two warnings that it cannot be undone.
+	warnAgain = time.Minute
+)
+
+type unfinishedConfig struct {
+	dir    string                                     // is made by who notes something there
+	undo   func(ctx context.Context, id string) error // removes the note, too
+	undone string                                     // what the log says once something was undone,
+	stays  string                                     // and while it cannot be
+	logger *slog.Logger
+}
+
+// unfinished is work that is noted in a directory as long as it is not finished, each under the ID
+// that it is about. What is noted and not being done was cut off, by a kill or because it could not
+// be undone at once: it is undone as soon as that is possible.
+type unfinished struct {
+	cfg unfinishedConfig
+
+	wake chan struct{} // holds one "something may have to be undone"
+
+	mu   sync.Mutex
+	busy map[string]bool // what is being done
+}
+
+func newUnfinished(cfg unfinishedConfig) *unfinished {
+	u := &unfinished{cfg: cfg, wake: make(chan struct{}, 1), busy: map[string]bool{}}
+	u.wake <- struct{}{}
+	return u
+}
+
+// note is the path under which work is noted.
+func (u *unfinished) note(id string) string { return filepath.Join(u.cfg.dir, id) }
+
+// enter returns false if work about id is being done already. Otherwise nothing undoes it before
+// leave.
+func (u *unfinished) enter(id string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.busy[id] {
+		return false
+	}
+	u.busy[id] = true
+	return true
+}
+
+// leave is called once the work is finished, or could not be undone, which is left to run.
+func (u *unfinished) leave(id string) {
+	u.mu.Lock()
+	delete(u.busy, id)
+	u.mu.Unlock()
+	if _, err := os.Lstat(u.note(id)); err != nil {
+		return
+	}
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run undoes what was cut off. It tries until it succeeds, and ends with ctx.
+func (u *unfinished) run(ctx context.Context) error {
+	var warned time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-u.wake:
+		}
+		if err := u.sweep(ctx); err != nil && ctx.Err() == nil && time.Since(warned) >= warnAgain {
+			warned = time.Now()
+			u.cfg.logger.Warn(u.cfg.stays, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(undoAgain):
+		}
+	}
+}
+
+// sweep undoes all that is noted and not being done.
+func (u *unfinished) sweep(ctx context.Context) error {
+	list, err := os.ReadDir(u.cfg.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list what was cut off: %w", err)
+	}
+	var errs []error
+	for _, e := range list {
+		if !u.enter(e.Name()) {
+			continue
+		}
+		if err := u.cfg.undo(ctx, e.Name()); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", e.Name(), err))
+		} else {
+			u.cfg.logger.Info(u.cfg.undone, "id", e.Name())
+		}
+		u.leave(e.Name())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+
+	"berth/internal/cgroup"
+	"berth/internal/checkpoint"
+)
+
+// openCheckpoints makes what writes checkpoints, and what makes pods from them.
+func (d *daemon) openCheckpoints() {
+	d.checkpoints = checkpoint.New(checkpoint.Config{
+		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
+		Pods:    d.core.Pods,
+		Runtime: d.ctrd,
+		Thaw:    cgroup.Thaw,
+		Logger:  d.log.Logger,
+	})
+	d.restorer = checkpoint.NewRestorer(checkpoint.RestorerConfig{
+		Dir:  filepath.Join(d.cfg.Root, "restored-pods"),
+		Pods: d.core.Pods,
+		ImageID: func(ref string) string {
+			img, err := d.images.Resolve(ref)
+			if err != nil {
+				return ""
+			}
+			return img.ID
+		},
+		Logger: d.log.Logger,
+	})
+}
+
+// runCheckpoints finishes what an earlier berth was cut off in, once the records are restored: it
+// asks for the pods and the containers.
+func (d *daemon) runCheckpoints(ctx context.Context, g *group, restored <-chan struct{}) {
+	for where, run := range map[string]func(context.Context) error{
+		"checkpoints":   d.checkpoints.Run,
+		"restored pods": d.restorer.Run,
+	} {
+		g.Go(where, func() error {
+			select {
+			case <-restored:
+				return run(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		})
+	}
+}
