@@ -83,12 +83,23 @@ func (s *Service) capture(ctx context.Context, targets []pod.Target, write func(
 	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errEnded) || errors.Is(cause, errStopped)) {
 		err = cause
 	}
-	for _, t := range targets {
-		if _, gone := os.Lstat(s.paused.note(t.ID)); gone == nil {
-			err = errors.Join(err, of(t, s.undo(context.WithoutCancel(ctx), t.ID)))
+	return errors.Join(err, each(targets, func(t pod.Target) error {
+		if _, gone := os.Lstat(s.paused.note(t.ID)); gone != nil {
+			return nil
 		}
+		return s.undo(context.WithoutCancel(ctx), t.ID)
+	}))
+}
+
+// each calls f with the containers side by side: a shim that hangs keeps no other one paused.
+func each(targets []pod.Target, f func(pod.Target) error) error {
+	errs := make([]error, len(targets))
+	var wg sync.WaitGroup
+	for i, t := range targets {
+		wg.Go(func() { errs[i] = of(t, f(t)) })
 	}
-	return err
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // mayCapture returns why no checkpoint of a container can be made.
@@ -129,10 +140,8 @@ func (s *Service) read(ctx context.Context, targets []pod.Target, write func(ctx
 		}
 	}
 	// The archive takes a while, and the containers need not wait for it.
-	for _, d := range dumps {
-		if err := s.resume(context.WithoutCancel(ctx), d.target.ID); err != nil {
-			return of(d.target, err)
-		}
+	if err := each(targets, func(t pod.Target) error { return s.resume(context.WithoutCancel(ctx), t.ID) }); err != nil {
+		return err
 	}
 	return write(ctx, dumps)
 }

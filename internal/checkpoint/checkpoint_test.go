@@ -45,17 +45,20 @@ type node struct {
 	dir     string
 	ended   chan struct{}
 	stop    chan struct{}
+
+	stopSide chan struct{} // a stop of the others
 }
 
 func newNode(t *testing.T) *node {
 	ended, stop := make(chan struct{}), make(chan struct{})
 	n := &node{
-		ended:  ended,
-		stop:   stop,
-		paused: map[string]bool{},
-		frozen: map[string]bool{},
-		fail:   map[string]error{},
-		hang:   map[string]bool{},
+		stopSide: make(chan struct{}),
+		ended:    ended,
+		stop:     stop,
+		paused:   map[string]bool{},
+		frozen:   map[string]bool{},
+		fail:     map[string]error{},
+		hang:     map[string]bool{},
 		target: pod.Target{
 			ID:       "c1",
 			PodID:    "p1",
@@ -107,6 +110,7 @@ func (n *node) Target(id string) (pod.Target, error) {
 	case "c2", "c3":
 		t := n.target
 		t.ID, t.Process.Cgroup, t.Ended, t.Config = id, "/cg/"+id, make(chan struct{}), containerNamed("side")
+		t.Stopping = n.stopSide
 		if id == "c3" {
 			t.PodID = "p2"
 		}
@@ -149,6 +153,12 @@ func (n *node) thaw(cgroup string) error {
 	defer n.mu.Unlock()
 	delete(n.frozen, cgroup)
 	return nil
+}
+
+func (n *node) isFrozen(cgroup string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.frozen[cgroup]
 }
 
 func (n *node) ResumeTask(ctx context.Context, id string) error {

@@ -109,13 +109,13 @@ func checkDir(field, path string) error {
 		return invalid("%s %q is not an absolute path without . and ..", field, path)
 	}
 	st, err := os.Stat(path)
-	if err == nil && !st.IsDir() {
+	if err != nil {
+		return invalid("%s: %v", field, err)
+	}
+	if !st.IsDir() {
 		return invalid("%s %s is not a directory", field, path)
 	}
-	if errors.Is(err, os.ErrNotExist) {
-		return invalid("%s %s does not exist", field, path)
-	}
-	return err
+	return nil
 }
 
 // openEmpty opens the directory for a checkpoint.
@@ -220,15 +220,21 @@ func publishPod(ctx context.Context, dir *os.File, dumps []dump, described []byt
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for i, f := range files {
-		if err := f.link(dir); err != nil {
-			for _, named := range files[:i] {
-				err = errors.Join(err, os.Remove(named.Name()))
-			}
-			return err
+	named := 0
+	for err == nil && named < len(files) {
+		if err = files[named].link(dir); err == nil {
+			named++
 		}
 	}
-	return dir.Sync()
+	if err == nil {
+		err = dir.Sync()
+	}
+	if err != nil {
+		for _, f := range files[:named] {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}
+	return err
 }
 
 // maxPodFile bounds podFile, which has a configuration of each container.
