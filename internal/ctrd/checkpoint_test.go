@@ -40,6 +40,7 @@ func TestRefusal(t *testing.T) {
 		"runc did not terminate successfully: exit status 1: rejecting memory limit 1 <= usage 2":                               errdefs.IsFailedPrecondition,
 		"runc did not terminate successfully: exit status 1: write cpuset.cpus: invalid argument":                               errdefs.IsInvalidArgument,
 		"runc did not terminate successfully: exit status 1: write cpuset.cpus: numerical result out of range":                  errdefs.IsInvalidArgument,
+		"crun did not terminate successfully: exit status 1: write file `cpuset.cpus`: Numerical result out of range":           errdefs.IsInvalidArgument,
 	} {
 		if err := refusal(errors.New(text)); !is(err) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v", err)

@@ -51,7 +51,8 @@ func refusal(err error) error {
 			return err
 		}
 	}
-	if strings.Contains(text, "invalid argument") || strings.Contains(text, "numerical result out of range") {
+	kernel := strings.ToLower(text) // Go and libc write its errors differently
+	if strings.Contains(kernel, "invalid argument") || strings.Contains(kernel, "numerical result out of range") {
 		return fmt.Errorf("%s: %w", text, errdefs.ErrInvalidArgument)
 	}
 	return fmt.Errorf("%s: %w", text, errdefs.ErrFailedPrecondition)
