@@ -111,7 +111,7 @@ type Node struct {
 type Options struct {
 	Dir      string // of everything, removed with the node; "" for a new one. A short path: sockets live below it
 	External bool
-	Runc     string   // path of the OCI runtime; "" for the built one
+	Runc     string   // path of the OCI runtime; "" for that of BERTH_OCI_RUNTIME, or the built one
 	Libexec  string   // directory of shim and pause program; "" for the built one
 	CNI      string   // directory of CNI plug-ins; "" for the built one
 	Args     []string // more arguments of berth's
@@ -141,7 +141,7 @@ func Start(t testing.TB, o Options) *Node {
 		n.libexec = n.Module + "/build/libexec"
 	}
 	if runc == "" {
-		runc = n.Module + "/build/libexec/runc"
+		runc = cmp.Or(os.Getenv("BERTH_OCI_RUNTIME"), n.Module+"/build/libexec/runc")
 	}
 	if cni == "" {
 		cni = n.Module + "/build/cni"
