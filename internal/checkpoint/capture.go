@@ -134,6 +134,7 @@ func (s *Service) read(ctx context.Context, targets []pod.Target, write func(ctx
 			return of(d.target, err)
 		}
 	}
+	// One after the other: CRIU locks the connections of the network namespace, which they share.
 	for _, d := range dumps {
 		if err := s.dump(ctx, d); err != nil {
 			return of(d.target, err)
