@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -49,7 +50,8 @@ func (a *auditor) run(ctx context.Context) {
 	relist := time.NewTimer(a.cfg.RelistInterval)
 	defer relist.Stop()
 	listed := make(chan bool, 1)
-	var wait time.Duration // before the relist to come, if the last one was incomplete
+	var wait time.Duration         // before the relist to come, if the last one was incomplete
+	running, again := false, false // a relist; and another one was asked for meanwhile
 	for {
 		select {
 		case <-ctx.Done():
@@ -60,31 +62,37 @@ func (a *auditor) run(ctx context.Context) {
 			if !a.ops.spawn(func() { listed <- a.relist(ctx) }) {
 				return
 			}
-		case whole := <-listed:
-			if whole {
-				wait = 0
-				relist.Reset(a.cfg.RelistInterval)
-			} else {
+			running = true
+		case soon := <-listed:
+			switch {
+			case again:
+				wait = firstRelist
+			case soon:
 				wait = min(max(2*wait, firstRelist), a.cfg.UnreachableInterval)
+			default:
+				wait = 0
+			}
+			running, again = false, false
+			relist.Reset(cmp.Or(wait, a.cfg.RelistInterval))
+		case <-a.soon:
+			if again = running; !running { // one at a time
+				wait = firstRelist
 				relist.Reset(wait)
 			}
-		case <-a.soon:
-			wait = firstRelist
-			relist.Reset(wait)
 		}
 	}
 }
 
-// relist finds what no event and no new connection would show, and reports whether everything was
-// compared.
-func (a *auditor) relist(ctx context.Context) (whole bool) {
+// relist finds what no event and no new connection would show, and reports whether it is to be done
+// again soon.
+func (a *auditor) relist(ctx context.Context) (soon bool) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.AttemptTimeout)
 	defer cancel()
 	soon, err := a.recovery.relist(ctx)
 	if err != nil {
 		a.obs.Event("", "audit: records cannot be compared with containerd", err)
 	}
-	return err == nil && !soon
+	return soon
 }
 
 // relistSoon has everything compared again before long.

@@ -496,6 +496,32 @@ func TestAShimThatDidNotAnswerAtBootIsAskedAgainSoon(t *testing.T) {
 	}
 }
 
+// A comparison that takes long is not joined by another one, which would keep berth from stopping.
+func TestComparisonsDoNotPileUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.create(b.pod("p1", ""), ctr("c1"))
+		again, _ := startHung(t, b, c, b.Hold, false)
+		slow := again.RefuseOnce("list-containers", "", nil)
+		defer slow()
+		time.Sleep(2 * firstRelistAtMost) // the audit compares, and containerd does not answer
+		if err := again.Relist(t.Context()); err != nil { // a new connection
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		before := again.Calls("list-containers", "")
+		slower := again.RefuseOnce("list-containers", "", nil)
+		defer slower()
+		time.Sleep(2 * firstRelistAtMost)
+		if again.Calls("list-containers", "") != before {
+			t.Error("another comparison was begun while one was under way")
+		}
+		again.stop()
+	})
+}
+
+// firstRelistAtMost is longer than the pause before an incomplete comparison is repeated.
+const firstRelistAtMost = time.Second
+
 // A start took effect and is not on record, berth was killed, and the shim does not answer: a stop
 // ends the process, and what is found to run in a stopped pod later is ended.
 func TestAStopEndsWhatAStartThatWasCutOffMade(t *testing.T) {
