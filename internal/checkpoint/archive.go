@@ -149,10 +149,10 @@ func writeUnnamed(dir *os.File, name string, write func(io.Writer) error) (unnam
 	location := filepath.Join(dir.Name(), name)
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		return unnamed{}, fmt.Errorf("location %s: its file system cannot make a file without a name (O_TMPFILE); choose a local one: %w", location, errdefs.ErrFailedPrecondition)
+		return unnamed{}, fmt.Errorf("write %s: its file system cannot make a file without a name (O_TMPFILE); choose a local one: %w", location, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		return unnamed{}, fmt.Errorf("location %s: %w", location, err)
+		return unnamed{}, fmt.Errorf("write %s: %w", location, ofDisk(err))
 	}
 	f := unnamed{os.NewFile(uintptr(fd), location), name}
 	w := bufio.NewWriterSize(f, 1<<20)
@@ -163,9 +163,21 @@ func writeUnnamed(dir *os.File, name string, write func(io.Writer) error) (unnam
 		}
 	}
 	if err != nil {
-		return unnamed{}, errors.Join(err, f.Close())
+		return unnamed{}, errors.Join(ofDisk(err), f.Close())
 	}
 	return f, nil
+}
+
+// ofDisk says of an error of the kernel's whether the caller could do something about it: choose
+// another directory, or make room.
+func ofDisk(err error) error {
+	switch {
+	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
+	}
+	return err
 }
 
 // link gives the file its name in dir, unless something has it.
@@ -175,7 +187,7 @@ func (f unnamed) link(dir *os.File) error {
 		return occupied(f.Name())
 	}
 	if err != nil {
-		return fmt.Errorf("name %s: %w", f.Name(), err)
+		return fmt.Errorf("name %s: %w", f.Name(), ofDisk(err))
 	}
 	return nil
 }

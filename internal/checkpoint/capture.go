@@ -61,6 +61,12 @@ func (s *Service) capture(ctx context.Context, targets []pod.Target, write func(
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer end(nil)
+	var entered []string
+	defer func() {
+		for _, id := range entered {
+			s.paused.leave(id)
+		}
+	}()
 	for _, t := range targets {
 		if err := s.mayCapture(t); err != nil {
 			return of(t, err)
@@ -68,7 +74,7 @@ func (s *Service) capture(ctx context.Context, targets []pod.Target, write func(
 		if !s.paused.enter(t.ID) {
 			return of(t, fmt.Errorf("another checkpoint of it is being made: %w", errdefs.ErrFailedPrecondition))
 		}
-		defer s.paused.leave(t.ID)
+		entered = append(entered, t.ID)
 		watch.Go(func() {
 			select {
 			case <-t.Ended:
@@ -79,16 +85,17 @@ func (s *Service) capture(ctx context.Context, targets []pod.Target, write func(
 			}
 		})
 	}
-	err := s.read(ctx, targets, write)
+	dumps, err := s.read(ctx, targets)
+	if err == nil {
+		err = write(ctx, dumps)
+		for _, d := range dumps { // they go on already; Run removes what this cannot
+			_ = os.RemoveAll(d.dir)
+		}
+	}
 	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errEnded) || errors.Is(cause, errStopped)) {
 		err = cause
 	}
-	return errors.Join(err, each(targets, func(t pod.Target) error {
-		if _, gone := os.Lstat(s.paused.note(t.ID)); gone != nil {
-			return nil
-		}
-		return s.undo(context.WithoutCancel(ctx), t.ID)
-	}))
+	return err
 }
 
 // each calls f with the containers side by side: a shim that hangs keeps no other one paused.
@@ -115,36 +122,45 @@ func (s *Service) mayCapture(t pod.Target) error {
 	return nil
 }
 
-func (s *Service) read(ctx context.Context, targets []pod.Target, write func(ctx context.Context, dumps []dump) error) (err error) {
+// read returns a dump of each container, all of which go on. After an error they go on, too, and
+// nothing is left of the dumps, or the error says which may stay paused.
+func (s *Service) read(ctx context.Context, targets []pod.Target) (dumps []dump, err error) {
 	asked := 0 // how many of them were to be paused; of the others, some may be paused by somebody else
 	defer func() {
+		if err == nil {
+			return
+		}
 		for _, t := range targets[asked:] {
 			err = errors.Join(err, os.RemoveAll(s.paused.note(t.ID)))
 		}
+		err = errors.Join(err, each(targets[:asked], func(t pod.Target) error {
+			if _, gone := os.Lstat(s.paused.note(t.ID)); gone != nil {
+				return nil
+			}
+			return s.undo(context.WithoutCancel(ctx), t.ID)
+		}))
 	}()
-	dumps := make([]dump, len(targets))
-	for i, t := range targets {
-		if dumps[i], err = s.prepare(ctx, t); err != nil {
-			return of(t, err)
+	for _, t := range targets {
+		d, err := s.prepare(ctx, t)
+		if err != nil {
+			return nil, of(t, err)
 		}
+		dumps = append(dumps, d)
 	}
 	for _, d := range dumps {
 		asked++
 		if err := s.pause(ctx, d); err != nil {
-			return of(d.target, err)
+			return nil, of(d.target, err)
 		}
 	}
 	// One after the other: CRIU locks the connections of the network namespace, which they share.
 	for _, d := range dumps {
 		if err := s.dump(ctx, d); err != nil {
-			return of(d.target, err)
+			return nil, of(d.target, err)
 		}
 	}
 	// The archive takes a while, and the containers need not wait for it.
-	if err := each(targets, func(t pod.Target) error { return s.resume(context.WithoutCancel(ctx), t.ID) }); err != nil {
-		return err
-	}
-	return write(ctx, dumps)
+	return dumps, each(targets, func(t pod.Target) error { return s.resume(context.WithoutCancel(ctx), t.ID) })
 }
 
 // prepare makes the directory of a dump, with what describes the container.

@@ -245,7 +245,7 @@ func TestACheckpointIsAnArchiveForRootAlone(t *testing.T) {
 			t.Errorf("%s is %q", name, got[name])
 		}
 	}
-	if want := []string{"spec", "pause", "checkpoint", "changes", "resume", "resume"}; !slices.Equal(n.did, want) {
+	if want := []string{"spec", "pause", "checkpoint", "changes", "resume"}; !slices.Equal(n.did, want) {
 		t.Errorf("the steps were %q, want %q", n.did, want)
 	}
 	n.expectNothingLeft(t)
@@ -506,6 +506,32 @@ func TestAContainerIsNotLeftPaused(t *testing.T) {
 		n.mu.Unlock()
 		time.Sleep(3 * time.Second)
 		n.expectNothingLeft(t)
+		cancel()
+		wg.Wait()
+	})
+}
+
+// PROPERTIES 1 and 28: of the containers that a berth which was killed has paused, one whose shim
+// hangs keeps no other one paused.
+func TestAShimThatHangsKeepsNoOtherContainerPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		for _, id := range []string{"c1", "c2"} {
+			if err := os.MkdirAll(filepath.Join(n.dir, "checkpoints", id), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			n.paused[id] = true
+		}
+		n.hang["resume"] = true
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = n.service.Run(ctx) })
+		synctest.Wait()
+		n.mu.Lock()
+		if n.paused["c2"] || !n.paused["c1"] {
+			t.Errorf("paused: %v", n.paused)
+		}
+		n.mu.Unlock()
 		cancel()
 		wg.Wait()
 	})

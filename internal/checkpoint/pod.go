@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -76,6 +77,12 @@ func (s *Service) checkpointPod(ctx context.Context, p pod.Target, req *runtimea
 		return err
 	}
 	defer dir.Close()
+	// Where nothing can be written, no container is paused for it.
+	probe, err := writeUnnamed(dir, podFile, func(io.Writer) error { return nil })
+	if err != nil {
+		return fmt.Errorf("output_path: %w", err)
+	}
+	_ = probe.Close()
 	if !p.Running {
 		return fmt.Errorf("it is not ready: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -123,9 +130,9 @@ func openEmpty(path string) (*os.File, error) {
 	if err := checkDir("output_path", path); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(path)
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, fmt.Errorf("output_path: %w", err)
+		return nil, invalid("output_path: %v", err)
 	}
 	names, err := dir.Readdirnames(1)
 	if err == nil {
@@ -217,9 +224,6 @@ func publishPod(ctx context.Context, dir *os.File, dumps []dump, described []byt
 	if err := add(podFile, func(w io.Writer) error { _, err := w.Write(described); return err }); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	named := 0
 	for err == nil && named < len(files) {
 		if err = files[named].link(dir); err == nil {
@@ -229,9 +233,12 @@ func publishPod(ctx context.Context, dir *os.File, dumps []dump, described []byt
 	if err == nil {
 		err = dir.Sync()
 	}
+	if err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		for _, f := range files[:named] {
-			err = errors.Join(err, os.Remove(f.Name()))
+			err = errors.Join(err, unix.Unlinkat(int(dir.Fd()), f.name, 0))
 		}
 	}
 	return err

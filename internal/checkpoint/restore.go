@@ -5,6 +5,9 @@ package checkpoint
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +31,8 @@ type Maker interface {
 	RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error)
 	CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error)
 	RemovePodSandbox(ctx context.Context, id string) error
+	// ListPodSandbox answers from memory.
+	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
 }
 
 // RestorerConfig is what a Restorer works on.
@@ -44,7 +49,7 @@ type RestorerConfig struct {
 // goroutines.
 type Restorer struct {
 	cfg  RestorerConfig
-	half *unfinished // a file for each pod that is being made
+	half *unfinished // a file for each pod that is being made, by the hash of its name
 }
 
 // NewRestorer makes a Restorer. Run has to run for it, once the records are restored, to remove the
@@ -85,28 +90,35 @@ func (r *Restorer) restorePod(ctx context.Context, req *runtimeapi.RestorePodReq
 	if err != nil {
 		return nil, err
 	}
-	// It is not cut off: berth would go on with a sandbox whose ID nobody here knows.
-	id, err := r.cfg.Pods.RunPodSandbox(context.WithoutCancel(ctx), req.GetConfig(), req.GetRuntimeHandler())
-	if err != nil {
-		return nil, err
-	}
-	if !r.half.enter(id) { // another call of the same request has joined this one
+	name := req.GetConfig().GetMetadata()
+	key := keyOf(name)
+	if !r.half.enter(key) {
 		return nil, fmt.Errorf("another restore of it is under way: %w", errdefs.ErrFailedPrecondition)
 	}
-	defer r.half.leave(id)
+	defer r.half.leave(key)
+	if p := r.find(name); p != nil {
+		return nil, fmt.Errorf("there is a pod of that name, %s; remove it first: %w", p.GetId(), errdefs.ErrAlreadyExists)
+	}
+	if err := r.mark(key, name); err != nil {
+		return nil, errors.Join(err, r.unmark(key))
+	}
+	// It is not cut off: berth would go on with a sandbox whose ID nobody here knows.
+	id, err := r.cfg.Pods.RunPodSandbox(context.WithoutCancel(ctx), req.GetConfig(), req.GetRuntimeHandler())
+	if err != nil { // nothing is left of it
+		return nil, errors.Join(err, r.unmark(key))
+	}
 	resp := &runtimeapi.RestorePodResponse{PodSandboxId: id}
-	err = r.mark(id)
-	if err == nil {
+	if err = ctx.Err(); err == nil {
 		resp.RestoredContainers, err = r.containers(ctx, id, configs)
 	}
 	if err == nil {
 		err = ctx.Err() // nobody would learn what was made
 	}
 	if err == nil {
-		err = r.unmark(id)
+		err = r.unmark(key)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.remove(context.WithoutCancel(ctx), id))
+		return nil, errors.Join(err, r.remove(context.WithoutCancel(ctx), key))
 	}
 	return resp, nil
 }
@@ -168,7 +180,7 @@ func (r *Restorer) check(ctx context.Context, req *runtimeapi.RestorePodRequest)
 			return nil, invalid("container_configs: %q is missing, which the checkpoint has", name)
 		}
 		archives[name] = archive
-		if err := r.compare(ctx, archive, was, asked[name]); err != nil {
+		if err := r.compare(ctx, c.ID, archive, was, asked[name]); err != nil {
 			return nil, fmt.Errorf("container %q: %w", name, err)
 		}
 	}
@@ -211,16 +223,20 @@ func sameNamespaces(was, asked *runtimeapi.PodSandboxConfig) error {
 
 // compare refuses a request for a container that describes another process than the one of the
 // checkpoint, as far as it says so itself.
-func (r *Restorer) compare(ctx context.Context, archive string, was, asked *runtimeapi.ContainerConfig) error {
+func (r *Restorer) compare(ctx context.Context, id, archive string, was, asked *runtimeapi.ContainerConfig) error {
 	said, err := scan(ctx, archive, func(string, *io.SectionReader) error { return nil })
-	if err != nil {
+	switch {
+	case errdefs.IsNotFound(err):
+		return invalid("%s, its archive, is not in the checkpoint", filepath.Base(archive))
+	case err != nil:
 		return fmt.Errorf("%s: %w", filepath.Base(archive), err)
+	case said.ID != id:
+		return invalid("%s is the archive of container %q, and not of %s", filepath.Base(archive), said.ID, id)
 	}
 	if ref := asked.GetImage().GetImage(); !r.sameImage(ref, said) {
 		return invalid("image %q is not known to be %s, which the checkpoint was made with; if it is another name of it, pull it first",
 			ref, cmp.Or(said.RootfsImageName, said.RootfsImageRef))
 	}
-	ws, as := was.GetLinux().GetSecurityContext(), asked.GetLinux().GetSecurityContext()
 	for _, f := range []struct {
 		name string
 		same bool
@@ -230,11 +246,8 @@ func (r *Restorer) compare(ctx context.Context, archive string, was, asked *runt
 		{"working_dir", was.GetWorkingDir() == asked.GetWorkingDir()},
 		{"envs", maps.Equal(environment(was), environment(asked))},
 		{"tty", was.GetTty() == asked.GetTty()},
-		{"linux.security_context.run_as_user", proto.Equal(ws.GetRunAsUser(), as.GetRunAsUser())},
-		{"linux.security_context.run_as_username", ws.GetRunAsUsername() == as.GetRunAsUsername()},
-		{"linux.security_context.run_as_group", proto.Equal(ws.GetRunAsGroup(), as.GetRunAsGroup())},
-		{"linux.security_context.supplemental_groups", slices.Equal(ws.GetSupplementalGroups(), as.GetSupplementalGroups())},
-		{"linux.security_context.supplemental_groups_policy", ws.GetSupplementalGroupsPolicy() == as.GetSupplementalGroupsPolicy()},
+		// CRIU restores users, groups, capabilities, filters and labels as they were.
+		{"linux.security_context", proto.Equal(security(was), security(asked))},
 	} {
 		if !f.same {
 			return invalid("%s is not what the process of the checkpoint was started with, and cannot be changed", f.name)
@@ -253,6 +266,10 @@ func (r *Restorer) sameImage(ref string, said config) bool {
 	return id != "" && id == r.cfg.ImageID(exact)
 }
 
+func security(c *runtimeapi.ContainerConfig) *runtimeapi.LinuxContainerSecurityContext {
+	return cmp.Or(c.GetLinux().GetSecurityContext(), &runtimeapi.LinuxContainerSecurityContext{})
+}
+
 func environment(c *runtimeapi.ContainerConfig) map[string]string {
 	all := map[string]string{}
 	for _, kv := range c.GetEnvs() {
@@ -261,24 +278,58 @@ func environment(c *runtimeapi.ContainerConfig) map[string]string {
 	return all
 }
 
-// mark notes that a pod is being made: what is left of it after a kill is to be removed.
-func (r *Restorer) mark(id string) error {
-	return errors.Join(os.MkdirAll(r.cfg.Dir, 0o700), os.WriteFile(r.half.note(id), nil, 0o600))
+// keyOf is a name of a file for a pod that is being made.
+func keyOf(m *runtimeapi.PodSandboxMetadata) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d", m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt()))
+	return hex.EncodeToString(sum[:])
 }
 
-func (r *Restorer) unmark(id string) error {
-	if err := os.Remove(r.half.note(id)); !errors.Is(err, os.ErrNotExist) {
+// find returns the sandbox of a name, or nil. A name has one at most.
+func (r *Restorer) find(m *runtimeapi.PodSandboxMetadata) *runtimeapi.PodSandbox {
+	for _, p := range r.cfg.Pods.ListPodSandbox(nil) {
+		if proto.Equal(p.GetMetadata(), m) {
+			return p
+		}
+	}
+	return nil
+}
+
+// halfMade is the note of a pod that is being made.
+type halfMade struct {
+	Name  *runtimeapi.PodSandboxMetadata `json:"name"`
+	Since time.Time                      `json:"since"`
+}
+
+// mark notes a pod that is about to be made: what is left of it after a kill is to be removed.
+func (r *Restorer) mark(key string, m *runtimeapi.PodSandboxMetadata) error {
+	text, err := json.Marshal(halfMade{Name: m, Since: time.Now()})
+	return errors.Join(err, os.MkdirAll(r.cfg.Dir, 0o700), os.WriteFile(r.half.note(key), text, 0o600))
+}
+
+func (r *Restorer) unmark(key string) error {
+	if err := os.Remove(r.half.note(key)); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// remove removes a pod that was made in part. If it cannot, Run tries again.
-func (r *Restorer) remove(ctx context.Context, id string) error {
+// remove removes a pod that was made in part. If it cannot, Run tries again. One that is older than
+// the note is somebody else's, and a note that was cut off is of none yet.
+func (r *Restorer) remove(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	if err := r.cfg.Pods.RemovePodSandbox(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("the pod may stay until its removal succeeds, which berth tries again: %w", err)
+	text, err := os.ReadFile(r.half.note(key))
+	if err != nil {
+		return err
 	}
-	return r.unmark(id)
+	var made halfMade
+	if err := json.Unmarshal(text, &made); err != nil {
+		return r.unmark(key)
+	}
+	if p := r.find(made.Name); p != nil && p.GetCreatedAt() >= made.Since.UnixNano() {
+		if err := r.cfg.Pods.RemovePodSandbox(ctx, p.GetId()); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("the pod may stay until its removal succeeds, which berth tries again: %w", err)
+		}
+	}
+	return r.unmark(key)
 }

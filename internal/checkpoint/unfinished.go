@@ -96,7 +96,8 @@ func (u *unfinished) run(ctx context.Context) error {
 	}
 }
 
-// sweep undoes all that is noted and not being done.
+// sweep undoes all that is noted and not being done, side by side: one that cannot be undone delays
+// no other.
 func (u *unfinished) sweep(ctx context.Context) error {
 	list, err := os.ReadDir(u.cfg.dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -105,17 +106,21 @@ func (u *unfinished) sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list what was cut off: %w", err)
 	}
-	var errs []error
-	for _, e := range list {
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	for i, e := range list {
 		if !u.enter(e.Name()) {
 			continue
 		}
-		if err := u.cfg.undo(ctx, e.Name()); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", e.Name(), err))
-		} else {
+		wg.Go(func() {
+			defer u.leave(e.Name())
+			if err := u.cfg.undo(ctx, e.Name()); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", e.Name(), err)
+				return
+			}
 			u.cfg.logger.Info(u.cfg.undone, "id", e.Name())
-		}
-		u.leave(e.Name())
+		})
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -52,7 +53,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 			}
 			defer progress("checkpointing " + o.name)()
 			if pod {
-				err = checkpointPod(ctx, c, o.id, path, time.Duration(timeout)*time.Second)
+				err = checkpointPod(ctx, c, o.id, path, time.Duration(min(timeout, math.MaxInt32))*time.Second)
 			} else {
 				_, err = c.CheckpointContainer(ctx, &runtimeapi.CheckpointContainerRequest{ContainerId: o.id, Location: path, Timeout: timeout})
 			}
@@ -128,7 +129,7 @@ func (a *app) restoreCommand() *cobra.Command {
 			}
 			for _, ct := range made.GetRestoredContainers() {
 				if _, err := c.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: ct.GetContainerId()}); err != nil {
-					return fmt.Errorf("%w; the pod stays: \"berth inspect %s\" shows it, \"berth rm %s\" removes it",
+					return fmt.Errorf("%w; the pod stays: \"berth inspect %s\" shows it, \"berth rm -f %s\" removes it",
 						err, short(ct.GetContainerId()), req.GetConfig().GetMetadata().GetName())
 				}
 			}

@@ -4,6 +4,7 @@ package cri
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -48,5 +49,13 @@ func (r *Runtime) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointP
 // RestorePod makes a pod from a checkpoint. Its containers are CREATED, and their start restores
 // their processes.
 func (r *Runtime) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	if err := checkSandbox("restore pod", req.GetConfig()); err != nil {
+		return nil, err
+	}
+	for i, c := range req.GetContainerConfigs() {
+		if err := checkContainer(fmt.Sprintf("restore pod: container_configs[%d]", i), c); err != nil {
+			return nil, err
+		}
+	}
 	return r.Restorer.RestorePod(ctx, req)
 }

@@ -10,7 +10,8 @@
 //     what berth does not support is Unimplemented, with the reason. No other room chooses a code.
 //   - The streams of lists have what the lists have, in messages of a bounded size (chunks.go).
 //   - A caller with a deadline gets an answer a little before the deadline, so that the error which
-//     says what the call was waiting for still reaches the caller.
+//     says what the call was waiting for still reaches the caller. RestorePod alone answers later: it
+//     first removes what it has made.
 //   - When berth is asked to stop, no call fails and each stream ends once ([Server.Drain]),
 //     provided that somebody keeps the listener for the next berth.
 //

@@ -126,7 +126,7 @@ func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigReques
 
 // RunPodSandbox makes a sandbox.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	if err := checkSandbox(req.GetConfig()); err != nil {
+	if err := checkSandbox("run sandbox", req.GetConfig()); err != nil {
 		return nil, err
 	}
 	id, err := r.Pods.RunPodSandbox(ctx, req.GetConfig(), req.GetRuntimeHandler())
@@ -136,20 +136,37 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-func checkSandbox(c *runtimeapi.PodSandboxConfig) error {
+// checkSandbox refuses a name that nothing can have. call is named in the error.
+func checkSandbox(call string, c *runtimeapi.PodSandboxConfig) error {
 	m := c.GetMetadata()
 	switch {
 	case c == nil:
-		return invalid("run sandbox: config is missing")
+		return invalid("%s: config is missing", call)
 	case m == nil:
-		return invalid("run sandbox: config.metadata is missing")
+		return invalid("%s: config.metadata is missing", call)
 	case m.GetName() == "":
-		return invalid("run sandbox: config.metadata.name is empty")
+		return invalid("%s: config.metadata.name is empty", call)
 	}
 	for field, v := range map[string]string{"name": m.GetName(), "namespace": m.GetNamespace(), "uid": m.GetUid()} {
 		if strings.ContainsAny(v, "/\x00\n") || v == ".." || len(v) > 253 {
-			return invalid("run sandbox: config.metadata.%s %q contains what a name must not contain, or is too long", field, v)
+			return invalid("%s: config.metadata.%s %q contains what a name must not contain, or is too long", call, field, v)
 		}
+	}
+	return nil
+}
+
+// checkContainer refuses a name that nothing can have, and a container without an image. call is
+// named in the error.
+func checkContainer(call string, c *runtimeapi.ContainerConfig) error {
+	switch {
+	case c == nil:
+		return invalid("%s: config is missing", call)
+	case c.GetMetadata().GetName() == "":
+		return invalid("%s: config.metadata.name is empty", call)
+	case strings.ContainsAny(c.GetMetadata().GetName(), "/\x00\n"):
+		return invalid("%s: config.metadata.name %q contains a slash, a newline or a zero byte", call, c.GetMetadata().GetName())
+	case c.GetImage().GetImage() == "":
+		return invalid("%s %s: config.image is empty", call, c.GetMetadata().GetName())
 	}
 	return nil
 }
@@ -183,15 +200,8 @@ func (r *Runtime) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandb
 // CreateContainer makes a container.
 func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	c := req.GetConfig()
-	switch {
-	case c == nil:
-		return nil, invalid("create container: config is missing")
-	case c.GetMetadata().GetName() == "":
-		return nil, invalid("create container: config.metadata.name is empty")
-	case strings.ContainsAny(c.GetMetadata().GetName(), "/\x00\n"):
-		return nil, invalid("create container: config.metadata.name %q contains a slash, a newline or a zero byte", c.GetMetadata().GetName())
-	case c.GetImage().GetImage() == "":
-		return nil, invalid("create container %s: config.image is empty", c.GetMetadata().GetName())
+	if err := checkContainer("create container", c); err != nil {
+		return nil, err
 	}
 	id, err := r.Pods.CreateContainer(ctx, req.GetPodSandboxId(), c)
 	if err != nil {

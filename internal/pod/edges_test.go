@@ -503,7 +503,7 @@ func TestComparisonsDoNotPileUp(t *testing.T) {
 		again, _ := startHung(t, b, c, b.Hold, false)
 		slow := again.RefuseOnce("list-containers", "", nil)
 		defer slow()
-		time.Sleep(2 * firstRelistAtMost) // the audit compares, and containerd does not answer
+		time.Sleep(2 * firstRelistAtMost)                 // the audit compares, and containerd does not answer
 		if err := again.Relist(t.Context()); err != nil { // a new connection
 			t.Fatal(err)
 		}

@@ -73,7 +73,7 @@ while [ -e %[1]s/after ]; do touch %[1]s/waits; sleep 0.05; done
 // counts counts in a variable, and in a file from which it goes on when it is started. Its name is
 // in its memory alone.
 const counts = `name=$(cat /proc/sys/kernel/random/uuid); i=$(cat /count || echo 0); trap 'exit 42' TERM
-while :; do i=$((i+1)); echo $i >/count; echo "$name counts $i"; sleep 0.1 & wait $!; done`
+while :; do i=$((i+1)); echo $i >/count.new; mv /count.new /count; echo "$name counts $i"; sleep 0.1 & wait $!; done`
 
 var countLine = regexp.MustCompile(`(?m)^(\S+) counts (\d+)$`)
 

@@ -129,7 +129,7 @@ func requests() []calls {
 			Linux:       &runtimeapi.LinuxContainerResources{CpuShares: 2},
 		})
 		one("CheckpointContainer", &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: "/nonexistent/x.tar"})
-		one("CheckpointPod", &runtimeapi.CheckpointPodRequest{PodSandboxId: "pod", OutputPath: "/sys/kernel/security", ContainerIds: []string{id}})
+		one("CheckpointPod", &runtimeapi.CheckpointPodRequest{PodSandboxId: "pod", OutputPath: "/proc", ContainerIds: []string{id}})
 		life = life.add("StartContainer", &runtimeapi.StartContainerRequest{ContainerId: id}).
 			add("StopContainer", &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 1}).
 			add("RemoveContainer", &runtimeapi.RemoveContainerRequest{ContainerId: id})

@@ -46,10 +46,11 @@ func updateRows() []Row {
 		honoured("RestorePodRequest.runtime_handler", "one of runc's; a handler that is not configured is InvalidArgument"),
 		refused("RestorePodRequest.options", codes.InvalidArgument, "berth has none", &runtimeapi.RestorePodRequest{
 			CheckpointPath: "/",
+			Config:         run(func(*runtimeapi.PodSandboxConfig) {}).GetConfig(),
 			Options:        map[string]string{"k": "v"},
 		}),
 		below(honoured("RestorePodRequest.container_configs",
 			"as in CreateContainer, one for each that the checkpoint has, by metadata.name. What describes its process (image, command, args, working_dir, envs, "+
-				"tty, user and groups) must be as it was", "checkpoint.TestAPodIsRestoredAsItWas")),
+				"tty and linux.security_context) must be as it was", "checkpoint.TestAPodIsRestoredAsItWas")),
 	}
 }
