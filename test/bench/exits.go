@@ -167,6 +167,9 @@ func (n *node) exitsAtOnce(ctx context.Context, created map[string][]string, rec
 	for _, list := range created {
 		ids = append(ids, list[:len(list)/2]...)
 	}
+	if len(ids) == 0 { // -only has left out the step that creates them
+		return nil
+	}
 	var mu sync.Mutex
 	var victims []victim
 	err := parallel(4, ids, func(id string) error {
