@@ -31,19 +31,34 @@ const podVersion = 1
 
 // podConfig is podFile. The configurations are what the pod and its containers were asked for with.
 type podConfig struct {
-	Version        int               `json:"version"`
-	ID             string            `json:"id"`
-	RuntimeHandler string            `json:"runtimeHandler"`
-	CheckpointTime time.Time         `json:"checkpointedTime"`
-	Config         json.RawMessage   `json:"config"`
-	Containers     []containerConfig `json:"containers"`
+	Version        int                                  `json:"version"`
+	ID             string                               `json:"id"`
+	RuntimeHandler string                               `json:"runtimeHandler"`
+	CheckpointTime time.Time                            `json:"checkpointedTime"`
+	Config         inJSON[*runtimeapi.PodSandboxConfig] `json:"config"`
+	Containers     []containerConfig                    `json:"containers"`
 }
 
 type containerConfig struct {
-	ID      string          `json:"id"`
-	Archive string          `json:"archive"` // the name of its archive in the directory
-	Config  json.RawMessage `json:"config"`
+	ID      string                              `json:"id"`
+	Archive string                              `json:"archive"` // the name of its archive in the directory
+	Config  inJSON[*runtimeapi.ContainerConfig] `json:"config"`
 }
+
+// inJSON is a message of CRI in podFile. What a newer berth has written there, and this one does not
+// know, is passed over.
+type inJSON[M proto.Message] struct{ message M }
+
+func (j inJSON[M]) MarshalJSON() ([]byte, error) { return protojson.Marshal(j.message) }
+
+func (j *inJSON[M]) UnmarshalJSON(text []byte) error {
+	m, _ := j.message.ProtoReflect().New().Interface().(M) // it is of that type
+	j.message = m
+	return (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, m)
+}
+
+// isThere reports whether there was a message to read.
+func (j inJSON[M]) isThere() bool { return j.message.ProtoReflect().IsValid() }
 
 // CheckpointPod writes a checkpoint of containers of one pod into an empty directory: an archive of
 // each, all of the same instant, and podFile. The containers go on. The context must have a
@@ -170,28 +185,20 @@ func (s *Service) membersOf(p pod.Target, ids []string) ([]pod.Target, error) {
 // describePod is what podFile says. The image of a container that was itself restored is the path of
 // an archive in its configuration: its name is in its status.
 func describePod(p pod.Target, dumps []dump) ([]byte, error) {
-	config, err := protojson.Marshal(p.PodConfig)
-	if err != nil {
-		return nil, err
-	}
 	d := podConfig{
 		Version:        podVersion,
 		ID:             p.ID,
 		RuntimeHandler: p.Handler.Name,
 		CheckpointTime: time.Now().UTC(),
-		Config:         config,
+		Config:         inJSON[*runtimeapi.PodSandboxConfig]{p.PodConfig},
 	}
 	for _, dumped := range dumps {
 		c := proto.CloneOf(dumped.target.Config)
 		c.Image.Image = dumped.status.GetImage().GetImage()
-		config, err := protojson.Marshal(c)
-		if err != nil {
-			return nil, err
-		}
 		d.Containers = append(d.Containers, containerConfig{
 			ID:      dumped.target.ID,
 			Archive: dumped.archive(),
-			Config:  config,
+			Config:  inJSON[*runtimeapi.ContainerConfig]{c},
 		})
 	}
 	return json.Marshal(d)
@@ -272,16 +279,10 @@ func readPod(dir string) (podConfig, error) {
 	if d.Version != podVersion {
 		return d, invalid("%s is of version %d, and this berth reads version %d", podFile, d.Version, podVersion)
 	}
-	return d, nil
-}
-
-// decode reads one of the configurations in podFile. What a newer berth has written there, and this
-// one does not know, is passed over.
-func decode(raw json.RawMessage, m proto.Message) error {
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(raw, m); err != nil {
-		return invalid("%s: %v", podFile, err)
+	if !d.Config.isThere() || slices.ContainsFunc(d.Containers, func(c containerConfig) bool { return !c.Config.isThere() }) {
+		return d, invalid("%s lacks a configuration", podFile)
 	}
-	return nil
+	return d, nil
 }
 
 // ReadPod returns the request that makes the pod of a checkpoint once more, as it was asked for. The
@@ -294,18 +295,11 @@ func ReadPod(dir string) (*runtimeapi.RestorePodRequest, error) {
 	}
 	req := &runtimeapi.RestorePodRequest{
 		CheckpointPath: dir,
-		Config:         &runtimeapi.PodSandboxConfig{},
+		Config:         said.Config.message,
 		RuntimeHandler: said.RuntimeHandler,
 	}
-	if err := decode(said.Config, req.GetConfig()); err != nil {
-		return nil, fmt.Errorf("checkpoint %s: %w", dir, err)
-	}
 	for _, c := range said.Containers {
-		config := &runtimeapi.ContainerConfig{}
-		if err := decode(c.Config, config); err != nil {
-			return nil, fmt.Errorf("checkpoint %s: %w", dir, err)
-		}
-		req.ContainerConfigs = append(req.ContainerConfigs, config)
+		req.ContainerConfigs = append(req.ContainerConfigs, c.Config.message)
 	}
 	return req, nil
 }

@@ -327,6 +327,17 @@ func (m *maker) RemovePodSandbox(_ context.Context, id string) error {
 	return nil
 }
 
+// restoring begins to restore a pod, and returns once that waits for something.
+func (m *maker) restoring(ctx context.Context, dir string) <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		_, err := m.restorer.RestorePod(ctx, again(dir))
+		result <- err
+	}()
+	synctest.Wait()
+	return result
+}
+
 // expectNoPod fails if a pod is left, or the note of one.
 func (m *maker) expectNoPod(t *testing.T) {
 	t.Helper()
@@ -470,6 +481,7 @@ func TestAPodIsNotRestoredFromWhatIsNone(t *testing.T) {
 		{"one archive for two", replace(`"c1.tar"`, `"c2.tar"`), errdefs.IsInvalidArgument},
 		{"no archive", replace(`"c1.tar"`, `""`), errdefs.IsInvalidArgument},
 		{"no containers", replace(`"containers":`, `"other":`), errdefs.IsInvalidArgument},
+		{"no configuration", replace(`"config":`, `"other":`), errdefs.IsInvalidArgument},
 		{"a configuration is none", replace(`"config":{`, `"config":{"metadata":7,`), errdefs.IsInvalidArgument},
 		{"somebody else may write it", func(_ *testing.T, dir string) error { return os.Chmod(filepath.Join(dir, podFile), 0o622) }, errdefs.IsFailedPrecondition},
 		{"an archive that somebody else may write", func(_ *testing.T, dir string) error { return os.Chmod(filepath.Join(dir, "c2.tar"), 0o622) }, errdefs.IsFailedPrecondition},
@@ -538,12 +550,7 @@ func TestAPodIsRestoredAsAWholeOrNotAtAll(t *testing.T) {
 		m.hang = make(chan struct{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		result := make(chan error, 1)
-		go func() {
-			_, err := m.restorer.RestorePod(ctx, again(dir))
-			result <- err
-		}()
-		synctest.Wait()
+		result := m.restoring(ctx, dir)
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = m.restorer.Run(ctx) })
@@ -616,12 +623,7 @@ func TestARestoreIsNotUndoneByAnother(t *testing.T) {
 		m.hang = make(chan struct{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		result := make(chan error, 1)
-		go func() {
-			_, err := m.restorer.RestorePod(ctx, again(dir))
-			result <- err
-		}()
-		synctest.Wait()
+		result := m.restoring(ctx, dir)
 		if _, err := m.restorer.RestorePod(ctx, again(dir)); !errdefs.IsFailedPrecondition(err) {
 			t.Error(err)
 		}

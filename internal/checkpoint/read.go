@@ -46,11 +46,16 @@ type Archives struct{}
 // ErrNotFound when nothing is there, ErrFailedPrecondition when others than root may have written
 // it.
 func (Archives) Read(ctx context.Context, archive string) (pod.Checkpoint, error) {
-	c, err := scan(ctx, archive, func(string, *io.SectionReader) error { return nil })
+	c, err := inspect(ctx, archive)
 	if err != nil {
 		return pod.Checkpoint{}, fmt.Errorf("checkpoint %s: %w", archive, err)
 	}
 	return pod.Checkpoint{Image: c.RootfsImageName, ImageRef: c.RootfsImageRef}, nil
+}
+
+// inspect checks an archive, and returns its config.dump. Nothing is written.
+func inspect(ctx context.Context, archive string) (config, error) {
+	return scan(ctx, archive, func(string, *io.SectionReader) error { return nil })
 }
 
 // scan checks an archive from its beginning to its end. It calls part for each regular file that a

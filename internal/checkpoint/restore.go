@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -147,11 +146,7 @@ func (r *Restorer) check(ctx context.Context, req *runtimeapi.RestorePodRequest)
 	if err != nil {
 		return nil, err
 	}
-	was := &runtimeapi.PodSandboxConfig{}
-	if err := decode(said.Config, was); err != nil {
-		return nil, err
-	}
-	if err := sameNamespaces(was, req.GetConfig()); err != nil {
+	if err := sameNamespaces(said.Config.message, req.GetConfig()); err != nil {
 		return nil, err
 	}
 	asked := map[string]*runtimeapi.ContainerConfig{}
@@ -167,10 +162,7 @@ func (r *Restorer) check(ctx context.Context, req *runtimeapi.RestorePodRequest)
 	}
 	archives := map[string]string{} // by the name of the container
 	for _, c := range said.Containers {
-		was := &runtimeapi.ContainerConfig{}
-		if err := decode(c.Config, was); err != nil {
-			return nil, err
-		}
+		was := c.Config.message
 		name := was.GetMetadata().GetName()
 		archive := filepath.Join(dir, c.Archive)
 		switch {
@@ -224,7 +216,7 @@ func sameNamespaces(was, asked *runtimeapi.PodSandboxConfig) error {
 // compare refuses a request for a container that describes another process than the one of the
 // checkpoint, as far as it says so itself.
 func (r *Restorer) compare(ctx context.Context, id, archive string, was, asked *runtimeapi.ContainerConfig) error {
-	said, err := scan(ctx, archive, func(string, *io.SectionReader) error { return nil })
+	said, err := inspect(ctx, archive)
 	switch {
 	case errdefs.IsNotFound(err):
 		return invalid("%s, its archive, is not in the checkpoint", filepath.Base(archive))

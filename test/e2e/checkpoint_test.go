@@ -89,6 +89,24 @@ exec %s "$@"
 	return path
 }
 
+// untilPaused waits until the processes of a container are frozen.
+func untilPaused(t *testing.T, n *node.Node, id string) {
+	t.Helper()
+	pid := n.Pid(id)
+	n.Until("it is paused", func() bool {
+		st := setting(t, pid, "freezer", "freezer.state", "cgroup.events")
+		return st == "FROZEN" || strings.Contains(st, "frozen 1")
+	})
+}
+
+// untilNoCheckpoint waits until no checkpoint is being made, or left.
+func untilNoCheckpoint(n *node.Node) {
+	n.Until("its directory is removed", func() bool {
+		left, err := os.ReadDir(filepath.Join(n.Dir, "lib", "checkpoints"))
+		return err == nil && len(left) == 0
+	})
+}
+
 // The archive has what the container changed, while it was paused, and is for root alone. A berth
 // that is killed meanwhile leaves no container paused.
 func TestACheckpoint(t *testing.T) {
@@ -141,11 +159,7 @@ func TestACheckpoint(t *testing.T) {
 	go func() {
 		_, _ = n.CheckpointContainer(ctx, &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: location})
 	}()
-	pid := n.Pid(id)
-	n.Until("it is paused", func() bool {
-		st := setting(t, pid, "freezer", "freezer.state", "cgroup.events")
-		return st == "FROZEN" || strings.Contains(st, "frozen 1")
-	})
+	untilPaused(t, n, id)
 	n.Berth.Kill(syscall.SIGKILL)
 	if err := os.Remove(hang); err != nil {
 		t.Fatal(err)
@@ -157,10 +171,7 @@ func TestACheckpoint(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || slices.ContainsFunc(left, func(e os.DirEntry) bool { return e.Name() != "c.tar" && e.Name() != "diff.tar" }) {
 		t.Errorf("left: %v %v", left, err)
 	}
-	n.Until("its directory is removed", func() bool {
-		left, err := os.ReadDir(filepath.Join(n.Dir, "lib", "checkpoints"))
-		return err == nil && len(left) == 0
-	})
+	untilNoCheckpoint(n)
 	began := time.Now()
 	if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
 		t.Errorf("after %v: %v", time.Since(began), err)

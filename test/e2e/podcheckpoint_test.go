@@ -111,11 +111,7 @@ func TestKill9WhileAPodIsCheckpointed(t *testing.T) {
 		_, _ = n.CheckpointPod(ctx, &runtimeapi.CheckpointPodRequest{PodSandboxId: pod, OutputPath: t.TempDir(), ContainerIds: ids})
 	}()
 	for _, id := range ids {
-		pid := n.Pid(id)
-		n.Until("it is paused", func() bool {
-			st := setting(t, pid, "freezer", "freezer.state", "cgroup.events")
-			return st == "FROZEN" || strings.Contains(st, "frozen 1")
-		})
+		untilPaused(t, n, id)
 	}
 	n.Berth.Kill(syscall.SIGKILL)
 	if err := os.Remove(hang); err != nil {
@@ -127,8 +123,5 @@ func TestKill9WhileAPodIsCheckpointed(t *testing.T) {
 		n.Until("it goes on", func() bool { return ticks(id) > before })
 	}
 	<-done
-	n.Until("nothing is left of it", func() bool {
-		left, err := os.ReadDir(filepath.Join(n.Dir, "lib", "checkpoints"))
-		return err == nil && len(left) == 0
-	})
+	untilNoCheckpoint(n)
 }
