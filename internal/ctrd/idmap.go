@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,4 +55,50 @@ func mapsOwnersOf(dir string) (bool, error) {
 		return false, nil
 	}
 	return false, fmt.Errorf("map the owners of %s: %w", dir, err)
+}
+
+// mountShifted mounts what a snapshotter has returned for a snapshot whose owners are shifted.
+// Nothing is mounted whose owners are not: ErrFailedPrecondition says that the snapshotter did not
+// ask for that, or that the kernel cannot.
+func mountShifted(ms []mount.Mount, dir string) error {
+	for _, m := range ms {
+		uids, gids := optionOf(m.Options, "uidmap="), optionOf(m.Options, "gidmap=")
+		if uids == "" || gids == "" {
+			return fmt.Errorf("the snapshotter does not shift the owners of its files for a user namespace; use overlayfs: %w", errdefs.ErrFailedPrecondition)
+		}
+		mountOne := func() error { return m.Mount(dir) }
+		if m.Type == "bind" {
+			mountOne = func() error { return bindShifted(m, dir, uids, gids) }
+		}
+		err := mountOne()
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+			return fmt.Errorf("the kernel cannot shift the owners of its files for a user namespace on the file system of the layers: %w: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bindShifted mounts a directory on another one, with its owners shifted. A view of an image of one
+// layer is such a mount. mount.Mount makes it read-only and does not shift its owners after that.
+func bindShifted(m mount.Mount, dir, uids, gids string) error {
+	namespace, err := mount.GetUsernsFD(uids, gids)
+	if err != nil {
+		return fmt.Errorf("make a user namespace: %w", err)
+	}
+	defer namespace.Close()
+	attributes := map[string]uint64{
+		"ro":     unix.MOUNT_ATTR_RDONLY,
+		"nosuid": unix.MOUNT_ATTR_NOSUID,
+		"nodev":  unix.MOUNT_ATTR_NODEV,
+		"noexec": unix.MOUNT_ATTR_NOEXEC,
+	}
+	var set uint64
+	for _, o := range m.Options {
+		set |= attributes[o]
+	}
+	// The mount has all of this before anybody can see it.
+	return mount.IDMapMountWithAttrs(m.Source, dir, int(namespace.Fd()), set, 0)
 }

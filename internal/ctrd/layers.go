@@ -79,6 +79,7 @@ func (l *containerLayers) RenewSnapshot(ctx context.Context, snapshotter, key, s
 }
 
 // MountImage makes a view of an image and mounts it. The mount stays when this process ends.
+// ErrFailedPrecondition says that the owners of its files cannot be shifted as v.IDs says.
 func (l *containerLayers) MountImage(ctx context.Context, v pod.ImageView) error {
 	snapshotter := l.client.SnapshotService(v.Snapshotter)
 	prepare, opts := snapshotter.View, []string{"nosuid", "nodev", "ro"}
@@ -89,7 +90,13 @@ func (l *containerLayers) MountImage(ctx context.Context, v pod.ImageView) error
 	if err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
 	}
-	if err := mount.All(withOptions(ms, append(opts, labelled(v.Label)...)...), v.Dir); err != nil {
+	ms = withOptions(ms, append(opts, labelled(v.Label)...)...)
+	if v.IDs != (spec.UserIDs{}) {
+		err = mountShifted(ms, v.Dir)
+	} else {
+		err = mount.All(ms, v.Dir)
+	}
+	if err != nil {
 		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
 	}
 	return nil

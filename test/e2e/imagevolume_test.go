@@ -36,18 +36,38 @@ func importVolume(t *testing.T, n *node.Node) (id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := testimage.Image(v1.Config{}, base, data)
+	return importLayers(t, n, volumeImage, base, data)
+}
+
+// importOneLayer imports an image of one layer: the snapshotter returns a bind mount for it, and an
+// overlay for several.
+func importOneLayer(t *testing.T, n *node.Node) (id string) {
+	t.Helper()
+	data, err := testimage.Layer(
+		testimage.File{Name: "data", Mode: fs.ModeDir | 0o700},
+		testimage.File{Name: "data/hostname", Mode: 0o600, Body: []byte("of the image\n")},
+		testimage.File{Name: "device", Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666, Major: 1, Minor: 5},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return importLayers(t, n, "localhost/one-layer:latest", data)
+}
+
+func importLayers(t *testing.T, n *node.Node, name string, layers ...v1.Layer) (id string) {
+	t.Helper()
+	img, err := testimage.Image(v1.Config{}, layers...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := n.Dir + "/volume.tar"
-	if err := testimage.WriteOCIArchive(path, volumeImage, img); err != nil {
+	if err := testimage.WriteOCIArchive(path, name, img); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Import(t.Context(), path, ""); err != nil {
 		t.Fatal(err)
 	}
-	st, err := n.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: volumeImage}})
+	st, err := n.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,6 +107,13 @@ func TestAnImageIsMountedAsAVolume(t *testing.T) {
 			if !strings.Contains(","+got[strings.LastIndex(strings.TrimSpace(got), "\n")+1:], o) {
 				t.Errorf("it is not mounted %s: %q", o, got)
 			}
+		}
+		one := n.Run(pod, cfg, mountsImage("one-layer", importOneLayer(t, n), "", `cat /volume/data/hostname
+			(echo x >/volume/x) 2>/dev/null || echo read-only
+			(cat /volume/device) 2>/dev/null || echo no device`))
+		node.ExpectExit(t, n.Ended(one), 0, "Completed")
+		if got, want := n.Log(one), "of the image\nread-only\nno device\n"; got != want {
+			t.Errorf("an image of one layer: %q, want %q", got, want)
 		}
 		for _, sub := range []string{"data", "up", "absolute"} {
 			id := n.Run(pod, cfg, mountsImage("sub-"+sub, image, sub, "cat /volume/hostname"))

@@ -54,7 +54,7 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 		c := inUserns(mountsImage("c", image, "data", `
 			tr -s ' ' </proc/self/uid_map
 			tr -s ' ' </proc/self/gid_map
-			stat -c '%u:%g %n' / /bin/busybox /etc/hosts /etc/resolv.conf /dev/shm /volume/hostname /own
+			stat -c '%u:%g %n' / /bin/busybox /etc/hosts /etc/resolv.conf /dev/shm /volume/hostname /one/hostname /own
 			echo x >/new && echo x >/etc/hosts && echo x >/dev/shm/x && echo x >/own/x && echo written
 			cat /proc/sys/net/ipv4/ping_group_range
 			ip link set lo mtu 1400 && echo network
@@ -63,6 +63,11 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 			trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done`), cfg)
 		c.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN"}}
 		c.Mounts = append(c.Mounts, &runtimeapi.Mount{
+			ContainerPath: "/one",
+			Readonly:      true,
+			Image:         &runtimeapi.ImageSpec{Image: importOneLayer(t, n)},
+			ImageSubPath:  "data",
+		}, &runtimeapi.Mount{
 			HostPath:      volume,
 			ContainerPath: "/own",
 			UidMappings:   mapped().GetUids(),
@@ -71,7 +76,7 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 		id := n.Run(pod, cfg, c)
 		n.Until("ready", func() bool { return strings.HasSuffix(n.Log(id), "ready\n") })
 		want := fmt.Sprintf(" 0 %d %d\n 0 %d %d\n", hostID, idCount, hostID, idCount)
-		for _, path := range []string{"/", "/bin/busybox", "/etc/hosts", "/etc/resolv.conf", "/dev/shm", "/volume/hostname", "/own"} {
+		for _, path := range []string{"/", "/bin/busybox", "/etc/hosts", "/etc/resolv.conf", "/dev/shm", "/volume/hostname", "/one/hostname", "/own"} {
 			want += "0:0 " + path + "\n"
 		}
 		want += fmt.Sprintf("written\n0\t%d\nnetwork\ndirect\neth0 lo \nready\n", idCount-1)
