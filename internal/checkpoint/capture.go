@@ -180,9 +180,11 @@ func (s *Service) prepare(ctx context.Context, t pod.Target) (dump, error) {
 	return d, os.Mkdir(filepath.Join(dir, imagesDir), 0o700)
 }
 
+// pause pauses a container. What was asked for and failed is undone with the directory, which stays
+// for that: a process that does not freeze in time leaves the others frozen.
 func (s *Service) pause(ctx context.Context, d dump) error {
-	err := s.cfg.Runtime.PauseTask(ctx, d.target.ID)
-	if errdefs.IsFailedPrecondition(err) { // whoever has paused it resumes it
+	asked, err := s.cfg.Runtime.PauseTask(ctx, d.target.ID)
+	if !asked { // whoever has paused it resumes it
 		err = errors.Join(err, os.RemoveAll(d.dir))
 	}
 	return err

@@ -138,14 +138,20 @@ func (n *node) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeap
 	}}, nil
 }
 
-func (n *node) PauseTask(ctx context.Context, id string) error {
+func (n *node) PauseTask(ctx context.Context, id string) (asked bool, err error) {
+	n.mu.Lock()
+	already := n.paused[id]
+	n.mu.Unlock()
+	if already {
+		return false, errdefs.ErrFailedPrecondition
+	}
 	if err := n.stepOf(ctx, "pause", id); err != nil {
-		return err
+		return true, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.paused[id] = true
-	return nil
+	return true, nil
 }
 
 func (n *node) thaw(cgroup string) error {
@@ -430,7 +436,6 @@ func TestAPauseThatWasCutOffIsUndone(t *testing.T) {
 func TestAContainerThatIsPausedAlreadyStaysPaused(t *testing.T) {
 	n := newNode(t)
 	n.paused["c1"], n.frozen["/cg/c1"] = true, true
-	n.fail["pause"] = errdefs.ErrFailedPrecondition
 	if err := n.service.Checkpoint(t.Context(), "c1", filepath.Join(n.dir, "c1.tar"), 0); !errdefs.IsFailedPrecondition(err) {
 		t.Error(err)
 	}

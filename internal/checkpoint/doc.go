@@ -25,7 +25,8 @@
 //
 //   - The container goes on. It is paused while its processes and its files are read, so that they
 //     belong together. Before it is paused, a directory with its ID says so; a berth that finds
-//     such a directory lets the container go on, and removes it ([Service.Run]).
+//     such a directory lets the container go on, and removes it ([Service.Run]). A pause that was
+//     asked for and failed may have frozen processes, and is undone whatever the error says.
 //   - The containers of a pod are read as they are at one instant: all are paused before the first is
 //     read, and none goes on before the last one was.
 //   - The archive is complete, or it is not there: it gets its name when all of it is on disk. It

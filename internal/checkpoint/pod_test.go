@@ -143,15 +143,14 @@ func TestACheckpointOfAPodReplacesNothing(t *testing.T) {
 
 // One of the containers is paused by somebody else: it stays paused, and the other one goes on.
 func TestAContainerOfAPodThatIsPausedAlreadyStaysPaused(t *testing.T) {
-	n := newNode(t)
-	n.paused["c2"] = true
-	for _, step := range []string{"pause", "pause c2"} {
-		n.fail = map[string]error{step: errdefs.ErrFailedPrecondition}
+	for theirs, ours := range map[string]string{"c1": "c2", "c2": "c1"} {
+		n := newNode(t)
+		n.paused[theirs] = true
 		if err := n.service.CheckpointPod(soon(t), both(t.TempDir())); !errdefs.IsFailedPrecondition(err) {
-			t.Errorf("%s: %v", step, err)
+			t.Errorf("%s: %v", theirs, err)
 		}
-		if !n.paused["c2"] || n.paused["c1"] {
-			t.Errorf("%s: paused: %v", step, n.paused)
+		if !n.paused[theirs] || n.paused[ours] {
+			t.Errorf("%s: paused: %v", theirs, n.paused)
 		}
 	}
 }

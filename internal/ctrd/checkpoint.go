@@ -38,23 +38,25 @@ func isCheckpoint(annotations map[string]string) bool {
 	return false
 }
 
-// PauseTask keeps the processes of a task from running. ErrFailedPrecondition says that it has not:
-// somebody else has paused the task already, or the OCI runtime cannot.
-func (c *Containerd) PauseTask(ctx context.Context, id string) error {
+// PauseTask keeps the processes of a task from running. It reports whether the shim was asked for
+// that: then some of them may be frozen whatever the error says, and the caller undoes it. It is not
+// asked where the task does not run, which may be since somebody else has paused it. The class of an
+// error is for the client alone.
+func (c *Containerd) PauseTask(ctx context.Context, id string) (asked bool, err error) {
 	p, err := c.taskStatus(ctx, id)
 	if err != nil {
-		return fmt.Errorf("pause task %s: does it run? %w", id, err)
+		return false, fmt.Errorf("pause task %s: does it run? %w", id, err)
 	}
 	if st := p.GetStatus(); st != task.Status_RUNNING {
-		return fmt.Errorf("pause task %s: it is %s: %w", id, st, errdefs.ErrFailedPrecondition)
+		return false, fmt.Errorf("pause task %s: it is %s: %w", id, st, errdefs.ErrFailedPrecondition)
 	}
 	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Pause(ctx, &tasks.PauseTaskRequest{ContainerID: id})
 	})
 	if err != nil {
-		return fmt.Errorf("pause task %s: %w", id, refusal(native(err)))
+		return true, fmt.Errorf("pause task %s: %w", id, refusal(native(err)))
 	}
-	return nil
+	return true, nil
 }
 
 // ResumeTask lets the processes of a paused task run on. A task that is not paused, or that is not

@@ -33,6 +33,7 @@ type fake struct {
 	delay      time.Duration   // until a shim that does not hang answers
 	stubborn   bool            // a call to a hung shim does not even return when its context ends
 	end        chan struct{}   // stubborn calls return when it is closed
+	pause      error           // what a shim answers that is asked to pause
 
 	waiting atomic.Int32 // calls that wait for a hung shim
 }

@@ -198,7 +198,9 @@ func (e execs) ExecSync(ctx context.Context, id string, cmd []string, timeout ti
 type noCRIU struct{ checkpoint.Runtime }
 
 func (noCRIU) Spec(context.Context, string) (*specs.Spec, error) { return &specs.Spec{}, nil }
-func (noCRIU) PauseTask(context.Context, string) error           { return errdefs.ErrFailedPrecondition }
+func (noCRIU) PauseTask(context.Context, string) (bool, error) {
+	return false, errdefs.ErrFailedPrecondition
+}
 
 // healthy is a node on which all is well.
 type healthy struct{}
