@@ -58,8 +58,10 @@
 //   - Nothing below the pod's log directory is trusted: a symbolic link anywhere in the log's path,
 //     a hard link, and whatever is not a regular file are refused, at create, at reopen and after
 //     a restart.
-//   - A tee (Attachment.Tee) reads along behind the spool. One that is slow loses the oldest part
-//     of its own copy, of which it keeps 1 MiB; the container and the log do not wait for it.
+//   - A tee (Attachment.Tee) reads along behind the spool. One that is slow loses the oldest output;
+//     the container and the log do not wait for it. All tees of a container read the same ring, of
+//     the newest 1 MiB, or of the newest 16,384 changes between stdout and stderr if that is less. So
+//     all of them together cost 1.5 MiB at most, whatever is written and whoever does not read.
 //   - Lines are in the CRI log format: time, stream, tag (F for a full line, P for a part), text.
 //
 // This package never decides that output is not wanted any more: Remove does what its caller

@@ -14,39 +14,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// teeSize is how many bytes a tee keeps for a reader that is slow.
-	teeSize = 1 << 20
-	// maxTees is how many tees a container may have.
-	maxTees = 64
-)
+// maxTees is how many tees a container may have.
+const maxTees = 64
 
 // tees are those who read along with the log.
 type tees struct {
 	count atomic.Int32 // so that a log that nobody reads along with costs nothing
 
-	mu   sync.Mutex
-	all  map[*Tee]bool
-	over bool // no output comes any more
+	mu     sync.Mutex
+	all    map[*Tee]bool
+	newest *ring // what all of them read; nil while there are none
+	over   bool  // no output comes any more
 }
 
-// Tee is a copy of a container's output behind its spool: what is in the spool already, and will be
-// in the log whatever becomes of berth. A reader that is slow loses the oldest part of its copy,
-// and holds nobody up.
+// Tee reads a container's output behind its spool: what is in the spool already, and will be in the
+// log whatever becomes of berth. All tees of a container read the same ring, so one more costs
+// nothing but its place in it. A reader that is slow loses the oldest output, and holds nobody up.
 type Tee struct {
 	from *tees
 	wake chan struct{} // holds a value when there may be something to read
 
-	mu     sync.Mutex
-	pieces []piece
-	size   int
-	lost   int64
-	over   bool
-}
-
-type piece struct {
-	b      []byte
-	stderr bool
+	// Guarded by from.mu:
+	ring *ring
+	at   int64 // where it reads next
+	end  int64 // where it ends, once it is over
+	over bool
 }
 
 // Attachment is what a client that attaches to a container needs of its stdio.
@@ -55,7 +47,7 @@ type Attachment struct{ l *Log }
 // Attachment returns the part of the stdio for clients that attach.
 func (l *Log) Attachment() Attachment { return Attachment{l} }
 
-// Tee begins a copy of what the container writes from now on. The caller closes it. The error is
+// Tee begins to read what the container writes from now on. The caller closes it. The error is
 // ErrResourceExhausted when there are too many already.
 func (a Attachment) Tee() (*Tee, error) {
 	all := &a.l.tees
@@ -63,9 +55,13 @@ func (a Attachment) Tee() (*Tee, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if len(all.all) >= maxTees {
-		return nil, fmt.Errorf("%d clients read the output already: %w", maxTees, errdefs.ErrResourceExhausted)
+		return nil, fmt.Errorf("%d clients read the output already; try again when one has detached: %w", maxTees, errdefs.ErrResourceExhausted)
 	}
-	t.over = all.over
+	if all.newest == nil {
+		all.newest = &ring{}
+	}
+	t.ring, t.at = all.newest, all.newest.to
+	t.end, t.over = t.at, all.over
 	if t.over {
 		return t, nil
 	}
@@ -77,23 +73,25 @@ func (a Attachment) Tee() (*Tee, error) {
 	return t, nil
 }
 
-// Next waits for output and returns some of it: of stderr, or else of stdout. lost is how many
-// bytes before it the reader was too slow for. The error is io.EOF once the output has ended or the
-// tee is closed, and everything was returned.
+// Next waits for output and returns some of it: of stderr, or else of stdout. The output is the
+// caller's. lost is how many bytes before it the reader was too slow for. The error is io.EOF once
+// the output has ended or the tee is closed, and everything was returned.
 func (t *Tee) Next(ctx context.Context) (output []byte, stderr bool, lost int64, err error) {
 	for {
-		t.mu.Lock()
-		lost, t.lost = t.lost, 0
-		if len(t.pieces) > 0 {
-			p := t.pieces[0]
-			t.pieces[0] = piece{}
-			t.pieces = t.pieces[1:]
-			t.size -= len(p.b)
-			t.mu.Unlock()
-			return p.b, p.stderr, lost, nil
+		t.from.mu.Lock()
+		end := t.ring.to
+		if t.over {
+			end = t.end
+		}
+		if t.at < end {
+			output, stderr, lost = t.ring.next(&t.at, end)
+			if len(output) > 0 || lost > 0 {
+				t.from.mu.Unlock()
+				return output, stderr, lost, nil
+			}
 		}
 		over := t.over
-		t.mu.Unlock()
+		t.from.mu.Unlock()
 		if over {
 			return nil, false, 0, io.EOF
 		}
@@ -105,21 +103,26 @@ func (t *Tee) Next(ctx context.Context) (output []byte, stderr bool, lost int64,
 	}
 }
 
-// Close ends the copy. What it has can still be read. It may be called again.
+// Close ends the tee. What was written before can still be read, unless other tees go on and the
+// ring has no room left for it. It may be called again.
 func (t *Tee) Close() {
-	t.from.mu.Lock()
-	if t.from.all[t] {
-		delete(t.from.all, t)
-		t.from.count.Add(-1)
+	all := t.from
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.all[t] {
+		delete(all.all, t)
+		all.count.Add(-1)
 	}
-	t.from.mu.Unlock()
-	t.end()
+	if len(all.all) == 0 {
+		all.newest = nil // the tees that have ended have it still
+	}
+	t.endLocked()
 }
 
-func (t *Tee) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.over = true
+func (t *Tee) endLocked() {
+	if !t.over {
+		t.over, t.end = true, t.ring.to
+	}
 	t.wakeLocked()
 }
 
@@ -128,25 +131,6 @@ func (t *Tee) wakeLocked() {
 	case t.wake <- struct{}{}:
 	default:
 	}
-}
-
-// put adds a piece, which it shares with others. It never waits.
-func (t *Tee) put(p piece) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over {
-		return
-	}
-	t.pieces = append(t.pieces, p)
-	t.size += len(p.b)
-	for t.size > teeSize {
-		old := t.pieces[0]
-		t.pieces[0] = piece{}
-		t.pieces = t.pieces[1:]
-		t.size -= len(old.b)
-		t.lost += int64(len(old.b))
-	}
-	t.wakeLocked()
 }
 
 // copied gives the tees what a stream has added to its spool last. A spool that cannot be read is a
@@ -159,23 +143,31 @@ func (t *tees) copied(s *stream, n int64) {
 	if _, err := s.spool.ReadAt(b, s.size-n); err != nil {
 		return
 	}
+	t.put(b, s.index == 1)
+}
+
+// put adds output. It never waits.
+func (t *tees) put(b []byte, stderr bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.newest == nil {
+		return
+	}
+	t.newest.put(b, stderr)
 	for one := range t.all {
-		one.put(piece{b, s.index == 1})
+		one.wakeLocked()
 	}
 }
 
 // end ends all tees, present and future.
 func (t *tees) end() {
 	t.mu.Lock()
-	all := t.all
-	t.all, t.over = nil, true
-	t.count.Store(0)
-	t.mu.Unlock()
-	for one := range all {
-		one.end()
+	defer t.mu.Unlock()
+	for one := range t.all {
+		one.endLocked()
 	}
+	t.all, t.newest, t.over = nil, nil, true
+	t.count.Store(0)
 }
 
 // OpenStdin opens the container's stdin to write to it. The caller closes it; that wakes a writer
