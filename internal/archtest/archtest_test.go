@@ -126,6 +126,42 @@ func TestFewRoomsMount(t *testing.T) {
 	}
 }
 
+// Whoever waits for what a lane brings about needs a waiter of the lane, so that he does not sit out
+// a back-off: the types of package lane see to that. What they cannot see is here: the life of a
+// unit is in no other channels, and few react to an event without waiting for it.
+func TestWhoWaitsForAUnitPokesItsLane(t *testing.T) {
+	reacts := []string{
+		"internal/pod/target.go",   // an exec is cut off when its container has ended
+		"internal/pod/teardown.go", // a release does not wait for its turn once it was asked for
+	}
+	var waits, units int
+	for _, f := range rooms(t)["internal/pod"] {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Notice" {
+				waits++
+				if !slices.Contains(reacts, f.path) {
+					t.Errorf("%s takes the channel of an event without a waiter: wait with lanes.wait", at(n))
+				}
+			}
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok || spec.Name.Name != "unit" {
+				return true
+			}
+			units++
+			ast.Inspect(spec, func(n ast.Node) bool {
+				if _, ok := n.(*ast.ChanType); ok {
+					t.Errorf("%s is a channel of a unit: it is a lane.Event, so that whoever waits for it pokes the lane", at(n))
+				}
+				return true
+			})
+			return false
+		})
+	}
+	if waits == 0 || units != 1 {
+		t.Fatalf("%d events and %d types found: the test looks for the wrong names", waits, units)
+	}
+}
+
 // A test sleeps in virtual time (testing/synctest), or in a loop that waits for a condition. A test
 // that sleeps once and hopes fails on a slow machine and wastes time on a fast one.
 func TestTestsDoNotSleepAndHope(t *testing.T) {

@@ -26,7 +26,7 @@
 //     of such an attempt has ended; the lane is overdue, and goes on when the attempt returns.
 //   - Lanes do not wait for each other: there is no pool of workers that stuck lanes could exhaust.
 //   - Everything is bounded: an item that equals the last waiting one is folded into it, a lane
-//     holds at most MaxQueue items, and an idle lane holds no memory.
+//     holds at most MaxQueue items, and an idle lane that nobody waits for holds no memory.
 //   - A panic of the handler is a failed attempt whose error is a [*PanicError].
 //
 // # Deadlines that grow
@@ -45,6 +45,12 @@
 //     left inside one long attempt either.
 //
 // The deadline starts from the beginning for the next head.
+//
+// # Waiting
+//
+// What a lane brings about is an [Event], and whoever waits for one needs a [Waiter] of that lane.
+// It ends the back-off, and keeps it at Config.Awaited at most while it is there. So nobody waits
+// for minutes because something had failed often before he came, or fails again while he waits.
 //
 // # To look at it live
 //

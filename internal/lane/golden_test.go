@@ -25,6 +25,7 @@ func (i id) String() string { return string(i) }
 //
 //	offer ID ITEM     poke ID     ready     advance SPAN     show
 //	done ID           fail ID     fail ID within SPAN
+//	wait ID           unwait ID
 func TestStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -88,6 +89,10 @@ func play(t *testing.T, script string) string {
 			}
 		case "poke":
 			m.Poke(now, id(f[1]))
+		case "wait":
+			m.Wait(now, id(f[1]))
+		case "unwait":
+			m.Unwait(id(f[1]))
 		case "ready":
 			for {
 				a, ok := m.Ready(now)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,7 +50,7 @@ func TestAnEventOfferedWhileAnAttemptIsFailingIsHandledAfterwards(t *testing.T) 
 			return Done()
 		})
 		r.Offer("c1", "exit")
-		if err := r.Idle(t.Context(), "c1"); err != nil {
+		if err := r.idle(t.Context(), "c1"); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{"exit1", "exit2", "exit1", "oom1"}
@@ -72,7 +73,7 @@ func TestBackoffDoublesToItsBound(t *testing.T) {
 			return Retry(errors.New("no"))
 		})
 		r.Offer("c1", 1)
-		_ = r.Idle(t.Context(), "c1")
+		_ = r.idle(t.Context(), "c1")
 		s := time.Second
 		want := []time.Duration{0, s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 64 * s, 128 * s, 256 * s, 300 * s, 300 * s}
 		if !slices.Equal(waits, want) {
@@ -103,7 +104,7 @@ func TestAThousandStuckLanesDoNotDelayAnother(t *testing.T) {
 		}
 		began := time.Now()
 		r.Offer("c1001", 1)
-		if err := r.Idle(t.Context(), "c1001"); err != nil || time.Since(began) != 0 {
+		if err := r.idle(t.Context(), "c1001"); err != nil || time.Since(began) != 0 {
 			t.Fatalf("%v after %v", err, time.Since(began))
 		}
 		time.Sleep(time.Minute)
@@ -133,7 +134,7 @@ func TestAnAttemptsContextEndsAtItsDeadline(t *testing.T) {
 			return Done()
 		})
 		r.Offer("c1", 1)
-		_ = r.Idle(t.Context(), "c1")
+		_ = r.idle(t.Context(), "c1")
 		if took != 10*time.Second {
 			t.Fatalf("took %v", took)
 		}
@@ -152,7 +153,7 @@ func TestAPokeTriesNow(t *testing.T) {
 		r.Offer("c1", 1)
 		synctest.Wait()
 		r.Poke("c1")
-		_ = r.Idle(t.Context(), "c1")
+		_ = r.idle(t.Context(), "c1")
 		if time.Since(began) != 0 {
 			t.Fatalf("waited %v", time.Since(began))
 		}
@@ -176,7 +177,7 @@ func TestRetryWithinNeverWaitsLongerThanItsLimit(t *testing.T) {
 			return RetryWithin(errors.New("no space left on device"), time.Second)
 		})
 		r.Offer("c1", 1)
-		_ = r.Idle(t.Context(), "c1")
+		_ = r.idle(t.Context(), "c1")
 		if waits[0] != 450*time.Millisecond || waits[1] != 900*time.Millisecond || slices.Max(waits) != time.Second {
 			t.Fatalf("waits %v", waits)
 		}
@@ -201,7 +202,7 @@ func TestSlowWorkIsDoneAlthoughItsLaneIsPoked(t *testing.T) {
 			r.Offer("c1", "release")
 			for ended := false; !ended; {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				ended = r.Idle(ctx, "c1") == nil
+				ended = r.idle(ctx, "c1") == nil
 				cancel()
 				if poked {
 					r.Poke("c1")
@@ -235,7 +236,7 @@ func TestADeadlineGrowsOnlyForAttemptsThatRanPastIt(t *testing.T) {
 		})
 		r.Offer("c1", "release")
 		r.Offer("c1", "reap")
-		_ = r.Idle(t.Context(), "c1")
+		_ = r.idle(t.Context(), "c1")
 		if want := []time.Duration{10, 10, 10, 20, 20, 40, 50, 10}; !slices.Equal(spans, want) {
 			t.Fatalf("attempts of %d seconds, want %d", spans, want)
 		}
@@ -267,7 +268,7 @@ func TestAPanicIsAFailedAttemptAndReported(t *testing.T) {
 			!strings.Contains(string(p.Stack), t.Name()) {
 			t.Fatalf("the observer was notified of %v, stack %s", seen, p.Stack)
 		}
-		if err := r.Idle(t.Context(), "c1"); err != nil || len(seen) != 2 || seen[1] != nil {
+		if err := r.idle(t.Context(), "c1"); err != nil || len(seen) != 2 || seen[1] != nil {
 			t.Fatal(err, seen)
 		}
 	})
@@ -300,11 +301,46 @@ func TestIdleGivesUpWithItsContext(t *testing.T) {
 		r.Offer("c1", 1) // not running
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := r.Idle(ctx, "c1"); !errors.Is(err, context.DeadlineExceeded) {
+		if err := r.idle(ctx, "c1"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		if len(r.mu.idle) != 0 {
 			t.Fatal("a waiter that left is remembered")
+		}
+	})
+}
+
+// PROPERTIES 35: whoever waits for a lane that has failed for long has it tried now, and again
+// within a second whenever it fails while he waits.
+func TestALaneThatSomebodyWaitsForIsTriedEverySecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var well Event
+		var tried atomic.Int64
+		r := run(t, Config{}, func(context.Context, Attempt[id, string]) Result {
+			tried.Add(1)
+			if !well.Happened() {
+				return Retry(errors.New("no"))
+			}
+			return Done()
+		})
+		r.Offer("c1", "undo")
+		time.Sleep(30 * time.Minute)
+		before := tried.Load()
+		w := r.Wait("c1")
+		defer w.End()
+		time.Sleep(59500 * time.Millisecond) // between two of them
+		if n := tried.Load() - before; n != 60 {
+			t.Errorf("tried %d times in a minute", n)
+		}
+		well.Happen()
+		healed := time.Now()
+		<-well.Done(w)
+		if err := w.Idle(t.Context()); err != nil || time.Since(healed) > time.Second {
+			t.Errorf("it took %v: %v", time.Since(healed), err)
+		}
+		w.End()
+		if r.Awaited("c1") {
+			t.Error("somebody still waits")
 		}
 	})
 }

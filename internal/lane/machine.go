@@ -30,11 +30,13 @@ type Backoff struct {
 
 // Config is the settings of a machine. A field that is zero takes the default named beside it.
 type Config struct {
-	Backoff     Backoff        // 1 s, 5 min, factor 2, no jitter
-	Deadline    time.Duration  // of the first attempt on an item; 10 s
-	MaxDeadline time.Duration  // to which the deadline grows; 5 min, and never less than Deadline
-	MaxQueue    int            // items that wait in one lane; 64
-	Rand        func() float64 // in [0,1), for the jitter; nil: a Machine has none, a Runner its own
+	Backoff     Backoff       // 1 s, 5 min, factor 2, no jitter
+	Deadline    time.Duration // of the first attempt on an item; 10 s
+	MaxDeadline time.Duration // to which the deadline grows; 5 min, and never less than Deadline
+	MaxQueue    int           // items that wait in one lane; 64
+	// Awaited is the longest back-off, jitter included, of a lane that somebody waits for; 1 s.
+	Awaited time.Duration
+	Rand    func() float64 // in [0,1), for the jitter; nil: a Machine has none, a Runner its own
 }
 
 func (c *Config) defaults() {
@@ -44,6 +46,7 @@ func (c *Config) defaults() {
 	c.Deadline = cmp.Or(c.Deadline, 10*time.Second)
 	c.MaxDeadline = max(c.Deadline, cmp.Or(c.MaxDeadline, 5*time.Minute))
 	c.MaxQueue = cmp.Or(c.MaxQueue, 64)
+	c.Awaited = cmp.Or(c.Awaited, time.Second)
 }
 
 // Attempt is one try at the head of a lane.
@@ -133,12 +136,14 @@ type Machine[K Key, T comparable] struct {
 	ready    []*laneState[K, T]
 	sleepers sleepers[K, T]
 	seq      uint64
+	// waiters is how many wait for the lane of a key, whether it is idle or not.
+	waiters map[K]int
 }
 
 // NewMachine makes a machine without lanes.
 func NewMachine[K Key, T comparable](cfg Config) *Machine[K, T] {
 	cfg.defaults()
-	return &Machine[K, T]{cfg: cfg, lanes: map[K]*laneState[K, T]{}}
+	return &Machine[K, T]{cfg: cfg, lanes: map[K]*laneState[K, T]{}, waiters: map[K]int{}}
 }
 
 // move is the only way from one phase to another.
@@ -208,6 +213,24 @@ func (m *Machine[K, T]) Poke(now time.Time, key K) {
 	}
 }
 
+// Wait notes that somebody waits for what the lane of key does, until Unwait is called: the lane is
+// poked, and from now on it never backs off for longer than Config.Awaited. Its back-off counts and
+// grows all the same, for when nobody waits any more.
+func (m *Machine[K, T]) Wait(now time.Time, key K) {
+	m.waiters[key]++
+	m.Poke(now, key)
+}
+
+// Unwait takes back one call of Wait. A wait that has begun does not become longer.
+func (m *Machine[K, T]) Unwait(key K) {
+	if m.waiters[key]--; m.waiters[key] <= 0 {
+		delete(m.waiters, key)
+	}
+}
+
+// Awaited reports whether somebody waits for the lane of key.
+func (m *Machine[K, T]) Awaited(key K) bool { return m.waiters[key] > 0 }
+
 // Ready returns the next attempt whose time has come, first come first served.
 func (m *Machine[K, T]) Ready(now time.Time) (Attempt[K, T], bool) {
 	for len(m.sleepers) > 0 && !m.sleepers[0].wake.After(now) {
@@ -260,6 +283,9 @@ func (m *Machine[K, T]) Done(now time.Time, a Attempt[K, T], r Result) error {
 	wait := m.backoff(l.fails)
 	if r.kind == retryWithin {
 		wait = min(wait, max(r.within, 0))
+	}
+	if m.Awaited(l.key) {
+		wait = min(wait, m.cfg.Awaited)
 	}
 	l.fails++
 	l.wake = now.Add(wait)

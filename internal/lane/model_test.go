@@ -23,6 +23,14 @@ type modelLane struct {
 	poked    bool
 }
 
+func (l *modelLane) poke(now time.Time) {
+	if l.flying {
+		l.poked = true
+	} else if l.wake.After(now) {
+		l.wake, l.fails = now, 0
+	}
+}
+
 // FuzzMachine plays operations to the machine and to the model. Each byte is one: two bits choose
 // the lane, three are an argument, three the operation.
 func FuzzMachine(f *testing.F) {
@@ -45,12 +53,12 @@ func against(t *testing.T, ops []byte) {
 	for key := range 4 {
 		md[id('a'+rune(key))] = &modelLane{}
 	}
-	fly := map[id]Attempt[id, int]{}
+	fly, waiters := map[id]Attempt[id, int]{}, map[id]int{}
 	for _, op := range ops {
 		key, arg := id('a'+rune(op>>6)), int(op>>3)&7
 		l := md[key]
 		switch op & 7 {
-		case 0, 1, 2: // offer
+		case 0, 1: // offer
 			item := arg & 1
 			rest := l.items
 			if l.flying {
@@ -67,6 +75,17 @@ func against(t *testing.T, ops []byte) {
 			if got := m.Offer(now, key, item); got != want {
 				t.Fatalf("offer %s: %v", key, got)
 			}
+		case 2: // somebody waits, or no longer
+			if arg&1 == 1 {
+				if waiters[key] > 0 {
+					m.Unwait(key)
+					waiters[key]--
+				}
+				break
+			}
+			m.Wait(now, key)
+			waiters[key]++
+			l.poke(now)
 		case 3: // ready
 			for {
 				a, ok := m.Ready(now)
@@ -105,6 +124,9 @@ func against(t *testing.T, ops []byte) {
 				} else if !now.Before(l.deadline) {
 					l.overruns = min(l.overruns+1, 2)
 				}
+				if waiters[key] > 0 {
+					wait = min(wait, time.Second)
+				}
 				if err := m.Done(now, a, res); err != nil {
 					t.Fatal(err)
 				}
@@ -118,11 +140,7 @@ func against(t *testing.T, ops []byte) {
 			}
 		case 6: // poke
 			m.Poke(now, key)
-			if l.flying {
-				l.poked = true
-			} else if l.wake.After(now) {
-				l.wake, l.fails = now, 0
-			}
+			l.poke(now)
 		case 7: // advance
 			now = now.Add(time.Duration(arg) * 1400 * time.Millisecond)
 		}
@@ -131,6 +149,9 @@ func against(t *testing.T, ops []byte) {
 			if len(l.items) > 0 {
 				busy++
 			}
+		}
+		if m.Awaited(key) != (waiters[key] > 0) {
+			t.Fatalf("%s is awaited: %v, the model has %d", key, m.Awaited(key), waiters[key])
 		}
 		if m.Len() != busy {
 			t.Fatalf("%d lanes, the model has %d", m.Len(), busy)

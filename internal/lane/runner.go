@@ -93,42 +93,6 @@ func (r *Runner[K, T]) look() {
 	}
 }
 
-// Idle waits until the lane of key has nothing to do. It returns ctx's error when ctx ends first.
-func (r *Runner[K, T]) Idle(ctx context.Context, key K) error {
-	r.mu.Lock()
-	if !r.mu.m.Busy(key) {
-		r.mu.Unlock()
-		return nil
-	}
-	ch := make(chan struct{})
-	r.mu.idle[key] = append(r.mu.idle[key], ch)
-	r.mu.Unlock()
-	select {
-	case <-ch:
-		return nil
-	case <-ctx.Done():
-		r.unwait(key, ch)
-		return ctx.Err()
-	}
-}
-
-func (r *Runner[K, T]) unwait(key K, ch chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	list := r.mu.idle[key]
-	for i, c := range list {
-		if c == ch {
-			list = append(list[:i:i], list[i+1:]...)
-			break
-		}
-	}
-	if len(list) == 0 {
-		delete(r.mu.idle, key)
-		return
-	}
-	r.mu.idle[key] = list
-}
-
 // Snapshot lists the lanes that are not idle, sorted by ID.
 func (r *Runner[K, T]) Snapshot() []Lane {
 	r.mu.Lock()

@@ -5,6 +5,7 @@ package pod
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type auditor struct {
 	processes *processes
 	witnesses *witnesses
 	stopper   *stopper
+	lanes     *lanes
 	recovery  *recovery
 	ops       *operations
 	obs       Observer
@@ -52,6 +54,8 @@ func (a *auditor) run(ctx context.Context) {
 	listed := make(chan bool, 1)
 	var wait time.Duration         // before the relist to come, if the last one was incomplete
 	running, again := false, false // a relist; and another one was asked for meanwhile
+	var due time.Time              // of the relist to come
+	next := func(d time.Duration) { due = time.Now().Add(d); relist.Reset(d) }
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,11 +77,17 @@ func (a *auditor) run(ctx context.Context) {
 				wait = 0
 			}
 			running, again = false, false
-			relist.Reset(cmp.Or(wait, a.cfg.RelistInterval))
+			if a.awaited() {
+				wait = min(cmp.Or(wait, longestAwaited), longestAwaited)
+			}
+			next(cmp.Or(wait, a.cfg.RelistInterval))
 		case <-a.soon:
-			if again = running; !running { // one at a time
-				wait = firstRelist
-				relist.Reset(wait)
+			if again = running; running { // one at a time
+				break
+			}
+			wait = firstRelist
+			if due.IsZero() || time.Until(due) > wait { // who asks again and again does not put it off
+				next(wait)
 			}
 		}
 	}
@@ -93,6 +103,21 @@ func (a *auditor) relist(ctx context.Context) (soon bool) {
 		a.obs.Event("", "audit: records cannot be compared with containerd", err)
 	}
 	return soon
+}
+
+// awaited reports whether somebody waits for a unit to be compared.
+func (a *auditor) awaited() bool {
+	return slices.ContainsFunc(a.units.all(), func(u *unit) bool {
+		return !u.compared.Happened() && a.lanes.awaited(u)
+	})
+}
+
+// relistAwaited has everything compared again before long, for somebody who waits for that. The
+// comparison that is under way may be the one that he waits for.
+func (a *auditor) relistAwaited() {
+	if a.recovery.relisting.Load() == 0 {
+		a.relistSoon()
+	}
 }
 
 // relistSoon has everything compared again before long.

@@ -239,12 +239,14 @@ func New(cfg Config, p Ports) *Controller {
 		processes: processes,
 		witnesses: c.witnesses,
 		stopper:   c.stopper,
+		lanes:     c.lanes,
 		recovery:  c.recovery,
 		ops:       c.ops,
 		obs:       p.Observer,
 		asking:    map[string]bool{},
 		soon:      make(chan struct{}, 1),
 	}
+	c.lanes.relist = c.auditor.relistAwaited
 	return c
 }
 

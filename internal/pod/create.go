@@ -98,7 +98,7 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	if err != nil {
 		c.units.drop(u)
 		u.task.unlock()
-		close(u.removed)
+		u.removed.Happen()
 		return err
 	}
 	err = interrupted(ctx, guard(func() error { return c.makeContainer(ctx, u, img) }))
@@ -144,7 +144,7 @@ func (c *creator) plan(id string, p *unit, config *runtimeapi.ContainerConfig, f
 		CreatedAt: now,
 		Holds:     holds,
 	}, p)
-	u.setCompared()
+	u.compared.Happen()
 	return u, nil
 }
 

@@ -13,8 +13,8 @@ type Unit = unit
 func (u *unit) ID() string                                 { return u.id }
 func (u *unit) Pod() string                                { return u.pod.id }
 func (u *unit) Now() *state.Status                         { return u.now() }
-func (u *unit) Settled() <-chan struct{}                   { return u.settled }
-func (u *unit) Removed() <-chan struct{}                   { return u.removed }
+func (u *unit) Settled() <-chan struct{}                   { return u.settled.Notice() }
+func (u *unit) Removed() <-chan struct{}                   { return u.removed.Notice() }
 func (u *unit) MarkRemoving() error                        { return markRemoving(u) }
 func (u *unit) Change(f func(st *state.Status) bool) error { return u.change(f) }
 

@@ -4,6 +4,9 @@ package pod
 
 import (
 	"context"
+	"fmt"
+	"strings"
+	"time"
 
 	"berth/internal/lane"
 )
@@ -55,15 +58,19 @@ func (k LaneKey) String() string {
 // lanes schedules the steps of units.
 type lanes struct {
 	runner *lane.Runner[LaneKey, Step]
+	// relist has everything compared with containerd before long.
+	relist func()
 }
 
 func newLanes(cfg Config, attempt lane.Handler[LaneKey, Step], obs lane.Observer[LaneKey]) *lanes {
-	return &lanes{lane.NewRunner(lane.Config{
+	runner := lane.NewRunner(lane.Config{
 		Backoff:     lane.Backoff{Min: cfg.BackoffMin, Max: cfg.BackoffMax, Factor: 2, Jitter: 0.1},
 		Deadline:    cfg.AttemptTimeout,
 		MaxDeadline: cfg.BackoffMax,
+		Awaited:     longestAwaited,
 		Rand:        cfg.Rand,
-	}, attempt, obs)}
+	}, attempt, obs)
+	return &lanes{runner: runner, relist: func() {}}
 }
 
 func (l *lanes) undoStart(u *unit) { l.runner.Offer(LaneKey{ID: u.id}, StepUndoStart) }
@@ -86,20 +93,84 @@ func (l *lanes) settleAgain(u *unit) {
 // poke has the lane of an ID try now what it would try later.
 func (l *lanes) poke(id string) { l.runner.Poke(LaneKey{ID: id}) }
 
-// updateNow schedules the update of u, for somebody who waits for it.
-func (l *lanes) updateNow(u *unit) {
-	l.update(u)
-	l.runner.Poke(LaneKey{u.id, Change})
+// longestAwaited is how long what failed waits until it is tried again, while somebody waits for it.
+const longestAwaited = time.Second
+
+// wait is what everybody needs who waits for the life of u to go on: until it is settled, compared
+// or removed, or has nothing to do. What is retried for that is tried now, and at least every second
+// while he waits. End of the waiter must be called.
+func (l *lanes) wait(u *unit) *lane.Waiter {
+	w := l.runner.Wait(LaneKey{ID: u.id})
+	if !u.compared.Happened() {
+		l.relist()
+	}
+	return w
 }
 
-// releaseNow schedules the release of u, for somebody who waits for it.
+// waitUpdate is wait for the updates of u.
+func (l *lanes) waitUpdate(u *unit) *lane.Waiter { return l.runner.Wait(LaneKey{u.id, Change}) }
+
+// awaited reports whether somebody waits for the life of u to go on.
+func (l *lanes) awaited(u *unit) bool { return l.runner.Awaited(LaneKey{ID: u.id}) }
+
+// releaseNow schedules the release of u, for somebody who asked for what needs it.
 func (l *lanes) releaseNow(u *unit) {
-	u.hurry()
+	u.hurried.Happen()
 	l.release(u)
 	l.poke(u.id)
 }
 
-// idle waits until the lane of an ID has nothing to do.
-func (l *lanes) idle(ctx context.Context, id string) error {
-	return l.runner.Idle(ctx, LaneKey{ID: id})
+// waitSettled waits for the exit of u to be durable and visible. What is removed has ended, too: a
+// container that is removed before it ran is not settled.
+func (l *lanes) waitSettled(ctx context.Context, u *unit) error {
+	w := l.wait(u)
+	defer w.End()
+	select {
+	case <-u.settled.Done(w):
+		return nil
+	case <-u.removed.Done(w):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, ctxError(ctx))
+	}
+}
+
+// waitRemoved waits until the record of u is deleted. It says what it waited for when ctx ends
+// first.
+func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
+	w := l.wait(u)
+	defer w.End()
+	select {
+	case <-u.removed.Done(w):
+		return nil
+	case <-ctx.Done():
+	}
+	if u.removed.Happened() {
+		return nil
+	}
+	what := strings.Join(u.now().Holds.Names(), ", ")
+	err := fmt.Errorf("remove %s %s: still releasing %s; it goes on by itself, ask again: %w", u.kind(), u.id, what, ctxError(ctx))
+	if last := u.releaseError(); last != nil {
+		err = fmt.Errorf("%w (last attempt: %w)", err, last)
+	}
+	return err
+}
+
+// waitCompared waits until it is known whether an earlier start of u took effect.
+func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
+	w := l.wait(u)
+	defer w.End()
+	select {
+	case <-u.compared.Done(w):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", ctxError(ctx))
+	}
+}
+
+// waitReleased waits until u has nothing more to release.
+func (l *lanes) waitReleased(ctx context.Context, u *unit) error {
+	w := l.wait(u)
+	defer w.End()
+	return w.Idle(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -36,6 +37,8 @@ type recovery struct {
 	obs       Observer
 	// restored is closed when the records are in the registry: the audit waits for it.
 	restored chan struct{}
+	// relisting is how many comparisons with containerd are under way.
+	relisting atomic.Int32
 }
 
 // restore takes the records that were loaded, opens what berth itself has of each unit (the log,
@@ -140,6 +143,8 @@ func (r *recovery) openPins(u *unit) {
 // reports whether it is to be done again soon: a shim did not answer, or a unit could not be
 // compared for the first time.
 func (r *recovery) relist(ctx context.Context) (soon bool, err error) {
+	r.relisting.Add(1)
+	defer r.relisting.Add(-1)
 	before := r.units.statuses()
 	inv, err := r.runtime.Inventory(ctx)
 	if err != nil {
@@ -147,7 +152,7 @@ func (r *recovery) relist(ctx context.Context) (soon bool, err error) {
 	}
 	r.compare(ctx, inv, before)
 	r.orphans.find(ctx, inv, before)
-	return len(inv.Unreachable) > 0 || slices.ContainsFunc(r.units.all(), func(u *unit) bool { return !u.isCompared() }), nil
+	return len(inv.Unreachable) > 0 || slices.ContainsFunc(r.units.all(), func(u *unit) bool { return !u.compared.Happened() }), nil
 }
 
 // compare decides for each unit and acts. An error of one unit does not affect the others. A unit
@@ -176,7 +181,7 @@ const sandboxTimeout = time.Second
 // act decides for u and does what follows. u.task must be held.
 func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	st := u.now()
-	if _, left := inv.Snapshots[spareKey(u.id)]; left || !u.isCompared() {
+	if _, left := inv.Snapshots[spareKey(u.id)]; left || !u.compared.Happened() {
 		u.spare.Store(left)
 	}
 	known, has := inv.Tasks[u.id]
@@ -210,7 +215,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		st = u.now()
 	}
 	if do != actionLater && do != actionUndoStart {
-		defer u.setCompared()
+		defer u.compared.Happen()
 	}
 	if do != actionUndoStart && do != actionLater && do != actionRelease {
 		if err := notUndone(u); err != nil {

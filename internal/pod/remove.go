@@ -5,7 +5,6 @@ package pod
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
@@ -82,7 +81,7 @@ func (r *remover) remove(ctx context.Context, u *unit) error {
 		return fmt.Errorf("remove %s %s: the removal goes on by itself: %w", u.kind(), u.id, err)
 	}
 	r.lanes.releaseNow(u)
-	return waitRemoved(ctx, u)
+	return r.lanes.waitRemoved(ctx, u)
 }
 
 // markRemoving records that u is to be removed. From then on it is not started any more, and what
@@ -93,25 +92,4 @@ func markRemoving(u *unit) error {
 		st.Removing, st.Stopping = true, true
 		return changed
 	})
-}
-
-// waitRemoved waits until the record of u is deleted. It says what it waited for when ctx ends
-// first.
-func waitRemoved(ctx context.Context, u *unit) error {
-	select {
-	case <-u.removed:
-		return nil
-	case <-ctx.Done():
-	}
-	select {
-	case <-u.removed:
-		return nil
-	default:
-	}
-	what := strings.Join(u.now().Holds.Names(), ", ")
-	err := fmt.Errorf("remove %s %s: still releasing %s; it goes on by itself, ask again: %w", u.kind(), u.id, what, ctxError(ctx))
-	if last := u.releaseError(); last != nil {
-		err = fmt.Errorf("%w (last attempt: %w)", err, last)
-	}
-	return err
 }

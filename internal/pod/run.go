@@ -87,7 +87,7 @@ func (m *sandboxMaker) plan(sb state.Sandbox, h Handler) *unit {
 		holds |= state.HoldViews
 	}
 	u := m.make.sandbox(sb, state.Status{Phase: state.Creating, CreatedAt: now, Holds: holds}, h)
-	u.setCompared()
+	u.compared.Happen()
 	return u
 }
 

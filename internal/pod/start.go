@@ -43,10 +43,8 @@ type starter struct {
 
 // run starts u, or joins the start in flight. A start outlives the call that asked for it.
 func (s *starter) run(ctx context.Context, u *unit) error {
-	select {
-	case <-u.compared:
-	case <-ctx.Done():
-		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", ctxError(ctx))
+	if err := s.lanes.waitCompared(ctx, u); err != nil {
+		return err
 	}
 	joined := u.starting.Load()
 	if err := u.task.lock(ctx); err != nil {

@@ -86,7 +86,7 @@ func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	s.lanes.releaseNow(u)
 	wait, cancel := context.WithTimeout(ctx, s.networkWait)
 	defer cancel()
-	_ = s.lanes.idle(wait, u.id) // what is not released by then is retried; the record says so
+	_ = s.lanes.waitReleased(wait, u) // what is not released by then is retried; the record says so
 	return nil
 }
 
@@ -113,7 +113,7 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 			s.obs.Event(u.id, "stop signal not delivered, killing", err)
 		} else {
 			wait, cancel := context.WithTimeout(ctx, timeout)
-			err := waitSettled(wait, u)
+			err := s.lanes.waitSettled(wait, u)
 			cancel()
 			if err == nil || ctx.Err() != nil {
 				return err
@@ -123,7 +123,7 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	if err := s.kill(ctx, u); err != nil {
 		return err
 	}
-	return waitSettled(ctx, u)
+	return s.lanes.waitSettled(ctx, u)
 }
 
 // stopUnstarted waits for a start in flight, interrupts it if it takes long, and ends what it
@@ -136,16 +136,16 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	}
 	u.task.unlock()
 	if u.evidence.isAbandoned() {
-		return waitSettled(ctx, u) // its start failed, and the settle ends what was made for it
+		return s.lanes.waitSettled(ctx, u) // its start failed, and the settle ends what was made for it
 	}
 	if u.runs() {
 		return s.stop(ctx, u, timeout)
 	}
-	if !u.isCompared() && u.process().Pid != 0 {
+	if !u.compared.Happened() && u.process().Pid != 0 {
 		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
 		u.abandon(errStopRequested)
 		s.lanes.settle(u)
-		return waitSettled(ctx, u)
+		return s.lanes.waitSettled(ctx, u)
 	}
 	return nil
 }
@@ -188,17 +188,4 @@ func signalNumber(u *unit) unix.Signal {
 		return s
 	}
 	return unix.SIGTERM
-}
-
-// waitSettled waits for the exit of u to be durable and visible. What is removed has ended, too: a
-// container that is removed before it ran is not settled.
-func waitSettled(ctx context.Context, u *unit) error {
-	select {
-	case <-u.settled:
-		return nil
-	case <-u.removed:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, ctxError(ctx))
-	}
 }

@@ -75,7 +75,7 @@ func targetOf(u *unit) Target {
 		Process:  u.process(),
 		Endpoint: u.pod.now().Endpoint,
 		Running:  u.runs(),
-		Ended:    u.settled,
+		Ended:    u.settled.Notice(),
 		Stopping: u.stopping(),
 
 		CgroupParent: u.pod.sandbox.Config.GetLinux().GetCgroupParent(),

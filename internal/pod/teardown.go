@@ -65,7 +65,7 @@ func due(u *unit, st *state.Status) state.Hold {
 // tried. The error says what remains.
 func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	if first {
-		defer t.pacer.admit(ctx, u.id, u.hurried)()
+		defer t.pacer.admit(ctx, u.id, u.hurried.Notice())()
 	}
 	st := u.now()
 	if u.isSandbox() && st.Removing {
@@ -219,7 +219,7 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	defer u.task.unlock()
 	if st := u.now(); st.Phase != state.Created || st.Removing || u.evidence.isAbandoned() {
 		u.undoing.Store(false)
-		u.setCompared()
+		u.compared.Happen()
 		return nil
 	}
 	st, err := u.workload.State(ctx)
@@ -238,7 +238,7 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	}
 	u.cutOff.Store(true)
 	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
-	u.setCompared()
+	u.compared.Happen()
 	t.shimServed(u.pod)
 	return nil
 }
@@ -325,7 +325,7 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 		return err
 	}
 	t.lanes.releaseNow(u)
-	if err := waitRemoved(ctx, u); err != nil {
+	if err := t.lanes.waitRemoved(ctx, u); err != nil {
 		return fmt.Errorf("undo: %w", err)
 	}
 	return nil
@@ -375,6 +375,6 @@ func (t *teardown) forget(u *unit) error {
 		t.lanes.poke(u.pod.id) // it may have waited for this container
 	}
 	t.obs.Removed(u.id)
-	close(u.removed)
+	u.removed.Happen()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/lane"
 	"berth/internal/state"
 )
 
@@ -59,12 +60,11 @@ type unit struct {
 	// listening says that the task witness waits for the task, so that each unit has one at most.
 	listening atomic.Bool
 
-	settled  chan struct{} // closed when the exit is durable and visible
-	removed  chan struct{} // closed when the record is deleted and the name is free
-	compared chan struct{} // closed when the record was compared with containerd, or is this berth's own
-	// hurried is closed when a stop or a removal was asked for: the release does not wait for its
-	// turn.
-	hurried chan struct{}
+	settled  lane.Event // the exit is durable and visible
+	removed  lane.Event // the record is deleted and the name is free
+	compared lane.Event // the record was compared with containerd, or is this berth's own
+	// hurried: a stop or a removal was asked for. The release does not wait for its turn.
+	hurried lane.Event
 
 	evidence evidence
 	stops    stops
@@ -78,8 +78,6 @@ type unit struct {
 		label    string        // the process's SELinux label; "" for none
 		// interrupt ends the creation or the start in flight; nil when there is none.
 		interrupt context.CancelCauseFunc
-		compared  bool
-		hurried   bool
 	}
 
 	// published is the last event type published, plus one; guarded by the publishing lock of the
@@ -137,16 +135,14 @@ func (m units) container(c state.Container, st state.Status, pod *unit) *unit {
 
 func (u *unit) init(st state.Status) {
 	u.status.Store(&st)
-	u.settled, u.removed = make(chan struct{}), make(chan struct{})
-	u.compared, u.hurried = make(chan struct{}), make(chan struct{})
 	u.changing, u.task = make(gate, 1), make(gate, 1)
 	u.evidence.init(st.Exit)
 	u.mu.process, u.mu.label = st.Process, st.SELinuxLabel
 	if st.Phase.Ended() {
-		close(u.settled)
+		u.settled.Happen()
 	}
 	if st.Stopping || st.Removing {
-		u.hurry()
+		u.hurried.Happen()
 	}
 }
 
@@ -212,10 +208,9 @@ func (u *unit) changeAfter(edit func(*state.Status) bool, wait func()) error {
 	if wait != nil {
 		wait()
 	}
-	ended := next.Phase.Ended() && !u.now().Phase.Ended()
 	u.status.Store(&next)
-	if ended {
-		close(u.settled)
+	if next.Phase.Ended() {
+		u.settled.Happen()
 	}
 	return nil
 }
@@ -309,32 +304,6 @@ func (u *unit) interrupt(why error) {
 	u.mu.Unlock()
 	if cancel != nil {
 		cancel(why)
-	}
-}
-
-// setCompared notes that the outside is known as far as the record of u says it.
-func (u *unit) setCompared() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !u.mu.compared {
-		u.mu.compared = true
-		close(u.compared)
-	}
-}
-
-func (u *unit) isCompared() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.mu.compared
-}
-
-// hurry lets the release of u begin at once.
-func (u *unit) hurry() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !u.mu.hurried {
-		u.mu.hurried = true
-		close(u.hurried)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/lane"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -110,7 +111,8 @@ type updater struct {
 // updateWaiter waits for the outcome of one version, or of a later one, which contains it.
 type updateWaiter struct {
 	version uint64
-	done    chan error // holds one
+	done    lane.Event
+	err     error // valid once done has happened
 }
 
 // update records the change, has it carried out, and waits for the outcome.
@@ -118,7 +120,7 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	if err := spec.CheckResources(r); err != nil {
 		return err
 	}
-	w := &updateWaiter{done: make(chan error, 1)}
+	w := &updateWaiter{}
 	var refused error
 	var kept bool // a running container keeps its oom_score_adj
 	err := u.change(func(st *state.Status) bool {
@@ -142,14 +144,17 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 		return nil // everything is as the request wants it
 	}
 	x.obs.Event(u.id, "new resources recorded", nil, "version", w.version)
-	x.lanes.updateNow(u)
+	x.lanes.update(u)
+	waiter, life := x.lanes.waitUpdate(u), x.lanes.wait(u)
+	defer waiter.End()
+	defer life.End()
 	ended := fmt.Errorf("it ended before the change took effect: %w", errdefs.ErrFailedPrecondition)
 	select {
-	case err := <-w.done:
-		return err
-	case <-u.settled:
+	case <-w.done.Done(waiter):
+		return w.err
+	case <-u.settled.Done(life):
 		return ended
-	case <-u.removed:
+	case <-u.removed.Done(life):
 		return ended
 	case <-x.ops.life.Done():
 		return fmt.Errorf("the change is on record and goes on: %w", errStopping)
@@ -252,10 +257,8 @@ func (x *updater) apply(ctx context.Context, u *unit) error {
 }
 
 func (x *updater) attempt(ctx context.Context, u *unit) error {
-	select {
-	case <-u.compared: // whether a start of an earlier berth took effect is known
-	case <-ctx.Done():
-		return fmt.Errorf("update container %s: whether it runs is not known yet: %w", u.id, ctxError(ctx))
+	if err := x.lanes.waitCompared(ctx, u); err != nil {
+		return fmt.Errorf("update container %s: %w", u.id, err)
 	}
 	if pending(u.now()) && u.now().Phase == state.Created {
 		if err := u.task.lock(ctx); err != nil { // a start reads the specification
@@ -414,7 +417,8 @@ func (x *updater) finish(id string, version uint64, err error) {
 		if w.version > version {
 			return false
 		}
-		w.done <- err
+		w.err = err
+		w.done.Happen()
 		return true
 	})
 }
