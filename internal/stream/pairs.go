@@ -4,6 +4,7 @@ package stream
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorilla/websocket"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/streaming/pkg/httpstream"
-	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
 // maxPairs is how many connections a client may be opening at a time, of which it has opened one
@@ -32,11 +33,8 @@ type forwardCall struct {
 func (f forwardCall) serve(w http.ResponseWriter, req *http.Request) {
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
-	if wsstream.IsWebSocketRequest(req) {
-		// cri-streaming gives the connections no context that ends.
-		run := forwarder(func(port int32, stream io.ReadWriteCloser) error { return f.run(ctx, port, stream) })
-		portforward.ServePortForward(w, req, run, "", "", &portforward.V4Options{Ports: f.ports}, idleTimeout, f.patience,
-			portforward.SupportedProtocols)
+	if websocket.IsWebSocketUpgrade(req) {
+		f.overWebSocket(ctx, w, req)
 		return
 	}
 	p := &pairs{patience: f.patience, half: map[string]*pair{}}
@@ -65,12 +63,32 @@ func (f forwardCall) forward(ctx context.Context, c *spdyConn, p *pair) {
 	c.forget(p.data, p.problem)
 }
 
-// forwarder forwards a connection for cri-streaming.
-type forwarder func(port int32, stream io.ReadWriteCloser) error
-
-// PortForward forwards a connection.
-func (f forwarder) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
-	return f(port, stream)
+// overWebSocket forwards a connection for each port, of which the client begins with a channel for
+// the data and one for an error. Both begin with the number of the port.
+func (f forwardCall) overWebSocket(ctx context.Context, w http.ResponseWriter, req *http.Request) {
+	uses := make([]use, 0, 2*len(f.ports))
+	for range f.ports {
+		uses = append(uses, use{read: true, write: true}, use{write: true})
+	}
+	s := upgradeSocket(w, req, []string{v4BinaryProtocol, v4Base64Protocol}, uses)
+	if s == nil {
+		return
+	}
+	defer s.close()
+	var forwards sync.WaitGroup
+	for i, port := range f.ports {
+		data, problem := s.channels[2*i], s.channels[2*i+1]
+		number := binary.LittleEndian.AppendUint16(nil, uint16(port)) //nolint:gosec // it was checked
+		_, _ = data.Write(number)
+		_, _ = problem.Write(number)
+		forwards.Go(func() {
+			if err := f.run(ctx, port, data); err != nil {
+				_, _ = fmt.Fprintf(problem, "error forwarding port %d: %v", port, err)
+			}
+			_ = data.Close()
+		})
+	}
+	forwards.Wait()
 }
 
 // pair is the two streams of a connection: its data, and what goes wrong with it.

@@ -12,10 +12,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gorilla/websocket"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
-	"k8s.io/streaming/pkg/httpstream/wsstream"
 	utilexec "k8s.io/utils/exec"
 )
 
@@ -42,7 +42,7 @@ type remote struct {
 // serve connects a client with its process, and says in the end how that has ended.
 func (c remoteCall) serve(w http.ResponseWriter, req *http.Request) {
 	open := c.overSPDY
-	if wsstream.IsWebSocketRequest(req) {
+	if websocket.IsWebSocketUpgrade(req) {
 		open = c.overWebSocket
 	}
 	r := open(w, req)
@@ -126,48 +126,43 @@ func (r *remote) put(s httpstream.Stream) {
 	}
 }
 
+// The protocols of a WebSocket. Clients of a version 4 get the end of a call as JSON.
+const (
+	binaryProtocol   = "channel.k8s.io"
+	base64Protocol   = "base64.channel.k8s.io"
+	v4BinaryProtocol = "v4." + binaryProtocol
+	v4Base64Protocol = "v4." + base64Protocol
+)
+
 // overWebSocket upgrades to a WebSocket, on which the streams are channels that need not be opened.
 // It returns nil if that cannot be.
 func (c remoteCall) overWebSocket(w http.ResponseWriter, req *http.Request) *remote {
-	channel := func(wanted bool, as wsstream.ChannelType) wsstream.ChannelType {
-		if wanted {
-			return as
-		}
-		return wsstream.IgnoreChannel
-	}
-	channels := []wsstream.ChannelType{
-		remotecommand.StreamStdIn:  channel(c.streams.stdin, wsstream.ReadChannel),
-		remotecommand.StreamStdOut: channel(c.streams.stdout, wsstream.WriteChannel),
-		remotecommand.StreamStdErr: channel(c.streams.stderr, wsstream.WriteChannel),
-		remotecommand.StreamErr:    wsstream.WriteChannel,
-		remotecommand.StreamResize: wsstream.ReadChannel,
-	}
-	const v4, v4Base64 = "v4." + wsstream.ChannelWebSocketProtocol, "v4." + wsstream.Base64ChannelWebSocketProtocol
-	protocols := wsstream.NewDefaultChannelProtocols(channels)
-	protocols[v4] = wsstream.ChannelProtocolConfig{Binary: true, Channels: channels}
-	protocols[v4Base64] = wsstream.ChannelProtocolConfig{Channels: channels}
-	conn := wsstream.NewConn(protocols)
-	conn.SetIdleTimeout(idleTimeout)
-	protocol, streams, err := conn.Open(w, req)
-	if err != nil {
+	s := upgradeSocket(w, req, []string{binaryProtocol, base64Protocol, v4BinaryProtocol, v4Base64Protocol}, []use{
+		remotecommand.StreamStdIn:  {read: c.streams.stdin},
+		remotecommand.StreamStdOut: {write: c.streams.stdout},
+		remotecommand.StreamStdErr: {write: c.streams.stderr},
+		remotecommand.StreamErr:    {write: true},
+		remotecommand.StreamResize: {read: true},
+	})
+	if s == nil {
 		return nil
 	}
 	r := &remote{
-		sizes:  streams[remotecommand.StreamResize],
-		errors: streams[remotecommand.StreamErr],
-		plain:  protocol != v4 && protocol != v4Base64,
-		close:  func() { _ = conn.Close() },
+		sizes:  s.channels[remotecommand.StreamResize],
+		errors: s.channels[remotecommand.StreamErr],
+		plain:  s.protocol != v4BinaryProtocol && s.protocol != v4Base64Protocol,
+		close:  s.close,
 	}
 	first := r.errors
 	if c.streams.stdin {
-		r.stdin = streams[remotecommand.StreamStdIn]
+		r.stdin = s.channels[remotecommand.StreamStdIn]
 	}
 	if c.streams.stderr {
-		r.stderr = streams[remotecommand.StreamStdErr]
+		r.stderr = s.channels[remotecommand.StreamStdErr]
 		first = r.stderr
 	}
 	if c.streams.stdout {
-		r.stdout = streams[remotecommand.StreamStdOut]
+		r.stdout = s.channels[remotecommand.StreamStdOut]
 		first = r.stdout
 	}
 	_, _ = first.Write(nil) // clients wait for a message that says that they are connected

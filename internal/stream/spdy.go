@@ -4,10 +4,13 @@ package stream
 
 import (
 	"errors"
-	"fmt"
+	"net"
 	"net/http"
+	"strings"
 	"sync"
 
+	"github.com/moby/spdystream"
+	framing "github.com/moby/spdystream/spdy"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
@@ -17,10 +20,10 @@ import (
 // The library calls take in a goroutine that reads frames. If take waited for somebody who has
 // gone, or if a stream that nobody reads were not reset in the end, that goroutine would stay for
 // ever, also after the connection is closed. So take never waits, and close resets every stream.
-// That is why berth does not serve SPDY with cri-streaming, which does neither.
+// That is why berth does not serve SPDY with cri-streaming, which does neither. It does not use the
+// upgrade of k8s.io/streaming either, which lets a client open streams with headers of any size.
 type spdyConn struct {
-	conn  httpstream.Connection
-	ready chan struct{} // closed when conn is there; the first stream may come earlier
+	conn *spdystream.Connection
 	// accept decides, under mu, whether a stream is opened.
 	accept func(c *spdyConn, stream httpstream.Stream) error
 	// opened is called when a stream was opened. It must not wait.
@@ -36,27 +39,47 @@ type spdyConn struct {
 func upgrade(w http.ResponseWriter, req *http.Request, protocol string,
 	accept func(c *spdyConn, stream httpstream.Stream) error, opened func(c *spdyConn, stream httpstream.Stream),
 ) *spdyConn {
+	if !httpstream.IsUpgradeRequest(req) || !strings.EqualFold(req.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
+		http.Error(w, "the request does not ask for an upgrade to "+spdy.HeaderSpdy31, http.StatusBadRequest)
+		return nil
+	}
 	if _, err := httpstream.Handshake(req, w, []string{protocol}); err != nil {
 		return nil
 	}
+	w.Header().Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
+	w.Header().Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
+	w.WriteHeader(http.StatusSwitchingProtocols)
+	below, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil // the connection is broken
+	}
 	c := &spdyConn{
-		ready:   make(chan struct{}),
 		accept:  accept,
 		opened:  opened,
 		streams: map[uint32]httpstream.Stream{},
 	}
-	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, req, c.take)
-	if conn == nil {
+	c.conn, err = spdystream.NewConnectionWithOptions(framed{below, &frames{from: buffered.Reader}}, true,
+		framing.WithMaxControlFramePayloadSize(maxControl), framing.WithMaxHeaderCount(maxFields), framing.WithMaxHeaderFieldSize(maxField))
+	if err != nil {
+		_ = below.Close()
 		return nil
 	}
-	conn.SetIdleTimeout(idleTimeout)
-	c.conn = conn
-	close(c.ready)
+	c.conn.SetIdleTimeout(idleTimeout)
+	go c.conn.Serve(c.take)
 	return c
 }
 
-// take opens a stream. After an error the library resets the stream.
-func (c *spdyConn) take(stream httpstream.Stream, _ <-chan struct{}) error {
+// framed is a connection whose client's frames are checked and split.
+type framed struct {
+	net.Conn
+	frames *frames
+}
+
+// Read reads a part of a frame.
+func (f framed) Read(b []byte) (int, error) { return f.frames.Read(b) }
+
+// take opens a stream, or resets it.
+func (c *spdyConn) take(stream *spdystream.Stream) {
 	c.mu.Lock()
 	err := errors.New("the connection is closed")
 	if !c.closed {
@@ -66,20 +89,12 @@ func (c *spdyConn) take(stream httpstream.Stream, _ <-chan struct{}) error {
 		c.streams[stream.Identifier()] = stream
 	}
 	c.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	// A write to a stream waits for ever if there was no reply. The library replies after take, too
-	// late to notice that it could not.
-	if s, ok := stream.(interface {
-		SendReply(headers http.Header, end bool) error
-	}); ok {
-		if err := s.SendReply(http.Header{}, false); err != nil {
-			return fmt.Errorf("reply to stream %d: %w", stream.Identifier(), err)
-		}
+	// A write to a stream waits for ever if there was no reply.
+	if err != nil || stream.SendReply(http.Header{}, false) != nil {
+		_ = stream.Reset()
+		return
 	}
 	c.opened(c, stream)
-	return nil
 }
 
 // forget resets streams that are not needed any more. What was written to them before they were
@@ -90,8 +105,6 @@ func (c *spdyConn) forget(streams ...httpstream.Stream) {
 		delete(c.streams, s.Identifier())
 	}
 	c.mu.Unlock()
-	<-c.ready
-	c.conn.RemoveStreams(streams...)
 	for _, s := range streams {
 		_ = s.Reset()
 	}
