@@ -132,6 +132,8 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	if _, err := s.taskMaker.make(ctx, u); err != nil {
 		return state.Process{}, err
 	}
+	stdio := u.stdio()
+	defer func() { _ = stdio.Started() }() // also when the shim was not asked, and never will be
 	if err := u.change(func(st *state.Status) bool { st.Restoring = made.Linux.CgroupsPath; return true }); err != nil {
 		return state.Process{}, err
 	}
@@ -139,7 +141,7 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 		return state.Process{}, err
 	}
 	err = s.runtime.RestoreTask(ctx, u.id, from.Work)
-	if serr := u.stdio().Started(); err == nil {
+	if serr := stdio.Started(); err == nil {
 		err = serr
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ package pod_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -84,6 +85,27 @@ func TestAProcessOfARestoreThatWasCutOffIsEnded(t *testing.T) {
 			t.Error(err)
 		}
 		b.expectLeft(before)
+	})
+}
+
+// The start of a container that is to be restored is refused before the shim is asked: the shim never
+// takes its ends of the stdio, which is released all the same.
+func TestTheStdioOfARefusedRestoreIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gatekeeper{
+			plugin: plugin{fail: map[string]error{"starting": errors.New("not now")}},
+			look:   func(string, pod.Target) {},
+		}
+		b := start(t, world.Free(), state.Loaded{}, withHooks(g))
+		id := b.create(b.pod("p1", world.Pinned), restored("c1", world.Archive))
+		if err := b.StartContainer(t.Context(), id); err == nil {
+			t.Error("a start that a hook refused succeeded")
+		}
+		time.Sleep(time.Minute)
+		b.expect(id, exited, 128, "StartError")
+		if holds := b.Unit(id).Now().Holds; holds.Has(state.HoldIO) {
+			t.Errorf("it still holds %s", holds.Names())
+		}
 	})
 }
 

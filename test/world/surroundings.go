@@ -185,9 +185,14 @@ func (w *World) HoldOutput() {
 type output struct {
 	of      outputs
 	dir     string
+	open    bool // something holds it open
 	drained chan struct{}
 	closed  chan struct{}
 	once    sync.Once
+	// started is closed once it is known whether the shim has its ends. Nothing is read before that,
+	// and so nothing has ended.
+	started chan struct{}
+	begin   sync.Once
 }
 
 func (o outputs) Create(l logs.Options) (pod.Stdio, error) {
@@ -206,15 +211,19 @@ func (o outputs) Open(l logs.Options) (pod.Stdio, error) {
 	if !o.w.stdio[l.Dir] {
 		return nil, errdefs.ErrNotFound
 	}
-	return o.open(l.Dir), nil
+	out := o.open(l.Dir)
+	return out, out.Started()
 }
 
 func (o outputs) open(dir string) *output {
-	out := &output{of: o, dir: dir, drained: make(chan struct{}), closed: make(chan struct{})}
-	if !o.w.openOutput {
-		close(out.drained)
+	return &output{
+		of:      o,
+		dir:     dir,
+		open:    o.w.openOutput,
+		drained: make(chan struct{}),
+		closed:  make(chan struct{}),
+		started: make(chan struct{}),
 	}
-	return out
 }
 
 func (o outputs) RemoveAll(dir string) error {
@@ -228,14 +237,23 @@ func (o outputs) RemoveAll(dir string) error {
 }
 
 func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
-func (o *output) Started() error                        { return nil }
 func (o *output) Drained() <-chan struct{}              { return o.drained }
-func (o *output) Flush(context.Context) error           { return nil }
+func (o *output) Flush(ctx context.Context) error       { return until(ctx, o.started) }
 func (o *output) Reopen(context.Context) error          { return nil }
 func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
 func (o *output) Remove() error                         { _ = o.Close(); return o.of.RemoveAll(o.dir) }
 func (o *output) Drain(ctx context.Context) error       { return until(ctx, o.drained) }
 func (o *output) Run(ctx context.Context) error         { _ = until(ctx, o.closed); return nil }
+
+func (o *output) Started() error {
+	o.begin.Do(func() {
+		close(o.started)
+		if !o.open {
+			close(o.drained)
+		}
+	})
+	return nil
+}
 
 func until(ctx context.Context, done <-chan struct{}) error {
 	select {
