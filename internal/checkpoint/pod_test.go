@@ -261,6 +261,7 @@ type maker struct {
 	removal  error         // of a pod
 	run      func()        // is called before a pod is made
 	hang     chan struct{} // keeps the second container from being made
+	behind   time.Duration // by which the clock is set back before a pod is made
 	restorer *Restorer
 	dir      string
 }
@@ -282,13 +283,16 @@ func (m *maker) start() {
 	})
 }
 
-func (m *maker) RunPodSandbox(_ context.Context, config *runtimeapi.PodSandboxConfig, _ string) (string, error) {
+func (m *maker) RunNotedPodSandbox(_ context.Context, config *runtimeapi.PodSandboxConfig, _ string, note func(string) error) (string, error) {
+	if err := note("new"); err != nil {
+		return "", err
+	}
 	if m.run != nil {
 		m.run()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.pods["new"] = &runtimeapi.PodSandbox{Id: "new", Metadata: config.GetMetadata(), CreatedAt: time.Now().UnixNano()}
+	m.pods["new"] = &runtimeapi.PodSandbox{Id: "new", Metadata: config.GetMetadata(), CreatedAt: time.Now().Add(-m.behind).UnixNano()}
 	return "new", nil
 }
 
@@ -511,6 +515,13 @@ func TestAPodIsRestoredAsAWholeOrNotAtAll(t *testing.T) {
 	}
 	m.expectNoPod(t)
 
+	m = newMaker(t)
+	m.fail, m.behind = errdefs.ErrUnavailable, time.Hour
+	if _, err := m.restorer.RestorePod(soon(t), again(dir)); !errdefs.IsUnavailable(err) {
+		t.Error(err)
+	}
+	m.expectNoPod(t)
+
 	synctest.Test(t, func(t *testing.T) {
 		m := newMaker(t)
 		m.hang = make(chan struct{})
@@ -568,8 +579,8 @@ func TestAPodIsRestoredAsAWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// PROPERTIES 32: berth is killed before it knows the ID of the sandbox. A pod that was there before is
-// somebody else's.
+// PROPERTIES 32: berth is killed while it makes the sandbox. A pod of the same name that has another ID
+// is somebody else's.
 func TestAPodWhoseIDNobodyLearntIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := checkpointed(t)
@@ -606,11 +617,11 @@ func TestAPodWhoseIDNobodyLearntIsRemoved(t *testing.T) {
 		t.Errorf("%v, %v", err, m.pods)
 	}
 	key := keyOf(podNamed("p").GetMetadata())
-	if err := m.restorer.mark(key, podNamed("p").GetMetadata()); err != nil {
+	if err := m.restorer.mark(key, "new"); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.restorer.remove(t.Context(), key); err != nil || len(m.pods) != 1 {
-		t.Errorf("a pod that was there before: %v, %v", err, m.pods)
+		t.Errorf("a pod of the same name with another ID: %v, %v", err, m.pods)
 	}
 }
 

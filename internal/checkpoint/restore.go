@@ -27,7 +27,9 @@ const removeTimeout = time.Minute
 
 // Maker makes and removes pods, as CRI's calls do.
 type Maker interface {
-	RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error)
+	// RunNotedPodSandbox makes a sandbox. Before it makes anything, it calls note with the ID that the
+	// sandbox is to have; with an error of note, nothing is made.
+	RunNotedPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string, note func(id string) error) (string, error)
 	CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error)
 	RemovePodSandbox(ctx context.Context, id string) error
 	// ListPodSandbox answers from memory.
@@ -98,11 +100,9 @@ func (r *Restorer) restorePod(ctx context.Context, req *runtimeapi.RestorePodReq
 	if p := r.find(name); p != nil {
 		return nil, fmt.Errorf("there is a pod of that name, %s; remove it first: %w", p.GetId(), errdefs.ErrAlreadyExists)
 	}
-	if err := r.mark(key, name); err != nil {
-		return nil, errors.Join(err, r.unmark(key))
-	}
-	// It is not cut off: berth would go on with a sandbox whose ID nobody here knows.
-	id, err := r.cfg.Pods.RunPodSandbox(context.WithoutCancel(ctx), req.GetConfig(), req.GetRuntimeHandler())
+	// It is not cut off: what is made would have to be removed while it is still being made.
+	id, err := r.cfg.Pods.RunNotedPodSandbox(context.WithoutCancel(ctx), req.GetConfig(), req.GetRuntimeHandler(),
+		func(id string) error { return r.mark(key, id) })
 	if err != nil { // nothing is left of it
 		return nil, errors.Join(err, r.unmark(key))
 	}
@@ -288,13 +288,12 @@ func (r *Restorer) find(m *runtimeapi.PodSandboxMetadata) *runtimeapi.PodSandbox
 
 // halfMade is the note of a pod that is being made.
 type halfMade struct {
-	Name  *runtimeapi.PodSandboxMetadata `json:"name"`
-	Since time.Time                      `json:"since"`
+	ID string `json:"id"` // of its sandbox
 }
 
 // mark notes a pod that is about to be made: what is left of it after a kill is to be removed.
-func (r *Restorer) mark(key string, m *runtimeapi.PodSandboxMetadata) error {
-	text, err := json.Marshal(halfMade{Name: m, Since: time.Now()})
+func (r *Restorer) mark(key, id string) error {
+	text, err := json.Marshal(halfMade{ID: id})
 	return errors.Join(err, os.MkdirAll(r.cfg.Dir, 0o700), os.WriteFile(r.half.note(key), text, 0o600))
 }
 
@@ -305,8 +304,8 @@ func (r *Restorer) unmark(key string) error {
 	return nil
 }
 
-// remove removes a pod that was made in part. If it cannot, Run tries again. One that is older than
-// the note is somebody else's, and a note that was cut off is of none yet.
+// remove removes a pod that was made in part. If it cannot, Run tries again. A pod of the same name
+// with another ID is somebody else's, and a note that was cut off is of none yet.
 func (r *Restorer) remove(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
@@ -315,13 +314,11 @@ func (r *Restorer) remove(ctx context.Context, key string) error {
 		return err
 	}
 	var made halfMade
-	if err := json.Unmarshal(text, &made); err != nil {
+	if err := json.Unmarshal(text, &made); err != nil || made.ID == "" {
 		return r.unmark(key)
 	}
-	if p := r.find(made.Name); p != nil && p.GetCreatedAt() >= made.Since.UnixNano() {
-		if err := r.cfg.Pods.RemovePodSandbox(ctx, p.GetId()); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("the pod may stay until its removal succeeds, which berth tries again: %w", err)
-		}
+	if err := r.cfg.Pods.RemovePodSandbox(ctx, made.ID); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("the pod may stay until its removal succeeds, which berth tries again: %w", err)
 	}
 	return r.unmark(key)
 }

@@ -29,7 +29,7 @@ type inflight struct {
 
 // creation is one operation that makes a unit, in flight or done.
 type creation struct {
-	config    proto.Message // nil once the result was delivered
+	config    proto.Message // nil once the result was delivered, and for what nobody may join
 	done      chan struct{}
 	id        string
 	err       error // valid once done is closed
@@ -57,7 +57,7 @@ func nameOf(u *unit) string {
 
 // join runs work under name, or waits for the same request if that is in flight already, and
 // returns the ID of the new unit. work gets a context that outlives the caller and the ID that the
-// unit is to have.
+// unit is to have. Without a configuration it joins nothing, and nothing joins it.
 func (i *inflight) join(ctx context.Context, name string, config proto.Message, work func(ctx context.Context, id string) error) (string, error) {
 	i.mu.Lock()
 	c, taken := i.byName[name]
@@ -114,6 +114,9 @@ func (c *creation) mayJoin(name string, config proto.Message) error {
 			return fmt.Errorf("name %s is taken by %s; remove that first or use another attempt number: %w", name, c.id, errdefs.ErrAlreadyExists)
 		}
 	default:
+	}
+	if config == nil || c.config == nil {
+		return fmt.Errorf("name %s is taken by %s, which another call makes: %w", name, c.id, errdefs.ErrAlreadyExists)
 	}
 	if !proto.Equal(c.config, config) {
 		return fmt.Errorf("name %s is taken by %s, which was asked for with another configuration: %w", name, c.id, errdefs.ErrAlreadyExists)

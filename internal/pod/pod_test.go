@@ -516,3 +516,41 @@ func TestARelistAddsNoListener(t *testing.T) {
 		}
 	})
 }
+
+// A caller that removes what it has made in part knows the ID before anything is there, and nobody
+// else gets that sandbox.
+func TestASandboxIsNotedBeforeItIsMade(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		full := errors.New("no space left")
+		if _, err := b.RunNotedPodSandbox(t.Context(), config("p1"), "", func(string) error { return full }); !errors.Is(err, full) {
+			t.Error(err)
+		}
+		b.expectLeft(nil)
+
+		release := b.Hold("cni-add", "")
+		noted := ""
+		made := make(chan string, 1)
+		go func() {
+			id, err := b.RunNotedPodSandbox(t.Context(), config("p1"), "", func(id string) error {
+				noted = id
+				b.expectLeft(nil)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			made <- id
+		}()
+		synctest.Wait()
+		if id, err := b.RunPodSandbox(t.Context(), config("p1"), ""); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("another call got %q %v", id, err)
+		}
+		release()
+		if id := <-made; id == "" || id != noted {
+			t.Errorf("%q was noted, and %q was made", noted, id)
+		}
+		if _, err := b.RunNotedPodSandbox(t.Context(), config("p1"), "", func(string) error { return nil }); !errdefs.IsAlreadyExists(err) {
+			t.Error(err)
+		}
+	})
+}

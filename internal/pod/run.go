@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/network"
@@ -21,6 +22,21 @@ import (
 // RunPodSandbox makes a sandbox and returns its ID once it is READY. The same request again, from a
 // caller that did not get its answer, joins the one in flight.
 func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string) (string, error) {
+	return c.runPodSandbox(ctx, config, handlerName, config, func(string) error { return nil })
+}
+
+// RunNotedPodSandbox is RunPodSandbox for a caller that has to know the ID before anything is made:
+// note is called with it, and nothing is made if that returns an error. It joins no other call, and
+// none joins it: ErrAlreadyExists says that the name is taken, or is being made.
+func (c *Controller) RunNotedPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string, note func(id string) error) (string, error) {
+	return c.runPodSandbox(ctx, config, handlerName, nil, note)
+}
+
+// runPodSandbox makes a sandbox, or joins a call in flight that was made with the same request. nil
+// joins none.
+func (c *Controller) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string,
+	request proto.Message, note func(id string) error,
+) (string, error) {
 	h, err := c.handler(handlerName)
 	if err != nil {
 		return "", err
@@ -31,7 +47,10 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 	if err := c.sandboxes.userns.check(ctx, config, h); err != nil {
 		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
 	}
-	return c.names.join(ctx, sandboxName(config.GetMetadata()), config, func(ctx context.Context, id string) error {
+	return c.names.join(ctx, sandboxName(config.GetMetadata()), request, func(ctx context.Context, id string) error {
+		if err := note(id); err != nil {
+			return fmt.Errorf("run sandbox %s: note its ID %s: %w", config.GetMetadata().GetName(), id, err)
+		}
 		img, err := c.sandboxes.pauses.plan(ctx, h)
 		if err != nil {
 			return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
