@@ -43,7 +43,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/feed":     nil,
 		"internal/network":  nil,
 		"internal/logs":     nil,
-		"internal/cgroup":   nil,
+		"internal/cgroup":   {"berth/internal/pidfd"}, // it ends processes
 		"internal/config":   nil,
 		"internal/timeline": nil,
 		"internal/pins":     nil,
@@ -185,6 +185,23 @@ func TestTestsDoNotSleepAndHope(t *testing.T) {
 			}
 			if pkg, name := calls(n); pkg == "time" && name == "Sleep" {
 				t.Errorf("%s sleeps: wait for a condition, or use testing/synctest", at(n))
+			}
+			return true
+		})
+	}
+}
+
+// What an error says about a process, package pidfd decides: an error that means "I could not ask"
+// is easily taken for "it is gone".
+func TestProcessesAreAskedForInOneRoom(t *testing.T) {
+	questions := []string{"PidfdOpen", "PidfdSendSignal", "PidfdGetfd"}
+	for _, f := range source(t) {
+		if f.test || inside(f.room, "internal/pidfd", "test") || f.path == "internal/network/plugin.go" {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if pkg, name := calls(n); (pkg == "unix" || pkg == "syscall") && slices.Contains(questions, name) {
+				t.Errorf("%s calls %s.%s: only pidfd asks the kernel about a process; use pidfd.Open and pidfd.Send", at(n), pkg, name)
 			}
 			return true
 		})

@@ -16,8 +16,8 @@ func BenchmarkLook(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		i++
-		if alive, watched := w.Look(fmt.Sprint("c", i%1500)); !alive || !watched {
-			b.Fatal(alive, watched)
+		if a, watched := w.Look(fmt.Sprint("c", i%1500)); a != Alive || !watched {
+			b.Fatal(a, watched)
 		}
 	}
 }

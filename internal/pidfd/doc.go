@@ -4,6 +4,18 @@
 // the identity of a process. Through it the kernel is a witness of exits, for every runtime whose
 // init is a process of this host, whatever became of the shim or of containerd.
 //
+// # Three answers
+//
+// Whoever asks the kernel about a process gets one of three answers: it is alive, it is gone, or
+// nobody can tell, because the question itself failed (EMFILE, ENFILE, ENOMEM, EIO, EACCES, ...).
+// Only errors on a list say "gone": ESRCH, and of pidfd_open also ENOENT and EINVAL, which say that
+// the number belongs to a thread now. [ErrGone] stands for them. What is not on the list says
+// nothing: no process is ended, forgotten or reported as ended for it, and nothing that another
+// witness has measured is dropped for it. A witness that cannot speak has no veto.
+//
+// So that there is one such list, every question of berth's about a process passes through this
+// package: pidfd_open, /proc/PID/stat and the ID of the boot are read here and nowhere else.
+//
 // # Use
 //
 //	w, err := pidfd.New(sink, keeper, inherited)
@@ -11,6 +23,9 @@
 //	p, err := w.Watch(id, p)           // after the process was made, before it is started
 //	...                                // sink gets an exit.Fact when it ends
 //	w.Forget(id)                       // after what it held was released
+//
+//	fd, err := pidfd.Open(pid)         // for a process that is not watched
+//	err = pidfd.Send(fd, sig)          // reaches it, and no later one with the same pid
 //
 // # Promises
 //
@@ -22,6 +37,8 @@
 //     fact, and no fact follows it.
 //   - Watch, Forget, Signal and Look do not wait for the loop, and the loop does not wait for them
 //     or for the sink, which must not block.
+//   - A pidfd that an earlier berth left is closed only when it is known whose it is, or that nobody
+//     asks for it: it may have the exit code.
 //   - A copy of a descriptor that is kept elsewhere (package fdstore) does not wake the loop once
 //     the process is not watched any more.
 //

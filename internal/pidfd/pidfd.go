@@ -3,7 +3,6 @@
 package pidfd
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -13,10 +12,6 @@ import (
 
 	"berth/internal/exit"
 )
-
-// ErrGone is returned for a process that does not exist any more, or whose pid belongs to another
-// process by now. It wraps errdefs.ErrNotFound.
-var ErrGone = fmt.Errorf("the process is gone: %w", errdefs.ErrNotFound)
 
 // Watcher watches processes through pidfds (pidfd_open(2)), all of them in one epoll loop. Its
 // methods may be called from any goroutine.
@@ -33,10 +28,17 @@ type Watcher struct {
 		sync.Mutex
 		byID      map[string]*watch
 		bySlot    map[int32]*watch
-		inherited map[string]int // pidfds of an earlier berth, by ID, that Watch has not claimed
+		inherited map[string]*legacy // by ID
 		nextSlot  int32
 		closed    bool
 	}
+}
+
+// legacy is the pidfd that an earlier berth left for an ID, and that Watch has not claimed.
+type legacy struct {
+	fd int
+	// asked: Watch was asked for the ID, and the kernel could not be asked whose the pidfd is.
+	asked bool
 }
 
 // watch is one process that is watched. dropLocked closes its descriptor, exactly once.
@@ -84,11 +86,12 @@ func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher,
 	w := &Watcher{sink: sink, keep: keep, ep: ep, wake: wake}
 	w.mu.byID = map[string]*watch{}
 	w.mu.bySlot = map[int32]*watch{}
-	w.mu.inherited = map[string]int{}
+	w.mu.inherited = map[string]*legacy{}
 	for id, fd := range inherited {
-		w.mu.inherited[id] = fd
+		w.mu.inherited[id] = &legacy{fd: fd}
 	}
 	w.exact, w.zombies = kernelAtLeast(6, 15), mayTrace()
+	_, _ = BootID() // while there are descriptors; else it is read when it is needed
 	return w, nil
 }
 
@@ -113,43 +116,67 @@ func (w *Watcher) Watch(id string, p Process) (Process, error) {
 		w.mu.Unlock()
 		return old.proc, nil
 	}
-	left, inherited := w.mu.inherited[id]
-	delete(w.mu.inherited, id)
-	w.mu.Unlock()
-
-	var fd int
-	var identity Process
-	var err error
-	if inherited {
-		if fd, identity, inherited, err = claim(left, p); !inherited && w.keep != nil {
-			w.keep.Drop(id)
-		}
-	} else {
-		fd, identity, err = open(p)
+	if left, ok := w.mu.inherited[id]; ok {
+		defer w.mu.Unlock() // nobody else may look for the process while its pidfd is in two hands
+		return w.claimLocked(id, left, p)
 	}
+	w.mu.Unlock()
+	fd, identity, err := open(p)
 	if err != nil {
 		return p, fmt.Errorf("watch process %d of %s: %w", p.Pid, id, err)
 	}
-	return w.add(id, fd, identity, inherited)
-}
-
-// add puts an open pidfd into the epoll set. It owns fd.
-func (w *Watcher) add(id string, fd int, p Process, kept bool) (Process, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.mu.closed {
+	if err := w.addLocked(id, fd, identity, false); err != nil {
 		_ = unix.Close(fd)
-		return p, fmt.Errorf("watch process %d of %s: %w: berth is stopping", p.Pid, id, errdefs.ErrUnavailable)
+		return p, err
 	}
-	if old, ok := w.mu.byID[id]; ok {
-		if old.proc.same(p) { // by another call at the same time
-			_ = unix.Close(fd)
-			return old.proc, nil
-		}
-		w.dropLocked(old)
+	return w.watchedLocked(id, fd), nil
+}
+
+// claimLocked is Watch for an ID for which an earlier berth left a pidfd.
+func (w *Watcher) claimLocked(id string, left *legacy, p Process) (Process, error) {
+	fd, identity, kept, err := claim(left.fd, p)
+	if !kept { // claim has closed it: it was another process's
+		delete(w.mu.inherited, id)
 		if w.keep != nil {
 			w.keep.Drop(id)
 		}
+	}
+	if err != nil {
+		left.asked = true
+		return p, fmt.Errorf("watch process %d of %s: %w", p.Pid, id, err)
+	}
+	if err := w.addLocked(id, fd, identity, kept); err != nil {
+		left.asked = true
+		if !kept {
+			_ = unix.Close(fd)
+		}
+		return p, err
+	}
+	delete(w.mu.inherited, id)
+	return w.watchedLocked(id, fd), nil
+}
+
+// watchedLocked is the identity of the process that is watched as id. fd was opened for it, and is
+// not needed if another call has watched the same process meanwhile.
+func (w *Watcher) watchedLocked(id string, fd int) Process {
+	wt := w.mu.byID[id]
+	if wt.fd != fd {
+		_ = unix.Close(fd)
+	}
+	return wt.proc
+}
+
+// addLocked puts an open pidfd into the epoll set, unless the same process is watched already. fd
+// stays the caller's in that case, and after an error. kept says that the Keeper has a copy.
+func (w *Watcher) addLocked(id string, fd int, p Process, kept bool) error {
+	if w.mu.closed {
+		return fmt.Errorf("watch process %d of %s: %w: berth is stopping", p.Pid, id, errdefs.ErrUnavailable)
+	}
+	old, replaces := w.mu.byID[id]
+	if replaces && old.proc.same(p) { // by another call at the same time
+		return nil
 	}
 	w.mu.nextSlot++
 	wt := &watch{
@@ -157,18 +184,23 @@ func (w *Watcher) add(id string, fd int, p Process, kept bool) (Process, error) 
 		fd:          fd,
 		slot:        w.mu.nextSlot,
 		proc:        p,
-		endedBefore: ended(fd),
+		endedBefore: Ask(fd) == Gone,
 	}
 	in := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wt.slot}
 	if err := unix.EpollCtl(w.ep, unix.EPOLL_CTL_ADD, fd, &in); err != nil {
-		_ = unix.Close(fd)
-		return p, fmt.Errorf("watch process %d of %s: add its pidfd to the epoll set: %w", p.Pid, id, err)
+		return fmt.Errorf("watch process %d of %s: add its pidfd to the epoll set: %w", p.Pid, id, err)
 	}
-	w.mu.byID[id], w.mu.bySlot[wt.slot] = wt, wt
+	if replaces {
+		w.dropLocked(old)
+	}
 	if w.keep != nil && !kept {
+		if replaces {
+			w.keep.Drop(id)
+		}
 		w.keep.Keep(id, fd)
 	}
-	return p, nil
+	w.mu.byID[id], w.mu.bySlot[wt.slot] = wt, wt
+	return nil
 }
 
 // Forget stops watching id, and drops what is kept or was inherited for it. It does nothing for an
@@ -176,10 +208,7 @@ func (w *Watcher) add(id string, fd int, p Process, kept bool) (Process, error) 
 func (w *Watcher) Forget(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if fd, ok := w.mu.inherited[id]; ok {
-		delete(w.mu.inherited, id)
-		_ = unix.Close(fd)
-	}
+	w.dropInheritedLocked(id)
 	if wt, ok := w.mu.byID[id]; ok {
 		w.dropLocked(wt)
 	}
@@ -188,17 +217,27 @@ func (w *Watcher) Forget(id string) {
 	}
 }
 
-// ForgetUnclaimed closes, and drops from the Keeper, the inherited pidfds that no call of Watch has
-// claimed. Call it once everything that runs is watched again.
+// ForgetUnclaimed closes, and drops from the Keeper, the inherited pidfds for which no call of Watch
+// has asked. Call it once everything that runs is watched again. One whose process could not be asked
+// for stays: it may have the exit code.
 func (w *Watcher) ForgetUnclaimed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for id, fd := range w.mu.inherited {
-		delete(w.mu.inherited, id)
-		_ = unix.Close(fd)
+	for id, left := range w.mu.inherited {
+		if left.asked {
+			continue
+		}
+		w.dropInheritedLocked(id)
 		if w.keep != nil {
 			w.keep.Drop(id)
 		}
+	}
+}
+
+func (w *Watcher) dropInheritedLocked(id string) {
+	if left, ok := w.mu.inherited[id]; ok {
+		delete(w.mu.inherited, id)
+		_ = unix.Close(left.fd)
 	}
 }
 
@@ -223,11 +262,7 @@ func (w *Watcher) Signal(id string, sig unix.Signal) error {
 	if !ok {
 		return fmt.Errorf("signal %s: its process is not watched: %w", id, errdefs.ErrNotFound)
 	}
-	err := unix.PidfdSendSignal(wt.fd, sig, nil, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("signal %s: %w", id, ErrGone)
-	}
-	if err != nil {
+	if err := Send(wt.fd, sig); err != nil {
 		return fmt.Errorf("signal %s with %s: %w", id, unix.SignalName(sig), err)
 	}
 	return nil
@@ -235,12 +270,12 @@ func (w *Watcher) Signal(id string, sig unix.Signal) error {
 
 // Look asks the kernel now whether the process of id has ended. watched is false when id is not
 // watched, in which case nothing is known.
-func (w *Watcher) Look(id string) (alive, watched bool) {
+func (w *Watcher) Look(id string) (a Answer, watched bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wt, ok := w.mu.byID[id]
 	if !ok {
-		return false, false
+		return CannotTell, false
 	}
-	return !ended(wt.fd), true
+	return Ask(wt.fd), true
 }

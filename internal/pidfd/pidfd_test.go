@@ -126,8 +126,8 @@ func TestExitCodesAreReported(t *testing.T) {
 			if p.StartTicks == 0 || p.BootID == "" {
 				t.Fatalf("identity not complete: %+v", p)
 			}
-			if alive, watched := h.Look("c1"); !alive || !watched {
-				t.Fatalf("alive %v watched %v before the end", alive, watched)
+			if a, watched := h.Look("c1"); a != Alive || !watched {
+				t.Fatalf("%v, watched %v before the end", a, watched)
 			}
 			end()
 			_ = cmd.Wait()
@@ -139,8 +139,8 @@ func TestExitCodesAreReported(t *testing.T) {
 			if f.Measured && f.Code != tt.code || !f.Measured && (h.Exact() || f.ExitCode() != exit.CodeUnknown) {
 				t.Fatalf("got %+v, want code %d", f, tt.code)
 			}
-			if alive, _ := h.Look("c1"); alive {
-				t.Fatal("reported alive after its end")
+			if a, _ := h.Look("c1"); a != Gone {
+				t.Fatalf("%v after its end", a)
 			}
 		})
 	}
@@ -204,20 +204,20 @@ func TestACodeThatTheKernelHidesIsNotReportedAsSuccess(t *testing.T) {
 func TestAReusedPidIsNotTakenForTheRecordedProcess(t *testing.T) {
 	h := collect(t)
 	me := uint32(os.Getpid())
-	st, err := readStat(me)
+	st, err := ReadStat(me)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, p := range map[string]Process{
-		"other start time": {Pid: me, StartTicks: st.startTicks + 1, BootID: BootID()},
-		"other boot":       {Pid: me, StartTicks: st.startTicks, BootID: "00000000-0000-0000-0000-000000000000"},
+		"other start time": {Pid: me, StartTicks: st.StartTicks + 1, BootID: bootNow(t)},
+		"other boot":       {Pid: me, StartTicks: st.StartTicks, BootID: "00000000-0000-0000-0000-000000000000"},
 		"no pid":           {},
 	} {
 		if _, err := h.Watch(name, p); !errors.Is(err, ErrGone) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if _, err := h.Watch("same", Process{Pid: me, StartTicks: st.startTicks, BootID: BootID()}); err != nil {
+	if _, err := h.Watch("same", Process{Pid: me, StartTicks: st.StartTicks, BootID: bootNow(t)}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -314,7 +314,7 @@ func TestAnInheritedPidfdReportsAnExitThatNobodySaw(t *testing.T) {
 	wg.Go(func() { _ = k.Run(ctx) })
 	defer wg.Wait()
 	defer cancel()
-	if _, err := k.Watch("c1", Process{Pid: uint32(cmd.Process.Pid), StartTicks: 1, BootID: BootID()}); err != nil {
+	if _, err := k.Watch("c1", Process{Pid: uint32(cmd.Process.Pid), StartTicks: 1, BootID: bootNow(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if f := <-got; f.Measured != k.Exact() || k.Exact() && f.Code != 42 {

@@ -30,7 +30,7 @@ func TestAnIdentityIsNotReadFromAProcessThatGotThePidMeanwhile(t *testing.T) {
 	defer unix.Close(fd)
 	me := uint32(os.Getpid())
 	p, err := identify(fd, Process{Pid: me})
-	if err != nil || p.StartTicks != 0 || p.BootID != BootID() {
+	if err != nil || p.StartTicks != 0 || p.BootID != bootNow(t) {
 		t.Errorf("got %+v, %v", p, err)
 	}
 	if _, err := identify(fd, Process{Pid: me, StartTicks: 1}); !errors.Is(err, ErrGone) {
@@ -46,7 +46,7 @@ func TestAZombieStillHasItsIdentity(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	end()
-	for !ended(fd) {
+	for Ask(fd) != Gone {
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
 	}
 	p, err := identify(fd, Process{Pid: uint32(cmd.Process.Pid)})
@@ -54,7 +54,7 @@ func TestAZombieStillHasItsIdentity(t *testing.T) {
 		t.Errorf("got %+v, %v", p, err)
 	}
 	_ = cmd.Wait()
-	if !reaped(fd) {
+	if err := Send(fd, 0); !errors.Is(err, ErrGone) {
 		t.Error("not reported as reaped after its parent waited for it")
 	}
 }
@@ -73,10 +73,10 @@ func TestAPidfdLeftOfAnEarlierStartIsNotTakenForTheNewProcess(t *testing.T) {
 		if err != nil || p.StartTicks == 0 {
 			t.Fatalf("%s: %+v, %v", id, p, err)
 		}
-		if alive, watched := w.Look(id); !alive || !watched {
-			t.Errorf("%s: the new process is alive, got alive %v, watched %v", id, alive, watched)
+		if a, watched := w.Look(id); a != Alive || !watched {
+			t.Errorf("%s: the new process is alive, got %v, watched %v", id, a, watched)
 		}
-		if fd, ok := s.fds[id]; !ok || pidOf(fd) != cmd.Process.Pid {
+		if fd, ok := s.fds[id]; !ok || pidNow(fd) != uint32(cmd.Process.Pid) {
 			t.Errorf("%s: the new process is not kept in place of the earlier one", id)
 		}
 		w.Forget(id)
@@ -105,8 +105,8 @@ func TestAnotherProcessUnderTheSameIDTakesThePlaceOfTheFirst(t *testing.T) {
 	}
 	endFirst()
 	_ = first.Wait()
-	if alive, watched := w.Look("c1"); !alive || !watched {
-		t.Errorf("alive %v, watched %v", alive, watched)
+	if a, watched := w.Look("c1"); a != Alive || !watched {
+		t.Errorf("%v, watched %v", a, watched)
 	}
 	endSecond()
 	_ = second.Wait()

@@ -59,9 +59,8 @@ func (w *Watcher) close() {
 	for _, wt := range w.mu.byID {
 		w.dropLocked(wt)
 	}
-	for id, fd := range w.mu.inherited {
-		delete(w.mu.inherited, id)
-		_ = unix.Close(fd)
+	for id := range w.mu.inherited {
+		w.dropInheritedLocked(id)
 	}
 	_ = unix.Close(w.ep)
 	_ = unix.Close(w.wake)
@@ -117,9 +116,9 @@ func (w *Watcher) waitStatus(wt *watch, reaped bool) (unix.WaitStatus, bool) {
 		return pidfdExit(wt.fd)
 	}
 	if w.zombies {
-		st, err := readStat(wt.proc.Pid)
-		if err == nil && st.state == 'Z' && st.startTicks == wt.proc.StartTicks {
-			return unix.WaitStatus(st.exitStatus), true
+		st, err := ReadStat(wt.proc.Pid)
+		if err == nil && st.State == 'Z' && st.StartTicks == wt.proc.StartTicks {
+			return unix.WaitStatus(st.ExitStatus), true
 		}
 	}
 	return pidfdExit(wt.fd) // it was reaped meanwhile

@@ -53,13 +53,28 @@ func (w *witnesses) report(f exit.Fact) {
 }
 
 // reportFor is report for a caller that knows that f is about the unit u as it is now.
+//
+// What another witness than the kernel says counts by what the kernel answers:
+//
+//   - alive: it is doubted, whoever says it. If the process ended all the same, the audit finds it.
+//   - gone: it supplies the code that the kernel may lack.
+//   - not asked, since the process is not one of this host's: it counts.
+//   - cannot tell: the kernel has no veto, and what the shim has measured counts. That is a
+//     [taskFact], the answer of a shim that is there: it has reaped the process. Nothing else does. An
+//     event may be containerd's own, about a shim that is dead and a process that lives, and so may
+//     the absence of a task; either is looked into by the audit, which asks the shim.
 func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 	hint := false
 	if f.Origin != exit.Kernel {
 		switch w.processes.observe(u) {
-		case processAlive, processUnreachable: // if it ended all the same, the audit finds it
-			w.obs.Event(u.id, "exit doubted: the kernel does not say that the process ended", nil, "fact", f.String())
+		case processAlive:
+			w.obs.Event(u.id, "exit doubted: the kernel says that the process lives", nil, "fact", f.String())
 			return
+		case processUnreachable:
+			if f.Origin != exit.Task || !f.Measured {
+				w.obs.Event(u.id, "exit doubted: the kernel cannot be asked whether the process lives", nil, "fact", f.String())
+				return
+			}
 		case processGone:
 			if hint = w.processes.ended(u); hint {
 				// The kernel's own fact is on its way, or here. If it was lost, this one settles

@@ -243,12 +243,14 @@ type Inventory struct {
 
 // Kernel is the kernel as a witness: package pidfd.
 type Kernel interface {
-	// Watch identifies and watches a process; ErrNotFound when it is gone.
+	// Watch identifies and watches a process; ErrNotFound when it is gone. Any other error says that
+	// the kernel could not be asked.
 	Watch(id string, p pidfd.Process) (pidfd.Process, error)
 	Forget(id string)
 	// Signal returns ErrNotFound when the process is not watched or gone.
 	Signal(id string, sig unix.Signal) error
-	Look(id string) (alive, watched bool)
+	// Look asks whether the process of id has ended; not watched: nothing is known.
+	Look(id string) (a pidfd.Answer, watched bool)
 	Exact() bool
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/pidfd"
 	"berth/internal/state"
 )
 
@@ -47,7 +48,7 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	if proc.Cgroup, err = p.cgroups.Of(pid); err != nil {
 		p.obs.Event(u.id, "cgroup is not known: OOM kills cannot be distinguished from other kills", err)
 	}
-	if alive, _ := p.kernel.Look(u.id); !alive {
+	if a, _ := p.kernel.Look(u.id); a != pidfd.Alive {
 		proc.Cgroup = "" // what was read may be the cgroup of a process that got the PID meanwhile
 	}
 	p.countPodOOM(u, &proc)
@@ -63,11 +64,8 @@ func (p *processes) record(u *unit, proc state.Process) error {
 
 // observe asks the kernel about the process of u, and watches it again if nothing does.
 func (p *processes) observe(u *unit) observedProcess {
-	if alive, watched := p.kernel.Look(u.id); watched {
-		if alive {
-			return processAlive
-		}
-		return processGone
+	if a, watched := p.kernel.Look(u.id); watched {
+		return observedAs(a)
 	}
 	proc := u.process()
 	if !u.handler.HostProcess || proc.Pid == 0 {
@@ -78,24 +76,38 @@ func (p *processes) observe(u *unit) observedProcess {
 	case errdefs.IsNotFound(err):
 		return processGone
 	case err != nil:
-		p.obs.Event(u.id, "the kernel cannot watch the process", err)
+		p.obs.Event(u.id, "the kernel cannot be asked about the process", err)
 		return processUnreachable
 	}
-	if alive, _ := p.kernel.Look(u.id); !alive {
-		return processGone // it ended; a pidfd that was kept may yet have the code
+	a, _ := p.kernel.Look(u.id) // it may have ended; a pidfd that was kept may yet have the code
+	return observedAs(a)
+}
+
+func observedAs(a pidfd.Answer) observedProcess {
+	switch a {
+	case pidfd.Alive:
+		return processAlive
+	case pidfd.Gone:
+		return processGone
+	default:
+		return processUnreachable
 	}
-	return processAlive
 }
 
 // ended reports whether the kernel watches the process of u and says that it ended.
 func (p *processes) ended(u *unit) bool {
-	alive, watched := p.kernel.Look(u.id)
-	return watched && !alive
+	a, watched := p.kernel.Look(u.id)
+	return watched && a == pidfd.Gone
 }
 
-// exact reports whether the kernel alone supplies the end and the exit code of u.
+// exact reports whether the kernel alone supplies the end and the exit code of u: it watches the
+// process.
 func (p *processes) exact(u *unit) bool {
-	return u.handler.HostProcess && p.kernel.Exact() && !u.isPinned()
+	if !u.handler.HostProcess || !p.kernel.Exact() || u.isPinned() {
+		return false
+	}
+	_, watched := p.kernel.Look(u.id)
+	return watched
 }
 
 // forget stops watching the process of u.
@@ -144,7 +156,7 @@ func (p *processes) end(ctx context.Context, u *unit) error {
 // waitGone waits until the kernel, where it watches the process of u, says that it ended.
 func (p *processes) waitGone(ctx context.Context, u *unit) error {
 	for {
-		if alive, _ := p.kernel.Look(u.id); !alive {
+		if a, watched := p.kernel.Look(u.id); !watched || a == pidfd.Gone {
 			return nil
 		}
 		select {

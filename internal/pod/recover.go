@@ -214,9 +214,12 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 		r.holdAgain(u)
 		st = u.now()
 	}
-	if do != actionLater && do != actionUndoStart {
-		defer u.compared.Happen()
-	}
+	compared := do != actionLater && do != actionUndoStart
+	defer func() {
+		if compared {
+			u.compared.Happen()
+		}
+	}()
 	if do != actionUndoStart && do != actionLater && do != actionRelease {
 		if err := notUndone(u); err != nil {
 			r.obs.Event(u.id, "that its start is not taken back cannot be recorded", err) // the next relist tries again
@@ -234,7 +237,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	case actionWatch:
 		r.resume(u, known)
 	case actionAdopt:
-		r.adopt(ctx, u, known)
+		compared = r.adopt(ctx, u, known)
 	case actionReport:
 		r.witnesses.reportFor(u, taskFact(u.id, known))
 	case actionMeasure:
@@ -274,12 +277,20 @@ func (r *recovery) resume(u *unit, known TaskState) {
 	r.witnesses.listen(u)
 }
 
-// adopt records a start whose success was not recorded when berth was cut off.
-func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) {
+// adopt records a start whose success was not recorded when berth was cut off. It reports false if
+// whether the container runs cannot be seen or recorded: the next relist tries again.
+func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 	p, err := r.processes.watch(u, known.Pid)
+	if recorded := u.process(); err != nil && !errdefs.IsNotFound(err) && recorded.Pid == known.Pid && recorded.StartTicks != 0 {
+		p, err = recorded, nil // its shim says that it runs, and the kernel is asked again later
+	}
 	if errdefs.IsNotFound(err) {
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
-		return
+		return true
+	}
+	if err != nil {
+		r.obs.Event(u.id, "its process cannot be identified", err)
+		return false
 	}
 	if u.process().Pid == 0 {
 		// The list is older than the watch, and no start time is on record: the process may have
@@ -289,10 +300,10 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) {
 			r.processes.forget(u)
 			if serr == nil && now.Stopped {
 				r.witnesses.reportFor(u, taskFact(u.id, now))
-			} else {
-				r.obs.Event(u.id, "whether it runs cannot be seen", serr) // the next relist tries again
+				return true
 			}
-			return
+			r.obs.Event(u.id, "whether it runs cannot be seen", serr)
+			return false
 		}
 	}
 	u.setProcess(p)
@@ -306,14 +317,15 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) {
 		}
 		return adopted
 	}); err != nil {
-		r.obs.Event(u.id, "its start cannot be recorded", err) // the next relist tries again
-		return
+		r.obs.Event(u.id, "its start cannot be recorded", err)
+		return false
 	}
 	if !adopted {
-		return
+		return true
 	}
 	r.witnesses.listen(u)
 	r.publisher.started(u)
+	return true
 }
 
 // holdAgain records that an ended unit holds a task once more: containerd carried out a start that

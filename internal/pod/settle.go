@@ -120,7 +120,12 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 		}
 		return nil // the fact of its end is on its way here
 	case processUnreachable:
-		return fmt.Errorf("end what was made for the start of %s: the kernel cannot watch it", u.id)
+		if st, err := u.workload.State(ctx); err != nil || !st.Stopped {
+			return fmt.Errorf("end what was made for the start of %s: neither the kernel nor its shim can say whether it lives", u.id)
+		}
+		if err := s.askShim(ctx, u); err != nil {
+			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
+		}
 	case processUnknown:
 		if u.now().Restoring != "" {
 			if err := s.endAbandonedRestore(ctx, u); err != nil {

@@ -169,8 +169,12 @@ func (s *starter) launch(ctx context.Context, u *unit) (state.Process, error) {
 func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
 	// before they were joined, the PID may have been another process's.
-	if o := s.processes.observe(u.pod); o == processGone {
+	switch s.processes.observe(u.pod) {
+	case processGone:
 		return fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
+	case processUnreachable:
+		return fmt.Errorf("the kernel cannot say whether the process of sandbox %s lives, whose namespaces it joins: %w", u.pod.id, errdefs.ErrUnavailable)
+	case processAlive, processUnknown:
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -167,7 +167,9 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	// A process that was made and never started is in no record, and waits for ever if nobody ends
 	// it.
 	if t.processes.observe(u) == processUnreachable {
-		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
+		if st, err := u.workload.State(ctx); err != nil || !st.Stopped { // the shim has reaped it
+			return fmt.Errorf("neither the kernel nor its shim can say whether process %d of %s lives", u.process().Pid, u.id)
+		}
 	}
 	if _, err := t.processes.endRestored(ctx, u); err != nil {
 		return err

@@ -136,11 +136,19 @@ func (k kernel) Signal(id string, sig unix.Signal) error {
 }
 
 // Look implements pod.Kernel.
-func (k kernel) Look(id string) (alive, watched bool) {
+func (k kernel) Look(id string) (a pidfd.Answer, watched bool) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
-	p := k.l.watched[id]
-	return p != nil && !p.Ended, p != nil
+	switch p := k.l.watched[id]; {
+	case p == nil:
+		return pidfd.CannotTell, false
+	case k.w.match("look", id) != nil:
+		return pidfd.CannotTell, true
+	case p.Ended:
+		return pidfd.Gone, true
+	default:
+		return pidfd.Alive, true
+	}
 }
 
 // Exact implements pod.Kernel.

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/state"
+	"berth/test/world"
+)
+
+// inVain are the errors with which any question may fail, and which say nothing about what was
+// asked.
+var inVain = []error{
+	unix.EMFILE,
+	unix.ENFILE,
+	unix.ENOMEM,
+	unix.ENOENT,
+	unix.EINVAL,
+	unix.EIO,
+	context.DeadlineExceeded,
+}
+
+// askedInVain plays a test for each error. Every question to the kernel whether a process lives
+// fails with it for the berth that next starts, after away, until lift is called.
+func askedInVain(t *testing.T, test func(t *testing.T, first *bubble, next func(away func()) (b *bubble, lift func()))) {
+	t.Helper()
+	for _, why := range inVain {
+		t.Run(why.Error(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				test(t, b, func(away func()) (*bubble, func()) {
+					loaded := b.kill()
+					away()
+					return restartInVain(t, b.World, loaded, why)
+				})
+			})
+		})
+	}
+}
+
+func restartInVain(t *testing.T, w *world.World, loaded state.Loaded, why error) (*bubble, func()) {
+	t.Helper()
+	lift := w.Refuse("watch", "", why)
+	return restart(t, w, loaded), lift
+}
+
+// PROPERTIES 33: a container ended while berth was away, its shim is there and has the code, and the
+// kernel cannot be asked. It was RUNNING for ever, and could be neither stopped nor removed.
+func TestACodeThatTheShimHasCountsWhileTheKernelCannotBeAsked(t *testing.T) {
+	askedInVain(t, func(t *testing.T, first *bubble, next func(away func()) (*bubble, func())) {
+		p := first.pod("p1", "")
+		c, later := first.run(p, "c1"), first.run(p, "c2")
+		b, _ := next(func() { first.exit(c, 42) })
+		b.expect(c, exited, 42, "Error")
+		b.expect(later, running, 0, "")
+		b.exit(later, 7) // its shim publishes that, and may be about another process than its own
+		time.Sleep(5 * time.Second)
+		b.expect(later, exited, 7, "Error")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := b.StopPodSandbox(ctx, p); err != nil {
+			t.Error(err)
+		}
+		if err := b.RemovePodSandbox(ctx, p); err != nil {
+			t.Error(err)
+		}
+		b.expectLeft(nil)
+	})
+}
+
+// PROPERTIES 33: the shim has died, and containerd reports 137 for a process that lives. That is not
+// believed either while the kernel cannot be asked.
+func TestADeadShimIsNotBelievedWhileTheKernelCannotBeAsked(t *testing.T) {
+	askedInVain(t, func(t *testing.T, first *bubble, next func(away func()) (*bubble, func())) {
+		p := first.pod("p1", "")
+		c := first.run(p, "c1")
+		b, lift := next(func() {})
+		b.KillShim(p)
+		time.Sleep(time.Hour)
+		b.expect(c, running, 0, "")
+		lift()
+		time.Sleep(5 * time.Second)
+		b.exit(c, 42)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+// PROPERTIES 33: the same of a process that is watched.
+func TestAWatchedProcessThatCannotBeLookedAtIsNotGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		lift := b.Refuse("look", "", unix.ENOMEM)
+		b.KillShim(p)
+		time.Sleep(time.Hour)
+		b.expect(c, running, 0, "")
+		b.exit(c, 42)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+		lift()
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		b.expectLeft(nil)
+	})
+}
+
+// PROPERTIES 33: a start took effect, berth was killed before that was on record, and the process
+// cannot be identified for a while. It is adopted afterwards, with the start time by which it is
+// known again, and a start that is asked for meanwhile waits.
+func TestAStartIsAdoptedOnceItsProcessCanBeIdentified(t *testing.T) {
+	for _, recorded := range []bool{false, true} {
+		for _, why := range inVain {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				c := b.create(b.pod("p1", ""), ctr("c1"))
+				backup := b.Records()
+				release := b.HoldAnswer("start-task", c)
+				go func() { _ = b.StartContainer(context.WithoutCancel(t.Context()), c) }()
+				synctest.Wait()
+				loaded := b.kill()
+				release()
+				if !recorded {
+					loaded = backup
+				}
+				again, lift := restartInVain(t, b.World, loaded, why)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_ = again.StartContainer(ctx, c)
+				if b.Process(c).Ended || b.Calls("create-task", c) != 1 {
+					t.Error("it was taken for one that was not started")
+				}
+				lift()
+				time.Sleep(2 * time.Minute)
+				again.expect(c, running, 0, "")
+				if again.Unit(c).Now().Process.StartTicks == 0 {
+					t.Error("the start time of its process is not on record")
+				}
+				again.exit(c, 42)
+				synctest.Wait()
+				again.expect(c, exited, 42, "Error")
+			})
+		}
+	}
+}
