@@ -92,21 +92,31 @@ func absent(err error) bool {
 }
 
 // tree lists the group and all groups below it, each after its parent. It is empty for an absent
-// group.
-func tree(dir string) []string {
+// group. A group that cannot be looked into is an error: there may be processes below.
+func tree(dir string) ([]string, error) {
 	var dirs []string
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if absent(err) {
+				return nil // it may vanish during the walk
+			}
+			return fmt.Errorf("list the groups below %s: %w", dir, err)
+		}
+		if d.IsDir() {
 			dirs = append(dirs, path)
 		}
-		return nil // a child may vanish during the walk
+		return nil
 	})
-	return dirs
+	return dirs, err
 }
 
 // Empty reports whether no process is left in the group and in the groups below it.
 func Empty(dir string) (bool, error) {
-	for _, d := range tree(dir) {
+	dirs, err := tree(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range dirs {
 		pids, err := Procs(d)
 		if err != nil || len(pids) > 0 {
 			return false, err

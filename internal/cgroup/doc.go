@@ -11,7 +11,8 @@
 //   - An absent group has no processes, and ending or removing it succeeds.
 //   - A verdict is not made up: [OOMKills] returns errdefs.ErrNotFound, not 0, for a group that has
 //     no counter any more.
-//   - [KillAll] returns nil only after it saw the group empty.
+//   - [KillAll] returns nil only after it saw the group empty. A group that cannot be looked into is
+//     an error, and not empty.
 //   - The root group is refused everywhere.
 //
 // # Never

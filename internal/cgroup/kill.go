@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/pidfd"
 )
 
 // KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees
@@ -48,7 +50,11 @@ func killAll(ctx context.Context, dir string) (found bool, err error) {
 // killOnce signals every process that it finds and says how many those were.
 func killOnce(dir string) (left int, err error) {
 	members := map[string][]int{}
-	for _, d := range tree(dir) {
+	dirs, err := tree(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range dirs {
 		pids, err := Procs(d)
 		if err != nil {
 			return left, err
@@ -75,8 +81,8 @@ func killOnce(dir string) (left int, err error) {
 // opened: if the pid was given to another process before, that one is not a member, and if it is
 // given to another one later, the pidfd does not follow.
 func killMember(pid int, dir string) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
+	fd, err := pidfd.Open(pid)
+	if errors.Is(err, pidfd.ErrGone) {
 		return nil
 	}
 	if err != nil {
@@ -87,7 +93,7 @@ func killMember(pid int, dir string) error {
 	if err != nil || !slices.Contains(pids, pid) {
 		return err
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := pidfd.Send(fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
 	return nil

@@ -66,7 +66,11 @@ func removeTree(ctx context.Context, dir string) (found bool, err error) {
 }
 
 func rmdirs(dir string) error {
-	for _, d := range slices.Backward(tree(dir)) {
+	dirs, err := tree(dir)
+	if err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(dirs) {
 		if err := unix.Rmdir(d); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("remove cgroup %s: %w", d, err)
 		}

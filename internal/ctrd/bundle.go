@@ -43,11 +43,11 @@ func removeBundle(id string, known []string) error {
 	return nil
 }
 
-// bundleLeft reports whether a task has a bundle, or the rest of one, in one of the directories.
+// bundleLeft reports whether a task may have a bundle, or the rest of one, in one of the directories.
 func bundleLeft(id string, dirs []string) bool {
 	for _, dir := range dirs {
 		for _, name := range []string{id, "." + id} {
-			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 				return true
 			}
 		}
@@ -66,7 +66,11 @@ func removeBundleAt(bundle, id string) error {
 	if err := os.Remove(rootfs); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if work, err := os.Readlink(filepath.Join(bundle, "work")); err == nil && filepath.Base(work) == id {
+	work, err := os.Readlink(filepath.Join(bundle, "work"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) { // EINVAL: it is not a link
+		return err
+	}
+	if err == nil && filepath.Base(work) == id {
 		if err := os.RemoveAll(work); err != nil {
 			return err
 		}

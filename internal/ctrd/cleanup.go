@@ -37,9 +37,9 @@ for arg in "$@"; do
 done
 case $last in
 probe) exit 0 ;;
-delete) if [ -n "$id" ] && [ ! -e %s/"$id" ]; then printf '\020\377\001'; exit 0; fi ;;
+delete) if [ -n "$id" ] && [ -d %[1]s ] && [ ! -e %[1]s/"$id" ]; then printf '\020\377\001'; exit 0; fi ;;
 esac
-exec %s "$@"
+exec %[2]s "$@"
 `
 
 // probeTimeout bounds the trial run of a script.
@@ -109,7 +109,9 @@ func (c *Containerd) writeCleanup(ctx context.Context, shim, records string) (st
 	if err != nil {
 		err = fmt.Errorf("make %s: %w", path, err)
 	}
-	if ctx.Err() == nil {
+	// What may fail for a passing reason is tried again; that the program may not be run here, as on a
+	// file system mounted with noexec, is kept.
+	if err == nil || errors.Is(err, fs.ErrPermission) {
 		if c.cleanups == nil {
 			c.cleanups = map[string]error{}
 		}

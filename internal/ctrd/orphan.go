@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
+	"berth/internal/pidfd"
 )
 
 // shimRuncRoot is where the shim has runc keep its records when nobody says otherwise.
@@ -51,7 +53,11 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 		return fmt.Errorf("end what is left of %s: %w", id, err)
 	}
 	root := filepath.Join(cmp.Or(opts.GetRoot(), shimRuncRoot), Namespace)
-	if _, err := os.Stat(filepath.Join(root, id)); err == nil {
+	_, err = os.Stat(filepath.Join(root, id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("end what is left of %s: %w", id, err)
+	}
+	if err == nil {
 		c.log.Warn("the OCI runtime has a container that containerd does not know: it is deleted", "id", id)
 		if out, err := exec.CommandContext(ctx, binary, "--root", root, "delete", "--force", id).CombinedOutput(); err != nil {
 			return fmt.Errorf("end what is left of %s: %s delete: %w: %s", id, binary, err, bytes.TrimSpace(out))
@@ -76,19 +82,19 @@ func (c *Containerd) endOrphanProcesses(ctx context.Context, id, runtime string)
 	if err != nil {
 		return err
 	}
-	err = c.processes.each(found, func(args []string) bool { return isCleanup(args, id) }, func(pid, pidfd int) error {
-		if ended(ctx, pidfd, time.Hour) {
+	err = c.processes.each(found, func(args []string) bool { return isCleanup(args, id) }, func(pid, fd int) error {
+		if pidfd.WaitEnd(ctx, fd, time.Hour) == pidfd.Gone {
 			return nil
 		}
-		return fmt.Errorf("containerd is still cleaning up after its shim, in process %d: %w", pid, ctx.Err())
+		return fmt.Errorf("containerd may still be cleaning up after its shim, in process %d: %w", pid, errors.Join(ctx.Err(), errdefs.ErrUnavailable))
 	})
 	if err != nil {
 		return err
 	}
 	meant := func(args []string) bool { return isShim(args, id) || isRuntime(args, runtime, id) }
-	return c.processes.each(found, meant, func(pid, pidfd int) error {
+	return c.processes.each(found, meant, func(pid, fd int) error {
 		c.log.Warn("a process works for a container that containerd does not know: it is killed", "id", id, "pid", pid)
-		if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := pidfd.Send(fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 			return fmt.Errorf("kill process %d: %w", pid, err)
 		}
 		return nil

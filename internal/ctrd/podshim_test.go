@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/embed/embedtest"
 	"berth/internal/network"
+	"berth/internal/pidfd"
 	"berth/internal/pod"
 )
 
@@ -60,7 +61,7 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 			t.Fatal("the shim is not known")
 		}
 		try(t, unix.PidfdSendSignal(first.fd, unix.SIGKILL, nil, 0))
-		if !ended(t.Context(), first.fd, time.Minute) {
+		if pidfd.WaitEnd(t.Context(), first.fd, time.Minute) != pidfd.Gone {
 			t.Fatal("the shim does not end")
 		}
 		if _, err := c.CreateTask(t.Context(), pod.TaskRequest{ID: otherID, Pod: thisID}); !errdefs.IsNotFound(err) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/pidfd"
 )
 
 const (
@@ -46,13 +49,19 @@ type processSearch struct {
 
 type searcher struct {
 	programs []string
-	found    chan<- []process // buffered
+	found    chan<- searched // buffered
+}
+
+type searched struct {
+	processes []process
+	err       error // what was not found may be there
 }
 
 // find returns the shims of the node and the processes that execute one of the named programs. It
-// waits at most searchTimeout.
+// waits at most searchTimeout. A process that cannot be looked at may be one of them, and makes the
+// search fail.
 func (s *processSearch) find(ctx context.Context, c *Containerd, programs ...string) ([]process, error) {
-	found := make(chan []process, 1)
+	found := make(chan searched, 1)
 	s.mu.Lock()
 	s.waiting = append(s.waiting, searcher{programs, found})
 	if !s.searches {
@@ -63,8 +72,11 @@ func (s *processSearch) find(ctx context.Context, c *Containerd, programs ...str
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
 	select {
-	case ps := <-found:
-		return ps, nil
+	case r := <-found:
+		if r.err != nil {
+			return nil, fmt.Errorf("look over %s for shims: %w", s.proc, r.err)
+		}
+		return r.processes, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("look over %s for shims: %w: %w", s.proc, ctx.Err(), errdefs.ErrUnavailable)
 	}
@@ -85,34 +97,42 @@ func (s *processSearch) run() {
 		for _, w := range now {
 			programs = append(programs, w.programs...)
 		}
-		found := s.look(programs)
+		found, err := s.look(programs)
 		for _, w := range now {
-			w.found <- found
+			w.found <- searched{found, err}
 		}
 	}
 }
 
-func (s *processSearch) look(programs []string) []process {
+func (s *processSearch) look(programs []string) ([]process, error) {
 	own, err := readPlace(s.proc, "self")
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	entries, _ := os.ReadDir(s.proc)
+	entries, err := os.ReadDir(s.proc)
+	if err != nil {
+		return nil, err
+	}
 	var found []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if p, ok := recognise(s.proc, pid, own, programs); ok {
+		p, ok, err := recognise(s.proc, pid, own, programs)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			found = append(found, p)
 		}
 	}
-	return found
+	return found, nil
 }
 
-// each calls do with a pidfd of each process that is meant. It is still the one that was found.
-func (s *processSearch) each(found []process, meant func(args []string) bool, do func(pid, pidfd int) error) error {
+// each calls do with a pidfd of each process that is meant. It is still the one that was found. One
+// that cannot be reached ends it with an error.
+func (s *processSearch) each(found []process, meant func(args []string) bool, do func(pid, fd int) error) error {
 	own, err := readPlace(s.proc, "self")
 	if err != nil {
 		return err
@@ -121,13 +141,17 @@ func (s *processSearch) each(found []process, meant func(args []string) bool, do
 		if !meant(p.args) {
 			continue
 		}
-		fd, err := unix.PidfdOpen(p.pid, 0)
+		fd, err := pidfd.Open(p.pid)
+		if errors.Is(err, pidfd.ErrGone) {
+			continue
+		}
 		if err != nil {
-			continue // it has ended
+			return fmt.Errorf("open process %d: %w", p.pid, err)
 		}
 		// What is read now is about the process that the descriptor stands for, unless it has
 		// ended, which makes signals to it fail.
-		if again, ok := recognise(s.proc, p.pid, own, []string{filepath.Base(p.args[0])}); ok && slices.Equal(again.args, p.args) {
+		again, ok, err := recognise(s.proc, p.pid, own, []string{filepath.Base(p.args[0])})
+		if ok && slices.Equal(again.args, p.args) {
 			err = do(p.pid, fd)
 		}
 		_ = unix.Close(fd)
@@ -160,34 +184,50 @@ type place struct {
 //     a file of the host's.
 //   - /proc/PID/cgroup: a process leaves its pod's group only by writing to the host's groups.
 //
-// The same is not true of /proc/PID/environ, maps, and whatever else reads the process's memory. A
-// process that has ended, or that cannot be read, is not recognised.
-func recognise(proc string, pid int, own place, programs []string) (process, bool) {
+// The same is not true of /proc/PID/environ, maps, and whatever else reads the process's memory.
+//
+// A process that has ended is not recognised, nor is one whose program berth may not see (EACCES,
+// EPERM): berth may see what it or containerd has started. Any other error says that the process
+// could not be looked at.
+func recognise(proc string, pid int, own place, programs []string) (process, bool, error) {
 	dir := strconv.Itoa(pid)
 	exe, err := os.Readlink(filepath.Join(proc, dir, "exe"))
+	if errors.Is(err, fs.ErrPermission) {
+		return process{}, false, nil
+	}
 	if err != nil {
-		return process{}, false // a kernel thread, or it has ended
+		return process{}, false, unlessEnded(err) // kernel threads have no program, either
 	}
 	if name := filepath.Base(exe); !strings.HasPrefix(name, shimPrefix) && !slices.Contains(programs, name) {
-		return process{}, false
+		return process{}, false, nil
 	}
 	id, err := readPlace(proc, dir)
 	if err != nil || id.exe != exe || id.mounts != own.mounts || inPod(id.group, own.group) {
-		return process{}, false
+		return process{}, false, unlessEnded(err)
 	}
 	b, err := os.ReadFile(filepath.Join(proc, dir, "cmdline"))
 	if err != nil {
-		return process{}, false
+		return process{}, false, unlessEnded(err)
 	}
-	return process{pid, strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")}, true
+	return process{pid, strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")}, true, nil
+}
+
+// unlessEnded is an error of reading about a process; nil if it says that the process has ended.
+func unlessEnded(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
 }
 
 func readPlace(proc, pid string) (place, error) {
 	exe, err1 := os.Readlink(filepath.Join(proc, pid, "exe"))
 	mounts, err2 := os.Readlink(filepath.Join(proc, pid, "ns/mnt"))
 	group, err3 := os.ReadFile(filepath.Join(proc, pid, "cgroup"))
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return place{}, fmt.Errorf("look at process %s: %w", pid, err)
+	for _, err := range []error{err1, err2, err3} {
+		if err != nil {
+			return place{}, fmt.Errorf("look at process %s: %w", pid, err)
+		}
 	}
 	return place{exe, mounts, string(group)}, nil
 }

@@ -4,6 +4,7 @@ package ctrd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -224,4 +225,69 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	_ = child.Process.Kill()
 	_ = child.Wait()
+}
+
+// PROPERTIES 33: a process that cannot be looked at may be a shim. The search for it counted as "no
+// shim there", so that what held it was struck off, and it stayed for ever.
+func TestASearchThatCouldNotLookHasNotFoundNothing(t *testing.T) {
+	const host = "mnt:[1]"
+	shim := entry{
+		exe:    "/usr/bin/containerd-shim-runc-v2",
+		mounts: host,
+		args:   []string{"containerd-shim-runc-v2", "-id", thisID},
+	}
+	self := entry{exe: "/usr/bin/berth", mounts: host, args: []string{"berth"}}
+	for name, spoil := range map[string]func(dir string) error{
+		"this process":   func(dir string) error { return os.Remove(dir + "/self/ns/mnt") },
+		"its group":      func(dir string) error { return spoiled(dir + "/100/cgroup") },
+		"its arguments":  func(dir string) error { return spoiled(dir + "/100/cmdline") },
+		"its program":    func(dir string) error { return spoiled(dir + "/100/exe") },
+		"any process":    func(dir string) error { return os.Rename(dir, dir+"-away") },
+		"its namespaces": func(dir string) error { return spoiled(dir + "/100/ns/mnt") },
+	} {
+		a := (&fake{}).adapter(t)
+		a.processes.proc = proc(t, map[string]entry{"self": self, "100": shim})
+		try(t, spoil(a.processes.proc))
+		if found, err := a.processes.find(t.Context(), a); err == nil {
+			t.Errorf("%s cannot be read: it has found %v", name, found)
+		}
+		if err := a.DeleteTask(t.Context(), thisID); err == nil || errdefs.IsNotFound(err) {
+			t.Errorf("%s cannot be read: the deletion of its task says %v", name, err)
+		}
+		a.stop()
+	}
+}
+
+// spoiled has the reading of a file fail with an error that says nothing about a process.
+func spoiled(path string) error {
+	return errors.Join(os.Remove(path), os.Mkdir(path, 0o700))
+}
+
+// PROPERTIES 33: whoever had no descriptor left when the shim of a pod was to be noted looks for it
+// when it is to end.
+func TestAShimThatCouldNotBeNotedIsLookedForLater(t *testing.T) {
+	a := (&fake{}).adapter(t)
+	defer a.stop()
+	shim, child, end := startShim(t, thisID)
+	defer end()
+	feed := starve(t)
+	a.shims.remember(thisID, child)
+	feed()
+	try(t, a.DeleteSandbox(t.Context(), thisID))
+	_ = shim.Wait()
+	if shim.ProcessState.ExitCode() >= 0 {
+		t.Error("the shim was not killed")
+	}
+	_ = unix.Kill(int(child), unix.SIGKILL)
+}
+
+// starve takes all descriptors that this process may have, until feed is called.
+func starve(t *testing.T) (feed func()) {
+	t.Helper()
+	var before unix.Rlimit
+	try(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	none := before
+	none.Cur = 3
+	try(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	return func() { try(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before)) }
 }

@@ -3,19 +3,20 @@
 package ctrd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/pidfd"
 )
 
 // shimTimeout is how long a shim may take to end by itself once its last task was deleted.
@@ -27,6 +28,8 @@ type shims struct {
 	mu      sync.Mutex
 	of      map[string]shim // by pod ID
 	bundles []string        // directories of bundles that shims work in
+	// doubted are the pods for whose shim nobody could look: it is searched for when it is to end.
+	doubted map[string]bool
 }
 
 type shim struct {
@@ -45,8 +48,11 @@ func (s *shims) remember(pod string, child uint32) {
 	if child == 0 || s.knows(pod) {
 		return
 	}
-	if pid, err := parent(child); err == nil {
-		s.add(pod, pid)
+	switch st, err := pidfd.ReadStat(child); {
+	case err == nil:
+		s.add(pod, st.Parent)
+	case !errors.Is(err, pidfd.ErrGone):
+		s.doubt(pod)
 	}
 }
 
@@ -55,22 +61,28 @@ func (s *shims) add(pod string, pid int) {
 	if pid <= 1 {
 		return
 	}
+	if err := s.tryAdd(pod, pid); err != nil && !errors.Is(err, pidfd.ErrGone) {
+		s.doubt(pod)
+	}
+}
+
+func (s *shims) tryAdd(pod string, pid int) error {
 	own, err := readPlace(procfs, "self")
 	if err != nil {
-		return
+		return err
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err := pidfd.Open(pid)
 	if err != nil {
-		return
+		return err
 	}
-	p, ok := recognise(procfs, pid, own, nil)
+	p, ok, err := recognise(procfs, pid, own, nil)
 	if !ok || !isShim(p.args, pod) || !s.put(pod, shim{pid: pid, fd: fd}) {
 		_ = unix.Close(fd)
-		return
+		return err
 	}
 	cwd, err := os.Readlink(fmt.Sprintf("%s/%d/cwd", procfs, pid))
 	if err != nil {
-		return
+		return nil //nolint:nilerr // it is the shim; that it has ended since is seen later
 	}
 	dir := filepath.Dir(cwd) + "/"
 	if before, ok := strings.CutSuffix(dir, sandboxDir); ok {
@@ -79,6 +91,25 @@ func (s *shims) add(pod string, pid int) {
 	if strings.HasSuffix(dir, taskDir) {
 		s.learn(dir)
 	}
+	return nil
+}
+
+// doubt notes that nobody could look for the shim of a pod.
+func (s *shims) doubt(pod string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.doubted == nil {
+		s.doubted = map[string]bool{}
+	}
+	s.doubted[pod] = true
+}
+
+// isDoubted reports whether a pod whose shim is not known may have one all the same.
+func (s *shims) isDoubted(pod string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known := s.of[pod]
+	return s.doubted[pod] && !known
 }
 
 func (s *shims) learn(dir string) {
@@ -114,6 +145,7 @@ func (s *shims) put(pod string, p shim) bool {
 		s.of = map[string]shim{}
 	}
 	s.of[pod] = p
+	delete(s.doubted, pod)
 	return true
 }
 
@@ -127,7 +159,7 @@ func (s *shims) program(pod string) string {
 	}
 	exe, err := os.Readlink(fmt.Sprintf("%s/%d/exe", procfs, p.pid))
 	// The process that was asked is the shim if the shim has not ended by now.
-	if err != nil || strings.HasSuffix(exe, " (deleted)") || unix.PidfdSendSignal(p.fd, 0, nil, 0) != nil {
+	if err != nil || strings.HasSuffix(exe, " (deleted)") || pidfd.Send(p.fd, 0) != nil {
 		return ""
 	}
 	return exe
@@ -138,7 +170,7 @@ func (s *shims) hasEnded(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.of[pod]
-	return ok && ended(context.Background(), p.fd, 0)
+	return ok && pidfd.Ask(p.fd) == pidfd.Gone
 }
 
 // take forgets the shim of a pod and hands its descriptor over.
@@ -147,29 +179,19 @@ func (s *shims) take(pod string) (shim, bool) {
 	defer s.mu.Unlock()
 	p, ok := s.of[pod]
 	delete(s.of, pod)
+	delete(s.doubted, pod)
 	return p, ok
-}
-
-// parent is the parent of a process. /proc/PID/stat does not take the lock on the process's memory
-// map.
-func parent(pid uint32) (int, error) {
-	b, err := os.ReadFile(fmt.Sprintf("%s/%d/stat", procfs, pid))
-	if err != nil {
-		return 0, err
-	}
-	// The second field is the name in parentheses, and may itself contain some: PID (NAME) STATE
-	// PPID.
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 2 {
-		return 0, fmt.Errorf("read parent of process %d: %q", pid, b)
-	}
-	return strconv.Atoi(f[1])
 }
 
 // endShim waits for the end of a pod's shim, which follows the deletion of its last task by itself,
 // and kills it when it does not end: it has a task then that containerd does not know of, and would
 // stay for ever. A pod whose shim is not known, and a container, have nothing to end.
 func (c *Containerd) endShim(ctx context.Context, pod string) error {
+	if c.shims.isDoubted(pod) {
+		if err := searchShim(ctx, c, pod); err != nil {
+			return fmt.Errorf("end the shim of pod %s: %w", pod, err)
+		}
+	}
 	s, ok := c.shims.take(pod)
 	if !ok {
 		return nil
@@ -177,13 +199,18 @@ func (c *Containerd) endShim(ctx context.Context, pod string) error {
 	if s.awaited.IsZero() {
 		s.awaited = time.Now()
 	}
-	if !ended(ctx, s.fd, shimTimeout-time.Since(s.awaited)) {
+	switch pidfd.WaitEnd(ctx, s.fd, shimTimeout-time.Since(s.awaited)) {
+	case pidfd.Gone:
+	case pidfd.CannotTell:
+		c.shims.put(pod, s)
+		return fmt.Errorf("wait for the shim of pod %s, process %d, to end: the kernel cannot be asked: %w", pod, s.pid, errdefs.ErrUnavailable)
+	case pidfd.Alive:
 		if err := ctx.Err(); err != nil && time.Since(s.awaited) < shimTimeout {
 			c.shims.put(pod, s)
 			return fmt.Errorf("wait for the shim of pod %s, process %d, to end: %w", pod, s.pid, err)
 		}
 		c.log.Warn("the shim of a pod that is gone does not end by itself: it is killed", "id", pod, "pid", s.pid)
-		if err := unix.PidfdSendSignal(s.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := pidfd.Send(s.fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 			c.shims.put(pod, s)
 			return fmt.Errorf("kill the shim of pod %s, process %d: %w", pod, s.pid, err)
 		}
@@ -192,18 +219,18 @@ func (c *Containerd) endShim(ctx context.Context, pod string) error {
 	return nil
 }
 
-// ended waits for the end of a process, at most for the given time, and reports whether it came. It
-// looks once also where there is no time left.
-func ended(ctx context.Context, pidfd int, most time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
-	for wait := 0; ; wait = 10 {
-		if n, err := unix.Poll(fds, wait); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			return n > 0
-		}
-		if ctx.Err() != nil {
-			return false
+// searchShim looks over the node for the shim of a pod.
+func searchShim(ctx context.Context, c *Containerd, pod string) error {
+	found, err := c.processes.find(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, p := range found {
+		if isShim(p.args, pod) {
+			if err := c.shims.tryAdd(pod, p.pid); err != nil && !errors.Is(err, pidfd.ErrGone) {
+				return err
+			}
 		}
 	}
+	return nil
 }

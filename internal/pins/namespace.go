@@ -55,10 +55,15 @@ func setSysctls(values map[string]string) error {
 	return nil
 }
 
-// isPinned reports whether path holds a namespace, not only the file that it would be mounted on.
-func isPinned(path string) bool {
+// isPinned reports whether path holds a namespace, not only the file that it would be mounted on. An
+// error says that nobody could look.
+func isPinned(path string) (bool, error) {
 	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+	err := unix.Statfs(path, &st)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil && st.Type == unix.NSFS_MAGIC, err
 }
 
 // unpin takes away what is mounted at path, and the file below.

@@ -160,7 +160,11 @@ func (p *Pins) Check(id string) error {
 		return fmt.Errorf("pinned namespaces of %s: the host was started again since: %w", id, errdefs.ErrNotFound)
 	}
 	for _, name := range made.Names {
-		if !isPinned(p.path(id, name)) {
+		pinned, err := isPinned(p.path(id, name))
+		if err != nil {
+			return fmt.Errorf("look for pinned namespaces of %s: %w", id, err)
+		}
+		if !pinned {
 			return fmt.Errorf("pinned namespaces of %s: %s is gone: %w", id, name, errdefs.ErrNotFound)
 		}
 	}
