@@ -277,9 +277,12 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step])
 	case ctx.Err() != nil && c.ops.stopping():
 		return lane.Retry(err) // berth stops, and whoever starts it again goes on
 	}
-	if errors.Is(err, errMembers) { // as it often is, and nothing is wrong
+	switch {
+	case errors.Is(err, errMembers): // as it often is, and nothing is wrong
 		c.obs.Event(a.Key.ID, string(a.Item)+" waits for the removal of the pod's containers", nil, "attempt", a.N)
-	} else {
+	case errors.Is(err, errTurn): // likewise
+		c.obs.Event(a.Key.ID, string(a.Item)+" waits for those of containers that ended earlier", nil, "attempt", a.N)
+	default:
 		c.obs.Event(a.Key.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
 	}
 	if a.Item == StepSettle {
@@ -297,6 +300,7 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 	}
 	u, ok := c.units.get(a.Key.ID)
 	if !ok {
+		c.teardown.pacer.forget(a.Key.ID)
 		return nil
 	}
 	switch a.Item {

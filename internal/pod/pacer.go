@@ -4,24 +4,31 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"time"
 )
 
+// errTurn ends an attempt to release that was over before its turn came. The next attempt has the
+// turn that this one had.
+var errTurn = errors.New("the release waits for those of containers that ended earlier")
+
 // pacer keeps releases out of the way of settles. When many containers end at once, the releases of
 // the first (deletions by runc, commits of containerd) take the processors and the disk that the
 // exits of the others need. So a release begins when no other exit is being settled and none was
-// reported for a moment, and only some young releases run at once. What an exit that comes alone
-// left is released at once.
+// reported for a moment, or once it has waited for that for its patience. Then it waits for its
+// turn: only some young releases run at once, and the one that has waited longest is the next. What
+// an exit that comes alone left is released at once.
 //
-// Everything here is bounded, so that no ID waits long for another one: a release begins at most
-// patience later, and it ceases to count among the young ones after the same time. A release that
-// somebody waits for, and one that was tried before, begin at once.
+// No ID waits without a bound for another one: a release is young for a tenth of a second at most, so
+// that some of those that wait begin in each such span, whatever hangs. A release that somebody waits
+// for, and one that was tried before, begin at once.
 type pacer struct {
 	quiet    time.Duration // without a report, before a release begins
 	patience time.Duration
-	young    chan struct{} // one for each young release
+	youth    time.Duration // how long a release is young at most
+	most     int           // young releases at a time
 
 	mu       sync.Mutex
 	settling map[string]int // settles in flight, by ID of the unit
@@ -30,14 +37,27 @@ type pacer struct {
 		at    time.Time
 		alone bool // there was no report about another unit for a moment before
 	}
+	young   int              // releases that began a moment ago
+	number  uint64           // of the last turn
+	waiting map[string]*turn // by ID of the unit
+}
+
+// turn is the place of a release among those that wait.
+type turn struct {
+	number uint64
+	since  time.Time
+	ready  bool          // the release waits for nothing but the others
+	begin  chan struct{} // closed when it may begin, and counts among the young ones
 }
 
 func newPacer() *pacer {
 	return &pacer{
 		quiet:    50 * time.Millisecond,
 		patience: time.Second,
-		young:    make(chan struct{}, 2*runtime.GOMAXPROCS(0)),
+		youth:    100 * time.Millisecond,
+		most:     max(4, 2*runtime.GOMAXPROCS(0)),
 		settling: map[string]int{},
+		waiting:  map[string]*turn{},
 	}
 }
 
@@ -84,39 +104,124 @@ func (p *pacer) wait(id string) time.Duration {
 	return p.quiet - time.Since(p.latest.at)
 }
 
-// admit waits until the release of a unit may begin: for its turn, at most for the patience of the
-// pacer, and not at all once hurried is closed. done must be called when the release is over.
-func (p *pacer) admit(ctx context.Context, id string, hurried <-chan struct{}) (done func()) {
-	nothing := func() {}
-	late := time.NewTimer(p.patience)
-	defer late.Stop()
-	for wait := p.wait(id); wait > 0; wait = p.wait(id) {
+// waits reports whether the release of a unit waits for its turn, since an attempt that was over
+// before that came.
+func (p *pacer) waits(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting[id] != nil
+}
+
+// admit waits until the release of a unit may begin, and not at all once hurried is closed. done must
+// be called when the release is over. The error is [errTurn] if ctx ended before.
+func (p *pacer) admit(ctx context.Context, id string, hurried <-chan struct{}) (done func(), err error) {
+	t := p.enqueue(id)
+	if err := p.awaitQuiet(ctx, id, t, hurried); err != nil {
+		return nil, err
+	}
+	p.makeReady(t)
+	select {
+	case <-t.begin:
+	case <-hurried:
+	case <-ctx.Done():
+	}
+	if young, err := p.conclude(id, t, hurried); !young {
+		return func() {}, err
+	}
+	leave := sync.OnceFunc(p.leave)
+	old := time.AfterFunc(p.youth, leave)
+	return func() { old.Stop(); leave() }, nil
+}
+
+// awaitQuiet waits until the release of a unit is not in the way of other exits, for the patience of
+// the pacer at most.
+func (p *pacer) awaitQuiet(ctx context.Context, id string, t *turn, hurried <-chan struct{}) error {
+	for {
+		wait := min(p.wait(id), p.patience-time.Since(t.since))
+		if wait <= 0 {
+			return nil
+		}
 		again := time.NewTimer(wait)
 		select {
 		case <-again.C:
 			continue
-		case <-late.C:
 		case <-hurried:
+			again.Stop()
+			return nil
 		case <-ctx.Done():
+			again.Stop()
+			return errTurn
 		}
-		again.Stop()
-		return nothing
+	}
+}
+
+// enqueue returns the turn of a release, which it keeps until it begins.
+func (p *pacer) enqueue(id string) *turn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.waiting[id]
+	if t == nil {
+		p.number++
+		t = &turn{number: p.number, since: time.Now(), begin: make(chan struct{})}
+		p.waiting[id] = t
+	}
+	return t
+}
+
+func (p *pacer) makeReady(t *turn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t.ready = true
+	p.grant()
+}
+
+// conclude ends the wait of a release for its turn, and reports whether it came. Otherwise the
+// release begins without one, if somebody waits for it, or keeps its turn.
+func (p *pacer) conclude(id string, t *turn, hurried <-chan struct{}) (young bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting[id] != t {
+		return true, nil
 	}
 	select {
 	case <-hurried:
-		return nothing
+		delete(p.waiting, id)
+		return false, nil
 	default:
+		t.ready = false
+		return false, errTurn
 	}
-	select {
-	case p.young <- struct{}{}:
-	case <-late.C:
-		return nothing
-	case <-hurried:
-		return nothing
-	case <-ctx.Done():
-		return nothing
+}
+
+// forget takes the release of a unit that is gone out of those that wait.
+func (p *pacer) forget(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.waiting, id)
+}
+
+// leave notes that a young release is over, or is not young any more.
+func (p *pacer) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.young--
+	p.grant()
+}
+
+// grant lets releases begin as long as there is room, the oldest first. p.mu is held.
+func (p *pacer) grant() {
+	for p.young < p.most {
+		var oldest string
+		for id, t := range p.waiting {
+			if t.ready && (oldest == "" || t.number < p.waiting[oldest].number) {
+				oldest = id
+			}
+		}
+		if oldest == "" {
+			return
+		}
+		p.young++
+		close(p.waiting[oldest].begin)
+		delete(p.waiting, oldest)
 	}
-	leave := sync.OnceFunc(func() { <-p.young })
-	old := time.AfterFunc(p.patience, leave)
-	return func() { old.Stop(); leave() }
 }

@@ -64,8 +64,12 @@ func due(u *unit, st *state.Status) state.Hold {
 // lane. Each part is idempotent; what fails does not keep later, independent parts from being
 // tried. The error says what remains.
 func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
-	if first {
-		defer t.pacer.admit(ctx, u.id, u.hurried.Notice())()
+	if first || t.pacer.waits(u.id) {
+		done, err := t.pacer.admit(ctx, u.id, u.hurried.Notice())
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
 	st := u.now()
 	if u.isSandbox() && st.Removing {
