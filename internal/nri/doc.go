@@ -20,8 +20,11 @@
 //   - A plug-in that connects gets what there is, and what is being made is in that list or comes
 //     as a call of its own: the adaptation's lock of synchronisation is held over each relay
 //     together with the change of the list.
-//   - Updates and evictions that plug-ins ask for are carried out one after the other, each within
-//     a bound. What waits is bounded, too; what is too much is refused or dropped, and logged.
+//   - A plug-in that has asked to stay connected although it does not answer is left alone for a
+//     while once it did not answer a few requests in a row: see [health].
+//   - Updates and evictions that plug-ins ask for are carried out one after the other for each
+//     container, and side by side for different ones, each within a bound. What waits is bounded,
+//     too; what is too much is refused or dropped, and logged.
 //
 // # Never
 //

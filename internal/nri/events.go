@@ -5,9 +5,11 @@ package nri
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
+	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -89,12 +91,6 @@ func (s *Service) synchronize(ctx context.Context, to adaptation.SyncCB) error {
 	return nil
 }
 
-// request is something that a plug-in asks for: an update, or the eviction of a container.
-type request struct {
-	update *api.ContainerUpdate
-	evict  *api.ContainerEviction
-}
-
 // ask has updates and evictions carried out later. It does not block.
 func (s *Service) ask(updates []*api.ContainerUpdate, evictions []*api.ContainerEviction) {
 	for _, u := range updates {
@@ -132,21 +128,42 @@ func (s *Service) update(ctx context.Context, updates []*api.ContainerUpdate) ([
 	if len(updates) > maxRequests {
 		return updates, fmt.Errorf("%d updates at a time are too many; the maximum is %d", len(updates), maxRequests)
 	}
-	var failed []*api.ContainerUpdate
+	var order []string
+	byID := map[string][]*api.ContainerUpdate{}
 	for _, u := range updates {
-		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-			defer cancel()
-			return s.updateOne(ctx, u)
-		}()
-		if err != nil {
-			s.cfg.Logger.Warn("an update that an NRI plug-in asks for failed", "id", u.GetContainerId(), "err", err)
-			if !u.GetIgnoreFailure() {
-				failed = append(failed, u)
-			}
+		id := u.GetContainerId()
+		if byID[id] == nil {
+			order = append(order, id)
 		}
+		byID[id] = append(byID[id], u)
 	}
+	var mu sync.Mutex
+	var failed []*api.ContainerUpdate
+	var g errgroup.Group
+	g.SetLimit(requestsAtOnce)
+	for _, id := range order { // side by side: one that hangs holds up its own container alone
+		g.Go(func() error {
+			for _, u := range byID[id] {
+				if err := s.updateWithin(ctx, u); err != nil {
+					s.cfg.Logger.Warn("an update that an NRI plug-in asks for failed", "id", id, "err", err)
+					if !u.GetIgnoreFailure() {
+						mu.Lock()
+						failed = append(failed, u)
+						mu.Unlock()
+					}
+				}
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
 	return failed, nil
+}
+
+func (s *Service) updateWithin(ctx context.Context, u *api.ContainerUpdate) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return s.updateOne(ctx, u)
 }
 
 func (s *Service) updateOne(ctx context.Context, u *api.ContainerUpdate) error {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
@@ -27,9 +28,9 @@ const (
 	// dropped: a plug-in that is so slow is disconnected long before, unless it has asked not to
 	// be.
 	maxEvents = 10_000
-	// maxRequests is how many updates and evictions of plug-ins may wait to be carried out.
-	maxRequests = 1000
-	// requestTimeout bounds each of them.
+	// maxQueued is how many requests may wait for plug-ins to answer those before them.
+	maxQueued = 1000
+	// requestTimeout bounds each update and eviction that a plug-in asks for.
 	requestTimeout = 10 * time.Second
 	// specTimeout bounds the question for the specification of one container when berth starts, and
 	// specsTimeout those for all of them: plug-ins are served also if containerd does not answer.
@@ -77,10 +78,12 @@ type Service struct {
 	plugins *adaptation.Adaptation
 	known   *registry
 	events  *queue[event]
-	asked   *queue[request]
+	asked   *requests
 	// turn is held over each relay. The adaptation relays one request at a time, and does not look
 	// at contexts while it waits for its turn.
 	turn chan struct{}
+	// queued is how many requests are relayed, or wait for their turn.
+	queued atomic.Int64
 	// evicted is what plug-ins have asked to evict in their answers since turn was taken. Whoever
 	// holds turn may use it.
 	evicted []*api.ContainerEviction
@@ -101,7 +104,7 @@ func New(cfg Config) (*Service, error) {
 		cfg:    cfg,
 		known:  newRegistry(),
 		events: newQueue[event](maxEvents),
-		asked:  newQueue[request](maxRequests),
+		asked:  newRequests(),
 		turn:   make(chan struct{}, 1),
 
 		started: make(chan struct{}),
@@ -137,9 +140,7 @@ func (s *Service) Run(ctx context.Context) error {
 	carried := make(chan struct{})
 	go func() {
 		defer close(carried)
-		for r := range s.asked.all(ctx) {
-			s.carryOut(ctx, r)
-		}
+		s.asked.run(ctx, s.carryOut)
 	}()
 	for e := range s.events.all(ctx) {
 		s.deliver(ctx, e)
@@ -222,10 +223,15 @@ func (s *Service) refresh(id string) {
 
 // relay makes one request to all plug-ins, and keeps new ones from being synchronised meanwhile.
 func (s *Service) relay(ctx context.Context, f func(context.Context) error) error {
+	if s.queued.Add(1) > maxQueued {
+		s.queued.Add(-1)
+		return fmt.Errorf("%d requests wait for NRI plug-ins already: %w", maxQueued, errdefs.ErrUnavailable)
+	}
+	defer s.queued.Add(-1)
 	select {
 	case s.turn <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("wait for NRI plug-ins to answer an earlier request: %w", ctx.Err())
+		return fmt.Errorf("wait for NRI plug-ins to answer %d earlier requests: %w", s.queued.Load(), ctx.Err())
 	}
 	defer func() { <-s.turn }()
 	s.evicted = nil

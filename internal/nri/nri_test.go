@@ -33,6 +33,16 @@ type pods struct {
 	mu      sync.Mutex
 	targets map[string]pod.Target
 	calls   []string
+	hangs   func(id string) bool // whether what a plug-in asks for about a container hangs
+}
+
+// hang waits until ctx ends, if what is about a container hangs.
+func (p *pods) hang(ctx context.Context, id string) error {
+	if p.hangs == nil || !p.hangs(id) {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (p *pods) ListPodSandbox(*runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
@@ -68,14 +78,14 @@ func (p *pods) Target(id string) (pod.Target, error) {
 	return pod.Target{}, errdefs.ErrNotFound
 }
 
-func (p *pods) StopContainer(_ context.Context, id string, _ time.Duration) error {
+func (p *pods) StopContainer(ctx context.Context, id string, _ time.Duration) error {
 	p.note("stop " + id)
-	return nil
+	return p.hang(ctx, id)
 }
 
-func (p *pods) update(_ context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
+func (p *pods) update(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
 	p.note(fmt.Sprintf("update %s %d", id, r.GetCpuShares()))
-	return nil
+	return p.hang(ctx, id)
 }
 
 func (p *pods) set(t pod.Target) {
@@ -174,6 +184,7 @@ type plugin struct {
 	shares uint64 // what UpdateContainer makes of the CPU shares
 	update []*api.ContainerUpdate
 	evict  map[string]*api.ContainerEviction // what it asks for, by method
+	policy *api.FailurePolicy
 }
 
 func (p *plugin) note(ctx context.Context, what string) error {
@@ -312,12 +323,20 @@ func (p *plugin) evictions() stub.Option {
 func connect(t *testing.T, s *Service, p *plugin) {
 	t.Helper()
 	var err error
-	p.stub, err = stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(s.cfg.Socket), stub.WithOnClose(func() {}), p.evictions())
+	p.stub, err = stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(s.cfg.Socket), stub.WithOnClose(func() {}), p.policies(), p.evictions())
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = p.stub.Run(t.Context()) }()
 	t.Cleanup(p.stub.Stop)
+}
+
+// policies are what the plug-in asks for when it does not answer, if it asks for anything.
+func (p *plugin) policies() stub.Option {
+	if p.policy == nil {
+		return stub.WithOnClose(func() {})
+	}
+	return stub.WithFailurePolicy(p.policy)
 }
 
 // join registers a plug-in and waits until it takes part.
@@ -620,15 +639,31 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			dropped++
 		}
 	}
-	if q.offer(10) {
-		t.Error("one more was taken")
-	}
 	first, _ := q.take()
 	if dropped != 7 || first != 7 {
 		t.Errorf("dropped %d; %d is first", dropped, first)
 	}
-	if !q.offer(10) {
+
+	r := newRequests()
+	for i := range maxRequests {
+		if !r.offer(request{update: shares(fmt.Sprint(i), 1)}) {
+			t.Fatalf("number %d was refused", i)
+		}
+	}
+	if r.offer(request{update: shares("one more", 1)}) {
+		t.Error("one more was taken")
+	}
+	taken, _ := r.next()
+	if !r.offer(request{update: shares("one more", 1)}) {
 		t.Error("one was refused although there is room")
+	}
+	r.done(taken.about())
+	r = newRequests()
+	for range maxPerContainer {
+		r.offer(request{update: shares("c", 1)})
+	}
+	if r.offer(request{update: shares("c", 1)}) || !r.offer(request{update: shares("d", 1)}) {
+		t.Error("the requests about one container take the room of others")
 	}
 }
 

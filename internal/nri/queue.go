@@ -29,28 +29,12 @@ func (q *queue[T]) put(item T) (dropped bool) {
 	if dropped = len(q.mu.items) >= q.limit; dropped {
 		q.mu.items = q.mu.items[1:]
 	}
-	q.add(item)
-	return dropped
-}
-
-// offer adds an item unless there are too many already.
-func (q *queue[T]) offer(item T) (taken bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.mu.items) >= q.limit {
-		return false
-	}
-	q.add(item)
-	return true
-}
-
-// add adds an item. The lock is held.
-func (q *queue[T]) add(item T) {
 	q.mu.items = append(q.mu.items, item)
 	select {
 	case q.more <- struct{}{}:
 	default:
 	}
+	return dropped
 }
 
 func (q *queue[T]) take() (item T, ok bool) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/ttrpc"
+)
+
+const (
+	// mostTimeouts is after how many requests in a row that a plug-in did not answer in time it is
+	// left alone, and pluginRest for how long.
+	mostTimeouts = 3
+	pluginRest   = 30 * time.Second
+)
+
+// health is whether a plug-in answers in time. One that does not is disconnected, unless it has asked
+// to stay connected: then each request would wait for it for the whole time, and since one request is
+// relayed at a time, all creations of the node would queue behind it. So it is left alone for a while
+// once it did not answer a few requests in a row: each request fails for it at once, as if its time
+// were over, and what follows from that is the plug-in's own policy. Then one request tries again.
+type health struct {
+	mu       sync.Mutex
+	timeouts int       // in a row
+	rests    time.Time // until then it is not asked
+}
+
+// withHealth keeps the health of the plug-in of each connection.
+func withHealth(timeout time.Duration) ttrpc.ClientOpts {
+	return func(c *ttrpc.Client) {
+		ttrpc.WithChainUnaryClientInterceptor((&health{}).guard(timeout))(c)
+	}
+}
+
+func (h *health) guard(timeout time.Duration) ttrpc.UnaryClientInterceptor {
+	return func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
+		began := time.Now()
+		if rest := h.rest(began); rest > 0 {
+			return fmt.Errorf("it did not answer %d requests in a row, and is not asked for another %s: %w",
+				mostTimeouts, rest.Round(time.Second), context.DeadlineExceeded)
+		}
+		deadline, _ := ctx.Deadline() // of the plug-in, or of a caller who gives up earlier
+		err := invoke(ctx, req, resp)
+		h.note(err, deadline.Sub(began) >= timeout/2)
+		return err
+	}
+}
+
+// rest is for how long the plug-in is still left alone.
+func (h *health) rest(now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return max(0, h.rests.Sub(now))
+}
+
+// note takes what became of a request, and whether the plug-in had its time for it.
+func (h *health) note(err error, enough bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded):
+		h.timeouts = 0
+	case enough:
+		if h.timeouts++; h.timeouts >= mostTimeouts {
+			h.rests = time.Now().Add(pluginRest)
+		}
+	}
+}
