@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,11 +56,9 @@ func pauses(t *testing.T, n *node.Node) []string {
 var withoutPause = []string{"--set", "pod.pause=auto"}
 
 func eitherContainerd(t *testing.T, test func(t *testing.T, n *node.Node)) {
-	for _, external := range []bool{false, true} {
-		t.Run(fmt.Sprintf("external=%v", external), func(t *testing.T) {
-			test(t, node.Start(t, node.Options{External: external, Args: withoutPause}))
-		})
-	}
+	node.Modes(t, func(t *testing.T, external bool) {
+		test(t, node.Start(t, node.Options{External: external, Args: withoutPause}))
+	})
 }
 
 // PROPERTIES 31: no process holds the namespaces of a pod that does not share its PID namespace.

@@ -93,10 +93,7 @@ func counting(n *node.Node, id string) (name string, first, last int) {
 // it. berth watches what was restored as any other container: it survives a kill -9 of berth, and
 // its exit code is exact.
 func TestARestoredContainerGoesOn(t *testing.T) {
-	for _, external := range []bool{false, true} {
-		if external && guest() {
-			continue // the kernel makes the difference, and not containerd
-		}
+	node.Modes(t, func(t *testing.T, external bool) {
 		dir := t.TempDir()
 		refuse := filepath.Join(dir, "refuse")
 		n := node.Start(t, node.Options{Runc: restorer(t, dir), External: external})
@@ -159,7 +156,7 @@ func TestARestoredContainerGoesOn(t *testing.T) {
 		n.Until("it goes on", func() bool { _, _, now := counting(n, id); return now > last })
 		term(t, n.Pid(id))
 		node.ExpectExit(t, n.Ended(id), 42, "Error")
-	}
+	})
 }
 
 // notRestored starts a container that CRIU does not restore, and removes it.
@@ -185,7 +182,7 @@ func notRestored(t *testing.T, n *node.Node, id string) {
 // the process, and after that: there is no process that nobody watches, and the container runs, or
 // can be started.
 func TestKill9WhileAContainerIsRestored(t *testing.T) {
-	for _, external := range []bool{false, true} {
+	node.Modes(t, func(t *testing.T, external bool) {
 		for _, when := range []string{"before", "after"} {
 			dir := t.TempDir()
 			hang := filepath.Join(dir, when)
@@ -234,7 +231,7 @@ func TestKill9WhileAContainerIsRestored(t *testing.T) {
 			})
 			node.ExpectExit(t, n.Container(id), 42, "Error")
 		}
-	}
+	})
 }
 
 // A node without CRIU says so.

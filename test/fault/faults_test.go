@@ -100,19 +100,14 @@ func start(t testing.TB, o node.Options) (*node.Node, *faults) {
 	return n, f
 }
 
-// both runs a test with containerd inside and outside of berth, side by side.
+// both runs a test with containerd inside and outside of berth side by side, or with one of them: see
+// [node.Pick].
 func both(t *testing.T, args []string, test func(t *testing.T, n *node.Node, f *faults)) {
-	for _, external := range []bool{false, true} {
-		name := "embedded"
-		if external {
-			name = "external"
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, f := start(t, node.Options{External: external, Args: args})
-			test(t, n, f)
-		})
-	}
+	node.Modes(t, func(t *testing.T, external bool) {
+		t.Parallel()
+		n, f := start(t, node.Options{External: external, Args: args})
+		test(t, n, f)
+	})
 }
 
 // set makes a rule: what happens at a step, and lines that limit it.

@@ -15,7 +15,7 @@ import (
 // PROPERTIES 4: kill -9 of berth, of containerd or of both at each step of a pod's life that
 // another program takes, while that program is at work and still is when they are back. Other pods
 // go on, what had ended is reported with its code, and once the step goes on all can be removed and
-// nothing is left.
+// nothing is left. One of the three is killed at a step: see [node.Pick].
 func TestKill9AtEachStepOfALife(t *testing.T) {
 	t.Run("without a process", func(t *testing.T) {
 		kill9AtEach(t, withoutPause, "bridge.ADD", "portmap.ADD", "shim.bootstrap", "shim.CreateSandbox", "shim.Create", "runc.create", "shim.Start", "runc.start",
@@ -29,14 +29,12 @@ func TestKill9AtEachStepOfALife(t *testing.T) {
 func kill9AtEach(t *testing.T, args []string, steps ...string) {
 	t.Helper()
 	both(t, args, func(t *testing.T, n *node.Node, f *faults) {
-		victims := [][]*node.Process{{n.Berth}}
+		victims := []string{"berth"}
 		if n.Containerd != nil {
-			victims = [][]*node.Process{{n.Berth}, {n.Containerd}, {n.Berth, n.Containerd}}
+			victims = []string{"berth", "containerd", "both"}
 		}
 		for _, step := range steps {
-			for k := range victims {
-				both := len(victims[k]) == 2
-				berth := both || k == 0
+			for _, victim := range node.Pick(t, "victim at "+step, victims...) {
 				f.set(step, "stall")
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
@@ -49,16 +47,16 @@ func kill9AtEach(t *testing.T, args []string, steps ...string) {
 					}
 				}()
 				n.Until("a life is at "+step, func() bool { return len(f.hits(step)) > 0 })
-				if berth {
+				if victim != "containerd" {
 					n.Berth.Kill(syscall.SIGKILL)
 				}
-				if both || k == 1 {
+				if victim != "berth" {
 					n.Containerd.Kill(syscall.SIGKILL)
 					n.StartContainerd()
 				}
 				cancel()
 				<-done
-				if berth {
+				if victim != "containerd" {
 					n.StartBerth()
 				}
 				n.Until("berth is connected", func() bool { return connected(t, n) })
@@ -71,7 +69,7 @@ func kill9AtEach(t *testing.T, args []string, steps ...string) {
 				})
 				n.NoLeaks(t.Context())
 				if t.Failed() {
-					t.Fatalf("at %s, berth killed: %v, containerd killed: %v", step, berth, both || k == 1)
+					t.Fatalf("at %s, killed: %s", step, victim)
 				}
 			}
 		}

@@ -19,11 +19,11 @@ import (
 // could not miss.
 func TestALivePodLooksLikeALeakOfEveryKind(t *testing.T) {
 	for _, pause := range []string{"always", "auto"} {
-		for _, external := range []bool{false, true} {
-			t.Run(fmt.Sprintf("pause=%s,external=%v", pause, external), func(t *testing.T) {
+		t.Run("pause="+pause, func(t *testing.T) {
+			Modes(t, func(t *testing.T, external bool) {
 				looksLikeALeak(t, Start(t, Options{External: external, Args: []string{"--set", "pod.pause=" + pause}}), pause == "always")
 			})
-		}
+		})
 	}
 }
 

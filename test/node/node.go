@@ -172,15 +172,16 @@ func Start(t testing.TB, o Options) *Node {
 	return n
 }
 
-// Both runs a test with containerd inside and outside of berth.
-func Both(t *testing.T, f func(t *testing.T, n *Node)) {
-	for _, external := range []bool{false, true} {
-		name := "embedded"
-		if external {
-			name = "external"
-		}
-		t.Run(name, func(t *testing.T) { f(t, Start(t, Options{External: external})) })
+// Modes runs a test with containerd inside and outside of berth, or with one of them: see [Pick].
+func Modes(t *testing.T, f func(t *testing.T, external bool)) {
+	for _, mode := range Pick(t, "place of containerd", "embedded", "external") {
+		t.Run(mode, func(t *testing.T) { f(t, mode == "external") })
 	}
+}
+
+// Both runs a test with containerd inside and outside of berth, or with one of them: see [Pick].
+func Both(t *testing.T, f func(t *testing.T, n *Node)) {
+	Modes(t, func(t *testing.T, external bool) { f(t, Start(t, Options{External: external})) })
 }
 
 // StartContainerd starts the external containerd.

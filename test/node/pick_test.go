@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A commit takes the same way each time, and many commits take each way about equally often.
+func TestEachWayHasItsShareOfTheCommits(t *testing.T) {
+	const ways, commits = 3, 3000
+	var taken [ways]int
+	for c := range commits {
+		seed := fmt.Sprint("commit ", c)
+		way := pick(seed, "a test", ways)
+		if again := pick(seed, "a test", ways); again != way {
+			t.Errorf("%s takes way %d, then %d", seed, way, again)
+		}
+		taken[way]++
+	}
+	for way, n := range taken {
+		if n < commits/ways*8/10 {
+			t.Errorf("way %d is taken by %d of %d commits", way, n, commits)
+		}
+	}
+}
