@@ -65,6 +65,7 @@ type Images struct {
 	cfg     ImagesConfig
 	temp    atomic.Uint64
 	views   sync.Map // by key, those in use
+	jobs    sync.Map // the leases of pulls and imports, by key, those in use
 	parsed  *image.Cache[parsed]
 	usage   sampler
 
@@ -206,11 +207,11 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 
 // Import reads an archive and unpacks what is in it. read is called as it goes on.
 func (i *Images) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]image.Stored, error) {
-	ctx, done, err := i.client.WithLease(ns(ctx))
+	ctx, done, err := i.lease(ctx)
 	if err != nil {
-		return nil, native(err)
+		return nil, err
 	}
-	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	defer done()
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)

@@ -28,11 +28,11 @@ import (
 // Pull fetches and unpacks an image.
 func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (image.Stored, error) {
 	// What was fetched must still be there if the image has to be unpacked in another way.
-	ctx, done, err := i.client.WithLease(ns(ctx))
+	ctx, done, err := i.lease(ctx)
 	if err != nil {
-		return image.Stored{}, native(err)
+		return image.Stored{}, err
 	}
-	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	defer done()
 	if w.Unpacking != nil {
 		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -121,24 +122,28 @@ func (i *Images) unview(ctx context.Context, key string) error {
 	if err := native(i.client.SnapshotService(i.cfg.Snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove view %s: %w", key, err)
 	}
-	if err := native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key})); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete lease of view %s: %w", key, err)
-	}
-	return nil
+	return i.unlease(ctx, key)
 }
 
-// Sweep removes the views that are not in use: an earlier berth made them and was killed, or
-// containerd was when they were to be removed.
+// Sweep removes the views, and the leases of pulls and imports, that are not in use: an earlier berth
+// made them and was killed, or containerd was when they were to be removed.
 func (i *Images) Sweep(ctx context.Context) error {
 	ctx = ns(ctx)
-	all, err := i.client.LeasesService().List(ctx, fmt.Sprintf("id~=^%s,labels.%q==%q", viewPrefix, LabelOwner, i.cfg.Owner))
+	own := func(prefix string) string {
+		return fmt.Sprintf("id~=^%s,labels.%q==%q", prefix, LabelOwner, i.cfg.Owner)
+	}
+	all, err := i.client.LeasesService().List(ctx, own(viewPrefix), own(jobPrefix))
 	if err != nil {
-		return fmt.Errorf("list views of images: %w", native(err))
+		return fmt.Errorf("list leases of images: %w", native(err))
 	}
 	var errs []error
 	for _, l := range all {
-		if _, used := i.views.Load(l.ID); !used {
-			errs = append(errs, i.unview(ctx, l.ID))
+		used, remove := &i.views, i.unview
+		if strings.HasPrefix(l.ID, jobPrefix) {
+			used, remove = &i.jobs, i.unlease
+		}
+		if _, inUse := used.Load(l.ID); !inUse {
+			errs = append(errs, remove(ctx, l.ID))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+)
+
+const (
+	// jobPrefix begins the names of the leases of pulls and imports.
+	jobPrefix = "berth-job-"
+	// jobLease is how long containerd keeps what a pull or an import has made if no berth comes back.
+	jobLease = 24 * time.Hour
+)
+
+// lease keeps what a pull or an import has containerd make until the caller calls done. If berth is
+// killed before, the next one deletes the lease: see [Images.Sweep].
+func (i *Images) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
+	key := fmt.Sprintf("%s%d-%d-%d", jobPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
+	i.jobs.Store(key, nil)
+	leased, _, err := i.client.WithLease(ns(ctx), leases.WithID(key), leases.WithLabel(LabelOwner, i.cfg.Owner), leases.WithExpiration(jobLease))
+	if err != nil {
+		i.jobs.Delete(key)
+		return nil, nil, native(err)
+	}
+	return leased, func() {
+		defer i.jobs.Delete(key)
+		if err := i.unlease(ns(context.WithoutCancel(ctx)), key); err != nil {
+			i.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
+		}
+	}, nil
+}
+
+func (i *Images) unlease(ctx context.Context, key string) error {
+	if err := native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key})); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete lease %s: %w", key, err)
+	}
+	return nil
+}
