@@ -153,6 +153,7 @@ func gauges(d *daemon) []prometheus.Collector {
 	}
 	pods, feed := d.core.Pods, d.core.Feed
 	return []prometheus.Collector{
+		budgets(d.streams.Budgets()),
 		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", d.log.Dropped),
 		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", d.spans.lost),
 		gauge("berth_lanes_waiting", "Lanes that are not idle.",

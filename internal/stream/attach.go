@@ -58,10 +58,15 @@ func (s *Service) attach(ctx context.Context, id string, c client) error {
 	if err != nil {
 		return err
 	}
-	if err := s.enter(t.ID, false); err != nil {
+	place, err := s.enter(s.sessions, t.PodID)
+	if err != nil {
 		return err
 	}
-	defer s.leave(t.ID)
+	defer place.leave()
+	if err := s.attached(t); err != nil {
+		return err
+	}
+	defer s.detached(t)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.life, cancel)
@@ -81,6 +86,33 @@ func (s *Service) attach(ctx context.Context, id string, c client) error {
 	return s.watch(ctx, t, c, stdio)
 }
 
+// ringCost is what the clients that are attached to one container cost together: the output that is
+// kept for those that are slow.
+const ringCost = 3 << 19
+
+// attached notes one client of a container more, for the first of which memory is taken.
+func (s *Service) attached(t pod.Target) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.attached[t.ID] == 0 {
+		if err := s.memory.Take(t.PodID, ringCost); err != nil {
+			return err
+		}
+	}
+	s.mu.attached[t.ID]++
+	return nil
+}
+
+// detached notes one client less.
+func (s *Service) detached(t pod.Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.attached[t.ID]--; s.mu.attached[t.ID] == 0 {
+		delete(s.mu.attached, t.ID)
+		s.memory.Give(t.PodID, ringCost)
+	}
+}
+
 // feed passes on what the client writes, and its end where the container wants that.
 func (s *Service) feed(container string, from io.Reader, to io.WriteCloser, stdio Stdio) {
 	_, _ = io.Copy(to, from)
@@ -95,11 +127,12 @@ func (s *Service) feed(container string, from io.Reader, to io.WriteCloser, stdi
 // only client that the input may have is gone (stdin_once), also by a berth that has found it like
 // that.
 func (s *Service) EndStdin(container string) {
-	if s.enter(container, true) != nil {
+	place, err := s.enterAnyway(s.sessions, container) // which stands for its pod
+	if err != nil {
 		return // berth stops, and the next one finds the input like that
 	}
 	go func() {
-		defer s.leave(container)
+		defer place.leave()
 		for wait := firstWait; ; wait = min(2*wait, lastWait) {
 			err := s.closeStdin(container)
 			if err == nil || errdefs.IsNotFound(err) {

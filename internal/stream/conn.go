@@ -25,8 +25,9 @@ type conn struct {
 	gone   context.Context
 	leave  context.CancelFunc
 	since  time.Time
-	// upgraded says that the client had a URL of CRI's, and has its stream.
-	upgraded atomic.Bool
+	// redeemed says that the client had a URL of CRI's, whose place it has now.
+	redeemed atomic.Bool
+	upgraded atomic.Bool // to WebSocket or SPDY
 }
 
 func newConn(tcp *net.TCPConn, server *Server) *conn {
@@ -41,7 +42,7 @@ type listener struct {
 	server *Server
 }
 
-// Accept waits for a client. If there are too many, one is hung up on.
+// Accept waits for a client. If too many have not asked for anything yet, one is hung up on.
 func (l listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
@@ -54,38 +55,35 @@ func (l listener) Accept() (net.Conn, error) {
 			continue
 		}
 		c := newConn(tcp, l.server)
-		if l.server.add(c) {
-			return c, nil
-		}
-		l.server.cfg.Logger.Warn("a client of the streaming server is refused: there are too many", "client", tcp.RemoteAddr())
-		c.leave()
-		_ = tcp.Close()
+		l.server.add(c)
+		return c, nil
 	}
 }
 
-// add takes a connection. If there are too many, it takes the place of the oldest one that has no
-// stream yet: a client asks for its stream at once, and one that does not must not keep others out.
-func (s *Server) add(c *conn) bool {
+// add takes a connection. If there are too many without a stream, the oldest of them makes room: a
+// client asks for its stream at once, and one that does not must not keep others out.
+func (s *Server) add(c *conn) {
 	s.mu.Lock()
 	var oldest *conn
-	if len(s.mu.conns) >= maxConnections {
-		for other := range s.mu.conns {
-			if !other.upgraded.Load() && (oldest == nil || other.since.Before(oldest.since)) {
-				oldest = other
-			}
+	waiting := 0
+	for other := range s.mu.conns {
+		if other.redeemed.Load() {
+			continue
 		}
-		if oldest == nil {
-			s.mu.Unlock()
-			return false
+		waiting++
+		if oldest == nil || other.since.Before(oldest.since) {
+			oldest = other
 		}
-		delete(s.mu.conns, oldest)
 	}
+	if waiting < maxWaiting {
+		oldest = nil
+	}
+	delete(s.mu.conns, oldest)
 	s.mu.conns[c] = true
 	s.mu.Unlock()
 	if oldest != nil {
 		_ = oldest.Close()
 	}
-	return true
 }
 
 // connKey is the key of a request's connection in its context.
@@ -111,6 +109,9 @@ func connState(c net.Conn, state http.ConnState) {
 
 // ownConn is the connection below c; nil for another's.
 func ownConn(c net.Conn) *conn {
+	if g, ok := c.(*gate); ok {
+		c = g.Conn
+	}
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}

@@ -31,13 +31,21 @@
 //   - An exit code is the one that the shim measured. Where there is none, the call is an error.
 //   - ExecSync keeps less than 16 MiB of output, both streams together, so that the answer fits
 //     into the message that the kubelet takes. What is beyond is read and dropped, so that the
-//     process does not block, and the standard error says how much that was. All ExecSync calls
-//     together keep 256 MiB at most.
+//     process does not block, and the standard error says how much that was.
 //   - What a process wrote before it ended is read to its end. When somebody else holds its output
 //     open, reading goes on until a second has passed without a byte, or ten seconds with some.
-//   - The number of exec processes, in a container and altogether, is bounded. One process more is
-//     ErrResourceExhausted. A shim that does not answer costs no more than that, and some processes
-//     are left for each container whatever the others have.
+//   - What pods share is in newShares: processes, attached clients, streams and their URLs,
+//     forwarded connections, and memory for output. Each pod has a share and a part for sure, and
+//     what is refused is ErrResourceExhausted and names the pod. A shim that does not answer costs no
+//     more than that. ExecSync, exec and attach, and port-forward have nothing in common, so probes
+//     that hang and port-forwards that are forgotten leave a person room to find out why.
+//   - A port-forward stays as long as its client does. When a pod has its share of them, or all pods
+//     have all, the one on which nothing has come or gone for longest, and for a minute at least,
+//     makes room for the next.
+//   - Nothing is kept of a request whose first line has no good URL, and 128 clients at most may be
+//     connected that have not sent one. The headers of a request have 16 KiB at most.
+//   - Input is passed on while it comes: a message or a frame of any length takes 16 KiB, and the
+//     client waits while the process does not read. Over SPDY up to 1 MiB of it waits in memory.
 //   - Nothing is left of a client that vanishes or does not keep to the protocol: no connection, no
 //     stream and no goroutine. A connection is closed when its call has ended, and when the client
 //     has not opened its streams within 30 seconds.

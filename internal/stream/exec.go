@@ -43,7 +43,12 @@ func (s *Service) exec(ctx context.Context, id string, args []string, c client, 
 	// What the client does not want is read and dropped. A shim that is given no path for it fails
 	// after it has started the process, and then forgets the process.
 	want := streams{stdin: c.stdin != nil, stdout: true, stderr: !terminal}
-	p, err := s.start(ctx, t, command{args: args, terminal: terminal, streams: want})
+	p, err := s.start(ctx, t, command{
+		args:     args,
+		terminal: terminal,
+		streams:  want,
+		of:       s.sessions,
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -3,24 +3,22 @@
 package stream
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/budget"
 )
 
 const (
 	// maxOutput is how much output ExecSync keeps, both streams together. The kubelet takes
 	// messages of up to 16 MiB, of which the rest of the message needs some bytes.
 	maxOutput = 16<<20 - 4<<10
-	// memoryChunk is the unit in which output is counted, and memoryChunks how many of them all
-	// ExecSync calls together may keep.
-	memoryChunk  = 64 << 10
-	memoryChunks = 256 << 20 / memoryChunk
+	// memoryChunk is the unit in which output is kept and counted.
+	memoryChunk = 64 << 10
 )
 
 // endTimeout is how long a call waits for the end of a process that was killed, and for the exit
@@ -67,12 +65,16 @@ func (s *Service) execSync(ctx context.Context, id string, args []string) (Resul
 	if err != nil {
 		return Result{}, err
 	}
-	p, err := s.start(ctx, t, command{args: args, streams: streams{stdout: true, stderr: true}})
+	p, err := s.start(ctx, t, command{
+		args:    args,
+		streams: streams{stdout: true, stderr: true},
+		of:      s.commands,
+	})
 	if err != nil {
 		return Result{}, err
 	}
 	defer p.abandon()
-	kept := &capture{memory: s.memory}
+	kept := &capture{memory: s.memory, pod: t.PodID}
 	defer kept.release()
 	out := copyOutput(p.pipes, kept.stdout(), kept.stderr())
 	if err := p.result(ctx); err != nil {
@@ -111,22 +113,54 @@ func (p *process) result(ctx context.Context) error {
 	return err
 }
 
-// capture keeps what a process writes, up to maxOutput and as long as there is memory.
+// capture keeps what a process writes, up to maxOutput and as long as its pod has memory.
 type capture struct {
-	memory chan struct{} // one value for each chunk that is in use by anybody
+	memory *budget.Budget
+	pod    string
 
 	mu      sync.Mutex
 	kept    int
-	chunks  int // of memory
+	taken   int64 // of memory
 	dropped int64
-	out     bytes.Buffer
-	err     bytes.Buffer
+	out     chunks
+	err     chunks
 	closed  bool
+}
+
+// chunks are output in pieces, which cost no more than there is in them and memoryChunk.
+type chunks [][]byte
+
+func (c *chunks) add(b []byte) {
+	for len(b) > 0 {
+		last := len(*c) - 1
+		if last < 0 || len((*c)[last]) == memoryChunk {
+			*c = append(*c, nil)
+			last++
+		}
+		n := min(len(b), memoryChunk-len((*c)[last]))
+		(*c)[last] = append((*c)[last], b[:n]...)
+		b = b[n:]
+	}
+}
+
+// join returns the output in one piece, and keeps none of it.
+func (c *chunks) join() []byte {
+	n := 0
+	for _, b := range *c {
+		n += len(b)
+	}
+	all := make([]byte, 0, n)
+	for i, b := range *c {
+		all = append(all, b...)
+		(*c)[i] = nil
+	}
+	*c = nil
+	return all
 }
 
 type captured struct {
 	c  *capture
-	to *bytes.Buffer
+	to *chunks
 }
 
 func (c *capture) stdout() captured { return captured{c, &c.out} }
@@ -141,7 +175,7 @@ func (w captured) Write(b []byte) (int, error) {
 	if !c.closed { // somebody may hold the output open, and writes when nobody wants it any more
 		keep = min(len(b), maxOutput-c.kept, c.room(len(b)))
 	}
-	w.to.Write(b[:keep])
+	w.to.add(b[:keep])
 	c.kept += keep
 	c.dropped += int64(len(b) - keep)
 	return len(b), nil
@@ -149,16 +183,15 @@ func (w captured) Write(b []byte) (int, error) {
 
 // room takes memory for n bytes more, and returns for how many of them there is some.
 func (c *capture) room(n int) int {
-	for c.chunks*memoryChunk < min(c.kept+n, maxOutput) {
-		select {
-		case c.memory <- struct{}{}:
-			c.chunks++
-			continue
-		default:
+	want := int64(min(c.kept+n, maxOutput)) - c.taken
+	for ; want > 0; want -= memoryChunk {
+		got := c.memory.TakeSome(c.pod, memoryChunk)
+		c.taken += got
+		if got < memoryChunk {
+			break
 		}
-		break
 	}
-	return c.chunks*memoryChunk - c.kept
+	return int(c.taken) - c.kept
 }
 
 // result is what was kept. What is written afterwards is dropped.
@@ -166,7 +199,7 @@ func (c *capture) result() Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	r := Result{Stdout: slices.Clone(c.out.Bytes()), Stderr: slices.Clone(c.err.Bytes())}
+	r := Result{Stdout: c.out.join(), Stderr: c.err.join()}
 	if c.dropped > 0 {
 		r.Stderr = fmt.Appendf(r.Stderr, "\nberth: the output is larger than the %d bytes that were kept; %d bytes were dropped\n", c.kept, c.dropped)
 	}
@@ -178,8 +211,7 @@ func (c *capture) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	c.out, c.err = bytes.Buffer{}, bytes.Buffer{}
-	for ; c.chunks > 0; c.chunks-- {
-		<-c.memory
-	}
+	c.out, c.err = nil, nil
+	c.memory.Give(c.pod, c.taken)
+	c.taken = 0
 }

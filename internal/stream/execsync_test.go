@@ -153,40 +153,67 @@ func TestExecSyncKeepsABoundedPartOfTheOutput(t *testing.T) {
 	})
 }
 
-func TestAllExecSyncsTogetherKeepABoundedPartOfTheOutput(t *testing.T) {
+// PROPERTIES 38: one pod's output left nothing for that of others.
+func TestTheOutputOfOnePodLeavesRoomForThatOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.service.memory = make(chan struct{}, 2)
-		var kept []*capture
-		for range 3 {
-			c := &capture{memory: w.service.memory}
-			kept = append(kept, c)
-			if n, err := c.stdout().Write(make([]byte, memoryChunk)); n != memoryChunk || err != nil {
-				t.Errorf("got %d %v", n, err)
+		limits := w.service.memory.Usage().Limits
+		write := func(pod string, n int64) (kept int64, c *capture) {
+			c = &capture{memory: w.service.memory, pod: pod}
+			if got, err := c.stdout().Write(make([]byte, n)); int64(got) != n || err != nil {
+				t.Errorf("got %d %v", got, err)
 			}
+			return int64(c.kept), c
 		}
-		for i, want := range []int{memoryChunk, memoryChunk, 0} {
-			if got := len(kept[i].result().Stdout); got != want {
-				t.Errorf("%d: %d bytes were kept, not %d", i, got, want)
+		var all []*capture
+		for n, want := int64(0), limits.Pod; want > 0; n++ {
+			kept, c := write("p1", maxOutput)
+			if kept != min(want, maxOutput) {
+				t.Errorf("%d: %d bytes were kept, not %d", n, kept, min(want, maxOutput))
 			}
-			kept[i].release()
+			want = limits.Pod - w.service.memory.Of("p1")
+			all = append(all, c)
+		}
+		if kept, c := write("p1", 1); kept != 0 {
+			t.Errorf("%d bytes were kept beyond the share", kept)
+		} else {
+			all = append(all, c)
+		}
+		if kept, c := write("p2", maxOutput); kept != maxOutput {
+			t.Errorf("%d bytes were kept for another pod", kept)
+		} else {
+			all = append(all, c)
+		}
+		for _, c := range all {
+			if n := int64(len(c.result().Stdout)); n != int64(c.kept) {
+				t.Errorf("%d bytes are returned, and %d were kept", n, c.kept)
+			}
+			c.release()
 		}
 		w.expectNothingLeft()
 	})
 }
 
-// PROPERTIES 3: eight containers with as many processes as one may have, be it because their shims
-// hang, left no process for the probes of any other.
-func TestOtherContainersDoNotTakeTheLastProcess(t *testing.T) {
+// PROPERTIES 3: pods with as many processes as one may have, be it because their shims hang, left no
+// process for the probes of any other.
+func TestOtherPodsDoNotTakeTheLastProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.program = func(p *fakeProcess) uint32 {
 			p.closeOutput()
 			return 0
 		}
-		busy := func(n int) string { return fmt.Sprint("busy", n%(maxProcesses/maxProcessesPerContainer)) }
-		for n := range maxProcesses {
-			if err := w.service.enter(busy(n), false); err != nil {
+		limits := w.service.commands.Usage().Limits
+		var places []place
+		enter := func(pod string) error {
+			p, err := w.service.enter(w.service.commands, pod)
+			if err == nil {
+				places = append(places, p)
+			}
+			return err
+		}
+		for n := range limits.Node {
+			if err := enter(fmt.Sprint("busy", n%(limits.Node/limits.Pod))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -194,26 +221,23 @@ func TestOtherContainersDoNotTakeTheLastProcess(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		refused := 0
-		for range maxProcessesPerContainer {
-			if err := w.service.enter("c1", false); errdefs.IsResourceExhausted(err) {
+		refused := int64(0)
+		for range limits.Pod {
+			if errdefs.IsResourceExhausted(enter("p1")) {
 				refused++
 			}
 		}
-		if refused != maxProcessesPerContainer-sureProcesses {
+		if refused != limits.Pod-limits.Sure {
 			t.Errorf("%d more were refused", refused)
 		}
-		for range maxProcessesPerContainer - refused {
-			w.service.leave("c1")
-		}
-		for n := range maxProcesses {
-			w.service.leave(busy(n))
+		for _, p := range places {
+			p.leave()
 		}
 		w.expectNothingLeft()
 	})
 }
 
-// PROPERTIES 12: the processes of one container are bounded, and it says so.
+// PROPERTIES 12: the processes of one pod are bounded, and it says so.
 func TestTooManyProcessesAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -221,7 +245,8 @@ func TestTooManyProcessesAreRefused(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		refused := 0
 		results := make(chan error)
-		for range maxProcessesPerContainer + 10 {
+		share := int(w.service.commands.Usage().Pod)
+		for range share + 10 {
 			go func() {
 				_, err := w.service.ExecSync(ctx, "c1", []string{"ls"}, 0)
 				results <- err
@@ -233,11 +258,11 @@ func TestTooManyProcessesAreRefused(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if refused != 10 || w.most != maxProcessesPerContainer {
+		if refused != 10 || w.most != share {
 			t.Errorf("%d were refused, and there were %d", refused, w.most)
 		}
 		cancel()
-		for range maxProcessesPerContainer {
+		for range share {
 			<-results
 		}
 		w.expectNothingLeft()

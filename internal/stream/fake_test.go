@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,7 +20,7 @@ import (
 	"berth/internal/pod"
 )
 
-// world is a container c1 and a shim, which runs programs given as Go functions.
+// world is a pod p1 with a container c1, and others whose IDs begin with "c1-", and a shim, which runs programs given as Go functions.
 type world struct {
 	t       *testing.T
 	service *Service
@@ -97,14 +98,10 @@ func newWorld(t *testing.T, leftover ...string) *world {
 func (w *world) target(id string) (pod.Target, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch id {
-	case "p1":
-		return pod.Target{ID: "p1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
-	case "c1":
-	default:
+	if id != "p1" && id != "c1" && !strings.HasPrefix(id, "c1-") {
 		return pod.Target{}, fmt.Errorf("container or sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
-	return pod.Target{ID: "c1", PodID: "p1", Running: w.running, Ended: w.ended}, nil
+	return pod.Target{ID: id, PodID: "p1", Running: w.running, Ended: w.ended}, nil
 }
 
 // pipes are pipes in memory, in which waiting does not keep the virtual time from going on.
@@ -158,8 +155,10 @@ func (w *world) expectNothingLeft() {
 	if left != 0 || w.directories() != 0 {
 		w.t.Errorf("%d processes and %d directories are left", left, w.directories())
 	}
-	if n := len(w.service.memory); n != 0 {
-		w.t.Errorf("%d chunks of memory are in use", n)
+	for _, b := range w.service.Budgets() {
+		if u := b.Usage(); u.Used != 0 {
+			w.t.Errorf("%d %s are in use", u.Used, u.What)
+		}
 	}
 }
 

@@ -25,8 +25,8 @@ const (
 	// lingerTimeout is how long a connection stays without a byte from the pod when the client has
 	// closed its half. A client that is gone looks the same.
 	lingerTimeout = 5 * time.Minute
-	// maxForwards is how many connections are forwarded at a time.
-	maxForwards = 4096
+	// inputPiece is how much of what a client sends is in memory at a time.
+	inputPiece = 8 << 10
 )
 
 // PortForward connects a stream with a port of a pod's loopback, IPv4 first and then IPv6, until
@@ -47,12 +47,10 @@ func (s *Service) forward(ctx context.Context, id string, port int32, stream io.
 	if port < 1 || port > 65535 {
 		return fmt.Errorf("there is no such port: %w", errdefs.ErrInvalidArgument)
 	}
-	select {
-	case s.forwards <- struct{}{}:
-		defer func() { <-s.forwards }()
-	default:
-		return fmt.Errorf("%d connections are forwarded already: %w", maxForwards, errdefs.ErrResourceExhausted)
+	if err := s.ports.Take(t.PodID, 1); err != nil {
+		return err
 	}
+	defer s.ports.Give(t.PodID, 1)
 	conn, err := s.dial(ctx, t.NetNS, int(port))
 	if err != nil {
 		return err
@@ -102,7 +100,7 @@ type halfConn interface {
 func join(conn halfConn, stream io.ReadWriter) error {
 	from := &lingering{halfConn: conn}
 	go func() { // the stream's end or that of the connection ends it
-		_, err := io.Copy(conn, stream)
+		_, err := io.CopyBuffer(struct{ io.Writer }{conn}, stream, make([]byte, inputPiece))
 		_ = conn.CloseWrite()
 		if err != nil {
 			_ = conn.Close()

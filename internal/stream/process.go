@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/budget"
 	"berth/internal/pod"
 )
 
@@ -37,6 +38,7 @@ const (
 type process struct {
 	s     *Service
 	key   Key
+	place place // until it is gone
 	dir   string
 	pipes *pipes // nil for what an earlier berth has left
 
@@ -58,6 +60,7 @@ type command struct {
 	args     []string
 	terminal bool
 	streams  streams
+	of       *budget.Budget // in which the process has a place
 }
 
 // start makes an exec process and returns when it runs. The caller reads from its pipes, waits for
@@ -71,13 +74,15 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", t.ID, err)
 	}
-	if err := s.enter(t.ID, false); err != nil {
+	place, err := s.enter(c.of, t.PodID)
+	if err != nil {
 		return nil, err
 	}
 	key := Key{t.ID, newID()}
 	p := &process{
 		s:              s,
 		key:            key,
+		place:          place,
 		dir:            filepath.Join(s.cfg.Dir, key.String()),
 		containerEnded: t.Ended,
 		unwanted:       make(chan struct{}),
@@ -85,7 +90,7 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 		exited:         make(chan struct{}),
 	}
 	if p.pipes, err = s.pipes(p.dir, c.streams); err != nil {
-		s.leave(t.ID)
+		place.leave()
 		return nil, err
 	}
 	r := p.pipes.request()
@@ -232,7 +237,7 @@ func (s *Service) leftover(key Key) *process {
 // fails, until the service has stopped: the directory then says to the next berth that there is
 // something to do.
 func (p *process) finish() {
-	defer p.s.leave(p.key.Container)
+	defer p.place.leave()
 	defer openForShim(p.dir)()
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := p.delete()

@@ -20,14 +20,17 @@ import (
 )
 
 const (
-	// maxConnections is how many clients the server serves at a time. For one more, the oldest
-	// without a stream is hung up on, or if all have one, the newest.
-	maxConnections = 1024
+	// maxWaiting is how many clients may be connected that have not asked for their stream yet. For
+	// one more, the oldest of them is hung up on.
+	maxWaiting = 128
 	// headerTimeout is how long a client may take for its request.
 	headerTimeout = 10 * time.Second
 	// defaultPatience is how long a client may take to open the streams of its call, and in the end
 	// to read how the call has ended.
 	defaultPatience = 30 * time.Second
+	// maxPorts is how many ports a client over a WebSocket may ask for: the number of a channel, of
+	// which each has two, is a byte.
+	maxPorts = 127
 	// idleTimeout ends a stream on which nothing comes or goes.
 	idleTimeout = 4 * time.Hour
 )
@@ -49,10 +52,11 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		base   *url.URL         // of the URLs that it makes; nil: it does not serve
-		err    error            // why not
-		offers map[string]offer // by the path of their URL
-		conns  map[*conn]bool
+		base    *url.URL          // of the URLs that it makes; nil: it does not serve
+		err     error             // why not
+		offers  map[string]*offer // by the path of their URL
+		streams map[*offer]bool   // of which the client has come
+		conns   map[*conn]bool
 	}
 }
 
@@ -60,7 +64,7 @@ type Server struct {
 func NewServer(cfg ServerConfig, service *Service) *Server {
 	s := &Server{cfg: cfg, service: service, patience: defaultPatience}
 	s.mu.err = errors.New("it does not run yet")
-	s.mu.conns = map[*conn]bool{}
+	s.mu.conns, s.mu.streams = map[*conn]bool{}, map[*offer]bool{}
 	return s
 }
 
@@ -88,16 +92,18 @@ func (s *Server) run(ctx context.Context) error {
 	server := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       headerTimeout,
+		MaxHeaderBytes:    maxHeaders,
 		ConnContext:       connContext,
 		ConnState:         connState,
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 cannot be upgraded
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 	}
+	server.SetKeepAlivesEnabled(false) // a URL is good for one request
 	var accept net.Listener = listener{lis, s}
 	if s.cfg.TLS != nil {
 		accept = tls.NewListener(accept, s.cfg.TLS)
 	}
+	accept = gates{accept, s}
 	s.use(base, nil)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(accept) }()
@@ -125,7 +131,10 @@ func (s *Server) use(base *url.URL, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.base, s.mu.err = base, err
-	s.mu.offers = map[string]offer{}
+	for _, o := range s.mu.offers {
+		o.of.Give(o.pod, 1)
+	}
+	s.mu.offers = map[string]*offer{}
 }
 
 // Exec returns the URL at which a client runs a command in a container.
@@ -138,7 +147,7 @@ func (s *Server) Exec(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, er
 		return nil, fmt.Errorf("exec in container %s: %w", req.GetContainerId(), err)
 	}
 	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
-	at, err := s.issueRemote("exec", want, req.GetTty(), func(ctx context.Context, c client) error {
+	at, err := s.issueRemote("exec", t.PodID, want, req.GetTty(), func(ctx context.Context, c client) error {
 		return s.service.Exec(ctx, t.ID, req.GetCmd(), c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
 	if err != nil {
@@ -154,7 +163,7 @@ func (s *Server) Attach(req *runtimeapi.AttachRequest) (*runtimeapi.AttachRespon
 		return nil, fmt.Errorf("attach to container %s: %w", req.GetContainerId(), err)
 	}
 	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
-	at, err := s.issueRemote("attach", want, req.GetTty(), func(ctx context.Context, c client) error {
+	at, err := s.issueRemote("attach", t.PodID, want, req.GetTty(), func(ctx context.Context, c client) error {
 		return s.service.Attach(ctx, t.ID, c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
 	if err != nil {
@@ -164,19 +173,20 @@ func (s *Server) Attach(req *runtimeapi.AttachRequest) (*runtimeapi.AttachRespon
 }
 
 // issueRemote makes the URL of an exec or attach.
-func (s *Server) issueRemote(kind string, want streams, terminal bool, run func(context.Context, client) error) (string, error) {
+func (s *Server) issueRemote(kind, pod string, want streams, terminal bool, run func(context.Context, client) error) (string, error) {
 	switch {
 	case want == streams{}:
 		return "", fmt.Errorf("none of stdin, stdout and stderr is set: %w", errdefs.ErrInvalidArgument)
 	case terminal && want.stderr:
 		return "", fmt.Errorf("tty and stderr are both set, and a terminal has no standard error: %w", errdefs.ErrInvalidArgument)
 	}
-	return s.issue(kind, remoteCall{
+	call := remoteCall{
 		streams:  want,
 		terminal: terminal,
 		patience: s.patience,
 		run:      run,
-	}.serve)
+	}
+	return s.issue(kind, s.service.streams, pod, func(*offer) http.HandlerFunc { return call.serve })
 }
 
 // PortForward returns the URL at which a client is connected with ports of a pod.
@@ -185,20 +195,46 @@ func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.Po
 	if err != nil {
 		return nil, fmt.Errorf("forward ports of pod %s: %w", req.GetPodSandboxId(), err)
 	}
+	if n := len(req.GetPort()); n > maxPorts {
+		return nil, fmt.Errorf("forward ports of pod %s: %d ports are asked for at a time, and %d are possible: %w",
+			req.GetPodSandboxId(), n, maxPorts, errdefs.ErrInvalidArgument)
+	}
 	for _, p := range req.GetPort() {
 		if p < 1 || p > 65535 {
 			return nil, fmt.Errorf("forward ports of pod %s: there is no port %d: %w", req.GetPodSandboxId(), p, errdefs.ErrInvalidArgument)
 		}
 	}
-	at, err := s.issue("portforward", forwardCall{
-		ports:    req.GetPort(),
-		patience: s.patience,
-		run: func(ctx context.Context, port int32, stream io.ReadWriteCloser) error {
-			return s.service.PortForward(ctx, t.ID, port, stream)
-		},
-	}.serve)
+	at, err := s.issue("portforward", s.service.forwards, t.PodID, func(o *offer) http.HandlerFunc {
+		return forwardCall{
+			ports:    req.GetPort(),
+			patience: s.patience,
+			run: func(ctx context.Context, port int32, stream io.ReadWriteCloser) error {
+				return s.service.PortForward(ctx, t.ID, port, touching{stream, o})
+			},
+		}.serve
+	})
 	if err != nil {
 		return nil, fmt.Errorf("forward ports of pod %s: %w", req.GetPodSandboxId(), err)
 	}
 	return &runtimeapi.PortForwardResponse{Url: at}, nil
+}
+
+// touching is the client's side of a connection that is forwarded, which notes that something came
+// or went.
+type touching struct {
+	io.ReadWriteCloser
+	o *offer
+}
+
+// Read reads what the client sends.
+func (t touching) Read(b []byte) (int, error) {
+	n, err := t.ReadWriteCloser.Read(b)
+	t.o.touch()
+	return n, err
+}
+
+// Write writes what the pod sends.
+func (t touching) Write(b []byte) (int, error) {
+	t.o.touch()
+	return t.ReadWriteCloser.Write(b)
 }

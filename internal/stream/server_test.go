@@ -267,7 +267,7 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 			}
 			until(t, "the process runs", func() bool { return w.left() == 1 })
 			for _, c := range s.connections() {
-				if !c.upgraded.Load() {
+				if !c.redeemed.Load() {
 					t.Error("the connection of a process would make room for another")
 				}
 			}
@@ -329,43 +329,27 @@ func TestGarbageLeavesNothing(t *testing.T) {
 	until(t, "nothing is left", func() bool { return w.left() == 0 && len(s.connections()) == 0 })
 }
 
-func TestConnectionsAreBounded(t *testing.T) {
-	w := newWorld(t)
-	s := serve(t, w, nil)
-	for range maxConnections {
-		c := &conn{server: s}
-		c.upgraded.Store(true)
-		s.add(c)
-	}
-	if s.add(&conn{server: s}) {
-		t.Error("one more is taken")
-	}
-	s.mu.Lock()
-	clear(s.mu.conns)
-	s.mu.Unlock()
-}
-
 // Whoever can connect to the server, as a pod in the host's network can, kept all others from being
 // served by connections on which nothing comes. PROPERTIES 20.
 func TestConnectionsWithoutARequestMakeRoom(t *testing.T) {
 	w := newWorld(t)
 	s := serve(t, w, nil)
-	var first *conn
-	for n := range maxConnections {
+	add := func(redeemed bool) *conn {
 		own := newConn(tcpPair(t), s)
-		own.upgraded.Store(n%2 == 1)
-		if !s.add(own) {
-			t.Fatalf("only %d are taken", n)
-		}
-		if n == 0 {
-			first = own
-		}
+		own.redeemed.Store(redeemed)
+		s.add(own)
+		return own
 	}
-	if !s.add(newConn(tcpPair(t), s)) {
-		t.Error("one more is refused, although most others have not asked for anything")
+	stream, first := add(true), add(false)
+	for range maxWaiting - 1 {
+		add(false)
 	}
-	if n := len(s.connections()); n != maxConnections || first.gone.Err() == nil {
+	if n := len(s.connections()); n != maxWaiting+1 || first.gone.Err() != nil {
 		t.Errorf("there are %d; the oldest is gone: %v", n, first.gone.Err())
+	}
+	add(false)
+	if n := len(s.connections()); n != maxWaiting+1 || first.gone.Err() == nil || stream.gone.Err() != nil {
+		t.Errorf("there are %d; the oldest is gone: %v; a stream is gone: %v", n, first.gone.Err(), stream.gone.Err())
 	}
 	s.hangUp()
 }
@@ -436,7 +420,7 @@ func TestPortForwardSaysThatNobodyListens(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v", err)
 	}
-	if n := len(w.service.forwards); n != 0 {
+	if n := w.service.ports.Usage().Used; n != 0 {
 		t.Errorf("%d are counted", n)
 	}
 }

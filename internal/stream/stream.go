@@ -13,16 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/budget"
 	"berth/internal/pod"
-)
-
-// The bounds of what is under way at a time. Beyond maxProcesses in all containers together, each
-// container may still have sureProcesses: others, with shims that hang perhaps, do not keep it from
-// being probed.
-const (
-	maxProcesses             = 1024
-	maxProcessesPerContainer = 128
-	sureProcesses            = 8
 )
 
 // stopTimeout is how long Run waits for processes to end when its context has ended. What has not
@@ -84,13 +76,11 @@ type Config struct {
 // Service runs commands in containers. Its methods may be called from any goroutine. What they
 // start lives until Run's context ends at the latest.
 type Service struct {
-	cfg    Config
-	pipes  func(dir string, want streams) (*pipes, error)
-	left   []Key         // what an earlier berth has left, until Run
-	memory chan struct{} // see capture
-
-	dial     func(ctx context.Context, netns string, port int) (halfConn, error)
-	forwards chan struct{} // one value for each connection that is forwarded
+	cfg   Config
+	pipes func(dir string, want streams) (*pipes, error)
+	left  []Key // what an earlier berth has left, until Run
+	dial  func(ctx context.Context, netns string, port int) (halfConn, error)
+	shares
 
 	life     context.Context // of calls about exec processes
 	end      context.CancelFunc
@@ -98,10 +88,10 @@ type Service struct {
 
 	mu struct {
 		sync.Mutex
-		stopped    bool
-		all        int
-		containers map[string]int
-		idle       chan struct{} // closed when stopped and nothing is under way
+		stopped  bool
+		all      int            // processes, and calls about a container's own
+		attached map[string]int // clients by container
+		idle     chan struct{}  // closed when stopped and nothing is under way
 	}
 }
 
@@ -118,13 +108,12 @@ func New(cfg Config) (*Service, error) {
 		cfg:      cfg,
 		pipes:    openFIFOs,
 		left:     left,
-		memory:   make(chan struct{}, memoryChunks),
 		dial:     dialIn,
-		forwards: make(chan struct{}, maxForwards),
+		shares:   newShares(),
 		stopping: make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.mu.containers = map[string]int{}
+	s.mu.attached = map[string]int{}
 	s.mu.idle = make(chan struct{})
 	return s, nil
 }
@@ -134,7 +123,8 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) Run(ctx context.Context) error {
 	for _, key := range s.left {
 		p := s.leftover(key)
-		_ = s.enter(key.Container, true) // it has not stopped
+		// It has not stopped. The pod may not be known yet, and the container stands for it.
+		p.place, _ = s.enterAnyway(s.commands, key.Container)
 		go p.finish()
 	}
 	<-ctx.Done()
@@ -150,36 +140,52 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// enter counts one process more. It returns false when there are too many already, unless force is
-// set, and when the service has stopped.
-func (s *Service) enter(container string, force bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.mu.stopped:
-		return fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable)
-	case force:
-	case s.mu.all >= maxProcesses && s.mu.containers[container] >= sureProcesses:
-		return fmt.Errorf("there are %d exec processes already; try again when some have ended: %w",
-			s.mu.all, errdefs.ErrResourceExhausted)
-	case s.mu.containers[container] >= maxProcessesPerContainer:
-		return fmt.Errorf("the container has %d exec processes already; try again when some have ended: %w",
-			s.mu.containers[container], errdefs.ErrResourceExhausted)
-	}
-	s.mu.all++
-	s.mu.containers[container]++
-	return nil
+// place is one of a budget, which a process or a client has.
+type place struct {
+	s   *Service
+	of  *budget.Budget
+	pod string
 }
 
-// leave counts one process less.
-func (s *Service) leave(container string) {
+// enter takes a place for one process or client more. The error is ErrResourceExhausted when there
+// are too many already, and ErrUnavailable when the service has stopped. The caller leaves it.
+func (s *Service) enter(of *budget.Budget, pod string) (place, error) {
+	if err := of.Take(pod, 1); err != nil {
+		return place{}, err
+	}
+	p, err := s.arrive(of, pod)
+	if err != nil {
+		of.Give(pod, 1)
+	}
+	return p, err
+}
+
+// enterAnyway is enter for what there is already, or what others wait for.
+func (s *Service) enterAnyway(of *budget.Budget, pod string) (place, error) {
+	p, err := s.arrive(of, pod)
+	if err == nil {
+		of.TakeAnyway(pod, 1)
+	}
+	return p, err
+}
+
+func (s *Service) arrive(of *budget.Budget, pod string) (place, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.all--
-	if s.mu.containers[container]--; s.mu.containers[container] == 0 {
-		delete(s.mu.containers, container)
+	if s.mu.stopped {
+		return place{}, fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable)
 	}
-	s.checkIdleLocked()
+	s.mu.all++
+	return place{s, of, pod}, nil
+}
+
+// leave gives the place back.
+func (p place) leave() {
+	p.of.Give(p.pod, 1)
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	p.s.mu.all--
+	p.s.checkIdleLocked()
 }
 
 func (s *Service) checkIdleLocked() {

@@ -6,27 +6,40 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/budget"
 )
 
 const (
 	// urlLifetime is how long a URL is good for a request.
 	urlLifetime = time.Minute
-	// maxURLs is how many URLs are good at a time.
-	maxURLs = 1000
+	// idleForward is how long nothing must have come or gone on a port-forward, before it makes room
+	// for another.
+	idleForward = time.Minute
 )
 
-// offer is what a URL is good for.
+// offer is what a URL is good for, and afterwards the stream of the client that came with it. It has
+// a place in a budget from the one to the other, so that a URL that was given away is good.
 type offer struct {
 	serve http.HandlerFunc
-	until time.Time
+	of    *budget.Budget
+	pod   string
+	until time.Time    // of the URL
+	busy  atomic.Int64 // when something came or went last, in nanoseconds since 1970
+	conn  *conn        // the client; nil before it has come
 }
 
-// issue makes a URL at which serve answers one request. The URL contains the secret of the server,
-// and a token of 128 random bits.
-func (s *Server) issue(kind string, serve http.HandlerFunc) (string, error) {
+// touch notes that something came or went.
+func (o *offer) touch() { o.busy.Store(time.Now().UnixNano()) }
+
+// issue makes a URL at which serve answers one request, for something of a pod. The URL contains the
+// secret of the server, and a token of 128 random bits. The error is ErrResourceExhausted when the
+// pod has its share, or all have what there is.
+func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o *offer) http.HandlerFunc) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.base == nil {
@@ -36,41 +49,106 @@ func (s *Server) issue(kind string, serve http.HandlerFunc) (string, error) {
 	for path, o := range s.mu.offers {
 		if now.After(o.until) {
 			delete(s.mu.offers, path)
+			o.of.Give(o.pod, 1)
 		}
 	}
-	if len(s.mu.offers) >= maxURLs {
-		return "", fmt.Errorf("%d URLs of streams wait for their clients already; try again in a minute: %w",
-			maxURLs, errdefs.ErrResourceExhausted)
+	for of == s.service.forwards && of.Room(pod) < 1 && s.hangUpIdleLocked(pod, now) {
+	}
+	if err := of.Take(pod, 1); err != nil {
+		return "", err
 	}
 	at := s.mu.base.ResolveReference(&url.URL{Path: kind + "/" + newID()})
-	s.mu.offers[at.Path] = offer{serve, now.Add(urlLifetime)}
+	o := &offer{of: of, pod: pod, until: now.Add(urlLifetime)}
+	o.touch()
+	o.serve = serve(o)
+	s.mu.offers[at.Path] = o
 	return at.String(), nil
 }
 
-// redeem returns what the URL of a path is good for, and nil if it is good for nothing. It is good
-// for nothing afterwards.
-func (s *Server) redeem(path string) http.HandlerFunc {
+// hangUpIdleLocked makes room for a port-forward of a pod: it hangs up on the one that was idle for
+// longest, of the pod itself if that has its share. It reports whether there was one.
+func (s *Server) hangUpIdleLocked(pod string, now time.Time) bool {
+	of := s.service.forwards
+	limits := of.Usage().Limits
+	full := of.Of(pod) >= limits.Pod
+	var oldest *offer
+	for o := range s.mu.streams {
+		switch {
+		case o.of != of || now.UnixNano()-o.busy.Load() < int64(idleForward):
+		case full && o.pod != pod:
+		case !full && o.pod != pod && of.Of(o.pod) <= limits.Sure: // that many are its own for sure
+		case oldest == nil || o.busy.Load() < oldest.busy.Load():
+			oldest = o
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	s.cfg.Logger.Warn("an idle port-forward makes room for another", "pod", oldest.pod,
+		"idle", time.Duration(now.UnixNano()-oldest.busy.Load()))
+	s.dropLocked(oldest)
+	go func() { _ = oldest.conn.Close() }() // which takes the lock
+	return true
+}
+
+// offered reports whether the URL of a path is good.
+func (s *Server) offered(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.mu.offers[path]
-	delete(s.mu.offers, path)
-	if time.Now().After(o.until) {
+	return o != nil && !time.Now().After(o.until)
+}
+
+// redeem returns what the URL of a path is good for, and nil if it is good for nothing. It is good
+// for nothing afterwards. The caller drops the offer when the client is gone.
+func (s *Server) redeem(path string, own *conn) *offer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.mu.offers[path]
+	if o == nil {
 		return nil
 	}
-	return o.serve
+	delete(s.mu.offers, path)
+	if time.Now().After(o.until) {
+		o.of.Give(o.pod, 1)
+		return nil
+	}
+	o.conn = own
+	s.mu.streams[o] = true
+	o.touch()
+	return o
+}
+
+// drop gives back what a stream has.
+func (s *Server) drop(o *offer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(o)
+}
+
+func (s *Server) dropLocked(o *offer) {
+	if s.mu.streams[o] {
+		delete(s.mu.streams, o)
+		o.of.Give(o.pod, 1)
+	}
 }
 
 // ServeHTTP answers a request to a URL that issue has made.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if own, ok := req.Context().Value(connKey{}).(*conn); ok {
-		// net/http does not close a connection that was upgraded, and the libraries leave some open:
-		// that of a client that has not opened its streams in time, for one.
-		defer own.closeUpgraded()
+	own, ok := req.Context().Value(connKey{}).(*conn)
+	if !ok {
+		http.Error(w, "the connection is not known", http.StatusInternalServerError)
+		return
 	}
-	serve := s.redeem(req.URL.Path)
-	if serve == nil {
+	// net/http does not close a connection that was upgraded, and the libraries leave some open: that
+	// of a client that has not opened its streams in time, for one.
+	defer own.closeUpgraded()
+	o := s.redeem(req.URL.Path, own)
+	if o == nil {
 		http.NotFound(w, req)
 		return
 	}
-	serve(w, req)
+	defer s.drop(o)
+	own.redeemed.Store(true)
+	o.serve(w, req)
 }
