@@ -81,8 +81,8 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/ctrd", "internal/embed", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
-		"only ctrd and embed know containerd, and translate its errors")
+		[]string{"internal/ctrd", "internal/embed", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		"only ctrd, embed and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByCRIAndDaemonAlone(t *testing.T) {

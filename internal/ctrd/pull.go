@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"berth/internal/image"
+	"berth/internal/unpack"
 )
 
 // Pull fetches and unpacks an image.
@@ -38,7 +39,7 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 	}
 	defer i.processors.more(i.cfg.MaxConcurrentDownloads + i.cfg.MaxConcurrentUnpacks)()
 	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
-	if errors.Is(err, errNeedsParent) {
+	if errors.Is(err, unpack.ErrNeedsParent) {
 		i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
 		img, err = i.pull(ctx, ref, creds, w, 1)
 	}

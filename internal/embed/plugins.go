@@ -10,7 +10,6 @@ import (
 	_ "github.com/containerd/containerd/api/types/runc/options"
 	_ "github.com/containerd/containerd/v2/core/runtime/v2"
 	_ "github.com/containerd/containerd/v2/plugins/content/local/plugin"
-	_ "github.com/containerd/containerd/v2/plugins/diff/walking/plugin"
 	_ "github.com/containerd/containerd/v2/plugins/events"
 	_ "github.com/containerd/containerd/v2/plugins/gc"
 	_ "github.com/containerd/containerd/v2/plugins/leases"
@@ -52,7 +51,7 @@ import (
 // task monitor (the shims report OOM kills themselves).
 var parts = []string{
 	"io.containerd.content.v1.content",
-	"io.containerd.differ.v1.walking",
+	"io.containerd.differ.v1." + differID,
 	"io.containerd.event.v1.exchange",
 	"io.containerd.gc.v1.scheduler",
 	"io.containerd.grpc.v1.containers",
@@ -114,8 +113,11 @@ func (c Config) settings() map[string]map[string]any {
 			"unpack_config": []map[string]any{{
 				"platform":    platforms.Format(platforms.DefaultSpec()),
 				"snapshotter": c.Snapshotter,
-				"differ":      "walking",
+				"differ":      differID,
 			}},
+		},
+		"io.containerd.service.v1.diff-service": {
+			"default": []string{differID},
 		},
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package embed
+package unpack
 
 import (
 	"context"
@@ -13,18 +13,10 @@ import (
 	"github.com/containerd/imgcrypt/v2"
 	"github.com/containerd/imgcrypt/v2/images/encryption"
 	"github.com/containerd/typeurl/v2"
-	encspec "github.com/containers/ocicrypt/spec"
 )
 
-// The stream processors are a list of the whole process, as containerd's plug-ins are.
-func init() {
-	for _, t := range []string{encspec.MediaTypeLayerEnc, encspec.MediaTypeLayerGzipEnc, encspec.MediaTypeLayerZstdEnc} {
-		diff.RegisterProcessor(diff.StaticHandler(t, decrypt))
-	}
-}
-
 // decrypt is the stream processor of encrypted layers. What containerd's users have as the program
-// ctd-decoder is part of this server. The keys come with the request to unpack the layer.
+// ctd-decoder is part of this program. The keys come with the request to unpack the layer.
 func decrypt(_ context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
 	var payload imgcrypt.Payload
 	if given := payloads[imgcrypt.PayloadToolIDs[0]]; given == nil {

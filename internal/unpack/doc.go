@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package unpack writes the layers of images into directories. A layer is made by whoever built the
+// image, and decides how much memory it takes to read it: a layer of a hundred kilobytes can ask for
+// a gibibyte, or have millions of names. So each layer is unpacked by a process of its own, and not
+// by berth, which the OOM killer spares.
+//
+// # Promises
+//
+//   - A layer takes at most [Memory] bytes of memory, and as many layers as processors, three at
+//     least, are unpacked at the same time, those of all images together.
+//   - The process is among the first that the OOM killer ends.
+//   - What makes the process end or panic is an error of that layer, and of nothing else.
+//   - The process ends with the context of its call, and with berth: it has no more of the layer to
+//     read then.
+//
+// # Never
+//
+// It does not mount, except in berth for a snapshotter that returns neither an overlay nor a bind
+// mount. It does not compare the digest of a layer: its caller does.
+//
+// # To look at it live
+//
+// The process is called berth-unpack. It is this program again, and takes over in an init function of
+// this package.
+package unpack

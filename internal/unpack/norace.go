@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !race
+
+package unpack
+
+// overhead is 1: each byte of memory is the program's own.
+const overhead = 1
+
+// environment is what the process is given besides PATH.
+var environment []string

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unpack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
+)
+
+// Memory is how many bytes of memory it may take to unpack one layer.
+const Memory = 512 << 20
+
+// ErrNeedsParent says that a layer cannot be unpacked apart from the layers below it: it has a file
+// in a directory that it does not have itself. That directory gets the owner, mode and attributes of
+// the one below.
+var ErrNeedsParent = errors.New("its directory is in a layer below")
+
+// Target is where a layer is unpacked.
+type Target struct {
+	Dir     string
+	Parents []string // the directories of the layers below, the topmost first, if it is one of an overlay
+	Overlay bool     // files that the layer deletes are marked as overlayfs has them
+	// Alone refuses a layer that has a file in a directory of a layer below, with ErrNeedsParent.
+	Alone bool
+}
+
+// slots bounds how many layers are unpacked at the same time.
+var slots = semaphore.NewWeighted(int64(max(3, runtime.NumCPU())))
+
+// Applier unpacks layers that a content store has. It is a [diff.Applier].
+type Applier struct {
+	Layers content.Provider
+}
+
+// Apply unpacks a layer into a snapshot, whose mounts are given.
+func (a Applier) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	if to, ok := target(mounts); ok {
+		return a.Into(ctx, desc, to, opts...)
+	}
+	var applied ocispec.Descriptor
+	err := mount.WithTempMount(ctx, mounts, func(root string) (err error) {
+		applied, err = a.Into(ctx, desc, Target{Dir: root}, opts...)
+		return err
+	})
+	return applied, err
+}
+
+// target returns the directories of a snapshot that need not be mounted to be written.
+func target(mounts []mount.Mount) (Target, bool) {
+	if len(mounts) != 1 {
+		return Target{}, false
+	}
+	to := Target{Overlay: mounts[0].Type == "overlay"}
+	for _, o := range mounts[0].Options {
+		name, value, _ := strings.Cut(o, "=")
+		switch {
+		case name == "uidmap", name == "gidmap", name == "ro":
+			return Target{}, false
+		case to.Overlay && name == "upperdir":
+			to.Dir = value
+		case to.Overlay && name == "lowerdir":
+			to.Parents = strings.Split(value, ":")
+		}
+	}
+	if mounts[0].Type == "bind" {
+		to.Dir = mounts[0].Source
+	}
+	return to, to.Dir != ""
+}
+
+// Into unpacks a layer into a directory, and returns the digest and the size of its tar. Errors are
+// ErrResourceExhausted for a layer that takes too much memory, ErrNeedsParent, and those of
+// containerd's differ.
+func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	var config diff.ApplyConfig
+	for _, o := range opts {
+		if err := o(ctx, desc, &config); err != nil {
+			return ocispec.Descriptor{}, err
+		}
+	}
+	blob, err := a.Layers.ReaderAt(ctx, desc)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer blob.Close()
+	if err := slots.Acquire(ctx, 1); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer slots.Release(1)
+	r := request{
+		Descriptor: desc,
+		Target:     to,
+		Payloads:   map[string]payload{},
+		Sync:       config.SyncFs,
+		Memory:     Memory,
+	}
+	for id, p := range config.ProcessorPayloads {
+		r.Payloads[id] = payload{p.GetTypeUrl(), p.GetValue()}
+	}
+	var in io.Reader = content.NewReader(blob)
+	if config.Progress != nil {
+		in = &progress{r: in, report: config.Progress}
+	}
+	applied, err := r.run(ctx, in)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("unpack layer %s: %w", desc.Digest, err)
+	}
+	return ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageLayer,
+		Digest:    digest.Digest(applied.Digest),
+		Size:      applied.Size,
+	}, nil
+}
+
+// progress reports how many bytes were read.
+type progress struct {
+	r      io.Reader
+	n      int64
+	report func(int64)
+}
+
+// Read reads the next bytes.
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	p.n += int64(n)
+	p.report(p.n)
+	return n, err
+}
+
+// run starts the process, gives it the layer, and waits for it.
+func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
+	asked, err := json.Marshal(r)
+	if err != nil {
+		return answer{}, err
+	}
+	asked = append(binary.BigEndian.AppendUint32(nil, uint32(len(asked))), asked...) //nolint:gosec // it is far smaller
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = []string{processName}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environment...) // where containerd's packages look for unpigz
+	cmd.Dir = "/"
+	// The process need not read to the end, so exec is not given a reader to copy from.
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return answer{}, err
+	}
+	out, said := bounded{left: maxAnswer}, bounded{left: maxSaid}
+	cmd.Stdout, cmd.Stderr = &out, &said
+	cmd.WaitDelay = time.Second // a program that it has started may hold its output open
+	if err := cmd.Start(); err != nil {
+		return answer{}, fmt.Errorf("start %s: %w", processName, err)
+	}
+	fed := make(chan error, 1)
+	go func() {
+		_, err := in.Write(asked)
+		if err == nil {
+			_, err = io.Copy(feed{in}, layer)
+		}
+		in.Close()
+		fed <- err
+	}()
+	ended := cmd.Wait() // closes in, which ends the copy
+	unread := <-fed
+	var a answer
+	switch {
+	case ctx.Err() != nil:
+		return a, context.Cause(ctx)
+	case ended != nil || json.Unmarshal(out.b.Bytes(), &a) != nil:
+		return a, said.reason(ended)
+	case a.Error != "":
+		return a, a.err()
+	}
+	if errors.Is(unread, os.ErrClosed) || errors.Is(unread, unix.EPIPE) { // the process did not need the rest
+		unread = nil
+	}
+	return a, unread
+}
+
+// feed hides from io.Copy whatever else a pipe can do.
+type feed struct{ io.Writer }
+
+const (
+	maxAnswer = 64 << 10 // bytes of the answer of a process,
+	maxSaid   = 16 << 10 // and of what it writes when it crashes
+)
+
+// bounded keeps the beginning of what is written.
+type bounded struct {
+	b    bytes.Buffer
+	left int
+}
+
+// Write keeps as much as there is room for.
+func (b *bounded) Write(p []byte) (int, error) {
+	n := min(len(p), b.left)
+	b.left -= n
+	b.b.Write(p[:n])
+	return len(p), nil
+}
+
+// reason returns why a process has ended without an answer, with its last words.
+func (b *bounded) reason(ended error) error {
+	line, _, _ := strings.Cut(b.b.String(), "\n")
+	return fmt.Errorf("the process %s ended without an answer: %w: %.200q", processName, errors.Join(ended, errdefs.ErrInternal), line)
+}

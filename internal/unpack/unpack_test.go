@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unpack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/testimage"
+)
+
+func try(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// blob is a content store with one layer. During its first read it calls reading, if that is not nil.
+type blob struct {
+	b       []byte
+	reading func()
+}
+
+func (b *blob) ReaderAt(context.Context, ocispec.Descriptor) (content.ReaderAt, error) { return b, nil }
+func (b *blob) Size() int64                                                            { return int64(len(b.b)) }
+func (b *blob) Close() error                                                           { return nil }
+
+func (b *blob) ReadAt(p []byte, off int64) (int, error) {
+	if b.reading != nil {
+		b.reading()
+	}
+	return bytes.NewReader(b.b).ReadAt(p, off)
+}
+
+// tarOf returns the tar of a layer.
+func tarOf(t *testing.T, files ...testimage.File) []byte {
+	t.Helper()
+	layer, err := testimage.Layer(files...)
+	try(t, err)
+	r, err := layer.Uncompressed()
+	try(t, err)
+	b, err := io.ReadAll(r)
+	try(t, err)
+	return b
+}
+
+func zstdOf(t *testing.T, b []byte) []byte {
+	t.Helper()
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	try(t, err)
+	return w.EncodeAll(b, nil)
+}
+
+func TestALayerIsUnpackedHoweverItIsCompressed(t *testing.T) {
+	plain := tarOf(t,
+		testimage.File{Name: "dir", Mode: fs.ModeDir | 0o750},
+		testimage.File{Name: "dir/file", Mode: 0o640, Body: []byte("content")},
+		testimage.File{Name: "link", Mode: fs.ModeSymlink | 0o777, Target: "dir/file"},
+	)
+	for name, l := range map[string]struct {
+		mediaType string
+		b         []byte
+	}{
+		"not at all":   {ocispec.MediaTypeImageLayer, plain},
+		"zstd":         {ocispec.MediaTypeImageLayerZstd, zstdOf(t, plain)},
+		"by its bytes": {ocispec.MediaTypeImageLayerGzip, zstdOf(t, plain)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			got, err := Applier{&blob{b: l.b}}.Apply(t.Context(), ocispec.Descriptor{MediaType: l.mediaType},
+				[]mount.Mount{{Type: "bind", Source: dir, Options: []string{"rbind", "rw"}}})
+			try(t, err)
+			want := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: digest.FromBytes(plain), Size: int64(len(plain))}
+			if got.Digest != want.Digest || got.Size != want.Size || got.MediaType != want.MediaType {
+				t.Errorf("%v, want %v", got, want)
+			}
+			b, err := os.ReadFile(filepath.Join(dir, "link"))
+			st, serr := os.Stat(filepath.Join(dir, "dir"))
+			if string(b) != "content" || err != nil || serr != nil || st.Mode().Perm() != 0o750 {
+				t.Errorf("%q %v %v", b, err, serr)
+			}
+		})
+	}
+}
+
+// PROPERTIES 12: what a layer has a decompressor remember is bounded by the window, and whatever else
+// it needs by the memory of the process.
+func TestALayerThatTakesTooMuchMemoryIsRefused(t *testing.T) {
+	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerZstd}
+	for _, log := range []int{27, 28} {
+		l := &blob{b: testimage.ZstdZeros(log, 1<<20)}
+		_, err := Applier{l}.Into(t.Context(), desc, Target{Dir: t.TempDir()})
+		if allowed := 1<<log <= maxWindow; allowed && err != nil || !allowed && !errdefs.IsResourceExhausted(err) {
+			t.Errorf("a window of %d MiB: %v", 1<<log>>20, err)
+		}
+	}
+	r := request{Descriptor: desc, Target: Target{Dir: t.TempDir()}, Memory: 16 << 20}
+	if _, err := r.run(t.Context(), bytes.NewReader(testimage.ZstdZeros(27, 64<<20))); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "16 MiB") {
+		t.Errorf("a process that takes more memory than it may: %v", err)
+	}
+}
+
+// The process that unpacks a layer is ended with its call, and the OOM killer ends it first.
+func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("enough")
+	var pid, score string
+	l := &blob{b: tarOf(t, testimage.File{Name: "file", Body: make([]byte, 1<<20)})}
+	l.reading = func() {
+		for score != fmt.Sprint(oomScoreAdj) { // the process reads the rest once this has returned
+			if pid = child(t); pid != "" {
+				b, _ := os.ReadFile("/proc/" + pid + "/oom_score_adj")
+				score = strings.TrimSpace(string(b))
+			}
+		}
+		cancel(reason)
+		<-ctx.Done()
+	}
+	_, err := Applier{l}.Into(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
+	if !errors.Is(err, reason) {
+		t.Errorf("%v, want %v", err, reason)
+	}
+	if left := child(t); left != "" {
+		t.Errorf("process %s is left", left)
+	}
+}
+
+// child returns the number of the process that unpacks a layer for this one, or "".
+func child(t *testing.T) string {
+	t.Helper()
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	try(t, err)
+	for _, l := range lists {
+		b, _ := os.ReadFile(l) // the thread may have ended
+		for pid := range strings.FieldsSeq(string(b)) {
+			if name, _ := os.ReadFile("/proc/" + pid + "/cmdline"); string(name) == processName+"\x00" {
+				return pid
+			}
+		}
+	}
+	return ""
+}
+
+// What the process decides by is said again by its caller.
+func TestErrorsOfTheProcessKeepTheirKind(t *testing.T) {
+	l := &blob{b: tarOf(t, testimage.File{Name: "below/file"})}
+	_, err := Applier{l}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir(), Alone: true})
+	if !errors.Is(err, ErrNeedsParent) || strings.Count(err.Error(), ErrNeedsParent.Error()) != 1 {
+		t.Errorf("a layer that lacks a directory: %v", err)
+	}
+	l.b = l.b[:len(l.b)/4]
+	if _, err = (Applier{l}).Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
+		t.Errorf("half a layer: %v", err)
+	}
+}
