@@ -2,7 +2,8 @@
 
 // Package cgroup reads control groups, on cgroup v1 and v2, and ends the processes in them: which
 // group a process is in, how often the OOM killer fired in a group, how to leave no process in it,
-// and how to let frozen processes run on.
+// and how to let frozen processes run on. It makes the groups of programs that berth starts for a
+// while, such as CNI plug-ins ([Groups]).
 //
 // # Promises
 //
@@ -14,14 +15,19 @@
 //   - [KillAll] returns nil only after it saw the group empty. A group that cannot be looked into is
 //     an error, and not empty.
 //   - The root group is refused everywhere.
+//   - A program is in its group of [Groups] before its first instruction, and so is all that it
+//     starts. The next berth tells a run that was cut off, which is ended, from one that finished,
+//     whose processes are left alone.
 //
 // # Never
 //
-// It does not make or move groups, which is the OCI runtime's work. The only groups that it removes
-// are those that a runtime left when it died ([RemoveAll]). It has systemd remove those of scopes.
+// It does not make or move the groups of containers, which is the OCI runtime's work. The only ones
+// of these that it removes are those that a runtime left when it died ([RemoveAll]). It has systemd
+// remove those of scopes.
 //
 // # To look at it live
 //
 // cat /proc/PID/cgroup, and below /sys/fs/cgroup the files cgroup.procs and memory.events (v2) or
-// memory.oom_control (v1).
+// memory.oom_control (v1). Groups of berth's own are named berth-*, and are in the unified hierarchy
+// below berth.service, or below the root where systemd did not start berth.
 package cgroup

@@ -63,8 +63,8 @@ func killOnce(dir string) (left int, err error) {
 		left += len(pids)
 	}
 	// Only now, since a process that ends at once could not be counted any more. cgroup.kill came
-	// with Linux 5.14.
-	if left == 0 || V2() && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
+	// with Linux 5.14, and cgroup v1 has none.
+	if left == 0 || os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
 		return left, nil
 	}
 	for d, pids := range members {

@@ -273,10 +273,22 @@ func (d *daemon) openNetwork() error {
 	if n.UseDefault {
 		def = &network.Bridge{Name: n.DefaultBridge, Subnet: n.DefaultSubnet, DataDir: filepath.Join(d.cfg.Root, "ipam")}
 	}
+	var groups network.Groups // a nil *cgroup.Groups would not be a nil interface
+	if g, err := cgroup.NewGroups("cni-" + d.store.Owner()); err != nil {
+		d.log.Warn("CNI plug-ins run without cgroups of their own: what a call leaves that is cut off is not ended", "err", err)
+	} else {
+		groups = pluginGroups{g}
+	}
 	var err error
 	d.network, err = network.New(network.Config{
-		ConfDir: n.ConfDir, BinDirs: append(append([]string(nil), n.BinDirs...), cniDirs(d.libexec)...), NetNSDir: n.NetNSDir, Owner: d.store.Owner(),
-		CacheDir: filepath.Join(d.cfg.Root, "cni"), Default: def, Logger: d.log.Logger,
+		ConfDir:  n.ConfDir,
+		BinDirs:  append(append([]string(nil), n.BinDirs...), cniDirs(d.libexec)...),
+		NetNSDir: n.NetNSDir,
+		Owner:    d.store.Owner(),
+		CacheDir: filepath.Join(d.cfg.Root, "cni"),
+		Default:  def,
+		Groups:   groups,
+		Logger:   d.log.Logger,
 	})
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/image"
+	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/spec"
 	"berth/internal/version"
@@ -33,6 +34,11 @@ func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.Ki
 func (cgroups) RemoveAll(ctx context.Context, path string) (bool, error) {
 	return cgroup.RemoveAll(ctx, path)
 }
+
+// pluginGroups plugs the groups of package cgroup into the network.
+type pluginGroups struct{ *cgroup.Groups }
+
+func (g pluginGroups) New(id string) (network.Group, error) { return g.Groups.New(id) }
 
 // images plugs package image into the controller.
 type images struct{ s *image.Service }

@@ -12,13 +12,21 @@
 //     inotify instance left. The lexically first valid configuration wins; an invalid file is
 //     skipped and reported in the log. Where there is none, a bridge of berth's own is used, and
 //     the log says so. Its pods share one rule that masquerades.
+//   - Each call of a plug-in runs in a cgroup of its own. A call finishes when the plug-in exits by
+//     itself, and what it leaves, such as a daemon for all pods, lives on. A call is cut off by its
+//     deadline, by a signal that ends the plug-in, or by a kill of berth: what it leaves is ended,
+//     and the pod is not disconnected before. A call whose group cannot be made is not started. On
+//     a kernel that cannot start programs in a cgroup calls have none, berth's log says so, and what
+//     a call leaves is not ended, since nothing tells whose it is.
 //
 // # Never
 //
 // It knows nothing of pods beyond their names, keeps no record of who has which namespace, and runs
-// no shell: what a pod says reaches plug-ins as CNI arguments only.
+// no shell: what a pod says reaches plug-ins as CNI arguments only. It does not read what /proc says
+// of other processes.
 //
 // # To look at it live
 //
-// `ip netns` (pins are in /run/netns by default), `berth status -o json`.
+// `ip netns` (pins are in /run/netns by default), `berth status -o json`, and the cgroups named
+// berth-cni-*, which are there while a call runs and as long as what it left.
 package network

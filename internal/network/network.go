@@ -15,7 +15,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	current "github.com/containernetworking/cni/pkg/types/100"
 )
 
@@ -30,6 +29,7 @@ type Config struct {
 	Owner    string   // this berth's ID, part of the pins' names
 	CacheDir string   // CNI's cache of results, this berth's own
 	Default  *Bridge  // nil: no network without a configuration
+	Groups   Groups   // nil: what a call of a plug-in leaves is not known, and is not ended
 	Logger   *slog.Logger
 }
 
@@ -88,14 +88,37 @@ func New(cfg Config) (*Network, error) {
 		}
 	}
 	// The library would make this with the first call, without a lock, and calls come side by side.
-	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
+	exec := &plugins{groups: cfg.Groups, log: cfg.Logger}
 	n := &Network{
 		cfg:   cfg,
 		cni:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, exec),
 		watch: newWatcher,
 	}
+	n.sweep()
 	n.reload()
 	return n, nil
+}
+
+// sweep kills what calls of an earlier berth have left, and removes groups that are not needed.
+func (n *Network) sweep() {
+	if n.cfg.Groups == nil {
+		return
+	}
+	if err := n.cfg.Groups.Sweep(); err != nil {
+		n.cfg.Logger.Warn("cgroups of CNI plug-ins cannot be swept yet", "err", err)
+	}
+}
+
+// endCalls ends what is left of the calls for a pod that were cut off: a plug-in that connects the
+// pod, and goes on while the pod is disconnected, would leave what is in no record.
+func (n *Network) endCalls(ctx context.Context, podID string) error {
+	if n.cfg.Groups == nil {
+		return nil
+	}
+	if err := n.cfg.Groups.End(ctx, podID); err != nil {
+		return fmt.Errorf("end what a plug-in has left at work on pod %s: %w", podID, err)
+	}
+	return nil
 }
 
 // Status is nil when pods can be connected. Otherwise it says what is missing and where berth looks
@@ -143,9 +166,11 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		return Result{}, errors.Join(
-			fmt.Errorf("connect pod %s to network %s: %w", p.ID, list.Name, err),
-			n.cni.DelNetworkList(undo, list, rt))
+		err = fmt.Errorf("connect pod %s to network %s: %w", p.ID, list.Name, err)
+		if left := n.endCalls(undo, p.ID); left != nil {
+			return Result{}, errors.Join(err, left) // Teardown tries again
+		}
+		return Result{}, errors.Join(err, n.cni.DelNetworkList(undo, list, rt))
 	}
 	r, err := current.NewResultFromResult(res)
 	if err != nil {
@@ -172,9 +197,10 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	if err != nil || list == nil {
 		return err
 	}
-	if err := endPlugins(ctx, p.ID); err != nil {
+	if err := n.endCalls(ctx, p.ID); err != nil {
 		return err
 	}
+	defer n.sweep()
 	if _, err := os.Stat(p.NetNS); errors.Is(err, os.ErrNotExist) || !isPinned(p.NetNS) {
 		p.NetNS = "" // CNI: DEL without a namespace releases what is outside of it
 	}

@@ -10,11 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,8 +38,13 @@ func build(t *testing.T, edit func(*Config)) *Network {
 	bridges++
 	dir := t.TempDir()
 	cfg := Config{
-		ConfDir: dir + "/net.d", BinDirs: []string{bin}, NetNSDir: dir + "/netns", CacheDir: dir + "/cache", Logger: slog.New(slog.DiscardHandler),
-		Default: &Bridge{Name: fmt.Sprintf("bn%d-%d", os.Getpid()%10000, bridges), Subnet: fmt.Sprintf("10.%d.%d.0/24", 200+bridges, os.Getpid()%250), DataDir: dir + "/ipam"},
+		ConfDir:  dir + "/net.d",
+		BinDirs:  []string{bin},
+		NetNSDir: dir + "/netns",
+		CacheDir: dir + "/cache",
+		Logger:   slog.New(slog.DiscardHandler),
+		Groups:   groups(t),
+		Default:  &Bridge{Name: fmt.Sprintf("bn%d-%d", os.Getpid()%10000, bridges), Subnet: fmt.Sprintf("10.%d.%d.0/24", 200+bridges%50, os.Getpid()%250), DataDir: dir + "/ipam"},
 	}
 	name := cfg.Default.Name
 	if edit != nil {
@@ -322,40 +325,6 @@ func TestPortmapIsNotStartedForAPodWithoutPorts(t *testing.T) {
 			t.Errorf("with %d ports: portmap was called %d times:\n%s", len(ports), got, b)
 		}
 	}
-}
-
-// A plug-in that outlived the berth that ran it must not go on adding what is being removed.
-func TestAPluginThatIsLeftAtWorkIsEnded(t *testing.T) {
-	n := build(t, nil)
-	works := func(id string, unshare uintptr) (*exec.Cmd, chan error) {
-		cmd := exec.Command("sleep", "1000")
-		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + id}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unshare}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		t.Cleanup(func() { _ = cmd.Process.Kill() })
-		return cmd, ended
-	}
-	_, left := works("left", 0)
-	other, alive := works("left-not", 0)
-	// The environment of a pod's process is the pod's to choose, and reading it may block for ever:
-	// a process in another mount namespace is not looked into.
-	forged, forgedAlive := works("left", syscall.CLONE_NEWNS)
-	if err := n.Teardown(t.Context(), Pod{ID: "left", Name: "left", NetNS: n.PathFor("left")}, Result{}); err != nil {
-		t.Fatal(err)
-	}
-	<-left
-	for what, cmd := range map[string]*exec.Cmd{"another pod's": other, "a container's": forged} {
-		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
-			t.Errorf("%s was ended: %v", what, err)
-		}
-		_ = cmd.Process.Kill()
-	}
-	<-alive
-	<-forgedAlive
 }
 
 func TestTheDirectoryIsFollowed(t *testing.T) {

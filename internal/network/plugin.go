@@ -4,88 +4,230 @@ package network
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
+	"os/exec"
 	"path/filepath"
-	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	"go.opentelemetry.io/otel/propagation"
 	"golang.org/x/sys/unix"
 )
 
-// endPlugins ends the plug-ins, and what they run, that an earlier berth left at work on a pod when
-// it was killed: one that connects the pod, and goes on while the pod is disconnected, would leave
-// what is in no record. They are recognised by the variable in which CNI passes the pod's ID. It
-// looks until it finds none: what it ends may just have started another program.
-func endPlugins(ctx context.Context, podID string) error {
-	for {
-		ended, err := endPluginsOnce(ctx, podID)
-		if err != nil || ended == 0 {
-			return err
+const (
+	// lingering is how long a call waits for a plug-in that was killed, or for one that has ended
+	// and whose output another process holds open.
+	lingering = time.Second
+	// busyAttempts is how often a plug-in is started whose file is being written.
+	busyAttempts = 6
+	// Of what a plug-in writes no more than this is kept.
+	maxOutput  = 4 << 20
+	maxMessage = 64 << 10
+)
+
+// Groups makes cgroups, one for each call of a plug-in. Package cgroup has them.
+type Groups interface {
+	// New makes a group for a call that works for id.
+	New(id string) (Group, error)
+	// End ends what the calls for id have left that were cut off, in this berth or an earlier one.
+	// It returns when nothing of it is there, and does not touch what finished calls have left.
+	End(ctx context.Context, id string) error
+	// Sweep kills what was cut off, of all IDs, and removes groups in which nothing is.
+	Sweep() error
+}
+
+// Group is the cgroup of one call.
+type Group interface {
+	// FD is the group's descriptor. It is open until Finish or Abandon.
+	FD() int
+	// Kill kills everything in the group, and does not wait for its end.
+	Kill() error
+	// Finish is called when the plug-in ended by itself: what it left lives on.
+	Finish() error
+	// Abandon is called when the plug-in was cut off: what it left is killed.
+	Abandon() error
+}
+
+// plugins runs plug-ins for the CNI library.
+type plugins struct {
+	version.PluginDecoder
+	groups Groups // nil: calls have no groups, and what a call leaves is not known
+	log    *slog.Logger
+}
+
+// FindInPath returns the path of a plug-in's file.
+func (p *plugins) FindInPath(plugin string, dirs []string) (string, error) {
+	return invoke.FindInPath(plugin, dirs)
+}
+
+// ExecPlugin runs a plug-in in a cgroup of its own, and returns what it wrote to standard output.
+//
+// A call finishes when the plug-in exits by itself, with any code. It is cut off when ctx ends
+// before, when a signal ends the plug-in, or when berth is killed: then everything that it has
+// started is killed as well, since it would go on with what is being undone. A plug-in that is
+// killed and does not end, since it hangs in the kernel, is not waited for.
+func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	environ = traced(ctx, environ)
+	for attempt := 1; ; attempt++ {
+		out, err := p.run(ctx, path, stdin, environ)
+		if !errors.Is(err, unix.ETXTBSY) || attempt == busyAttempts {
+			return out, err
+		}
+		t := time.NewTimer(time.Second)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil, err
+		case <-t.C:
 		}
 	}
 }
 
-// endPluginsOnce ends those that are there now, and returns how many there were.
-func endPluginsOnce(ctx context.Context, podID string) (int, error) {
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0, fmt.Errorf("look for plug-ins at work on pod %s: %w", podID, err)
-	}
-	ended := 0
-	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
-		if err != nil || !worksOn(pid, podID) {
-			continue
+func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	c := &call{name: filepath.Base(path), log: p.log}
+	c.stdout.most, c.stderr.most = maxOutput, maxMessage
+	c.cmd = exec.CommandContext(ctx, path)
+	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = environ, bytes.NewReader(stdin), &c.stdout, &c.stderr
+	c.cmd.Cancel, c.cmd.WaitDelay = c.cutOff, lingering
+	if p.groups != nil {
+		var err error
+		if c.group, err = p.groups.New(cmp.Or(containerID(environ), "version")); err != nil {
+			return nil, fmt.Errorf("start plug-in %s: %w", c.name, err)
 		}
-		if err := endPlugin(ctx, pid, podID); err != nil {
-			return 0, fmt.Errorf("end plug-in %d at work on pod %s: %w", pid, podID, err)
-		}
-		ended++
+		c.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: c.group.FD()}
 	}
-	return ended, nil
+	if err := c.cmd.Start(); err != nil {
+		if c.group != nil {
+			err = errors.Join(err, c.group.Abandon())
+		}
+		return nil, fmt.Errorf("start plug-in %s: %w", c.name, err)
+	}
+	type result struct {
+		out []byte
+		err error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		out, err := c.wait(ctx)
+		ended <- result{out, err}
+	}()
+	select {
+	case r := <-ended:
+		return r.out, r.err
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(2 * lingering)
+	defer t.Stop()
+	select {
+	case r := <-ended:
+		return r.out, r.err
+	case <-t.C:
+		return nil, fmt.Errorf("plug-in %s was killed, and process %d has not ended: %w", c.name, c.cmd.Process.Pid, ctx.Err())
+	}
 }
 
-// worksOn reports whether a process has the pod's ID in its environment. Only the host's own
-// processes are looked into: reading the environment takes the lock of the process's memory map,
-// which a container may hold for ever, and what is in it is the container's to choose. A container
-// always has a mount namespace of its own, which it cannot leave for the host's, and a plug-in has
-// berth's.
-func worksOn(pid int, podID string) bool {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	own, err := os.Readlink("/proc/self/ns/mnt")
-	if err != nil {
-		return false
-	}
-	if theirs, err := os.Readlink(filepath.Join(dir, "ns/mnt")); err != nil || theirs != own {
-		return false
-	}
-	b, err := os.ReadFile(filepath.Join(dir, "environ"))
-	return err == nil && bytes.Contains(append([]byte{0}, b...), []byte("\x00CNI_CONTAINERID="+podID+"\x00"))
-}
-
-// endPlugin kills a process and waits for its end, until ctx ends.
-func endPlugin(ctx context.Context, pid int, podID string) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if !worksOn(pid, podID) { // the number belongs to another process by now
-		return nil
-	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return err
-	}
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
-	for ctx.Err() == nil {
-		if n, err := unix.Poll(fds, 10); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			return nil //nolint:nilerr // it cannot be waited for, but it was killed
+// containerID is the ID that the library passes to a plug-in. It is empty for a question about
+// versions.
+func containerID(environ []string) (id string) {
+	for _, e := range environ {
+		if v, ok := strings.CutPrefix(e, "CNI_CONTAINERID="); ok {
+			id = v
 		}
 	}
-	return ctx.Err()
+	return id
+}
+
+// call is one call of a plug-in.
+type call struct {
+	name           string
+	log            *slog.Logger
+	cmd            *exec.Cmd
+	group          Group // nil without one
+	stdout, stderr output
+	killed         atomic.Bool
+}
+
+// cutOff kills the plug-in and all that it has started.
+func (c *call) cutOff() error {
+	c.killed.Store(true)
+	if c.group != nil {
+		if err := c.group.Kill(); err != nil {
+			c.log.Warn("what a plug-in has started cannot be killed yet", "plugin", c.name, "err", err)
+		}
+	}
+	return c.cmd.Process.Kill()
+}
+
+// wait waits for the end of the plug-in, decides what becomes of its group, and returns its output.
+func (c *call) wait(ctx context.Context) ([]byte, error) {
+	err := c.cmd.Wait()
+	if errors.Is(err, exec.ErrWaitDelay) && !c.killed.Load() {
+		err = nil // it ended well; what it has started holds its output open
+	}
+	if c.group != nil {
+		leave, what := c.group.Finish, "what a plug-in has left may be ended with the pod"
+		if c.killed.Load() || !c.cmd.ProcessState.Exited() {
+			leave, what = c.group.Abandon, "what a plug-in has left cannot be ended yet"
+		}
+		if err := leave(); err != nil {
+			c.log.Warn(what, "plugin", c.name, "err", err)
+		}
+	}
+	switch stderr := strings.TrimSpace(c.stderr.buf.String()); {
+	case c.killed.Load() && err != nil:
+		return nil, fmt.Errorf("plug-in %s did not end in time and was killed: %w", c.name, context.Cause(ctx))
+	case err != nil:
+		return nil, c.failure(err, stderr)
+	case c.stdout.lost:
+		return nil, fmt.Errorf("plug-in %s wrote more than %d bytes", c.name, maxOutput)
+	case stderr != "":
+		c.log.Info("a plug-in wrote to standard error", "plugin", c.name, "text", stderr)
+	}
+	return c.stdout.buf.Bytes(), nil
+}
+
+// failure is the error of a plug-in that ended with err. CNI has it on standard output.
+func (c *call) failure(err error, stderr string) error {
+	var said types.Error
+	if json.Unmarshal(c.stdout.buf.Bytes(), &said) == nil && said.Msg != "" {
+		return &said
+	}
+	text := strings.TrimSpace(strings.TrimSpace(c.stdout.buf.String()) + " " + stderr)
+	return fmt.Errorf("plug-in %s: %w: %q", c.name, err, text)
+}
+
+// output keeps the beginning of what is written.
+type output struct {
+	buf  bytes.Buffer
+	most int
+	lost bool // there was more
+}
+
+// Write never fails, so that a plug-in that writes too much is not ended by that.
+func (o *output) Write(b []byte) (int, error) {
+	kept := b[:min(len(b), o.most-o.buf.Len())]
+	o.lost = o.lost || len(kept) < len(b)
+	_, _ = o.buf.Write(kept) // never fails
+	return len(b), nil
+}
+
+// traced adds the trace of a call to the environment of a plug-in, in the variables that
+// OpenTelemetry has for it.
+func traced(ctx context.Context, environ []string) []string {
+	trace := propagation.MapCarrier{}
+	propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}).Inject(ctx, trace)
+	for _, key := range trace.Keys() {
+		environ = append(environ, strings.ToUpper(key)+"="+trace.Get(key))
+	}
+	return environ
 }

@@ -16,6 +16,8 @@ import (
 // another program takes, while that program is at work and still is when they are back. Other pods
 // go on, what had ended is reported with its code, and once the step goes on all can be removed and
 // nothing is left. One of the three is killed at a step: see [node.Pick].
+//
+// PROPERTIES 37: the next berth ends a CNI plug-in that is at work.
 func TestKill9AtEachStepOfALife(t *testing.T) {
 	t.Run("without a process", func(t *testing.T) {
 		kill9AtEach(t, withoutPause, "bridge.ADD", "portmap.ADD", "shim.bootstrap", "shim.CreateSandbox", "shim.Create", "runc.create", "shim.Start", "runc.start",

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/pkg/kernelversion"
+	"golang.org/x/sys/unix"
+)
+
+// finished is the attribute of a group whose run finished by itself, and left processes that are to
+// live on. It is in the kernel's memory, as the group is, so both are there after a kill of berth.
+const finished = "user.berth.finished"
+
+// Groups are the groups of one kind of program that berth starts: each run of a program has a group
+// of its own, which the program is in before its first instruction. What a run leaves is known by
+// its group, also to the next berth, and nothing else is asked about any process.
+//
+// The groups are in the unified hierarchy, which every kernel has beside those of cgroup v1, and
+// have no controllers.
+type Groups struct {
+	name  string   // begins the names of the groups
+	bases []string // where they are: new ones in the first
+	keep  *os.File // holds a mount that bases are in; nil without one
+
+	mu struct {
+		sync.Mutex
+		running map[string]bool // the paths of groups whose run has not ended
+	}
+}
+
+// NewGroups returns the groups of a name, which the next berth gives again. It makes none. The error
+// says why groups cannot be made on this host: the kernel is older than Linux 5.7, which was the
+// first to start a program in a group, or the unified hierarchy cannot be mounted.
+func NewGroups(name string) (*Groups, error) {
+	switch ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 7}); {
+	case err != nil:
+		return nil, fmt.Errorf("find out whether programs can be started in a cgroup: %w", err)
+	case !ok:
+		return nil, errors.New("a program can be started in a cgroup from Linux 5.7 on, and this kernel is older")
+	}
+	g := &Groups{name: "berth-" + name + "-"}
+	g.mu.running = map[string]bool{}
+	root, err := unified()
+	if err != nil {
+		if g.keep, err = mountUnified(); err != nil {
+			return nil, err
+		}
+		root = fmt.Sprintf("/proc/self/fd/%d", g.keep.Fd())
+	}
+	// systemd leaves alone what is below a group that it delegated, and groups below the root that
+	// it did not make. berth may have been started by systemd once, and from a terminal before.
+	if own := ownGroup(); own != "/" && delegated(root+own) {
+		g.bases = append(g.bases, root+own)
+	}
+	g.bases = append(g.bases, root)
+	return g, nil
+}
+
+// unified returns where the unified hierarchy is mounted.
+func unified() (string, error) {
+	for _, dir := range []string{mount, mount + "/unified"} {
+		var st unix.Statfs_t
+		if unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("the unified cgroup hierarchy is not mounted: %w", fs.ErrNotExist)
+}
+
+// mountUnified mounts the unified hierarchy in no place: nobody else sees the mount, and it ends
+// with the file. The caller closes the file.
+func mountUnified() (*os.File, error) {
+	ctx, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err == nil {
+		defer unix.Close(ctx)
+		err = unix.FsconfigCreate(ctx)
+	}
+	fd := -1
+	if err == nil {
+		fd, err = unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mount the unified cgroup hierarchy: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "cgroup2"), nil
+}
+
+// ownGroup is the path of berth's own group in the unified hierarchy.
+func ownGroup() string {
+	b, _ := os.ReadFile("/proc/self/cgroup")
+	for line := range strings.Lines(string(b)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return filepath.Clean("/" + path)
+		}
+	}
+	return "/"
+}
+
+// delegated reports whether systemd delegated a group (Delegate= in systemd.resource-control(5)).
+func delegated(dir string) bool {
+	for _, attr := range []string{"trusted.delegate", "user.delegate"} {
+		if b := make([]byte, 1); getAttr(dir, attr, b) == nil && b[0] == '1' {
+			return true
+		}
+	}
+	return false
+}
+
+func getAttr(dir, attr string, b []byte) error {
+	for {
+		if _, err := unix.Getxattr(dir, attr, b); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// Group is the group of one run of a program.
+type Group struct {
+	groups *Groups
+	path   string
+	dir    *os.File
+}
+
+// New makes a group for a run that works for id. The caller starts the program in it (see FD), and
+// calls Finish or Abandon after the program has ended, or could not be started.
+func (g *Groups) New(id string) (*Group, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock() // so that Sweep knows a group as soon as it is there
+	path, err := os.MkdirTemp(g.bases[0], g.name+id+".")
+	if err != nil {
+		return nil, fmt.Errorf("make a cgroup for %s: %w", id, err)
+	}
+	dir, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the cgroup for %s: %w", id, err), unix.Rmdir(path))
+	}
+	g.mu.running[path] = true
+	return &Group{groups: g, path: path, dir: dir}, nil
+}
+
+// FD is the descriptor of the group, as clone3(2) takes it. It is open until Finish or Abandon.
+func (c *Group) FD() int { return int(c.dir.Fd()) } //nolint:gosec // a descriptor
+
+// Kill sends SIGKILL to everything in the group, and waits for nothing.
+func (c *Group) Kill() error {
+	_, err := killOnce(c.path)
+	return err
+}
+
+// Finish is called when the run finished by itself: what it left lives on, and nothing ends it. The
+// group is removed as soon as nothing is in it. After an error the group looks like that of a run
+// that was cut off.
+func (c *Group) Finish() error {
+	defer c.done()
+	if remove(c.path) {
+		return nil
+	}
+	if err := unix.Setxattr(c.path, finished, []byte("1"), 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("mark cgroup %s as finished: %w", c.path, err)
+	}
+	return nil
+}
+
+// Abandon is called when the run was cut off: what it left is killed. What does not end at once is
+// left to End and Sweep.
+func (c *Group) Abandon() error {
+	defer c.done()
+	if remove(c.path) {
+		return nil
+	}
+	if err := c.Kill(); err != nil {
+		return err
+	}
+	remove(c.path)
+	return nil
+}
+
+func (c *Group) done() {
+	c.groups.mu.Lock()
+	delete(c.groups.mu.running, c.path)
+	c.groups.mu.Unlock()
+	_ = c.dir.Close()
+}
+
+// remove removes a group if nothing is in it, and reports whether it is gone.
+func remove(path string) bool {
+	err := unix.Rmdir(path)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return true
+	}
+	// It is busy as well if there are groups below it.
+	if empty, err := Empty(path); err != nil || !empty {
+		return false
+	}
+	return rmdirs(path) == nil
+}
+
+// End ends what the runs for id have left that were cut off, in this berth or in an earlier one, and
+// returns when nothing of it is there. A run that goes on is cut off. What finished runs have left is
+// not touched. If ctx ends before, the error wraps ctx's.
+func (g *Groups) End(ctx context.Context, id string) error {
+	paths, err := g.list(func(of string) bool { return of == id })
+	var errs []error
+	for _, path := range paths {
+		if isFinished, err := hasFinished(path); err != nil || isFinished {
+			errs = append(errs, err)
+			continue
+		}
+		_, err := removeTree(ctx, path)
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// Sweep kills what was cut off, of all IDs, without waiting for its end, and removes the groups in
+// which nothing is. It does not touch runs that go on. It is called once when berth starts, before
+// the first run, and now and then, because what finished runs have left may have ended since.
+func (g *Groups) Sweep() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	paths, err := g.list(func(string) bool { return true })
+	errs := []error{err}
+	for _, path := range paths {
+		if g.mu.running[path] || remove(path) {
+			continue
+		}
+		isFinished, err := hasFinished(path)
+		if err == nil && !isFinished {
+			_, err = killOnce(path)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// list returns the paths of the groups of the IDs that are wanted.
+func (g *Groups) list(wanted func(id string) bool) ([]string, error) {
+	var paths []string
+	for _, base := range g.bases {
+		entries, err := os.ReadDir(base)
+		if err != nil {
+			return paths, fmt.Errorf("list the cgroups in %s: %w", base, err)
+		}
+		for _, e := range entries {
+			// MkdirTemp has put a dot and digits behind the ID.
+			id, ok := strings.CutPrefix(e.Name(), g.name)
+			if dot := strings.LastIndexByte(id, '.'); ok && dot >= 0 && wanted(id[:dot]) {
+				paths = append(paths, filepath.Join(base, e.Name()))
+			}
+		}
+	}
+	return paths, nil
+}
+
+// hasFinished reports whether a group is marked as that of a run that finished. The group of a run
+// that was cut off is not, and neither is one that is gone.
+func hasFinished(path string) (bool, error) {
+	switch err := getAttr(path, finished, make([]byte, 1)); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT):
+		return false, nil
+	default:
+		return false, fmt.Errorf("find out whether the run of cgroup %s finished: %w", path, err)
+	}
+}
