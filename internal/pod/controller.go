@@ -181,6 +181,7 @@ func New(cfg Config, p Ports) *Controller {
 	}
 	c.starter = &starter{
 		runtime:   p.Runtime,
+		units:     c.units,
 		files:     p.Files,
 		hooks:     p.Hooks,
 		ops:       c.ops,

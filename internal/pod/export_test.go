@@ -13,6 +13,7 @@ type Unit = unit
 func (u *unit) ID() string                                 { return u.id }
 func (u *unit) Pod() string                                { return u.pod.id }
 func (u *unit) Now() *state.Status                         { return u.now() }
+func (u *unit) SetProcess(p state.Process)                 { u.setProcess(p) }
 func (u *unit) Settled() <-chan struct{}                   { return u.settled.Notice() }
 func (u *unit) Removed() <-chan struct{}                   { return u.removed.Notice() }
 func (u *unit) MarkRemoving() error                        { return markRemoving(u) }

@@ -46,10 +46,11 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 		return proc, err
 	}
 	if proc.Cgroup, err = p.cgroups.Of(pid); err != nil {
-		p.obs.Event(u.id, "cgroup is not known: OOM kills cannot be distinguished from other kills", err)
+		p.obs.Event(u.id, "cgroup cannot be read: it is taken for the one that the runtime was asked for", err)
+		proc.Cgroup = p.askedGroup(u)
 	}
 	if a, _ := p.kernel.Look(u.id); a != pidfd.Alive {
-		proc.Cgroup = "" // what was read may be the cgroup of a process that got the PID meanwhile
+		proc.Cgroup = p.askedGroup(u) // what was read may be about a process that got the PID meanwhile
 	}
 	p.countPodOOM(u, &proc)
 	return proc, nil

@@ -141,6 +141,9 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 		return state.Process{}, err
 	}
 	err = s.runtime.RestoreTask(ctx, u.id, from.Work)
+	if err == nil {
+		err = s.checkTarget(ctx, u) // a restore joins the namespaces
+	}
 	if serr := stdio.Started(); err == nil {
 		err = serr
 	}
@@ -216,6 +219,11 @@ func (p *processes) restoredGroup(u *unit) string {
 	if u.now().Restoring == "" {
 		return ""
 	}
+	return p.askedGroup(u)
+}
+
+// askedGroup is the cgroup that the runtime was asked to make for u.
+func (p *processes) askedGroup(u *unit) string {
 	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
 	if err != nil {
 		return "" // a container is not made with such a parent

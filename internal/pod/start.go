@@ -5,10 +5,14 @@ package pod
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -29,6 +33,7 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 // starter starts containers.
 type starter struct {
 	runtime   Runtime
+	units     *registry
 	files     Files
 	hooks     Hooks // nil for none
 	ops       *operations
@@ -176,10 +181,45 @@ func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 		return fmt.Errorf("the kernel cannot say whether the process of sandbox %s lives, whose namespaces it joins: %w", u.pod.id, errdefs.ErrUnavailable)
 	case processAlive, processUnknown:
 	}
+	if err := s.checkTarget(ctx, u); err != nil {
+		return err
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return notifyStarting(ctx, s.hooks, u)
+}
+
+// checkTarget refuses to run u in the PID namespace of another process than the one it asked for. The
+// OCI specification names that namespace by the PID that the target had when u was created. Now that
+// the task is made, the namespace was joined: it was the target's if the target still lives.
+func (s *starter) checkTarget(ctx context.Context, u *unit) error {
+	ns := u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if ns.GetPid() != runtimeapi.NamespaceMode_TARGET || !u.handler.HostProcess {
+		return nil
+	}
+	t, err := s.units.findContainer(ns.GetTargetId())
+	if err != nil {
+		return fmt.Errorf("its target container, whose PID namespace it joins: %w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	made, err := s.runtime.Spec(ctx, u.id)
+	if err != nil {
+		return err
+	}
+	pid := t.process().Pid
+	if !slices.ContainsFunc(made.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
+		return n.Type == specs.PIDNamespace && n.Path == spec.PIDNamespaceOf(pid)
+	}) {
+		return fmt.Errorf("target container %s has another process than when this container was created; create it again: %w", t.id, errdefs.ErrFailedPrecondition)
+	}
+	switch s.processes.observe(t) {
+	case processAlive:
+		return nil
+	case processGone:
+		return fmt.Errorf("target container %s has ended, and its PID namespace cannot be joined: %w", t.id, errdefs.ErrFailedPrecondition)
+	default:
+		return fmt.Errorf("the kernel cannot say whether target container %s lives, whose PID namespace it joins: %w", t.id, errdefs.ErrUnavailable)
+	}
 }
 
 // abandon gives up a start that failed; the lane settles it.

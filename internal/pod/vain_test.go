@@ -8,7 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/state"
 	"berth/test/world"
@@ -146,5 +148,77 @@ func TestAStartIsAdoptedOnceItsProcessCanBeIdentified(t *testing.T) {
 				again.expect(c, exited, 42, "Error")
 			})
 		}
+	}
+}
+
+// PROPERTIES 20: the number of an ended process may be another's by now. A debug container joins the
+// PID namespace of its target by such a number, and was once in the host's.
+func TestADebugContainerDoesNotJoinTheNamespaceOfAnotherProcess(t *testing.T) {
+	for name, before := range map[string]func(b *bubble, target string){
+		"it has ended":            func(b *bubble, target string) { b.exit(target, 0); synctest.Wait() },
+		"it has ended just now":   func(b *bubble, target string) { b.exitUnseen(target, 0) },
+		"it is removed":           func(b *bubble, target string) { _ = b.RemoveContainer(b.t.Context(), target) },
+		"the kernel does not say": func(b *bubble, _ string) { b.Refuse("look", "", unix.ENOMEM) },
+		"it has another process":  func(b *bubble, target string) { anotherProcess(b, target) },
+		"it lives":                nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.pod("p1", "")
+				target := b.run(p, "c1")
+				cfg := ctr("debug")
+				ns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+				ns.Pid, ns.TargetId = runtimeapi.NamespaceMode_TARGET, target
+				c := b.create(p, cfg)
+				release := b.HoldAnswer("create-task", c)
+				started := make(chan error, 1)
+				go func() { started <- b.StartContainer(t.Context(), c) }()
+				synctest.Wait()
+				if before != nil {
+					before(b, target)
+				}
+				release()
+				err := <-started
+				if before == nil {
+					if err != nil || b.Calls("start-task", c) != 1 {
+						t.Errorf("it was not started: %v", err)
+					}
+					return
+				}
+				if !errdefs.IsFailedPrecondition(err) && !errdefs.IsUnavailable(err) || b.Calls("start-task", c) != 0 {
+					t.Errorf("it was started: %v", err)
+				}
+				b.Heal()
+				time.Sleep(time.Minute)
+				b.expect(c, exited, 128, "StartError")
+				if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+					t.Error(err)
+				}
+				b.expectLeft(nil)
+			})
+		})
+	}
+}
+
+// anotherProcess has a container have another process than when its debug container was created.
+func anotherProcess(b *bubble, id string) {
+	p := b.Unit(id).Now().Process
+	p.Pid += 1000
+	b.Unit(id).SetProcess(p)
+}
+
+// PROPERTIES 10 and 33: the group of a process could not be read when it was made. An OOM kill in it
+// was reported as an Error.
+func TestAnOOMKillIsFoundInAGroupThatCouldNotBeRead(t *testing.T) {
+	for _, why := range inVain {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.pod("p1", "")
+			lift := b.Refuse("cgroup", "", why)
+			c := b.run(p, "c1")
+			lift()
+			b.Exit(c, 137, true)
+			synctest.Wait()
+			b.expect(c, exited, 137, "OOMKilled")
+		})
 	}
 }

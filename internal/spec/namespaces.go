@@ -98,7 +98,7 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 			return fmt.Errorf("namespace_options.pid: target container %q does not run, so its PID namespace cannot be joined: %w",
 				opts.GetTargetId(), errdefs.ErrFailedPrecondition)
 		}
-		add(specs.PIDNamespace, fmt.Sprintf("/proc/%d/ns/pid", in.TargetPID))
+		add(specs.PIDNamespace, PIDNamespaceOf(in.TargetPID))
 	}
 	// It hides the paths of the host's cgroups. With cgroup v1 the controllers are mounted from the
 	// host's tree, which it would hide from the mount itself.
@@ -107,6 +107,10 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 	}
 	return inUserNamespace(s, in)
 }
+
+// PIDNamespaceOf is the path of the PID namespace of the process that has a PID now. Whoever joins it
+// must see to it that this is still the process that was meant.
+func PIDNamespaceOf(pid uint32) string { return fmt.Sprintf("/proc/%d/ns/pid", pid) }
 
 // checkModes refuses modes that CRI has no meaning for; pid lists those that the PID namespace may
 // have.

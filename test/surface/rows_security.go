@@ -37,7 +37,7 @@ func securityRows() []Row {
 		honoured("NamespaceOption.network", "POD and NODE", modes, "spec.TestTheHostsNamespacesAreForPodsThatHaveThem"),
 		honoured("NamespaceOption.pid", "POD, CONTAINER, NODE and, for a container, TARGET; POD is CONTAINER for a container of a pod without a pause process, which was asked for with CONTAINER", modes, "test/e2e.TestWhatOutlivesInitIsEndedInASharedPIDNamespace"),
 		honoured("NamespaceOption.ipc", "POD and NODE", modes),
-		honoured("NamespaceOption.target_id", "with the pid mode TARGET; otherwise it is refused", modes),
+		honoured("NamespaceOption.target_id", "with the pid mode TARGET; otherwise it is refused. The target has to live, as the same process, from the creation until the start", modes),
 		honoured("NamespaceOption.userns_options", ""),
 		honoured("UserNamespace.mode", "NODE, and POD where the handler's OCI runtime, its snapshotter and the kernel map owners",
 			userns, "daemon.TestUserNamespacesAreThereWhereEverythingMapsOwners"),
