@@ -18,6 +18,7 @@
 //
 //	go test ./test/sim                          the scripts, the crashes, the seeds in testdata
 //	go test ./test/sim -args -schedules 20000   that many random schedules, too
+//	go test ./test/sim -args -schedules 20000 -vain    all of them with questions that fail
 //	go test ./test/sim -args -seed S            the schedule of seed S instead of those in testdata
 //	go test ./test/sim -v -args -replays 1000   counts the schedules that do not replay
 //

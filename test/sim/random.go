@@ -34,6 +34,9 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 			}
 		}
 		s.turn()
+		if s.Vain != nil && s.Vain.IntN(3) == 0 {
+			s.askInVain(s.Vain)
+		}
 		s.step(r)
 		time.Sleep(pause(r))
 		s.turn()
@@ -98,6 +101,24 @@ var operations = []string{
 	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "cni-del",
 	"files", "files-remove", "files-list", "commit", "watch", "signal", "mounts",
 	"start-shim", "end-shim", "pins", "pins-remove", "pins-list",
+}
+
+// questions are those that the kernel, /proc, cgroups, containerd and shims may be asked in vain.
+var questions = []string{
+	"watch", "look", "signal", "watch", "look", "signal", "cgroup", "kill-all", "end-group", "search",
+	"get-task", "wait-task", "kill-task", "delete-task", "end-shim", "get-container", "list-tasks", "list-containers",
+	"pins-list", "netns-list", "files-list", "stat-snapshot", "mounts",
+}
+
+// askInVain has the next few of some question fail, or all of them for a while.
+func (s *Story) askInVain(r *rand.Rand) {
+	op, why := questions[r.IntN(len(questions))], world.InVain[r.IntN(len(world.InVain))]
+	if r.IntN(3) > 0 {
+		s.World.AskInVain(op, "", 1+r.IntN(6), why)
+		return
+	}
+	lift, d := s.World.Refuse(op, "", why), time.Duration(r.IntN(60_000))*time.Millisecond
+	s.wg.Go(func() { time.Sleep(d); s.turn(); lift() })
 }
 
 func (s *Story) step(r *rand.Rand) {

@@ -21,6 +21,7 @@ var (
 	seed      = flag.Uint64("seed", 0, "play the random schedule of this seed")
 	replays   = flag.Int("replays", 0, "play that many random schedules twice, and count those that differ")
 	length    = flag.Int("length", 60, "steps of a random schedule")
+	vain      = flag.Bool("vain", false, "questions of random schedules are asked in vain at any time")
 	restored  = flag.Bool("restored", false, "containers of random schedules are restored from a checkpoint")
 )
 
@@ -65,6 +66,22 @@ func TestSeedsOfRestores(t *testing.T) {
 	}
 }
 
+// The same while any question to the kernel, to /proc, to a cgroup, to containerd or to a shim may be
+// asked in vain (PROPERTIES 33).
+func TestSeedsInVain(t *testing.T) {
+	if *seed != 0 {
+		return
+	}
+	asked := *vain
+	*vain = true
+	defer func() { *vain = asked }()
+	for s := uint64(1); s <= 100; s += rangeStep {
+		if r := schedule(t, s); r != "" {
+			t.Fatal(failure(s, 1, 1, r))
+		}
+	}
+}
+
 // TestSeed plays the schedule of -seed, until it fails.
 func TestSeed(t *testing.T) {
 	if *seed == 0 {
@@ -77,10 +94,14 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestExplore plays schedules that nobody has played before, until a few have failed.
+// TestExplore plays schedules that nobody has played before, until a few have failed. In every second
+// one questions are asked in vain.
 func TestExplore(t *testing.T) {
+	asked := *vain
+	defer func() { *vain = asked }()
 	failed := 0
-	for range *schedules {
+	for i := range *schedules {
+		*vain = asked || i%2 == 1
 		s := rand.Uint64()
 		r := schedule(t, s)
 		if r == "" {
@@ -132,6 +153,9 @@ func difference(a, b []string) string {
 func random(seed uint64) func(*testing.T, *Story) error {
 	return func(_ *testing.T, s *Story) error {
 		s.Restored = *restored
+		if *vain {
+			s.Vain = rand.New(rand.NewPCG(seed, 1))
+		}
 		return s.Random(rand.New(rand.NewPCG(seed, 0)), *length)
 	}
 }
@@ -146,6 +170,9 @@ func failure(seed uint64, failed, plays int, report string) string {
 	args := ""
 	if *restored {
 		args = " -restored"
+	}
+	if *vain {
+		args += " -vain"
 	}
 	return fmt.Sprintf("seed %d failed %d times in %d: go test ./test/sim -args -seed %d%s\n%s", seed, failed, plays, seed, args, report)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,9 @@ import (
 type Story struct {
 	// Restored says that containers are made from a checkpoint.
 	Restored bool
+
+	// Vain: questions are asked in vain at any time (see [world.InVain]), as vain chooses.
+	Vain *rand.Rand
 
 	World *world.World
 	Watch *Watch

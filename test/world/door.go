@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var errInject = errors.New("this was made to fail")
@@ -177,6 +179,34 @@ func (w *World) stallLocked(ctx context.Context, l *Life, op, id string, r *rule
 // Fail makes the next times calls of op on id fail; "" is any ID.
 func (w *World) Fail(op, id string, times int) {
 	w.add(&rule{op: op, id: id, times: times, err: errInject})
+}
+
+// InVain are the errors with which a question may fail that say nothing about what was asked.
+var InVain = []error{
+	unix.EMFILE,
+	unix.ENFILE,
+	unix.ENOMEM,
+	unix.ENOENT,
+	unix.EINVAL,
+	unix.EIO,
+	context.DeadlineExceeded,
+}
+
+// AskInVain makes the next times calls of op on id fail with why, one of [InVain]; "" is any ID.
+// Beside the calls that pass a door there is "look", whether a process has ended that is watched, and
+// "search", for the shim of a task that containerd does not know.
+func (w *World) AskInVain(op, id string, times int, why error) {
+	w.add(&rule{op: op, id: id, times: times, err: why})
+}
+
+// asked is what a question gets that passes no door, and waits for no turn: the error of a rule.
+func (w *World) asked(op, id string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r := w.match(op, id); r != nil {
+		return fmt.Errorf("%s %s: %w", op, id, r.err)
+	}
+	return nil
 }
 
 // LoseAnswer makes the next call of op on id take effect, and fail; "" is any ID.

@@ -4,6 +4,7 @@ package world
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -20,6 +21,17 @@ import (
 type runtime struct {
 	*ctrd.Containerd
 	tasks fakeTasks
+}
+
+// DeleteTask implements pod.Runtime. What containerd does not know is looked for on the node.
+func (r runtime) DeleteTask(ctx context.Context, id string) error {
+	err := r.Containerd.DeleteTask(ctx, id)
+	if errdefs.IsNotFound(err) {
+		if why := r.tasks.w.asked("search", id); why != nil {
+			return fmt.Errorf("delete task %s: %w", id, why)
+		}
+	}
+	return err
 }
 
 // Sandboxer implements pod.Runtime.
@@ -41,6 +53,9 @@ func (r runtime) EndShim(ctx context.Context, id string) error {
 	return r.tasks.do(ctx, "end-shim", id, func(c *containerdState) error {
 		sh := c.shims[id]
 		if sh == nil {
+			if rule := r.tasks.w.match("search", id); rule != nil {
+				return fmt.Errorf("end shim %s: %w", id, rule.err)
+			}
 			return errdefs.ErrNotFound
 		}
 		if !sh.dead {
