@@ -166,14 +166,14 @@ type Runtime struct {
 	Sandboxer                    string   `toml:"sandboxer" doc:"Sandbox controller of containerd that makes pod sandboxes, for shims with a sandbox API. Empty: berth makes them itself, with a pause process where pod.pause has one."`
 	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
-	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime."`
+	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime. Those of run.oci., on which crun acts, are named in full. What would name files of the host, properties of units or the shim never passes: see docs/runtimes.md."`
 	Options                      string   `toml:"options" doc:"Type of the options that the shim takes: runc (binary, root, systemd_cgroup), generic (config_path, config_body) or none. Empty: runc for the shim of runc, generic if config_path or config_body is set, else none."`
 	ConfigPath                   string   `toml:"config_path" doc:"Configuration file of the shim, for those that take generic options, such as Kata and runsc."`
 	ConfigBody                   string   `toml:"config_body" doc:"Configuration of the shim, instead of a file."`
 	Snapshotter                  string   `toml:"snapshotter" doc:"Snapshotter of the containers. Images are unpacked into it when a container is created. Empty: containerd.snapshotter."`
 	BaseSpec                     string   `toml:"base_spec" doc:"JSON file of the OCI specification that the specifications of containers start from: hooks, mounts, rlimits, environment, annotations, devices. What CRI asks for takes precedence. Empty: none."`
 	SandboxImage                 string   `toml:"sandbox_image" doc:"Image of the pause process, which holds the namespaces of a pod. It is pulled when it is missing, and the image garbage collection of the kubelet leaves it. Empty: a program that berth brings along, in the pods that pod.pause has a process for."`
-	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime."`
+	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime, as in pod_annotations."`
 }
 
 // Duration is a time.Duration written as 10s or 5m.

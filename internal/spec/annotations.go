@@ -4,6 +4,7 @@ package spec
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -58,18 +59,35 @@ func identify(s *specs.Spec, cfg *runtimeapi.PodSandboxConfig, id string) {
 	s.Annotations["io.kubernetes.cri.sandbox-uid"] = m.GetUid()
 }
 
+// neverPassed begins the annotations that no setting hands to an OCI runtime. What somebody writes
+// into a pod would name files and programs of the host to it, or its seccomp filter, or another
+// pod's shim, or what berth itself writes.
+var neverPassed = []string{
+	"org.systemd.property.",  // properties of systemd units: CVE-2024-3154
+	"org.criu.",              // a file of CRIU's settings, which can name a program to run
+	"run.oci.hooks.",         // crun: files for the output of hooks
+	"run.oci.seccomp",        // crun: a socket for its notifications, or another filter
+	"run.oci.pidfd_receiver", // crun: a socket
+	"io.containerd.runc.",    // the shim of runc: which shim serves the container
+	"io.kubernetes.cri.",     // whose pod and which container it is
+}
+
+// actedOn begins the annotations by which crun does something else with a container. A pattern has to
+// name them in full: whoever writes * did not think of them.
+const actedOn = "run.oci."
+
 // passThrough returns the annotations that match one of the patterns: those of path.Match, and a *
-// at the end takes the rest. runc makes properties of systemd units from some (CVE-2024-3154);
-// those never pass.
+// at the end takes the rest.
 func passThrough(annotations map[string]string, patterns []string) map[string]string {
 	out := map[string]string{}
 	for k, v := range annotations {
-		if strings.HasPrefix(k, "org.systemd.property.") {
+		if slices.ContainsFunc(neverPassed, func(p string) bool { return strings.HasPrefix(k, p) }) {
 			continue
 		}
 		for _, p := range patterns {
 			prefix, star := strings.CutSuffix(p, "*")
-			if ok, err := path.Match(p, k); err == nil && ok || star && strings.HasPrefix(k, prefix) {
+			ok, err := path.Match(p, k)
+			if p == k || (err == nil && ok || star && strings.HasPrefix(k, prefix)) && !strings.HasPrefix(k, actedOn) {
 				out[k] = v
 			}
 		}

@@ -279,6 +279,50 @@ func TestAnnotationsNeverBecomeUnitProperties(t *testing.T) {
 	}
 }
 
+// With pod_annotations = ["*"] a pod named a file of CRIU's settings to runc, which can name a program
+// that is run as root of the host; and with crun a file for the output of hooks, and a seccomp filter.
+func TestAnnotationsThatARuntimeActsOnDoNotPassByAPattern(t *testing.T) {
+	never := []string{
+		"org.criu.config", "run.oci.hooks.stdout", "run.oci.seccomp.receiver", "run.oci.seccomp_bpf_data",
+		"run.oci.pidfd_receiver", "io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-log-directory",
+	}
+	byName := []string{"run.oci.handler", "run.oci.keep_original_groups", "run.oci.systemd.subgroup"}
+	given := map[string]string{"a/b": "y"}
+	for _, k := range append(byName, never...) {
+		given[k] = "x"
+	}
+	for _, by := range []string{"pod", "container"} {
+		annotations := func(patterns ...string) map[string]string {
+			in := input()
+			if by == "pod" {
+				in.PodAnnotations, in.Sandbox.Annotations = patterns, given
+			} else {
+				in.ContainerAnnotations, in.Config.Annotations = patterns, given
+			}
+			return make1(t, in).Annotations
+		}
+		a, named := annotations("*", "org.criu.*", "run.oci.*"), annotations(append(never, byName...)...)
+		for _, k := range never {
+			if a[k] == "x" || named[k] == "x" {
+				t.Errorf("%s: %s passes", by, k)
+			}
+		}
+		for _, k := range byName {
+			if a[k] == "x" || named[k] != "x" {
+				t.Errorf("%s: %s passes by a pattern %q, by its name %q", by, k, a[k], named[k])
+			}
+		}
+		if a["a/b"] != "y" {
+			t.Errorf("%s: %v", by, a)
+		}
+	}
+	in := Sandbox{ID: "p1", Config: &runtimeapi.PodSandboxConfig{Annotations: given}, PodAnnotations: []string{"*"}}
+	s, _, err := ForSandbox(host(), in)
+	if err != nil || s.Annotations["org.criu.config"] != "" || s.Annotations["a/b"] != "y" {
+		t.Errorf("%v %v", s.Annotations, err)
+	}
+}
+
 func TestPrivilegedNeedsAPrivilegedSandbox(t *testing.T) {
 	in := input()
 	sec(&in).Privileged = true
