@@ -81,7 +81,8 @@ type CDI struct {
 
 // Pod configures the sandboxes of pods.
 type Pod struct {
-	Pause string `toml:"pause" doc:"Which sandboxes have a pause process. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. always: every sandbox. A change holds for new pods."`
+	Pause          string `toml:"pause" doc:"Which sandboxes have a pause process. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. always: every sandbox. A change holds for new pods."`
+	RequireHugetlb bool   `toml:"require_hugetlb" doc:"Refuse a container that has a hugepage limit where this host does not have the hugetlb cgroup controller. false: the container runs without the limit, and its timeline says so."`
 }
 
 // What pod.pause can be.

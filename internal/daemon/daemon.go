@@ -305,6 +305,7 @@ func (d *daemon) openPods() error {
 	if err != nil {
 		return err
 	}
+	host.RequireHugetlb = d.cfg.Pod.RequireHugetlb
 	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
 	l, err := selinux.Open()
 	if err != nil { // what needs the labels fails, and nothing else

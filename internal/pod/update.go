@@ -121,10 +121,16 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 		return err
 	}
 	w := &updateWaiter{}
+	var degraded []spec.Degraded
 	var refused error
 	var kept bool // a running container keeps its oom_score_adj
 	err := u.change(func(st *state.Status) bool {
 		var next *state.Resources
+		if st.Phase == state.Created { // what runs keeps the limits that it has: see plan
+			if r, degraded, refused = spec.KeptPages(x.host, r); refused != nil {
+				return false
+			}
+		}
 		if next, kept, refused = x.plan(u, st, r); next == nil {
 			return false
 		}
@@ -137,6 +143,7 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	if err != nil || refused != nil {
 		return errorOr(refused, err)
 	}
+	noteDegraded(x.obs, u, degraded)
 	if kept {
 		x.obs.Event(u.id, "oom_score_adj of processes that run stays as it is", nil)
 	}

@@ -371,6 +371,21 @@ func TestAnUpdateDuringAStartIsNotLost(t *testing.T) {
 	}
 }
 
+// A hugepage limit that this host cannot keep is left out of an update before the start, and is not
+// reported as if it were kept.
+func TestAHugepageLimitThatIsLeftOutIsNotReported(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.limited(b.pod("p1", ""), false)
+		if err := b.UpdateContainerResources(t.Context(), c, &resources{
+			CpuQuota:       60000,
+			HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 60000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+	})
+}
+
 // PROPERTIES 22: what cannot be changed is refused by name, and nothing is recorded.
 func TestUpdatesThatCannotBe(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -90,10 +91,13 @@ var pageSizeForm = regexp.MustCompile(`^[1-9][0-9]{0,5}(KB|MB|GB)$`)
 
 // hugePages returns the limits that the hugetlb controller can keep. The kubelet sends a limit of 0
 // for every page size of the node with every container: without the controller that asks for
-// nothing that a container would miss. A limit above 0 promises memory to one container and
-// withholds it from others, so it is refused where it cannot be kept.
+// nothing that a container would miss. A limit above 0 withholds the pages of others from a
+// container. Where there is no controller it is left out, unless RequireHugetlb is set: the
+// container has the pages that it asks for, and the scheduler counts them. A controller that does
+// not know the page size is another thing: this host does not have such pages.
 func hugePages(h Host, limits []*runtimeapi.HugepageLimit) (out []specs.LinuxHugepageLimit, degraded []Degraded, err error) {
 	var lost []string
+	controller := len(h.HugePages) > 0
 	for _, l := range limits {
 		size := l.GetPageSize()
 		switch {
@@ -101,6 +105,11 @@ func hugePages(h Host, limits []*runtimeapi.HugepageLimit) (out []specs.LinuxHug
 			return nil, nil, fmt.Errorf("hugepage_limits: page size %q is not one, such as 2MB: %w", size, errdefs.ErrInvalidArgument)
 		case slices.Contains(h.HugePages, size):
 			out = append(out, specs.LinuxHugepageLimit{Pagesize: size, Limit: l.GetLimit()})
+		case l.GetLimit() > 0 && !controller && !h.RequireHugetlb:
+			degraded = append(degraded, Degraded{
+				What: fmt.Sprintf("hugepage limit of %d bytes for %s", l.GetLimit(), size),
+				Why:  h.whyNoHugePages(),
+			})
 		case l.GetLimit() > 0:
 			return nil, nil, fmt.Errorf("hugepage_limits: a limit of %d bytes for pages of %s cannot be kept: %s: %w",
 				l.GetLimit(), size, h.whyNoHugePages(), errdefs.ErrFailedPrecondition)
@@ -109,12 +118,27 @@ func hugePages(h Host, limits []*runtimeapi.HugepageLimit) (out []specs.LinuxHug
 		}
 	}
 	if len(lost) > 0 {
-		degraded = []Degraded{{
+		degraded = append(degraded, Degraded{
 			What: "hugepage limit of 0 for " + strings.Join(lost, ", "),
 			Why:  h.whyNoHugePages(),
-		}}
+		})
 	}
 	return out, degraded, nil
+}
+
+// KeptPages returns r without the hugepage limits that are left out on this host: what is not kept
+// must not be on record as if it were. It returns the errors of [LinuxResources] about them.
+func KeptPages(h Host, r *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []Degraded, error) {
+	pages, degraded, err := hugePages(h, r.GetHugepageLimits())
+	if err != nil || len(degraded) == 0 {
+		return r, nil, err
+	}
+	r = proto.CloneOf(r)
+	r.HugepageLimits = nil
+	for _, p := range pages {
+		r.HugepageLimits = append(r.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: p.Pagesize, Limit: p.Limit})
+	}
+	return r, degraded, nil
 }
 
 func (h Host) whyNoHugePages() string {

@@ -40,13 +40,42 @@ func TestAHugepageLimitOfZeroNeedsNoController(t *testing.T) {
 	}
 }
 
-// PROPERTIES 22: a limit that was asked for is given or refused.
+// A pod with hugepages never ran on a host without the hugetlb controller, where containerd runs it
+// without the limit: so does berth, and says so.
+func TestAHugepageLimitIsLeftOutWithoutTheController(t *testing.T) {
+	in := input()
+	in.Config.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{
+		{PageSize: "2MB", Limit: 4 << 20},
+		{PageSize: "1GB"},
+	}
+	s, degraded, err := ForContainer(host(), in)
+	if err != nil || len(s.Linux.Resources.HugepageLimits) != 0 || len(degraded) != 2 {
+		t.Fatalf("%v %v", degraded, err)
+	}
+	if d := degraded[0]; d.What != "hugepage limit of 4194304 bytes for 2MB" || !strings.Contains(d.Why, "hugetlb") {
+		t.Errorf("%+v", d)
+	}
+	asked := in.Config.Linux.Resources
+	asked.CpuShares = 7
+	kept, degraded, err := KeptPages(host(), asked)
+	if err != nil || len(kept.GetHugepageLimits()) != 0 || kept.GetCpuShares() != 7 || len(degraded) != 2 || len(asked.HugepageLimits) != 2 {
+		t.Errorf("%v %v %v", kept, degraded, err)
+	}
+}
+
+// PROPERTIES 22: where the administrator wants it, and for a page size that the controller does not
+// know, a limit that cannot be kept is refused.
 func TestAHugepageLimitThatCannotBeKeptIsRefused(t *testing.T) {
 	in := input()
 	in.Config.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}
-	_, _, err := ForContainer(host(), in)
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "hugetlb") || !strings.Contains(err.Error(), "2MB") {
-		t.Errorf("without the controller: %v", err)
+	without, other := host(), host()
+	without.RequireHugetlb = true
+	other.HugePages = []string{"1GB"}
+	for _, h := range []Host{without, other} {
+		_, _, err := ForContainer(h, in)
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "hugetlb") || !strings.Contains(err.Error(), "2MB") {
+			t.Errorf("controller of %q: %v", h.HugePages, err)
+		}
 	}
 	h := host()
 	h.HugePages = []string{"2MB"}
