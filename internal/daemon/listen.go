@@ -3,11 +3,13 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -141,11 +143,16 @@ func boundTo(lis *net.UnixListener, path string) bool {
 }
 
 // newListener opens a socket at path for root alone. A socket there on which nobody listens is
-// replaced.
+// replaced. Of several processes that try, one succeeds: the directory is locked meanwhile.
 func newListener(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the socket: %w", err)
 	}
+	unlock, err := lockDir(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer unlock()
 	if pid := whoListens(path); pid != 0 {
 		return nil, fmt.Errorf("listen on %s: process %d serves there already; stop it, or use another --address", path, pid)
 	}
@@ -157,23 +164,45 @@ func newListener(path string) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("listen on %s: %w", path, err)
 		}
 	}
-	// The socket is bound in a directory that is closed to others and moved to its place when its
-	// mode is right, so that it is never open to others, not even for a moment.
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
+	// The name that a socket is bound to is the one that its clients see. The file gets the mode of
+	// the socket, less the umask, so it is never open to others, not even for a moment.
+	closed := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		cerr := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), criMode) }) //nolint:gosec // a descriptor
+		return errors.Join(cerr, err)
+	}}
+	lis, err := closed.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	defer os.RemoveAll(dir)
-	tmp := filepath.Join(dir, "s")
-	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	u := lis.(*net.UnixListener) // what listens on a Unix socket is that
+	u.SetUnlinkOnClose(false)
+	return u, nil
+}
+
+const (
+	// lockTimeout is how long another process may hold the lock of the socket's directory. It takes
+	// a second at most to find out that somebody serves.
+	lockTimeout = 5 * time.Second
+	// lockInterval is how often the lock is tried.
+	lockInterval = 10 * time.Millisecond
+)
+
+// lockDir locks a directory until the function that it returns is called, or the process ends.
+func lockDir(path string) (unlock func(), err error) {
+	dir, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, err
 	}
-	lis.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(tmp, criMode), os.Rename(tmp, path)); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), lis.Close())
+	for end := time.Now().Add(lockTimeout); ; time.Sleep(lockInterval) {
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) //nolint:gosec // a descriptor
+		if err == nil {
+			return func() { _ = dir.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(end) {
+			return nil, errors.Join(fmt.Errorf("lock directory %s, in which another process may be starting: %w", path, err), dir.Close())
+		}
 	}
-	return lis, nil
 }
 
 // whoListens returns the process that listens on a socket, 0 if there is none. A socket whose

@@ -221,3 +221,77 @@ func TestTheSocketOfASocketUnitIsTaken(t *testing.T) {
 		t.Errorf("the socket of the unit was changed: %v %v", st, err)
 	}
 }
+
+// After a connection that was reset, clients named a file that nobody had ever seen: the one that
+// the socket was bound to before it was moved.
+func TestClientsSeeTheNameOfTheSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	lis, err := listening(t, path).listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := c.RemoteAddr().String(); got != path {
+		t.Errorf("the socket is %s for a client, not %s", got, path)
+	}
+}
+
+// The socket is for its owner alone from its first moment on, whatever the umask is.
+func TestTheSocketIsNeverOpenToOthers(t *testing.T) {
+	defer unix.Umask(unix.Umask(0))
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	lis, err := newListener(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	if st, err := os.Stat(path); err != nil || st.Mode() != os.ModeSocket|criMode {
+		t.Errorf("the mode is %v: %v", st.Mode(), err)
+	}
+}
+
+// Of many that start at once, where an earlier one has left its socket, one serves, and no other
+// takes its socket away.
+func TestOneOfManyServes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	for range 20 {
+		stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stale.SetUnlinkOnClose(false)
+		_ = stale.Close()
+		const many = 8
+		type result struct {
+			lis *net.UnixListener
+			err error
+		}
+		results := make(chan result)
+		for range many {
+			go func() {
+				lis, err := newListener(path)
+				results <- result{lis, err}
+			}()
+		}
+		var serves []*net.UnixListener
+		for range many {
+			r := <-results
+			if r.err == nil {
+				serves = append(serves, r.lis)
+			} else if !strings.Contains(r.err.Error(), "serves there already") {
+				t.Error(r.err)
+			}
+		}
+		if len(serves) != 1 {
+			t.Fatalf("%d serve", len(serves))
+		}
+		connect(t, path, serves[0])
+		_ = serves[0].Close()
+		_ = os.Remove(path)
+	}
+}
