@@ -85,10 +85,10 @@ func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 		"only ctrd, embed and unpack know containerd, and translate its errors")
 }
 
-func TestGRPCIsImportedByCRIAndDaemonAlone(t *testing.T) {
+func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cadvisor", "internal/cri", "internal/daemon", "internal/stream", "test"},
-		"only cri, cadvisor and daemon know gRPC; other rooms return errors of containerd/errdefs")
+		[]string{"internal/cadvisor", "internal/cri", "internal/ctrd", "internal/daemon", "internal/stream", "test"},
+		"only cri, cadvisor and daemon serve gRPC, and ctrd calls it; other rooms return errors of containerd/errdefs")
 }
 
 func TestFakesAreNotAPartOfBerth(t *testing.T) {

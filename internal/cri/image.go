@@ -18,7 +18,7 @@ type Images interface {
 	Status(ref string) (*runtimeapi.Image, *image.Image, error)
 	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig) (string, error)
 	Remove(ctx context.Context, ref string) error
-	FsInfo() *runtimeapi.ImageFsInfoResponse
+	FsInfo() (*runtimeapi.ImageFsInfoResponse, error)
 }
 
 // Image serves CRI's image service.
@@ -102,5 +102,5 @@ func (s *Image) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 
 // ImageFsInfo reports how much of which file systems images and writable layers use.
 func (s *Image) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	return s.Images.FsInfo(), nil
+	return s.Images.FsInfo()
 }

@@ -5,6 +5,7 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
@@ -17,14 +18,15 @@ import (
 // client reads each of them whole. Registries take manifests of up to 4 MiB.
 const maxBlob = 8 << 20
 
-// boundedClient returns a client on the same containerd that never reads a blob of more than
-// maxBlob bytes into memory. Layers do not pass through it: they are unpacked as a stream.
-func boundedClient(c *containerd.Client, names []string) (*containerd.Client, error) {
+// bounded returns a client on the same containerd that never reads a blob of more than maxBlob bytes
+// into memory. Layers do not pass through it: they are unpacked as a stream.
+func (i *Images) bounded() *containerd.Client {
+	c := i.client.now()
 	snapshotters := map[string]snapshots.Snapshotter{}
-	for _, name := range names {
+	for _, name := range append(slices.Clone(i.cfg.Snapshotters), i.cfg.Snapshotter) {
 		snapshotters[name] = c.SnapshotService(name)
 	}
-	return containerd.New("", containerd.WithDefaultNamespace(Namespace), containerd.WithServices(
+	bounded, err := containerd.New("", containerd.WithDefaultNamespace(Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore()}),
 		containerd.WithImageStore(c.ImageService()),
 		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore()}),
@@ -33,6 +35,10 @@ func boundedClient(c *containerd.Client, names []string) (*containerd.Client, er
 		containerd.WithIntrospectionService(c.IntrospectionService()),
 		containerd.WithSnapshotters(snapshotters),
 	))
+	if err != nil {
+		panic(fmt.Sprintf("a client without a connection of its own: %v", err)) // an option that cannot be
+	}
+	return bounded
 }
 
 // boundedStore is a content store that refuses to have a large blob read whole. What counts is the

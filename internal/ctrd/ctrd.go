@@ -5,13 +5,11 @@ package ctrd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -23,9 +21,6 @@ const Namespace = "k8s.io"
 // LabelOwner marks what this berth made. Its value is the berth's own ID, so that several berths
 // can share one containerd.
 const LabelOwner = "io.berth.owner"
-
-// Client is containerd's client, so that the package that plugs it in need not import containerd.
-type Client = containerd.Client
 
 // Config is what the adapter needs to know.
 type Config struct {
@@ -74,10 +69,10 @@ type Containerd struct {
 	background sync.WaitGroup // of what outlives the call that began it
 }
 
-// New wraps a client, which the caller closes.
-func New(client *containerd.Client, cfg Config) *Containerd {
+// New makes the adapter on a connection, which the caller closes.
+func New(conn *Connection, cfg Config) *Containerd {
 	c := &Containerd{
-		containerLayers: containerLayers{client, cfg.Owner},
+		containerLayers: containerLayers{conn, cfg.Owner},
 		snapshotters:    append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
 		setAside:        cfg.SetAside,
 		unsynced:        cfg.UnsyncedLayers && canLeaveUnsynced(),
@@ -105,15 +100,6 @@ func (c *Containerd) stop() {
 	case <-done:
 	case <-time.After(answerTimeout):
 	}
-}
-
-// Dial connects to a containerd that is running already. The caller closes the client.
-func Dial(address string) (*containerd.Client, error) {
-	c, err := containerd.New(address, containerd.WithDefaultNamespace(Namespace))
-	if err != nil {
-		return nil, fmt.Errorf("connect to containerd at %s: %w: is it running?", address, err)
-	}
-	return c, nil
 }
 
 // Version is the version of containerd.

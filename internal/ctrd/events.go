@@ -17,8 +17,13 @@ import (
 )
 
 const (
-	firstReconnect   = 100 * time.Millisecond
-	slowestReconnect = 30 * time.Second
+	firstReconnect = 100 * time.Millisecond
+	// slowestReconnect is the longest wait while containerd does not answer: clients wait for it.
+	slowestReconnect = time.Second
+	// slowestRelist is the longest one while it answers, and cannot be compared with.
+	slowestRelist = 30 * time.Second
+	// followTimeout bounds the question whether containerd answers.
+	followTimeout = 10 * time.Second
 )
 
 // Listener is called with what comes from containerd's event stream. Its functions must not block,
@@ -38,14 +43,21 @@ type Listener struct {
 	Lost func(err error)
 }
 
-// Follow keeps a subscription to containerd's events until ctx ends.
+// Follow keeps a subscription to containerd's events until ctx ends. It waits for a containerd that
+// is yet to be started, and opens and closes the connection as containerd answers.
 func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 	defer c.stop()
+	c.client.wait(ctx)
 	wait := firstReconnect
-	for {
-		err := c.follow(ctx, l, func() { wait = firstReconnect })
+	for ctx.Err() == nil {
+		answered := false
+		err := c.follow(ctx, l, func() { answered = true }, func() { wait = firstReconnect })
 		if ctx.Err() != nil {
 			return nil
+		}
+		if !answered {
+			c.client.Set(err)
+			wait = min(wait, slowestReconnect)
 		}
 		l.Lost(err)
 		t := time.NewTimer(wait)
@@ -55,24 +67,29 @@ func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 			return nil
 		case <-t.C:
 		}
-		wait = min(2*wait, slowestReconnect)
+		wait = min(2*wait, slowestRelist)
 	}
+	return nil
 }
 
-// follow keeps one subscription until it breaks.
-func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error {
+// follow keeps one subscription until it breaks. answers is called once containerd has answered, and
+// works once everything was compared.
+func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func()) error {
 	ctx, cancel := context.WithCancel(ns(ctx))
 	defer cancel()
+	probing := context.WithValue(ctx, asking{}, true)
 	in := fmt.Sprintf("namespace==%s,", Namespace)
-	ch, errs := c.client.EventService().Subscribe(ctx,
+	ch, errs := c.client.EventService().Subscribe(probing,
 		in+`topic=="/tasks/exit"`, in+`topic=="/tasks/oom"`, in+`topic~="^/images/"`)
 	// Subscribe does not say when a containerd that does not answer gets it: this call does. It is
 	// another gRPC stream, so that nothing orders the two: containerd may take the subscription
 	// after it has answered, and what happens in between comes with no event. The kernel and the
 	// audit report such an exit all the same.
-	if _, err := c.client.IntrospectionService().Server(ctx); err != nil {
-		return fmt.Errorf("containerd does not answer: %w", native(err))
+	if err := probe(probing, c.client); err != nil {
+		return fmt.Errorf("containerd does not answer: %w", err)
 	}
+	answers()
+	c.client.Set(nil)
 	// Connected runs beside the reading of events, since containerd's queue of events is bounded.
 	listed := make(chan error, 1)
 	go func() { listed <- l.Connected(ctx) }()
@@ -101,6 +118,14 @@ func (c *Containerd) follow(ctx context.Context, l Listener, works func()) error
 			return fmt.Errorf("read containerd's events: %w", native(err))
 		}
 	}
+}
+
+// probe asks containerd something that it answers at once.
+func probe(ctx context.Context, conn *Connection) error {
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	_, err := conn.IntrospectionService().Server(ctx)
+	return native(err)
 }
 
 func (c *Containerd) dispatch(e *events.Envelope, l Listener) {

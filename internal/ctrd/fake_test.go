@@ -51,7 +51,7 @@ func (f *fake) adapter(t testing.TB) *Containerd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(client, Config{Owner: "owner", Snapshotter: "fake", Logger: slog.New(slog.DiscardHandler)})
+	return New(Through(client), Config{Owner: "owner", Snapshotter: "fake", Logger: slog.New(slog.DiscardHandler)})
 }
 
 // add makes a container with a running task in the pod's shim; pod is "" for a sandbox of its own.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,14 +59,13 @@ type ImagesConfig struct {
 
 // Images is containerd's image store.
 type Images struct {
-	client  *containerd.Client
-	bounded *containerd.Client // the same, for all that reads blobs
-	cfg     ImagesConfig
-	temp    atomic.Uint64
-	views   sync.Map // by key, those in use
-	jobs    sync.Map // the leases of pulls and imports, by key, those in use
-	parsed  *image.Cache[parsed]
-	usage   sampler
+	client *Connection
+	cfg    ImagesConfig
+	temp   atomic.Uint64
+	views  sync.Map // by key, those in use
+	jobs   sync.Map // the leases of pulls and imports, by key, those in use
+	parsed *image.Cache[parsed]
+	usage  sampler
 
 	processors processors
 }
@@ -81,21 +79,16 @@ type parsed struct {
 	checkpoint   bool
 }
 
-// NewImages wraps a client, which the caller closes. There is one in a process: where images are
+// NewImages makes the image store of a connection, which the caller closes. There is one in a process: where images are
 // mounted is a setting of containerd's packages as a whole.
-func NewImages(client *containerd.Client, cfg ImagesConfig) (*Images, error) {
+func NewImages(conn *Connection, cfg ImagesConfig) (*Images, error) {
 	if err := prepareMounts(cfg.MountDir, cfg.Logger); err != nil {
 		return nil, err
 	}
-	bounded, err := boundedClient(client, append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter))
-	if err != nil {
-		return nil, fmt.Errorf("bound what is read of images: %w", err)
-	}
 	return &Images{
-		client:  client,
-		bounded: bounded,
-		cfg:     cfg,
-		parsed:  image.NewCache[parsed](maxParsed),
+		client: conn,
+		cfg:    cfg,
+		parsed: image.NewCache[parsed](maxParsed),
 	}, nil
 }
 
@@ -157,12 +150,12 @@ func (i *Images) read(ctx context.Context, img images.Image) (image.Stored, erro
 // configuration is there.
 func (i *Images) parse(ctx context.Context, img images.Image) (parsed, error) {
 	key := img.Target.Digest.String()
-	cs := i.bounded.ContentStore()
+	cs := i.bounded().ContentStore()
 	if p, ok := i.parsed.Get(key); ok {
 		_, err := cs.Info(ctx, p.configDigest)
 		return p, err
 	}
-	c := containerd.NewImage(i.bounded, img)
+	c := containerd.NewImage(i.bounded(), img)
 	manifest, err := images.Manifest(ctx, cs, img.Target, c.Platform())
 	if err != nil {
 		return parsed{}, err
@@ -237,7 +230,7 @@ func (i *Images) Import(ctx context.Context, path, ref string, read func(done, t
 		}), containerd.WithIndexName(ref))
 	}
 	defer i.processors.more(1)()
-	imgs, err := i.bounded.Import(ctx, &archiveFile{f: f, size: st.Size(), read: read}, opts...)
+	imgs, err := i.bounded().Import(ctx, &archiveFile{f: f, size: st.Size(), read: read}, opts...)
 	if err != nil {
 		return nil, native(err)
 	}
@@ -286,7 +279,7 @@ func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 
 func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
 	defer i.processors.more(1)()
-	if err := containerd.NewImage(i.bounded, img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
+	if err := containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
 	}
 	return nil

@@ -75,7 +75,7 @@ func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	berth := func(owner string) *Images {
-		return &Images{client: client, cfg: ImagesConfig{Snapshotter: "slow", Owner: owner, Logger: slog.New(slog.DiscardHandler)}}
+		return &Images{client: Through(client), cfg: ImagesConfig{Snapshotter: "slow", Owner: owner, Logger: slog.New(slog.DiscardHandler)}}
 	}
 	lease := func(i *Images) (done func()) {
 		t.Helper()

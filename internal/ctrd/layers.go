@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -18,7 +17,7 @@ import (
 
 // containerLayers makes and deletes the writable layers of containers, and views of images.
 type containerLayers struct {
-	client *containerd.Client
+	client *Connection
 	owner  string
 }
 

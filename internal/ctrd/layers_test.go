@@ -92,7 +92,7 @@ func TestTheRenewalOfALayerCanBeCutOff(t *testing.T) {
 			client, err := containerd.New("", containerd.WithServices(
 				containerd.WithSnapshotters(map[string]snapshots.Snapshotter{"fragile": f})))
 			try(t, err)
-			l := &containerLayers{client, "o"}
+			l := &containerLayers{Through(client), "o"}
 			renew := func() error { return l.RenewSnapshot(t.Context(), "fragile", thisID, "spare") }
 			if err := renew(); (err == nil) != (steps == 4) {
 				t.Fatalf("after %d steps: %v", steps, err)

@@ -28,7 +28,7 @@ func parallelStore(t *testing.T) (*Images, string) {
 	t.Helper()
 	cfg := embedtest.Config(t)
 	cfg.Snapshotter = "overlayfs"
-	i, err := NewImages(embedtest.Start(t, cfg).Client(), ImagesConfig{
+	i, err := NewImages(Through(embedtest.Start(t, cfg).Client()), ImagesConfig{
 		Snapshotter:            "overlayfs",
 		MaxConcurrentDownloads: 3,
 		MaxConcurrentUnpacks:   3,

@@ -26,7 +26,7 @@ import (
 func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
-	c := New(server.Client(), Config{
+	c := New(Through(server.Client()), Config{
 		Owner:      "owner",
 		CleanupDir: filepath.Join(cfg.State, "cleanup"),
 		Logger:     slog.New(slog.DiscardHandler),
@@ -85,7 +85,7 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
-	c := New(server.Client(), Config{
+	c := New(Through(server.Client()), Config{
 		Owner:  "owner",
 		Logger: slog.New(slog.DiscardHandler),
 	})

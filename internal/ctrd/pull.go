@@ -61,7 +61,7 @@ func (i *Images) pull(ctx context.Context, ref string, creds image.Credentials, 
 		// wait for the registry of another.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
-	return i.bounded.Pull(ctx, ref,
+	return i.bounded().Pull(ctx, ref,
 		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
 		containerd.WithImageHandlerWrapper(reporting(w.Needs)),

@@ -28,7 +28,7 @@ import (
 func BenchmarkPull(b *testing.B) {
 	cfg := embedtest.Config(b)
 	cfg.Snapshotter = "overlayfs"
-	i, err := NewImages(embedtest.Start(b, cfg).Client(), ImagesConfig{
+	i, err := NewImages(Through(embedtest.Start(b, cfg).Client()), ImagesConfig{
 		Snapshotter:            "overlayfs",
 		MaxConcurrentDownloads: 3,
 		MaxConcurrentUnpacks:   3,

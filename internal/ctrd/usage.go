@@ -30,7 +30,7 @@ func (i *Images) Usage(ctx context.Context) (image.Usage, error) {
 }
 
 // snapshotterRoot is the directory of a snapshotter; "" if it does not say.
-func snapshotterRoot(ctx context.Context, c *Client, name string) (string, error) {
+func snapshotterRoot(ctx context.Context, c *Connection, name string) (string, error) {
 	resp, err := c.IntrospectionService().Plugins(ns(ctx), `type==io.containerd.snapshotter.v1,id==`+name)
 	if err != nil {
 		return "", fmt.Errorf("find directory of snapshotter %s: %w", name, native(err))

@@ -80,7 +80,7 @@ func TestAViewWhoseCallerHasGoneLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := &Images{client: client, cfg: ImagesConfig{Snapshotter: "slow", Logger: slog.New(slog.DiscardHandler)}}
+		i := &Images{client: Through(client), cfg: ImagesConfig{Snapshotter: "slow", Logger: slog.New(slog.DiscardHandler)}}
 		ctx, cancel := context.WithCancel(t.Context())
 		viewed := make(chan error, 1)
 		go func() {

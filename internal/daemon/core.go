@@ -5,8 +5,10 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
@@ -30,14 +32,14 @@ type Core struct {
 
 	ports Ports
 	obs   *observer
-	link  link
+	link  *link
 }
 
 // Ports is what a core works on.
 type Ports struct {
 	// Ports of the controller. Feed and the observers are the core's own.
 	pod.Ports
-	// Load reads the records, once, after the first connection to containerd.
+	// Load reads the records, once, before anything else. An error ends the core.
 	Load func() (state.Loaded, error)
 	// Restored is called once everything that runs is watched again. It may be nil.
 	Restored func()
@@ -66,7 +68,12 @@ type Ports struct {
 
 // NewCore makes a core. Nothing runs before Run.
 func NewCore(cfg pod.Config, p Ports) *Core {
-	c := &Core{Feed: feed.New(feed.Config{}), Timeline: timeline.New(), ports: p}
+	c := &Core{
+		Feed:     feed.New(feed.Config{}),
+		Timeline: timeline.New(),
+		ports:    p,
+		link:     newLink(),
+	}
 	out := p.Ports
 	if p.Tracing == nil {
 		p.Tracing = noop.NewTracerProvider()
@@ -81,51 +88,63 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	return c
 }
 
-// Run follows containerd and drives the controller until ctx ends. restored is closed once the
-// records are restored: only then may calls be served. Comparing them with what containerd has goes
-// on in the background.
+// Run restores the records, follows containerd and drives the controller until ctx ends. restored is
+// closed once the records are restored, which needs no containerd: only then may calls be served.
+// Comparing them with what containerd has goes on in the background, whenever there is one.
 func (c *Core) Run(ctx context.Context, restored chan<- struct{}) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	g := &group{eg, c.ports.Panicked}
 	g.Go("pods", func() error { return c.Pods.Run(ctx) })
-	g.Go("containerd's events", func() error { return c.ports.Follow(ctx, c.listener(restored)) })
+	g.Go("records and containerd's events", func() error {
+		loaded, err := c.ports.Load()
+		if err != nil {
+			return fmt.Errorf("load the records: %w", err)
+		}
+		c.Pods.Restore(loaded)
+		if c.ports.Restored != nil {
+			c.ports.Restored()
+		}
+		close(restored)
+		return c.ports.Follow(ctx, c.listener())
+	})
 	return g.Wait()
 }
 
-// Connected returns nil while berth is connected to containerd, and otherwise the reason why it is
-// not.
+// Connected returns nil while berth is connected to containerd and knows its images, and otherwise
+// the reason why it is not.
 func (c *Core) Connected() error { return c.link.get() }
+
+// Met is closed once Connected has returned nil for the first time.
+func (c *Core) Met() <-chan struct{} { return c.link.met }
+
+// Await waits until Connected returns nil, or until ctx ends. It returns what Connected returns then.
+func (c *Core) Await(ctx context.Context) error {
+	select {
+	case <-c.link.connected():
+	case <-ctx.Done():
+	}
+	return c.link.get()
+}
 
 // Subscribe begins a subscription to container events.
 func (c *Core) Subscribe() cri.Events { return c.Feed.Subscribe() }
 
-// listener connects containerd's events with those that want them. The first connection restores
-// the records. Each one compares them with what containerd has.
-func (c *Core) listener(restored chan<- struct{}) ctrd.Listener {
-	first := true
+// refreshTimeout bounds the reading of all images after a connection.
+const refreshTimeout = 2 * time.Minute
+
+// listener connects containerd's events with those that want them. Each connection compares the
+// records with what containerd has.
+func (c *Core) listener() ctrd.Listener {
 	return ctrd.Listener{
 		Exited: c.Pods.Exited,
 		OOM:    c.Pods.OOMKilled,
 		Image:  c.ports.ImageChanged,
-		Lost: func(err error) {
-			c.link.set(err)
-			c.obs.lost(err)
-		},
+		Lost:   func(err error) { c.obs.lost(err, c.link.set(err)) },
 		Connected: func(ctx context.Context) error {
-			if first {
-				loaded, err := c.ports.Load()
-				if err != nil {
-					return err
-				}
-				c.Pods.Restore(loaded)
-				first = false
-				if c.ports.Restored != nil {
-					c.ports.Restored()
-				}
-				c.link.set(nil)
-				close(restored)
-			}
-			if err := errors.Join(c.Pods.Relist(ctx), c.ports.RefreshImages(ctx)); err != nil {
+			// Images are read beside the comparison: creations wait for them, and not for that.
+			read := make(chan error, 1)
+			go func() { read <- c.readImages(ctx) }()
+			if err := errors.Join(c.Pods.Relist(ctx), <-read); err != nil {
 				return err
 			}
 			if c.ports.Sweep != nil {
@@ -133,26 +152,69 @@ func (c *Core) listener(restored chan<- struct{}) ctrd.Listener {
 					c.ports.Log.Warn("what a kill left with containerd could not be removed", "err", err)
 				}
 			}
-			c.link.set(nil)
 			return nil
 		},
 	}
 }
 
-// link is the state of the connection to containerd.
-type link struct {
-	sync.Mutex
-	err error
+// readImages reads all images. From then on pods can be made.
+func (c *Core) readImages(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	if err := c.ports.RefreshImages(ctx); err != nil {
+		return err
+	}
+	if c.link.set(nil) {
+		c.ports.Log.Info("berth is connected to containerd")
+	}
+	return nil
 }
 
-func (l *link) set(err error) {
-	l.Lock()
-	defer l.Unlock()
+// errNotYet is what the connection to containerd lacks at first.
+var errNotYet = errors.New("containerd has not answered since berth started")
+
+// link is the state of the connection to containerd.
+type link struct {
+	once sync.Once
+	met  chan struct{} // closed once it was there
+
+	mu  sync.Mutex
+	err error         // nil: it is there
+	up  chan struct{} // closed while it is there
+}
+
+func newLink() *link {
+	return &link{met: make(chan struct{}), err: errNotYet, up: make(chan struct{})}
+}
+
+// set notes that the connection is there, or why not, and reports whether that is a change.
+func (l *link) set(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.err
 	l.err = err
+	switch {
+	case was != nil && err == nil:
+		close(l.up)
+		l.once.Do(func() { close(l.met) })
+	case was == nil && err != nil:
+		l.up = make(chan struct{})
+	default:
+		return false
+	}
+	return true
 }
 
 func (l *link) get() error {
-	l.Lock()
-	defer l.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.err
+}
+
+// connected returns a channel that is closed while the connection is there, or once it is there
+// again.
+func (l *link) connected() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.up
 }

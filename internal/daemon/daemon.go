@@ -55,7 +55,7 @@ const stopTimeout = 5 * time.Second
 // broke.
 func Serve(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error {
 	bridgeLibraries(log.Logger)
-	d := &daemon{cfg: cfg, log: log}
+	d := &daemon{cfg: cfg, log: log, admitted: make(chan struct{})}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
 		return err
@@ -71,8 +71,8 @@ type daemon struct {
 	undo    []func() error
 
 	store    *state.Store
-	client   *ctrd.Client
-	embedded *embed.Server
+	conn     *ctrd.Connection
+	embedded atomic.Pointer[embed.Server] // nil until it runs, and where another containerd is configured
 	ctrd     *ctrd.Containerd
 	stored   *ctrd.Images
 	images   *image.Service
@@ -90,7 +90,8 @@ type daemon struct {
 	devices  *cdi.Registry
 	userns   *userNamespaces
 	shims    *sandboxShims
-	nri      *nri.Service // nil if there are no plug-ins
+	nri      *nri.Service  // nil if there are no plug-ins
+	admitted chan struct{} // closed once the plug-ins that berth starts take part, or are not waited for
 
 	checkpoints *checkpoint.Service
 	restorer    *checkpoint.Restorer
@@ -134,7 +135,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openTracing(ctx); err != nil {
 		return err
 	}
-	if err := d.openContainerd(ctx); err != nil {
+	if err := d.openContainerd(); err != nil {
 		return err
 	}
 	adapter := ctrd.Config{
@@ -146,11 +147,11 @@ func (d *daemon) open(ctx context.Context) error {
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
 		Logger:         d.log.Logger,
 	}
-	if d.embedded != nil {
-		adapter.SetAside, adapter.StateDir = d.embedded.SetAside, filepath.Dir(d.embedded.Address())
+	if d.embeds() {
+		adapter.SetAside, adapter.StateDir = d.setAside, d.embedConfig().State
 	}
-	d.ctrd = ctrd.New(d.client, adapter)
-	if d.stored, err = ctrd.NewImages(d.client, ctrd.ImagesConfig{
+	d.ctrd = ctrd.New(d.conn, adapter)
+	if d.stored, err = ctrd.NewImages(d.conn, ctrd.ImagesConfig{
 		Snapshotter:            cfg.Containerd.Snapshotter,
 		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
 		RegistryDir:            cfg.Image.RegistryDir,
@@ -182,7 +183,7 @@ func (d *daemon) open(ctx context.Context) error {
 // unpacks is how many layers of an image are unpacked at the same time. Another containerd unpacks
 // itself, layer by layer.
 func (d *daemon) unpacks() int {
-	if d.embedded == nil {
+	if !d.embeds() {
 		return 1
 	}
 	return d.cfg.Image.MaxConcurrentUnpacks
@@ -215,56 +216,6 @@ func (d *daemon) openTracing(ctx context.Context) error {
 		return provider.Shutdown(ctx)
 	})
 	return nil
-}
-
-// openContainerd starts containerd in this process, or waits for the one that is configured.
-func (d *daemon) openContainerd(ctx context.Context) error {
-	if address := d.cfg.Containerd.Address; address != "" {
-		embed.BridgeLog(d.log.Logger, false)
-		return d.dial(ctx, address)
-	}
-	s, err := embed.Start(ctx, embed.Config{
-		Root:        filepath.Join(d.cfg.Root, "containerd"),
-		State:       filepath.Join(d.cfg.State, "containerd"),
-		SocketDir:   filepath.Join(d.cfg.State, "s"),
-		Snapshotter: d.cfg.Containerd.Snapshotter,
-		Libexec:     d.libexec,
-		Debug:       d.cfg.Log.Level == "debug",
-		Logger:      d.log.With("from", "containerd"),
-	})
-	if err != nil {
-		return err
-	}
-	d.embedded, d.client = s, s.Client()
-	d.undo = append(d.undo, s.Stop)
-	return nil
-}
-
-// dial connects to a containerd that runs by itself, and waits until it answers.
-func (d *daemon) dial(ctx context.Context, address string) error {
-	address = strings.TrimPrefix(address, "unix://")
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
-		c, err := ctrd.Dial(address)
-		if err == nil {
-			_, err = c.Version(ctx)
-			if err == nil {
-				d.client = c
-				d.undo = append(d.undo, c.Close)
-				return nil
-			}
-			_ = c.Close()
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("wait for containerd at %s: %w", address, err)
-		}
-		d.log.Warn("containerd does not answer yet", "address", address, "err", err, "again", wait)
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-		case <-t.C:
-		}
-	}
 }
 
 func (d *daemon) openNetwork() error {
@@ -329,7 +280,7 @@ func (d *daemon) openPods() error {
 		}
 	}
 	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, runtimes, func(ctx context.Context, snapshotter string) (bool, error) {
-		return ctrd.MapsOwners(ctx, d.client, snapshotter)
+		return ctrd.MapsOwners(ctx, d.conn, snapshotter)
 	})
 	d.shims = newSandboxShims(d.handlers, d.ctrd.SandboxShim, d.log.Logger)
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
@@ -396,9 +347,6 @@ func (d *daemon) openPods() error {
 
 // run serves until ctx ends or something breaks.
 func (d *daemon) run(ctx context.Context, ready func()) error {
-	if err := d.images.Refresh(ctx); err != nil {
-		return err
-	}
 	var opts []grpc.ServerOption
 	if d.tracing != nil {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
@@ -413,7 +361,7 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			Health:      health{d},
 			Subscribe:   d.core.Subscribe,
 		},
-		&cri.Image{Images: d.images, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.core.obs, opts...)
+		&cri.Image{Images: known{d.images, d}, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.core.obs, opts...)
 
 	// Everything below the CRI server goes on until the calls in flight have ended.
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
@@ -430,12 +378,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("images", func() error { return d.images.Run(below) })
 	g.Go("user namespaces", func() error {
-		d.userns.probe(below, d.log.Logger)
+		d.userns.probe(below, d.core.Await, d.log.Logger)
 		return nil
 	})
 	g.Go("sandboxes of shims", func() error {
 		if d.cfg.Pod.Pause != config.PauseAlways {
-			d.shims.probe(below)
+			d.shims.probe(below, d.core.Await)
 		}
 		return nil
 	})
@@ -455,6 +403,19 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
+	if d.nri == nil || d.cfg.NRI.PluginDir == "" {
+		close(d.admitted)
+	} else {
+		g.Go("registration of NRI plug-ins", func() error {
+			defer close(d.admitted)
+			select {
+			case <-below.Done():
+			case <-restored:
+				awaitPlugins(below, d.nri.PluginsStarted(), d.log.Logger)
+			}
+			return nil
+		})
+	}
 	if d.nri != nil {
 		g.Go("NRI plug-ins", func() error {
 			select {
@@ -488,21 +449,8 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			return nil
 		})
 	}
-	if d.embedded != nil {
-		g.Go("embedded containerd", func() error {
-			select {
-			case <-below.Done():
-				return nil
-			case <-restored: // nothing waits for shims before calls are served
-				d.embedded.Adopt()
-			}
-			select {
-			case <-below.Done():
-				return nil
-			case err := <-d.embedded.Failed():
-				return fmt.Errorf("embedded containerd: %w", err)
-			}
-		})
+	if d.embeds() {
+		g.Go("embedded containerd", func() error { return d.runEmbedded(below, restored) })
 	}
 	g.Go("CRI", func() error {
 		defer stopBelow()
@@ -511,8 +459,12 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 			return nil
 		case <-restored:
 		}
-		if d.nri != nil && d.cfg.NRI.PluginDir != "" {
-			awaitPlugins(stop, d.nri.PluginsStarted(), d.log.Logger)
+		// Most often containerd is there in a moment: a kubelet need not see a node that is not ready.
+		grace, cancel := context.WithTimeout(stop, containerdGrace)
+		err := d.core.Await(grace)
+		cancel()
+		if err != nil && stop.Err() == nil {
+			d.log.Warn("berth serves without containerd: pods and images are not made until it is there", "err", err)
 		}
 		return d.serve(stop, server, ready)
 	})

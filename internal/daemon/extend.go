@@ -49,11 +49,11 @@ func (d *daemon) hooks() pod.Hooks {
 	return d.nri
 }
 
-// pluginsTimeout is how long CRI waits for the NRI plug-ins that berth starts.
+// pluginsTimeout is how long the first pods wait for the NRI plug-ins that berth starts.
 const pluginsTimeout = 3 * time.Second
 
 // awaitPlugins waits until the NRI plug-ins that berth starts take part, so that no container is
-// made past them. A plug-in that hangs does not keep berth from serving: the wait is bounded.
+// made past them. A plug-in that hangs does not keep pods from being made: the wait is bounded.
 func awaitPlugins(ctx context.Context, started <-chan struct{}, log *slog.Logger) {
 	t := time.NewTimer(pluginsTimeout)
 	defer t.Stop()
@@ -61,7 +61,7 @@ func awaitPlugins(ctx context.Context, started <-chan struct{}, log *slog.Logger
 	case <-started:
 	case <-ctx.Done():
 	case <-t.C:
-		log.Warn("berth serves although the NRI plug-ins that it starts are not registered yet; containers may be made without them", "waited", pluginsTimeout)
+		log.Warn("the NRI plug-ins that berth starts are not registered yet; containers may be made without them", "waited", pluginsTimeout)
 	}
 }
 
@@ -89,14 +89,14 @@ func (e extended) update(ctx context.Context, id string, r *runtimeapi.LinuxCont
 // pods is the controller as CRI calls it: updates of resources go past the plug-ins first.
 func (d *daemon) pods() cri.Pods {
 	if d.nri == nil {
-		return d.core.Pods
+		return served{d.core.Pods, d}
 	}
-	return relaying{d.core.Pods, d.nri}
+	return relaying{served{d.core.Pods, d}, d.nri}
 }
 
 // relaying is a controller in whose updates plug-ins take part.
 type relaying struct {
-	*pod.Controller
+	served
 	plugins *nri.Service
 }
 

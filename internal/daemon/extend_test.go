@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// PROPERTIES 17 and 27: CRI waits for the plug-ins that berth starts, and not for ever.
-func TestAPluginThatHangsDoesNotKeepBerthFromServing(t *testing.T) {
+// PROPERTIES 17 and 27: the first pods wait for the plug-ins that berth starts, and not for ever.
+func TestAPluginThatHangsDoesNotKeepPodsFromBeingMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registered, hanging := make(chan struct{}), make(chan struct{})
 		time.AfterFunc(time.Second, func() { close(registered) })

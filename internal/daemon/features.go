@@ -37,7 +37,8 @@ func (f *features) probe(ctx context.Context, handlers map[string]pod.Handler, l
 		}
 	}
 	slices.Sort(asked)
-	untilAnswered(ctx, asked, func(ctx context.Context, name string) error {
+	ready := func(ctx context.Context) error { return ctx.Err() } // they are programs on this host
+	untilAnswered(ctx, asked, ready, func(ctx context.Context, name string) error {
 		has, err := f.runtimes.features(ctx, handlers[name])
 		if err != nil {
 			return err

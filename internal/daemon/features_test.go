@@ -123,7 +123,7 @@ func TestARuntimeThatDidNotAnswerIsAskedAgain(t *testing.T) {
 		log := w.log()
 		var both sync.WaitGroup
 		both.Go(func() { f.probe(t.Context(), handlers, log) })
-		both.Go(func() { u.probe(t.Context(), log) })
+		both.Go(func() { u.probe(t.Context(), func(ctx context.Context) error { return ctx.Err() }, log) })
 		time.Sleep(time.Hour)
 		if f.of("runc").GetRecursiveReadOnlyMounts() || u.known("runc") {
 			t.Error("advertised although the runtime does not answer")
@@ -147,7 +147,7 @@ func TestARuntimeThatHasAnsweredIsNotAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUserNamespaces(handlers, "overlayfs", &ociRuntimes{}, nil)
 		began := time.Now()
-		u.probe(t.Context(), slog.New(slog.DiscardHandler))
+		u.probe(t.Context(), func(ctx context.Context) error { return ctx.Err() }, slog.New(slog.DiscardHandler))
 		(&features{}).probe(t.Context(), handlers, slog.New(slog.DiscardHandler))
 		if u.known("vm") || !time.Now().Equal(began) {
 			t.Error("it was asked again")

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"runtime"
@@ -29,6 +30,7 @@ type observer struct {
 	reg      *prometheus.Registry
 	gone     func(id string) // called when a record was deleted; may be nil
 	happened func(id string) // called when anything happened; may be nil
+	absence  string          // why containerd was not there when last asked; of lost alone
 
 	lag        *prometheus.HistogramVec
 	attempts   *prometheus.CounterVec
@@ -130,9 +132,20 @@ func (o *observer) Ended(key pod.LaneKey, n int, took time.Duration, r lane.Resu
 	}
 }
 
-func (o *observer) lost(err error) {
-	o.reconnects.Inc()
-	o.log.Warn("the connection to containerd is lost; connecting again", "err", err)
+// lost is called when the connection to containerd broke, and after each attempt that did not bring
+// it back: then was says that it was not there before.
+func (o *observer) lost(err error, there bool) {
+	if there {
+		o.reconnects.Inc()
+		o.absence = ""
+		o.log.Warn("the connection to containerd is lost; connecting again", "err", err)
+		return
+	}
+	level := slog.LevelDebug
+	if why := err.Error(); why != o.absence {
+		o.absence, level = why, slog.LevelWarn
+	}
+	o.log.Log(context.Background(), level, "containerd is not there yet; trying again", "err", err)
 }
 
 // Called implements cri.Observer.

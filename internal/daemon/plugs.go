@@ -82,7 +82,8 @@ func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) er
 
 // layersMountpoint is the file system of writable layers, as ImageFsInfo names it.
 func (d *daemon) layersMountpoint() string {
-	for _, fs := range d.images.FsInfo().GetContainerFilesystems() {
+	info, _ := d.images.FsInfo() // nil: it is not known yet
+	for _, fs := range info.GetContainerFilesystems() {
 		return fs.GetFsId().GetMountpoint()
 	}
 	return ""
@@ -91,13 +92,13 @@ func (d *daemon) layersMountpoint() string {
 // health answers CRI's Status.
 type health struct{ d *daemon }
 
-func (h health) Runtime() error { return h.d.core.Connected() }
+func (h health) Runtime() error { return h.d.away() }
 func (h health) Network() error { return h.d.network.Status() }
 
 func (h health) Info() map[string]any {
 	name, source, conf := h.d.network.Active()
 	mode := "embedded"
-	if h.d.embedded == nil {
+	if !h.d.embeds() {
 		mode = h.d.cfg.Containerd.Address
 	}
 	return map[string]any{
@@ -138,6 +139,9 @@ type admin struct{ d *daemon }
 func (a admin) Import(ctx context.Context, path, ref string) ([]string, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("import %q: it is not an absolute path: %w", path, errdefs.ErrInvalidArgument)
+	}
+	if err := a.d.reach(ctx); err != nil {
+		return nil, fmt.Errorf("import %s: %w", path, err)
 	}
 	return a.d.images.Import(ctx, path, ref)
 }
@@ -194,7 +198,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			}
 			h.BaseSpec = base
 		}
-		if d.embedded != nil && r.IsRunc() {
+		if d.embeds() && r.IsRunc() {
 			if h.Binary == "" {
 				h.Binary = filepath.Join(d.libexec, "runc")
 			}

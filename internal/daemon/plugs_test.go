@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"berth/internal/config"
-	"berth/internal/embed"
 )
 
 // A handler whose shim is named by its path had another runc, in another directory, than the one
@@ -19,7 +18,7 @@ func TestAHandlerOfRuncsShimGetsWhatBerthBringsAlong(t *testing.T) {
 	if err := os.WriteFile(logger, nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{libexec: libexec, embedded: &embed.Server{}}
+	d := &daemon{libexec: libexec}
 	d.cfg.State = "/state"
 	d.cfg.Runtimes = map[string]config.Runtime{
 		"runc": {Type: "io.containerd.runc.v2"},

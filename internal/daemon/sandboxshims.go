@@ -36,9 +36,9 @@ func newSandboxShims(handlers map[string]pod.Handler, ask func(ctx context.Conte
 	}
 }
 
-// probe asks the shims of all handlers, each until it has answered.
-func (s *sandboxShims) probe(ctx context.Context) {
-	untilAnswered(ctx, slices.Sorted(maps.Keys(s.handlers)), func(ctx context.Context, name string) error {
+// probe asks the shims of all handlers, each until it has answered, once ready returns.
+func (s *sandboxShims) probe(ctx context.Context, ready func(context.Context) error) {
+	untilAnswered(ctx, slices.Sorted(maps.Keys(s.handlers)), ready, func(ctx context.Context, name string) error {
 		_, err := s.check(ctx, name)
 		return err
 	}, func(name string, err error) {

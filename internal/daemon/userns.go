@@ -46,9 +46,9 @@ func newUserNamespaces(handlers map[string]pod.Handler, snapshotter string, runt
 	}
 }
 
-// probe asks all handlers, each until it has answered.
-func (u *userNamespaces) probe(ctx context.Context, log *slog.Logger) {
-	untilAnswered(ctx, slices.Sorted(maps.Keys(u.handlers)), func(ctx context.Context, name string) error {
+// probe asks all handlers, each until it has answered, once ready returns.
+func (u *userNamespaces) probe(ctx context.Context, ready func(context.Context) error, log *slog.Logger) {
+	untilAnswered(ctx, slices.Sorted(maps.Keys(u.handlers)), ready, func(ctx context.Context, name string) error {
 		err := u.check(ctx, name)
 		if errdefs.IsNotImplemented(err) {
 			log.Info("pods of this runtime handler cannot have user namespaces", "handler", name, "why", err)

@@ -52,6 +52,12 @@ type Config struct {
 func (c Config) address() string      { return filepath.Join(c.State, "containerd.sock") }
 func (c Config) ttrpcAddress() string { return c.address() + ".ttrpc" }
 
+// Check returns ErrInvalidArgument for a Config that cannot work, whatever is there.
+func (c Config) Check() error {
+	_, err := c.complete()
+	return err
+}
+
 // complete fills in defaults and checks the rest.
 func (c Config) complete() (Config, error) {
 	if c.Snapshotter == "" {

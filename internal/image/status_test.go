@@ -132,7 +132,10 @@ func TestUsageOfImagesAndOfContainersIsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := service(t, newFake())
 		synctest.Wait()
-		fs := s.FsInfo()
+		fs, err := s.FsInfo()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if i, c := fs.ImageFilesystems[0].UsedBytes.Value, fs.ContainerFilesystems[0].UsedBytes.Value; i != 1 || c != 2 {
 			t.Errorf("images %d, containers %d", i, c)
 		}

@@ -4,13 +4,17 @@ package image
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const (
 	usageInterval = 30 * time.Second
+	// firstUsage is the wait as long as nothing was measured.
+	firstUsage = time.Second
 	// usageBudget is how long one measurement may take. The writable layers of containers are
 	// walked file by file, and how many files there are is up to the containers.
 	usageBudget = 5 * time.Second
@@ -29,16 +33,25 @@ type Space struct{ Bytes, Inodes uint64 }
 
 // sample measures usage until ctx ends.
 func (s *Service) sample(ctx context.Context) {
-	t := time.NewTicker(usageInterval)
-	defer t.Stop()
 	for {
-		s.measure(ctx)
+		wait := usageInterval
+		if s.measure(ctx); !s.measured() {
+			wait = firstUsage
+		}
+		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
+			t.Stop()
 			return
 		case <-t.C:
 		}
 	}
+}
+
+func (s *Service) measured() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return !s.mu.usage.At.IsZero()
 }
 
 func (s *Service) measure(ctx context.Context) {
@@ -46,7 +59,7 @@ func (s *Service) measure(ctx context.Context) {
 	defer cancel()
 	u, err := s.backend.Usage(within)
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errdefs.IsUnavailable(err) { // that containerd is away is said elsewhere
 			s.cfg.Logger.Warn("what images use cannot be measured", "err", err)
 		}
 		return
@@ -56,11 +69,14 @@ func (s *Service) measure(ctx context.Context) {
 	s.mu.usage = u
 }
 
-// FsInfo returns what was measured last.
-func (s *Service) FsInfo() *runtimeapi.ImageFsInfoResponse {
+// FsInfo returns what was measured last; ErrUnavailable before anything was.
+func (s *Service) FsInfo() (*runtimeapi.ImageFsInfoResponse, error) {
 	s.mu.RLock()
 	u := s.mu.usage
 	s.mu.RUnlock()
+	if u.At.IsZero() {
+		return nil, fmt.Errorf("what images use was not measured yet: %w", errdefs.ErrUnavailable)
+	}
 	of := func(used Space) []*runtimeapi.FilesystemUsage {
 		return []*runtimeapi.FilesystemUsage{{
 			Timestamp:  u.At.UnixNano(),
@@ -72,5 +88,5 @@ func (s *Service) FsInfo() *runtimeapi.ImageFsInfoResponse {
 	return &runtimeapi.ImageFsInfoResponse{
 		ImageFilesystems:     of(u.Images),
 		ContainerFilesystems: of(u.Containers),
-	}
+	}, nil
 }

@@ -50,7 +50,7 @@ func TestImagesThatAreReadLeaveNothingAfterAKill(t *testing.T) {
 				n.StartBerth()
 			} else {
 				n.StartContainerd()
-				n.Until("berth is connected again", func() bool { return connected(t, n) })
+				n.Until("berth is connected again", n.Connected)
 			}
 			n.RemoveAll(t.Context())
 			n.NoLeaks(t.Context())

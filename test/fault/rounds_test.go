@@ -238,7 +238,7 @@ func (r *round) run(rnd *rand.Rand, victim string) {
 		n.Containerd.Kill(syscall.SIGKILL)
 		pause(400 * time.Millisecond)
 		n.StartContainerd()
-		n.Until("berth is connected again", func() bool { return connected(r.t, n) })
+		n.Until("berth is connected again", n.Connected)
 	case "berth", "both":
 		n.Berth.Kill(syscall.SIGKILL)
 		if victim == "both" {

@@ -61,7 +61,7 @@ func kill9AtEach(t *testing.T, args []string, steps ...string) {
 				if victim != "containerd" {
 					n.StartBerth()
 				}
-				n.Until("berth is connected", func() bool { return connected(t, n) })
+				n.Until("berth is connected", n.Connected)
 				expectEnds(t, n, step)
 				f.clear(step)
 				// What a caller asked for who has gone may go on, and be there later.

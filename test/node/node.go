@@ -196,8 +196,25 @@ func (n *Node) StartContainerd() {
 	n.Containerd = n.Spawn(n.Module+"/build/libexec/containerd", "--config", n.Dir+"/containerd.toml")
 }
 
-// StartBerth starts berth and waits for its ready line.
+// StartBerth starts berth, and waits until it serves and has a containerd.
 func (n *Node) StartBerth() {
+	n.t.Helper()
+	n.ServeBerth()
+	n.Until("berth is connected to containerd", n.Connected)
+}
+
+// Connected reports whether berth says that pods can be made.
+func (n *Node) Connected() bool {
+	n.t.Helper()
+	st, err := n.RuntimeServiceClient.Status(n.t.Context(), &runtimeapi.StatusRequest{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return st.GetStatus().GetConditions()[0].GetStatus()
+}
+
+// ServeBerth starts berth and waits for its ready line.
+func (n *Node) ServeBerth() {
 	n.t.Helper()
 	n.Berth = n.SpawnBerth()
 	for {

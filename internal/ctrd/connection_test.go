@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// answering is a containerd that says that it is there, and nothing else.
+type answering struct {
+	introspectionapi.UnimplementedIntrospectionServer
+}
+
+func (answering) Server(context.Context, *emptypb.Empty) (*introspectionapi.ServerResponse, error) {
+	return &introspectionapi.ServerResponse{}, nil
+}
+
+// PROPERTIES 34: a call to a containerd that is not there yet, or not there any more, is an error at
+// once that says why, and never an answer. It passes once containerd has answered.
+func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	conn, err := Dial("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(conn, Config{Owner: "o", Snapshotter: "s", Logger: slog.New(slog.DiscardHandler)})
+	refused := func(what string) {
+		t.Helper()
+		err := c.DeleteContainer(t.Context(), "c1")
+		if !errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) || !strings.Contains(err.Error(), what) {
+			t.Errorf("it is not there, and a call says %v, not %q", err, what)
+		}
+	}
+	refused("has not answered yet")
+
+	lost, connected := make(chan error), make(chan context.Context)
+	ctx, cancel := context.WithCancel(t.Context())
+	followed := make(chan error, 1)
+	go func() {
+		followed <- c.Follow(ctx, Listener{
+			Lost: func(err error) {
+				select {
+				case lost <- err:
+				case <-ctx.Done():
+				}
+			},
+			Connected: func(ctx context.Context) error { connected <- ctx; return nil },
+		})
+	}()
+	<-lost
+	refused("no such file")
+
+	lis, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	introspectionapi.RegisterIntrospectionServer(server, answering{})
+	go func() { _ = server.Serve(lis) }()
+	for there := false; !there; {
+		select {
+		case <-lost: // a look at it that came too early
+		case <-connected:
+			there = true
+		}
+	}
+	if err := c.DeleteContainer(t.Context(), "c1"); errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "unknown service") {
+		t.Errorf("it is there, and the call did not get to it: %v", err)
+	}
+	server.Stop()
+	<-lost // the events
+	<-lost // and what was asked then
+	refused("does not answer")
+	cancel()
+	if err := errors.Join(<-followed, conn.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A containerd in this process is used as soon as it is started, and whoever follows it waits for that.
+func TestAConnectionThatIsAbsentAsksNothing(t *testing.T) {
+	why := errors.New("it is starting")
+	conn := Absent(why)
+	defer conn.Close()
+	if _, err := conn.Version(t.Context()); !errdefs.IsUnavailable(native(err)) || !strings.Contains(err.Error(), why.Error()) {
+		t.Error(err)
+	}
+	conn.Set(errors.New("the disk is full"))
+	if _, err := conn.Version(t.Context()); err == nil || !strings.Contains(err.Error(), "the disk is full") {
+		t.Error(err)
+	}
+	f := &fake{}
+	client := f.adapter(t).client.now()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	waited := make(chan struct{})
+	go func() { defer close(waited); conn.wait(ctx) }()
+	conn.Use(client)
+	<-waited
+	if err := ctx.Err(); err != nil || conn.Err() != nil || conn.now() != client {
+		t.Error(err, conn.Err())
+	}
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/ctrd"
+	"berth/internal/embed"
+	"berth/internal/image"
+	"berth/internal/pod"
+)
+
+const (
+	// containerdGrace is how long CRI is not served, at most, so that containerd is there when it is.
+	containerdGrace = 400 * time.Millisecond
+	// containerdPatience is how long a call that makes something waits for containerd.
+	containerdPatience = 2 * time.Second
+)
+
+// embeds reports whether containerd runs in this process.
+func (d *daemon) embeds() bool { return d.cfg.Containerd.Address == "" }
+
+func (d *daemon) embedConfig() embed.Config {
+	return embed.Config{
+		Root:        filepath.Join(d.cfg.Root, "containerd"),
+		State:       filepath.Join(d.cfg.State, "containerd"),
+		SocketDir:   filepath.Join(d.cfg.State, "s"),
+		Snapshotter: d.cfg.Containerd.Snapshotter,
+		Libexec:     d.libexec,
+		Debug:       d.cfg.Log.Level == "debug",
+		Logger:      d.log.With("from", "containerd"),
+	}
+}
+
+// openContainerd makes the connection to containerd, which is not there yet, and waits for nothing.
+// The error says that the configuration cannot work.
+func (d *daemon) openContainerd() (err error) {
+	if address := d.cfg.Containerd.Address; address != "" {
+		embed.BridgeLog(d.log.Logger, false)
+		if d.conn, err = ctrd.Dial(address); err != nil {
+			return err
+		}
+		d.undo = append(d.undo, d.conn.Close)
+		return nil
+	}
+	if err := d.embedConfig().Check(); err != nil {
+		return err
+	}
+	d.conn = ctrd.Absent(errors.New("the containerd inside berth is starting"))
+	d.undo = append(d.undo, func() error {
+		if s := d.embedded.Load(); s != nil {
+			return s.Stop()
+		}
+		return nil
+	})
+	return nil
+}
+
+// runEmbedded starts containerd in this process. It returns an error when a containerd that was
+// started breaks.
+func (d *daemon) runEmbedded(ctx context.Context, restored <-chan struct{}) error {
+	s := d.startEmbedded(ctx)
+	if s == nil {
+		return nil // ctx has ended
+	}
+	d.embedded.Store(s)
+	d.conn.Use(s.Client())
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-restored: // nothing waits for shims before calls are served
+		s.Adopt()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-s.Failed():
+		return fmt.Errorf("embedded containerd: %w", err)
+	}
+}
+
+// The wait between two attempts to start the containerd in this process.
+const (
+	firstEmbed   = time.Second
+	slowestEmbed = 30 * time.Second
+)
+
+// startEmbedded starts containerd in this process, and tries again when that fails: a disk may be
+// full, and another process may use its directory. berth serves from the records meanwhile, and
+// Status has the reason. It returns nil when ctx has ended.
+func (d *daemon) startEmbedded(ctx context.Context) *embed.Server {
+	for wait := firstEmbed; ; wait = min(2*wait, slowestEmbed) {
+		s, err := embed.Start(ctx, d.embedConfig())
+		if err == nil {
+			return s
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		d.conn.Set(err)
+		d.log.Error("the containerd inside berth does not start; trying again", "err", err, "wait", wait)
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// setAside reports whether a task is there although the containerd in this process does not know it.
+func (d *daemon) setAside(ctx context.Context, id string) bool {
+	s := d.embedded.Load()
+	return s != nil && s.SetAside(ctx, id)
+}
+
+// away is nil while berth is connected to containerd. Otherwise it is ErrUnavailable and says why
+// not.
+func (d *daemon) away() error {
+	why := d.core.Connected()
+	if why == nil {
+		return nil
+	}
+	if closed := d.conn.Err(); closed != nil {
+		return closed // it knows more
+	}
+	return fmt.Errorf("%w: %w", why, errdefs.ErrUnavailable)
+}
+
+// reach waits a little for containerd, for a call that needs it. Without containerd it is
+// ErrUnavailable, with the reason: the client tries again.
+func (d *daemon) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, containerdPatience)
+	defer cancel()
+	if d.core.Await(ctx) == nil {
+		return nil
+	}
+	return d.away()
+}
+
+// makeable is reach for a call that makes a pod or a container. It waits for the NRI plug-ins that
+// berth starts, too, once: see awaitPlugins.
+func (d *daemon) makeable(ctx context.Context) error {
+	if err := d.reach(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-d.admitted:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the NRI plug-ins that berth starts: %w", ctx.Err())
+	}
+}
+
+// served is the controller as CRI calls it: what needs containerd at once is refused while there is
+// none. All else is answered from the records, or waits for its lane.
+type served struct {
+	*pod.Controller
+	d *daemon
+}
+
+// RunPodSandbox makes a sandbox.
+func (s served) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+	if err := s.d.makeable(ctx); err != nil {
+		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+	}
+	return s.Controller.RunPodSandbox(ctx, config, handler)
+}
+
+// CreateContainer makes a container.
+func (s served) CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error) {
+	if err := s.d.makeable(ctx); err != nil {
+		return "", fmt.Errorf("create container %s: %w", config.GetMetadata().GetName(), err)
+	}
+	return s.Controller.CreateContainer(ctx, podID, config)
+}
+
+// StartContainer starts a container.
+func (s served) StartContainer(ctx context.Context, id string) error {
+	if err := s.d.makeable(ctx); err != nil {
+		return fmt.Errorf("start container %s: %w", id, err)
+	}
+	return s.Controller.StartContainer(ctx, id)
+}
+
+// known are the images as clients see them: nothing is said of them before they were read for the
+// first time.
+type known struct {
+	*image.Service
+	d *daemon
+}
+
+func (k known) wait() error {
+	select {
+	case <-k.d.core.Met():
+		return nil
+	default:
+		return k.d.reach(context.Background())
+	}
+}
+
+// List lists images.
+func (k known) List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+	if err := k.wait(); err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	return k.Service.List(f)
+}
+
+// Status returns one image.
+func (k known) Status(ref string) (*runtimeapi.Image, *image.Image, error) {
+	if err := k.wait(); err != nil {
+		return nil, nil, fmt.Errorf("image status of %s: %w", ref, err)
+	}
+	return k.Service.Status(ref)
+}
+
+// Pull fetches an image.
+func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig) (string, error) {
+	if err := k.d.reach(ctx); err != nil {
+		return "", fmt.Errorf("pull %s: %w", ref, err)
+	}
+	return k.Service.Pull(ctx, ref, auth)
+}
+
+// Remove removes an image.
+func (k known) Remove(ctx context.Context, ref string) error {
+	if err := k.d.reach(ctx); err != nil {
+		return fmt.Errorf("remove image %s: %w", ref, err)
+	}
+	return k.Service.Remove(ctx, ref)
+}
