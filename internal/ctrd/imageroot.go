@@ -7,20 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
-	continuity "github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-)
-
-const (
-	// maxVolumeBytes and maxVolumeFiles bound what is copied out of an image for one volume.
-	maxVolumeBytes = 1 << 30
-	maxVolumeFiles = 1 << 16
 )
 
 // ReadFiles reads files of an image. Links are followed within the image only.
@@ -84,56 +75,4 @@ func readIn(dir int, path string, limit int64) ([]byte, error) {
 		return nil, tooLarge
 	}
 	return b, nil
-}
-
-// CopyOut copies a directory of the image. A link in its path is followed within the image only.
-func (i *Images) CopyOut(ctx context.Context, chainID, path, dir string) error {
-	return i.view(ctx, chainID, func(root string) error { return copyOut(ctx, root, path, dir) })
-}
-
-// copyOut copies the directory path below root into dir. It is measured first, which it can be
-// because a view does not change.
-func copyOut(ctx context.Context, root, path, dir string) error {
-	src, err := continuity.RootPath(root, path)
-	if err != nil {
-		return fmt.Errorf("find %s in image: %w", path, err)
-	}
-	st, err := os.Lstat(src)
-	if errors.Is(err, os.ErrNotExist) || err == nil && !st.IsDir() {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := checkTree(ctx, src); err != nil {
-		return fmt.Errorf("copy %s of image: %w", path, err)
-	}
-	return continuity.CopyDir(dir, src)
-}
-
-// checkTree refuses a tree that is too large to be copied for each container.
-func checkTree(ctx context.Context, dir string) error {
-	var files, bytes int64
-	return filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if files++; files > maxVolumeFiles {
-			return fmt.Errorf("it has more than %d files; mount a volume there: %w", maxVolumeFiles, errdefs.ErrInvalidArgument)
-		}
-		if !e.Type().IsRegular() {
-			return nil
-		}
-		st, err := e.Info()
-		if err != nil {
-			return err
-		}
-		if bytes += st.Size(); bytes > maxVolumeBytes {
-			return fmt.Errorf("it has more than %d bytes; mount a volume there: %w", maxVolumeBytes, errdefs.ErrInvalidArgument)
-		}
-		return nil
-	})
 }

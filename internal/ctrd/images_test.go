@@ -13,7 +13,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -232,7 +231,7 @@ func TestAVolumeOfAnImageHoldsTheImagesFilesAlone(t *testing.T) {
 		"/data": "f link", "/own": "f link",
 	} {
 		dir := t.TempDir()
-		if err := i.CopyOut(t.Context(), st.ChainID, path, dir); err != nil {
+		if err := i.CopyOut(t.Context(), st.ChainID, map[string]string{path: dir}); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 		var got []string
@@ -251,34 +250,6 @@ func TestAVolumeOfAnImageHoldsTheImagesFilesAlone(t *testing.T) {
 		}
 		if target, err := os.Readlink(filepath.Join(dir, "link")); err != nil || target != filepath.Join(secret, "key") {
 			t.Errorf("%s: a link is not copied as a link: %q %v", path, target, err)
-		}
-	}
-}
-
-// A volume is copied for each container: its size and its number of files are the image's to
-// choose.
-func TestAVolumeOfAnImageIsBounded(t *testing.T) {
-	for what, fill := range map[string]func(dir string) error{
-		"bytes": func(dir string) error { // sparse: copying writes them out
-			return errors.Join(os.WriteFile(filepath.Join(dir, "f"), nil, 0o600), os.Truncate(filepath.Join(dir, "f"), maxVolumeBytes+1))
-		},
-		"files": func(dir string) error {
-			var errs []error
-			for n := range maxVolumeFiles {
-				errs = append(errs, os.Symlink("x", filepath.Join(dir, strconv.Itoa(n))))
-			}
-			return errors.Join(errs...)
-		},
-	} {
-		root, out := t.TempDir(), t.TempDir()
-		if err := errors.Join(os.Mkdir(filepath.Join(root, "data"), 0o700), fill(filepath.Join(root, "data"))); err != nil {
-			t.Fatal(err)
-		}
-		if err := copyOut(t.Context(), root, "/data", out); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v", what, err)
-		}
-		if left, _ := os.ReadDir(out); len(left) != 0 {
-			t.Errorf("%s: %d were copied", what, len(left))
 		}
 	}
 }

@@ -76,8 +76,8 @@ func (i images) Unpack(ctx context.Context, img pod.Image) error {
 	return i.s.Unpack(ctx, img.ID, img.Snapshotter)
 }
 
-func (i images) CopyOut(ctx context.Context, img pod.Image, path, dir string) error {
-	return i.s.CopyOut(ctx, img.ChainID, path, dir)
+func (i images) CopyOut(ctx context.Context, img pod.Image, dirs map[string]string) error {
+	return i.s.CopyOut(ctx, img.ChainID, dirs)
 }
 
 // layersMountpoint is the file system of writable layers, as ImageFsInfo names it.

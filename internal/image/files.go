@@ -32,7 +32,8 @@ func (s *Service) Files(ctx context.Context, chainID string) (passwd, group []by
 	return b[0], b[1], nil
 }
 
-// CopyOut copies a directory of the image into dir.
-func (s *Service) CopyOut(ctx context.Context, chainID, path, dir string) error {
-	return s.unpacked(ctx, chainID, func() error { return s.backend.CopyOut(ctx, chainID, path, dir) })
+// CopyOut copies directories of the image, by their paths, into the directories that dirs has for
+// them.
+func (s *Service) CopyOut(ctx context.Context, chainID string, dirs map[string]string) error {
+	return s.unpacked(ctx, chainID, func() error { return s.backend.CopyOut(ctx, chainID, dirs) })
 }

@@ -47,9 +47,10 @@ type Backend interface {
 	// ReadFiles reads files of the image's root, at most limit bytes each; absent ones are empty.
 	// ErrNotFound when the image is not unpacked.
 	ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error)
-	// CopyOut copies the directory path of the image's root into dir. ErrNotFound when the image is
-	// not unpacked.
-	CopyOut(ctx context.Context, chainID, path, dir string) error
+	// CopyOut copies directories of the image's root, by their paths, into the directories that dirs
+	// has for them. ErrNotFound when the image is not unpacked, and ErrInvalidArgument when they are
+	// too large together.
+	CopyOut(ctx context.Context, chainID string, dirs map[string]string) error
 	// Usage measures until ctx ends; what it could not measure by then is as it was the time
 	// before.
 	Usage(ctx context.Context) (Usage, error)

@@ -136,7 +136,7 @@ func (f *fake) Import(_ context.Context, _, _ string, read func(done, total int6
 	<-f.release
 	return nil, nil
 }
-func (f *fake) CopyOut(context.Context, string, string, string) error { return nil }
+func (f *fake) CopyOut(context.Context, string, map[string]string) error { return nil }
 func (f *fake) Usage(context.Context) (Usage, error) {
 	return Usage{Path: "/x", Images: Space{Bytes: 1}, Containers: Space{Bytes: 2}, At: time.Now()}, nil
 }

@@ -385,9 +385,10 @@ type Images interface {
 	// Unpack makes the snapshots of an image that is on this node without them: it was fetched by
 	// another client, or they were lost. Whoever asks at the same time shares the work.
 	Unpack(ctx context.Context, img Image) error
-	// CopyOut copies what the image has under path into dir, ownership and modes kept. A path that
-	// the image does not have leaves dir empty.
-	CopyOut(ctx context.Context, img Image, path, dir string) error
+	// CopyOut copies what the image has under each path of dirs into the directory of that path,
+	// ownership and modes kept. A path that the image does not have leaves its directory empty. What
+	// is too large together is ErrInvalidArgument.
+	CopyOut(ctx context.Context, img Image, dirs map[string]string) error
 }
 
 // Labels keeps the SELinux labels that package spec has allocated: package selinux.

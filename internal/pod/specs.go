@@ -137,17 +137,26 @@ func (s *specBuilder) makeVolumes(ctx context.Context, u *unit, img Image) (map[
 		if mounted[dst] || dst == "/" {
 			continue
 		}
-		dir, err := s.files.MakeVolume(u.id, len(made))
-		if err == nil {
-			err = s.images.CopyOut(ctx, img, dst, dir)
+		if len(made) == maxVolumes {
+			return nil, fmt.Errorf("the image has more than %d volumes: %w", maxVolumes, errdefs.ErrInvalidArgument)
 		}
+		dir, err := s.files.MakeVolume(u.id, len(made))
 		if err != nil {
 			return nil, fmt.Errorf("make image volume %s: %w", v, err)
 		}
 		made[dst] = dir
 	}
+	if len(made) == 0 {
+		return made, nil
+	}
+	if err := s.images.CopyOut(ctx, img, made); err != nil {
+		return nil, fmt.Errorf("make the volumes of the image: %w", err)
+	}
 	return made, nil
 }
+
+// maxVolumes bounds how many volumes an image may have. Each is a mount of each of its containers.
+const maxVolumes = 256
 
 // loadSeccomp reads a seccomp profile of this host. The path comes from the kubelet, and so from
 // the node's own profiles.

@@ -294,6 +294,6 @@ func (s *imageStore) ReadFiles(context.Context, string, int64, ...string) ([][]b
 func (s *imageStore) Fetched(context.Context, []image.Blob) (map[string]int64, error) {
 	return nil, nil
 }
-func (s *imageStore) CopyOut(context.Context, string, string, string) error { return nil }
-func (s *imageStore) Usage(context.Context) (image.Usage, error)            { return image.Usage{}, nil }
-func (s *imageStore) Snapshotter() string                                   { return "fake" }
+func (s *imageStore) CopyOut(context.Context, string, map[string]string) error { return nil }
+func (s *imageStore) Usage(context.Context) (image.Usage, error)               { return image.Usage{}, nil }
+func (s *imageStore) Snapshotter() string                                      { return "fake" }

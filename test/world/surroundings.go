@@ -329,4 +329,4 @@ func (library) Unpack(context.Context, pod.Image) error { return nil }
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {
 	return nil, nil, nil
 }
-func (library) CopyOut(context.Context, pod.Image, string, string) error { return nil }
+func (library) CopyOut(context.Context, pod.Image, map[string]string) error { return nil }
