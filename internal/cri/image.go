@@ -18,7 +18,7 @@ type Images interface {
 	Status(ref string) (*runtimeapi.Image, *image.Image, error)
 	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig) (string, error)
 	Remove(ctx context.Context, ref string) error
-	FsInfo() (*runtimeapi.ImageFsInfoResponse, error)
+	FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse
 }
 
 // Image serves CRI's image service.
@@ -101,6 +101,6 @@ func (s *Image) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 }
 
 // ImageFsInfo reports how much of which file systems images and writable layers use.
-func (s *Image) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	return s.Images.FsInfo()
+func (s *Image) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	return s.Images.FsInfo(ctx), nil
 }

@@ -82,11 +82,7 @@ func (i images) CopyOut(ctx context.Context, img pod.Image, dirs map[string]stri
 
 // layersMountpoint is the file system of writable layers, as ImageFsInfo names it.
 func (d *daemon) layersMountpoint() string {
-	info, _ := d.images.FsInfo() // nil: it is not known yet
-	for _, fs := range info.GetContainerFilesystems() {
-		return fs.GetFsId().GetMountpoint()
-	}
-	return ""
+	return d.images.Mountpoint()
 }
 
 // health answers CRI's Status.

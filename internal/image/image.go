@@ -81,7 +81,8 @@ type Service struct {
 	pinned   map[string]bool   // by normalized name; never changes
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
-	reading chan struct{}
+	reading  chan struct{}
+	measured chan struct{} // closed once usage was measured
 
 	mu struct {
 		sync.RWMutex
@@ -99,12 +100,13 @@ func New(b Backend, cfg Config) *Service {
 		cfg.UnpackTimeout = 10 * time.Minute
 	}
 	s := &Service{
-		backend: b,
-		cfg:     cfg,
-		dirty:   make(chan string, 1024),
-		files:   NewCache[[2][]byte](maxCachedFiles),
-		pinned:  map[string]bool{},
-		reading: make(chan struct{}, 1),
+		backend:  b,
+		cfg:      cfg,
+		dirty:    make(chan string, 1024),
+		files:    NewCache[[2][]byte](maxCachedFiles),
+		pinned:   map[string]bool{},
+		reading:  make(chan struct{}, 1),
+		measured: make(chan struct{}),
 	}
 	for _, ref := range cfg.Pinned {
 		if name, err := Normalize(ref); err == nil {

@@ -131,13 +131,23 @@ func (f *slowUsage) Usage(ctx context.Context) (Usage, error) {
 func TestUsageOfImagesAndOfContainersIsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := service(t, newFake())
-		synctest.Wait()
-		fs, err := s.FsInfo()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fs := s.FsInfo(t.Context())
 		if i, c := fs.ImageFilesystems[0].UsedBytes.Value, fs.ContainerFilesystems[0].UsedBytes.Value; i != 1 || c != 2 {
 			t.Errorf("images %d, containers %d", i, c)
+		}
+	})
+}
+
+// A kubelet asks for the usage when it starts, and does not start when that is an error.
+func TestUsageThatWasNotMeasuredIsLeftOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(&slowUsage{fake: newFake()}, Config{Logger: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		if fs := s.FsInfo(t.Context()); len(fs.GetImageFilesystems())+len(fs.GetContainerFilesystems()) > 0 {
+			t.Errorf("got %v", fs)
 		}
 	})
 }

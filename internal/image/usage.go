@@ -4,7 +4,6 @@ package image
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -13,8 +12,11 @@ import (
 
 const (
 	usageInterval = 30 * time.Second
-	// firstUsage is the wait as long as nothing was measured.
-	firstUsage = time.Second
+	// firstUsage and slowestUsage are the waits as long as nothing could be measured.
+	firstUsage   = 20 * time.Millisecond
+	slowestUsage = time.Second
+	// usagePatience is how long a client waits for the first measurement.
+	usagePatience = time.Second
 	// usageBudget is how long one measurement may take. The writable layers of containers are
 	// walked file by file, and how many files there are is up to the containers.
 	usageBudget = 5 * time.Second
@@ -33,10 +35,10 @@ type Space struct{ Bytes, Inodes uint64 }
 
 // sample measures usage until ctx ends.
 func (s *Service) sample(ctx context.Context) {
-	for {
+	for first := firstUsage; ; first = min(2*first, slowestUsage) {
 		wait := usageInterval
-		if s.measure(ctx); !s.measured() {
-			wait = firstUsage
+		if s.measure(ctx); !s.isMeasured() {
+			wait = first
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -48,10 +50,13 @@ func (s *Service) sample(ctx context.Context) {
 	}
 }
 
-func (s *Service) measured() bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return !s.mu.usage.At.IsZero()
+func (s *Service) isMeasured() bool {
+	select {
+	case <-s.measured:
+		return true
+	default:
+		return false
+	}
 }
 
 func (s *Service) measure(ctx context.Context) {
@@ -66,17 +71,33 @@ func (s *Service) measure(ctx context.Context) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.mu.usage.At.IsZero() {
+		close(s.measured)
+	}
 	s.mu.usage = u
 }
 
-// FsInfo returns what was measured last; ErrUnavailable before anything was.
-func (s *Service) FsInfo() (*runtimeapi.ImageFsInfoResponse, error) {
+// Mountpoint is the directory that images are in; "" before anything was measured.
+func (s *Service) Mountpoint() string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.mu.usage.Path
+}
+
+// FsInfo returns what was measured last. Shortly after the start it waits a little for the first
+// measurement. If there is none, because containerd is away, the answer names no file system: an
+// error would keep a kubelet from starting, which asks this to find out whether somebody answers.
+func (s *Service) FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse {
+	ctx, cancel := context.WithTimeout(ctx, usagePatience)
+	defer cancel()
+	select {
+	case <-s.measured:
+	case <-ctx.Done():
+		return &runtimeapi.ImageFsInfoResponse{}
+	}
 	s.mu.RLock()
 	u := s.mu.usage
 	s.mu.RUnlock()
-	if u.At.IsZero() {
-		return nil, fmt.Errorf("what images use was not measured yet: %w", errdefs.ErrUnavailable)
-	}
 	of := func(used Space) []*runtimeapi.FilesystemUsage {
 		return []*runtimeapi.FilesystemUsage{{
 			Timestamp:  u.At.UnixNano(),
@@ -88,5 +109,5 @@ func (s *Service) FsInfo() (*runtimeapi.ImageFsInfoResponse, error) {
 	return &runtimeapi.ImageFsInfoResponse{
 		ImageFilesystems:     of(u.Images),
 		ContainerFilesystems: of(u.Containers),
-	}, nil
+	}
 }
