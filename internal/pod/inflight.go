@@ -34,6 +34,18 @@ type creation struct {
 	id        string
 	err       error // valid once done is closed
 	delivered bool
+	waits     string // what it waits for, if that is worth a word to who waits for it; "" if not
+}
+
+// waiting is the key of the note of what a creation waits for, in its context.
+type waiting struct{}
+
+// waitsFor notes what a creation, whose context is ctx, waits for: a caller whose deadline passes
+// meanwhile is given that. "" is nothing that has to be said.
+func waitsFor(ctx context.Context, what string) {
+	if note, ok := ctx.Value(waiting{}).(func(string)); ok {
+		note(what)
+	}
 }
 
 func newInflight(ops *operations, newID func() string) *inflight {
@@ -74,6 +86,11 @@ func (i *inflight) join(ctx context.Context, name string, config proto.Message, 
 
 	select {
 	case <-ctx.Done():
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if c.waits != "" {
+			return "", fmt.Errorf("make %s: it waits for %s, and goes on; ask again for its result: %w", name, c.waits, ctxError(ctx))
+		}
 		return "", fmt.Errorf("make %s: it goes on, ask again for its result: %w", name, ctxError(ctx))
 	case <-c.done:
 	}
@@ -91,6 +108,11 @@ func (i *inflight) launchLocked(ctx context.Context, name string, config proto.M
 	if i.ops.spawn(func() {
 		ctx, cancel := i.ops.outlive(ctx)
 		defer cancel()
+		ctx = context.WithValue(ctx, waiting{}, func(what string) {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			c.waits = what
+		})
 		err := guard(func() error { return work(ctx, c.id) })
 		i.mu.Lock()
 		c.err = err

@@ -307,8 +307,9 @@ type Files interface {
 	// Below returns the path of the directory that path names below dir, with every link resolved
 	// below dir; ErrInvalidArgument when there is none.
 	Below(dir, path string) (string, error)
-	// MakeHostPath makes the host directory of a mount if nothing is there.
-	MakeHostPath(path string) error
+	// MakeHostPath makes the host directory of a mount if nothing is there. A path whose file system
+	// does not answer is asked once at a time, whoever asks; the error at the end of ctx names it.
+	MakeHostPath(ctx context.Context, path string) error
 	// IO returns the directory for a container's stdio, which belongs to Stdios.
 	IO(id string) string
 	// Remove unmounts and removes everything of one ID. What is absent is not an error.

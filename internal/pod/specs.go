@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/containerd/errdefs"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
@@ -36,7 +37,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		return nil, err
 	}
 	for _, m := range cfg.GetMounts() {
-		if err := s.files.MakeHostPath(m.GetHostPath()); err != nil {
+		if err := s.makeHostPath(ctx, u, m.GetHostPath()); err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 		}
 	}
@@ -83,6 +84,27 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 	}
 	noteDegraded(s.obs, u, degraded)
 	return out, s.relabel(cfg, volumes, out.Linux.MountLabel)
+}
+
+// hostPathPatience is how long the file system of a host path may take before that is worth a word.
+const hostPathPatience = 2 * time.Second
+
+// makeHostPath makes the host directory of a mount. A file system that does not answer, since its
+// server is away, is named while it is waited for.
+func (s *specBuilder) makeHostPath(ctx context.Context, u *unit, path string) error {
+	said := make(chan struct{})
+	slow := time.AfterFunc(hostPathPatience, func() {
+		defer close(said)
+		what := "host_path " + path + ", whose file system does not answer"
+		waitsFor(ctx, what)
+		s.obs.Event(u.id, "waits for "+what, nil)
+	})
+	err := s.files.MakeHostPath(ctx, path)
+	if !slow.Stop() {
+		<-said
+		waitsFor(ctx, "")
+	}
+	return err
 }
 
 // relabel gives the container's volumes, and the host directories of mounts that ask for it, the

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/containerd/errdefs"
 	selabel "github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 )
@@ -28,11 +27,14 @@ const (
 type Files struct {
 	root  string // persistent
 	state string // volatile
+	paths *hostPaths
 }
 
 // New returns the files below root, which survives a reboot, and state, which need not. Both must
 // exist or be makeable when something is made.
-func New(root, state string) *Files { return &Files{root: root, state: state} }
+func New(root, state string) *Files {
+	return &Files{root: root, state: state, paths: newHostPaths(makeDirectory)}
+}
 
 // Sandbox is what the containers of one pod share.
 type Sandbox struct {
@@ -129,23 +131,6 @@ func (f *Files) RemoveCheckpoint(id string) error { return os.RemoveAll(f.Checkp
 
 // Checkpoint is the directory that MakeCheckpoint makes.
 func (f *Files) Checkpoint(id string) string { return filepath.Join(f.root, "restores", id) }
-
-// MakeHostPath makes the host directory of a mount if nothing is there, as the kubelet and users of
-// crictl expect. A path that is not absolute is left to the validation of the spec. Where no
-// directory can be the error is ErrFailedPrecondition.
-func (f *Files) MakeHostPath(path string) error {
-	if !filepath.IsAbs(path) {
-		return nil
-	}
-	_, err := os.Stat(path)
-	if os.IsNotExist(err) {
-		err = os.MkdirAll(path, 0o755) //nolint:gosec // as the kubelet makes it
-	}
-	if err != nil {
-		return fmt.Errorf("make host_path: %w: %w", err, errdefs.ErrFailedPrecondition)
-	}
-	return nil
-}
 
 // IO returns the directory for the stdio of a container. Its content belongs to package logs, which
 // also removes it.

@@ -154,8 +154,11 @@ func (f files) MakeImageVolume(id string, n int) (string, error) {
 }
 
 func (f files) Below(dir, path string) (string, error) { return dir + "/" + path, nil }
-func (f files) MakeHostPath(string) error              { return nil }
-func (f files) IO(id string) string                    { return "/io/" + id }
+func (f files) MakeHostPath(ctx context.Context, path string) error {
+	return f.w.do(ctx, f.l, "host-path", path, func() error { return nil })
+}
+
+func (f files) IO(id string) string { return "/io/" + id }
 
 func (f files) Remove(id string) error {
 	return f.w.do(context.Background(), f.l, "files-remove", id, func() error { delete(f.w.files, id); return nil })
