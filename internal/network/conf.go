@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -25,6 +26,9 @@ const (
 	quiet = 100 * time.Millisecond
 	// pollInterval is how often the directory is looked at where it cannot be watched.
 	pollInterval = 5 * time.Second
+	// readAgain is how long after an attempt to read the directory that says nothing about what is in
+	// it, as without a free descriptor, it is read again.
+	readAgain = time.Second
 	// watchAgain is how long polling goes on before watching is tried again.
 	watchAgain = time.Minute
 )
@@ -104,7 +108,9 @@ func (n *Network) follow(ctx context.Context, w watcher) error {
 			n.cfg.Logger.Warn("network configuration: events were lost, reading it again", "err", err)
 			settle.Reset(0)
 		case <-settle.C:
-			n.reload()
+			if !n.reload() {
+				settle.Reset(readAgain)
+			}
 		}
 	}
 }
@@ -116,16 +122,16 @@ func (n *Network) poll(ctx context.Context) {
 	t := time.NewTicker(pollInterval)
 	defer t.Stop()
 	was := n.fingerprint() // before reading: what changes meanwhile is read again
-	n.reload()
+	read := n.reload()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		if is := n.fingerprint(); is != was {
+		if is := n.fingerprint(); is != was || !read {
 			was = is
-			n.reload()
+			read = n.reload()
 		}
 	}
 }
@@ -156,9 +162,19 @@ func nearest(dir string) string {
 	}
 }
 
-func (n *Network) reload() {
+// reload uses the configuration that is in the directory now. It reports false if that is not known:
+// what was in use stays in use then, and the caller reads the directory again.
+func (n *Network) reload() (read bool) {
 	list, source, err := n.choose()
 	n.mu.Lock()
+	if unread(err) {
+		if n.mu.active == nil {
+			n.mu.why = err
+		}
+		n.mu.Unlock()
+		n.cfg.Logger.Warn("network configuration cannot be read, it is read again", "err", err)
+		return false
+	}
 	changed := n.mu.source != source || (list != nil && n.mu.active != nil && string(list.Bytes) != string(n.mu.active.Bytes))
 	n.mu.active, n.mu.source, n.mu.why, n.mu.own = list, source, err, strings.HasPrefix(source, ownSource)
 	n.mu.Unlock()
@@ -168,6 +184,19 @@ func (n *Network) reload() {
 	case changed:
 		n.cfg.Logger.Info("network configuration", "name", list.Name, "from", source)
 	}
+	return true
+}
+
+// unread reports whether an error says nothing about what is in the directory: this process, or the
+// host, lacks what it takes to read it, or to ask a plug-in for its versions.
+func unread(err error) bool {
+	return slices.ContainsFunc([]error{
+		unix.EMFILE,
+		unix.ENFILE,
+		unix.ENOMEM,
+		unix.EAGAIN,
+		unix.EIO,
+	}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // choose finds the configuration to use.
@@ -181,6 +210,9 @@ func (n *Network) choose() (*libcni.NetworkConfigList, string, error) {
 		list, err := loadFile(f)
 		if err == nil {
 			_, err = n.cni.ValidateNetworkList(context.Background(), list)
+		}
+		if unread(err) {
+			return nil, "", fmt.Errorf("read network configuration %s: %w", f, err)
 		}
 		if err != nil {
 			n.cfg.Logger.Warn("network configuration is skipped", "file", f, "err", err)

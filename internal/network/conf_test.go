@@ -75,3 +75,70 @@ func TestTheDirectoryIsPolledWhereItCannotBeWatched(t *testing.T) {
 		})
 	}
 }
+
+// still is a watcher of a directory in which nothing changes.
+type still struct{ exhausted }
+
+func (still) Add(string) error { return nil }
+
+// A read that failed for want of a descriptor was taken for an empty directory, or for a file that is
+// to be skipped, until something changed there: no pod could be run, or with another network.
+func TestAConfigurationThatCannotBeReadIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bin, _ := fake(t)
+		n, err := New(Config{
+			ConfDir:  t.TempDir(),
+			BinDirs:  []string{bin},
+			NetNSDir: filepath.Join(t.TempDir(), "netns"),
+			CacheDir: filepath.Join(t.TempDir(), "cache"),
+			Logger:   slog.New(slog.DiscardHandler),
+			Default:  &Bridge{Name: "default", Subnet: "10.9.9.0/24"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		write := func(name string) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(n.cfg.ConfDir, "1.conflist"), conflist(name, ""), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			if got, _, _ := n.Active(); got != want {
+				t.Errorf("%q is in use, want %q", got, want)
+			}
+		}
+		write("one")
+		n.reload()
+		expect("one")
+		write("two")
+
+		var usual syscall.Rlimit
+		if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &usual); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: usual.Max}); err != nil {
+			t.Fatal(err)
+		}
+		restore := func() {
+			if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &usual); err != nil {
+				t.Error(err)
+			}
+		}
+		n.watch = func() (watcher, error) { return still{}, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- n.Run(ctx) }()
+		time.Sleep(10 * readAgain)
+		expect("one")
+		restore()
+		time.Sleep(2 * readAgain)
+		expect("two")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
