@@ -65,13 +65,18 @@ TESTFLAGS  = -vet=all -timeout $(or $(TIMEOUT),15m) $(if $(RUN),-run '$(RUN)')
 # other user sees.
 UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all')
 
-# The packages whose tests need a kubelet, or a host that systemd runs; make test-kubelet and make
-# test-systemd run them.
+# The packages whose tests need a kubelet, a host that systemd runs, or an hour; make test-kubelet,
+# make test-systemd and make soak run them.
 KUBELET := test/kubelet
 SYSTEMD := test/systemd
+SOAK    := test/soak
+
+# Where a test can do something in several ways, such as with containerd inside or beside berth, a
+# commit takes one of them. PICK=all takes all, and PICK=WORD takes others than the commit does.
+export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 
 # $(call select,unit,host) is shell code that splits the packages of PKG into two variables.
-select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) || true); \
+select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) -e berth/$(SOAK) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(HOST:%=-e berth/%) <<<"$$all" || true)
 
@@ -107,6 +112,14 @@ e2e: ## Test real containers, as root
 fault: export BERTH_ROUNDS := $(ROUNDS)
 fault: ## Test real containers under faults, as root: make fault ROUNDS=10 repeats what is random
 	@$(MAKE) test PKG=./test/fault TIMEOUT=$$((15 * $(or $(ROUNDS),1)))m
+
+.PHONY: soak
+soak: export BERTH_PICK := $(or $(PICK),all)
+soak: export BERTH_KILLS := $(KILLS)
+soak: setup tools build ## Test in every way, for hours, and kill berth 1000 times under churn, as root: make soak KILLS=100 does only that
+	$(if $(KILLS),,BERTH_ROUNDS=12 $(MAKE) test PKG=./test/fault RUN=WithoutDescriptors)
+	$(if $(KILLS),,$(MAKE) test PKG='./test/node ./test/e2e ./test/fault' TIMEOUT=30m)
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 0 -v ./$(SOAK)
 
 .PHONY: test-guest
 test-guest: setup tools build ## Test what depends on the kernel on an older one: make test-guest SUITES='test/e2e:OOM'

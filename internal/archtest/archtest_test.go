@@ -168,6 +168,7 @@ func TestWhoWaitsForAUnitPokesItsLane(t *testing.T) {
 func TestTestsDoNotSleepAndHope(t *testing.T) {
 	exceptions := map[string]string{
 		"test/fault/rounds_test.go": "it kills at instants chosen at random",
+		"test/soak/soak_test.go":    "so does it",
 	}
 	virtual := map[string]bool{} // packages whose tests run in virtual time
 	for _, f := range source(t) {

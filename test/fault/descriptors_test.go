@@ -167,7 +167,7 @@ func TestBerthWithoutDescriptorsInventsNothing(t *testing.T) {
 			release()
 			wg.Wait()
 
-			n.Until("berth is connected", func() bool { return connected(t, n) })
+			n.Until("berth is connected", n.Connected)
 			for _, p := range ending {
 				node.ExpectExit(t, n.Ended(p.id), p.code, "Error")
 			}
