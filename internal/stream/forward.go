@@ -9,19 +9,15 @@ import (
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/containernetworking/plugins/pkg/ns"
 
 	"berth/internal/pod"
 )
 
 const (
-	// dialTimeout bounds the connection to a port of a pod, which is on this node.
-	dialTimeout = 10 * time.Second
 	// lingerTimeout is how long a connection stays without a byte from the pod when the client has
 	// closed its half. A client that is gone looks the same.
 	lingerTimeout = 5 * time.Minute
@@ -132,33 +128,3 @@ func (l *lingering) Read(b []byte) (int, error) {
 }
 
 func (l *lingering) extend() { _ = l.SetReadDeadline(time.Now().Add(lingerTimeout)) }
-
-// dialIn connects to a port of the loopback in a network namespace; "" is the host's.
-func dialIn(ctx context.Context, netns string, port int) (halfConn, error) {
-	var conn halfConn
-	dial := func() (err error) {
-		conn, err = dialLoopback(ctx, port)
-		return err
-	}
-	if netns == "" {
-		err := dial()
-		return conn, err
-	}
-	// The socket belongs to the namespace in which it is made, wherever it is used later. The
-	// addresses are literal, so that the dialer makes the socket on this very thread.
-	err := ns.WithNetNSPath(netns, func(ns.NetNS) error { return dial() })
-	return conn, err
-}
-
-func dialLoopback(ctx context.Context, port int) (halfConn, error) {
-	d := net.Dialer{Timeout: dialTimeout}
-	var errs []error
-	for _, a := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
-		conn, err := d.DialContext(ctx, a.network, net.JoinHostPort(a.host, strconv.Itoa(port)))
-		if err == nil {
-			return conn.(*net.TCPConn), nil // what TCP dials is that
-		}
-		errs = append(errs, err)
-	}
-	return nil, errors.Join(errs...)
-}

@@ -9,9 +9,12 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // halfPipe is a connection in memory, whose deadlines are in virtual time.
@@ -92,4 +95,56 @@ func TestAPodThatSaysNothingMoreIsAnError(t *testing.T) {
 			t.Errorf("got %v after %s and %q", err, time.Since(before), st.written())
 		}
 	})
+}
+
+// fullListener is a port whose program takes no connection, and which has as many as may wait.
+func fullListener(t *testing.T) (port int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // one more than may wait
+		client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(client) })
+		if err := unix.Connect(client, at); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			t.Fatal(err)
+		}
+	}
+	return at.(*unix.SockaddrInet4).Port
+}
+
+// PROPERTIES 38: a pod that takes no connection kept a thread of berth's for each that was forwarded
+// to it, for twenty seconds.
+func TestAConnectionThatIsNotTakenKeepsNoThread(t *testing.T) {
+	port := fullListener(t)
+	var entered, inside atomic.Int32
+	enter := func(_ string, f func() error) error {
+		inside.Add(1)
+		defer inside.Add(-1)
+		entered.Add(1)
+		return f()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error)
+	go func() {
+		_, err := dialThrough(ctx, enter, "/netns", port)
+		result <- err
+	}()
+	until(t, "the namespace is left", func() bool { return entered.Load() == 1 && inside.Load() == 0 })
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
 }

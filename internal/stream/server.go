@@ -49,6 +49,7 @@ type Server struct {
 	cfg      ServerConfig
 	service  *Service
 	patience time.Duration // see defaultPatience
+	interval time.Duration // see lookInterval
 
 	mu struct {
 		sync.Mutex
@@ -62,7 +63,7 @@ type Server struct {
 
 // NewServer makes a server, which serves when it runs.
 func NewServer(cfg ServerConfig, service *Service) *Server {
-	s := &Server{cfg: cfg, service: service, patience: defaultPatience}
+	s := &Server{cfg: cfg, service: service, patience: defaultPatience, interval: lookInterval}
 	s.mu.err = errors.New("it does not run yet")
 	s.mu.conns, s.mu.streams = map[*conn]bool{}, map[*offer]bool{}
 	return s
@@ -107,7 +108,7 @@ func (s *Server) run(ctx context.Context) error {
 	s.use(base, nil)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(accept) }()
-	look := time.NewTicker(lookInterval)
+	look := time.NewTicker(s.interval)
 	defer look.Stop()
 	for {
 		select {

@@ -32,7 +32,7 @@ import (
 func serve(t *testing.T, w *world, config *tls.Config) *Server {
 	t.Helper()
 	s := NewServer(ServerConfig{Address: "127.0.0.1:0", TLS: config, Logger: slog.New(slog.DiscardHandler)}, w.service)
-	s.patience = time.Second
+	s.patience, s.interval = time.Second, 20*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
