@@ -70,7 +70,7 @@ func dialOne(ctx context.Context, enter func(path string, f func() error) error,
 		fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		return err
 	}
-	err := error(nil)
+	var err error
 	if netns == "" {
 		err = open()
 	} else {

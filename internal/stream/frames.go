@@ -4,6 +4,7 @@ package stream
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -107,7 +108,7 @@ func (f *frames) control(kind uint32, length int) error {
 		// For a stream that cannot be, the library starts a goroutine, which waits until the client
 		// takes the answer.
 		if length < 4 {
-			return fmt.Errorf("a stream is opened without a number")
+			return errors.New("a stream is opened without a number")
 		}
 		if _, err := io.ReadFull(f.from, f.head[8:12]); err != nil {
 			return err

@@ -65,7 +65,7 @@ func TestForwardsDoNotTakeThePlaceOfExec(t *testing.T) {
 			break
 		}
 		conn := dialSocket(t, resp.GetUrl())
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 	}
 	expectExec(t, w, s)
 }
@@ -103,7 +103,7 @@ func TestAClientWithoutATokenIsRefusedByItsFirstLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 		if _, err := io.WriteString(conn, line); err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func TestAnIdleForwardMakesRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 		conns = append(conns, conn)
 	}
 	until(t, "all are there", func() bool { return len(s.forwards()) == share })
@@ -215,7 +215,7 @@ func TestAnIdleForwardMakesRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 	}
 	if _, err := forward(); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("got %v, though all are in use", err)

@@ -52,7 +52,10 @@ func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o 
 			o.of.Give(o.pod, 1)
 		}
 	}
-	for of == s.service.forwards && of.Room(pod) < 1 && s.hangUpIdleLocked(pod, now) {
+	for of == s.service.forwards && of.Room(pod) < 1 {
+		if !s.hangUpIdleLocked(pod, now) {
+			break
+		}
 	}
 	if err := of.Take(pod, 1); err != nil {
 		return "", err
