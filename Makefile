@@ -216,7 +216,7 @@ install: setup programs build ## Install under PREFIX (/usr/local): programs, sy
 	install -m 755 $(addprefix $(CNI)/,$(PLUGINS)) $(DESTDIR)$(PREFIX)/libexec/berth/cni/
 	sed 's|/usr/local|$(PREFIX)|g' contrib/berth.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
 	install -m 644 contrib/berth.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.socket
-	[[ -e $(DESTDIR)/etc/berth/config.toml ]] || install -D -m 644 contrib/config.toml $(DESTDIR)/etc/berth/config.toml
+	[[ -e $(DESTDIR)/etc/berth/config.toml ]] || install -D -m 600 contrib/config.toml $(DESTDIR)/etc/berth/config.toml
 
 .PHONY: uninstall
 uninstall: ## Remove what install wrote; keeps /etc/berth and the state of pods (see README.md)

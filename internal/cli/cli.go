@@ -26,9 +26,9 @@ import (
 	"berth/internal/version"
 )
 
-// Serve runs the daemon until ctx ends, and calls ready once it serves. The log is run by the
-// caller.
-type Serve func(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error
+// Serve runs the daemon until ctx ends, and calls ready once it serves. What comes from changes
+// takes the place of cfg. The log is run by the caller.
+type Serve func(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error
 
 // exitError is an error with an exit code of its own.
 type exitError struct {

@@ -3,13 +3,16 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -36,7 +39,7 @@ func berth(t *testing.T, endpoint string, args ...string) (out, problem string) 
 
 func run(endpoint string, args ...string) (string, error) {
 	var b bytes.Buffer
-	cmd := New(func(context.Context, config.Config, func(), *asynclog.Log) error { return nil })
+	cmd := New(func(context.Context, config.Config, <-chan config.Config, func(), *asynclog.Log) error { return nil })
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
 	cmd.SetOut(&b)
 	cmd.SetErr(&b)
@@ -333,7 +336,7 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 	}
 	var got config.Config
 	var out, log bytes.Buffer
-	cmd := New(func(_ context.Context, c config.Config, ready func(), log *asynclog.Log) error {
+	cmd := New(func(_ context.Context, c config.Config, _ <-chan config.Config, ready func(), log *asynclog.Log) error {
 		got = c
 		log.Debug("hello")
 		ready()
@@ -354,6 +357,83 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 	says(t, "--set", problem, `"lanes.backoff_min"`)
 	_, problem = berth(t, "/s", "serve", "--config", file, "--root", "here")
 	says(t, "--root", problem, "root", "absolute")
+}
+
+// SIGHUP ended the service. The file is read again: what can change does, what needs a restart is
+// named, and a file that cannot be used changes nothing.
+func TestSIGHUPReadsTheSettingsAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hangup := func() {
+		t.Helper()
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, w := io.Pipe()
+	lines := bufio.NewScanner(r)
+	logged := func(what ...string) {
+		t.Helper()
+		for lines.Scan() {
+			if all := lines.Text(); !slices.ContainsFunc(what, func(s string) bool { return !strings.Contains(all, s) }) {
+				return
+			}
+		}
+		t.Errorf("the log ended without %q", what)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	got := make(chan config.Config)
+	cmd := New(func(ctx context.Context, c config.Config, changes <-chan config.Config, _ func(), log *asynclog.Log) error {
+		got <- c
+		for {
+			select {
+			case c := <-changes:
+				log.Debug("settings", "level", c.Log.Level)
+				got <- c
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	write("")
+	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag"})
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(w)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	if c := <-got; c.Log.Level != "info" {
+		t.Errorf("%+v", c)
+	}
+
+	write("rot = 1\n")
+	hangup()
+	logged("level=ERROR", "cannot be used", "rot")
+	write("root = '/elsewhere'\nstate = '/s'\n[log]\nlevel = 'debug'\n[image.auth.'registry.example']\nusername = 'me'\npassword = 'geheim'\n")
+	hangup()
+	logged("level=WARN", "need a restart", "state")
+	logged("read again", "log.level", "image.auth")
+	c := <-got
+	if c.Log.Level != "debug" || string(c.Image.Auth["registry.example"].Password) != "geheim" || c.State == "/s" || c.Root != "/from-flag" {
+		t.Errorf("%+v", c)
+	}
+	logged("level=DEBUG", "settings") // the level holds
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	hangup()
+	logged("level=WARN", "open to others", "passwords")
+	<-got
+	stop()
+	go func() { _, _ = io.Copy(io.Discard, r) }()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestConfigCommands(t *testing.T) {

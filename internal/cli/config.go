@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -53,9 +55,10 @@ func configCommand() *cobra.Command {
 			Short: "Check a configuration file",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				c, err := load(strings.Join(args, ""))
+				file := strings.Join(args, "")
+				c, err := load(file)
 				if err == nil {
-					err = c.Check()
+					err = errors.Join(c.Check(), config.CheckFile(cmp.Or(file, defaultConfig), c))
 				}
 				if err != nil {
 					return err

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -48,15 +49,15 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (default "+defaultConfig+", if it exists)")
 	cmd.Flags().StringSliceVar(&binDirs, "cni-bin-dir", nil, "set network.bin_dirs; may be repeated")
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "set KEY=VALUE, where KEY is dotted; may be repeated")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	read := func() (config.Config, error) {
 		cfg, err := load(file)
 		if err != nil {
-			return err
+			return cfg, err
 		}
 		for key, v := range flags {
 			if *v != "" {
 				if err := cfg.Set(key, *v); err != nil {
-					return err
+					return cfg, err
 				}
 			}
 		}
@@ -66,22 +67,33 @@ func (a *app) serveCommand() *cobra.Command {
 		for _, s := range sets {
 			k, v, ok := strings.Cut(s, "=")
 			if !ok {
-				return fmt.Errorf("--set %q is not KEY=VALUE", s)
+				return cfg, fmt.Errorf("--set %q is not KEY=VALUE", s)
 			}
 			if err := cfg.Set(k, v); err != nil {
-				return err
+				return cfg, err
 			}
 		}
 		if err := cfg.Check(); err != nil {
-			return fmt.Errorf("configuration: %w", err)
+			return cfg, fmt.Errorf("configuration: %w", err)
 		}
-		return a.runService(cmd, cfg)
+		return cfg, nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.runService(cmd, cmp.Or(file, defaultConfig), read)
 	}
 	return cmd
 }
 
-// runService runs the service with output that nothing waits for.
-func (a *app) runService(cmd *cobra.Command, cfg config.Config) error {
+// runService runs the service with output that nothing waits for. read reads the settings, from the
+// file among others: at the start, and again with each SIGHUP.
+func (a *app) runService(cmd *cobra.Command, file string, read func() (config.Config, error)) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	cfg, err := read()
+	if err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends a service that does not stop
@@ -93,8 +105,10 @@ func (a *app) runService(cmd *cobra.Command, cfg config.Config) error {
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
 
-	log := asynclog.New(cmd.ErrOrStderr(), handler(cfg.Log))
-	out := asynclog.New(cmd.OutOrStdout(), handler(cfg.Log))
+	var level slog.LevelVar
+	_ = level.UnmarshalText([]byte(cfg.Log.Level)) // config.Check has checked it
+	log := asynclog.New(cmd.ErrOrStderr(), handler(cfg.Log, &level))
+	out := asynclog.New(cmd.OutOrStdout(), handler(cfg.Log, &level))
 	var wg sync.WaitGroup
 	writing, done := context.WithCancel(context.Background())
 	defer wg.Wait()
@@ -107,7 +121,30 @@ func (a *app) runService(cmd *cobra.Command, cfg config.Config) error {
 	}
 	defer restore()
 
-	err = a.serve(ctx, cfg, func() {
+	warnOfExposure(log.Logger, file, cfg)
+	changes := make(chan config.Config)
+	wg.Go(func() { // until writing ends, which is after the service
+		for {
+			select {
+			case <-writing.Done():
+				return
+			case <-hangup:
+			}
+			next, ok := reload(log.Logger, cfg, read)
+			if !ok {
+				continue
+			}
+			cfg = next
+			_ = level.UnmarshalText([]byte(cfg.Log.Level))
+			warnOfExposure(log.Logger, file, cfg)
+			select {
+			case changes <- cfg:
+			case <-writing.Done():
+				return
+			}
+		}
+	})
+	err = a.serve(ctx, cfg, changes, func() {
 		fmt.Fprintf(out, "berth is ready on %s\n", cfg.Address)
 		_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
 	}, log)
@@ -115,10 +152,31 @@ func (a *app) runService(cmd *cobra.Command, cfg config.Config) error {
 	return err
 }
 
+// reload reads the settings again and returns those that hold from now on. ok is false if what was
+// read cannot be used: then those that held hold on.
+func reload(log *slog.Logger, cfg config.Config, read func() (config.Config, error)) (next config.Config, ok bool) {
+	next, err := read()
+	if err != nil {
+		log.Error("the configuration was read again and cannot be used; all settings stay as they are", "err", err)
+		return cfg, false
+	}
+	next, changed, restart := cfg.Reload(next)
+	if len(restart) > 0 {
+		log.Warn("the configuration was read again, and some settings need a restart of berth", "settings", restart)
+	}
+	log.Info("the configuration was read again", "changed", changed)
+	return next, true
+}
+
+// warnOfExposure logs what is wrong with the mode of the configuration file.
+func warnOfExposure(log *slog.Logger, file string, cfg config.Config) {
+	if err := config.CheckFile(file, cfg); err != nil {
+		log.Warn("the configuration file is open to others", "err", err)
+	}
+}
+
 // handler formats the log as the configuration says.
-func handler(cfg config.Log) func(io.Writer) slog.Handler {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(cfg.Level)) // config.Check has checked it
+func handler(cfg config.Log, level slog.Leveler) func(io.Writer) slog.Handler {
 	o := &slog.HandlerOptions{Level: level}
 	return func(w io.Writer) slog.Handler {
 		if cfg.Format == "json" {

@@ -66,6 +66,8 @@ type Images struct {
 	jobs   sync.Map // the leases of pulls and imports, by key, those in use
 	parsed *image.Cache[parsed]
 	usage  sampler
+	// credentials are those that are configured now, by host; nil: those of cfg.
+	credentials atomic.Pointer[map[string]image.Credentials]
 
 	processors processors
 }
@@ -91,6 +93,9 @@ func NewImages(conn *Connection, cfg ImagesConfig) (*Images, error) {
 		parsed: image.NewCache[parsed](maxParsed),
 	}, nil
 }
+
+// SetCredentials replaces the credentials of the configuration, for pulls that begin from now on.
+func (i *Images) SetCredentials(byHost map[string]image.Credentials) { i.credentials.Store(&byHost) }
 
 // Snapshotter returns the name of the snapshotter that images are unpacked into.
 func (i *Images) Snapshotter() string { return i.cfg.Snapshotter }

@@ -182,10 +182,14 @@ func (i *Images) hosts(ctx context.Context, registry string, creds image.Credent
 // configured returns the credentials that the configuration has for a host. Only registries that an
 // image is pulled from, and their configured mirrors, are asked about.
 func (i *Images) configured(host string) image.Credentials {
-	if c, ok := i.cfg.Credentials[host]; ok || host != "registry-1.docker.io" {
+	byHost := i.cfg.Credentials
+	if now := i.credentials.Load(); now != nil {
+		byHost = *now
+	}
+	if c, ok := byHost[host]; ok || host != "registry-1.docker.io" {
 		return c
 	}
-	return i.cfg.Credentials["docker.io"]
+	return byHost["docker.io"]
 }
 
 // bearer authorizes requests to one host with a token that was given for it. Other than

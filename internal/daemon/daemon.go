@@ -50,22 +50,24 @@ import (
 // stopTimeout is how long calls in flight may take when berth stops.
 const stopTimeout = 5 * time.Second
 
-// Serve runs berth until ctx ends. ready is called once berth serves. The caller runs the log, and
+// Serve runs berth until ctx ends. What comes from changes takes the place of cfg, which differs from
+// it in settings that need no restart. ready is called once berth serves. The caller runs the log, and
 // goes on running it until Serve has returned. The error says why berth could not start, or what
 // broke.
-func Serve(ctx context.Context, cfg config.Config, ready func(), log *asynclog.Log) error {
+func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
 	bridgeLibraries(log.Logger)
 	d := &daemon{cfg: cfg, log: log, admitted: make(chan struct{})}
+	d.settings.Store(&cfg)
 	defer d.close()
 	if err := d.open(ctx); err != nil {
 		return err
 	}
-	return d.run(ctx, ready)
+	return d.run(ctx, changes, ready)
 }
 
 // daemon is everything that was opened, in order; close undoes it in reverse.
 type daemon struct {
-	cfg     config.Config
+	cfg     config.Config // of the start
 	log     *asynclog.Log
 	libexec string
 	undo    []func() error
@@ -99,7 +101,8 @@ type daemon struct {
 	tracing  trace.TracerProvider // nil if tracing is off
 	spans    *spans               // nil if tracing is off
 	handlers map[string]pod.Handler
-	podCIDR  atomic.Pointer[string] // as the kubelet says it; nil: it has not
+	settings atomic.Pointer[config.Config] // those that hold now
+	podCIDR  atomic.Pointer[string]        // as the kubelet says it; nil: it has not
 	features features
 }
 
@@ -178,6 +181,19 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	return d.openPods()
+}
+
+// follow has settings hold that were read again, until ctx ends.
+func (d *daemon) follow(ctx context.Context, changes <-chan config.Config) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case cfg := <-changes:
+			d.settings.Store(&cfg)
+			d.stored.SetCredentials(credentials(cfg.Image.Auth))
+		}
+	}
 }
 
 // unpacks is how many layers of an image are unpacked at the same time. Another containerd unpacks
@@ -346,7 +362,7 @@ func (d *daemon) openPods() error {
 }
 
 // run serves until ctx ends or something breaks.
-func (d *daemon) run(ctx context.Context, ready func()) error {
+func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready func()) error {
 	var opts []grpc.ServerOption
 	if d.tracing != nil {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
@@ -376,6 +392,10 @@ func (d *daemon) run(ctx context.Context, ready func()) error {
 	restored := make(chan struct{})
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
+	g.Go("settings", func() error {
+		d.follow(below, changes)
+		return nil
+	})
 	g.Go("images", func() error { return d.images.Run(below) })
 	g.Go("user namespaces", func() error {
 		d.userns.probe(below, d.core.Await, d.log.Logger)

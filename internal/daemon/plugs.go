@@ -99,7 +99,7 @@ func (h health) Info() map[string]any {
 	}
 	return map[string]any{
 		"podCIDR":            h.d.podCIDR.Load(),
-		"config":             h.d.cfg,
+		"config":             h.d.settings.Load(),
 		"containerd":         mode,
 		"version":            version.String(),
 		"golang":             goVersion,

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// reloadable are the settings that hold at once when the configuration is read again, and the
+// tables of such settings.
+var reloadable = []string{"log.level", "image.auth"}
+
+// Reload returns the settings that hold after next was read while c held: c with those settings of
+// next that need no restart. changed names these where they differ, and restart names all others
+// that do. Neither has a value: some are secret.
+func (c Config) Reload(next Config) (merged Config, changed, restart []string) {
+	for _, key := range differences("", reflect.ValueOf(c), reflect.ValueOf(next)) {
+		if slices.ContainsFunc(reloadable, func(r string) bool { return key == r || strings.HasPrefix(key, r+".") }) {
+			changed = append(changed, key)
+		} else {
+			restart = append(restart, key)
+		}
+	}
+	merged = c
+	merged.Log.Level, merged.Image.Auth = next.Log.Level, next.Image.Auth
+	return merged, changed, restart
+}
+
+// differences returns the names of the settings below a table that differ, in the order in which
+// they are declared.
+func differences(prefix string, a, b reflect.Value) (keys []string) {
+	for i := range a.NumField() {
+		f := a.Type().Field(i)
+		key := prefix + f.Tag.Get("toml")
+		x, y := a.Field(i), b.Field(i)
+		switch {
+		case f.Tag.Get("doc") != "":
+			if !reflect.DeepEqual(x.Interface(), y.Interface()) {
+				keys = append(keys, key)
+			}
+		case x.Kind() == reflect.Map:
+			keys = append(keys, entries(key, x, y)...)
+		default:
+			keys = append(keys, differences(key+".", x, y)...)
+		}
+	}
+	return keys
+}
+
+// entries is differences of a map of tables. A table that only one of the two has is named as a whole.
+func entries(key string, a, b reflect.Value) (keys []string) {
+	var names []string
+	for _, k := range slices.Concat(a.MapKeys(), b.MapKeys()) {
+		names = append(names, k.String())
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		x, y := a.MapIndex(reflect.ValueOf(name)), b.MapIndex(reflect.ValueOf(name))
+		if table := key + "." + quoteKey(name); x.IsValid() && y.IsValid() {
+			keys = append(keys, differences(table+".", x, y)...)
+		} else {
+			keys = append(keys, table)
+		}
+	}
+	return keys
+}
+
+// CheckFile returns an error if others than root may do with the configuration file what they must
+// not: write to it, since who names the OCI runtime is root, or read it if it has passwords. A file
+// that does not exist is in order.
+func CheckFile(path string, c Config) error {
+	st, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("check the configuration file: %w", err)
+	}
+	switch mode := st.Mode().Perm(); {
+	case mode&0o022 != 0:
+		return fmt.Errorf("%s has the mode %o: whoever may write to it can become root; run chmod 600 %s", path, mode, path)
+	case mode&0o044 != 0 && len(c.Image.Auth) > 0:
+		return fmt.Errorf("%s has the mode %o and the passwords of registries: others may read them; run chmod 600 %s", path, mode, path)
+	}
+	return nil
+}

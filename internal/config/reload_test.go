@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What holds at once is taken, and everything else that differs is named, so that nothing seems to
+// have been taken that was not.
+func TestReloadTakesWhatItCanAndNamesTheRest(t *testing.T) {
+	old := Default()
+	old.Image.Auth = map[string]Auth{"same.example": {"me", "x"}, "old.example": {"me", "x"}, "new.example": {"me", "x"}}
+	next := Default()
+	next.Log.Level = "debug"
+	next.Image.Auth = map[string]Auth{"same.example": {"me", "x"}, "new.example": {"me", "y"}}
+	next.Root, next.Network.BinDirs = "/elsewhere", []string{"/bin"}
+	next.Runtimes["crun"] = Runtime{Type: "io.containerd.runc.v2"}
+	runc := next.Runtimes["runc"]
+	runc.SystemdCgroup = true
+	next.Runtimes["runc"] = runc
+	got, changed, restart := old.Reload(next)
+	if want := []string{"log.level", `image.auth."new.example".password`, `image.auth."old.example"`}; !slices.Equal(changed, want) {
+		t.Errorf("changed %q, want %q", changed, want)
+	}
+	if want := []string{"root", "network.bin_dirs", "runtimes.crun", "runtimes.runc.systemd_cgroup"}; !slices.Equal(restart, want) {
+		t.Errorf("restart for %q, want %q", restart, want)
+	}
+	if got.Log.Level != "debug" || got.Image.Auth["new.example"].Password != "y" || got.Root != old.Root || len(got.Runtimes) != 1 {
+		t.Errorf("%+v", got)
+	}
+	if _, changed, restart = old.Reload(old); len(changed)+len(restart) != 0 {
+		t.Errorf("the same settings differ in %q %q", changed, restart)
+	}
+}
+
+// Every setting is compared: one that is added later cannot be forgotten.
+func TestEverySettingIsCompared(t *testing.T) {
+	c := Default()
+	for _, key := range c.keys() {
+		for _, value := range []string{"7", "7s", "true", "false", "/seven", `["/seven"]`} {
+			next := Default()
+			if next.Set(key, value) != nil {
+				continue
+			}
+			_, changed, restart := c.Reload(next)
+			if all := slices.Concat(changed, restart); len(all) > 0 && !slices.Equal(all, []string{key}) {
+				t.Errorf("%s = %s: %q differ", key, value, all)
+			}
+		}
+	}
+}
+
+// The file was installed with a mode that lets everybody read the passwords of registries in it.
+func TestAConfigurationFileThatIsOpenToOthersIsNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	plain, secret := Default(), Default()
+	secret.Image.Auth = map[string]Auth{"registry.example": {"me", "x"}}
+	if err := CheckFile(path, secret); err != nil {
+		t.Errorf("there is no file: %v", err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		mode os.FileMode
+		c    Config
+		want string // "" for nothing
+	}{
+		{0o600, secret, ""},
+		{0o644, plain, ""},
+		{0o644, secret, "passwords"},
+		{0o640, secret, "passwords"},
+		{0o620, plain, "become root"},
+		{0o666, secret, "become root"},
+	} {
+		if err := os.Chmod(path, tt.mode); err != nil {
+			t.Fatal(err)
+		}
+		err := CheckFile(path, tt.c)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "chmod 600 "+path)) {
+			t.Errorf("mode %o: %v", tt.mode, err)
+		}
+	}
+}
