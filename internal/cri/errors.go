@@ -39,6 +39,8 @@ func code(err error) codes.Code {
 		return codes.PermissionDenied
 	case errdefs.IsResourceExhausted(err):
 		return codes.ResourceExhausted
+	case errdefs.IsInternal(err):
+		return codes.Internal
 	default:
 		return codes.Unknown
 	}

@@ -29,7 +29,7 @@ func (i *Images) bounded() *containerd.Client {
 	bounded, err := containerd.New("", containerd.WithDefaultNamespace(Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore()}),
 		containerd.WithImageStore(c.ImageService()),
-		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore()}),
+		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), i}),
 		containerd.WithLeasesService(c.LeasesService()),
 		containerd.WithNamespaceService(c.NamespaceService()),
 		containerd.WithIntrospectionService(c.IntrospectionService()),

@@ -55,6 +55,8 @@ type ImagesConfig struct {
 	Owner       string // this berth's ID
 	MountDir    string // where images are mounted to be read; nobody else's
 	Logger      *slog.Logger
+	// Panicked is called when a panic over an image was contained. It may be nil.
+	Panicked func()
 }
 
 // Images is containerd's image store.
@@ -152,8 +154,13 @@ func (i *Images) read(ctx context.Context, img images.Image) (image.Stored, erro
 
 // parse reads the manifest and the configuration of an image. An image has several names, and each
 // of them is read at each of its changes, so that the outcome is remembered as long as the
-// configuration is there.
+// configuration is there. A panic over it is ErrInternal.
 func (i *Images) parse(ctx context.Context, img images.Image) (parsed, error) {
+	return image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (parsed, error) { return i.parseTrusting(ctx, img) })
+}
+
+// parseTrusting is parse, in which the parsers may panic.
+func (i *Images) parseTrusting(ctx context.Context, img images.Image) (parsed, error) {
 	key := img.Target.Digest.String()
 	cs := i.bounded().ContentStore()
 	if p, ok := i.parsed.Get(key); ok {

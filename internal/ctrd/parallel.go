@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/image"
 	"berth/internal/unpack"
 )
 
@@ -21,14 +22,22 @@ import (
 type aloneUnpacker struct {
 	containerd.DiffService
 	layers content.Provider
+	of     *Images
 }
 
 // unpackingKey is the key of a context's value: a func() (done func()) that is called for each
 // layer.
 type unpackingKey struct{}
 
-// Apply unpacks a layer.
+// Apply unpacks a layer. It runs in a goroutine of containerd's unpacker: a panic over the layer is
+// ErrInternal.
 func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	return image.Contain(u.of.cfg.Logger, u.of.cfg.Panicked, "layer "+desc.Digest.String(), func() (ocispec.Descriptor, error) {
+		return u.apply(ctx, desc, mounts, opts...)
+	})
+}
+
+func (u aloneUnpacker) apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
 	if unpacking, ok := ctx.Value(unpackingKey{}).(func() func()); ok {
 		defer unpacking()()
 	}

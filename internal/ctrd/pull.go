@@ -64,7 +64,7 @@ func (i *Images) pull(ctx context.Context, ref string, creds image.Credentials, 
 	return i.bounded().Pull(ctx, ref,
 		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
-		containerd.WithImageHandlerWrapper(reporting(w.Needs)),
+		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs)),
 		containerd.WithPullUnpack,
 		containerd.WithUnpackOpts(unpack),
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
@@ -73,11 +73,14 @@ func (i *Images) pull(ctx context.Context, ref string, creds image.Credentials, 
 		containerd.WithPlatformMatcher(platforms.Default()))
 }
 
-// reporting reports what an image consists of, as the handlers of a pull find it out.
-func reporting(needs func([]image.Blob)) func(images.Handler) images.Handler {
+// reporting reports what an image consists of, as the handlers of a pull find it out. They run in
+// goroutines of containerd's client, where a panic over the image name would end berth.
+func (i *Images) reporting(name string, needs func([]image.Blob)) func(images.Handler) images.Handler {
 	return func(h images.Handler) images.Handler {
 		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
-			children, err := h.Handle(ctx, desc)
+			children, err := image.Contain(i.cfg.Logger, i.cfg.Panicked, name, func() ([]ocispec.Descriptor, error) {
+				return h.Handle(ctx, desc)
+			})
 			if err == nil {
 				blobs := []image.Blob{{Digest: desc.Digest.String(), Size: desc.Size}}
 				for _, c := range children {

@@ -165,6 +165,7 @@ func (d *daemon) open(ctx context.Context) error {
 		Owner:                  d.store.Owner(),
 		MountDir:               filepath.Join(cfg.State, "images"),
 		Logger:                 d.log.Logger,
+		Panicked:               d.panickedOverImage,
 	}); err != nil {
 		return err
 	}
@@ -172,6 +173,7 @@ func (d *daemon) open(ctx context.Context) error {
 		PullTimeout: time.Duration(cfg.Image.PullTimeout),
 		Pinned:      sandboxImages(cfg.Runtimes),
 		Logger:      d.log.Logger,
+		Panicked:    d.panickedOverImage,
 	})
 	if err := d.openNetwork(); err != nil {
 		return err
@@ -182,6 +184,9 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	return d.openPods()
 }
+
+// panickedOverImage counts a panic over an image.
+func (d *daemon) panickedOverImage() { d.core.obs.Panicked("image") }
 
 // follow has settings hold that were read again, until ctx ends.
 func (d *daemon) follow(ctx context.Context, changes <-chan config.Config) {

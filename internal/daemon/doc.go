@@ -33,6 +33,9 @@
 // held for ever is not.
 //
 //   - In a handler of a call or a stream it ends the call with code Internal: see package cri.
+//   - Where libraries parse, decrypt or unpack what an image brings along it fails the pull, the import
+//     or the unpacking with code Internal: see image.Contain. Goroutines that containerd's client starts
+//     by itself are covered where they call handlers and appliers of berth's.
 //   - In an attempt of a lane it fails the attempt, which is tried again: see package lane.
 //   - In any other goroutine of berth it ends the process with exit code 2. The log has the stack,
 //     and is flushed for a second at most.

@@ -66,6 +66,8 @@ type Config struct {
 	// used.
 	Pinned []string
 	Logger *slog.Logger
+	// Panicked is called when a panic over an image was contained. It may be nil.
+	Panicked func()
 }
 
 // Service is the image service. Its methods may be called from any goroutine.

@@ -45,7 +45,9 @@ func (s *Service) Import(ctx context.Context, path, ref string) ([]string, error
 	}
 	read, end := s.progress.reading(path)
 	defer end()
-	all, err := s.backend.Import(ctx, path, ref, read)
+	all, err := Contain(s.cfg.Logger, s.cfg.Panicked, path, func() ([]Stored, error) {
+		return s.backend.Import(ctx, path, ref, read)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", path, err)
 	}

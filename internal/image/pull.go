@@ -27,7 +27,9 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 		return "", fmt.Errorf("pull %s: %w", name, err)
 	}
 	id, err := s.pulls.join(ctx, pullKey{name, creds}, func(ctx context.Context, cancel context.CancelCauseFunc) (string, error) {
-		return s.pull(ctx, cancel, pullKey{name, creds})
+		return Contain(s.cfg.Logger, s.cfg.Panicked, name, func() (string, error) {
+			return s.pull(ctx, cancel, pullKey{name, creds})
+		})
 	})
 	if err != nil {
 		return "", fmt.Errorf("pull %s: %w", name, redact(err))

@@ -24,10 +24,12 @@ func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.UnpackTimeout, timeout)
 		defer cancel()
 		s.cfg.Logger.Info("image is not unpacked, unpacking it", "image", i.Title(), "id", i.ID, "snapshotter", snapshotter)
-		if err := s.backend.Unpack(ctx, i.Name, snapshotter); err != nil {
-			return struct{}{}, because(ctx, err)
-		}
-		return struct{}{}, nil
+		return Contain(s.cfg.Logger, s.cfg.Panicked, i.Name, func() (struct{}, error) {
+			if err := s.backend.Unpack(ctx, i.Name, snapshotter); err != nil {
+				return struct{}{}, because(ctx, err)
+			}
+			return struct{}{}, nil
+		})
 	})
 	if errdefs.IsNotFound(err) {
 		return fmt.Errorf("unpack image %s: layers are missing on this node; pull the image again: %w", i.Title(), err)
