@@ -27,18 +27,23 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show whether the runtime and the network are ready",
-		Long:  "Show whether the runtime and the network are ready. The exit code is 0 if both are, 3 if one is not, and 1 if\nthe service does not answer.",
+		Long:  "Show whether the runtime and the network are ready, and warnings, such as of a runc with known holes. The exit code is 0 if both are, 3 if one is not, and 1 if\nthe service does not answer.",
 		Args:  cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: a.output != "table"})
+			st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 			if err != nil {
 				return err
 			}
 			err = a.print(cmd.OutOrStdout(), st, func(w *tabwriter.Writer) {
 				for _, cond := range st.GetStatus().GetConditions() {
 					fmt.Fprintf(w, "%s\t%v\t%s\n", cond.GetType(), cond.GetStatus(), oneLine(cond.GetMessage()))
+				}
+				var warnings []string
+				_ = json.Unmarshal([]byte(st.GetInfo()["warnings"]), &warnings) // another runtime has none
+				for _, text := range warnings {
+					fmt.Fprintf(w, "Warning\t\t%s\n", oneLine(text))
 				}
 			})
 			if err != nil {

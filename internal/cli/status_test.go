@@ -12,7 +12,7 @@ import (
 // A script that waits for a node could not see that it was not ready.
 func TestStatusExitsWith3IfNotReady(t *testing.T) {
 	out, err := run(serveFake(t, services()), "status")
-	if says(t, "status", out, "no CNI configuration"); ExitCode(err) != exitNotReady {
+	if says(t, "status", out, "no CNI configuration", "Warning", "runc is old"); ExitCode(err) != exitNotReady {
 		t.Errorf("got code %d: %v", ExitCode(err), err)
 	}
 	says(t, "the error", err.Error(), "NetworkReady is false")

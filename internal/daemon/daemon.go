@@ -104,6 +104,7 @@ type daemon struct {
 	settings atomic.Pointer[config.Config] // those that hold now
 	podCIDR  atomic.Pointer[string]        // as the kubelet says it; nil: it has not
 	features features
+	outdated ociWarnings
 }
 
 func (d *daemon) close() {
@@ -416,6 +417,10 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 	d.runCheckpoints(below, g, restored)
 	g.Go("features of runtimes", func() error {
 		d.features.probe(below, d.handlers, d.log.Logger)
+		return nil
+	})
+	g.Go("versions of OCI runtimes", func() error {
+		d.outdated.probe(below, d.handlers, d.log.Logger)
 		return nil
 	})
 	g.Go("cAdvisor", func() error {

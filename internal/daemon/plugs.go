@@ -105,6 +105,7 @@ func (h health) Info() map[string]any {
 		"golang":             goVersion,
 		"cni":                map[string]any{"name": name, "source": source, "conf": conf},
 		"kernelWitnessExact": h.d.kernel.Exact(),
+		"warnings":           h.d.outdated.all(),
 	}
 }
 

@@ -25,7 +25,7 @@ func updateRows() []Row {
 
 		honoured("UpdateRuntimeConfigRequest.runtime_config", ""),
 		honoured("RuntimeConfig.network_config", ""),
-		honoured("NetworkConfig.pod_cidr", "shown by the verbose Status; the addresses of pods come from the CNI configuration, which berth does not write"),
+		noEffect("NetworkConfig.pod_cidr", "the addresses of pods come from the CNI configuration, which berth does not write; it is checked, shown by the verbose Status, and noted in the log"),
 
 		honoured("CheckpointContainerRequest.container_id", ""),
 		honoured("CheckpointContainerRequest.location", "a new file; something that is there is AlreadyExists"),

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/pod"
+)
+
+func TestVersionsOfRuncWithKnownHoles(t *testing.T) {
+	for out, want := range map[string]bool{
+		"runc version 1.0.0-rc93\nspec: 1.0.2":  true,
+		"runc version 1.1.15\ncommit: x":        true,
+		"runc version 1.2.7":                    true,
+		"runc version 1.2.8":                    false,
+		"runc version 1.3.0-rc.1":               true,
+		"runc version 1.3.2+dev":                true,
+		"runc version 1.3.3":                    false,
+		"runc version 1.4.0-rc.2":               true,
+		"runc version 1.4.0-rc.3\nlibseccomp: ": false,
+		"runc version 1.4.0":                    false,
+		"runc version 1.5.0-rc.1":               false,
+		"runc version 2.0.0":                    false,
+	} {
+		v, ok := parseRunc([]byte(out))
+		if !ok || v.hasEscapes() != want {
+			t.Errorf("%q is %v: %v", out, v, v.hasEscapes())
+		}
+	}
+	for _, out := range []string{"crun version 1.14", "", "youki version 0.5.0"} {
+		if v, ok := parseRunc([]byte(out)); ok {
+			t.Errorf("%q is runc %v", out, v)
+		}
+	}
+}
+
+// An operator who names a runc of his own learns that it has holes which the one of berth's has not.
+func TestAnOldRuncIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	runtime := func(name, says string) pod.Handler {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n[ \"$1\" = --version ] && echo '"+says+"'\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return pod.Handler{Options: pod.OptionsRunc, Binary: path}
+	}
+	var w ociWarnings
+	w.probe(t.Context(), map[string]pod.Handler{
+		"old":  runtime("old", "runc version 1.1.12"),
+		"new":  runtime("new", "runc version 1.3.3"),
+		"crun": runtime("crun", "crun version 1.14"),
+		"vm":   {Options: pod.OptionsGeneric, Binary: "/nonexistent"},
+	}, slog.New(slog.DiscardHandler))
+	got := w.all()
+	if len(got) != 1 || !strings.Contains(got[0], "handler old") || !strings.Contains(got[0], filepath.Join(dir, "old")) || !strings.Contains(got[0], "1.1.12") {
+		t.Errorf("%q", got)
+	}
+}
