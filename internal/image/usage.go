@@ -71,7 +71,7 @@ func (s *Service) measure(ctx context.Context) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.usage.At.IsZero() {
+	if !s.isMeasured() {
 		close(s.measured)
 	}
 	s.mu.usage = u
