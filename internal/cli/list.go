@@ -50,16 +50,18 @@ func (a *app) psCommand() *cobra.Command {
 	return cmd
 }
 
-// exit describes how a container ended; "" if it did not, or if its status cannot be read.
+// exit describes how a container ended, or how many OOM kills one that runs has survived; "" if there
+// is nothing to say, or if its status cannot be read.
 func exit(ctx context.Context, c *cri.Client, ct *runtimeapi.Container) string {
-	if ct.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-		return ""
-	}
 	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.GetId()})
 	if err != nil {
 		return ""
 	}
 	st := resp.GetStatus()
+	if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+		survived, _, _ := strings.Cut(st.GetMessage(), ",")
+		return survived
+	}
 	return fmt.Sprintf("%d %s, %s", st.GetExitCode(), st.GetReason(), age(st.GetFinishedAt()))
 }
 

@@ -80,6 +80,7 @@ type daemon struct {
 	images   *image.Service
 	network  *network.Network
 	kernel   *pidfd.Watcher
+	ooms     *cgroup.OOMWatch // nil where the kernel did not give one
 	kept     *fdstore.Store
 	passed   passed
 	lis      net.Listener
@@ -314,6 +315,11 @@ func (d *daemon) openPods() error {
 		open:  map[string]*logs.Log{},
 	}
 	d.openCAdvisor()
+	if d.ooms, err = cgroup.NewOOMWatch(func(ids []string) { d.core.Pods.OOMNoted(ids) }); err != nil {
+		d.log.Warn("the kernel cannot notify of OOM kills: they are counted when a container ends", "err", err)
+	} else {
+		d.undo = append(d.undo, d.ooms.Close)
+	}
 	d.core = NewCore(pod.Config{
 		Handlers:       d.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
@@ -329,7 +335,7 @@ func (d *daemon) openPods() error {
 		Ports: pod.Ports{
 			Runtime:        d.ctrd,
 			Kernel:         d.kernel,
-			Cgroups:        cgroups{},
+			Cgroups:        cgroups{d.ooms},
 			Network:        d.network,
 			Files:          podfiles.New(d.cfg.Root, d.cfg.State),
 			Pins:           pins.New(filepath.Join(d.cfg.State, "pins")),
@@ -397,6 +403,12 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 	g := &group{eg, crash(d.log)}
 	restored := make(chan struct{})
 	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
+	if d.ooms != nil {
+		g.Go("OOM kills", func() error {
+			defer context.AfterFunc(below, func() { _ = d.ooms.Close() })()
+			return d.ooms.Run()
+		})
+	}
 	g.Go("descriptor store", func() error { return d.kept.Run(below) })
 	g.Go("settings", func() error {
 		d.follow(below, changes)

@@ -38,6 +38,7 @@ type observer struct {
 	calls      *prometheus.HistogramVec
 	repairs    *prometheus.CounterVec
 	panics     *prometheus.CounterVec
+	oomKills   prometheus.Counter
 }
 
 func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer {
@@ -66,8 +67,13 @@ func newObserver(log *slog.Logger, t *timeline.Timeline, trips *trips) *observer
 		}, []string{"method", "code"}),
 		repairs: counter("berth_audit_repairs_total", "What the audit found that no witness had reported, by what it was.", "what"),
 		panics:  counter("berth_panics_total", "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.", "where"),
+		oomKills: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_oom_kills_survived_total",
+			Help: "Processes that the OOM killer ended in containers that went on.",
+		}),
 	}
 	o.reg.MustRegister(
+		o.oomKills,
 		o.lag,
 		o.attempts,
 		o.reconnects,
@@ -99,6 +105,12 @@ func (o *observer) Settled(id string, f exit.Fact, lag time.Duration) {
 	o.trips.settled(id, string(f.Origin), lag)
 	o.lag.WithLabelValues(string(f.Origin)).Observe(max(lag, 0).Seconds())
 	o.Event(id, "settled", nil, "code", f.ExitCode(), "reason", f.Reason(), "witness", string(f.Origin))
+}
+
+// Survived implements pod.Observer.
+func (o *observer) Survived(id string, kills uint64, limit exit.Limit) {
+	o.oomKills.Add(float64(kills))
+	o.Event(id, "the OOM killer fired in it, and it goes on", nil, "kills", kills, "because", limit.String())
 }
 
 // Released implements pod.Observer.

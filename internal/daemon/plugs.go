@@ -24,7 +24,26 @@ import (
 )
 
 // cgroups plugs package cgroup into the controller.
-type cgroups struct{}
+type cgroups struct {
+	ooms *cgroup.OOMWatch // nil where the kernel did not give one
+}
+
+var errNoOOMWatch = fmt.Errorf("berth could not make a watch when it started: %w", errdefs.ErrUnavailable)
+
+func (c cgroups) WatchOOM(id, dir string) (all bool, err error) {
+	if c.ooms == nil {
+		return false, errNoOOMWatch
+	}
+	return c.ooms.Watch(id, dir)
+}
+
+func (c cgroups) ForgetOOM(id string) {
+	if c.ooms != nil {
+		c.ooms.Forget(id)
+	}
+}
+
+func (cgroups) LimitHits(dir string) ([]uint64, error) { return cgroup.LimitHits(dir) }
 
 func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }
 func (cgroups) Dir(path string) string                        { return cgroup.Dir(path) }

@@ -52,11 +52,41 @@ type Fact struct {
 	At time.Time `json:"at,omitzero"`
 	// Origin is the witness whose code stands.
 	Origin Origin `json:"origin"`
-	// OOM says that the OOM killer fired in the container's cgroup. It is the reason for the exit
-	// unless Code is 0.
+	// OOM says that the OOM killer fired in the container's cgroup when it ended. It is the reason for
+	// the exit unless Code is 0.
 	OOM bool `json:"oom,omitempty"`
+	// Limit is the memory limit that made the OOM killer fire.
+	Limit Limit `json:"limit,omitempty"`
 	// Message is for a person: the error of a start, or why a code is unknown.
 	Message string `json:"message,omitempty"`
+}
+
+// Limit names a memory limit.
+type Limit string
+
+// The memory limits that can make the OOM killer fire in a container.
+const (
+	LimitUnknown   Limit = ""
+	LimitContainer Limit = "container" // its own
+	LimitPod       Limit = "pod"       // its pod's
+	LimitAbove     Limit = "above"     // that of a cgroup above the pod's
+	LimitNode      Limit = "node"      // none: the node ran out of memory
+)
+
+// String is a clause for a person; "" for an unknown limit.
+func (l Limit) String() string {
+	switch l {
+	case LimitContainer:
+		return "the container reached its memory limit"
+	case LimitPod:
+		return "the pod reached its memory limit"
+	case LimitAbove:
+		return "a cgroup above the pod reached its memory limit"
+	case LimitNode:
+		return "no memory limit of the container or the pod was reached: the node ran out of memory"
+	case LimitUnknown:
+	}
+	return ""
 }
 
 // Zero reports whether nothing is known yet.
@@ -110,6 +140,9 @@ func (f Fact) Reason() string {
 
 // Detail is a sentence to go with Reason; "" when there is nothing to add.
 func (f Fact) Detail() string {
+	if f.Message == "" && f.Reason() == ReasonOOMKilled && f.Limit != LimitUnknown {
+		return "the OOM killer fired: " + f.Limit.String()
+	}
 	if f.Message != "" || f.Measured || f.Zero() {
 		return f.Message
 	}
@@ -161,7 +194,9 @@ func Merge(have, next Fact) (Fact, bool) {
 	if merged.At.IsZero() {
 		merged.At = next.At
 	}
-	merged.OOM = have.OOM || next.OOM
+	if next.OOM && !have.OOM {
+		merged.OOM, merged.Limit = true, next.Limit
+	}
 	if !have.Measured && next.Measured {
 		merged.Code, merged.Measured, merged.Origin, merged.Message = next.Code, true, next.Origin, next.Message
 	}

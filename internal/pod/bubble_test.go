@@ -59,6 +59,7 @@ func start(t *testing.T, w *world.World, loaded state.Loaded, with ...func(p *po
 		change(&ports)
 	}
 	b.ports, b.Controller = ports, pod.New(w.Config(), ports)
+	b.life.NotifyOOM(b.OOMNoted)
 	b.Restore(loaded)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -95,9 +95,11 @@ func New(cfg Config, p Ports) *Controller {
 		waiting: map[string][]*updateWaiter{},
 		last:    map[string]error{},
 	}
+	ooms := &oomWatcher{c.units, processes, c.ops, p.Observer}
 	c.witnesses = &witnesses{
 		units:     c.units,
 		processes: processes,
+		ooms:      ooms,
 		lanes:     c.lanes,
 		pacer:     pacer,
 		ops:       c.ops,
@@ -225,6 +227,7 @@ func New(cfg Config, p Ports) *Controller {
 		names:     c.names,
 		processes: processes,
 		witnesses: c.witnesses,
+		ooms:      ooms,
 		output:    c.output,
 		lanes:     c.lanes,
 		publisher: publisher,
@@ -322,6 +325,10 @@ func (c *Controller) Exited(f exit.Fact) { c.witnesses.report(f) }
 
 // OOMKilled takes containerd's report that the OOM killer fired in a container.
 func (c *Controller) OOMKilled(id string) { c.witnesses.reportOOM(id) }
+
+// OOMNoted takes IDs of containers in whose cgroups the OOM killer may have fired, as the kernel
+// notifies of. It does not block.
+func (c *Controller) OOMNoted(ids []string) { c.witnesses.ooms.noted(ids) }
 
 // Restore takes the records that were loaded. Call it once, before any call is served. Damaged
 // records are left alone, and what belongs to them too.

@@ -80,6 +80,9 @@ func describe(u *unit) map[string]any {
 	if st.PodResources != nil {
 		m["podResources"] = st.PodResources
 	}
+	if st.OOMKills > 0 {
+		m["oomKills"], m["oomKilledAt"] = st.OOMKills, st.OOMKilledAt
+	}
 	if !st.Exit.Zero() {
 		m["exit"] = st.Exit
 	}

@@ -241,6 +241,7 @@ func (f *failures) Event(_, what string, err error, _ ...any) {
 }
 
 func (*failures) Settled(string, exit.Fact, time.Duration) {}
+func (*failures) Survived(string, uint64, exit.Limit)      {}
 func (*failures) Released(string, state.Hold, state.Hold)  {}
 func (*failures) Removed(string)                           {}
 func (*failures) Repaired(pod.Repair)                      {}

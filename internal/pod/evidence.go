@@ -22,22 +22,14 @@ type evidence struct {
 	hint exit.Fact
 	more chan struct{} // closed, and replaced, when fact or hint grow
 
-	kills       int           // SIGKILLs of berth's own that were delivered, or are on their way
-	stops       int           // stop signals of berth's own, likewise
-	sending     int           // how many of both are on their way
-	sent        chan struct{} // closed when none is any more; nil while none is
-	oomReported bool          // containerd reported an OOM kill
-	oom         oomReading
+	kills   int           // SIGKILLs of berth's own that were delivered, or are on their way
+	stops   int           // stop signals of berth's own, likewise
+	sending int           // how many of both are on their way
+	sent    chan struct{} // closed when none is any more; nil while none is
 	// abandoned is why a start was given up. The process that was made for it is killed, unless it
 	// has ended before: ranOut says that it has, and that nobody could be asked how.
 	abandoned error
 	ranOut    bool
-}
-
-// oomReading is what the cgroup's counter of OOM kills said when it was first read.
-type oomReading struct {
-	known bool
-	kills uint64
 }
 
 func (e *evidence) init(f exit.Fact) {
@@ -154,48 +146,16 @@ func (e *evidence) counted(n *int, send func() error) error {
 }
 
 // contested returns a channel that is closed once it is known whether a signal of berth's own, which
-// is on its way, was delivered. It is nil where none is, or where the OOM killer did nothing.
+// is on its way, was delivered. It is nil where none is.
 func (e *evidence) contested() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.oom.kills == 0 && !e.oomReported {
-		return nil
-	}
 	return e.sent
 }
 
-func (e *evidence) reportOOM() {
+// explains reports whether a signal of berth's own explains an end.
+func (e *evidence) explains(f exit.Fact) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.oomReported = true
-}
-
-func (e *evidence) setOOM(r oomReading) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.oom.known {
-		e.oom = r
-	}
-}
-
-// oomKills is what the counter said; false if it was not read.
-func (e *evidence) oomKills() (uint64, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.oom.kills, e.oom.known
-}
-
-// oomKilled is the verdict: the OOM killer fired in the unit's cgroup, and it was not berth that
-// ended the process. Where the counter could not be read, containerd's report stands. What an OOM
-// kill means for a container that ended well, or with an unknown code, package exit decides.
-func (e *evidence) oomKilled(f exit.Fact) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.kills > 0 || e.stops > 0 && f.Signal() != int(unix.SIGKILL) {
-		return false
-	}
-	if e.oom.known {
-		return e.oom.kills > 0
-	}
-	return e.oomReported
+	return e.kills > 0 || e.stops > 0 && f.Signal() != int(unix.SIGKILL)
 }

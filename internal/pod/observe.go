@@ -3,6 +3,8 @@
 package pod
 
 import (
+	"time"
+
 	"github.com/containerd/errdefs"
 
 	"berth/internal/exit"
@@ -14,6 +16,7 @@ import (
 type witnesses struct {
 	units     *registry
 	processes *processes
+	ooms      *oomWatcher
 	lanes     *lanes
 	pacer     *pacer
 	ops       *operations
@@ -105,10 +108,12 @@ func (w *witnesses) reportOOM(id string) {
 		return
 	}
 	w.obs.Event(id, "containerd reports an OOM kill", nil)
-	u.evidence.reportOOM()
+	u.oom.report(time.Now())
 	if u.now().Phase.Ended() {
 		w.lanes.correct(u) // the report came later than the end
+		return
 	}
+	w.ooms.noted([]string{id})
 }
 
 // listen has the task witness wait for the end of u: for the code where the kernel cannot give it,

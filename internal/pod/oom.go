@@ -5,10 +5,82 @@ package pod
 import (
 	"cmp"
 	"path/filepath"
+	"time"
 
 	"berth/internal/exit"
+	"berth/internal/pidfd"
 	"berth/internal/state"
 )
+
+// armOOM has the kernel notify of OOM kills in the group of u from now on, and reads what the counter
+// says already: that is what happened while no berth was there. It is called before the program runs,
+// and by the next berth. It reports whether there were kills that are not on record.
+func (p *processes) armOOM(u *unit) (more bool) {
+	dir := u.process().Cgroup
+	if u.isSandbox() || dir == "" || u.now().Phase.Ended() {
+		return false
+	}
+	all, err := p.cgroups.WatchOOM(u.id, dir)
+	if absent(err) != nil {
+		p.obs.Event(u.id, "the kernel cannot notify of its OOM kills: they are counted when it ends", err)
+	}
+	kills, kerr := p.cgroups.OOMKills(dir)
+	hits, herr := p.cgroups.LimitHits(dir)
+	if herr != nil {
+		hits = nil
+	}
+	a, _ := p.kernel.Look(u.id)
+	e := &u.oom
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.armed, e.all = err == nil, all
+	if kerr != nil {
+		return false
+	}
+	st := u.now()
+	if e.counter.at.IsZero() { // what is on record was read then or later
+		e.counter.kills, e.counter.survived, e.counter.at = st.OOMKills, st.OOMKills, st.StartedAt
+		if st.OOMKilledAt.After(st.StartedAt) {
+			e.counter.at = st.OOMKilledAt
+		}
+	}
+	grown := e.counter.read(kills, hits, time.Now(), p.ownsGroup(u), false, false)
+	e.counter.last.late = grown > 0 && a != pidfd.Alive
+	return grown > 0
+}
+
+// ownsGroup reports whether the group above that of u is its pod's alone, as the kubelet makes it.
+func (p *processes) ownsGroup(u *unit) bool {
+	return u.pod.sandbox.Config.GetLinux().GetCgroupParent() != ""
+}
+
+// sampleOOM reads the counter of OOM kills of a container that has not ended, as far as anybody
+// knows.
+func (p *processes) sampleOOM(u *unit) {
+	dir := u.process().Cgroup
+	n, err := p.cgroups.OOMKills(dir)
+	if err == nil {
+		p.countOOM(u, dir, n, false)
+	}
+}
+
+// countOOM takes a reading of the counter in the group dir; the last one after the end.
+func (p *processes) countOOM(u *unit, dir string, kills uint64, last bool) {
+	e := &u.oom
+	var hits []uint64
+	if e.isBelow(kills) && dir != "" { // else the limits do not matter
+		if now, err := p.cgroups.LimitHits(dir); err == nil {
+			hits = now
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.known {
+		return
+	}
+	e.counter.read(kills, hits, time.Now(), p.ownsGroup(u), e.armed, e.all)
+	e.known = last
+}
 
 // readOOM reads the counter of OOM kills of a container that ended. It is called first of all,
 // since the cgroup can vanish with the container: systemd removes a scope once it is empty, and on
@@ -22,7 +94,7 @@ func (p *processes) readOOM(u *unit, f exit.Fact) {
 	}
 	if n := p.restOfPodOOM(u); n > 0 {
 		p.obs.Event(u.id, "the cgroup vanished, and the pod's counts an OOM kill", nil)
-		u.evidence.setOOM(oomReading{known: true, kills: n})
+		p.countOOM(u, "", n, true)
 		return
 	}
 	p.obs.Event(u.id, "the cgroup's counter of OOM kills cannot be read: what containerd reported counts", err)
@@ -32,12 +104,12 @@ func (p *processes) readOOM(u *unit, f exit.Fact) {
 // for nothing, and may be called as soon as a witness reports the end.
 func (p *processes) readOwnOOM(u *unit, f exit.Fact) error {
 	dir := cmp.Or(u.process().Cgroup, p.restoredGroup(u))
-	if _, read := u.evidence.oomKills(); read || u.isSandbox() || f.Origin == exit.Start || dir == "" {
+	if u.isSandbox() || f.Origin == exit.Start || dir == "" || u.oom.isKnown() {
 		return nil
 	}
 	n, err := p.cgroups.OOMKills(dir)
 	if err == nil {
-		u.evidence.setOOM(oomReading{known: true, kills: n})
+		p.countOOM(u, dir, n, true)
 	}
 	return err
 }
@@ -46,8 +118,7 @@ func (p *processes) readOwnOOM(u *unit, f exit.Fact) error {
 // only where systemd removes the process's own group, and says something only where the pod has a
 // group of its own, which the kubelet makes.
 func (p *processes) countPodOOM(u *unit, proc *state.Process) {
-	own := u.pod.sandbox.Config.GetLinux().GetCgroupParent() != ""
-	if u.isSandbox() || !u.handler.SystemdCgroup || !own || proc.Cgroup == "" {
+	if u.isSandbox() || !u.handler.SystemdCgroup || !p.ownsGroup(u) || proc.Cgroup == "" {
 		return
 	}
 	proc.PodOOMKills, proc.PodOOMKillsKnown = p.podOOM(u, filepath.Dir(proc.Cgroup))
@@ -83,14 +154,14 @@ func (p *processes) podOOM(u *unit, group string) (n uint64, ok bool) {
 
 // oomKills is how often the OOM killer fired in the group of a container, as far as that is known.
 func (p *processes) oomKills(u *unit) uint64 {
-	if n, ok := u.evidence.oomKills(); ok {
+	u.oom.mu.Lock()
+	n, known := u.oom.counter.kills, u.oom.known
+	u.oom.mu.Unlock()
+	if known {
 		return n
 	}
 	if n, err := p.cgroups.OOMKills(u.process().Cgroup); err == nil {
 		return n
 	}
-	if u.now().Exit.OOM {
-		return 1 // settled by an earlier berth
-	}
-	return 0
+	return max(n, u.now().OOMKills)
 }

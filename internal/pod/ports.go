@@ -265,6 +265,13 @@ type Cgroups interface {
 	// OOMKillsBelow is the same of the group and of all groups that are or were below it;
 	// ErrNotFound where the kernel does not count that.
 	OOMKillsBelow(dir string) (uint64, error)
+	// LimitHits returns a number for the group, and for each group above it, which grows when that one
+	// runs into its own memory limit; ErrNotFound when there is no such group any more.
+	LimitHits(dir string) ([]uint64, error)
+	// WatchOOM has [Controller.OOMNoted] called when the OOM killer may have fired in the group of an
+	// ID. all says that no kill is left out. ForgetOOM ends that.
+	WatchOOM(id, dir string) (all bool, err error)
+	ForgetOOM(id string)
 	KillAll(ctx context.Context, dir string) error
 	// RemoveAll ends the processes of a group, as the OCI specification of a container names it, and
 	// removes it. What is absent is a success. found says that there was a process to end, also beside
@@ -493,6 +500,8 @@ type Observer interface {
 	// Settled reports a settled exit. lag is the time from the process's end to its exit being
 	// durable and visible.
 	Settled(id string, f exit.Fact, lag time.Duration)
+	// Survived reports OOM kills after which the container id goes on.
+	Survived(id string, kills uint64, limit exit.Limit)
 	// Released reports what was given back, and what id still holds.
 	Released(id string, gone, held state.Hold)
 	// Removed reports that the record of id was deleted.
@@ -504,6 +513,7 @@ type noObserver struct{}
 
 func (noObserver) Event(string, string, error, ...any)      {}
 func (noObserver) Settled(string, exit.Fact, time.Duration) {}
+func (noObserver) Survived(string, uint64, exit.Limit)      {}
 func (noObserver) Released(string, state.Hold, state.Hold)  {}
 func (noObserver) Removed(string)                           {}
 func (noObserver) Repaired(Repair)                          {}

@@ -60,6 +60,8 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 // nothing else knows of it.
 func (p *processes) record(u *unit, proc state.Process) error {
 	u.setProcess(proc) // the witnesses may need it before it is on disk
+	u.oom.begin()
+	_ = p.armOOM(u) // nothing was counted before
 	return u.change(func(st *state.Status) bool { st.Process, st.Restoring = proc, ""; return true })
 }
 
@@ -112,7 +114,10 @@ func (p *processes) exact(u *unit) bool {
 }
 
 // forget stops watching the process of u.
-func (p *processes) forget(u *unit) { p.kernel.Forget(u.id) }
+func (p *processes) forget(u *unit) {
+	p.kernel.Forget(u.id)
+	p.cgroups.ForgetOOM(u.id)
+}
 
 // errNoProcess says that neither the kernel nor containerd knows of a process to signal.
 var errNoProcess = errors.New("there is no process")

@@ -28,6 +28,7 @@ type recovery struct {
 	names     *inflight
 	processes *processes
 	witnesses *witnesses
+	ooms      *oomWatcher
 	output    *output
 	lanes     *lanes
 	publisher *publisher
@@ -119,6 +120,7 @@ func (r *recovery) open(u *unit) {
 	}
 	if u.now().Holds.Has(state.HoldTask) {
 		r.processes.observe(u) // so that its end from now on is measured
+		r.ooms.arm(u)
 	}
 	if pending(u.now()) {
 		r.lanes.update(u)
@@ -272,6 +274,7 @@ func (r *recovery) resume(u *unit, known TaskState) {
 	if u.now().Process.Pid == 0 && known.Pid != 0 {
 		if p, err := r.processes.watch(u, known.Pid); err == nil {
 			u.setProcess(p)
+			r.ooms.arm(u)
 		}
 	}
 	r.witnesses.listen(u)

@@ -74,6 +74,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 			st.Removing, st.Stopping, st.Undone = true, true, known.Message
 		}
 		st.Phase, st.Exit, st.Undoing = u.endedPhase(), known, false
+		u.oom.record(st)
 		return true
 	}, drained)
 	if err != nil || !settled {
@@ -94,6 +95,13 @@ func (s *settler) withOOM(ctx context.Context, u *unit, known exit.Fact) exit.Fa
 	if u.isSandbox() || known.Origin == exit.Start || known.OOM {
 		return known
 	}
+	if known.At.IsZero() {
+		known.At = u.now().Exit.At // it is settled, and only its reason may be corrected
+	}
+	killed, limit := u.oom.verdict(known)
+	if !killed {
+		return known
+	}
 	if sent := u.evidence.contested(); sent != nil {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
 		select {
@@ -102,7 +110,9 @@ func (s *settler) withOOM(ctx context.Context, u *unit, known exit.Fact) exit.Fa
 		}
 		cancel()
 	}
-	known.OOM = u.evidence.oomKilled(known)
+	if !u.evidence.explains(known) {
+		known.OOM, known.Limit = true, limit
+	}
 	return known
 }
 

@@ -131,6 +131,9 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	if r := effective(u, st); r != nil {
 		out.Resources = &runtimeapi.ContainerResources{Linux: r}
 	}
+	if st.Phase == state.Running {
+		out.Message = survivedText(st)
+	}
 	if st.Phase == state.Exited {
 		out.FinishedAt = st.Exit.At.UnixNano()
 		out.ExitCode = int32(st.Exit.ExitCode()) //nolint:gosec // 0..255

@@ -67,6 +67,7 @@ type unit struct {
 	hurried lane.Event
 
 	evidence evidence
+	oom      oomEvidence
 	stops    stops
 	queued   []queuedUpdate // in the order of their versions; guarded by the updater's lock
 

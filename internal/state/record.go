@@ -99,6 +99,10 @@ type Status struct {
 	// PodResources is what an update said of the resources of a sandbox. It is nil if there was
 	// none.
 	PodResources *PodResources `json:"podResources,omitempty"`
+	// OOMKills is how often the OOM killer is known to have fired in the cgroup of a container, and
+	// OOMKilledAt when that was seen last. A container that runs has survived that.
+	OOMKills    uint64    `json:"oomKills,omitempty"`
+	OOMKilledAt time.Time `json:"oomKilledAt,omitzero"`
 	// Restoring is the cgroup, as the OCI specification names it, of a container that the shim was
 	// asked to restore from a checkpoint: there may be processes in it, or there may have been,
 	// that the record does not name. It is empty once Process is known.

@@ -55,6 +55,7 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 		RefreshImages: func(context.Context) error { return nil },
 		Log:           log,
 	})
+	b.life.NotifyOOM(b.Core.Pods.OOMNoted)
 	b.Runtime = &cri.Runtime{Pods: b.Core.Pods, Subscribe: b.Core.Subscribe}
 
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))

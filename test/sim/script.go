@@ -24,6 +24,7 @@ import (
 //	stop NAME [timeout=10s]         StopContainer or StopPodSandbox
 //	remove NAME                     RemoveContainer or RemovePodSandbox
 //	exit c1 code=42 [oom]           its process ends
+//	oom c1                          the OOM killer ends a process in it, and not its init
 //	fail OP [NAME] [times=2]        calls of an operation fail; operations are named in the journal
 //	stall OP [NAME] [times=1] for=60s
 //	stall OP abandoned for=60s      if its caller gives up, it is carried out a minute later
@@ -169,6 +170,8 @@ func (s *Story) do(st statement) error {
 			err = fmt.Errorf("%s does not run", name)
 		}
 		return err
+	case "oom":
+		s.World.OOM(s.ID(name))
 	case "fail":
 		s.World.Fail(name, on, times)
 	case "stall":

@@ -62,11 +62,13 @@ func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *world.Process) {
 		v.problemLocked("%s ended at %s and is reported at %s", world.Short(p.ID),
 			p.At.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))
 	}
-	oom := p.OOM > 0 && p.Code != 0
+	// A kill long before does not explain an end. What was killed while no berth could note the
+	// instant explains that the program itself was killed, and nothing else.
+	oom := p.OOM > 0 && p.At.Sub(p.OOMAt) <= time.Second && p.Code != 0
 	if st.GetReason() == "OOMKilled" && (!oom || p.Killed) {
 		v.problemLocked("%s is OOMKilled, and was not", world.Short(p.ID))
 	}
-	if oom && !p.Asked && !p.Lost && !p.VM && st.GetReason() != "OOMKilled" {
+	if oom && !p.Asked && !p.Lost && !p.VM && (p.Code == 137 || p.Notified) && st.GetReason() != "OOMKilled" {
 		v.problemLocked("%s was ended by the OOM killer and is %s", world.Short(p.ID), st.GetReason())
 	}
 }

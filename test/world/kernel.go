@@ -5,6 +5,7 @@ package world
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -193,6 +194,36 @@ func (c cgroups) OOMKillsBelow(dir string) (n uint64, err error) {
 		return nil
 	})
 	return n, err
+}
+
+func (c cgroups) LimitHits(dir string) (hits []uint64, err error) {
+	err = c.w.read(context.Background(), c.l, "limit-hits", dir, func() error {
+		t := c.w.ctrd.tasks[strings.TrimPrefix(dir, CgroupOf(""))]
+		if t == nil {
+			return errdefs.ErrNotFound
+		}
+		hits = slices.Clone(t.proc.hits[:])
+		return nil
+	})
+	return hits, err
+}
+
+// WatchOOM implements pod.Cgroups: the kernel notifies of each kill.
+func (c cgroups) WatchOOM(id, dir string) (all bool, err error) {
+	err = c.w.read(context.Background(), c.l, "watch-oom", dir, func() error {
+		if c.w.ctrd.tasks[strings.TrimPrefix(dir, CgroupOf(""))] == nil {
+			return errdefs.ErrNotFound
+		}
+		c.l.oomWatched[id] = true
+		return nil
+	})
+	return err == nil, err
+}
+
+func (c cgroups) ForgetOOM(id string) {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	delete(c.l.oomWatched, id)
 }
 
 func (c cgroups) KillAll(ctx context.Context, dir string) error {

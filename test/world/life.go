@@ -20,11 +20,20 @@ var ErrKilled = errors.New("berth is dead: nothing that it does reaches the worl
 
 // Life is one berth's access to the world, until it dies.
 type Life struct {
-	w         *World
-	gone      chan struct{} // closed at its death
-	watched   map[string]*Process
-	inherited map[string]*Process // whose pidfds an earlier life left, until they are asked for
-	exited    func(f exit.Fact)
+	w          *World
+	gone       chan struct{} // closed at its death
+	watched    map[string]*Process
+	inherited  map[string]*Process // whose pidfds an earlier life left, until they are asked for
+	exited     func(f exit.Fact)
+	oomNoted   func(ids []string) // nil: nobody wants to know
+	oomWatched map[string]bool    // IDs
+}
+
+// NotifyOOM has the kernel notify f of OOM kills in the groups that this life watches.
+func (l *Life) NotifyOOM(f func(ids []string)) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	l.oomNoted = f
 }
 
 // Begin gives a new berth access. The kernel reports the ends of processes to exited.
@@ -36,11 +45,12 @@ func (w *World) Begin(exited func(f exit.Fact)) *Life {
 	}
 	w.note("--- berth starts", "")
 	w.life = &Life{
-		w:         w,
-		gone:      make(chan struct{}),
-		watched:   map[string]*Process{},
-		inherited: maps.Clone(w.kept),
-		exited:    exited,
+		w:          w,
+		gone:       make(chan struct{}),
+		watched:    map[string]*Process{},
+		inherited:  maps.Clone(w.kept),
+		exited:     exited,
+		oomWatched: map[string]bool{},
 	}
 	return w.life
 }

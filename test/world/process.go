@@ -22,6 +22,7 @@ type Process struct {
 	Code    uint32
 	At      time.Time // of its end
 	OOM     uint64    // OOM kills in its cgroup
+	OOMAt   time.Time // of the last one
 	VM      bool      // its cgroup is not on this host
 	Killed  bool      // by a SIGKILL from berth
 	Asked   bool      // berth sent it any signal
@@ -40,6 +41,7 @@ type Process struct {
 	// Updates are the changes of its cgroup settings, in their order.
 	Updates []*specs.LinuxResources
 
+	hits     [2]uint64 // of its memory limit, and its pod's
 	pid      uint32
 	ticks    uint64
 	cgroup   string
@@ -112,9 +114,27 @@ func (w *World) OOM(id string) {
 
 func (w *World) oom(p *Process) {
 	p.OOM++
+	p.OOMAt = time.Now()
+	p.hits[0]++
+	w.notifyOOM(p.ID)
 	if s := w.ctrd.shimOf(p.ID); s != nil && !s.dead {
 		w.ctrd.send(w, "/tasks/oom", &eventtypes.TaskOOM{ContainerID: p.ID})
 	}
+}
+
+// notifyOOM has the kernel notify the life of an OOM kill that it watches for. The world must be
+// locked.
+func (w *World) notifyOOM(id string) {
+	l := w.life
+	if l == nil || l.oomNoted == nil || !l.oomWatched[id] {
+		return
+	}
+	go func() {
+		w.turns.take("kernel oom " + id)
+		if !l.Dead() {
+			l.oomNoted([]string{id})
+		}
+	}()
 }
 
 // end makes p a zombie, notifies the life that watches it, and lets the shim reap it ShimDelay

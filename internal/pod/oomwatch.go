@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"fmt"
+	"time"
+
+	"berth/internal/pidfd"
+	"berth/internal/state"
+)
+
+// oomWatcher notices OOM kills of containers that live, so that the end of one is not explained by a
+// kill long before. What a container survives is in its timeline, its status and a metric.
+type oomWatcher struct {
+	units     *registry
+	processes *processes
+	ops       *operations
+	obs       Observer
+}
+
+// noted takes IDs whose containers may have had an OOM kill. It does not block.
+func (w *oomWatcher) noted(ids []string) {
+	for _, id := range ids {
+		if u, ok := w.units.get(id); ok && !u.isSandbox() {
+			w.look(u)
+		}
+	}
+}
+
+// arm is called with a container of an earlier berth.
+func (w *oomWatcher) arm(u *unit) {
+	if w.processes.armOOM(u) {
+		w.look(u)
+	}
+}
+
+// look has the counter of u read now and for a moment: the kernel notifies of a kill before it counts
+// it (cgroup v1), and whether the container survives it is seen later. One goroutine does so for each
+// container at most.
+func (w *oomWatcher) look(u *unit) {
+	e := &u.oom
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.looking {
+		e.again = true
+		return
+	}
+	e.looking = w.ops.spawn(func() {
+		for w.lookOnce(u) {
+		}
+	})
+}
+
+// lookOnce reads the counter for as long as a kill may explain an end, and records what the container
+// has survived. It reports whether it is to be done again.
+func (w *oomWatcher) lookOnce(u *unit) bool {
+	for _, wait := range []time.Duration{oomNear / 10, oomNear * 9 / 10, 0} {
+		if u.evidence.hasEnded() || w.ops.stopping() {
+			break // who settles the end reads the counter
+		}
+		w.processes.sampleOOM(u)
+		if wait == 0 {
+			w.survived(u)
+			break
+		}
+		again := time.NewTimer(wait)
+		select {
+		case <-again.C:
+		case <-w.ops.life.Done():
+		}
+		again.Stop()
+	}
+	e := &u.oom
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.looking, e.again = e.again && !u.evidence.hasEnded() && !w.ops.stopping(), false
+	return e.looking
+}
+
+// survived records the kills after which u goes on.
+func (w *oomWatcher) survived(u *unit) {
+	e := &u.oom
+	e.mu.Lock()
+	c := e.counter
+	e.mu.Unlock()
+	grown := c.kills - min(c.kills, c.survived)
+	if a, _ := w.processes.kernel.Look(u.id); grown == 0 || a != pidfd.Alive {
+		return
+	}
+	recorded := false
+	err := u.change(func(st *state.Status) bool {
+		recorded = !st.Phase.Ended() && !u.evidence.hasEnded()
+		if recorded {
+			st.OOMKills, st.OOMKilledAt = c.kills, c.last.to
+		}
+		return recorded
+	})
+	if err != nil || !recorded {
+		return // what is not on record now is when it ends, or with the next kill
+	}
+	e.mu.Lock()
+	e.counter.survived = c.kills
+	e.mu.Unlock()
+	w.obs.Survived(u.id, grown, c.last.limit)
+}
+
+// survivedText says in a status how many OOM kills a container that runs has survived; "" for none.
+func survivedText(st *state.Status) string {
+	if st.OOMKills == 0 {
+		return ""
+	}
+	kills := "OOM kills"
+	if st.OOMKills == 1 {
+		kills = "OOM kill"
+	}
+	return fmt.Sprintf("%d %s survived, the last at %s", st.OOMKills, kills, st.OOMKilledAt.UTC().Format(time.RFC3339))
+}
