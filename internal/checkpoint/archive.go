@@ -155,10 +155,11 @@ func writeUnnamed(dir *os.File, name string, write func(io.Writer) error) (unnam
 		return unnamed{}, fmt.Errorf("write %s: %w", location, ofDisk(err))
 	}
 	f := unnamed{os.NewFile(uintptr(fd), location), name}
-	w := bufio.NewWriterSize(f, 1<<20)
+	to := newSparse(f.File, 0)
+	w := bufio.NewWriterSize(to, 1<<20)
 	err = write(w)
 	if err == nil {
-		if err = errors.Join(w.Flush(), f.Chmod(0o600), f.Sync()); err != nil {
+		if err = errors.Join(w.Flush(), to.finish(), f.Chmod(0o600), f.Sync()); err != nil {
 			err = fmt.Errorf("write %s: %w", location, err)
 		}
 	}

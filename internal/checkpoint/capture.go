@@ -203,5 +203,10 @@ func (s *Service) changes(ctx context.Context, t pod.Target, path string) error 
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.cfg.Runtime.WriteChanges(ctx, t.Snapshotter, t.ID, f), f.Close())
+	w := newSparse(f, s.cfg.MaxBytes)
+	err = s.cfg.Runtime.WriteChanges(ctx, t.Snapshotter, t.ID, w)
+	if err == nil {
+		err = w.finish()
+	}
+	return errors.Join(ofDisk(err), f.Close())
 }

@@ -55,8 +55,10 @@ type Config struct {
 	Pods    Pods
 	Runtime Runtime
 	// Thaw lets the processes of a cgroup run on. Absence is a success.
-	Thaw   func(cgroup string) error
-	Logger *slog.Logger
+	Thaw func(cgroup string) error
+	// MaxBytes bounds the files that a container has changed, holes included; 0: DefaultMaxBytes.
+	MaxBytes int64
+	Logger   *slog.Logger
 }
 
 // Service writes checkpoints. Its methods may be called by any number of goroutines.
@@ -68,6 +70,9 @@ type Service struct {
 // New makes a Service. Run has to run for it, once the records are restored, to let containers go
 // on that an earlier berth has paused.
 func New(cfg Config) *Service {
+	if cfg.MaxBytes <= 0 {
+		cfg.MaxBytes = DefaultMaxBytes
+	}
 	s := &Service{cfg: cfg}
 	s.paused = newUnfinished(unfinishedConfig{
 		dir:    cfg.Dir,

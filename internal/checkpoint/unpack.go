@@ -89,8 +89,11 @@ func write(ctx context.Context, root *os.Root, name string, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, until{ctx, r})
-	return errors.Join(err, f.Close())
+	w := newSparse(f, 0)
+	if _, err = io.Copy(w, until{ctx, r}); err == nil {
+		err = w.finish()
+	}
+	return errors.Join(ofDisk(err), f.Close())
 }
 
 // writeChanges writes the changes of a writable layer, uncompressed, and checks them.

@@ -35,6 +35,7 @@ type Config struct {
 	Streams        Streams            `toml:"streams"`
 	NRI            NRI                `toml:"nri"`
 	Metrics        Metrics            `toml:"metrics"`
+	Checkpoint     Checkpoint         `toml:"checkpoint"`
 	Tracing        Tracing            `toml:"tracing"`
 	Runtimes       map[string]Runtime `toml:"runtimes"`
 }
@@ -152,6 +153,11 @@ type Metrics struct {
 	Address string `toml:"address" doc:"HOST:PORT to serve /metrics on. Empty: no metrics."`
 }
 
+// Checkpoint configures checkpoints of containers and pods.
+type Checkpoint struct {
+	MaxMiB int `toml:"max_mib" doc:"How many MiB the files that a container has changed may have in a checkpoint. Holes of files count, although they take no room on the disk."`
+}
+
 // Tracing configures OpenTelemetry.
 type Tracing struct {
 	Endpoint string  `toml:"endpoint" doc:"URL of the gRPC endpoint of an OTLP collector, such as http://127.0.0.1:4317. Empty: no tracing."`
@@ -228,7 +234,8 @@ func Default() Config {
 			RequestTimeout:      Duration(5 * time.Second),
 			RegistrationTimeout: Duration(5 * time.Second),
 		},
-		Tracing: Tracing{Sampling: 1},
+		Checkpoint: Checkpoint{MaxMiB: 16 << 10},
+		Tracing:    Tracing{Sampling: 1},
 		Runtimes: map[string]Runtime{"runc": {
 			Type:                 "io.containerd.runc.v2",
 			HostProcess:          true,
@@ -410,6 +417,9 @@ func (c *Config) Check() error {
 	}
 	if c.Lanes.BackoffMax < c.Lanes.BackoffMin {
 		bad("lanes.backoff_max", "it is shorter than lanes.backoff_min")
+	}
+	if n := c.Checkpoint.MaxMiB; n < 1 {
+		bad("checkpoint.max_mib", "%d is less than 1", n)
 	}
 	if n := c.Image.MaxConcurrentUnpacks; n < 1 {
 		bad("image.max_concurrent_unpacks", "%d is less than 1", n)

@@ -15,9 +15,10 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/archive"
 	"github.com/containerd/containerd/v2/pkg/rootfs"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
@@ -168,18 +169,20 @@ func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, 
 }
 
 func writeChanges(ctx context.Context, c *Containerd, snapshotter, key string, w io.Writer) error {
-	desc, err := rootfs.CreateDiff(ctx, key, c.client.SnapshotService(snapshotter), c.client.DiffService(),
-		diff.WithMediaType(ocispec.MediaTypeImageLayer), diff.WithReference("checkpoint-"+key))
-	if err != nil {
-		return err
-	}
-	r, err := c.client.ContentStore().ReaderAt(ctx, desc)
-	if err != nil {
-		return fmt.Errorf("read the changes: %w", err)
-	}
-	defer r.Close()
-	if _, err := io.Copy(w, content.NewReader(r)); err != nil {
-		return fmt.Errorf("read the changes: %w", err)
-	}
-	return nil
+	_, err := rootfs.CreateDiff(ctx, key, c.client.SnapshotService(snapshotter), changesTo{w})
+	return err
+}
+
+// changesTo compares two snapshots, and writes the tar of a layer to w. containerd's own comparison
+// writes it into the content store first, where a hole in a file takes as much room as anything else.
+type changesTo struct{ w io.Writer }
+
+// Compare writes what upper has changed.
+func (c changesTo) Compare(ctx context.Context, lower, upper []mount.Mount, _ ...diff.Opt) (ocispec.Descriptor, error) {
+	err := mount.WithReadonlyTempMount(ctx, lower, func(before string) error {
+		return mount.WithReadonlyTempMount(ctx, upper, func(after string) error {
+			return archive.WriteDiff(ctx, c.w, before, after)
+		})
+	})
+	return ocispec.Descriptor{}, err
 }

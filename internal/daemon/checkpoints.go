@@ -17,7 +17,10 @@ func (d *daemon) openCheckpoints() {
 		Pods:    d.core.Pods,
 		Runtime: d.ctrd,
 		Thaw:    cgroup.Thaw,
-		Logger:  d.log.Logger,
+
+		MaxBytes: int64(d.cfg.Checkpoint.MaxMiB) << 20,
+
+		Logger: d.log.Logger,
 	})
 	d.restorer = checkpoint.NewRestorer(checkpoint.RestorerConfig{
 		Dir:  filepath.Join(d.cfg.Root, "restored-pods"),
