@@ -69,6 +69,7 @@ type Image struct {
 	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries: mirrors, certificates and headers, as HOST/hosts.toml (the certs.d layout of containerd). It need not exist. Empty: none."`
 	DecryptionKeysDir      string   `toml:"decryption_keys_dir" doc:"Directory of the private keys (PEM, DER or JWK, one a file, without a password) that layers of encrypted images are decrypted with. The files are read again for each layer. Empty: none."`
 	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when no byte comes for this long while nothing is unpacked."`
+	MinBytesPerMinute      int      `toml:"min_bytes_per_minute" doc:"A pull is given up as well when fewer bytes than this come in a minute, on average over pull_timeout, while nothing is unpacked. 0: any byte is enough."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
 	MaxConcurrentUnpacks   int      `toml:"max_concurrent_unpacks" doc:"Number of layers of one image that are unpacked at the same time, if containerd runs inside berth. An image with a layer that lacks the directory of one of its files is unpacked layer by layer."`
 	// Auth has the credentials of registries by host. They are used where the request has none.
@@ -216,6 +217,7 @@ func Default() Config {
 		Image: Image{
 			RegistryDir:            "/etc/containerd/certs.d",
 			PullTimeout:            Duration(5 * time.Minute),
+			MinBytesPerMinute:      1 << 10,
 			MaxConcurrentDownloads: 3,
 			MaxConcurrentUnpacks:   3,
 		},
@@ -420,6 +422,9 @@ func (c *Config) Check() error {
 	}
 	if n := c.Checkpoint.MaxMiB; n < 1 {
 		bad("checkpoint.max_mib", "%d is less than 1", n)
+	}
+	if n := c.Image.MinBytesPerMinute; n < 0 {
+		bad("image.min_bytes_per_minute", "%d is less than 0", n)
 	}
 	if n := c.Image.MaxConcurrentUnpacks; n < 1 {
 		bad("image.max_concurrent_unpacks", "%d is less than 1", n)

@@ -39,7 +39,7 @@ func TestAMirrorIsAskedWithItsOwnCredentials(t *testing.T) {
 	resolve := func() error {
 		i := &Images{cfg: ImagesConfig{RegistryDir: dir}}
 		r := docker.NewResolver(docker.ResolverOptions{
-			Hosts: i.hosts(t.Context(), "registry.example", image.Credentials{Username: "mirror", Password: "secret"}, func() {}),
+			Hosts: i.hosts(t.Context(), "registry.example", image.Credentials{Username: "mirror", Password: "secret"}, func(int) {}),
 		})
 		_, _, err := r.Resolve(t.Context(), "registry.example/team/app:1")
 		return err
@@ -64,7 +64,7 @@ func TestARegistryNeedsNoConfiguration(t *testing.T) {
 	host, _, _ := strings.Cut(ref, "/")
 	for _, dir := range []string{"", t.TempDir(), filepath.Join(t.TempDir(), "absent")} {
 		i := &Images{cfg: ImagesConfig{RegistryDir: dir}}
-		r := docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), host, image.Credentials{}, func() {})})
+		r := docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), host, image.Credentials{}, func(int) {})})
 		if _, _, err := r.Resolve(t.Context(), ref); err != nil {
 			t.Errorf("%q: %v", dir, err)
 		}

@@ -63,7 +63,7 @@ func pulled(t *testing.T, i *Images, ref string) image.Stored {
 	t.Helper()
 	var begun, ended atomic.Int32
 	st, err := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{
-		Bytes:     func() {},
+		Bytes:     func(int) {},
 		Unpacking: func() func() { begun.Add(1); return func() { ended.Add(1) } },
 		Needs:     func([]image.Blob) {},
 	})

@@ -143,7 +143,7 @@ func checkSize(_ context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor
 // hosts configures registries from certs.d directories, if there are any. Only the image's own
 // registry gets the credentials of the request: a manifest that names other hosts gets nothing for
 // them. A mirror gets those that the configuration has for it.
-func (i *Images) hosts(ctx context.Context, registry string, creds image.Credentials, progress func()) docker.RegistryHosts {
+func (i *Images) hosts(ctx context.Context, registry string, creds image.Credentials, progress func(n int)) docker.RegistryHosts {
 	own := func(host string) bool {
 		return host == registry || registry == "docker.io" && host == "registry-1.docker.io"
 	}
@@ -213,10 +213,10 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 	return errdefs.ErrNotImplemented
 }
 
-// counting reports that bytes come.
+// counting reports the bytes that come.
 type counting struct {
 	next     http.RoundTripper
-	progress func()
+	progress func(n int)
 }
 
 // RoundTrip carries out one request.
@@ -227,7 +227,7 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp, err := next.RoundTrip(r)
 	if err == nil {
-		c.progress()
+		c.progress(0)
 		resp.Body = countedBody{resp.Body, c.progress}
 	}
 	return resp, err
@@ -235,14 +235,14 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 
 type countedBody struct {
 	io.ReadCloser
-	progress func()
+	progress func(n int)
 }
 
 // Read reads the next bytes.
 func (b countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.progress()
+		b.progress(n)
 	}
 	return n, err
 }

@@ -62,7 +62,7 @@ func BenchmarkPull(b *testing.B) {
 	}()
 	for b.Loop() {
 		pulling.Store(true)
-		if _, err := i.Pull(b.Context(), ref, image.Credentials{}, image.Watch{Bytes: func() {}, Needs: func([]image.Blob) {}}); err != nil {
+		if _, err := i.Pull(b.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}}); err != nil {
 			b.Fatal(err)
 		}
 		pulling.Store(false)

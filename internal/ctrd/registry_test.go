@@ -23,7 +23,7 @@ import (
 // resolver is what a pull resolves and fetches with.
 func resolver(t *testing.T, registry string, creds image.Credentials) remotes.Resolver {
 	i := &Images{}
-	return docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), registry, creds, func() {})})
+	return docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), registry, creds, func(int) {})})
 }
 
 // listener is a server that notes the credentials that it is sent, in headers, bodies and queries.

@@ -172,10 +172,11 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.images = image.New(d.stored, image.Config{
-		PullTimeout: time.Duration(cfg.Image.PullTimeout),
-		Pinned:      sandboxImages(cfg.Runtimes),
-		Logger:      d.log.Logger,
-		Panicked:    d.panickedOverImage,
+		PullTimeout:       time.Duration(cfg.Image.PullTimeout),
+		MinBytesPerMinute: int64(cfg.Image.MinBytesPerMinute),
+		Pinned:            sandboxImages(cfg.Runtimes),
+		Logger:            d.log.Logger,
+		Panicked:          d.panickedOverImage,
 	})
 	if err := d.openNetwork(); err != nil {
 		return err

@@ -30,8 +30,9 @@ func (c Credentials) String() string {
 	return "(hidden)"
 }
 
-// credentials reads CRI's ways of passing them. Those for another registry than the image's are not
-// used.
+// credentials reads CRI's ways of passing them. Those for another registry than the image's are
+// refused: they must not go to this one, and without them the pull would fail for a reason that names
+// the registry, or bring another image than the caller may have meant.
 func credentials(name string, a *runtimeapi.AuthConfig) (Credentials, error) {
 	if a == nil {
 		return Credentials{}, nil
@@ -46,7 +47,8 @@ func credentials(name string, a *runtimeapi.AuthConfig) (Credentials, error) {
 			host = u.Host
 		}
 		if want := reference.Domain(named); !sameHost(host, want) {
-			return Credentials{}, nil
+			return Credentials{}, fmt.Errorf("auth.server_address: the credentials are for %q, and the image is of %q; leave auth out, or give those of that registry: %w",
+				host, want, errdefs.ErrInvalidArgument)
 		}
 	}
 	switch {

@@ -59,8 +59,11 @@ type Backend interface {
 
 // Config is the service's settings. Zero durations take the defaults.
 type Config struct {
-	PullTimeout   time.Duration // without a byte, while no layer is unpacked; 5 min
-	UnpackTimeout time.Duration // of unpacking a layer of a pull, or an image that is there already; 10 min
+	PullTimeout time.Duration // without a byte, while no layer is unpacked; 5 min
+	// MinBytesPerMinute is how many bytes have to come on average during PullTimeout; 0: any byte
+	// will do.
+	MinBytesPerMinute int64
+	UnpackTimeout     time.Duration // of unpacking a layer of a pull, or an image that is there already; 10 min
 	// Pinned are the names of images that the garbage collection of the kubelet is to leave: those
 	// that pods need besides the images of their containers. Names that are not references are not
 	// used.

@@ -25,7 +25,7 @@ type fake struct {
 	pulls   int
 	creds   Credentials
 	release chan struct{}
-	bytes   func() // as of the watch of a pull
+	bytes   func(int) // as of the watch of a pull
 	unpack  func() (done func())
 	blobs   []Blob // of each image
 	fetched map[string]int64
@@ -218,13 +218,45 @@ func TestAPullWithoutAByteIsGivenUp(t *testing.T) {
 		go func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }()
 		time.Sleep(4 * time.Minute)
 		f.mu.Lock()
-		f.bytes()
+		f.bytes(1)
 		f.mu.Unlock()
 		err := <-errs
 		if d := time.Since(began); d != 9*time.Minute || !strings.Contains(err.Error(), "no byte came") {
 			t.Errorf("after %v: %v", d, err)
 		}
 	})
+}
+
+// A registry that sent a byte now and then held a pull for ever, and whoever waited for it.
+func TestAPullThatHardlyGetsAByteIsGivenUp(t *testing.T) {
+	for _, rate := range []int{1 << 9, 1 << 11} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			s := New(f, Config{MinBytesPerMinute: 1 << 10, Logger: slog.New(slog.DiscardHandler)})
+			errs := make(chan error, 1)
+			began := time.Now()
+			go func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }()
+			for range 3600 { // an hour
+				time.Sleep(time.Second)
+				f.mu.Lock()
+				bytes := f.bytes
+				f.mu.Unlock()
+				sent := time.Since(began)
+				bytes(rate*int(sent/time.Second)/60 - rate*int(sent/time.Second-1)/60)
+				if len(errs) > 0 {
+					break
+				}
+			}
+			if enough := rate == 1<<11; enough {
+				f.release <- struct{}{}
+				if err := <-errs; err != nil || time.Since(began) != time.Hour {
+					t.Errorf("%d bytes in a minute, after %v: %v", rate, time.Since(began), err)
+				}
+			} else if err := <-errs; time.Since(began) > 6*time.Minute || !strings.Contains(err.Error(), "image.min_bytes_per_minute") {
+				t.Errorf("%d bytes in a minute, after %v: %v", rate, time.Since(began), err)
+			}
+		})
+	}
 }
 
 // The pull of an image whose last layer takes more than PullTimeout to unpack was given up, since
@@ -251,7 +283,7 @@ func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		f.unpack()
-		f.bytes()
+		f.bytes(1)
 		err := <-errs
 		if d := time.Since(began); d != 10*time.Minute || !strings.Contains(err.Error(), "no layer was unpacked within 10m0s") {
 			t.Errorf("after %v: %v", d, err)
@@ -268,7 +300,6 @@ func TestCredentials(t *testing.T) {
 		{"r.example/x", nil, Credentials{}},
 		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p"}, Credentials{Username: "u", Password: "p"}},
 		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://r.example/v2/"}, Credentials{Username: "u", Password: "p"}},
-		{"r.example/x", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "other.example"}, Credentials{}},
 		{"busybox", &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://index.docker.io/v1/"}, Credentials{Username: "u", Password: "p"}},
 		{"x", &runtimeapi.AuthConfig{IdentityToken: "t"}, Credentials{IdentityToken: "t"}},
 		{"x", &runtimeapi.AuthConfig{RegistryToken: "t"}, Credentials{RegistryToken: "t"}},
@@ -278,6 +309,12 @@ func TestCredentials(t *testing.T) {
 		if err != nil || got != tt.want {
 			t.Errorf("%s %v: %+v %v", tt.name, tt.auth, got, err)
 		}
+	}
+	// They were dropped without a word.
+	other := &runtimeapi.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://other.example/v1/"}
+	if _, err := credentials("r.example/x", other); !errdefs.IsInvalidArgument(err) ||
+		!strings.Contains(err.Error(), `"other.example"`) || !strings.Contains(err.Error(), `"r.example"`) {
+		t.Errorf("credentials for another registry: %v", err)
 	}
 	for _, bad := range []string{"!", base64.StdEncoding.EncodeToString([]byte("nocolon"))} {
 		if _, err := credentials("x", &runtimeapi.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {

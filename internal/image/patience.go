@@ -9,29 +9,40 @@ import (
 	"time"
 )
 
-// patience ends a pull that gets nowhere: no byte has come for a while and nothing is unpacked, or
-// a layer is unpacked for too long. No byte needs to come while layers are unpacked: that takes
-// minutes for a large one, and it may be the last.
+// patience ends a pull that gets nowhere: hardly a byte has come for a while and nothing is unpacked,
+// or a layer is unpacked for too long. No byte needs to come while layers are unpacked: that takes
+// minutes for a large one, and it may be the last. A registry that sends a byte now and then would
+// otherwise hold a pull, and whoever waits for it, for ever.
 type patience struct {
 	forByte, forLayer time.Duration
 	cancel            context.CancelCauseFunc
 
 	mu     sync.Mutex
 	timer  *time.Timer
-	layers int // being unpacked
+	layers int   // being unpacked
+	least  int64 // bytes that have to come within forByte; one at least
+	came   int64 // since the timer was set
 }
 
-func newPatience(forByte, forLayer time.Duration, cancel context.CancelCauseFunc) *patience {
-	p := &patience{forByte: forByte, forLayer: forLayer, cancel: cancel}
+// newPatience begins to wait. rate is how many bytes have to come in a minute.
+func newPatience(forByte, forLayer time.Duration, rate int64, cancel context.CancelCauseFunc) *patience {
+	p := &patience{
+		forByte:  forByte,
+		forLayer: forLayer,
+		cancel:   cancel,
+		least:    max(1, int64(float64(rate)*forByte.Minutes())),
+	}
 	p.timer = time.AfterFunc(forByte, p.over)
 	return p
 }
 
-// bytes begins anew to wait for bytes.
-func (p *patience) bytes() {
+// bytes is called when n bytes have come. It begins anew to wait once enough have, and when the
+// registry answers a request, which is 0 bytes: there are only so many requests.
+func (p *patience) bytes(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.layers == 0 {
+	if p.came += int64(n); p.layers == 0 && (n == 0 || p.came >= p.least) {
+		p.came = 0
 		p.timer.Reset(p.forByte)
 	}
 }
@@ -45,6 +56,7 @@ func (p *patience) unpacking() (done func()) {
 func (p *patience) change(by int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.came = 0
 	if p.layers += by; p.layers == 0 {
 		p.timer.Reset(p.forByte)
 	} else {
@@ -55,9 +67,12 @@ func (p *patience) change(by int) {
 func (p *patience) over() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.layers == 0 {
+	switch {
+	case p.layers == 0 && p.came > 0:
+		p.cancel(fmt.Errorf("only %d bytes came from the registry in %s, fewer than the %d that image.min_bytes_per_minute asks for", p.came, p.forByte, p.least))
+	case p.layers == 0:
 		p.cancel(fmt.Errorf("no byte came from the registry for %s", p.forByte))
-	} else {
+	default:
 		p.cancel(fmt.Errorf("no layer was unpacked within %s", p.forLayer))
 	}
 }

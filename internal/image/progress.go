@@ -20,8 +20,8 @@ type Blob struct {
 // Watch is notified of how a pull goes. Its functions may be called from any goroutine and do not
 // block.
 type Watch struct {
-	// Bytes is called whenever bytes come.
-	Bytes func()
+	// Bytes is called whenever bytes come, with how many, and with 0 when a request is answered.
+	Bytes func(n int)
 	// Unpacking is called when a layer is unpacked, and what it returns when that has ended. It may
 	// be nil.
 	Unpacking func() (done func())

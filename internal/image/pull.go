@@ -38,7 +38,7 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 }
 
 func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, key pullKey) (string, error) {
-	p := newPatience(s.cfg.PullTimeout, s.cfg.UnpackTimeout, cancel)
+	p := newPatience(s.cfg.PullTimeout, s.cfg.UnpackTimeout, s.cfg.MinBytesPerMinute, cancel)
 	defer p.end()
 	needs, end := s.progress.begin(key.ref)
 	defer end()
