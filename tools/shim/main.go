@@ -92,14 +92,32 @@ func (s *sandbox) RegisterTTRPC(server *ttrpc.Server) error {
 }
 
 // UnaryServerInterceptor keeps the shim from ending with its last container once there is a
-// sandbox. Containerd asks for that whenever it has deleted a task.
+// sandbox. Containerd asks for that whenever it has deleted a task. It also keeps a start from being
+// cut off: see lasting.
 func (s *sandbox) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		if s.made.Load() && strings.HasSuffix(info.FullMethod, ".Task/Shutdown") {
 			return &emptypb.Empty{}, nil
 		}
+		if strings.HasSuffix(info.FullMethod, ".Task/Start") {
+			var cancel context.CancelFunc
+			ctx, cancel = lasting(ctx)
+			defer cancel()
+		}
 		return method(ctx, unmarshal)
 	}
+}
+
+// lasting is a context with the deadline of a call, which does not end when the caller hangs up. The
+// end of the caller would kill runc while it starts the program: the shim would go on to say that the
+// task was not started, whether the program runs or not, and whoever starts the task anew would run
+// the program twice. While a start goes on, the shim does not answer for its task.
+func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	detached := context.WithoutCancel(ctx)
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(detached, deadline)
+	}
+	return context.WithCancel(detached)
 }
 
 func (s *sandbox) createdAt() *timestamppb.Timestamp {
