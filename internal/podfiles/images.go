@@ -17,7 +17,7 @@ import (
 // its path. Whoever has it mounts the image there; Remove unmounts it.
 func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 	dir := filepath.Join(f.imageVolumes(id), strconv.Itoa(n))
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := errors.Join(private(f.imageVolumes(id)), os.MkdirAll(dir, 0o711)); err != nil {
 		return "", fmt.Errorf("make image volume of container %s: %w", id, err)
 	}
 	if err := unmount(dir); err != nil {

@@ -31,9 +31,27 @@ type Files struct {
 }
 
 // New returns the files below root, which survives a reboot, and state, which need not. Both must
-// exist or be makeable when something is made.
+// exist or be makeable when something is made. What others could reach in the directories of an
+// earlier berth is closed to them.
 func New(root, state string) *Files {
-	return &Files{root: root, state: state, paths: newHostPaths(makeDirectory)}
+	f := &Files{root: root, state: state, paths: newHostPaths(makeDirectory)}
+	for _, dir := range []string{f.sandbox("x"), f.volumes("x"), f.imageVolumes("x")} {
+		_ = os.Chmod(filepath.Dir(dir), 0o700) // it need not be there; private looks again
+	}
+	return f
+}
+
+// private makes a directory for one sandbox or container, in one that root alone may enter: no other
+// user of the host gets to what is below. Whoever has a mount of it need not enter. An OCI runtime
+// opens the sources of mounts as root of the host, also for a user namespace.
+func private(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
+	return os.MkdirAll(dir, 0o711)
 }
 
 // Sandbox is what the containers of one pod share.
@@ -54,8 +72,7 @@ type Sandbox struct {
 
 // MakeSandbox makes the files of a pod. What an attempt before this one made is made again.
 func (f *Files) MakeSandbox(s Sandbox) error {
-	// A directory of root's alone would keep a container's user from the files below.
-	if err := os.MkdirAll(f.sandbox(s.ID), 0o711); err != nil {
+	if err := private(f.sandbox(s.ID)); err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 	}
 	etc := filepath.Join(f.sandbox(s.ID), "etc")
@@ -105,7 +122,7 @@ func (f *Files) Shared(podID string, hostIPC bool) map[string]string {
 // MakeVolume makes an empty directory for the nth volume of a container's image and returns its
 // path.
 func (f *Files) MakeVolume(id string, n int) (string, error) {
-	if err := os.MkdirAll(f.volumes(id), 0o711); err != nil {
+	if err := private(f.volumes(id)); err != nil {
 		return "", fmt.Errorf("make volume of container %s: %w", id, err)
 	}
 	dir := filepath.Join(f.volumes(id), strconv.Itoa(n))
