@@ -112,16 +112,22 @@ func (host) open(dir, path string) (file, uint64, int64, error) {
 	if !filepath.IsAbs(dir) || !filepath.IsLocal(path) {
 		return nil, 0, 0, fmt.Errorf("it is not below the pod's log directory: %w", errdefs.ErrInvalidArgument)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	// What the directory lies in is the administrator's, as /var/log/pods is, which may lead through
+	// links. The directory itself is made for one pod, and a pod that writes to /var/log/pods, as
+	// collectors of logs do, could put a link in its place: that one is not followed.
+	parent, name := filepath.Split(filepath.Clean(dir))
+	if name == "" {
+		return nil, 0, 0, fmt.Errorf("%s is not a directory for logs of a pod: %w", dir, errdefs.ErrInvalidArgument)
+	}
+	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, 0, 0, refusal(dir, err)
 	}
-	// The directory is the kubelet's: links that lead to it are followed.
-	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at, err := unix.Open(parent, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0, 0, refusal(dir, err)
 	}
 	defer func() { _ = unix.Close(at) }()
-	parts := strings.Split(filepath.Clean(path), "/")
+	parts := append([]string{name}, strings.Split(filepath.Clean(path), "/")...)
 	for _, name := range parts[:len(parts)-1] {
 		if err := unix.Mkdirat(at, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, 0, 0, err

@@ -29,6 +29,11 @@ var planted = map[string]func(t *testing.T, o Options) (victim string){
 		must(t, os.MkdirAll(o.LogDirectory+"/other", 0o755), os.Symlink("other", filepath.Dir(o.path())))
 		return o.LogDirectory + "/other/0.log"
 	},
+	"a link in the place of the pod's directory": func(t *testing.T, o Options) string {
+		victim := t.TempDir()
+		must(t, os.Symlink(victim, o.LogDirectory))
+		return filepath.Join(victim, filepath.Dir(o.LogPath))
+	},
 	"a hard link": func(t *testing.T, o Options) string {
 		victim := filepath.Join(o.LogDirectory, "victim")
 		must(t, os.MkdirAll(filepath.Dir(o.path()), 0o755), os.WriteFile(victim, []byte("mine"), 0o600), os.Link(victim, o.path()))
@@ -129,11 +134,13 @@ func TestAPlantedLogIsRefusedAfterARestart(t *testing.T) {
 }
 
 // The kubelet's own directory may be reached through links: that is how its logs are put on a disk
-// of their own.
-func TestTheLogDirectoryMayBeALink(t *testing.T) {
+// of their own. That of a pod in it is not a link, unless somebody planted one.
+func TestTheDirectoryOfAllLogsMayBeALink(t *testing.T) {
 	o := options(t)
 	target := t.TempDir()
 	must(t, os.Symlink(target, o.LogDirectory))
+	o.LogDirectory += "/pod"
+	target += "/pod"
 	c := start(t, o, host{})
 	c.write("hello\n")
 	c.end()

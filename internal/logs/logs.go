@@ -33,8 +33,9 @@ type Options struct {
 	// Dir is for the FIFOs, the socket and the spools. It belongs to this package alone.
 	Dir string
 	// LogDirectory is the directory of the pod's logs, as the kubelet gives it: an absolute path
-	// that may lead through symbolic links. LogPath is the container's log below it; nothing
-	// below LogDirectory is trusted. With an empty LogPath the output is discarded.
+	// that may lead through symbolic links, and must not be one itself. LogPath is the container's
+	// log below it; nothing below LogDirectory is trusted. With an empty LogPath the output is
+	// discarded.
 	LogDirectory, LogPath string
 	Stdin                 bool
 	// StdinOnce says that stdin ends when its first client has: see Attachment.CloseStdin.
