@@ -276,11 +276,14 @@ func (d *daemon) openPods() error {
 	if d.handlers, err = d.makeHandlers(); err != nil {
 		return err
 	}
-	host, err := spec.ReadHost(caps, loadAppArmor(d.log.Logger))
+	host, err := spec.ReadHost(caps)
 	if err != nil {
 		return err
 	}
 	host.RequireHugetlb = d.cfg.Pod.RequireHugetlb
+	if a := openAppArmor(d.log.Logger); a != nil {
+		host.AppArmorDefault, host.LoadAppArmor = appArmorProfile, a.ensure
+	}
 	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
 	l, err := selinux.Open()
 	if err != nil { // what needs the labels fails, and nothing else
@@ -370,6 +373,7 @@ func (d *daemon) openPods() error {
 		Mountpoint: d.layersMountpoint,
 		Cgroups:    "/sys/fs/cgroup",
 		Unified:    cgroup.V2(),
+		Logger:     d.log.Logger,
 	})
 	return d.openStreams()
 }

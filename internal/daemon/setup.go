@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/containerd/containerd/v2/contrib/apparmor"
@@ -120,17 +121,41 @@ func publish(l *selinux.Labels, pause, containerd string) error {
 	return errors.Join(errs...)
 }
 
-// loadAppArmor loads the default profile into the kernel and returns its name. It returns "" where
-// AppArmor is off, or where the profile cannot be loaded, which is logged.
-func loadAppArmor(log *slog.Logger) string {
+// appArmorProfile is the name of the default profile, as other runtimes have it.
+const appArmorProfile = "cri-containerd.apparmor.d"
+
+// appArmor is the default profile in the kernel.
+type appArmor struct {
+	load func(profile string) error
+
+	mu     sync.Mutex
+	loaded bool
+}
+
+// openAppArmor returns nil where AppArmor is off. A profile that cannot be loaded is logged: pods
+// that it is to confine are refused until it can be.
+func openAppArmor(log *slog.Logger) *appArmor {
 	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
 	if err != nil || len(b) == 0 || b[0] != 'Y' {
-		return ""
+		return nil
 	}
-	const name = "cri-containerd.apparmor.d"
-	if err := apparmor.LoadDefaultProfile(name); err != nil {
-		log.Warn("the default AppArmor profile cannot be loaded; pods run without one", "err", err)
-		return ""
+	a := &appArmor{load: apparmor.LoadDefaultProfile}
+	if err := a.ensure(); err != nil {
+		log.Error("the default AppArmor profile cannot be loaded: containers that do not ask for another one are refused", "profile", appArmorProfile, "err", err)
 	}
-	return name
+	return a
+}
+
+// ensure loads the profile unless it was loaded. After a failure the next container tries again.
+func (a *appArmor) ensure() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.loaded {
+		return nil
+	}
+	if err := a.load(appArmorProfile); err != nil {
+		return err
+	}
+	a.loaded = true
+	return nil
 }

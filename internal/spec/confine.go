@@ -15,14 +15,25 @@ import (
 
 // confine applies seccomp, AppArmor and SELinux to a container. Each is applied as the request
 // asks, or refused with the name of the field. A privileged container has none of them (CRI,
-// LinuxContainerSecurityContext.privileged). SELinux comes last: once it has allocated a label,
-// nothing fails any more.
+// LinuxContainerSecurityContext.privileged), but for an AppArmor profile that the request names:
+// containerd applies it as well. SELinux comes last: once it has allocated a label, nothing fails
+// any more.
 func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
+	//nolint:staticcheck // deprecated, and what older kubelets send
+	appArmor, err := profile("apparmor", sec.GetApparmor(), "apparmor_profile", sec.GetApparmorProfile())
+	if err != nil {
+		return nil, err
+	}
 	if sec.GetPrivileged() {
+		if appArmor.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
+			if err := applyAppArmor(h, s, appArmor); err != nil {
+				return nil, err
+			}
+		}
 		return nil, applySELinux(h, s, []string{"disable"})
 	}
-	//nolint:staticcheck // deprecated, and what older kubelets send
+	//nolint:staticcheck // as above
 	p, err := profile("seccomp", sec.GetSeccomp(), "seccomp_profile_path", sec.GetSeccompProfilePath())
 	if err != nil {
 		return nil, err
@@ -30,17 +41,15 @@ func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	if err := applySeccomp(h, s, p, in.Seccomp); err != nil {
 		return nil, err
 	}
-	//nolint:staticcheck // as above
-	p, err = profile("apparmor", sec.GetApparmor(), "apparmor_profile", sec.GetApparmorProfile())
+	if sec.GetApparmor() == nil && appArmor.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
+		appArmor = nil // CRI: for apparmor_profile runtime/default is the same as no profile
+	}
+	if appArmor == nil {
+		err = applyDefaultAppArmor(h, s)
+	} else {
+		err = applyAppArmor(h, s, appArmor)
+	}
 	if err != nil {
-		return nil, err
-	}
-	if sec.GetApparmor() == nil && p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
-		p = nil // CRI: for apparmor_profile runtime/default is the same as no profile
-	}
-	if p == nil {
-		s.Process.ApparmorProfile = h.AppArmorDefault
-	} else if err := applyAppArmor(h, s, p); err != nil {
 		return nil, err
 	}
 	return seLinux(h, s, sec.GetSelinuxOptions(), in.SandboxLabel)
@@ -105,12 +114,11 @@ func applyAppArmor(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile) error {
 		return nil
 	}
 	if h.AppArmorDefault == "" {
-		return fmt.Errorf("apparmor: profile %s cannot be applied: this host has no AppArmor, or does not let berth load profiles: %w",
+		return fmt.Errorf("apparmor: profile %s cannot be applied: this host has no AppArmor: %w",
 			nameOf(p), errdefs.ErrFailedPrecondition)
 	}
-	s.Process.ApparmorProfile = h.AppArmorDefault
 	if p.GetProfileType() != runtimeapi.SecurityProfile_Localhost {
-		return nil
+		return applyDefaultAppArmor(h, s)
 	}
 	name := strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
 	s.Process.ApparmorProfile = name
@@ -120,6 +128,19 @@ func applyAppArmor(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile) error {
 	case !loaded:
 		return fmt.Errorf("apparmor: profile %s is not loaded on this node: %w", name, errdefs.ErrFailedPrecondition)
 	}
+	return nil
+}
+
+// applyDefaultAppArmor applies the default profile where the host has AppArmor. A profile that
+// cannot be loaded is an error: the container would run unconfined, and nobody asked for that.
+func applyDefaultAppArmor(h Host, s *specs.Spec) error {
+	if h.AppArmorDefault != "" && h.LoadAppArmor != nil {
+		if err := h.LoadAppArmor(); err != nil {
+			return fmt.Errorf("apparmor: the default profile cannot be loaded, and the container would run unconfined; install apparmor_parser, or ask for profile type Unconfined: %w: %w",
+				err, errdefs.ErrFailedPrecondition)
+		}
+	}
+	s.Process.ApparmorProfile = h.AppArmorDefault
 	return nil
 }
 

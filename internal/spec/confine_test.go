@@ -152,6 +152,58 @@ func TestAppArmorIsGivenOrRefused(t *testing.T) {
 	}
 }
 
+// A container ran unconfined where the default profile could not be loaded, and one line in berth's
+// log said so.
+func TestAContainerIsNotUnconfinedBecauseAProfileCannotBeLoaded(t *testing.T) {
+	h := host()
+	h.AppArmorDefault = "default.d"
+	h.AppArmorLoaded = func(profile string) (bool, error) { return profile == "mine", nil }
+	cannot := errors.New("there is no apparmor_parser")
+	h.LoadAppArmor = func() error { return cannot }
+	for want, p := range map[string]*runtimeapi.SecurityProfile{
+		"!there is no apparmor_parser":  nil,
+		"!the default profile":          profileOf(runtimeDefault, ""),
+		"":                              profileOf(unconfined, ""),
+		"mine":                          profileOf(localhost, "mine"),
+		"!install apparmor_parser, or ": nil,
+	} {
+		in := input()
+		sec(&in).Apparmor = p
+		s, _, err := ForContainer(h, in)
+		if part, ok := strings.CutPrefix(want, "!"); ok {
+			expectRefusal(t, err, part)
+		} else if err != nil || s.Process.ApparmorProfile != want {
+			t.Errorf("got %v %v, want %q", s, err, want)
+		}
+	}
+	cannot = nil
+	if s, _, err := ForContainer(h, input()); err != nil || s.Process.ApparmorProfile != "default.d" {
+		t.Errorf("once it can be loaded: %v", err)
+	}
+}
+
+// PROPERTIES 22: a profile that was asked for by name was left out without a word.
+func TestAPrivilegedContainerHasTheAppArmorProfileThatItNames(t *testing.T) {
+	h := host()
+	h.AppArmorDefault = "default.d"
+	h.AppArmorLoaded = func(profile string) (bool, error) { return profile == "mine", nil }
+	for want, p := range map[string]*runtimeapi.SecurityProfile{
+		"mine":                  profileOf(localhost, "mine"),
+		"!absent is not loaded": profileOf(localhost, "absent"),
+		"":                      profileOf(runtimeDefault, ""), // CRI: privileged implies it
+	} {
+		in := input()
+		in.Sandbox.Linux.SecurityContext.Privileged = true
+		sec(&in).Privileged, sec(&in).Apparmor = true, p
+		s, _, err := ForContainer(h, in)
+		if part, ok := strings.CutPrefix(want, "!"); ok {
+			expectRefusal(t, err, part)
+		} else if err != nil || s.Process.ApparmorProfile != want {
+			t.Errorf("got %v %v, want %q", s, err, want)
+		}
+	}
+}
+
 // selinuxFake allocates a category for each label, as go-selinux does.
 type selinuxFake struct{ asked [][]string }
 

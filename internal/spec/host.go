@@ -19,8 +19,10 @@ import (
 type Host struct {
 	CgroupV2 bool
 	Seccomp  bool
-	// AppArmorDefault is the name of the loaded default profile; "" where AppArmor is off.
+	// AppArmorDefault is the name of the default profile; "" where AppArmor is off.
 	AppArmorDefault string
+	// LoadAppArmor loads the default profile unless it is loaded. It may be nil: it is.
+	LoadAppArmor func() error
 	// AppArmorLoaded reports whether the kernel has a profile.
 	AppArmorLoaded func(profile string) (bool, error)
 	Capabilities   []string // all that a privileged container gets, CAP_ names
@@ -39,6 +41,9 @@ type Host struct {
 	// MaxRlimits are the highest resource limits that this process may set, by their OCI names;
 	// none with CAP_SYS_RESOURCE.
 	MaxRlimits map[string]uint64
+	// MountAt returns the mount that a path of this host is on. It may be nil: mounts can be
+	// propagated from everywhere.
+	MountAt func(path string) (MountPoint, error)
 	// SELinux allocates labels; nil where SELinux is off.
 	SELinux SELinux
 	// Devices lists the host's device nodes, for privileged containers.
@@ -61,15 +66,15 @@ type Degraded struct{ What, Why string }
 // cgroupRoot is where the control groups of the host are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// ReadHost reads what this host can do. capabilities are those of this process, and appArmorDefault
-// is the profile that is loaded.
-func ReadHost(capabilities []string, appArmorDefault string) (Host, error) {
+// ReadHost reads what this host can do, but for the default profile of AppArmor. capabilities are
+// those of this process.
+func ReadHost(capabilities []string) (Host, error) {
 	h := Host{
-		Capabilities:    capabilities,
-		AppArmorDefault: appArmorDefault,
-		AppArmorLoaded:  appArmorLoaded,
-		MinOOMScoreAdj:  -1000,
-		Devices:         hostDevices,
+		Capabilities:   capabilities,
+		AppArmorLoaded: appArmorLoaded,
+		MountAt:        mountAt,
+		MinOOMScoreAdj: -1000,
+		Devices:        hostDevices,
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {

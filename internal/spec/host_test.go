@@ -8,7 +8,7 @@ import (
 )
 
 func TestTheHostIsReadWithoutPrivileges(t *testing.T) {
-	h, err := ReadHost([]string{"CAP_CHOWN"}, "")
+	h, err := ReadHost([]string{"CAP_CHOWN"})
 	if err != nil {
 		t.Fatal(err)
 	}

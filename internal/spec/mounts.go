@@ -67,6 +67,9 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 		if m.GetRecursiveReadOnly() && !h.RecursiveReadOnly {
 			return fmt.Errorf("mount %s: recursive_read_only: it needs Linux 5.12: %w", m.GetContainerPath(), errdefs.ErrFailedPrecondition)
 		}
+		if err := checkPropagation(h, m); err != nil {
+			return err
+		}
 		if err := mapMount(&om, m, mapped); err != nil {
 			return err
 		}

@@ -24,7 +24,9 @@
 //     has its attributes, the last sample of its writable layer if this berth has taken one, and no
 //     usage.
 //   - Names and meanings of metrics are those of cAdvisor ([descriptors.go]).
-//   - Memory is bounded by the number of sandboxes and containers.
+//   - Memory and answers are bounded by the number of sandboxes and containers. Of a pod with more
+//     than sixteen network interfaces that many are reported, its own among them, and berth's log
+//     says so.
 //
 // # Never
 //

@@ -4,6 +4,7 @@ package stats
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"slices"
@@ -19,8 +20,16 @@ import (
 // same time cause one reading.
 const networkTTL = time.Second
 
+// maxInterfaces is how many interfaces of a pod are reported. How many there are is up to the pod if
+// it may make them, and all pods share the size of an answer: it has eight metrics for each, of two
+// hundred bytes.
+const maxInterfaces = 16
+
+// leftOutEvery is how often at most the log says that interfaces are left out.
+const leftOutEvery = time.Minute
+
 // interfaces are the network interfaces of a namespace at one instant, sorted by name, without the
-// loopback.
+// loopback. Of more than maxInterfaces the pod's own comes first, and the last are left out.
 type interfaces struct {
 	at   time.Time
 	list []procfs.NetDevLine
@@ -32,13 +41,16 @@ type networks struct {
 	enter func(paths []string, visit func(n int))
 	// read reads the interfaces of the namespace that the thread is in.
 	read func() (procfs.NetDev, error)
+	log  *slog.Logger
 
 	mu    sync.Mutex
 	cache map[string]interfaces
+	said  time.Time // when the log last said that interfaces are left out
 }
 
-func newNetworks() *networks {
+func newNetworks(log *slog.Logger) *networks {
 	return &networks{
+		log:   log,
 		enter: inNamespaces,
 		read:  readInterfaces,
 		cache: map[string]interfaces{},
@@ -64,7 +76,7 @@ func (n *networks) of(paths []string) map[string]interfaces {
 	if len(missing) > 0 {
 		n.enter(missing, func(i int) {
 			if dev, err := n.read(); err == nil {
-				n.cache[missing[i]] = interfaces{time.Now(), sorted(dev)}
+				n.cache[missing[i]] = interfaces{time.Now(), n.bounded(missing[i], sorted(dev))}
 			}
 		})
 	}
@@ -75,6 +87,21 @@ func (n *networks) of(paths []string) map[string]interfaces {
 		}
 	}
 	return out
+}
+
+// bounded returns the first of list, which is sorted. It has the lock.
+func (n *networks) bounded(path string, list []procfs.NetDevLine) []procfs.NetDevLine {
+	if len(list) <= maxInterfaces {
+		return list
+	}
+	if now := time.Now(); now.Sub(n.said) >= leftOutEvery {
+		n.said = now
+		n.log.Warn("a pod has more network interfaces than are reported", "namespace", path, "interfaces", len(list), "reported", maxInterfaces)
+	}
+	if i := slices.IndexFunc(list, func(l procfs.NetDevLine) bool { return l.Name == podInterface }); i >= maxInterfaces {
+		list = slices.Insert(list, 0, list[i])
+	}
+	return slices.Clone(list[:maxInterfaces]) // without the memory of the others
 }
 
 func sorted(dev procfs.NetDev) []procfs.NetDevLine {

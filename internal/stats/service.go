@@ -3,8 +3,10 @@
 package stats
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"time"
@@ -35,6 +37,8 @@ type Config struct {
 	// unified hierarchy of cgroup v2 alone.
 	Cgroups string
 	Unified bool
+	// Logger says what is left out of the figures. It may be nil.
+	Logger *slog.Logger
 }
 
 // Service answers CRI's calls about statistics and metrics. Its methods may be called by any number
@@ -53,7 +57,7 @@ func New(cfg Config) *Service {
 		pods:     cfg.Pods,
 		cgroups:  hierarchy{cfg.Cgroups, cfg.Unified},
 		layers:   newLayers(cfg.Layers, cfg.Mountpoint),
-		networks: newNetworks(),
+		networks: newNetworks(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))),
 		rates:    &rates{windows: map[string]*window{}},
 	}
 }

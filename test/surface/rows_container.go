@@ -66,7 +66,7 @@ func containerRows() []Row {
 		honoured("Mount.host_path", "a directory is made where nothing is", "spec.TestMountsStayInTheContainer"),
 		honoured("Mount.readonly", ""),
 		honoured("Mount.selinux_relabel", "where the host has SELinux", "selinux.TestFileSystemsWithoutLabelsAreLeftAsTheyAre"),
-		honoured("Mount.propagation", ""),
+		honoured("Mount.propagation", "refused where the mount that host_path is on is not shared, or neither shared nor a slave", "spec.TestPropagationIsGivenOrRefused"),
 		honoured("Mount.uidMappings", "in a pod with a user namespace of its own; elsewhere they are refused", "test/e2e.TestAPodHasAUserNamespace"),
 		honoured("Mount.gidMappings", "as uidMappings", "test/e2e.TestAPodHasAUserNamespace"),
 		honoured("Mount.recursive_read_only", "advertised for the handlers whose OCI runtime and kernel have it, and refused on a kernel that has not",

@@ -13,7 +13,8 @@ func securityRows() []Row {
 	)
 	return []Row{
 		honoured("LinuxContainerSecurityContext.capabilities", ""),
-		honoured("LinuxContainerSecurityContext.privileged", "in a privileged sandbox; then without seccomp, AppArmor, masked and read-only paths, as CRI says", "spec.TestPrivilegedNeedsAPrivilegedSandbox"),
+		honoured("LinuxContainerSecurityContext.privileged", "in a privileged sandbox; then without seccomp, AppArmor, masked and read-only paths, as CRI says; an AppArmor profile of type Localhost is applied, as containerd does",
+			"spec.TestPrivilegedNeedsAPrivilegedSandbox", "spec.TestAPrivilegedContainerHasTheAppArmorProfileThatItNames"),
 		honoured("LinuxContainerSecurityContext.namespace_options", ""),
 		honoured("LinuxContainerSecurityContext.selinux_options", "where the host has SELinux; elsewhere the timeline says that it has not", selinux),
 		honoured("LinuxContainerSecurityContext.run_as_user", "reported in the status", users, "spec.TestIDsBeyondInt32AreRefusedAndNeverRoot"),
