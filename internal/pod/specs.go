@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/spec"
@@ -181,19 +183,25 @@ func (s *specBuilder) makeVolumes(ctx context.Context, u *unit, img Image) (map[
 const maxVolumes = 256
 
 // loadSeccomp reads a seccomp profile of this host. The path comes from the kubelet, and so from
-// the node's own profiles.
+// the node's own profiles: links in it are the administrator's, and are followed. What is looked at
+// is the file that is read, whatever takes its place meanwhile.
 func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("path is not absolute: %w", errdefs.ErrInvalidArgument)
 	}
-	st, err := os.Stat(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO without a writer must not hang
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
 	}
 	if st.Size() > spec.MaxSeccomp || !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("it is not a regular file of at most %d bytes: %w", spec.MaxSeccomp, errdefs.ErrInvalidArgument)
 	}
-	b, err := os.ReadFile(path)
+	b, err := io.ReadAll(io.LimitReader(f, spec.MaxSeccomp+1)) // it may grow; ParseSeccomp refuses what is too long
 	if err != nil {
 		return nil, err
 	}
