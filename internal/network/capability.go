@@ -13,6 +13,7 @@ import (
 // the plug-ins of a list that declare it, and to no other.
 const (
 	capabilityBandwidth = "bandwidth"
+	capabilityDNS       = "dns"
 	capabilityPorts     = "portMappings"
 )
 

@@ -11,6 +11,52 @@ import (
 	"testing"
 )
 
+// Plug-ins that have a resolver for pods did not learn which servers a pod asks for. PROPERTIES 22.
+func TestPluginsGetWhatTheyDeclare(t *testing.T) {
+	bin, notes := fake(t)
+	conf := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"fake","capabilities":{"dns":true,"cgroupPath":true,"io.kubernetes.cri.pod-annotations":true}}]}`
+	n := build(t, func(c *Config) {
+		c.BinDirs, c.Default = []string{bin}, nil
+		if err := errors.Join(os.MkdirAll(c.ConfDir, 0o755), os.WriteFile(c.ConfDir+"/1.conflist", []byte(conf), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	all := Pod{
+		ID:           "a",
+		Name:         "a",
+		NetNS:        n.PathFor("a"),
+		Annotations:  map[string]string{"k": "v"},
+		CgroupParent: "/pods/a",
+		DNS:          DNS{Servers: []string{"10.0.0.1"}, Searches: []string{"example.org"}, Options: []string{"ndots:5"}},
+	}
+	none := Pod{ID: "b", Name: "b", NetNS: n.PathFor("b")}
+	for _, p := range []Pod{all, none} {
+		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
+			t.Fatal(err)
+		}
+		_, err := n.Setup(t.Context(), p)
+		if err := errors.Join(err, n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(notes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Split(string(b), "\n")
+	for _, part := range []string{
+		`"dns":{"servers":["10.0.0.1"],"searches":["example.org"],"options":["ndots:5"]}`, `"cgroupPath":"/pods/a"`,
+		`"io.kubernetes.cri.pod-annotations":{"k":"v"}`,
+	} {
+		if !strings.Contains(got[0], part) {
+			t.Errorf("the plug-in got %s, without %s", got[0], part)
+		}
+	}
+	if strings.Contains(got[1], "runtimeConfig") {
+		t.Errorf("of a pod that asks for nothing the plug-in got %s", got[1])
+	}
+}
+
 // The limits of a pod's traffic were dropped. They go to the plug-ins that declare the capability,
 // and where there is none the log says that the pod is not limited. PROPERTIES 22.
 func TestTheBandwidthOfAPodGoesToThePluginsThatCanLimitIt(t *testing.T) {

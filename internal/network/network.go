@@ -41,6 +41,15 @@ type Pod struct {
 	Ports                    []PortMapping
 	CgroupParent             string
 	Bandwidth                Bandwidth
+	DNS                      DNS
+}
+
+// DNS is how a pod asks for names, as it wants it. It is empty where the pod leaves that to the
+// host.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
 }
 
 // Bandwidth limits the traffic of a pod, in bits a second; 0 for no limit.
@@ -259,6 +268,9 @@ func runtimeConf(p Pod) (*libcni.RuntimeConf, error) {
 	}
 	if p.CgroupParent != "" {
 		rt.CapabilityArgs["cgroupPath"] = p.CgroupParent
+	}
+	if len(p.DNS.Servers)+len(p.DNS.Searches)+len(p.DNS.Options) > 0 {
+		rt.CapabilityArgs[capabilityDNS] = p.DNS
 	}
 	if p.Bandwidth != (Bandwidth{}) {
 		rt.CapabilityArgs[capabilityBandwidth] = p.Bandwidth.capability()

@@ -300,6 +300,9 @@ func netPod(sb *state.Sandbox) network.Pod {
 		Annotations:  sb.Config.GetAnnotations(),
 		CgroupParent: sb.Config.GetLinux().GetCgroupParent(),
 	}
+	if dns := sb.Config.GetDnsConfig(); dns != nil {
+		p.DNS = network.DNS{Servers: dns.GetServers(), Searches: dns.GetSearches(), Options: dns.GetOptions()}
+	}
 	if b, err := spec.BandwidthOf(sb.Config.GetAnnotations()); err == nil { // else it was refused
 		p.Bandwidth = network.Bandwidth(b)
 	}
