@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -30,12 +31,15 @@ var (
 // While it is open, a commit is a record of the journal. When the journal is half full, what is
 // pending goes into the database (it is folded), and the journal begins anew. What the journal
 // cannot take (it is full, or its disk fails) goes into the database together with all that is
-// pending.
+// pending. A journal whose disk failed is tried again after a while, once all that was tried is in
+// the database: so no record follows one of which nobody knows whether it is on disk.
 type log struct {
 	journal *journal // nil: there is none, and every commit goes into the database
 	open    bool
-	broken  bool                // the journal could not be written: nothing is, until the next Open
+	broken  bool                // the journal could not be written the last time
+	retryAt time.Time           // when it is written again, if it is broken
 	number  uint64              // of the last record, written or tried
+	folded  uint64              // of the last record that is in the database
 	pending map[entryKey][]byte // what the journal has and the database has not; nil: deleted
 	folding bool                // somebody is about to fold beside the commits
 }
@@ -49,6 +53,17 @@ func (l *log) add(entries []entry) {
 	for _, e := range entries {
 		l.pending[entryKey{e.kind, e.key}] = e.value
 	}
+}
+
+// journalRetry is how long the journal is left alone after its disk failed.
+const journalRetry = time.Second
+
+// takes reports whether the next record may go into the journal.
+func (l *log) takes() bool {
+	if !l.open || !l.broken {
+		return l.open
+	}
+	return l.folded == l.number && !time.Now().Before(l.retryAt)
 }
 
 func (l *log) close() error {
@@ -96,7 +111,7 @@ func (s *Store) restore() error {
 		}
 		s.log.add(entries)
 	}
-	s.log.number = last
+	s.log.number, s.log.folded = last, folded
 	return nil
 }
 
@@ -129,14 +144,14 @@ func (s *Store) readMeta() (open bool, of epoch, folded uint64, err error) {
 // put makes entries durable, and then part of what is committed. s.writing is held.
 func (s *Store) put(entries []entry) error {
 	l := &s.log
-	if !l.open || l.broken {
+	if !l.takes() {
 		return s.fold(false, entries...)
 	}
 	err := l.journal.append(l.number+1, encodeEntries(nil, entries))
 	if err != nil && !errors.Is(err, errFull) {
 		// The record may be on disk. Its number is used up: once what is committed instead is in
 		// the database under that number, the record does not count.
-		l.broken = true
+		l.broken, l.retryAt = true, time.Now().Add(journalRetry)
 		l.number++
 	}
 	if err != nil {
@@ -148,6 +163,7 @@ func (s *Store) put(entries []entry) error {
 		}
 		return nil
 	}
+	l.broken = false
 	l.number++
 	l.add(entries)
 	if l.journal.at >= journalSize/2 && !l.folding {
@@ -217,6 +233,7 @@ func (s *Store) fold(closing bool, more ...entry) error {
 	case begins:
 		l.open, l.number, l.journal.epoch = true, 0, next
 	}
+	l.folded = l.number
 	if l.journal != nil {
 		l.journal.at = 0
 	}

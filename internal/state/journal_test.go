@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
@@ -170,6 +171,99 @@ func TestWhatIsCommittedIsFoundByTheNextBerth(t *testing.T) {
 			t.Fatal(err)
 		}
 		s = next // goes on with what it found
+	}
+}
+
+// An error of the journal's disk that passed cost two syncs for each commit until berth was started
+// again.
+func TestTheJournalIsWrittenAgainAfterAnErrorThatPassed(t *testing.T) {
+	s := open(t, t.TempDir())
+	commit := func(id string) (inJournal bool) {
+		t.Helper()
+		c, st := someContainer(id)
+		if err := s.Commit(NewContainer(c, st)); err != nil {
+			t.Fatal(err)
+		}
+		return len(s.log.pending) > 0
+	}
+	commit("c1") // begins the epoch
+	if !commit("c2") {
+		t.Fatal("a commit is not in the journal")
+	}
+	disk := &faulty{s.log.journal.device, seeded(t), true}
+	s.log.journal.device = disk
+	if commit("c3") {
+		t.Fatal("a commit is in a journal that fails")
+	}
+	disk.fails = false
+	if commit("c4") {
+		t.Error("the journal was not left alone")
+	}
+	s.log.retryAt = time.Now()
+	if !commit("c5") || !commit("c6") {
+		t.Error("a commit is not in the journal, which is well again")
+	}
+	if got := containers(t, open(t, killed(t, s))); len(got) != 6 {
+		t.Errorf("found by the next: %v", got)
+	}
+}
+
+// The journal's disk fails now and then, for a while, also together with the database. After a
+// commit a berth that was killed finds exactly what was committed.
+func TestAJournalThatFailsNowAndThenLosesNothing(t *testing.T) {
+	r := seeded(t)
+	s := open(t, t.TempDir())
+	disk := &faulty{r: r}
+	tooLong := entryKey{KindContainer, strings.Repeat("x", bbolt.MaxKeySize+1)} // for the database
+	is := map[string]bool{}
+	again := 0
+	for i := range 200 {
+		s.writing.Lock()
+		if s.log.open && disk.device == nil {
+			disk.device = s.log.journal.device
+			s.log.journal.device = disk
+		}
+		if disk.device != nil && r.IntN(4) == 0 {
+			disk.fails = !disk.fails
+		}
+		if r.IntN(2) == 0 {
+			s.log.retryAt = time.Time{}
+		}
+		neither := disk.fails && r.IntN(4) == 0
+		if neither {
+			s.log.pending[tooLong] = []byte("{}")
+		}
+		wasBroken := s.log.broken
+		s.writing.Unlock()
+		changes, after := randomChanges(r, is)
+		err := s.Commit(changes...)
+		s.folding.Wait()
+		s.writing.Lock()
+		delete(s.log.pending, tooLong)
+		if wasBroken && !s.log.broken {
+			again++
+		}
+		s.writing.Unlock()
+		if err != nil {
+			if !neither {
+				t.Fatal(err)
+			}
+			continue // what a berth that is killed now finds is not known: the disk did not say
+		}
+		is = after
+		if r.IntN(8) > 0 {
+			continue
+		}
+		next := open(t, killed(t, s))
+		if got := containers(t, next); !maps.Equal(got, is) {
+			t.Fatalf("commit %d: %v is there, not %v", i, got, is)
+		}
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again == 0 {
+		t.Error("the journal was never written again")
 	}
 }
 
