@@ -450,30 +450,7 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 	})
 	g.Go("statistics", func() error { return d.stats.Run(below) })
 	g.Go("core", func() error { return d.core.Run(below, restored) })
-	if d.nri == nil || d.cfg.NRI.PluginDir == "" {
-		close(d.admitted)
-	} else {
-		g.Go("registration of NRI plug-ins", func() error {
-			defer close(d.admitted)
-			select {
-			case <-below.Done():
-			case <-restored:
-				awaitPlugins(below, d.nri.PluginsStarted(), d.log.Logger)
-			}
-			return nil
-		})
-	}
-	if d.nri != nil {
-		g.Go("NRI plug-ins", func() error {
-			select {
-			case <-below.Done():
-				return nil
-			case <-restored:
-			}
-			persist(below, d.log, "serve NRI plug-ins", d.nri.Run)
-			return nil
-		})
-	}
+	d.runNRI(below, g, restored)
 	g.Go("streams", func() error {
 		select {
 		case <-below.Done():

@@ -41,6 +41,43 @@ func (d *daemon) openNRI() error {
 	return err
 }
 
+// specsPatience is how long plug-ins are not served because containerd, which has the specifications
+// of the containers that they are synchronised with, is away.
+const specsPatience = 10 * time.Second
+
+// runNRI serves plug-ins once the records are restored, and closes d.admitted.
+func (d *daemon) runNRI(ctx context.Context, g *group, restored <-chan struct{}) {
+	if d.nri == nil {
+		close(d.admitted)
+		return
+	}
+	begun := make(chan struct{})
+	g.Go("NRI plug-ins", func() error {
+		select {
+		case <-ctx.Done():
+			close(begun)
+			return nil
+		case <-restored:
+		}
+		patience, cancel := context.WithTimeout(ctx, specsPatience)
+		if err := d.core.Await(patience); err != nil && ctx.Err() == nil {
+			d.log.Warn("NRI plug-ins learn of containers what their records say, since containerd is away", "err", err)
+		}
+		cancel()
+		close(begun)
+		persist(ctx, d.log, "serve NRI plug-ins", d.nri.Run)
+		return nil
+	})
+	g.Go("registration of NRI plug-ins", func() error {
+		defer close(d.admitted)
+		<-begun
+		if d.cfg.NRI.PluginDir != "" {
+			awaitPlugins(ctx, d.nri.PluginsStarted(), d.log.Logger)
+		}
+		return nil
+	})
+}
+
 // hooks are those of the controller; nil for none.
 func (d *daemon) hooks() pod.Hooks {
 	if d.nri == nil {
