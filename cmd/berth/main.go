@@ -24,7 +24,7 @@ func main() {
 	// A standard error that nobody reads must not keep the process from ending.
 	written := make(chan struct{})
 	go func() {
-		fmt.Fprintln(os.Stderr, "berth:", cri.Explain(err))
+		fmt.Fprintln(os.Stderr, "berth:", cli.Visible(cri.Explain(err).Error()))
 		close(written)
 	}()
 	select {

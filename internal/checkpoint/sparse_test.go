@@ -42,7 +42,7 @@ func (zeroReader) Read(p []byte) (int, error) {
 }
 
 // A container with a file of 3 GiB that is one hole made berth write 6 GiB to its disk, until the
-// checkpoint ran into its timeout.
+// checkpoint ran into its timeout. PROPERTIES 38.
 func TestAHoleInAFileTakesNoRoomInACheckpoint(t *testing.T) {
 	n := newNode(t)
 	s := n.service

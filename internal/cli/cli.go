@@ -68,7 +68,9 @@ type app struct {
 // New returns the root command.
 func New(serve Serve) *cobra.Command {
 	a := &app{serve: serve, patience: defaultPatience}
-	return a.root()
+	root := a.root()
+	showVisibly(root, os.Stdout, os.Stderr)
+	return root
 }
 
 func (a *app) root() *cobra.Command {

@@ -41,7 +41,7 @@ func (a *app) execCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := session{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+			s := session{out: raw(cmd.OutOrStdout()), err: raw(cmd.ErrOrStderr())}
 			if tty {
 				s.err = nil // a terminal has one output
 			}
@@ -135,7 +135,7 @@ func (a *app) attachCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := session{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+			s := session{out: raw(cmd.OutOrStdout()), err: raw(cmd.ErrOrStderr())}
 			if asked.Tty {
 				s.err = nil
 			}

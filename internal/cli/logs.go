@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
@@ -43,8 +44,8 @@ func (a *app) logsCommand() *cobra.Command {
 			r := &logReader{
 				path:   path,
 				stamps: stamps,
-				out:    cmd.OutOrStdout(),
-				err:    cmd.ErrOrStderr(),
+				out:    raw(cmd.OutOrStdout()), // as the container wrote it
+				err:    raw(cmd.ErrOrStderr()),
 			}
 			running := func() (bool, error) {
 				st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
@@ -73,7 +74,7 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 	if r.rotated == nil {
 		r.rotated = rotated
 	}
-	f, err := os.Open(r.path)
+	f, err := openLog(r.path)
 	if err != nil {
 		return err
 	}
@@ -127,17 +128,35 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 	}
 }
 
+// openLog opens a log. Whoever may write into the directory of a pod's logs can put something else
+// there: a link leads to any file that root can read, and opening a FIFO waits for its writer. The
+// links that the kubelet makes lead to logs, and are not where a container's status says its log is.
+func openLog(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("the log %s is a link and not a regular file; look at where it leads yourself", path)
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("the log %s is not a regular file", path), err, f.Close())
+	}
+	return f, nil
+}
+
 // rotated opens the file that is at path now, and returns nil if that is f.
 func rotated(f *os.File, path string) *os.File {
 	a, err := f.Stat()
 	if err != nil {
 		return nil
 	}
-	b, err := os.Stat(path)
+	b, err := os.Lstat(path)
 	if err != nil || os.SameFile(a, b) {
 		return nil
 	}
-	next, err := os.Open(path)
+	next, err := openLog(path)
 	if err != nil {
 		return nil
 	}

@@ -119,6 +119,7 @@ func line(columns int, what string, s stage, seconds int) string {
 	if s.text != "" {
 		text += ": " + s.text
 	}
+	text = Visible(text)
 	text += fmt.Sprintf(" ... %ds", seconds)
 	if columns <= 0 {
 		return text

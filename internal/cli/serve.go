@@ -107,8 +107,8 @@ func (a *app) runService(cmd *cobra.Command, file string, read func() (config.Co
 
 	var level slog.LevelVar
 	_ = level.UnmarshalText([]byte(cfg.Log.Level)) // config.Check has checked it
-	log := asynclog.New(cmd.ErrOrStderr(), handler(cfg.Log, &level))
-	out := asynclog.New(cmd.OutOrStdout(), handler(cfg.Log, &level))
+	log := asynclog.New(raw(cmd.ErrOrStderr()), handler(cfg.Log, &level))
+	out := asynclog.New(raw(cmd.OutOrStdout()), handler(cfg.Log, &level))
 	var wg sync.WaitGroup
 	writing, done := context.WithCancel(context.Background())
 	defer wg.Wait()

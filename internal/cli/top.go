@@ -58,7 +58,7 @@ func (a *app) topCommand() *cobra.Command {
 		if interval < 100*time.Millisecond {
 			return fmt.Errorf("--interval %s is less than 100ms", interval)
 		}
-		out, ok := cmd.OutOrStdout().(*os.File)
+		out, ok := raw(cmd.OutOrStdout()).(*os.File)
 		if !ok || !term.IsTerminal(descriptor(out)) {
 			return errors.New("the standard output is not a terminal; use `berth stats`")
 		}
@@ -159,7 +159,7 @@ func draw(list []containerUsage, problem error, sorted string, screen screenSize
 	lines := append([]string{head}, strings.Split(strings.TrimRight(table.String(), "\n"), "\n")...)
 	lines = lines[:min(len(lines), max(screen.height, 1))]
 	for i, l := range lines {
-		lines[i] = fit(l, screen.width) + clearLine
+		lines[i] = fit(Visible(l), screen.width) + clearLine
 	}
 	return homeCursor + strings.Join(lines, "\r\n") + clearRest
 }

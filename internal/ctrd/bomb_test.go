@@ -16,7 +16,7 @@ import (
 )
 
 // A layer of 32 KiB made berth hold a gibibyte, whom the OOM killer spares, and three layers are
-// unpacked at a time. PROPERTIES 12.
+// unpacked at a time. PROPERTIES 12, PROPERTIES 38.
 func TestALayerDoesNotDecideHowMuchMemoryBerthUses(t *testing.T) {
 	i, _ := parallelStore(t)
 	for name, mediaType := range map[string]types.MediaType{

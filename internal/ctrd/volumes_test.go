@@ -18,7 +18,7 @@ import (
 )
 
 // One directory of an image was copied for each link to it that the image calls a volume, and its
-// size was counted each time from the beginning.
+// size was counted each time from the beginning. PROPERTIES 38.
 func TestVolumesOfAnImageAreBoundedTogether(t *testing.T) {
 	root := t.TempDir()
 	try(t, os.MkdirAll(filepath.Join(root, "data"), 0o700))
