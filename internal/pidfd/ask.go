@@ -142,6 +142,15 @@ type Stat struct {
 	Parent     int    // field 4
 	StartTicks uint64 // field 22
 	ExitStatus uint32 // field 52, a wait status; 0 without CAP_SYS_PTRACE
+	Program    Program
+}
+
+// Program tells the program that a process executes from the one that it executed before: an exec
+// changes it. It says nothing else, and is made of what a process cannot keep others from reading.
+type Program struct {
+	Command string // field 2: the process may give itself another name
+	Code    uint64 // field 26, the address of its code; it is the same for all without CAP_SYS_PTRACE
+	Stack   uint64 // field 28, likewise of its stack
 }
 
 // ReadStat reads /proc/PID/stat, which does not take the lock on the process's memory map. It
@@ -177,5 +186,19 @@ func ReadStat(pid uint32) (Stat, error) {
 	if err != nil {
 		return Stat{}, fmt.Errorf("read /proc/%d/stat: exit status: %w", pid, err)
 	}
-	return Stat{State: f[0][0], Parent: parent, StartTicks: start, ExitStatus: uint32(status)}, nil
+	st := Stat{
+		State:      f[0][0],
+		Parent:     parent,
+		StartTicks: start,
+		ExitStatus: uint32(status),
+	}
+	st.Program.Command = string(b[bytes.IndexByte(b, '(')+1 : i])
+	st.Program.Code, err = strconv.ParseUint(f[26-3], 10, 64)
+	if err == nil {
+		st.Program.Stack, err = strconv.ParseUint(f[28-3], 10, 64)
+	}
+	if err != nil {
+		return Stat{}, fmt.Errorf("read /proc/%d/stat: addresses: %w", pid, err)
+	}
+	return st, nil
 }

@@ -268,6 +268,12 @@ func (w *Watcher) Signal(id string, sig unix.Signal) error {
 	return nil
 }
 
+// Program returns what the process pid executes; [ErrGone] when nothing has the pid.
+func (w *Watcher) Program(pid uint32) (Program, error) {
+	st, err := ReadStat(pid)
+	return st.Program, err
+}
+
 // Look asks the kernel now whether the process of id has ended. watched is false when id is not
 // watched, in which case nothing is known.
 func (w *Watcher) Look(id string) (a Answer, watched bool) {

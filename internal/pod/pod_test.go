@@ -554,3 +554,26 @@ func TestASandboxIsNotedBeforeItIsMade(t *testing.T) {
 		}
 	})
 }
+
+// A start returned while the process was still the OCI runtime's own, which nobody may look into: a
+// postStart hook that came in this moment failed. It returns when the program runs, within a bound.
+func TestAProgramRunsOnceItsStartReturns(t *testing.T) {
+	for delay, most := range map[time.Duration]time.Duration{
+		0:                    0,
+		3 * time.Millisecond: 6 * time.Millisecond,
+		time.Hour:            110 * time.Millisecond, // a hook of the specification that takes its time
+	} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			c := b.create(b.pod("p1", ""), ctr("c1"))
+			b.World.ExecDelay = delay
+			began := time.Now()
+			if err := b.StartContainer(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took < min(delay, 100*time.Millisecond) || took > most {
+				t.Errorf("with a delay of %v it returned after %v", delay, took)
+			}
+			b.expect(c, running, 0, "")
+		})
+	}
+}

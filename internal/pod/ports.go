@@ -251,6 +251,8 @@ type Kernel interface {
 	Signal(id string, sig unix.Signal) error
 	// Look asks whether the process of id has ended; not watched: nothing is known.
 	Look(id string) (a pidfd.Answer, watched bool)
+	// Program returns what a process executes, which an exec changes; an error when that is not known.
+	Program(pid uint32) (pidfd.Program, error)
 	Exact() bool
 }
 

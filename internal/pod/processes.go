@@ -65,6 +65,42 @@ func (p *processes) record(u *unit, proc state.Process) error {
 	return u.change(func(st *state.Status) bool { st.Process, st.Restoring = proc, ""; return true })
 }
 
+// execPatience bounds the wait for a program to run once its container was started. The OCI runtime
+// says before that it is started: runc does after it has released the process, which then runs the
+// startContainer hooks of the specification and executes the program.
+const execPatience = 100 * time.Millisecond
+
+// program is what the process of u executes; zero if that is not known.
+func (p *processes) program(u *unit, pid uint32) pidfd.Program {
+	if !u.handler.HostProcess || pid == 0 {
+		return pidfd.Program{}
+	}
+	made, err := p.kernel.Program(pid)
+	if err != nil {
+		return pidfd.Program{} // then nobody waits for another one
+	}
+	return made
+}
+
+// waitExec waits until the process of u executes another program than the one that it was made with,
+// or has ended: whoever learns that a container was started may look at its process at once.
+func (p *processes) waitExec(ctx context.Context, u *unit, pid uint32, made pidfd.Program) {
+	if made == (pidfd.Program{}) {
+		return
+	}
+	for began, wait := time.Now(), 50*time.Microsecond; p.program(u, pid) == made && !p.ended(u); wait = min(2*wait, 2*time.Millisecond) {
+		if time.Since(began) >= execPatience {
+			p.obs.Event(u.id, "started, and its program does not run yet", nil, "still", made.Command)
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // observe asks the kernel about the process of u, and watches it again if nothing does.
 func (p *processes) observe(u *unit) observedProcess {
 	if a, watched := p.kernel.Look(u.id); watched {

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/pidfd"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -116,9 +117,12 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	}
 	launch := s.launch
 	if u.restored() {
-		launch = s.restore
+		launch = func(ctx context.Context, u *unit) (proc state.Process, none pidfd.Program, err error) {
+			proc, err = s.restore(ctx, u)
+			return proc, none, err
+		}
 	}
-	proc, err := launch(ctx, u)
+	proc, made, err := launch(ctx, u)
 	if err != nil {
 		return err
 	}
@@ -136,6 +140,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	if removing {
 		return errRemoved
 	}
+	s.processes.waitExec(ctx, u, proc.Pid, made) // by now it has mostly happened
 	s.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
 	s.publisher.started(u)
 	if s.hooks != nil {
@@ -147,27 +152,28 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// launch makes the task, has the witnesses watch it, and starts it.
-func (s *starter) launch(ctx context.Context, u *unit) (state.Process, error) {
+// launch makes the task, has the witnesses watch it, and starts it. made is what the process executed
+// until then: the OCI runtime's own program.
+func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made pidfd.Program, err error) {
 	pid, err := s.taskMaker.make(ctx, u)
 	if err != nil {
-		return state.Process{}, err
+		return proc, made, err
 	}
-	proc, err := s.processes.watch(u, pid)
-	if err != nil {
-		return proc, err
+	if proc, err = s.processes.watch(u, pid); err != nil {
+		return proc, made, err
 	}
 	if err := s.processes.record(u, proc); err != nil {
-		return proc, err
+		return proc, made, err
 	}
 	if err := s.beforeRun(ctx, u); err != nil {
-		return proc, err
+		return proc, made, err
 	}
+	made = s.processes.program(u, proc.Pid)
 	if err := s.runtime.StartTask(ctx, u.id); err != nil {
-		return proc, err
+		return proc, made, err
 	}
 	s.witnesses.listen(u)
-	return proc, nil
+	return proc, made, nil
 }
 
 // beforeRun is the last that is done before the program of u runs.

@@ -39,6 +39,22 @@ func (k kernel) fact(p *Process) exit.Fact {
 	return f
 }
 
+// Program implements pod.Kernel. It is not a step: nothing follows from it but a short wait.
+func (k kernel) Program(pid uint32) (pidfd.Program, error) {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	p := k.w.procs[pid]
+	switch {
+	case k.l.Dead():
+		return pidfd.Program{}, ErrKilled
+	case p == nil || p.Ended:
+		return pidfd.Program{}, pidfd.ErrGone
+	case !p.Started || time.Since(p.startedAt) < k.w.ExecDelay:
+		return pidfd.Program{Command: "runc:[2:INIT]"}, nil
+	}
+	return pidfd.Program{Command: "app"}, nil
+}
+
 // Watch implements pod.Kernel.
 func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	err := k.w.do(context.Background(), k.l, "watch", id, func() error {

@@ -41,14 +41,15 @@ type Process struct {
 	// Updates are the changes of its cgroup settings, in their order.
 	Updates []*specs.LinuxResources
 
-	hits     [2]uint64 // of its memory limit, and its pod's
-	pid      uint32
-	ticks    uint64
-	cgroup   string
-	reaped   bool        // nobody can ask for its status any more but with a pidfd
-	notified notice      // when it ended
-	kept     notice      // later
-	spec     typeurl.Any // that its task was made with
+	startedAt time.Time
+	hits      [2]uint64 // of its memory limit, and its pod's
+	pid       uint32
+	ticks     uint64
+	cgroup    string
+	reaped    bool        // nobody can ask for its status any more but with a pidfd
+	notified  notice      // when it ended
+	kept      notice      // later
+	spec      typeurl.Any // that its task was made with
 }
 
 // notice is what the kernel reported to a berth of an end.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -339,7 +340,7 @@ func (s fakeTasks) Start(ctx context.Context, r *tasks.StartRequest, _ ...grpc.C
 			}
 			t.proc = made
 		}
-		t.proc.Started = true
+		t.proc.Started, t.proc.startedAt = true, time.Now()
 		return nil
 	})
 }
