@@ -5,7 +5,9 @@ package pidfd
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -112,5 +114,43 @@ func TestAnotherProcessUnderTheSameIDTakesThePlaceOfTheFirst(t *testing.T) {
 	_ = second.Wait()
 	if f := w.last("c1"); f.Measured && f.Code != 2 {
 		t.Errorf("got %v", f)
+	}
+}
+
+// An exec changes what a process is said to execute.
+func TestAnExecChangesTheProgram(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "read line; exec sleep 1000")
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	pid := uint32(cmd.Process.Pid)
+	read := func() Stat {
+		st, err := ReadStat(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	program := func() Program { return read().Program }
+	for st := read(); st.Program.Command != "sh" || st.State != 'S'; st = read() { // it waits for its line
+		time.Sleep(time.Millisecond)
+	}
+	made := program()
+	if again := program(); again != made {
+		t.Errorf("%+v became %+v by itself", made, again)
+	}
+	if _, err := in.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	for program() == made {
+		time.Sleep(time.Millisecond)
+	}
+	for program().Command != "sleep" {
+		time.Sleep(time.Millisecond)
 	}
 }
