@@ -57,7 +57,7 @@ type figures struct {
 	calls, repeated      int
 	errors               map[string]int // by call and code
 	logged               int            // bytes
-	cutOff               int            // starts in which the OCI runtime's init ended
+	cutOff               int            // starts that a kill made fail
 	ready, late          []time.Duration
 }
 
@@ -316,7 +316,7 @@ func (s *soak) report() {
 		fmt.Sprintf("kills            %d, of them %d while berth was starting", f.kills, f.whileStarting),
 		fmt.Sprintf("pods             %d", f.pods),
 		fmt.Sprintf("containers       %d started, %d ended: %s", f.containers, sum, list(ended)),
-		fmt.Sprintf("starts cut off   %d in the OCI runtime's init, which ended with 255", f.cutOff),
+		fmt.Sprintf("starts cut off   %d, before the program began", f.cutOff),
 		fmt.Sprintf("other            %d updates, %d execs, %d pulls, %d imports", f.updates, f.execs, f.pulls, f.imports),
 		fmt.Sprintf("calls            %d, of them %d repeated; errors: %s", f.calls, f.repeated, list(f.errors)),
 		fmt.Sprintf("events           %d", events),

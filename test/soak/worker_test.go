@@ -260,12 +260,18 @@ func differ(log, text string) string {
 	return fmt.Sprintf("after %d bytes, %q, comes %q", at, log[max(0, at-20):at], log[at:min(len(log), at+60)])
 }
 
-// cutOff reports, and counts, that a container is EXITED with 255 although its program never began: a
-// kill ended the OCI runtime while it started the program, and its init ended so. Nobody can
-// distinguish that from a program that ends with 255 at once.
+// cutOff reports, and counts, that a container is EXITED although its program never began. Either a
+// kill ended the OCI runtime while it started the program, and its init ended with 255, which nobody
+// can distinguish from a program that ends so at once. Or a containerd beside berth was killed in the
+// start, which failed.
 func (c *client) cutOff(id, name string) bool {
 	st := c.status(id)
-	if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 255 || st.GetReason() != "Error" {
+	switch {
+	case st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED:
+		return false
+	case st.GetExitCode() == 255 && st.GetReason() == "Error":
+	case st.GetExitCode() == 128 && st.GetReason() == "StartError" && c.s.n.Containerd != nil:
+	default:
 		return false
 	}
 	if _, err := os.Stat(filepath.Join(c.s.marks, name+".begun")); err == nil {
