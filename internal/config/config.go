@@ -181,6 +181,7 @@ type Runtime struct {
 	Snapshotter                  string   `toml:"snapshotter" doc:"Snapshotter of the containers. Images are unpacked into it when a container is created. Empty: containerd.snapshotter."`
 	BaseSpec                     string   `toml:"base_spec" doc:"JSON file of the OCI specification that the specifications of containers start from: hooks, mounts, rlimits, environment, annotations, devices. What CRI asks for takes precedence. Empty: none."`
 	SandboxImage                 string   `toml:"sandbox_image" doc:"Image of the pause process, which holds the namespaces of a pod. It is pulled when it is missing, and the image garbage collection of the kubelet leaves it. Empty: a program that berth brings along, in the pods that pod.pause has a process for."`
+	CNIConfDir                   string   `toml:"cni_conf_dir" doc:"Directory of CNI configurations for the pods of this handler, as network.conf_dir is for all others. Where it has no valid configuration the pods are refused. Empty: network.conf_dir."`
 	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime, as in pod_annotations."`
 }
 

@@ -22,6 +22,7 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 	for _, p := range []struct{ key, v string }{
 		{"config_path", r.ConfigPath},
 		{"base_spec", r.BaseSpec},
+		{"cni_conf_dir", r.CNIConfDir},
 	} {
 		if p.v != "" && !filepath.IsAbs(p.v) {
 			bad(prefix+p.key, "%q is not an absolute path", p.v)

@@ -262,6 +262,7 @@ func (d *daemon) openNetwork() error {
 		Owner:    d.store.Owner(),
 		CacheDir: filepath.Join(d.cfg.Root, "cni"),
 		Default:  def,
+		Handlers: handlerNetworks(d.cfg.Runtimes),
 		Groups:   groups,
 		Logger:   d.log.Logger,
 	})

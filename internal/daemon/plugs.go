@@ -234,6 +234,17 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 	return out, nil
 }
 
+// handlerNetworks are the directories of CNI configurations of the handlers that have one.
+func handlerNetworks(runtimes map[string]config.Runtime) map[string]string {
+	dirs := map[string]string{}
+	for name, r := range runtimes {
+		if r.CNIConfDir != "" {
+			dirs[name] = r.CNIConfDir
+		}
+	}
+	return dirs
+}
+
 // optionsOf is which options the shim of a handler gets.
 func optionsOf(r config.Runtime) pod.Options {
 	switch {

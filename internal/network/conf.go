@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -59,6 +60,11 @@ func newWatcher() (watcher, error) {
 // user), and others may have all of them: the directory is then polled, and watching is tried
 // again.
 func (n *Network) Run(ctx context.Context) error {
+	var handlers sync.WaitGroup
+	defer handlers.Wait()
+	for _, own := range n.handlers {
+		handlers.Go(func() { _ = own.Run(ctx) }) // it returns nil, once ctx has ended
+	}
 	reported := false
 	for ctx.Err() == nil {
 		w, err := n.watch()

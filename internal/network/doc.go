@@ -11,7 +11,8 @@
 //   - The configuration directory is followed while berth runs, by polling where the kernel has no
 //     inotify instance left. The lexically first valid configuration wins; an invalid file is
 //     skipped and reported in the log. Where there is none, a bridge of berth's own is used, and
-//     the log says so. Its pods share one rule that masquerades.
+//     the log says so. Its pods share one rule that masquerades. A runtime handler may have a
+//     directory of its own.
 //   - Each call of a plug-in runs in a cgroup of its own. A call finishes when the plug-in exits by
 //     itself, and what it leaves, such as a daemon for all pods, lives on. A call is cut off by its
 //     deadline, by a signal that ends the plug-in, or by a kill of berth: what it leaves is ended,

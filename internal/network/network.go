@@ -23,19 +23,21 @@ const ifName = "eth0"
 
 // Config says where things are. All paths are absolute.
 type Config struct {
-	ConfDir  string   // of *.conf, *.conflist, *.json
-	BinDirs  []string // of the plug-ins
-	NetNSDir string   // where namespaces are pinned
-	Owner    string   // this berth's ID, part of the pins' names
-	CacheDir string   // CNI's cache of results, this berth's own
-	Default  *Bridge  // nil: no network without a configuration
-	Groups   Groups   // nil: what a call of a plug-in leaves is not known, and is not ended
+	ConfDir  string            // of *.conf, *.conflist, *.json
+	BinDirs  []string          // of the plug-ins
+	NetNSDir string            // where namespaces are pinned
+	Owner    string            // this berth's ID, part of the pins' names
+	CacheDir string            // CNI's cache of results, this berth's own
+	Default  *Bridge           // nil: no network without a configuration
+	Handlers map[string]string // runtime handlers by name, and the directory of each that has one of its own
+	Groups   Groups            // nil: what a call of a plug-in leaves is not known, and is not ended
 	Logger   *slog.Logger
 }
 
 // Pod is a pod that is connected.
 type Pod struct {
 	ID, Name, Namespace, UID string
+	Handler                  string // runtime handler; "" for the default one
 	NetNS                    string // path of the pin
 	Annotations              map[string]string
 	Ports                    []PortMapping
@@ -78,6 +80,8 @@ type Network struct {
 	cfg   Config
 	cni   *libcni.CNIConfig
 	watch func() (watcher, error) // newWatcher but in tests
+	// handlers are the networks of runtime handlers that have a directory of their own.
+	handlers map[string]*Network
 
 	mu struct {
 		sync.RWMutex
@@ -105,6 +109,16 @@ func New(cfg Config) (*Network, error) {
 	}
 	n.sweep()
 	n.reload()
+	n.handlers = map[string]*Network{}
+	for handler, dir := range cfg.Handlers {
+		own := cfg
+		own.ConfDir, own.Default, own.Handlers = dir, nil, nil
+		own.Logger = cfg.Logger.With("handler", handler)
+		var err error
+		if n.handlers[handler], err = New(own); err != nil {
+			return nil, fmt.Errorf("runtime handler %s: %w", handler, err)
+		}
+	}
 	return n, nil
 }
 
@@ -150,6 +164,13 @@ func (n *Network) Active() (name, source string, conf json.RawMessage) {
 
 // Setup connects a pod's namespace, which must exist. What was added before an error is removed.
 func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
+	if own := n.handlers[p.Handler]; own != nil {
+		r, err := own.Setup(ctx, p)
+		if err != nil {
+			err = fmt.Errorf("network of runtime handler %s: %w", p.Handler, err)
+		}
+		return r, err
+	}
 	n.mu.RLock()
 	list, why, own := n.mu.active, n.mu.why, n.mu.own
 	n.mu.RUnlock()
@@ -202,6 +223,9 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 // where there is no record because berth was killed in between. The namespace may be gone. It is
 // idempotent.
 func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
+	if own := n.handlers[p.Handler]; own != nil {
+		return own.Teardown(ctx, p, recorded)
+	}
 	list, err := n.listFor(recorded)
 	if err != nil || list == nil {
 		return err

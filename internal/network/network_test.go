@@ -292,6 +292,49 @@ func TestTeardownUsesTheConfigurationOfSetup(t *testing.T) {
 	}
 }
 
+// Pods of a runtime handler are connected by the directory of that handler, if it has one, and are
+// refused while that is empty.
+func TestAHandlerHasADirectoryOfItsOwn(t *testing.T) {
+	bin, notes := fake(t)
+	n := build(t, func(c *Config) {
+		c.BinDirs, c.Default = []string{bin}, nil
+		c.Handlers = map[string]string{"vm": c.ConfDir + "-vm", "none": c.ConfDir + "-none"}
+		for dir, name := range map[string]string{c.ConfDir: "common", c.Handlers["vm"]: "own"} {
+			if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/1.conflist", conflist(name, name), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	for _, handler := range []string{"", "runc", "vm"} {
+		p := Pod{ID: "a", Name: "a", Handler: handler, NetNS: n.PathFor("a")}
+		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
+			t.Fatal(err)
+		}
+		r, err := n.Setup(t.Context(), p)
+		if err == nil {
+			err = n.Teardown(t.Context(), p, Result{}) // as after a kill, without what Setup returned
+		}
+		if err := errors.Join(err, n.RemoveNS(t.Context(), p.NetNS)); err != nil || len(r.IPs) != 1 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		b, err := os.ReadFile(notes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[bool]string{true: "own", false: "common"}[handler == "vm"]
+		if strings.Count(string(b), want) != 4 || strings.Count(string(b), "\n") != 2 { // a name and a mark for each call
+			t.Errorf("handler %q: the plug-in got:\n%s", handler, b)
+		}
+		if err := os.Remove(notes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := n.Setup(t.Context(), Pod{ID: "b", Name: "b", Handler: "none"})
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "handler none") {
+		t.Errorf("%v", err)
+	}
+}
+
 // The plug-in that publishes ports was started for pods without any, which it has nothing to do for.
 func TestPortmapIsNotStartedForAPodWithoutPorts(t *testing.T) {
 	bin, notes := fake(t)

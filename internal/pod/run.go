@@ -296,6 +296,7 @@ func netPod(sb *state.Sandbox) network.Pod {
 		Name:         m.GetName(),
 		Namespace:    m.GetNamespace(),
 		UID:          m.GetUid(),
+		Handler:      sb.Handler,
 		NetNS:        sb.NetNS,
 		Annotations:  sb.Config.GetAnnotations(),
 		CgroupParent: sb.Config.GetLinux().GetCgroupParent(),
