@@ -175,6 +175,20 @@ func (s *Story) Look(final bool) error {
 	})
 }
 
+// lookBehindKernel checks that every container has ended of which a shim knows that it has.
+func (s *Story) lookBehindKernel() error {
+	return s.call(func(ctx context.Context, b *Berth) error {
+		list, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		for _, c := range list.GetContainers() {
+			p := s.World.Process(c.GetId())
+			if c.GetState() != exited && p != nil && p.Started && p.Ended && !p.Lost {
+				s.Watch.Problem("%s has ended with %d, its shim knows it, and it is %s", world.Short(c.GetId()), p.Code, c.GetState())
+			}
+		}
+		return err
+	})
+}
+
 // made makes name unless it is there already, as a client does that lists first.
 func (s *Story) made(name string, create func() error) error {
 	id, err := s.find(name)

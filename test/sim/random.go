@@ -44,7 +44,31 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 			_ = s.Look(false) // an error says that berth is away
 		}
 	}
+	if s.Vain != nil && s.Vain.IntN(3) == 0 {
+		return s.withoutKernel(s.Vain)
+	}
 	return nil
+}
+
+// withoutKernel starts a berth that cannot ask the kernel about any process, after some have ended:
+// what their shims know is reported all the same.
+func (s *Story) withoutKernel(r *rand.Rand) error {
+	s.World.KillAt(0, false)
+	s.World.Heal()
+	if s.World.ContainerdDown() {
+		s.World.StartContainerd()
+	}
+	_ = s.Kill()
+	for range 3 {
+		s.World.Exit(s.ID(anyContainer(r)), uint32(r.IntN(256)), false) //nolint:gosec // a code
+	}
+	lift := s.World.Refuse("watch", "", world.InVain[r.IntN(len(world.InVain))])
+	defer lift()
+	if err := s.Boot(); err != nil {
+		return err
+	}
+	time.Sleep(5 * time.Minute)
+	return s.lookBehindKernel()
 }
 
 // pause is none, short or long.
@@ -110,15 +134,27 @@ var questions = []string{
 	"pins-list", "netns-list", "files-list", "stat-snapshot", "mounts",
 }
 
-// askInVain has the next few of some question fail, or all of them for a while.
+// askInVain has the next few of some question fail, or all of them for a while. Sometimes it is
+// whatever the kernel is asked about a process, and a shim dies meanwhile.
 func (s *Story) askInVain(r *rand.Rand) {
 	op, why := questions[r.IntN(len(questions))], world.InVain[r.IntN(len(world.InVain))]
-	if r.IntN(3) > 0 {
-		s.World.AskInVain(op, "", 1+r.IntN(6), why)
-		return
+	d := time.Duration(r.IntN(60_000)) * time.Millisecond
+	refuse := func(op string) {
+		lift := s.World.Refuse(op, "", why)
+		s.wg.Go(func() { time.Sleep(d); s.turn(); lift() })
 	}
-	lift, d := s.World.Refuse(op, "", why), time.Duration(r.IntN(60_000))*time.Millisecond
-	s.wg.Go(func() { time.Sleep(d); s.turn(); lift() })
+	switch r.IntN(8) {
+	case 0:
+		refuse("watch")
+		refuse("look")
+		if r.IntN(2) == 0 {
+			s.World.KillShim(s.ID(anyPod(r)))
+		}
+	case 1, 2:
+		refuse(op)
+	default:
+		s.World.AskInVain(op, "", 1+r.IntN(6), why)
+	}
 }
 
 func (s *Story) step(r *rand.Rand) {
