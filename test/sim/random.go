@@ -58,15 +58,27 @@ func (s *Story) withoutKernel(r *rand.Rand) error {
 	if s.World.ContainerdDown() {
 		s.World.StartContainerd()
 	}
-	_ = s.Kill()
-	for range 3 {
-		s.World.Exit(s.ID(anyContainer(r)), uint32(r.IntN(256)), false) //nolint:gosec // a code
+	if err := s.Boot(); err != nil {
+		return err
+	}
+	on := handler(r)
+	for _, err := range []error{
+		s.RunPod("p4", on), s.Create("p4/c4"), s.Start("c4"), s.Create("p4/c5"), s.Start("c5"), s.Kill(),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"c4", anyContainer(r), anyContainer(r)} {
+		s.World.Exit(s.ID(name), uint32(r.IntN(256)), false)
 	}
 	lift := s.World.Refuse("watch", "", world.InVain[r.IntN(len(world.InVain))])
 	defer lift()
 	if err := s.Boot(); err != nil {
 		return err
 	}
+	time.Sleep(time.Minute)
+	s.World.Exit(s.ID("c5"), uint32(r.IntN(256)), false)
 	time.Sleep(5 * time.Minute)
 	return s.lookBehindKernel()
 }
