@@ -209,8 +209,14 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	if err != nil {
 		return fmt.Errorf("ask the shim for the exit code: %w", err)
 	}
-	u.evidence.add(taskFact(u.id, st), false)
+	fact := taskFact(u.id, st)
+	u.evidence.add(fact, false)
 	known, _ := u.evidence.known()
+	if !fact.At.IsZero() {
+		// The instant on record, which stays, may be a guess, and so was whether it was the OOM killer.
+		known.At = fact.At
+	}
+	known = t.settler.withOOM(context.Background(), u, known) // bounded
 	return t.settler.correct(u, known)
 }
 
