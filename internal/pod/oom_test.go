@@ -84,6 +84,7 @@ func TestASharedGroupIsNotAskedForOOMKills(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.pod("p1", handler)
 				other, plain := b.run(p, "other"), b.run(p, "plain")
+				b.Refuse("oom", world.CgroupOf(other), errdefs.ErrNotFound) // before the kill can be noticed
 				b.OOM(other)
 				b.vanish(other)
 				b.vanish(plain)
