@@ -597,6 +597,26 @@ func TestAProgramThatEndedByItselfIsNoStartError(t *testing.T) {
 	}
 }
 
+// PROPERTIES 33: containerd ends while it carries a start out. The program that it has started is not
+// killed, and is not reported as one that could not be started, for want of an answer.
+func TestAStartThatWasNotAnsweredTookEffect(t *testing.T) {
+	for _, delay := range []time.Duration{0, 300 * time.Millisecond} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			b.World.ExecDelay = delay // the shim is in the midst of it
+			c := b.create(b.pod("p1", ""), ctr("c1"))
+			b.LoseAnswer("start-task", c)
+			if err := b.StartContainer(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+			b.expect(c, running, 0, "")
+			b.exit(c, 7)
+			time.Sleep(time.Minute)
+			b.expect(c, exited, 7, "Error")
+		})
+	}
+}
+
 // PROPERTIES 5: the kill of what a start had made fails, and the program ends by itself meanwhile.
 // Where the kernel has no code, the shim is asked for it.
 func TestAProgramThatEndsBeforeItIsKilledIsNoStartError(t *testing.T) {

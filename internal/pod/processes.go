@@ -70,6 +70,10 @@ func (p *processes) record(u *unit, proc state.Process) error {
 // startContainer hooks of the specification and executes the program.
 const execPatience = 100 * time.Millisecond
 
+// answerPatience is the same after a start that was asked for and not answered: the shim may be in
+// the midst of it.
+const answerPatience = time.Second
+
 // program is what the process of u executes; zero if that is not known.
 func (p *processes) program(u *unit, pid uint32) pidfd.Program {
 	if !u.handler.HostProcess || pid == 0 {
@@ -83,22 +87,26 @@ func (p *processes) program(u *unit, pid uint32) pidfd.Program {
 }
 
 // waitExec waits until the process of u executes another program than the one that it was made with,
-// or has ended: whoever learns that a container was started may look at its process at once.
-func (p *processes) waitExec(ctx context.Context, u *unit, pid uint32, made pidfd.Program) {
+// or has ended, for the given time at most. It reports whether it executes another one.
+func (p *processes) waitExec(ctx context.Context, u *unit, pid uint32, made pidfd.Program, most time.Duration) bool {
 	if made == (pidfd.Program{}) {
-		return
+		return false
 	}
-	for began, wait := time.Now(), 50*time.Microsecond; p.program(u, pid) == made && !p.ended(u); wait = min(2*wait, 2*time.Millisecond) {
-		if time.Since(began) >= execPatience {
-			p.obs.Event(u.id, "started, and its program does not run yet", nil, "still", made.Command)
-			return
+	for began, wait := time.Now(), 50*time.Microsecond; !p.ended(u); wait = min(2*wait, 2*time.Millisecond) {
+		if now := p.program(u, pid); now != made && now != (pidfd.Program{}) {
+			return true
+		}
+		if time.Since(began) >= most {
+			p.obs.Event(u.id, "its program does not run yet", nil, "still", made.Command)
+			return false
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
+	return false
 }
 
 // observe asks the kernel about the process of u, and watches it again if nothing does.

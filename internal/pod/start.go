@@ -140,7 +140,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	if removing {
 		return errRemoved
 	}
-	s.processes.waitExec(ctx, u, proc.Pid, made) // by now it has mostly happened
+	s.processes.waitExec(ctx, u, proc.Pid, made, execPatience) // by now it has mostly happened
 	s.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
 	s.publisher.started(u)
 	if s.hooks != nil {
@@ -170,7 +170,11 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 	}
 	made = s.processes.program(u, proc.Pid)
 	if err := s.runtime.StartTask(ctx, u.id); err != nil {
-		return proc, made, err
+		// The answer may be lost and the start not. The kernel says whether the program runs.
+		if ctx.Err() != nil || !s.processes.waitExec(ctx, u, proc.Pid, made, answerPatience) {
+			return proc, made, err
+		}
+		s.obs.Event(u.id, "the start was not answered, and its program runs", err)
 	}
 	s.witnesses.listen(u)
 	return proc, made, nil
