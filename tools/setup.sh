@@ -13,6 +13,8 @@ set -euo pipefail
 #   make git ca-certificates            make itself, versions, modules
 packages=(gcc libc6-dev libseccomp-dev pkg-config iptables iproute2 busybox-static
   make git ca-certificates util-linux)
+# Where the kernel has AppArmor, apparmor_parser loads the profile of containers.
+if [[ $(cat /sys/module/apparmor/parameters/enabled 2>/dev/null) == Y ]]; then packages+=(apparmor); fi
 
 if ! command -v go >/dev/null; then
   echo "setup: no go in PATH or /usr/local/go/bin: install Go $(sed -n 's/^go //p' go.mod) or newer, see https://go.dev/doc/install" >&2

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // reloadable are the settings that hold at once when the configuration is read again, and the
@@ -72,7 +73,7 @@ func entries(key string, a, b reflect.Value) (keys []string) {
 }
 
 // CheckFile returns an error if others than root may do with the configuration file what they must
-// not: write to it, since who names the OCI runtime is root, or read it if it has passwords. A file
+// not: own it or write to it, since who names the OCI runtime is root, or read it if it has passwords. A file
 // that does not exist is in order.
 func CheckFile(path string, c Config) error {
 	st, err := os.Stat(path)
@@ -81,6 +82,9 @@ func CheckFile(path string, c Config) error {
 	}
 	if err != nil {
 		return fmt.Errorf("check the configuration file: %w", err)
+	}
+	if owner := st.Sys().(*syscall.Stat_t).Uid; owner != 0 && int64(owner) != int64(os.Geteuid()) { // a file of Linux has that
+		return fmt.Errorf("%s belongs to the user %d, who can become root by it; run chown root %s", path, owner, path)
 	}
 	switch mode := st.Mode().Perm(); {
 	case mode&0o022 != 0:

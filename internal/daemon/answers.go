@@ -16,15 +16,14 @@ const (
 
 // untilAnswered asks about each handler until ask has returned nil for all of them, which means
 // that there is an answer, or until ctx ends. Before it asks it calls ready, which waits until there
-// is somebody to ask. The handlers without an answer are asked about again
-// after a wait that doubles up to slowestAsk. report is called with the first error of each
-// handler.
+// is somebody to ask. The handlers without an answer are asked about again after a wait that doubles
+// up to slowestAsk. report is called with the first error of each handler.
 func untilAnswered(ctx context.Context, handlers []string, ready func(context.Context) error, ask func(ctx context.Context, handler string) error, report func(handler string, err error)) {
 	reported := map[string]bool{}
 	pending := slices.Clone(handlers)
 	for wait := firstAsk; ; wait = min(2*wait, slowestAsk) {
-		if ready(ctx) != nil {
-			return // ctx has ended
+		if _ = ready(ctx); ctx.Err() != nil {
+			return
 		}
 		pending = slices.DeleteFunc(pending, func(handler string) bool {
 			err := ask(ctx, handler)

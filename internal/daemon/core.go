@@ -119,11 +119,16 @@ func (c *Core) Met() <-chan struct{} { return c.link.met }
 
 // Await waits until Connected returns nil, or until ctx ends. It returns what Connected returns then.
 func (c *Core) Await(ctx context.Context) error {
-	select {
-	case <-c.link.connected():
-	case <-ctx.Done():
+	for {
+		select {
+		case <-c.link.connected():
+		case <-ctx.Done():
+			return c.link.get()
+		}
+		if c.link.get() == nil {
+			return nil
+		} // it was lost again meanwhile
 	}
-	return c.link.get()
 }
 
 // Subscribe begins a subscription to container events.

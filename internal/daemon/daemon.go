@@ -106,6 +106,7 @@ type daemon struct {
 	podCIDR  atomic.Pointer[string]        // as the kubelet says it; nil: it has not
 	features features
 	outdated ociWarnings
+	apparmor *appArmor // nil where AppArmor is off
 }
 
 func (d *daemon) close() {
@@ -282,8 +283,8 @@ func (d *daemon) openPods() error {
 		return err
 	}
 	host.RequireHugetlb = d.cfg.Pod.RequireHugetlb
-	if a := openAppArmor(d.log.Logger); a != nil {
-		host.AppArmorDefault, host.LoadAppArmor = appArmorProfile, a.ensure
+	if d.apparmor = openAppArmor(d.log.Logger); d.apparmor != nil {
+		host.AppArmorDefault, host.LoadAppArmor = appArmorProfile, d.apparmor.ensure
 	}
 	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
 	l, err := selinux.Open()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -153,7 +154,11 @@ func newListener(path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	defer unlock()
-	if pid := whoListens(path); pid != 0 {
+	pid, err := whoListens(path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: find out whether somebody serves there: %w", path, err)
+	}
+	if pid != 0 {
 		return nil, fmt.Errorf("listen on %s: process %d serves there already; stop it, or use another --address", path, pid)
 	}
 	if st, err := os.Lstat(path); err == nil {
@@ -188,7 +193,9 @@ const (
 	lockInterval = 10 * time.Millisecond
 )
 
-// lockDir locks a directory until the function that it returns is called, or the process ends.
+// lockDir locks a directory until the function that it returns is called, or the process ends. Anybody
+// who may read the directory can hold its lock. Who does for longer than a berth takes to start is not
+// one, and is not waited for.
 func lockDir(path string) (unlock func(), err error) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -199,36 +206,45 @@ func lockDir(path string) (unlock func(), err error) {
 		if err == nil {
 			return func() { _ = dir.Close() }, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(end) {
-			return nil, errors.Join(fmt.Errorf("lock directory %s, in which another process may be starting: %w", path, err), dir.Close())
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock directory %s: %w", path, err), dir.Close())
+		}
+		if time.Now().After(end) {
+			return func() { _ = dir.Close() }, nil
 		}
 	}
 }
 
 // whoListens returns the process that listens on a socket, 0 if there is none. A socket whose
 // process is dead may still accept connections, because the service manager keeps it; a berth that
-// was not passed it must not wait for that.
-func whoListens(path string) (pid int) {
+// was not passed it must not wait for that. An error says that nobody could tell: one that does not
+// keep up with its clients refuses this one, too (EAGAIN, connect(2)).
+func whoListens(path string) (pid int, err error) {
 	c, err := net.DialTimeout("unix", path, time.Second)
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
 	if err != nil {
-		return 0
+		return 0, err
 	}
 	defer c.Close()
 	raw, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
-		return 0
+		return 0, err
 	}
-	_ = raw.Control(func(fd uintptr) {
+	var cred *unix.Ucred
+	cerr := raw.Control(func(fd uintptr) {
 		// The credentials are those of the process that called listen(2), see SO_PEERCRED in
 		// unix(7).
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil { //nolint:gosec // a descriptor
-			pid = int(cred.Pid)
-		}
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
 	})
-	if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-		return 0
+	if err := errors.Join(cerr, err); err != nil {
+		return 0, err
 	}
-	return pid
+	if errors.Is(unix.Kill(int(cred.Pid), 0), unix.ESRCH) {
+		return 0, nil
+	}
+	return int(cred.Pid), nil
 }
 
 // unlinking is a listener whose file is removed when it is closed.

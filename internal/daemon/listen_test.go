@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -293,5 +294,37 @@ func TestOneOfManyServes(t *testing.T) {
 		connect(t, path, serves[0])
 		_ = serves[0].Close()
 		_ = os.Remove(path)
+	}
+}
+
+// The process that listens does not keep up with its clients: that connect(2) fails does not say that
+// nobody is there.
+func TestASocketWithoutRoomForClientsIsNotReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	var clients []net.Conn
+	for full := false; !full; {
+		c, err := net.Dial("unix", path)
+		if full = err != nil; !full {
+			clients = append(clients, c)
+		}
+	}
+	defer func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	}()
+	if _, err := newListener(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
 	}
 }

@@ -107,6 +107,15 @@ func (d *daemon) layersMountpoint() string {
 // health answers CRI's Status.
 type health struct{ d *daemon }
 
+// warnings are what a person should know of this node.
+func (d *daemon) warnings() []string {
+	all := d.outdated.all()
+	if text := d.apparmor.warning(); text != "" {
+		all = append(all, text)
+	}
+	return all
+}
+
 func (h health) Runtime() error { return h.d.away() }
 func (h health) Network() error { return h.d.network.Status() }
 
@@ -124,7 +133,7 @@ func (h health) Info() map[string]any {
 		"golang":             goVersion,
 		"cni":                map[string]any{"name": name, "source": source, "conf": conf},
 		"kernelWitnessExact": h.d.kernel.Exact(),
-		"warnings":           h.d.outdated.all(),
+		"warnings":           h.d.warnings(),
 	}
 }
 

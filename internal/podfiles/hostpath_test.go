@@ -42,7 +42,7 @@ func TestAHostPathThatCannotBeMadeIsAFailedPrecondition(t *testing.T) {
 // is asked about others is answered.
 func TestAHostPathThatDoesNotAnswerIsLookedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := New("/", "/")
+		f := New(t.TempDir(), t.TempDir())
 		dead := make(chan struct{})
 		var looks atomic.Int32
 		f.paths = newHostPaths(func(path string) error {
