@@ -14,7 +14,7 @@ import (
 // evictions reads what plug-ins evict from their messages: the adaptation does not pass it on.
 func (s *Service) evictions() adaptation.Option {
 	return adaptation.WithTTRPCOptions(
-		[]ttrpc.ClientOpts{withHealth(s.cfg.RequestTimeout), ttrpc.WithChainUnaryClientInterceptor(s.answered)},
+		[]ttrpc.ClientOpts{guarded(s.cfg.RequestTimeout, s.answered)},
 		[]ttrpc.ServerOpt{ttrpc.WithChainUnaryServerInterceptor(s.called)},
 	)
 }

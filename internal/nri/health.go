@@ -30,10 +30,12 @@ type health struct {
 	rests    time.Time // until then it is not asked
 }
 
-// withHealth keeps the health of the plug-in of each connection.
-func withHealth(timeout time.Duration) ttrpc.ClientOpts {
+// guarded puts the health of its plug-in and then next before the requests of each connection. The
+// option of ttrpc is made anew for each: it keeps what it is applied to, and would put the health of
+// one plug-in before the requests of the next.
+func guarded(timeout time.Duration, next ttrpc.UnaryClientInterceptor) ttrpc.ClientOpts {
 	return func(c *ttrpc.Client) {
-		ttrpc.WithChainUnaryClientInterceptor((&health{}).guard(timeout))(c)
+		ttrpc.WithChainUnaryClientInterceptor((&health{}).guard(timeout), next)(c)
 	}
 }
 
