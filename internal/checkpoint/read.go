@@ -142,11 +142,37 @@ func open(archive string) (*os.File, int64, error) {
 	case !ours(st) || st.Mode().Perm()&0o022 != 0:
 		err = fmt.Errorf("others than root may have written it; chown it to root and chmod it to 0600 if it is to be trusted: %w", errdefs.ErrFailedPrecondition)
 	}
+	if err == nil {
+		err = checkPlace(found)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
 	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd))
 	return f, st.Size(), err
+}
+
+// checkPlace refuses an archive in a directory, at any height, that others than root may write: they
+// could have moved a file of root's there. The root of a container is root of the host unless its pod
+// has a user namespace, and a volume of a pod is often open to all.
+func checkPlace(archive *os.File) error {
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(archive.Fd())))
+	if err != nil {
+		return err
+	}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		st, err := os.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		sticky := st.Mode()&fs.ModeSticky != 0 // nobody moves what is another's
+		if !ours(st) || st.Mode().Perm()&0o022 != 0 && !sticky {
+			return fmt.Errorf("others than root may write into %s; move it into a directory of root's if it is to be trusted: %w", dir, errdefs.ErrFailedPrecondition)
+		}
+		if dir == "/" {
+			return nil
+		}
+	}
 }
 
 func ours(st fs.FileInfo) bool {

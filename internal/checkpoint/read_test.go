@@ -308,3 +308,28 @@ func FuzzUnpack(f *testing.F) {
 		}
 	})
 }
+
+// An archive of root's was taken from a directory into which others may write.
+func TestAnArchiveIsReadFromADirectoryOfRootsAlone(t *testing.T) {
+	dir := t.TempDir()
+	below := filepath.Join(dir, "open", "below")
+	if err := os.MkdirAll(below, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(below, "archive.tar")
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, refused := range map[os.FileMode]bool{0o777: true, 0o770: true, 0o777 | os.ModeSticky: false, 0o755: false} {
+		if err := os.Chmod(filepath.Join(dir, "open"), mode); err != nil {
+			t.Fatal(err)
+		}
+		f, _, err := open(path)
+		if refused != errdefs.IsFailedPrecondition(err) || !refused && err != nil {
+			t.Errorf("in a directory of mode %v: %v", mode, err)
+		}
+		if err == nil {
+			f.Close()
+		}
+	}
+}
