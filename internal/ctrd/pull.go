@@ -34,6 +34,7 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		return image.Stored{}, err
 	}
 	defer done()
+	ctx = unpack.ForImage(ctx, w.Waiting)
 	if w.Unpacking != nil {
 		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
 	}
@@ -57,8 +58,8 @@ func (i *Images) pull(ctx context.Context, ref string, creds image.Credentials, 
 	}
 	unpack := []containerd.UnpackOpt{encryption.WithUnpackConfigApplyOpts(i.decrypting)}
 	if unpacks > 1 {
-		// The limit is that of one image: a layer counts while it is waited for, and one pull must not
-		// wait for the registry of another.
+		// The limit is that of one image: a layer counts while its bytes are waited for, and one pull must
+		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
 	return i.bounded().Pull(ctx, ref,

@@ -27,6 +27,7 @@ type fake struct {
 	release chan struct{}
 	bytes   func(int) // as of the watch of a pull
 	unpack  func() (done func())
+	wait    func() (over func())
 	blobs   []Blob // of each image
 	fetched map[string]int64
 	reads   int
@@ -73,7 +74,7 @@ func (f *fake) Get(_ context.Context, name string) (Stored, error) {
 func (f *fake) Pull(ctx context.Context, ref string, c Credentials, w Watch) (Stored, error) {
 	f.mu.Lock()
 	f.pulls++
-	f.creds, f.bytes, f.unpack = c, w.Bytes, w.Unpacking
+	f.creds, f.bytes, f.unpack, f.wait = c, w.Bytes, w.Unpacking, w.Waiting
 	f.mu.Unlock()
 	w.Needs(f.blobs)
 	select {
@@ -287,6 +288,32 @@ func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
 		err := <-errs
 		if d := time.Since(began); d != 10*time.Minute || !strings.Contains(err.Error(), "no layer was unpacked within 10m0s") {
 			t.Errorf("after %v: %v", d, err)
+		}
+	})
+}
+
+// A pull whose layers waited for those of other images was given up, as if it had unpacked them.
+func TestAPullIsNotGivenUpWhileItsLayersWaitForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := service(t, f)
+		errs := make(chan error, 1)
+		go func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }()
+		synctest.Wait()
+		f.unpack()
+		over := f.wait()
+		time.Sleep(time.Hour)
+		f.bytes(1)
+		f.bytes(0)
+		time.Sleep(time.Hour)
+		if len(errs) > 0 {
+			t.Fatalf("while its layer waits: %v", <-errs)
+		}
+		began := time.Now()
+		over()
+		err := <-errs
+		if d := time.Since(began); d != 10*time.Minute || !strings.Contains(err.Error(), "no layer was unpacked within 10m0s") {
+			t.Errorf("%v after its layer began: %v", d, err)
 		}
 	})
 }

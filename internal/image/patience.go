@@ -12,14 +12,17 @@ import (
 // patience ends a pull that gets nowhere: hardly a byte has come for a while and nothing is unpacked,
 // or a layer is unpacked for too long. No byte needs to come while layers are unpacked: that takes
 // minutes for a large one, and it may be the last. A registry that sends a byte now and then would
-// otherwise hold a pull, and whoever waits for it, for ever.
+// otherwise hold a pull, and whoever waits for it, for ever. A pull whose layers wait until those of
+// other images are unpacked gets nowhere either, and is not ended for that: others decide it.
 type patience struct {
 	forByte, forLayer time.Duration
 	cancel            context.CancelCauseFunc
 
 	mu     sync.Mutex
 	timer  *time.Timer
+	until  time.Time
 	layers int   // being unpacked
+	queued int   // layers that wait to be unpacked
 	least  int64 // bytes that have to come within forByte; one at least
 	came   int64 // since the timer was set
 }
@@ -32,6 +35,7 @@ func newPatience(forByte, forLayer time.Duration, rate int64, cancel context.Can
 		cancel:   cancel,
 		least:    max(1, int64(float64(rate)*forByte.Minutes())),
 	}
+	p.until = time.Now().Add(forByte)
 	p.timer = time.AfterFunc(forByte, p.over)
 	return p
 }
@@ -41,33 +45,52 @@ func newPatience(forByte, forLayer time.Duration, rate int64, cancel context.Can
 func (p *patience) bytes(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.came += int64(n); p.layers == 0 && (n == 0 || p.came >= p.least) {
+	if p.came += int64(n); p.layers+p.queued == 0 && (n == 0 || p.came >= p.least) {
 		p.came = 0
-		p.timer.Reset(p.forByte)
+		p.wait(p.forByte)
 	}
 }
 
 // unpacking begins to wait for a layer, until done is called.
 func (p *patience) unpacking() (done func()) {
-	p.change(1)
-	return func() { p.change(-1) }
+	p.change(1, 0)
+	return func() { p.change(-1, 0) }
 }
 
-func (p *patience) change(by int) {
+// waiting ceases to wait for a layer that is being unpacked, until over is called.
+func (p *patience) waiting() (over func()) {
+	p.change(-1, 1)
+	return func() { p.change(1, -1) }
+}
+
+func (p *patience) change(layers, queued int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.came = 0
-	if p.layers += by; p.layers == 0 {
-		p.timer.Reset(p.forByte)
-	} else {
-		p.timer.Reset(p.forLayer)
+	p.layers += layers
+	p.queued += queued
+	switch {
+	case p.layers > 0:
+		p.wait(p.forLayer)
+	case p.queued > 0:
+		p.timer.Stop()
+	default:
+		p.wait(p.forByte)
 	}
+}
+
+// wait begins anew to wait. Called with mu.
+func (p *patience) wait(d time.Duration) {
+	p.until = time.Now().Add(d)
+	p.timer.Reset(d)
 }
 
 func (p *patience) over() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
+	case p.layers == 0 && p.queued > 0, time.Now().Before(p.until):
+		// The timer was stopped or set anew when it had run off already.
 	case p.layers == 0 && p.came > 0:
 		p.cancel(fmt.Errorf("only %d bytes came from the registry in %s, fewer than the %d that image.min_bytes_per_minute asks for", p.came, p.forByte, p.least))
 	case p.layers == 0:

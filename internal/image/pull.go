@@ -45,6 +45,7 @@ func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, key 
 	st, err := s.backend.Pull(ctx, key.ref, key.creds, Watch{
 		Bytes:     p.bytes,
 		Unpacking: p.unpacking,
+		Waiting:   p.waiting,
 		Needs:     needs,
 	})
 	if err == nil {

@@ -43,8 +43,50 @@ type Target struct {
 	Alone bool
 }
 
-// slots bounds how many layers are unpacked at the same time.
-var slots = semaphore.NewWeighted(int64(max(3, runtime.NumCPU())))
+// most is how many layers are unpacked at the same time.
+var most = int64(max(3, runtime.NumCPU()))
+
+var slots = semaphore.NewWeighted(most)
+
+// imageKey is the key of a context's value: an *ofImage.
+type imageKey struct{}
+
+type ofImage struct {
+	share   *semaphore.Weighted
+	waiting func() (over func())
+}
+
+// ForImage makes the layers that are unpacked with a context those of one image. They never have all
+// of the slots, however long they take, so that there is one for another image. waiting is called when
+// one of them waits for a slot, and what it returns once it has that or gives up. It may be nil.
+func ForImage(ctx context.Context, waiting func() (over func())) context.Context {
+	return context.WithValue(ctx, imageKey{}, &ofImage{semaphore.NewWeighted(most - 1), waiting})
+}
+
+// slot waits until a layer may be unpacked. The caller releases the slot.
+func slot(ctx context.Context) (release func(), err error) {
+	turns := []*semaphore.Weighted{slots}
+	of, _ := ctx.Value(imageKey{}).(*ofImage)
+	if of != nil {
+		turns = []*semaphore.Weighted{of.share, slots} // whoever has no share does not stand in line for a slot
+		if of.waiting != nil {
+			defer of.waiting()()
+		}
+	}
+	for n, s := range turns {
+		if err := s.Acquire(ctx, 1); err != nil {
+			if n > 0 {
+				turns[0].Release(1)
+			}
+			return nil, context.Cause(ctx)
+		}
+	}
+	return func() {
+		for _, s := range turns {
+			s.Release(1)
+		}
+	}, nil
+}
 
 // Applier unpacks layers that a content store has. It is a [diff.Applier].
 type Applier struct {
@@ -102,10 +144,11 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 		return ocispec.Descriptor{}, err
 	}
 	defer blob.Close()
-	if err := slots.Acquire(ctx, 1); err != nil {
+	release, err := slot(ctx)
+	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	defer slots.Release(1)
+	defer release()
 	r := request{
 		Descriptor: desc,
 		Target:     to,
@@ -179,19 +222,21 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	}()
 	ended := cmd.Wait() // closes in, which ends the copy
 	unread := <-fed
+	if errors.Is(unread, os.ErrClosed) || errors.Is(unread, unix.EPIPE) { // the process did not need the rest
+		unread = nil
+	}
 	var a answer
 	switch {
 	case ctx.Err() != nil:
 		return a, context.Cause(ctx)
+	case unread != nil: // to the process the layer ended too early
+		return a, fmt.Errorf("read it: %w", unread)
 	case ended != nil || json.Unmarshal(out.b.Bytes(), &a) != nil:
 		return a, said.reason(ended)
 	case a.Error != "":
 		return a, a.err()
 	}
-	if errors.Is(unread, os.ErrClosed) || errors.Is(unread, unix.EPIPE) { // the process did not need the rest
-		unread = nil
-	}
-	return a, unread
+	return a, nil
 }
 
 // feed hides from io.Copy whatever else a pipe can do.

@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -31,10 +33,12 @@ func try(t *testing.T, err error) {
 	}
 }
 
-// blob is a content store with one layer. During its first read it calls reading, if that is not nil.
+// blob is a content store with one layer. It calls reading during each read, if that is not nil, and
+// fails behind the first 64 KiB, if fails is not nil.
 type blob struct {
 	b       []byte
 	reading func()
+	fails   error
 }
 
 func (b *blob) ReaderAt(context.Context, ocispec.Descriptor) (content.ReaderAt, error) { return b, nil }
@@ -44,6 +48,9 @@ func (b *blob) Close() error                                                    
 func (b *blob) ReadAt(p []byte, off int64) (int, error) {
 	if b.reading != nil {
 		b.reading()
+	}
+	if b.fails != nil && off >= 64<<10 {
+		return 0, b.fails
 	}
 	return bytes.NewReader(b.b).ReadAt(p, off)
 }
@@ -116,6 +123,85 @@ func TestALayerThatTakesTooMuchMemoryIsRefused(t *testing.T) {
 	}
 }
 
+// One image held all slots, and the layers of others waited for it for as long as it took.
+// PROPERTIES 12.
+func TestAnImageLeavesASlotToOthers(t *testing.T) {
+	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}
+	layer := tarOf(t, testimage.File{Name: "file"})
+	greedy, cancel := context.WithCancel(ForImage(t.Context(), nil))
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	defer cancel()
+	begun := make(chan struct{}, most+1)
+	for range most + 1 {
+		ended.Go(func() {
+			var once sync.Once
+			l := &blob{b: layer, reading: func() { once.Do(func() { begun <- struct{}{} }); <-greedy.Done() }}
+			_, _ = Applier{l}.Into(greedy, desc, Target{Dir: t.TempDir()})
+		})
+	}
+	for range most - 1 {
+		<-begun
+	}
+	other, giveUp := context.WithTimeout(ForImage(t.Context(), nil), time.Minute)
+	defer giveUp()
+	if _, err := (Applier{&blob{b: layer}}).Into(other, desc, Target{Dir: t.TempDir()}); err != nil {
+		t.Errorf("another image: %v", err)
+	}
+	if len(begun) > 0 {
+		t.Error("one image has all slots")
+	}
+}
+
+// A layer that waited for a slot counted as one that takes long to unpack.
+func TestALayerSaysThatItWaitsForASlot(t *testing.T) {
+	try(t, slots.Acquire(t.Context(), most))
+	free := sync.OnceFunc(func() { slots.Release(most) })
+	defer free()
+	waits, waiting := make(chan struct{}, 1), false
+	ctx, cancel := context.WithCancelCause(ForImage(t.Context(), func() func() {
+		waiting = true
+		waits <- struct{}{}
+		return func() { waiting = false }
+	}))
+	layer := &blob{b: tarOf(t, testimage.File{Name: "file"})}
+	layer.reading = func() {
+		if waiting {
+			t.Error("it waits while it is unpacked")
+		}
+	}
+	into := func() chan error {
+		done := make(chan error)
+		go func() {
+			_, err := Applier{layer}.Into(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
+			done <- err
+		}()
+		<-waits
+		return done
+	}
+	done := into()
+	free()
+	try(t, <-done)
+	try(t, slots.Acquire(t.Context(), most))
+	defer slots.Release(most)
+	done = into()
+	reason := errors.New("enough")
+	cancel(reason)
+	if err := <-done; !errors.Is(err, reason) || waiting {
+		t.Errorf("its call has ended: %v, waiting %t", err, waiting)
+	}
+}
+
+// A disk that could not read a layer made it a bad one.
+func TestALayerThatCannotBeReadIsNotABadOne(t *testing.T) {
+	broken := errors.New("the disk is broken")
+	l := &blob{b: tarOf(t, testimage.File{Name: "file", Body: make([]byte, 1<<20)}), fails: broken}
+	_, err := Applier{l}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
+	if !errors.Is(err, broken) {
+		t.Errorf("%v, want %v", err, broken)
+	}
+}
+
 // The process that unpacks a layer is ended with its call, and the OOM killer ends it first.
 func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -123,7 +209,12 @@ func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 	var pid, score string
 	l := &blob{b: tarOf(t, testimage.File{Name: "file", Body: make([]byte, 1<<20)})}
 	l.reading = func() {
-		for score != fmt.Sprint(oomScoreAdj) { // the process reads the rest once this has returned
+		// The process reads the rest once this has returned.
+		for end := time.Now().Add(time.Minute); score != fmt.Sprint(oomScoreAdj); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("process %q has the OOM score %q, want %d", pid, score, oomScoreAdj)
+				break
+			}
 			if pid = child(t); pid != "" {
 				b, _ := os.ReadFile("/proc/" + pid + "/oom_score_adj")
 				score = strings.TrimSpace(string(b))
