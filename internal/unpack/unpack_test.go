@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -126,31 +127,40 @@ func TestALayerThatTakesTooMuchMemoryIsRefused(t *testing.T) {
 // One image held all slots, and the layers of others waited for it for as long as it took.
 // PROPERTIES 12.
 func TestAnImageLeavesASlotToOthers(t *testing.T) {
-	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}
-	layer := tarOf(t, testimage.File{Name: "file"})
-	greedy, cancel := context.WithCancel(ForImage(t.Context(), nil))
-	var ended sync.WaitGroup
-	defer ended.Wait()
-	defer cancel()
-	begun := make(chan struct{}, most+1)
-	for range most + 1 {
-		ended.Go(func() {
-			var once sync.Once
-			l := &blob{b: layer, reading: func() { once.Do(func() { begun <- struct{}{} }); <-greedy.Done() }}
-			_, _ = Applier{l}.Into(greedy, desc, Target{Dir: t.TempDir()})
-		})
-	}
-	for range most - 1 {
-		<-begun
-	}
-	other, giveUp := context.WithTimeout(ForImage(t.Context(), nil), time.Minute)
-	defer giveUp()
-	if _, err := (Applier{&blob{b: layer}}).Into(other, desc, Target{Dir: t.TempDir()}); err != nil {
-		t.Errorf("another image: %v", err)
-	}
-	if len(begun) > 0 {
-		t.Error("one image has all slots")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		reason := errors.New("enough")
+		greedy, cancel := context.WithCancelCause(ForImage(t.Context(), nil))
+		got := make(chan error, most)
+		for range most {
+			go func() {
+				release, err := slot(greedy)
+				if err == nil {
+					defer release()
+				}
+				got <- err
+				<-greedy.Done()
+			}()
+		}
+		synctest.Wait()
+		if len(got) != int(most)-1 {
+			t.Errorf("one image has %d of %d slots", len(got), most)
+		}
+		other, giveUp := context.WithTimeout(ForImage(t.Context(), nil), time.Minute)
+		defer giveUp()
+		if release, err := slot(other); err != nil {
+			t.Errorf("another image: %v", err)
+		} else {
+			release()
+		}
+		cancel(reason)
+		synctest.Wait()
+		for range most - 1 {
+			try(t, <-got)
+		}
+		if err := <-got; !errors.Is(err, reason) {
+			t.Errorf("a layer whose call has ended: %v", err)
+		}
+	})
 }
 
 // A layer that waited for a slot counted as one that takes long to unpack.
