@@ -214,7 +214,8 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 	return errdefs.ErrNotImplemented
 }
 
-// counting reports the bytes that come.
+// counting reports the bytes that come, and answers as 0 bytes. The rest of a blob can be asked for
+// any number of times, and its answers are not reported: bytes have to come.
 type counting struct {
 	next     http.RoundTripper
 	progress func(n int)
@@ -228,7 +229,9 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp, err := next.RoundTrip(r)
 	if err == nil {
-		c.progress(0)
+		if r.Header.Get("Range") == "" {
+			c.progress(0)
+		}
 		resp.Body = countedBody{resp.Body, c.progress}
 	}
 	return resp, err

@@ -4,8 +4,11 @@ package ctrd
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -165,5 +168,50 @@ func TestCredentialsAreNotSentAlongWithARedirect(t *testing.T) {
 	}
 	if asked, received := elsewhere.sent(); asked == 0 || len(received) != 0 {
 		t.Errorf("the other host was asked %d times and sent %q", asked, received)
+	}
+}
+
+// A registry that hung up after each byte was asked for the rest again and again, and each of its
+// answers counted as if the pull had got on.
+func TestAnswersWithTheRestOfABlobAreNotProgress(t *testing.T) {
+	body := []byte("a layer")
+	reg := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		from := 0
+		if rest := r.Header.Get("Range"); rest != "" {
+			_, _ = fmt.Sscanf(rest, "bytes=%d-", &from)
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(body)-1, len(body)))
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)-from))
+		if from > 0 {
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		_, _ = w.Write(body[from : from+1]) // and the server hangs up
+	})
+	host := strings.TrimPrefix(reg.URL, "http://")
+	var bytes, answers int
+	i := &Images{}
+	fetcher, err := docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), host, image.Credentials{}, func(n int) {
+		if bytes += n; n == 0 {
+			answers++
+		}
+	})}).Fetcher(t.Context(), host+"/team/app:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fetcher.Fetch(t.Context(), ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageLayer,
+		Digest:    digest.FromBytes(body),
+		Size:      int64(len(body)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	got, err := io.ReadAll(r)
+	if asked, _ := reg.sent(); err != nil || string(got) != string(body) || asked < len(body) {
+		t.Fatalf("%q %v, asked %d times", got, err, asked)
+	}
+	if bytes != len(body) || answers != 1 {
+		t.Errorf("%d bytes and %d answers were reported, want %d and 1", bytes, answers, len(body))
 	}
 }

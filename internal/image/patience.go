@@ -41,7 +41,8 @@ func newPatience(forByte, forLayer time.Duration, rate int64, cancel context.Can
 }
 
 // bytes is called when n bytes have come. It begins anew to wait once enough have, and when the
-// registry answers a request, which is 0 bytes: there are only so many requests.
+// registry answers a request, which is 0 bytes: there are only so many requests, apart from those for
+// the rest of a blob, whose answers are not reported.
 func (p *patience) bytes(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

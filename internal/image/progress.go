@@ -20,7 +20,8 @@ type Blob struct {
 // Watch is notified of how a pull goes. Its functions may be called from any goroutine and do not
 // block.
 type Watch struct {
-	// Bytes is called whenever bytes come, with how many, and with 0 when a request is answered.
+	// Bytes is called whenever bytes come, with how many, and with 0 when a request is answered
+	// that is not for the rest of a blob.
 	Bytes func(n int)
 	// Unpacking is called when a layer is unpacked, and what it returns when that has ended. It may
 	// be nil.
