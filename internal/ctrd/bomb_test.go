@@ -8,11 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"berth/internal/image"
 	"berth/internal/testimage"
+	"berth/internal/testimage/testregistry"
 )
 
 // A layer of 32 KiB made berth hold a gibibyte, whom the OOM killer spares, and three layers are
@@ -30,12 +33,15 @@ func TestALayerDoesNotDecideHowMuchMemoryBerthUses(t *testing.T) {
 			}
 			img, err := testimage.Image(v1Config(), layers...)
 			try(t, err)
-			archive := archived(t, img)
+			archive, ref := archived(t, img), testregistry.Start(t).Push("team/bomb:1", img)
 			try(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // forgets the peak
 			before := peakMemory(t)
-			_, err = i.Import(t.Context(), archive, "", unread)
-			if err == nil || !strings.Contains(err.Error(), "window of more than 128 MiB") {
-				t.Errorf("unpacked, or refused without a reason: %v", err)
+			_, imported := i.Import(t.Context(), archive, "", unread)
+			_, pulled := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+			for how, err := range map[string]error{"imported": imported, "pulled": pulled} {
+				if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "window of more than 128 MiB") {
+					t.Errorf("%s, or refused without a reason: %v", how, err)
+				}
 			}
 			if more := peakMemory(t) - before; more > 100<<20 {
 				t.Errorf("it took %d MiB of memory of this process", more>>20)

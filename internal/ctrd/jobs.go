@@ -17,6 +17,9 @@ const (
 	jobPrefix = "berth-job-"
 	// jobLease is how long containerd keeps what a pull or an import has made if no berth comes back.
 	jobLease = 24 * time.Hour
+	// unleaseTimeout bounds the deletion of a lease, whatever became of the call that took it: a pull is
+	// not to wait for a containerd that hangs once it has ended.
+	unleaseTimeout = 10 * time.Second
 )
 
 // lease keeps what a pull or an import has containerd make until the caller calls done. If berth is
@@ -31,7 +34,9 @@ func (i *Images) lease(ctx context.Context) (_ context.Context, done func(), _ e
 	}
 	return leased, func() {
 		defer i.jobs.Delete(key)
-		if err := i.unlease(ns(context.WithoutCancel(ctx)), key); err != nil {
+		ctx, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), unleaseTimeout)
+		defer cancel()
+		if err := i.unlease(ctx, key); err != nil {
 			i.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
 		}
 	}, nil

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -103,4 +105,36 @@ func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
 	if left := slices.Collect(maps.Keys(store.kept)); len(left) != 1 {
 		t.Errorf("once all is done there are %q", left)
 	}
+}
+
+// hungLeases is a containerd that answers no deletion of a lease.
+type hungLeases struct{ *leaseStore }
+
+func (hungLeases) Delete(ctx context.Context, _ leases.Lease, _ ...leases.DeleteOpt) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A pull that was over waited for as long as containerd hung.
+func TestAPullDoesNotWaitForTheDeletionOfItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := containerd.New("", containerd.WithServices(containerd.WithLeasesService(hungLeases{&leaseStore{kept: map[string]leases.Lease{}}})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := &Images{client: Through(client), cfg: ImagesConfig{Logger: slog.New(slog.DiscardHandler)}}
+		ctx, cancel := context.WithCancel(t.Context())
+		_, done, err := i.lease(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		ended := make(chan struct{})
+		go func() { done(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Error("it still waits after a minute")
+		}
+	})
 }
