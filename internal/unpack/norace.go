@@ -7,5 +7,5 @@ package unpack
 // overhead is 1: each byte of memory is the program's own.
 const overhead = 1
 
-// environment is what the process is given besides PATH.
-var environment []string
+// environment is all that the process is given.
+var environment = alone

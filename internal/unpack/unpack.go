@@ -198,7 +198,7 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	asked = append(binary.BigEndian.AppendUint32(nil, uint32(len(asked))), asked...) //nolint:gosec // it is far smaller
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{processName}
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environment...) // where containerd's packages look for unpigz
+	cmd.Env = environment
 	cmd.Dir = "/"
 	// The process need not read to the end, so exec is not given a reader to copy from.
 	in, err := cmd.StdinPipe()
