@@ -9,11 +9,12 @@
 //
 //   - A layer whose process has used more than [Memory] bytes of memory, besides what it used before
 //     it read the layer, is an error. That is looked at every 10 ms and at the end. Whatever the
-//     process does between two looks, the kernel lets it map at most 1280 MiB of data, which is twice
-//     Memory and what Go maps and does not use. It starts no other program.
+//     process does between two looks, the kernel lets it map at most 1280 MiB of data more than before,
+//     which is twice Memory and what Go maps and does not use. It starts no other program.
 //   - As many layers as processors, three at least, are unpacked at the same time, those of all images
 //     together. One image never has all of these slots.
 //   - The process is among the first that the OOM killer ends.
+//   - The process reaches no network, and has no capability that writing files does not take.
 //   - What makes the process end or panic is an error of that layer, and of nothing else.
 //   - The process ends with the context of its call, and with berth: it has no more of the layer to
 //     read then.

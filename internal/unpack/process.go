@@ -112,6 +112,9 @@ func init() {
 	if err != nil {
 		new(guard).answer(fmt.Errorf("limit the memory of the process: %w", err), answer{})
 	}
+	if err := confine(); err != nil {
+		new(guard).answer(err, answer{})
+	}
 	a, err := r.apply(context.Background(), layer)
 	if err == nil {
 		err = g.check(r.Memory)

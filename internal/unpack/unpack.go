@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -199,6 +200,9 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{processName}
 	cmd.Env = environment
+	if os.Geteuid() == 0 { // as always but in a test
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	}
 	cmd.Dir = "/"
 	// The process need not read to the end, so exec is not given a reader to copy from.
 	in, err := cmd.StdinPipe()

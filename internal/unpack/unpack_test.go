@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -236,6 +237,9 @@ func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 	var pid, score string
 	l := &blob{b: tarOf(t, testimage.File{Name: "file", Body: make([]byte, 1<<20)})}
 	l.reading = func() {
+		if ctx.Err() != nil {
+			return
+		}
 		// The process reads the rest once this has returned.
 		for end := time.Now().Add(time.Minute); score != fmt.Sprint(oomScoreAdj); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
@@ -247,6 +251,7 @@ func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 				score = strings.TrimSpace(string(b))
 			}
 		}
+		confined(t, pid)
 		cancel(reason)
 		<-ctx.Done()
 	}
@@ -257,6 +262,32 @@ func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 	if left := child(t); left != "" {
 		t.Errorf("process %s is left", left)
 	}
+}
+
+// confined waits until a process has given up what it does not need.
+func confined(t *testing.T, pid string) {
+	t.Helper()
+	if own, err := os.Readlink("/proc/self/ns/net"); os.Geteuid() == 0 && err == nil {
+		if its, err := os.Readlink("/proc/" + pid + "/ns/net"); err != nil || its == own {
+			t.Errorf("it has the network of its caller: %s %v", its, err)
+		}
+	}
+	if !confines {
+		return
+	}
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		b, _ := os.ReadFile("/proc/" + pid + "/status")
+		if !strings.Contains(string(b), "NoNewPrivs:\t1\n") {
+			continue
+		}
+		_, caps, _ := strings.Cut(string(b), "CapPrm:\t")
+		caps, _, _ = strings.Cut(caps, "\n")
+		if has, err := strconv.ParseUint(caps, 16, 64); err != nil || has&^needed != 0 {
+			t.Errorf("it has the capabilities %s: %v", caps, err)
+		}
+		return
+	}
+	t.Error("it can still get privileges by a program that it starts")
 }
 
 // child returns the number of the process that unpacks a layer for this one, or "".
