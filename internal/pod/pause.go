@@ -85,7 +85,8 @@ func (p *pauses) mount(ctx context.Context, u *unit, of *state.SandboxImage) (sp
 			return spec.Pause{}, err
 		}
 	}
-	if out.Rootfs, err = p.volumes.files.MakeImageVolume(u.id, 0); err != nil {
+	ids, _ := spec.UserNamespace(u.sandbox.Config)
+	if out.Rootfs, err = p.volumes.files.MakeRootfs(u.id, int(ids.UID)); err != nil {
 		return spec.Pause{}, err
 	}
 	view := ImageView{
@@ -94,7 +95,7 @@ func (p *pauses) mount(ctx context.Context, u *unit, of *state.SandboxImage) (sp
 		ChainID:     of.ChainID,
 		Dir:         out.Rootfs,
 		Writable:    true,
+		IDs:         ids,
 	}
-	view.IDs, _ = spec.UserNamespace(u.sandbox.Config)
 	return out, p.volumes.view(ctx, view, of.ID)
 }

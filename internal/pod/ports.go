@@ -308,6 +308,9 @@ type Files interface {
 	MakeVolume(id string, n int) (string, error)
 	// MakeImageVolume makes an empty directory for the nth image that a container mounts.
 	MakeImageVolume(id string, n int) (string, error)
+	// MakeRootfs makes an empty directory for the root file system of a sandbox's process, which the
+	// user uid of this host may enter.
+	MakeRootfs(id string, uid int) (string, error)
 	// MakeCheckpoint makes an empty directory for the checkpoint that a container is restored from.
 	// Checkpoint is its path, and RemoveCheckpoint removes it.
 	MakeCheckpoint(id string) (string, error)

@@ -26,6 +26,21 @@ func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 	return dir, nil
 }
 
+// MakeRootfs makes an empty directory for the root file system of a pod's pause process, which its
+// image is mounted at, and returns its path. The OCI runtime enters it as the pod's root, which is the
+// user uid of this host, so the directories that it is in are open to that user, and to no other but
+// root. Remove unmounts it.
+func (f *Files) MakeRootfs(id string, uid int) (string, error) {
+	own := f.rootfs(id)
+	dir := filepath.Join(own, "0")
+	err := errors.Join(os.MkdirAll(filepath.Dir(own), 0o711), os.Chmod(filepath.Dir(own), 0o711), //nolint:gosec // the names in it are random
+		os.MkdirAll(own, 0o700), os.Lchown(own, uid, -1), os.MkdirAll(dir, 0o711), unmount(dir))
+	if err != nil {
+		return "", fmt.Errorf("make directory for the root file system of sandbox %s: %w", id, err)
+	}
+	return dir, nil
+}
+
 // Below returns the path of the directory that path names below dir; "" names dir itself. Every
 // link is resolved as if dir were the root directory, so that the result lies below dir. What is
 // below dir must not change meanwhile, nor until the result is used. ErrInvalidArgument says that
@@ -67,7 +82,11 @@ func (f *Files) Below(dir, path string) (string, error) {
 // directory that is not empty afterwards is an error: nothing is deleted within what may be
 // mounted.
 func (f *Files) removeImageVolumes(id string) error {
-	base := f.imageVolumes(id)
+	return errors.Join(removeMounts(f.imageVolumes(id)), removeMounts(f.rootfs(id)))
+}
+
+// removeMounts unmounts what is mounted on the directories below base, and removes all of them.
+func removeMounts(base string) error {
 	entries, err := os.ReadDir(base)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -88,3 +107,4 @@ func (f *Files) removeImageVolumes(id string) error {
 }
 
 func (f *Files) imageVolumes(id string) string { return filepath.Join(f.state, "volumes", id) }
+func (f *Files) rootfs(id string) string       { return filepath.Join(f.state, "rootfs", id) }

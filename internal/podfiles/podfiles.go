@@ -171,7 +171,7 @@ func (f *Files) Remove(id string) error {
 func (f *Files) IDs() ([]string, error) {
 	found := map[string]bool{}
 	var errs []error
-	for _, dir := range []string{f.sandbox("x"), f.IO("x"), f.volumes("x"), f.imageVolumes("x"), f.Checkpoint("x")} {
+	for _, dir := range []string{f.sandbox("x"), f.IO("x"), f.volumes("x"), f.imageVolumes("x"), f.rootfs("x"), f.Checkpoint("x")} {
 		base := filepath.Dir(dir)
 		entries, err := os.ReadDir(base)
 		if err != nil && !os.IsNotExist(err) {

@@ -23,6 +23,10 @@ func TestOtherUsersOfTheHostReachNothingOfAPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rootfs, err := f.MakeRootfs("p1", 123456)
+	if err != nil {
+		t.Fatal(err)
+	}
 	volume, err := f.MakeVolume("c1", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +50,7 @@ func TestOtherUsersOfTheHostReachNothingOfAPod(t *testing.T) {
 		"list a volume":     "ls " + volume,
 		"list the pods":     "ls " + filepath.Dir(f.sandbox("p1")),
 		"enter a container": "cd " + f.imageVolumes("c1"),
+		"enter a rootfs":    "cd " + rootfs,
 	} {
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Dir = "/"
@@ -53,6 +58,12 @@ func TestOtherUsersOfTheHostReachNothingOfAPod(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err == nil {
 			t.Errorf("another user can %s: %s", what, out)
 		}
+	}
+	cmd := exec.Command("sh", "-c", "cd "+rootfs)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 123456, Gid: 123456}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the pod's root cannot enter its root file system: %s", out)
 	}
 }
 

@@ -200,7 +200,7 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{processName}
 	cmd.Env = environment
-	if os.Geteuid() == 0 { // as always but in a test
+	if mayMakeNetwork() { // as always but in a test
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	}
 	cmd.Dir = "/"
@@ -269,4 +269,12 @@ func (b *bounded) Write(p []byte) (int, error) {
 func (b *bounded) reason(ended error) error {
 	line, _, _ := strings.Cut(b.b.String(), "\n")
 	return fmt.Errorf("the process %s ended without an answer: %w: %.200q", processName, errors.Join(ended, errdefs.ErrInternal), line)
+}
+
+// mayMakeNetwork reports whether this process has CAP_SYS_ADMIN, which a network namespace of its
+// own takes.
+func mayMakeNetwork() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var has [2]unix.CapUserData
+	return unix.Capget(&header, &has[0]) == nil && has[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }

@@ -153,6 +153,10 @@ func (f files) MakeImageVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/images/", id, "/", n), f.make(id)
 }
 
+func (f files) MakeRootfs(id string, _ int) (string, error) {
+	return fmt.Sprint("/rootfs/", id, "/0"), f.make(id)
+}
+
 func (f files) Below(dir, path string) (string, error) { return dir + "/" + path, nil }
 func (f files) MakeHostPath(ctx context.Context, path string) error {
 	return f.w.do(ctx, f.l, "host-path", path, func() error { return nil })
