@@ -61,6 +61,8 @@ func (p *processes) sampleOOM(u *unit) {
 	n, err := p.cgroups.OOMKills(dir)
 	if err == nil {
 		p.countOOM(u, dir, n, false)
+	} else if absent(err) != nil {
+		u.oom.miss()
 	}
 }
 
@@ -86,18 +88,19 @@ func (p *processes) countOOM(u *unit, dir string, kills uint64, last bool) {
 // since the cgroup can vanish with the container: systemd removes a scope once it is empty, and on
 // a busy host does so before anybody has read the counter. The counter of the pod's group says then
 // what the container's would have said. Where that one does not say it either, containerd's report
-// counts.
-func (p *processes) readOOM(u *unit, f exit.Fact) {
+// counts. An error says that the counter is there, and could not be read.
+func (p *processes) readOOM(u *unit, f exit.Fact) error {
 	err := p.readOwnOOM(u, f)
-	if err == nil {
-		return
+	if absent(err) != nil || err == nil {
+		return err
 	}
 	if n := p.restOfPodOOM(u); n > 0 {
 		p.obs.Event(u.id, "the cgroup vanished, and the pod's counts an OOM kill", nil)
 		p.countOOM(u, "", n, true)
-		return
+		return nil
 	}
-	p.obs.Event(u.id, "the cgroup's counter of OOM kills cannot be read: what containerd reported counts", err)
+	p.obs.Event(u.id, "the cgroup and its counter of OOM kills vanished: what containerd reported counts", err)
+	return nil
 }
 
 // readOwnOOM reads the counter of the container's own group, unless it was read already. It waits

@@ -31,6 +31,7 @@ type oomEvidence struct {
 	mu      sync.Mutex
 	counter oomCounter
 	known   bool // the counter, or its pod's, was read after the end
+	unread  bool // the end was settled although the counter, which was there, could not be read
 	armed   bool // the kernel notifies of kills
 	all     bool // also of those that follow from the node's lack of memory
 	looking bool // somebody looks at the counter for a moment
@@ -44,6 +45,27 @@ func (e *oomEvidence) begin() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.counter = oomCounter{at: time.Now()}
+}
+
+// miss notes that the kernel has notified of a kill, and that the counter could not be read: a kill
+// that is found later may be that one.
+func (e *oomEvidence) miss() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.armed = false
+}
+
+// setUnread notes whether the counter still has to be read after the end.
+func (e *oomEvidence) setUnread(unread bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unread = unread
+}
+
+func (e *oomEvidence) isUnread() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unread
 }
 
 func (e *oomEvidence) isKnown() bool {

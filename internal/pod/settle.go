@@ -47,7 +47,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	if !u.sharesPIDs() { // its other processes have ended with init
 		drained = s.drain(ctx, u)
 	}
-	s.processes.readOOM(u, known)
+	s.countOOM(ctx, u, known)
 	if !known.Measured || known.At.IsZero() {
 		known = s.measure(ctx, u)
 	}
@@ -87,6 +87,49 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	}
 	s.lanes.release(u)
 	return nil
+}
+
+const (
+	// oomPatience is how long an exit waits for a counter of OOM kills that cannot be read, and
+	// oomPatienceAfter for how long after the exit its release does, before the group is removed.
+	oomPatience      = 300 * time.Millisecond
+	oomPatienceAfter = 10 * time.Second
+)
+
+// countOOM reads the counter of OOM kills of a container that has ended. One that cannot be read is
+// tried again within a bound, and once more before the group is removed.
+func (s *settler) countOOM(ctx context.Context, u *unit, known exit.Fact) {
+	ctx, cancel := context.WithTimeout(ctx, oomPatience)
+	defer cancel()
+	for {
+		err := s.processes.readOOM(u, known)
+		u.oom.setUnread(err != nil)
+		if err == nil {
+			return
+		}
+		again := time.NewTimer(oomPatience / 10)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			s.obs.Event(u.id, "the cgroup's counter of OOM kills cannot be read: what containerd reported counts", err)
+			return
+		}
+	}
+}
+
+// lastOOM reads the counter of OOM kills that could not be read when the exit was settled, before the
+// group is removed. An error says that it still cannot be read, and is not returned for long.
+func (s *settler) lastOOM(u *unit) error {
+	known := u.now().Exit
+	if !u.oom.isUnread() || !known.Measured {
+		return nil
+	}
+	if err := s.processes.readOOM(u, known); err != nil && time.Since(known.At) < oomPatienceAfter {
+		return fmt.Errorf("read the counter of OOM kills: %w", err)
+	}
+	u.oom.setUnread(false)
+	return s.correct(u, s.withOOM(context.Background(), u, known)) // bounded
 }
 
 // withOOM is a fact with the verdict on whether the OOM killer ended the container. While a signal

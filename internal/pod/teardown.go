@@ -204,7 +204,7 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 // together with the task.
 func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	if known := u.now().Exit; known.Measured || known.Zero() || errdefs.IsNotFound(err) {
-		return nil
+		return t.settler.lastOOM(u)
 	}
 	if err != nil {
 		return fmt.Errorf("ask the shim for the exit code: %w", err)

@@ -222,3 +222,33 @@ func TestAnOOMKillIsFoundInAGroupThatCouldNotBeRead(t *testing.T) {
 		})
 	}
 }
+
+// PROPERTIES 10 and 33: the counter of OOM kills could not be read for a moment, just when a container
+// ended, and the end was reported as an Error. It is waited for, but not for long, and read again
+// before its group is removed; that the group is not there any more needs no wait.
+func TestACounterOfOOMKillsThatCannotBeReadIsReadAgain(t *testing.T) {
+	for _, why := range inVain {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.pod("p1", "")
+			for name, silent := range map[string]time.Duration{"c1": 200 * time.Millisecond, "c2": 5 * time.Second} {
+				c := b.run(p, name)
+				lift := b.Refuse("oom", "", why)
+				b.Exit(c, 137, true)
+				time.Sleep(silent)
+				if silent > time.Second {
+					b.expect(c, exited, 137, "Error") // the truth does not wait
+				}
+				lift()
+				time.Sleep(10 * time.Second)
+				b.expect(c, exited, 137, "OOMKilled")
+			}
+			c := b.run(p, "c3")
+			b.Refuse("oom", "", why)
+			b.Exit(c, 137, true)
+			if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+			b.expectLeft(nil)
+		})
+	}
+}

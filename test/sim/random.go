@@ -141,7 +141,7 @@ var operations = []string{
 
 // questions are those that the kernel, /proc, cgroups, containerd and shims may be asked in vain.
 var questions = []string{
-	"watch", "look", "signal", "watch", "look", "signal", "cgroup", "kill-all", "end-group", "search",
+	"watch", "look", "signal", "watch", "look", "signal", "cgroup", "oom", "oom-below", "limit-hits", "watch-oom", "kill-all", "end-group", "search",
 	"get-task", "wait-task", "kill-task", "delete-task", "end-shim", "get-container", "list-tasks", "list-containers",
 	"pins-list", "netns-list", "files-list", "stat-snapshot", "mounts",
 }

@@ -68,7 +68,7 @@ func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *world.Process) {
 	if st.GetReason() == "OOMKilled" && (!oom || p.Killed) {
 		v.problemLocked("%s is OOMKilled, and was not", world.Short(p.ID))
 	}
-	if oom && !p.Asked && !p.Lost && !p.VM && (p.Code == 137 || p.Notified) && st.GetReason() != "OOMKilled" {
+	if oom && !p.Asked && !p.Lost && !p.VM && !p.Uncounted && (p.Code == 137 || p.Notified) && st.GetReason() != "OOMKilled" {
 		v.problemLocked("%s was ended by the OOM killer and is %s", world.Short(p.ID), st.GetReason())
 	}
 }

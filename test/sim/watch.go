@@ -210,9 +210,9 @@ func (v *Watch) exitLocked(st *runtimeapi.ContainerStatus, seen map[string]*runt
 	sameCode := before.GetExitCode() == st.GetExitCode()
 	same := sameCode && before.GetReason() == st.GetReason()
 	// Where a container has no cgroup on the host, containerd alone reports its OOM kills, and may be
-	// late.
+	// late. A counter that could not be read is read again later.
 	p := v.w.Process(id)
-	late := p != nil && p.VM && sameCode && before.GetReason() == "Error" && st.GetReason() == "OOMKilled"
+	late := p != nil && (p.VM || p.Uncounted) && sameCode && before.GetReason() == "Error" && st.GetReason() == "OOMKilled"
 	if !same && !late && before.GetReason() != "Unknown" {
 		v.problemLocked("%s had ended with %d %s, and now with %d %s",
 			world.Short(id), before.GetExitCode(), before.GetReason(), st.GetExitCode(), st.GetReason())

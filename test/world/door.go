@@ -95,6 +95,9 @@ func (w *World) read(ctx context.Context, l *Life, op, id string, look func() er
 	w.did = append(w.did, op+" "+id)
 	if r := w.match(op, id); r != nil {
 		w.unanswered(op, id)
+		if p := w.inits[strings.TrimPrefix(id, CgroupOf(""))]; p != nil && p.OOM > 0 && op == "oom" {
+			p.Uncounted = true
+		}
 		if r.first {
 			if err := look(); err != nil {
 				return err

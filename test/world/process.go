@@ -30,6 +30,8 @@ type Process struct {
 	Away bool
 	// Unanswered: containerd was asked about its task and could not say.
 	Unanswered bool
+	// Uncounted: there were OOM kills in its cgroup, and the counter could not be read once.
+	Uncounted bool
 	// Lost: its shim died, or containerd dropped its task, so that only the kernel can know the
 	// code.
 	Lost bool
