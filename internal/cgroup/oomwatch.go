@@ -34,7 +34,8 @@ type OOMWatch struct {
 // changed, more often than they have. It must not block.
 func NewOOMWatch(noted func(ids []string)) (*OOMWatch, error) {
 	w := &OOMWatch{v2: V2(), noted: noted, dirs: map[string]string{}, ids: map[int32]string{}}
-	fd, err := -1, error(nil)
+	var fd int
+	var err error
 	if w.v2 {
 		fd, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	} else {
@@ -56,8 +57,8 @@ func (w *OOMWatch) Close() error {
 }
 
 // Watch begins to watch a group under an ID, in the place of the one that the ID had. all says that
-// every kill is noticed. It returns errdefs.ErrNotFound for a group that is gone. Cgroup v1 does not notify of kills that follow from the node's own lack of
-// memory.
+// every kill is noticed. It returns errdefs.ErrNotFound for a group that is gone. Cgroup v1 does not
+// notify of kills that follow from the node's own lack of memory.
 func (w *OOMWatch) Watch(id, dir string) (all bool, err error) {
 	w.Forget(id)
 	w.mu.Lock()

@@ -5,6 +5,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -23,7 +24,7 @@ type visible struct {
 
 // Write writes p, or all of it but the beginning of its last character.
 func (v *visible) Write(p []byte) (int, error) {
-	text := append(v.partial, p...)
+	text := slices.Concat(v.partial, p)
 	end := len(text)
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if utf8.RuneStart(text[len(text)-n]) {

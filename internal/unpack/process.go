@@ -141,7 +141,8 @@ func asked(stdin io.Reader) (r request, layer io.Reader, err error) {
 	if _, err := io.ReadFull(in, b); err != nil {
 		return r, nil, err
 	}
-	return r, in, json.Unmarshal(b, &r)
+	err = json.Unmarshal(b, &r)
+	return r, in, err
 }
 
 // guard ends the process when it uses too much memory.

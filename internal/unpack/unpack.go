@@ -160,7 +160,7 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 	for id, p := range config.ProcessorPayloads {
 		r.Payloads[id] = payload{p.GetTypeUrl(), p.GetValue()}
 	}
-	var in io.Reader = content.NewReader(blob)
+	in := content.NewReader(blob)
 	if config.Progress != nil {
 		in = &progress{r: in, report: config.Progress}
 	}

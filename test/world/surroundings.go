@@ -219,7 +219,8 @@ func (o outputs) Open(l logs.Options) (pod.Stdio, error) {
 		return nil, errdefs.ErrNotFound
 	}
 	out := o.open(l.Dir)
-	return out, out.Started()
+	err := out.Started()
+	return out, err
 }
 
 func (o outputs) open(dir string) *output {
