@@ -22,7 +22,7 @@ func TestTheSandboxImageIsPulledOnceMountedAndGivenBack(t *testing.T) {
 			t.Errorf("pulled %d times for two pods", n)
 		}
 		s := b.Spec(first)
-		if s.Root.Path != "/images/"+first+"/0" || !s.Root.Readonly || !slices.Equal(s.Process.Args, []string{"/app"}) {
+		if s.Root.Path != "/rootfs/"+first+"/0" || !s.Root.Readonly || !slices.Equal(s.Process.Args, []string{"/app"}) {
 			t.Errorf("the pause process is %q in %+v", s.Process.Args, s.Root)
 		}
 		for _, id := range []string{first, second} {
