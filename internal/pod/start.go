@@ -170,8 +170,9 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 	}
 	made = s.processes.program(u, proc.Pid)
 	if err := s.runtime.StartTask(ctx, u.id); err != nil {
-		// The answer may be lost and the start not. The kernel says whether the program runs.
-		if ctx.Err() != nil || !s.processes.waitExec(ctx, u, proc.Pid, made, answerPatience) {
+		// An answer may be lost although the start took effect. Then the kernel says whether the
+		// program runs. Where the OCI runtime says that it has failed, what it has done is undone.
+		if ctx.Err() != nil || !unanswered(err) || !s.processes.waitExec(ctx, u, proc.Pid, made, answerPatience) {
 			return proc, made, err
 		}
 		s.obs.Event(u.id, "the start was not answered, and its program runs", err)
@@ -240,4 +241,10 @@ func (s *starter) abandon(u *unit, why error) {
 	}
 	u.abandon(why)
 	s.lanes.settle(u)
+}
+
+// unanswered reports whether an error says that nobody has answered: the connection broke, or the
+// time was over.
+func unanswered(err error) bool {
+	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsCanceled(err)
 }

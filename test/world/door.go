@@ -12,10 +12,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
 var errInject = errors.New("this was made to fail")
+
+// errLost is what the caller gets of an answer that is lost on its way.
+var errLost = fmt.Errorf("the connection broke: %w", errdefs.ErrUnavailable)
 
 // rule makes calls of an operation fail or stall.
 type rule struct {
@@ -212,9 +216,10 @@ func (w *World) asked(op, id string) error {
 	return nil
 }
 
-// LoseAnswer makes the next call of op on id take effect, and fail; "" is any ID.
+// LoseAnswer makes the next call of op on id take effect, and its answer be lost: the caller gets
+// ErrUnavailable. "" is any ID.
 func (w *World) LoseAnswer(op, id string) {
-	w.add(&rule{op: op, id: id, times: 1, err: errInject, first: true})
+	w.add(&rule{op: op, id: id, times: 1, err: errLost, first: true})
 }
 
 // Refuse makes calls of op on id fail with err until lift is called; "" is any ID.
