@@ -72,6 +72,9 @@ func (d *daemon) runEmbedded(ctx context.Context, restored <-chan struct{}) erro
 		return nil // ctx has ended
 	}
 	d.embedded.Store(s)
+	if d.publish != nil {
+		d.publish() // the directories of layers are there from now on, and no layer was added yet
+	}
 	d.conn.Use(s.Client())
 	select {
 	case <-ctx.Done():

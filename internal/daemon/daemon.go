@@ -107,6 +107,7 @@ type daemon struct {
 	features features
 	outdated ociWarnings
 	apparmor *appArmor // nil where AppArmor is off
+	publish  func()    // labels what every container reads; nil without SELinux
 }
 
 func (d *daemon) close() {
@@ -304,9 +305,12 @@ func (d *daemon) openPods() error {
 		return err
 	}
 	if l != nil {
-		if err := publish(l, pause, filepath.Join(d.cfg.Root, "containerd")); err != nil {
-			d.log.Warn("cannot label what every container reads: SELinux may keep containers from starting", "err", err)
+		d.publish = func() {
+			if err := publish(l, pause, filepath.Join(d.cfg.Root, "containerd")); err != nil {
+				d.log.Warn("cannot label what every container reads: SELinux may keep containers from starting", "err", err)
+			}
 		}
+		d.publish()
 	}
 	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, runtimes, func(ctx context.Context, snapshotter string) (bool, error) {
 		return ctrd.MapsOwners(ctx, d.conn, snapshotter)
