@@ -87,8 +87,8 @@ func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cadvisor", "internal/cri", "internal/ctrd", "internal/daemon", "internal/stream", "test"},
-		"only cri, cadvisor and daemon serve gRPC, and ctrd calls it; other rooms return errors of containerd/errdefs")
+		[]string{"internal/cadvisor", "internal/cri", "internal/ctrd", "internal/observe", "test"},
+		"only cri and cadvisor serve gRPC, ctrd calls it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
 func TestFakesAreNotAPartOfBerth(t *testing.T) {

@@ -10,13 +10,12 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/cri"
 	"berth/internal/ctrd"
 	"berth/internal/feed"
+	"berth/internal/observe"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/internal/timeline"
@@ -31,7 +30,7 @@ type Core struct {
 	Timeline *timeline.Timeline
 
 	ports Ports
-	obs   *observer
+	obs   *observe.Observer
 	link  *link
 }
 
@@ -58,8 +57,10 @@ type Ports struct {
 	// again.
 	ImageChanged  func(name string)
 	RefreshImages func(ctx context.Context) error
-	// Tracing is where traces go; nil for nowhere.
-	Tracing trace.TracerProvider
+	// Metrics may be nil: nobody reads them.
+	Metrics *observe.Metrics
+	// Tracing may be nil: nothing is traced.
+	Tracing *observe.Tracing
 	Log     *slog.Logger
 	// Panicked is called in a goroutine of the core that panicked, and ends the process. It may be
 	// nil; then the Go runtime does.
@@ -68,21 +69,24 @@ type Ports struct {
 
 // NewCore makes a core. Nothing runs before Run.
 func NewCore(cfg pod.Config, p Ports) *Core {
+	if p.Metrics == nil {
+		p.Metrics = observe.NewMetrics()
+	}
 	c := &Core{
 		Feed:     feed.New(feed.Config{}),
 		Timeline: timeline.New(),
 		ports:    p,
 		link:     newLink(),
 	}
-	out := p.Ports
-	if p.Tracing == nil {
-		p.Tracing = noop.NewTracerProvider()
-	} else {
-		tracer := p.Tracing.Tracer("berth")
-		out.Runtime, out.Network, out.Store = tracedRuntime{out.Runtime, tracer}, tracedNetwork{out.Network, tracer}, tracedStore{out.Store, tracer}
-	}
-	c.obs = newObserver(p.Log, c.Timeline, newTrips(p.Tracing))
-	c.obs.gone, c.obs.happened = p.Removed, p.Happened
+	c.obs = observe.New(observe.Config{
+		Log:      p.Log,
+		Timeline: c.Timeline,
+		Metrics:  p.Metrics,
+		Tracing:  p.Tracing,
+		Removed:  p.Removed,
+		Happened: p.Happened,
+	})
+	out := p.Tracing.Ports(p.Ports)
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
 	return c
@@ -144,7 +148,7 @@ func (c *Core) listener() ctrd.Listener {
 		Exited: c.Pods.Exited,
 		OOM:    c.Pods.OOMKilled,
 		Image:  c.ports.ImageChanged,
-		Lost:   func(err error) { c.obs.lost(err, c.link.set(err)) },
+		Lost:   func(err error) { c.obs.Lost(err, c.link.set(err)) },
 		Connected: func(ctx context.Context) error {
 			// Images are read beside the comparison: creations wait for them, and not for that.
 			read := make(chan error, 1)

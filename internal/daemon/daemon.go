@@ -15,11 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"berth/internal/asynclog"
 	"berth/internal/cadvisor"
@@ -36,6 +32,7 @@ import (
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/nri"
+	"berth/internal/observe"
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"
@@ -55,8 +52,8 @@ const stopTimeout = 5 * time.Second
 // goes on running it until Serve has returned. The error says why berth could not start, or what
 // broke.
 func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
-	bridgeLibraries(log.Logger)
-	d := &daemon{cfg: cfg, log: log, admitted: make(chan struct{})}
+	observe.BridgeLibraries(log.Logger)
+	d := &daemon{cfg: cfg, log: log, metrics: observe.NewMetrics(), admitted: make(chan struct{})}
 	d.settings.Store(&cfg)
 	defer d.close()
 	if err := d.open(ctx); err != nil {
@@ -99,8 +96,8 @@ type daemon struct {
 	checkpoints *checkpoint.Service
 	restorer    *checkpoint.Restorer
 
-	tracing  trace.TracerProvider // nil if tracing is off
-	spans    *spans               // nil if tracing is off
+	metrics  *observe.Metrics
+	tracing  *observe.Tracing // nil if tracing is off
 	handlers map[string]pod.Handler
 	settings atomic.Pointer[config.Config] // those that hold now
 	podCIDR  atomic.Pointer[string]        // as the kubelet says it; nil: it has not
@@ -191,7 +188,7 @@ func (d *daemon) open(ctx context.Context) error {
 }
 
 // panickedOverImage counts a panic over an image.
-func (d *daemon) panickedOverImage() { d.core.obs.Panicked("image") }
+func (d *daemon) panickedOverImage() { d.metrics.Panicked("image") }
 
 // follow has settings hold that were read again, until ctx ends.
 func (d *daemon) follow(ctx context.Context, changes <-chan config.Config) {
@@ -230,18 +227,12 @@ func (d *daemon) openListener() (err error) {
 	return nil
 }
 
-func (d *daemon) openTracing(ctx context.Context) error {
-	provider, spans, err := newTracing(ctx, d.cfg.Tracing)
-	if err != nil || provider == nil {
-		return err
+func (d *daemon) openTracing(ctx context.Context) (err error) {
+	d.tracing, err = observe.NewTracing(ctx, d.cfg.Tracing)
+	if d.tracing != nil {
+		d.undo = append(d.undo, d.tracing.Close)
 	}
-	d.tracing, d.spans = provider, spans
-	d.undo = append(d.undo, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout) // ctx has ended by then
-		defer cancel()
-		return provider.Shutdown(ctx)
-	})
-	return nil
+	return err
 }
 
 func (d *daemon) openNetwork() error {
@@ -367,6 +358,7 @@ func (d *daemon) openPods() error {
 		Sweep:         d.stored.Sweep,
 		ImageChanged:  d.images.Changed,
 		RefreshImages: d.images.Refresh,
+		Metrics:       d.metrics,
 		Tracing:       d.tracing,
 		Log:           d.log.Logger,
 		Panicked:      crash(d.log),
@@ -386,10 +378,6 @@ func (d *daemon) openPods() error {
 
 // run serves until ctx ends or something breaks.
 func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready func()) error {
-	var opts []grpc.ServerOption
-	if d.tracing != nil {
-		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(d.tracing), otelgrpc.WithPropagators(propagation.TraceContext{}))))
-	}
 	server := cri.NewServer(
 		&cri.Runtime{
 			Pods:        d.pods(),
@@ -400,7 +388,7 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 			Health:      health{d},
 			Subscribe:   d.core.Subscribe,
 		},
-		&cri.Image{Images: known{d.images, d}, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.core.obs, opts...)
+		&cri.Image{Images: known{d.images, d}, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.metrics, d.tracing.Server()...)
 
 	// Everything below the CRI server goes on until the calls in flight have ended.
 	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
@@ -472,10 +460,18 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 		persist(below, d.log, "follow the network configuration", d.network.Run)
 		return nil
 	})
-	d.core.obs.reg.MustRegister(gauges(d)...)
+	d.metrics.Read(observe.Sources{
+		Pods:       d.core.Pods,
+		Feed:       d.core.Feed,
+		Budgets:    d.streams.Budgets(),
+		LogDropped: d.log.Dropped,
+		Tracing:    d.tracing,
+	})
 	if d.cfg.Metrics.Address != "" {
 		g.Go("metrics", func() error {
-			persist(below, d.log, "serve metrics", d.serveMetrics)
+			persist(below, d.log, "serve metrics", func(ctx context.Context) error {
+				return d.metrics.Serve(ctx, d.cfg.Metrics.Address, d.log.Logger)
+			})
 			return nil
 		})
 	}

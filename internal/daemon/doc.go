@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon wires the rooms together and runs them: the order of start and stop, health,
-// metrics, traces, and what becomes of a panic.
+// Package daemon wires the rooms together and runs them: the order of start and stop, health, and
+// what becomes of a panic.
 //
 // # Start
 //
@@ -44,6 +44,6 @@
 //
 // # Output
 //
-// Nothing that berth writes is waited for: the log goes through package asynclog, spans through a
-// bounded queue, and a scrape of the metrics takes only locks that are held for microseconds.
+// Nothing that berth writes is waited for: the log goes through package asynclog, and metrics and
+// spans through package observe.
 package daemon

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -130,7 +131,7 @@ func (h health) Info() map[string]any {
 		"config":             h.d.settings.Load(),
 		"containerd":         mode,
 		"version":            version.String(),
-		"golang":             goVersion,
+		"golang":             runtime.Version(),
 		"cni":                map[string]any{"name": name, "source": source, "conf": conf},
 		"kernelWitnessExact": h.d.kernel.Exact(),
 		"warnings":           h.d.warnings(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package observe
 
 import (
 	"context"
@@ -25,14 +25,6 @@ func newSpans(e sdktrace.SpanExporter) *spans {
 	s := &spans{}
 	s.SpanProcessor = sdktrace.NewBatchSpanProcessor(exporter{e, s}, sdktrace.WithMaxQueueSize(maxSpans))
 	return s
-}
-
-// lost returns how many spans were dropped so far; none if there is no tracing.
-func (s *spans) lost() uint64 {
-	if s == nil {
-		return 0
-	}
-	return s.dropped.Load()
 }
 
 // OnEnd implements sdktrace.SpanProcessor.

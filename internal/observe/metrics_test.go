@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package observe
 
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"berth/internal/config"
-	"berth/internal/timeline"
 )
 
 // PROPERTIES 17: a port that somebody else has is an error that persist repeats, and once it is
@@ -22,26 +20,22 @@ func TestMetricsAreServedOnceTheirPortIsFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := textLog(io.Discard)
-	d := &daemon{
-		cfg:  config.Config{Metrics: config.Metrics{Address: busy.Addr().String()}},
-		log:  log,
-		core: &Core{obs: newObserver(log.Logger, timeline.New(), nil)},
-	}
+	address, log := busy.Addr().String(), slog.New(slog.DiscardHandler)
+	m := NewMetrics()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := d.serveMetrics(ctx); err == nil || !strings.Contains(err.Error(), busy.Addr().String()) {
+	if err := m.Serve(ctx, address, log); err == nil || !strings.Contains(err.Error(), address) {
 		t.Fatalf("the port is busy: got %v", err)
 	}
 	if err := busy.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d.core.obs.Panicked("StopContainer")
+	m.Panicked("StopContainer")
 	done := make(chan error)
-	go func() { done <- d.serveMetrics(ctx) }()
+	go func() { done <- m.Serve(ctx, address, log) }()
 	var body string
 	for deadline := time.Now().Add(10 * time.Second); body == "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		resp, err := http.Get("http://" + busy.Addr().String() + "/metrics")
+		resp, err := http.Get("http://" + address + "/metrics")
 		if err != nil {
 			continue // not there yet
 		}

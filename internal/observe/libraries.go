@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package observe
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bridgeLibraries sends what libraries log to log. Left alone they write to standard error
+// BridgeLibraries sends what libraries log to log. Left alone they write to standard error
 // themselves, and wait for whoever reads that. It has to be called before gRPC is used.
-func bridgeLibraries(log *slog.Logger) {
+func BridgeLibraries(log *slog.Logger) {
 	slog.SetDefault(log) // and with it package log of the standard library
 	warnings := slog.NewLogLogger(log.With("from", "grpc").Handler(), slog.LevelWarn).Writer()
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, warnings)) // errors alone, as is gRPC's default

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package observe
 
 import (
 	"context"
@@ -40,7 +40,7 @@ func TestSpansNeverWaitForTheCollector(t *testing.T) {
 			_, span := tp.Tracer("t").Start(t.Context(), "x")
 			span.End()
 		}
-		if got := s.lost(); got != extra {
+		if got := s.dropped.Load(); got != extra {
 			t.Errorf("%d spans were dropped, want %d", got, extra)
 		}
 		close(c.gate)
@@ -56,11 +56,11 @@ func TestSpansNeverWaitForTheCollector(t *testing.T) {
 		if err := tp.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if got := s.lost(); got != extra+1 || s.waiting.Load() != 0 {
+		if got := s.dropped.Load(); got != extra+1 || s.waiting.Load() != 0 {
 			t.Errorf("%d spans were dropped in the end, and %d still wait", got, s.waiting.Load())
 		}
 	})
-	if (*spans)(nil).lost() != 0 {
-		t.Error("spans were lost where there is no tracing")
+	if (*Tracing)(nil).dropped() != 0 {
+		t.Error("spans were dropped where there is no tracing")
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package observe
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func TestTheTripOfAnExitIsOneTrace(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	defer func() { _ = tp.Shutdown(context.Background()) }()
-	tr := newTrips(tp)
+	tr := newTrips(tp.Tracer("berth"))
 	tr.attempted("c1", 1, time.Second, lane.Done()) // of a lane that has no exit
 	tr.settled("c1", "kernel", time.Minute)
 	tr.attempted("c1", 1, time.Second, lane.Done())
