@@ -188,7 +188,7 @@ func die(p any, stack []byte) {
 func (s *Store) transaction(batch []*commit) error {
 	var staged []entry
 	err := s.db.View(func(tx *bbolt.Tx) error {
-		v := view{tx: tx, pending: s.log.pending, staged: map[name]bool{}}
+		v := view{tx: tx, log: &s.log, staged: map[name]bool{}}
 		for _, c := range batch {
 			var entries []entry
 			if entries, c.err = v.stage(c); c.err == nil {
@@ -214,16 +214,16 @@ type name struct {
 
 // view is what is committed, and staged to be committed.
 type view struct {
-	tx      *bbolt.Tx
-	pending map[entryKey][]byte
-	staged  map[name]bool // whether the record exists by what is staged
+	tx     *bbolt.Tx
+	log    *log
+	staged map[name]bool // whether the record exists by what is staged
 }
 
 func (v view) exists(n name) bool {
 	if there, ok := v.staged[n]; ok {
 		return there
 	}
-	if value, ok := v.pending[entryKey{n.kind, string(intentKey(n.id))}]; ok {
+	if value, ok := v.log.get(entryKey{n.kind, string(intentKey(n.id))}); ok {
 		return value != nil
 	}
 	return v.tx.Bucket(n.kind.bucket()).Get(intentKey(n.id)) != nil

@@ -99,19 +99,20 @@ func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
 		// the file between two commits is what the disk has then.
 		before, was := disk(t, s), map[string]bool{}
 		for i := range 40 {
-			changes, is := randomChanges(r, was)
-			if i%13 == 12 {
-				changes, is = nil, was
-			}
-			var err error
-			if len(changes) > 0 {
-				err = s.Commit(changes...)
-			} else {
+			is := was
+			switch {
+			case i%13 == 12:
 				s.foldBeside()
 				s.log.folding = true
-			}
-			if err != nil {
-				t.Fatal(err)
+			case i%13 == 7 && s.log.open && s.log.sealed == nil: // the commits go on in the other half
+				s.log.turn()
+				fallthrough
+			default:
+				var changes []Change
+				changes, is = randomChanges(r, was)
+				if err := s.Commit(changes...); err != nil {
+					t.Fatal(err)
+				}
 			}
 			after := disk(t, s)
 			if !bytes.Equal(before.db, after.db) && !bytes.Equal(before.journal, after.journal) {

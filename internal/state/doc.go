@@ -17,7 +17,8 @@
 //   - [Store.Commit] returns nil after the changes are on disk, or an error, and then nothing has
 //     changed. The changes of one call become visible together, also through a crash.
 //   - Callers that commit at the same time share one transaction. None of them waits for more than
-//     the transaction in flight and its own, and none gets the error of another.
+//     the transaction in flight and its own, nor for the database while the journal takes its
+//     record, and none gets the error of another.
 //   - A status is written only for a record that exists: a status that lost a race against the
 //     deletion of its record is refused with errdefs.ErrNotFound.
 //   - A record that cannot be read does not keep the others from loading. [Store.Load] returns what
@@ -48,21 +49,25 @@
 // makes them the valid ones. Neither can be left out: a crash between the two is harmless only
 // because of their order. So a commit does not wait for one. It is one synchronous write of a
 // record to the file berth.journal, whose size never changes, and what it says is served from
-// memory. Before the journal is full, all of it goes into the database in one transaction, beside
-// the commits, and the journal begins anew at its beginning.
+// memory. The journal has two halves. When one is full the commits go on in the other, and what the
+// full one has goes into the database in one transaction beside them. A commit waits for that only
+// when the other half is full as well by then.
 //
 // A record has a number and a checksum, and begins at a block of its own. Open takes the records
-// that follow, one by one, the number up to which the database has them. A record that is not whole
-// was being written when power was cut, and was never answered for: it is the end. If a whole one
-// of a higher number is found behind it, a record that was committed is damaged, and Open says so.
+// whose numbers follow, one by one, the number up to which the database has them, wherever in the
+// journal they are. A record that is not whole was being written when power was cut, and was never
+// answered for. If one of a higher number is whole, a record that was committed is damaged, and Open
+// says so.
 //
 // A commit that the journal does not take, since it is full or its disk fails, goes into the
 // database, together with all that only the journal has; where that fails too, the commit does.
 // After an error of its disk the journal is left alone for a second, and until all that was tried is
 // in the database. Then it is written again, from its beginning.
 //
-// The version in the database is 2 as long as a journal belongs to it, with a random ID of that use
-// of the journal, and 1 before the first commit and after Close. Closing folds the journal.
+// The version in the database is 3 as long as a journal belongs to it, with a random ID of that use
+// of the journal, and 1 before the first commit and after Close. Closing folds the journal. Version
+// 2, of an earlier berth that was killed, has a journal without halves: it is read, and the first
+// commit brings it into the database and makes the version 3.
 //
 // # To look at it live
 //

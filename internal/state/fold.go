@@ -3,6 +3,7 @@
 package state
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -28,31 +29,53 @@ var (
 //	  ▲                                                                         │
 //	  └────────────── Close brings what is pending into the database ───────────┘
 //
-// While it is open, a commit is a record of the journal. When the journal is half full, what is
-// pending goes into the database (it is folded), and the journal begins anew. What the journal
-// cannot take (it is full, or its disk fails) goes into the database together with all that is
-// pending. A journal whose disk failed is tried again after a while, once all that was tried is in
-// the database: so no record follows one of which nobody knows whether it is on disk.
+// While it is open, a commit is a record in one half of the journal. When that half is full it is
+// sealed: the commits go on in the other half, while what the sealed one has goes into the database
+// beside them (it is folded). So a commit waits for a fold only if a whole half is filled meanwhile.
+// What the journal cannot take (both halves are full, the record is larger than a half, or its disk
+// fails) goes into the database together with all that is sealed and pending. A journal whose disk
+// failed is tried again after a while, once all that was tried is in the database: so no record
+// follows one of which nobody knows whether it is on disk.
 type log struct {
 	journal *journal // nil: there is none, and every commit goes into the database
 	open    bool
-	broken  bool                // the journal could not be written the last time
-	retryAt time.Time           // when it is written again, if it is broken
-	number  uint64              // of the last record, written or tried
-	folded  uint64              // of the last record that is in the database
-	pending map[entryKey][]byte // what the journal has and the database has not; nil: deleted
-	folding bool                // somebody is about to fold beside the commits
+	older   bool      // an earlier berth wrote the journal: it has no halves, and is not written
+	broken  bool      // the journal could not be written the last time
+	retryAt time.Time // when it is written again, if it is broken
+	number  uint64    // of the last record, written or tried
+	folded  uint64    // of the last record that is known to be in the database
+	pending values    // what the half that is written has and the database has not
+	sealed  values    // the same of the other half; nil: all of that is in the database
+	seal    uint64    // the number of the last record that is sealed
+	folding bool      // somebody is about to fold what is sealed
 }
+
+// values are new values of keys; nil deletes a key.
+type values map[entryKey][]byte
 
 type entryKey struct {
 	kind Kind
 	key  string
 }
 
-func (l *log) add(entries []entry) {
+func (v values) add(entries []entry) {
 	for _, e := range entries {
-		l.pending[entryKey{e.kind, e.key}] = e.value
+		v[entryKey{e.kind, e.key}] = e.value
 	}
+}
+
+// get returns the value that a key has by what is not in the database, and whether it has one.
+func (l *log) get(key entryKey) (value []byte, ok bool) {
+	if value, ok = l.pending[key]; !ok {
+		value, ok = l.sealed[key]
+	}
+	return value, ok
+}
+
+// turn seals the half that is written and goes on in the other one, of which nothing is sealed.
+func (l *log) turn() {
+	l.sealed, l.seal, l.pending = l.pending, l.number, values{}
+	l.journal.turn()
 }
 
 // journalRetry is how long the journal is left alone after its disk failed.
@@ -60,8 +83,8 @@ const journalRetry = time.Second
 
 // takes reports whether the next record may go into the journal.
 func (l *log) takes() bool {
-	if !l.open || !l.broken {
-		return l.open
+	if !l.open || l.older || !l.broken {
+		return l.open && !l.older
 	}
 	return l.folded == l.number && !time.Now().Before(l.retryAt)
 }
@@ -78,8 +101,9 @@ func (l *log) close() error {
 // closed nothing is in it, whatever it says. Then a journal that cannot be made or opened is not an
 // error: the store works without one.
 func (s *Store) restore() error {
-	s.log.pending = map[entryKey][]byte{}
-	open, of, folded, err := s.readMeta()
+	l := &s.log
+	l.pending = values{}
+	m, err := s.readMeta()
 	if err != nil {
 		return err
 	}
@@ -87,31 +111,40 @@ func (s *Store) restore() error {
 	if err != nil {
 		return err
 	}
-	j, err := openJournal(path, !open)
+	j, err := openJournal(path, !m.open)
 	switch {
-	case err != nil && !open:
+	case err != nil && !m.open:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: what was committed last is in its journal %s, which is not there", ErrDamaged, path)
 	case err != nil:
 		return fmt.Errorf("open the journal: %w", err)
 	}
-	s.log.journal, s.log.open, j.epoch = j, open, of
-	if !open {
+	l.journal, l.open, l.older, j.epoch = j, m.open, m.open && m.version < Version, m.epoch
+	if !m.open {
 		return nil
 	}
-	payloads, last, err := j.replay(folded)
+	records, err := j.replay(m.folded)
 	if err != nil {
 		return err
 	}
-	for _, p := range payloads {
-		entries, err := decodeEntries(p)
+	l.number, l.folded = m.folded, m.folded
+	for _, r := range records {
+		entries, err := decodeEntries(r.payload)
 		if err != nil {
 			return err
 		}
-		s.log.add(entries)
+		if r.at/halfSize != j.half && !l.older {
+			if l.sealed == nil {
+				l.sealed = values{}
+			}
+			l.sealed.add(entries)
+			l.seal = r.number
+		} else {
+			l.pending.add(entries)
+		}
+		l.number = r.number
 	}
-	s.log.number, s.log.folded = last, folded
 	return nil
 }
 
@@ -121,24 +154,38 @@ func journalPath(db string) (string, error) {
 	return filepath.Join(filepath.Dir(db), "berth.journal"), err
 }
 
-// readMeta reads whether a journal belongs to the database, of which epoch, and up to which record
-// it is in the database.
-func (s *Store) readMeta() (open bool, of epoch, folded uint64, err error) {
+// meta is what the database says about its journal.
+type meta struct {
+	version int
+	open    bool // a journal belongs to it
+	epoch   epoch
+	folded  uint64 // the record up to which the journal is in the database
+}
+
+func (s *Store) readMeta() (m meta, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		meta := tx.Bucket(bucketMeta)
-		if open = string(meta.Get(keyVersion)) != strconv.Itoa(versionClosed); !open {
-			return nil
-		}
-		n, err := hex.Decode(of[:], meta.Get(keyEpoch)[:min(len(meta.Get(keyEpoch)), 2*len(of))])
-		if err != nil || n != len(of) {
-			return fmt.Errorf("%w: it does not say which journal belongs to it", ErrDamaged)
-		}
-		if folded, err = strconv.ParseUint(string(meta.Get(keyFolded)), 10, 64); err != nil {
-			return fmt.Errorf("%w: it does not say how much of its journal is in it", ErrDamaged)
-		}
-		return nil
+		m, err = metaOf(tx)
+		return err
 	})
-	return open, of, folded, err
+	return m, err
+}
+
+func metaOf(tx *bbolt.Tx) (m meta, err error) {
+	b := tx.Bucket(bucketMeta)
+	if m.version, err = strconv.Atoi(string(b.Get(keyVersion))); err != nil {
+		return m, fmt.Errorf("%w: its version is not a number", ErrDamaged)
+	}
+	if m.open = m.version != versionClosed; !m.open {
+		return m, nil
+	}
+	n, err := hex.Decode(m.epoch[:], b.Get(keyEpoch)[:min(len(b.Get(keyEpoch)), 2*len(m.epoch))])
+	if err != nil || n != len(m.epoch) {
+		return m, fmt.Errorf("%w: it does not say which journal belongs to it", ErrDamaged)
+	}
+	if m.folded, err = strconv.ParseUint(string(b.Get(keyFolded)), 10, 64); err != nil {
+		return m, fmt.Errorf("%w: it does not say how much of its journal is in it", ErrDamaged)
+	}
+	return m, nil
 }
 
 // put makes entries durable, and then part of what is committed. s.writing is held.
@@ -147,7 +194,12 @@ func (s *Store) put(entries []entry) error {
 	if !l.takes() {
 		return s.fold(false, entries...)
 	}
-	err := l.journal.append(l.number+1, encodeEntries(nil, entries))
+	payload := encodeEntries(nil, entries)
+	err := l.journal.append(l.number+1, payload)
+	if errors.Is(err, errFull) && l.sealed == nil {
+		l.turn()
+		err = l.journal.append(l.number+1, payload)
+	}
 	if err != nil && !errors.Is(err, errFull) {
 		// The record may be on disk. Its number is used up: once what is committed instead is in
 		// the database under that number, the record does not count.
@@ -165,46 +217,60 @@ func (s *Store) put(entries []entry) error {
 	}
 	l.broken = false
 	l.number++
-	l.add(entries)
-	if l.journal.at >= journalSize/2 && !l.folding {
+	l.pending.add(entries)
+	if l.sealed != nil && !l.folding {
 		l.folding = true
 		s.folding.Go(s.foldBeside)
 	}
 	return nil
 }
 
-// foldBeside brings what is pending into the database while nobody waits for it. If that fails, it
-// is tried again when the journal is full.
+// errDone ends a transaction that has nothing to do.
+var errDone = errors.New("it is in the database")
+
+// foldBeside brings what is sealed into the database while nobody waits for it. If that fails, it is
+// tried again after the next commit.
 func (s *Store) foldBeside() {
 	defer func() {
 		if p := recover(); p != nil {
 			die(p, debug.Stack())
 		}
 	}()
+	l := &s.log
+	s.writing.Lock()
+	sealed, to := l.sealed, l.seal // which nobody changes any more
+	s.writing.Unlock()
+	err := s.db.Update(func(tx *bbolt.Tx) error {
+		// A commit may have folded everything meanwhile, what is newer included.
+		if m, err := metaOf(tx); err != nil || !m.open || m.folded >= to {
+			return cmp.Or(err, errDone)
+		}
+		return errors.Join(sealed.apply(tx), putFolded(tx, to))
+	})
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.log.folding = false
-	_ = s.fold(false)
+	l.folding = false
+	if err == nil && l.seal == to {
+		l.sealed, l.folded = nil, max(l.folded, to)
+	}
 }
 
-// fold brings what is pending and more into the database, in one transaction. After it the journal
-// is empty. The first one begins an epoch, and one that closes ends it. With an error nothing has
-// changed. s.writing is held.
+// fold brings what is sealed and pending, and more, into the database, in one transaction. After it
+// the journal is empty. The first one begins an epoch, and one that closes ends it. With an error
+// nothing has changed. s.writing is held.
 func (s *Store) fold(closing bool, more ...entry) error {
 	l := &s.log
 	if len(more) == 0 && !l.open {
 		return nil
 	}
-	begins := !l.open && l.journal != nil
+	begins := (!l.open || l.older) && l.journal != nil && !closing
 	var next epoch
 	if begins {
 		_, _ = rand.Read(next[:]) // never fails
 	}
 	err := s.db.Update(func(tx *bbolt.Tx) error {
-		for k, v := range l.pending {
-			if err := apply(tx, entry{k.kind, k.key, v}); err != nil {
-				return err
-			}
+		if err := errors.Join(l.sealed.apply(tx), l.pending.apply(tx)); err != nil {
+			return err
 		}
 		for _, e := range more {
 			if err := apply(tx, e); err != nil {
@@ -217,9 +283,9 @@ func (s *Store) fold(closing bool, more ...entry) error {
 			return errors.Join(meta.Delete(keyEpoch), meta.Delete(keyFolded), meta.Put(keyVersion, []byte(strconv.Itoa(versionClosed))))
 		case begins:
 			return errors.Join(meta.Put(keyVersion, []byte(strconv.Itoa(Version))),
-				meta.Put(keyEpoch, hex.AppendEncode(nil, next[:])), meta.Put(keyFolded, []byte("0")))
+				meta.Put(keyEpoch, hex.AppendEncode(nil, next[:])), putFolded(tx, 0))
 		case l.open:
-			return meta.Put(keyFolded, strconv.AppendUint(nil, l.number, 10))
+			return putFolded(tx, l.number)
 		}
 		return nil
 	})
@@ -227,15 +293,29 @@ func (s *Store) fold(closing bool, more ...entry) error {
 		return err
 	}
 	clear(l.pending)
+	l.sealed = nil
 	switch {
 	case closing:
 		l.open = false
 	case begins:
-		l.open, l.number, l.journal.epoch = true, 0, next
+		l.open, l.older, l.number, l.journal.epoch = true, false, 0, next
 	}
 	l.folded = l.number
 	if l.journal != nil {
 		l.journal.at = 0
+	}
+	return nil
+}
+
+func putFolded(tx *bbolt.Tx, number uint64) error {
+	return tx.Bucket(bucketMeta).Put(keyFolded, strconv.AppendUint(nil, number, 10))
+}
+
+func (v values) apply(tx *bbolt.Tx) error {
+	for k, value := range v {
+		if err := apply(tx, entry{k.kind, k.key, value}); err != nil {
+			return err
+		}
 	}
 	return nil
 }

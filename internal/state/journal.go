@@ -3,6 +3,7 @@
 package state
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,14 +11,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
 	// journalSize is the size of the journal, which never changes, so that a write changes nothing
-	// but the blocks that it writes.
-	journalSize = 512 << 10
+	// but the blocks that it writes. Half of it is written while the other half is folded.
+	journalSize = 2 * halfSize
+	halfSize    = 256 << 10
 	// blockSize is what a record's length is rounded up to. No block is written again as long as its
 	// record counts: a write that a crash cuts off cannot damage a record that was committed before.
 	blockSize = 4096
@@ -30,8 +33,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errFull is returned for a record for which the journal has no room left.
-var errFull = errors.New("the journal is full")
+// errFull is returned for a record for which the half that is written has no room left.
+var errFull = errors.New("the half of the journal is full")
 
 // device is where a journal is. WriteAt returns nil after the bytes are on disk.
 type device interface {
@@ -44,13 +47,14 @@ type device interface {
 // so that nothing in a payload can be taken for a record.
 type epoch [8]byte
 
-// journal is a file of records, from its beginning on: what was committed and is not in the
-// database yet. Records have consecutive numbers. Once everything is in the database, the journal
-// begins anew, and the numbers go on.
+// journal is a file of records: what was committed and is not in the database yet. Records have
+// consecutive numbers, and lie one behind the other from the beginning of a half. A half is written
+// anew once all its records are in the database, and the numbers go on.
 type journal struct {
 	device
 	epoch epoch
-	at    int64 // where the next record goes
+	half  int64 // which half is written: 0 or 1
+	at    int64 // where in it the next record goes
 	buf   []byte
 }
 
@@ -97,7 +101,7 @@ func makeJournal(path string) error {
 // after which the record may or may not be there.
 func (j *journal) append(number uint64, payload []byte) error {
 	n := (headerSize + len(payload) + blockSize - 1) / blockSize * blockSize
-	if int64(n) > journalSize-j.at {
+	if int64(n) > halfSize-j.at {
 		return errFull
 	}
 	if cap(j.buf) < n {
@@ -110,12 +114,15 @@ func (j *journal) append(number uint64, payload []byte) error {
 	binary.LittleEndian.PutUint32(b[24:], uint32(len(payload))) //nolint:gosec // less than the journal
 	clear(b[headerSize+copy(b[headerSize:], payload):])
 	binary.LittleEndian.PutUint32(b[sumAt:], checksum(b, len(payload)))
-	if _, err := j.WriteAt(b, j.at); err != nil {
+	if _, err := j.WriteAt(b, j.half*halfSize+j.at); err != nil {
 		return err
 	}
 	j.at += int64(n)
 	return nil
 }
+
+// turn goes on at the beginning of the other half, whose records are all in the database.
+func (j *journal) turn() { j.half, j.at = 1-j.half, 0 }
 
 // checksum is that of the record at the beginning of b.
 func checksum(b []byte, payload int) uint32 {
@@ -126,12 +133,14 @@ func checksum(b []byte, payload int) uint32 {
 type record struct {
 	number  uint64
 	payload []byte
+	at      int64 // where it begins in the journal
 	blocks  int64 // its length, in bytes
 }
 
-// recordAt returns the record at the beginning of b. It reports false when there is no whole one of
-// this epoch.
-func (e epoch) recordAt(b []byte) (record, bool) {
+// recordAt returns the record at a place in b. It reports false when there is no whole one of this
+// epoch.
+func (e epoch) recordAt(b []byte, at int64) (record, bool) {
+	b = b[at:]
 	if len(b) < headerSize || string(b[:8]) != magic || epoch(b[8:16]) != e {
 		return record{}, false
 	}
@@ -142,40 +151,41 @@ func (e epoch) recordAt(b []byte) (record, bool) {
 	return record{
 		number:  binary.LittleEndian.Uint64(b[16:]),
 		payload: b[headerSize : headerSize+n],
+		at:      at,
 		blocks:  (headerSize + n + blockSize - 1) / blockSize * blockSize,
 	}, true
 }
 
-// replay returns the payloads of the records that follow number folded, and lets the journal go on
-// after the last of them. A record that a crash cut off is the end. One that is damaged although
-// records follow it, and records that do not follow on what is in the database, are [ErrDamaged].
-func (j *journal) replay(folded uint64) (payloads [][]byte, last uint64, err error) {
-	j.at = 0
+// replay returns the records that follow number folded, in their order, and lets the journal go on
+// after the last of them. They are found by their numbers, wherever they are. A record that a crash
+// cut off is not one. One that is damaged although a later one is there is [ErrDamaged].
+func (j *journal) replay(folded uint64) ([]record, error) {
 	b := make([]byte, journalSize)
 	if _, err := j.ReadAt(b, 0); err != nil {
-		return nil, 0, fmt.Errorf("read the journal: %w", err)
+		return nil, fmt.Errorf("read the journal: %w", err)
 	}
-	// Most often the first record is folded+1, or all are in the database. Where berth could not know
-	// whether a write of the database took effect, some of them are.
-	at := int64(0)
-	last = folded
-	for next := uint64(0); ; next++ {
-		r, ok := j.epoch.recordAt(b[at:])
-		if !ok || r.number != next && at > 0 || r.number > last+1 {
-			break
+	var found []record
+	for at := int64(0); at < journalSize; {
+		r, ok := j.epoch.recordAt(b, at)
+		if !ok {
+			at += blockSize
+			continue
 		}
-		next = r.number
 		at += r.blocks
 		if r.number > folded {
-			payloads, last, j.at = append(payloads, r.payload), r.number, at
+			found = append(found, r)
 		}
 	}
-	for at = j.at; at < journalSize; at += blockSize {
-		if r, ok := j.epoch.recordAt(b[at:]); ok && r.number > last {
-			return nil, 0, fmt.Errorf("%w: its journal has record %d, and record %d is not there or damaged", ErrDamaged, r.number, last+1)
+	slices.SortFunc(found, func(a, b record) int { return cmp.Compare(a.number, b.number) })
+	j.half, j.at = 0, 0
+	for i, r := range found {
+		if want := folded + 1 + uint64(i); r.number != want {
+			return nil, fmt.Errorf("%w: its journal has record %d, and record %d is not there or damaged", ErrDamaged, r.number, want)
 		}
+		j.half = r.at / halfSize
+		j.at = r.at + r.blocks - j.half*halfSize
 	}
-	return payloads, last, nil
+	return found, nil
 }
 
 // entry is one key of the database with its new value; nil deletes it.

@@ -86,13 +86,15 @@ func (l *log) merged(tx *bbolt.Tx, kind Kind) map[string][]byte {
 		all[string(k)] = v // valid as long as tx
 		return nil
 	})
-	for k, v := range l.pending {
-		switch {
-		case k.kind != kind:
-		case v == nil:
-			delete(all, k.key)
-		default:
-			all[k.key] = v
+	for _, newer := range []values{l.sealed, l.pending} {
+		for k, v := range newer {
+			switch {
+			case k.kind != kind:
+			case v == nil:
+				delete(all, k.key)
+			default:
+				all[k.key] = v
+			}
 		}
 	}
 	return all

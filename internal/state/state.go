@@ -20,10 +20,11 @@ import (
 )
 
 // Version is the newest version of the layout on disk that this berth reads: that of a database
-// which a journal belongs to. A database that was closed, and so has no journal, has versionClosed,
-// which every berth reads.
+// which a journal of two halves belongs to. Version 2 is that of a journal without halves, which an
+// earlier berth left when it was killed. A database that was closed, and so has no journal, has
+// versionClosed, which every berth reads.
 const (
-	Version       = 2
+	Version       = 3
 	versionClosed = 1
 )
 
