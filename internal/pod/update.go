@@ -292,15 +292,34 @@ func (x *updater) carryOut(ctx context.Context, u *unit, st *state.Status, versi
 		return x.refuse(u, version, err)
 	}
 	if err := x.runtime.UpdateTask(ctx, u.id, x.careful(u, st, r)); err != nil {
-		if answered(err) {
-			return x.refuse(u, version, err)
+		if !answered(err) {
+			return err
 		}
-		return err
+		if err := x.takeBack(ctx, u, version); err != nil {
+			return err // the next attempt is refused again, and takes that back
+		}
+		return x.refuse(u, version, err)
 	}
 	if err := x.rewrite(ctx, u, r, 0); err != nil {
 		return err
 	}
 	return x.confirm(u, version, degraded)
+}
+
+// takeBack brings the container back to what it had before a version that the OCI runtime refused:
+// a runtime may have set a part of it before it came to what the kernel does not take. The error is
+// one after which the attempt is to be repeated.
+func (x *updater) takeBack(ctx context.Context, u *unit, version *state.Resources) error {
+	r, err := spec.RestoredResources(x.host, u.container.Config.GetLinux().GetResources(), limits(version.Applied), limits(version.Wanted))
+	if err == nil {
+		if err = x.runtime.UpdateTask(ctx, u.id, checked(r)); err != nil && !answered(err) {
+			return fmt.Errorf("take back a refused change of the resources: %w", err)
+		}
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		x.obs.Event(u.id, "a refused change of the resources cannot be taken back: a part of it may be in effect", err, "version", version.Version)
+	}
+	return nil
 }
 
 // answered reports whether an error is the answer of the shim or of the OCI runtime, so that asking
@@ -336,6 +355,14 @@ func (x *updater) settings(u *unit, updates *runtimeapi.LinuxContainerResources)
 func (x *updater) careful(u *unit, st *state.Status, r *specs.LinuxResources) *specs.LinuxResources {
 	now := effective(u, st).GetMemoryLimitInBytes()
 	if r.Memory.Limit == nil || now != 0 && *r.Memory.Limit >= now {
+		return r
+	}
+	return checked(r)
+}
+
+// checked returns r with the demand that a memory limit is refused if more is in use.
+func checked(r *specs.LinuxResources) *specs.LinuxResources {
+	if r.Memory.Limit == nil || *r.Memory.Limit < 0 {
 		return r
 	}
 	out, memory, check := *r, *r.Memory, true

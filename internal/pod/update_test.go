@@ -283,6 +283,31 @@ func TestManyUpdatesThatWaitAreCarriedOut(t *testing.T) {
 	})
 }
 
+// An OCI runtime that refuses a change may have set a part of it: crun does not go back by itself.
+// What the container had is asked for again, until the shim has answered.
+func TestARefusedUpdateThatTookEffectInPartIsTakenBack(t *testing.T) {
+	for _, lost := range []bool{false, true} { // whether the shim does not answer when the change is taken back
+		t.Run(fmt.Sprint(lost), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				c := b.limited(b.pod("p1", ""), true)
+				b.RefuseInPart("update-task", c, errdefs.ErrFailedPrecondition)
+				if lost {
+					b.LoseAnswer("update-task", c)
+					b.RefuseInPart("update-task", c, errdefs.ErrFailedPrecondition) // asked again
+				}
+				change := &resources{MemoryLimitInBytes: 1 << 20, CpuQuota: 70000, CpusetCpus: "0"}
+				if err := b.UpdateContainerResources(t.Context(), c, change); !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("%v", err)
+				}
+				b.expectResources(c, &resources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500})
+				if _, quota, memory := b.asked(c); quota != 50000 || memory != 64<<20 {
+					t.Errorf("the container has %d and %d", quota, memory)
+				}
+			})
+		})
+	}
+}
+
 func TestALowerMemoryLimitIsRefusedWhereMoreIsInUse(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)

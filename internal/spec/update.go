@@ -3,6 +3,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -95,6 +96,50 @@ func UpdatedResources(h Host, config, updates *runtimeapi.LinuxContainerResource
 	}
 	maps.DeleteFunc(out.Unified, func(k, _ string) bool { _, set := updates.GetUnified()[k]; return !set })
 	return out, degraded, nil
+}
+
+// RestoredResources returns the cgroup settings that take back change, which was refused after a part
+// of it may have been set. config is what the container was made with, and updates what was changed
+// since. Where the container had no limit before, the limit is lifted; a set of processors or a
+// unified setting that it did not have stays as it is, since nobody knows what it was.
+func RestoredResources(h Host, config, updates, change *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, error) {
+	had := MergeResources(config, updates)
+	back := &runtimeapi.LinuxContainerResources{}
+	if change.GetCpuPeriod() != 0 {
+		back.CpuPeriod = had.GetCpuPeriod()
+	}
+	if change.GetCpuQuota() != 0 {
+		back.CpuQuota = cmp.Or(had.GetCpuQuota(), -1)
+	}
+	if change.GetCpuShares() != 0 {
+		back.CpuShares = cmp.Or(had.GetCpuShares(), 1024) // the kernel's default
+	}
+	if change.GetCpusetCpus() != "" {
+		back.CpusetCpus = had.GetCpusetCpus()
+	}
+	if change.GetCpusetMems() != "" {
+		back.CpusetMems = had.GetCpusetMems()
+	}
+	memory := change.GetMemoryLimitInBytes() != 0 || change.GetMemorySwapLimitInBytes() != 0
+	if memory {
+		back.MemoryLimitInBytes, back.MemorySwapLimitInBytes = had.GetMemoryLimitInBytes(), had.GetMemorySwapLimitInBytes()
+	}
+	for k := range change.GetUnified() {
+		if v, ok := had.GetUnified()[k]; ok {
+			if back.Unified == nil {
+				back.Unified = map[string]string{}
+			}
+			back.Unified[k] = v
+		}
+	}
+	out, _, err := UpdatedResources(h, config, back)
+	if err == nil && memory && out.Memory.Limit == nil {
+		unlimited := int64(-1)
+		if out.Memory.Limit = &unlimited; h.SwapAccounting {
+			out.Memory.Swap = &unlimited
+		}
+	}
+	return out, err
 }
 
 // ChangeResources changes in s what r sets, and leaves the rest as it is.

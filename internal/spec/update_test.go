@@ -4,6 +4,7 @@ package spec
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -123,5 +124,36 @@ func TestChangeResourcesKeepsTheRest(t *testing.T) {
 	ChangeResources(empty, &specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: &quota}, Memory: &specs.LinuxMemory{}})
 	if *empty.Linux.Resources.CPU.Quota != quota {
 		t.Errorf("%+v", empty.Linux.Resources)
+	}
+}
+
+// What a refused change may have set goes back to what the container had, and a limit that it did not
+// have is lifted. What the change did not set is left alone.
+func TestRestoredResourcesTakeBackAChange(t *testing.T) {
+	type res = runtimeapi.LinuxContainerResources
+	had := &res{CpuPeriod: 100000, CpuShares: 512, MemoryLimitInBytes: 64 << 20, CpusetCpus: "0-1"}
+	unlimited, half := int64(-1), uint64(512)
+	memory, quota := int64(64<<20), int64(50000)
+	for name, c := range map[string]struct {
+		config, updates, change *res
+		want                    *specs.LinuxResources
+	}{
+		"what it was made with": {had, nil, &res{CpuShares: 2, MemoryLimitInBytes: 1 << 20}, &specs.LinuxResources{
+			CPU:    &specs.LinuxCPU{Shares: &half},
+			Memory: &specs.LinuxMemory{Limit: &memory, Swap: &memory},
+		}},
+		"what was changed since": {had, &res{CpuQuota: quota}, &res{CpuQuota: 70000, CpusetCpus: "0"}, &specs.LinuxResources{
+			CPU:    &specs.LinuxCPU{Quota: &quota, Cpus: "0-1"},
+			Memory: &specs.LinuxMemory{},
+		}},
+		"limits that it did not have": {&res{}, nil, &res{CpuQuota: 70000, MemoryLimitInBytes: 1 << 20, CpusetCpus: "0"}, &specs.LinuxResources{
+			CPU:    &specs.LinuxCPU{Quota: &unlimited},
+			Memory: &specs.LinuxMemory{Limit: &unlimited, Swap: &unlimited},
+		}},
+	} {
+		got, err := RestoredResources(Host{SwapAccounting: true}, c.config, c.updates, c.change)
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
 	}
 }

@@ -222,6 +222,11 @@ func (w *World) LoseAnswer(op, id string) {
 	w.add(&rule{op: op, id: id, times: 1, err: errLost, first: true})
 }
 
+// RefuseInPart makes the next call of op on id take effect, and fail with err all the same.
+func (w *World) RefuseInPart(op, id string, err error) {
+	w.add(&rule{op: op, id: id, times: 1, err: err, anyway: true})
+}
+
 // Refuse makes calls of op on id fail with err until lift is called; "" is any ID.
 func (w *World) Refuse(op, id string, err error) (lift func()) {
 	return w.lasting(&rule{op: op, id: id, err: err})
@@ -270,7 +275,7 @@ func (w *World) Abandon(op, id string, d time.Duration) {
 
 // Lose makes the next call of op on id take effect and return an error all the same.
 func (w *World) Lose(op, id string) {
-	w.add(&rule{op: op, id: id, times: 1, err: errInject, anyway: true})
+	w.RefuseInPart(op, id, errInject)
 }
 
 func (w *World) add(r *rule) {
