@@ -37,6 +37,7 @@ import (
 	"berth/internal/pins"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
+	"berth/internal/probe"
 	"berth/internal/selinux"
 	"berth/internal/spec"
 	"berth/internal/state"
@@ -88,8 +89,7 @@ type daemon struct {
 	stats    *stats.Service
 	cadvisor *cadvisor.Service
 	devices  *cdi.Registry
-	userns   *userNamespaces
-	shims    *sandboxShims
+	probe    *probe.Probe
 	nri      *nri.Service  // nil if there are no plug-ins
 	admitted chan struct{} // closed once the plug-ins that berth starts take part, or are not waited for
 
@@ -101,10 +101,8 @@ type daemon struct {
 	handlers map[string]pod.Handler
 	settings atomic.Pointer[config.Config] // those that hold now
 	podCIDR  atomic.Pointer[string]        // as the kubelet says it; nil: it has not
-	features features
-	outdated ociWarnings
-	apparmor *appArmor // nil where AppArmor is off
-	publish  func()    // labels what every container reads; nil without SELinux
+	apparmor *appArmor                     // nil where AppArmor is off
+	publish  func()                        // labels what every container reads; nil without SELinux
 }
 
 func (d *daemon) close() {
@@ -286,8 +284,6 @@ func (d *daemon) openPods() error {
 	if l != nil {
 		host.SELinux, labels = l, l
 	}
-	runtimes := &ociRuntimes{}
-	d.features.host, d.features.runtimes = host, runtimes
 	if host.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
 	}
@@ -303,10 +299,16 @@ func (d *daemon) openPods() error {
 		}
 		d.publish()
 	}
-	d.userns = newUserNamespaces(d.handlers, d.cfg.Containerd.Snapshotter, runtimes, func(ctx context.Context, snapshotter string) (bool, error) {
-		return ctrd.MapsOwners(ctx, d.conn, snapshotter)
+	d.probe = probe.New(probe.Config{
+		Handlers:          d.handlers,
+		Snapshotter:       d.cfg.Containerd.Snapshotter,
+		RecursiveReadOnly: host.RecursiveReadOnly,
+		MapsOwners: func(ctx context.Context, snapshotter string) (bool, error) {
+			return ctrd.MapsOwners(ctx, d.conn, snapshotter)
+		},
+		SandboxShim: d.ctrd.SandboxShim,
+		Logger:      d.log.Logger,
 	})
-	d.shims = newSandboxShims(d.handlers, d.ctrd.SandboxShim, d.log.Logger)
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
 	if err := d.openNRI(); err != nil {
 		return err
@@ -346,8 +348,8 @@ func (d *daemon) openPods() error {
 			Labels:         labels,
 			Checkpoints:    checkpoint.Archives{},
 			Devices:        d.devices,
-			UserNamespaces: d.userns.check,
-			SandboxShim:    d.shims.can,
+			UserNamespaces: d.probe.UserNamespaces,
+			SandboxShim:    d.probe.SandboxShim,
 			Hooks:          d.hooks(),
 		},
 		Removed:       d.removed,
@@ -415,23 +417,23 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 	})
 	g.Go("images", func() error { return d.images.Run(below) })
 	g.Go("user namespaces", func() error {
-		d.userns.probe(below, d.core.Await, d.log.Logger)
+		d.probe.RunUserNamespaces(below, d.core.Await)
 		return nil
 	})
 	g.Go("sandboxes of shims", func() error {
 		if d.cfg.Pod.Pause != config.PauseAlways {
-			d.shims.probe(below, d.core.Await)
+			d.probe.RunSandboxShims(below, d.core.Await)
 		}
 		return nil
 	})
 	g.Go("CDI devices", func() error { return d.devices.Run(below) })
 	d.runCheckpoints(below, g, restored)
 	g.Go("features of runtimes", func() error {
-		d.features.probe(below, d.handlers, d.log.Logger)
+		d.probe.RunFeatures(below)
 		return nil
 	})
 	g.Go("versions of OCI runtimes", func() error {
-		d.outdated.probe(below, d.handlers, d.log.Logger)
+		d.probe.RunVersions(below)
 		return nil
 	})
 	g.Go("cAdvisor", func() error {

@@ -110,7 +110,7 @@ type health struct{ d *daemon }
 
 // warnings are what a person should know of this node.
 func (d *daemon) warnings() []string {
-	all := d.outdated.all()
+	all := d.probe.Warnings()
 	if text := d.apparmor.warning(); text != "" {
 		all = append(all, text)
 	}
@@ -141,9 +141,7 @@ func (h health) Info() map[string]any {
 func (h health) Handlers() []*runtimeapi.RuntimeHandler {
 	var out []*runtimeapi.RuntimeHandler
 	for _, n := range append([]string{""}, slices.Sorted(maps.Keys(h.d.handlers))...) { // "" is the default one
-		handler := cmp.Or(n, h.d.cfg.DefaultRuntime)
-		features := h.d.features.of(handler)
-		features.UserNamespaces = h.d.userns.known(handler)
+		features := h.d.probe.Features(cmp.Or(n, h.d.cfg.DefaultRuntime))
 		out = append(out, &runtimeapi.RuntimeHandler{Name: n, Features: features})
 	}
 	return out

@@ -41,7 +41,7 @@ func securityRows() []Row {
 		honoured("NamespaceOption.target_id", "with the pid mode TARGET; otherwise it is refused. The target has to live, as the same process, from the creation until the start", modes),
 		honoured("NamespaceOption.userns_options", ""),
 		honoured("UserNamespace.mode", "NODE, and POD where the handler's OCI runtime, its snapshotter and the kernel map owners",
-			userns, "daemon.TestUserNamespacesAreThereWhereEverythingMapsOwners"),
+			userns, "probe.TestUserNamespacesAreThereWhereEverythingMapsOwners"),
 		honoured("UserNamespace.uids", "one range from 0 on; for a container that of its pod", userns, "spec.TestAUserNamespaceIsGivenOrRefused"),
 		honoured("UserNamespace.gids", "as uids", userns, "spec.TestAUserNamespaceIsGivenOrRefused"),
 		honoured("IDMapping.host_id", "", userns),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package probe
 
 import (
 	"log/slog"
@@ -50,14 +50,17 @@ func TestAnOldRuncIsNamed(t *testing.T) {
 		}
 		return pod.Handler{Options: pod.OptionsRunc, Binary: path}
 	}
-	var w ociWarnings
-	w.probe(t.Context(), map[string]pod.Handler{
-		"old":  runtime("old", "runc version 1.1.12"),
-		"new":  runtime("new", "runc version 1.3.3"),
-		"crun": runtime("crun", "crun version 1.14"),
-		"vm":   {Options: pod.OptionsGeneric, Binary: "/nonexistent"},
-	}, slog.New(slog.DiscardHandler))
-	got := w.all()
+	p := New(Config{
+		Handlers: map[string]pod.Handler{
+			"old":  runtime("old", "runc version 1.1.12"),
+			"new":  runtime("new", "runc version 1.3.3"),
+			"crun": runtime("crun", "crun version 1.14"),
+			"vm":   {Options: pod.OptionsGeneric, Binary: "/nonexistent"},
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	p.RunVersions(t.Context())
+	got := p.Warnings()
 	if len(got) != 1 || !strings.Contains(got[0], "handler old") || !strings.Contains(got[0], filepath.Join(dir, "old")) || !strings.Contains(got[0], "1.1.12") {
 		t.Errorf("%q", got)
 	}

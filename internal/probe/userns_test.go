@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package probe
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,27 +36,33 @@ func TestUserNamespacesAreThereWhereEverythingMapsOwners(t *testing.T) {
 	native.Snapshotter = "native"
 	vm := pod.Handler{Options: pod.OptionsGeneric}
 	var down error
-	u := newUserNamespaces(map[string]pod.Handler{
-		"can":    handler(can),
-		"old":    handler(runc("old", `echo '{"linux": {"namespaces": ["user"]}}'`)),
-		"none":   handler(runc("none", "echo no such command >&2; exit 1")),
-		"native": native,
-		"vm":     vm,
-	}, "overlayfs", &ociRuntimes{}, func(_ context.Context, snapshotter string) (bool, error) { return snapshotter == "overlayfs", down })
+	p := New(Config{
+		Handlers: map[string]pod.Handler{
+			"can":    handler(can),
+			"old":    handler(runc("old", `echo '{"linux": {"namespaces": ["user"]}}'`)),
+			"none":   handler(runc("none", "echo no such command >&2; exit 1")),
+			"native": native,
+			"vm":     vm,
+		},
+		Snapshotter: "overlayfs",
+		MapsOwners:  func(_ context.Context, snapshotter string) (bool, error) { return snapshotter == "overlayfs", down },
+		Logger:      slog.New(slog.DiscardHandler),
+	})
+	known := func(name string) bool { return p.Features(name).GetUserNamespaces() }
 	down = errors.New("containerd is away")
-	if err := u.check(t.Context(), "can"); !errors.Is(err, down) || u.known("can") {
+	if err := p.UserNamespaces(t.Context(), "can"); !errors.Is(err, down) || known("can") {
 		t.Error(err)
 	}
 	down = nil
-	if err := u.check(t.Context(), "can"); err != nil || !u.known("can") {
+	if err := p.UserNamespaces(t.Context(), "can"); err != nil || !known("can") {
 		t.Error(err)
 	}
 	for name, why := range map[string]string{"old": "mapped owners", "native": "snapshotter native", "vm": "runc's shim"} {
-		if err := u.check(t.Context(), name); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), why) || u.known(name) {
+		if err := p.UserNamespaces(t.Context(), name); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), why) || known(name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := u.check(t.Context(), "none"); err == nil || !strings.Contains(err.Error(), "no such command") || u.known("none") {
+	if err := p.UserNamespaces(t.Context(), "none"); err == nil || !strings.Contains(err.Error(), "no such command") || known("none") {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package probe
 
 import (
 	"context"
@@ -16,23 +16,27 @@ import (
 func TestAShimIsAskedUntilItSaysWhetherItCanBeASandbox(t *testing.T) {
 	asked := map[string]int{}
 	var down error
-	s := newSandboxShims(map[string]pod.Handler{
-		"ours":  {Name: "ours", HostProcess: true, Options: pod.OptionsRunc},
-		"stock": {Name: "stock", HostProcess: true, Options: pod.OptionsRunc},
-		"vm":    {Name: "vm", Options: pod.OptionsGeneric},
-		"other": {Name: "other", HostProcess: true, Options: pod.OptionsRunc, Sandboxer: "shim"},
-	}, func(_ context.Context, h pod.Handler) (bool, error) {
-		asked[h.Name]++
-		return h.Name == "ours", down
-	}, slog.New(slog.DiscardHandler))
+	p := New(Config{
+		Handlers: map[string]pod.Handler{
+			"ours":  {Name: "ours", HostProcess: true, Options: pod.OptionsRunc},
+			"stock": {Name: "stock", HostProcess: true, Options: pod.OptionsRunc},
+			"vm":    {Name: "vm", Options: pod.OptionsGeneric},
+			"other": {Name: "other", HostProcess: true, Options: pod.OptionsRunc, Sandboxer: "shim"},
+		},
+		SandboxShim: func(_ context.Context, h pod.Handler) (bool, error) {
+			asked[h.Name]++
+			return h.Name == "ours", down
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	down = errors.New("containerd is away")
-	if s.can(t.Context(), "ours") {
+	if p.SandboxShim(t.Context(), "ours") {
 		t.Error("a shim that has not answered can")
 	}
 	down = nil
 	for range 2 {
 		for name, want := range map[string]bool{"ours": true, "stock": false, "vm": false, "other": false} {
-			if s.can(t.Context(), name) != want {
+			if p.SandboxShim(t.Context(), name) != want {
 				t.Errorf("%s: %v", name, !want)
 			}
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package probe
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"berth/internal/pod"
-	"berth/internal/spec"
 )
 
 // warnings collects the handlers that are warned about.
@@ -80,15 +79,15 @@ func TestFeaturesAreAdvertisedWhereTheRuntimeAndTheKernelHaveThem(t *testing.T) 
 	handlers["path"] = byPath
 	for _, kernel := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f := features{host: spec.Host{RecursiveReadOnly: kernel}, runtimes: &ociRuntimes{}}
-			if f.of("runc").GetRecursiveReadOnlyMounts() {
+			var w warnings
+			p := New(Config{Handlers: handlers, RecursiveReadOnly: kernel, Logger: w.log()})
+			if p.Features("runc").GetRecursiveReadOnlyMounts() {
 				t.Error("advertised before the runtime was asked")
 			}
-			var w warnings
-			go f.probe(t.Context(), handlers, w.log())
+			go p.RunFeatures(t.Context())
 			synctest.Wait()
 			for name := range handlers {
-				if got, want := f.of(name).GetRecursiveReadOnlyMounts(), kernel && (name == "runc" || name == "path"); got != want {
+				if got, want := p.Features(name).GetRecursiveReadOnlyMounts(), kernel && (name == "runc" || name == "path"); got != want {
 					t.Errorf("kernel %v, handler %s: recursive read-only mounts %v, want %v", kernel, name, got, want)
 				}
 			}
@@ -111,21 +110,25 @@ func TestARuntimeThatDidNotAnswerIsAskedAgain(t *testing.T) {
 	}
 	handlers := map[string]pod.Handler{"runc": {HostProcess: true, Options: pod.OptionsRunc, Binary: binary}}
 	synctest.Test(t, func(t *testing.T) {
-		f := features{host: spec.Host{RecursiveReadOnly: true}, runtimes: &ociRuntimes{}}
 		times := 0
-		u := newUserNamespaces(handlers, "overlayfs", f.runtimes, func(context.Context, string) (bool, error) {
-			if times++; times == 1 {
-				return false, errors.New("containerd is away")
-			}
-			return true, nil
-		})
 		var w warnings
-		log := w.log()
+		p := New(Config{
+			Handlers:          handlers,
+			Snapshotter:       "overlayfs",
+			RecursiveReadOnly: true,
+			MapsOwners: func(context.Context, string) (bool, error) {
+				if times++; times == 1 {
+					return false, errors.New("containerd is away")
+				}
+				return true, nil
+			},
+			Logger: w.log(),
+		})
 		var both sync.WaitGroup
-		both.Go(func() { f.probe(t.Context(), handlers, log) })
-		both.Go(func() { u.probe(t.Context(), func(ctx context.Context) error { return ctx.Err() }, log) })
+		both.Go(func() { p.RunFeatures(t.Context()) })
+		both.Go(func() { p.RunUserNamespaces(t.Context(), nil) })
 		time.Sleep(time.Hour)
-		if f.of("runc").GetRecursiveReadOnlyMounts() || u.known("runc") {
+		if f := p.Features("runc"); f.GetRecursiveReadOnlyMounts() || f.GetUserNamespaces() {
 			t.Error("advertised although the runtime does not answer")
 		}
 		if len(w.errs["runc"]) != 2 {
@@ -135,7 +138,7 @@ func TestARuntimeThatDidNotAnswerIsAskedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		both.Wait() // both end once there is an answer
-		if !f.of("runc").GetRecursiveReadOnlyMounts() || !u.known("runc") || times != 2 {
+		if f := p.Features("runc"); !f.GetRecursiveReadOnlyMounts() || !f.GetUserNamespaces() || times != 2 {
 			t.Errorf("not advertised although the runtime has answered; asked for owners %d times", times)
 		}
 	})
@@ -145,11 +148,11 @@ func TestARuntimeThatDidNotAnswerIsAskedAgain(t *testing.T) {
 func TestARuntimeThatHasAnsweredIsNotAskedAgain(t *testing.T) {
 	handlers := map[string]pod.Handler{"vm": {Options: pod.OptionsGeneric}}
 	synctest.Test(t, func(t *testing.T) {
-		u := newUserNamespaces(handlers, "overlayfs", &ociRuntimes{}, nil)
+		p := New(Config{Handlers: handlers, Logger: slog.New(slog.DiscardHandler)})
 		began := time.Now()
-		u.probe(t.Context(), func(ctx context.Context) error { return ctx.Err() }, slog.New(slog.DiscardHandler))
-		(&features{}).probe(t.Context(), handlers, slog.New(slog.DiscardHandler))
-		if u.known("vm") || !time.Now().Equal(began) {
+		p.RunUserNamespaces(t.Context(), nil)
+		p.RunFeatures(t.Context())
+		if p.Features("vm").GetUserNamespaces() || !time.Now().Equal(began) {
 			t.Error("it was asked again")
 		}
 	})
@@ -171,28 +174,63 @@ func TestAnOCIRuntimeIsAskedOnce(t *testing.T) {
 	}
 	h := pod.Handler{HostProcess: true, Options: pod.OptionsRunc, Binary: binary}
 	handlers := map[string]pod.Handler{"a": h, "b": h}
-	runtimes := &ociRuntimes{}
-	if _, err := runtimes.features(t.Context(), h); err == nil || times() != 1 {
+	p := New(Config{
+		Handlers:          handlers,
+		RecursiveReadOnly: true,
+		MapsOwners:        func(context.Context, string) (bool, error) { return true, nil },
+		Logger:            slog.New(slog.DiscardHandler),
+	})
+	if err := p.UserNamespaces(t.Context(), "a"); err == nil || times() != 1 {
 		t.Errorf("a runtime that fails: %v after %d questions", err, times())
 	}
 	if err := os.WriteFile(can, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := features{host: spec.Host{RecursiveReadOnly: true}, runtimes: runtimes}
-	u := newUserNamespaces(handlers, "overlayfs", runtimes, func(context.Context, string) (bool, error) { return true, nil })
 	var both sync.WaitGroup
-	both.Go(func() {
-		f.probe(t.Context(), handlers, slog.New(slog.DiscardHandler))
-	})
+	both.Go(func() { p.RunFeatures(t.Context()) })
 	both.Go(func() {
 		for name := range handlers {
-			if err := u.check(t.Context(), name); err != nil {
+			if err := p.UserNamespaces(t.Context(), name); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 	})
 	both.Wait()
-	if times() != 2 || !f.of("b").GetRecursiveReadOnlyMounts() || !u.known("a") {
+	if times() != 2 || !p.Features("b").GetRecursiveReadOnlyMounts() || !p.Features("a").GetUserNamespaces() {
 		t.Errorf("it was asked %d times, and once more after it had failed is enough", times())
 	}
+}
+
+// Whoever asks stops waiting when his call ends, and whoever shares the question asks it himself.
+func TestAQuestionOutlivesWhoeverAskedItFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		a := newAnswers(time.Minute, func(ctx context.Context, _ string) (int, error) {
+			asked++
+			select {
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			case <-time.After(time.Second):
+				return asked, nil
+			}
+		})
+		first, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() {
+			if err := a.check(first, "x"); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		for range 3 {
+			all.Go(func() {
+				if got, err := a.of(t.Context(), "x"); got != 2 || err != nil {
+					t.Errorf("%d, %v", got, err)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		all.Wait()
+	})
 }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// answers keeps the answers to one question, which is asked about each of some keys.
+type answers[A any] struct {
+	timeout time.Duration
+	ask     func(ctx context.Context, key string) (A, error)
+
+	mu     sync.Mutex
+	kept   map[string]A
+	asking map[string]*asking[A]
+}
+
+// asking is a question that is in flight. The other fields hold once done is closed.
+type asking[A any] struct {
+	done   chan struct{}
+	answer A
+	err    error
+	cut    bool // whoever asked did not wait for the answer
+}
+
+func newAnswers[A any](timeout time.Duration, ask func(ctx context.Context, key string) (A, error)) *answers[A] {
+	return &answers[A]{
+		timeout: timeout,
+		ask:     ask,
+		kept:    map[string]A{},
+		asking:  map[string]*asking[A]{},
+	}
+}
+
+// known returns the answer about a key if there is one. It does not wait.
+func (a *answers[A]) known(key string) (answer A, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	answer, ok = a.kept[key]
+	return answer, ok
+}
+
+// all returns the answers that there are.
+func (a *answers[A]) all() iter.Seq[A] {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Values(maps.Clone(a.kept))
+}
+
+// of returns the answer about a key, and asks if there is none yet. Whoever wants to know the same
+// meanwhile shares the question, and asks it again only if the first one has stopped waiting.
+func (a *answers[A]) of(ctx context.Context, key string) (A, error) {
+	for {
+		a.mu.Lock()
+		if answer, ok := a.kept[key]; ok {
+			a.mu.Unlock()
+			return answer, nil
+		}
+		q, others := a.asking[key]
+		if !others {
+			q = &asking[A]{done: make(chan struct{})}
+			a.asking[key] = q
+		}
+		a.mu.Unlock()
+		if !others {
+			a.put(ctx, key, q)
+			return q.answer, q.err
+		}
+		select {
+		case <-q.done:
+			if !q.cut {
+				return q.answer, q.err
+			}
+		case <-ctx.Done():
+			var none A
+			return none, fmt.Errorf("wait for an answer about %s: %w", key, ctx.Err())
+		}
+	}
+}
+
+// put asks a question, and keeps the answer. Those who share the question go on also if it panics.
+func (a *answers[A]) put(ctx context.Context, key string, q *asking[A]) {
+	q.cut = true
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.asking, key)
+		close(q.done)
+	}()
+	within, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	q.answer, q.err = a.ask(within, key)
+	q.cut = ctx.Err() != nil
+	if q.err == nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.kept[key] = q.answer
+	}
+}
+
+// check asks about a key unless there is an answer.
+func (a *answers[A]) check(ctx context.Context, key string) error {
+	_, err := a.of(ctx, key)
+	return err
+}
+
+// The wait before a question that got no answer is asked again.
+const (
+	firstAsk   = time.Second
+	slowestAsk = 5 * time.Minute
+)
+
+// untilAnswered asks about each handler until ask has returned nil for all of them, or until ctx
+// ends. Before it asks it calls ready, which waits until there is somebody to ask, and may be nil.
+// The handlers without an answer are asked about again after a wait that doubles up to slowestAsk.
+// report is called with the first error of each handler.
+func untilAnswered(ctx context.Context, handlers []string, ready func(context.Context) error, ask func(ctx context.Context, handler string) error, report func(handler string, err error)) {
+	reported := map[string]bool{}
+	pending := slices.Clone(handlers)
+	for wait := firstAsk; ; wait = min(2*wait, slowestAsk) {
+		if ready != nil {
+			_ = ready(ctx) // it fails when ctx ends
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		pending = slices.DeleteFunc(pending, func(handler string) bool {
+			err := ask(ctx, handler)
+			if err != nil && ctx.Err() == nil && !reported[handler] {
+				reported[handler] = true
+				report(handler, err)
+			}
+			return err == nil
+		})
+		if len(pending) == 0 {
+			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}

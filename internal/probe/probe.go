@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	ocifeatures "github.com/opencontainers/runtime-spec/specs-go/features"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// Config says which handlers there are, and whom to ask.
+type Config struct {
+	Handlers map[string]pod.Handler
+	// Snapshotter is that of handlers without one of their own.
+	Snapshotter string
+	// RecursiveReadOnly says that the kernel can make mounts read-only recursively.
+	RecursiveReadOnly bool
+	// MapsOwners asks containerd whether a snapshotter can shift the owners of files, on this kernel.
+	MapsOwners func(ctx context.Context, snapshotter string) (bool, error)
+	// SandboxShim asks the shim of a handler whether it can serve a pod without a process.
+	SandboxShim func(ctx context.Context, h pod.Handler) (bool, error)
+	Logger      *slog.Logger
+}
+
+// Probe knows what handlers can do, as far as it has found out.
+type Probe struct {
+	cfg      Config
+	features *answers[*ocifeatures.Features] // by OCI runtime
+	holes    *answers[string]                // by handler: a warning, "" for none
+	userns   *answers[error]                 // by handler: nil, or what keeps it from making user namespaces
+	shims    *answers[bool]                  // by handler: its pods can do without a process
+}
+
+// The time that one question may take.
+const (
+	runtimeTimeout = 10 * time.Second
+	usernsTimeout  = 10 * time.Second
+	shimTimeout    = 5 * time.Second
+)
+
+// New makes a probe that knows nothing yet. The caller runs its four questions.
+func New(cfg Config) *Probe {
+	p := &Probe{cfg: cfg, features: newAnswers(runtimeTimeout, askFeatures)}
+	p.holes = newAnswers(runtimeTimeout, p.askHoles)
+	p.userns = newAnswers(usernsTimeout, p.askUserNamespaces)
+	p.shims = newAnswers(shimTimeout, p.askShim)
+	return p
+}
+
+// Features returns what CRI advertises for a handler. It does not wait.
+func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
+	out := &runtimeapi.RuntimeHandlerFeatures{}
+	if h := p.cfg.Handlers[handler]; p.cfg.RecursiveReadOnly && isRunc(h) {
+		has, ok := p.features.known(ociRuntime(h))
+		out.RecursiveReadOnlyMounts = ok && slices.Contains(has.MountOptions, "rro")
+	}
+	cannot, ok := p.userns.known(handler)
+	out.UserNamespaces = ok && cannot == nil
+	return out
+}
+
+// Warnings returns what a person should know of the handlers, sorted.
+func (p *Probe) Warnings() []string {
+	return slices.DeleteFunc(slices.Sorted(p.holes.all()), func(text string) bool { return text == "" })
+}
+
+// UserNamespaces returns nil if a handler can give pods a user namespace of their own. Otherwise the
+// error says why not, and is ErrNotImplemented when that is certain.
+func (p *Probe) UserNamespaces(ctx context.Context, handler string) error {
+	cannot, err := p.userns.of(ctx, handler)
+	return cmp.Or(err, cannot)
+}
+
+// SandboxShim reports whether the shim of a handler can serve a pod without a process. It cannot as
+// long as there is no answer.
+func (p *Probe) SandboxShim(ctx context.Context, handler string) bool {
+	can, err := p.shims.of(ctx, handler)
+	return err == nil && can
+}
+
+// RunFeatures asks the OCI runtimes of the handlers for their features, until all have answered or
+// ctx ends.
+func (p *Probe) RunFeatures(ctx context.Context) {
+	untilAnswered(ctx, p.names(isRunc), nil, func(ctx context.Context, name string) error {
+		_, err := p.features.of(ctx, ociRuntime(p.cfg.Handlers[name]))
+		return err
+	}, func(name string, err error) {
+		p.cfg.Logger.Warn("no features are advertised for a runtime handler until its OCI runtime answers; asking again", "handler", name, "err", err)
+	})
+}
+
+// RunVersions asks the OCI runtimes of the handlers for their versions, until all have answered or
+// ctx ends.
+func (p *Probe) RunVersions(ctx context.Context) {
+	hasRunc := func(h pod.Handler) bool { return h.Options == pod.OptionsRunc }
+	untilAnswered(ctx, p.names(hasRunc), nil, p.holes.check, func(name string, err error) {
+		p.cfg.Logger.Warn("the version of the OCI runtime of a handler is not known; asking again", "handler", name, "err", err)
+	})
+}
+
+// RunUserNamespaces asks whether each handler can make user namespaces, once ready returns, until
+// there is an answer about all or ctx ends.
+func (p *Probe) RunUserNamespaces(ctx context.Context, ready func(context.Context) error) {
+	untilAnswered(ctx, p.names(nil), ready, p.userns.check, func(name string, err error) {
+		p.cfg.Logger.Warn("no user namespaces are advertised for a runtime handler until it is known whether it can make them; asking again", "handler", name, "err", err)
+	})
+}
+
+// RunSandboxShims asks the shims of all handlers whether they can serve a pod without a process, once
+// ready returns, until all have answered or ctx ends.
+func (p *Probe) RunSandboxShims(ctx context.Context, ready func(context.Context) error) {
+	untilAnswered(ctx, p.names(nil), ready, p.shims.check, func(name string, err error) {
+		p.cfg.Logger.Warn("the sandboxes of a runtime handler have a pause process until it is known whether they can do without; asking again", "handler", name, "err", err)
+	})
+}
+
+// names returns the names of the handlers that are ones, sorted; nil: of all.
+func (p *Probe) names(ones func(pod.Handler) bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.cfg.Handlers)), func(name string) bool {
+		return ones != nil && !ones(p.cfg.Handlers[name])
+	})
+}
+
+// isRunc reports whether a handler runs an OCI runtime on this host, with the options of runc's shim.
+func isRunc(h pod.Handler) bool { return h.HostProcess && h.Options == pod.OptionsRunc }
+
+// ociRuntime is the OCI runtime of a handler of runc's shim.
+func ociRuntime(h pod.Handler) string { return cmp.Or(h.Binary, "runc") } // the shim's default
