@@ -60,3 +60,17 @@ func namespacesOf(u *unit) *runtimeapi.Namespace {
 	has.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
 	return &runtimeapi.Namespace{Options: has}
 }
+
+func noteDegraded(obs Observer, u *unit, degraded []spec.Degraded) {
+	for _, d := range degraded {
+		obs.Event(u.id, "degraded: "+d.What, nil, "why", d.Why)
+	}
+}
+
+// limits is the message of l, which may be nil.
+func limits(l *state.Limits) *runtimeapi.LinuxContainerResources {
+	if l == nil {
+		return nil
+	}
+	return l.Linux
+}

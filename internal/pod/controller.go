@@ -5,12 +5,17 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
 	"berth/internal/lane"
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -45,215 +50,6 @@ type Controller struct {
 	auditor   *auditor
 }
 
-// New makes a controller without any unit. Call Restore, run Run, and call Relist on each
-// connection to containerd.
-func New(cfg Config, p Ports) *Controller {
-	cfg.defaults()
-	if p.Observer == nil {
-		p.Observer = noObserver{}
-	}
-	c := &Controller{
-		cfg:  cfg,
-		feed: p.Feed,
-		obs:  p.Observer,
-	}
-	pacer := newPacer()
-	newUnits := units{p.Runtime, p.Pins, p.Store}
-	c.units = newRegistry()
-	c.ops = newOperations(cfg.CreateTimeout)
-	c.names = newInflight(c.ops, cfg.NewID)
-	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
-	processes := &processes{p.Kernel, p.Cgroups, p.Observer}
-	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
-	userns := &userNamespaces{p.Network, p.UserNamespaces}
-	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
-	pauses := &pauses{
-		volumes: volumes,
-		builtin: cfg.PauseRootfs,
-		always:  cfg.AlwaysPause,
-		shim:    p.SandboxShim,
-	}
-	specs := &specBuilder{
-		host:    cfg.Host,
-		images:  p.Images,
-		files:   p.Files,
-		pins:    p.Pins,
-		volumes: volumes,
-		units:   c.units,
-		labels:  p.Labels,
-		obs:     p.Observer,
-	}
-	c.statuses = &statuses{p.Images}
-	c.describer = &describer{p.Runtime}
-	publisher := &publisher{p.Feed, c.statuses, c.units}
-	c.updater = &updater{
-		host:    cfg.Host,
-		runtime: p.Runtime,
-		lanes:   c.lanes,
-		ops:     c.ops,
-		obs:     p.Observer,
-		waiting: map[string][]*updateWaiter{},
-		last:    map[string]error{},
-	}
-	ooms := &oomWatcher{c.units, processes, c.ops, p.Observer}
-	c.witnesses = &witnesses{
-		units:     c.units,
-		processes: processes,
-		ooms:      ooms,
-		lanes:     c.lanes,
-		pacer:     pacer,
-		ops:       c.ops,
-		obs:       p.Observer,
-	}
-	c.endings = &endings{
-		hooks: p.Hooks,
-		lanes: c.lanes,
-		obs:   p.Observer,
-		units: map[string]*unit{},
-	}
-	c.settler = &settler{
-		cfg:       cfg,
-		processes: processes,
-		lanes:     c.lanes,
-		pacer:     pacer,
-		ops:       c.ops,
-		publisher: publisher,
-		endings:   c.endings,
-		obs:       p.Observer,
-	}
-	c.teardown = &teardown{
-		undoTimeout: cfg.UndoTimeout,
-		runtime:     p.Runtime,
-		network:     p.Network,
-		files:       p.Files,
-		pins:        p.Pins,
-		volumes:     volumes,
-		processes:   processes,
-		output:      c.output,
-		settler:     c.settler,
-		units:       c.units,
-		names:       c.names,
-		lanes:       c.lanes,
-		pacer:       pacer,
-		labels:      p.Labels,
-		publisher:   publisher,
-		obs:         p.Observer,
-	}
-	taskMaker := &taskMaker{
-		runtime:  p.Runtime,
-		files:    p.Files,
-		output:   c.output,
-		teardown: c.teardown,
-		obs:      p.Observer,
-	}
-	c.sandboxes = &sandboxMaker{
-		host:       cfg.Host,
-		resolvConf: cfg.ResolvConf,
-		runtime:    p.Runtime,
-		network:    p.Network,
-		files:      p.Files,
-		store:      p.Store,
-		hooks:      p.Hooks,
-		make:       newUnits,
-		units:      c.units,
-		processes:  processes,
-		pauses:     pauses,
-		userns:     userns,
-		witnesses:  c.witnesses,
-		teardown:   c.teardown,
-		publisher:  publisher,
-		labels:     p.Labels,
-		obs:        p.Observer,
-	}
-	c.creator = &creator{
-		runtime:     p.Runtime,
-		images:      p.Images,
-		checkpoints: p.Checkpoints,
-		files:       p.Files,
-		store:       p.Store,
-		devices:     p.Devices,
-		hooks:       p.Hooks,
-		make:        newUnits,
-		units:       c.units,
-		specs:       specs,
-		volumes:     volumes,
-		teardown:    c.teardown,
-		publisher:   publisher,
-		obs:         p.Observer,
-	}
-	c.starter = &starter{
-		runtime:   p.Runtime,
-		units:     c.units,
-		files:     p.Files,
-		hooks:     p.Hooks,
-		ops:       c.ops,
-		lanes:     c.lanes,
-		processes: processes,
-		witnesses: c.witnesses,
-		updater:   c.updater,
-		taskMaker: taskMaker,
-		publisher: publisher,
-		obs:       p.Observer,
-	}
-	c.damaged = &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
-	c.orphans = &orphans{
-		runtime: p.Runtime,
-		network: p.Network,
-		files:   p.Files,
-		pins:    p.Pins,
-		stdios:  p.Stdios,
-		store:   p.Store,
-		units:   c.units,
-		damaged: c.damaged,
-		lanes:   c.lanes,
-		obs:     p.Observer,
-		byID:    map[string]orphan{},
-	}
-	c.stopper = &stopper{
-		grace:       cfg.StartGrace,
-		networkWait: cfg.NetworkWait,
-		processes:   processes,
-		witnesses:   c.witnesses,
-		lanes:       c.lanes,
-		orphans:     c.orphans,
-		obs:         p.Observer,
-	}
-	c.remover = &remover{c.stopper, c.orphans, c.lanes}
-	c.recovery = &recovery{
-		cfg:       cfg,
-		make:      newUnits,
-		runtime:   p.Runtime,
-		units:     c.units,
-		names:     c.names,
-		processes: processes,
-		witnesses: c.witnesses,
-		ooms:      ooms,
-		output:    c.output,
-		lanes:     c.lanes,
-		publisher: publisher,
-		orphans:   c.orphans,
-		damaged:   c.damaged,
-		labels:    p.Labels,
-		obs:       p.Observer,
-		restored:  make(chan struct{}),
-	}
-	c.auditor = &auditor{
-		cfg:       cfg,
-		units:     c.units,
-		processes: processes,
-		witnesses: c.witnesses,
-		stopper:   c.stopper,
-		lanes:     c.lanes,
-		recovery:  c.recovery,
-		ops:       c.ops,
-		obs:       p.Observer,
-		asking:    map[string]bool{},
-		soon:      make(chan struct{}, 1),
-	}
-	c.lanes.relist = c.auditor.relistAwaited
-	return c
-}
-
 // Run drives the lanes and the audit until ctx ends, then ends the operations in flight and waits
 // for them. The processes of pods go on.
 func (c *Controller) Run(ctx context.Context) error {
@@ -270,6 +66,216 @@ func (c *Controller) Run(ctx context.Context) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// RunPodSandbox makes a sandbox and returns its ID once it is READY. The same request again, from a
+// caller that did not get its answer, joins the one in flight.
+func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string) (string, error) {
+	return c.runPodSandbox(ctx, config, handlerName, config, func(string) error { return nil })
+}
+
+// RunNotedPodSandbox is RunPodSandbox for a caller that has to know the ID before anything is made:
+// note is called with it, and nothing is made if that returns an error. It joins no other call, and
+// none joins it: ErrAlreadyExists says that the name is taken, or is being made.
+func (c *Controller) RunNotedPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string, note func(id string) error) (string, error) {
+	return c.runPodSandbox(ctx, config, handlerName, nil, note)
+}
+
+// runPodSandbox makes a sandbox, or joins a call in flight that was made with the same request. nil
+// joins none.
+func (c *Controller) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string,
+	request proto.Message, note func(id string) error,
+) (string, error) {
+	h, err := c.handler(handlerName)
+	if err != nil {
+		return "", err
+	}
+	if err := spec.CheckSandbox(config); err != nil {
+		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+	}
+	if err := c.sandboxes.userns.check(ctx, config, h); err != nil {
+		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+	}
+	return c.names.join(ctx, sandboxName(config.GetMetadata()), request, func(ctx context.Context, id string) error {
+		if err := note(id); err != nil {
+			return fmt.Errorf("run sandbox %s: note its ID %s: %w", config.GetMetadata().GetName(), id, err)
+		}
+		img, err := c.sandboxes.pauses.plan(ctx, h)
+		if err != nil {
+			return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+		}
+		sb := state.Sandbox{
+			ID:             id,
+			RuntimeHandler: handlerName,
+			Config:         config,
+			Image:          img,
+			Pinned:         c.sandboxes.pauses.needless(ctx, config, h),
+		}
+		return c.sandboxes.run(ctx, c.sandboxes.plan(sb, h))
+	})
+}
+
+// handler resolves a runtime handler's name; "" is the default.
+func (c *Controller) handler(name string) (Handler, error) {
+	if name == "" {
+		name = c.cfg.DefaultHandler
+	}
+	h, ok := c.cfg.Handlers[name]
+	if !ok {
+		return Handler{}, fmt.Errorf("runtime handler %q is not configured: %w", name, errdefs.ErrInvalidArgument)
+	}
+	return h, nil
+}
+
+// StopPodSandbox ends every process of the pod and returns once that is settled and, within a
+// bound, once the network was given back; if that takes longer it goes on by itself. Creations and
+// starts in flight are interrupted. Stopping what is stopped or absent succeeds.
+func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
+	u, err := c.units.findSandbox(id)
+	if errdefs.IsNotFound(err) {
+		return c.orphans.stopDamaged(ctx, id, state.KindSandbox)
+	}
+	if err != nil {
+		return err
+	}
+	return c.stopper.stopPod(ctx, u)
+}
+
+// RemovePodSandbox stops the pod, removes its containers and gives everything back, as
+// RemoveContainer does for a container.
+func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
+	u, err := c.units.findSandbox(id)
+	if errdefs.IsNotFound(err) {
+		return c.orphans.removeDamaged(ctx, id, state.KindSandbox)
+	}
+	if err != nil {
+		return err
+	}
+	if !u.visible() {
+		return fmt.Errorf("remove sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
+	}
+	return c.remover.removePod(ctx, u)
+}
+
+// CreateContainer makes a container in a READY sandbox and returns its ID. Nothing runs yet.
+func (c *Controller) CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error) {
+	name := config.GetMetadata().GetName()
+	p, err := c.units.findSandbox(podID)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
+	if err := p.mustBeReady(); err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
+	if err := spec.CheckContainer(config); err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
+	if err := checkImageHandler(config, p); err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, err)
+	}
+	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
+		if err := c.creator.create(ctx, id, p, config); err != nil {
+			return fmt.Errorf("create container %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// StartContainer runs the program of a CREATED container. A container that was started already is
+// an error, except for a caller that asks again while the first start is in flight: it waits and
+// gets the same success.
+func (c *Controller) StartContainer(ctx context.Context, id string) error {
+	u, err := c.units.findContainer(id)
+	if err != nil {
+		return fmt.Errorf("start container: %w", err)
+	}
+	if err := c.starter.run(ctx, u); err != nil {
+		return fmt.Errorf("start container %s: %w", u.id, err)
+	}
+	return nil
+}
+
+// StopContainer asks a container to end, waits for timeout, then kills it, and returns once its
+// exit is settled. Timeout 0 kills at once. Stopping what has ended, or is absent, succeeds. A
+// container that was never started stays CREATED, and can still be started: CRI has no state for a
+// container that may not be.
+func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
+	u, err := c.units.findContainer(id)
+	if errdefs.IsNotFound(err) {
+		return c.orphans.stopDamaged(ctx, id, state.KindContainer)
+	}
+	if err != nil {
+		return err
+	}
+	return c.stopper.stop(ctx, u, timeout)
+}
+
+// RemoveContainer removes a container, killing it first if it runs, and waits within ctx until
+// everything was given back. It says what it still waits for when ctx ends first; the removal is on
+// record then and goes on by itself. Removing what is absent succeeds.
+func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
+	u, err := c.units.findContainer(id)
+	if errdefs.IsNotFound(err) {
+		return c.orphans.removeDamaged(ctx, id, state.KindContainer)
+	}
+	if err != nil {
+		return err
+	}
+	return c.remover.remove(ctx, u)
+}
+
+// UpdateContainerResources changes what a container may use, from now on or, while it is CREATED,
+// from its start on. What the request does not set stays as it is. It returns once the change is in
+// effect, refused, or pointless because the container has ended; the change is on record before
+// anything is asked for it, and goes on without its caller and through a crash.
+func (c *Controller) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
+	u, err := c.units.findContainer(id)
+	if rec, ok := c.damaged.find(id, state.KindContainer); ok && err != nil {
+		return fmt.Errorf("update container %s: its record cannot be read, remove it: %w", rec.ID, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return fmt.Errorf("update container: %w", err)
+	}
+	if err := c.updater.update(ctx, u, r); err != nil {
+		return fmt.Errorf("update container %s: %w", u.id, err)
+	}
+	return nil
+}
+
+// UpdatePodSandboxResources records what the kubelet says of the resources of a pod, whose cgroup
+// the kubelet itself has changed by then. nil leaves a part of it as it is.
+func (c *Controller) UpdatePodSandboxResources(_ context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
+	u, err := c.units.findSandbox(id)
+	if err != nil {
+		return fmt.Errorf("update sandbox: %w", err)
+	}
+	var ended error
+	err = u.change(func(st *state.Status) bool {
+		if st.Phase != state.Ready {
+			ended = fmt.Errorf("it is %s, not READY: %w", st.Phase, errdefs.ErrFailedPrecondition)
+			return false
+		}
+		next := state.PodResources{}
+		if st.PodResources != nil {
+			next = *st.PodResources
+		}
+		if overhead != nil {
+			next.Overhead = &state.Limits{Linux: overhead}
+		}
+		if resources != nil {
+			next.Resources = &state.Limits{Linux: resources}
+		}
+		st.PodResources = &next
+		return true
+	})
+	if err == nil {
+		err = ended
+	}
+	if err != nil {
+		return fmt.Errorf("update sandbox %s: %w", u.id, err)
+	}
+	c.obs.Event(u.id, "resources of the pod recorded", nil)
+	return nil
 }
 
 // attempt makes one attempt of a lane.
@@ -353,3 +359,22 @@ func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }
 // Oldest is the age of the oldest exit that waits for a step: reported and not settled, or settled
 // and not released. 0: none does.
 func (c *Controller) Oldest(step Step) time.Duration { return c.auditor.oldest(step) }
+
+// Target describes a sandbox or a container, by its ID or the beginning of one. It does not know
+// which of them the caller looks for, so a caller that does says so in its error for ErrNotFound.
+func (c *Controller) Target(id string) (Target, error) {
+	if u, ok := c.units.get(id); ok {
+		return targetOf(u), nil
+	}
+	u, err := c.units.findContainer(id)
+	if errdefs.IsNotFound(err) {
+		u, err = c.units.findSandbox(id)
+	}
+	if errdefs.IsNotFound(err) {
+		return Target{}, fmt.Errorf("container or sandbox %q: %w", id, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return Target{}, err
+	}
+	return targetOf(u), nil
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -17,30 +18,6 @@ import (
 	"berth/internal/spec"
 	"berth/internal/state"
 )
-
-// CreateContainer makes a container in a READY sandbox and returns its ID. Nothing runs yet.
-func (c *Controller) CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error) {
-	name := config.GetMetadata().GetName()
-	p, err := c.units.findSandbox(podID)
-	if err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
-	}
-	if err := p.mustBeReady(); err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
-	}
-	if err := spec.CheckContainer(config); err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
-	}
-	if err := checkImageHandler(config, p); err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
-	}
-	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
-		if err := c.creator.create(ctx, id, p, config); err != nil {
-			return fmt.Errorf("create container %s: %w", name, err)
-		}
-		return nil
-	})
-}
 
 // creator makes containers, up to CREATED.
 type creator struct {
@@ -113,6 +90,82 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	notifyCreated(ctx, c.hooks, u)
 	c.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return nil
+}
+
+// source is what a container is made from: an image, or a checkpoint and the image that the
+// checkpoint names.
+type source struct {
+	image      Image
+	checkpoint *state.Checkpoint // nil for an image alone
+}
+
+// sourceOf finds what a container of the sandbox p is made from. A reference that is an absolute
+// path names the archive of a checkpoint, whose image is pulled if it is not on this node.
+func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig) (source, error) {
+	ref := imageRef(config)
+	if !filepath.IsAbs(ref) {
+		img, err := c.images.Resolve(ref)
+		if err == nil && img.Checkpoint {
+			err = fmt.Errorf("image %s: it holds a checkpoint of a container, and berth restores from an archive on this node alone; name the path of one: %w",
+				ref, errdefs.ErrNotImplemented)
+		}
+		return source{image: img}, err
+	}
+	if err := c.mayRestore(p); err != nil {
+		return source{}, fmt.Errorf("restore from %s: %w", ref, err)
+	}
+	said, err := c.checkpoints.Read(ctx, ref)
+	if err != nil {
+		return source{}, err
+	}
+	img, err := c.imageOf(ctx, said)
+	if err != nil {
+		return source{}, fmt.Errorf("image of checkpoint %s: %w", ref, err)
+	}
+	return source{
+		image: img,
+		checkpoint: &state.Checkpoint{
+			Archive: ref,
+			Image:   cmp.Or(said.Image, said.ImageRef),
+		},
+	}, nil
+}
+
+// mayRestore returns why no container of the sandbox p can be restored.
+func (c *creator) mayRestore(p *unit) error {
+	_, mapped := spec.UserNamespace(p.sandbox.Config)
+	switch {
+	case c.checkpoints == nil:
+		return fmt.Errorf("this berth does not restore containers: %w", errdefs.ErrNotImplemented)
+	case !p.handler.HostProcess || p.handler.Options != "" && p.handler.Options != OptionsRunc:
+		return fmt.Errorf("the runtime handler %q of sandbox %s is not runc's, which restores with CRIU: %w", p.handler.Name, p.id, errdefs.ErrFailedPrecondition)
+	case mapped:
+		return fmt.Errorf("sandbox %s has a user namespace of its own, and berth does not restore into one: %w", p.id, errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// imageOf returns the image that a checkpoint was made with: the very same, also if its name has
+// moved on to another one since.
+func (c *creator) imageOf(ctx context.Context, said Checkpoint) (Image, error) {
+	exact := cmp.Or(said.ImageRef, said.Image)
+	img, err := c.images.Resolve(exact)
+	if errdefs.IsNotFound(err) {
+		from := said.Image
+		if from == "" || strings.Contains(exact, "@") {
+			from = exact // by its digest
+		}
+		if err := c.images.Pull(ctx, from); err != nil {
+			return img, err
+		}
+		if img, err = c.images.Resolve(exact); errdefs.IsNotFound(err) {
+			return img, fmt.Errorf("%s was pulled, and is not %s, which the checkpoint was made with: %w", from, exact, errdefs.ErrFailedPrecondition)
+		}
+	}
+	if err == nil && img.Checkpoint {
+		err = fmt.Errorf("%s holds a checkpoint itself: %w", exact, errdefs.ErrInvalidArgument)
+	}
+	return img, err
 }
 
 // plan makes the unit of a container that is about to be made, with all that it may come to hold.
@@ -201,6 +254,19 @@ func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
 	return err
 }
 
+// unpack unpacks the checkpoint that u is restored from, if it is, and changes the specification as
+// the restore needs it. The mounts in it are those of the request, whatever the checkpoint had.
+func (c *creator) unpack(ctx context.Context, u *unit, s *oci.Spec) error {
+	if u.container.Checkpoint == nil {
+		return nil
+	}
+	dir, err := c.files.MakeCheckpoint(u.id)
+	if err != nil {
+		return err
+	}
+	return c.checkpoints.Unpack(ctx, u.container.Checkpoint.Archive, dir, s)
+}
+
 // injectDevices adds the CDI devices that u asks for to its specification. devices may be nil.
 func injectDevices(devices Devices, u *unit, s *oci.Spec) error {
 	names, err := spec.CDIDevices(u.container.Config)
@@ -227,9 +293,6 @@ func (c *creator) prepareSnapshot(ctx context.Context, u *unit, img Image) error
 	}
 	return c.runtime.PrepareSnapshot(ctx, layer)
 }
-
-// imageRef is the image that a container asks for.
-func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
 
 // checkImageHandler refuses an image for another runtime handler than the one of the sandbox, which
 // runs the container.

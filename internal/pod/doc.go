@@ -5,10 +5,11 @@
 //
 // # Two halves
 //
-// What a client asks for is a method of [Controller]. It works on one [unit], a sandbox or a
-// container, and commits each step before the next effect outside:
+// What a client asks for is a method of [Controller], which controller.go and query.go hold. It
+// works on one [unit], a sandbox or a container, and commits each step before the next effect
+// outside:
 //
-//	run.go  create.go  start.go  update.go  stop.go  remove.go  query.go
+//	run.go create.go start.go update.go stop.go remove.go
 //
 // What happens by itself begins with a fact from any witness, or with a comparison of the records
 // with the outside, and goes down the lane of the unit:
@@ -22,10 +23,24 @@
 //	audit.go      look for ends that no witness reported
 //	orphans.go    remove what berth made and has no record
 //
-// Each of these is a type that holds what it uses and nothing else; controller.go puts them
-// together. They share a few that own state: the registry of units, the calls in flight, the
-// operations that outlive their callers, the processes (what the kernel says), the output (stdio),
-// the lanes.
+// Each of these is a type that holds what it uses and nothing else; wire.go puts them together. A
+// method is in the file of its type.
+//
+// # What they share
+//
+//	unit.go units.go registry.go             sandboxes and containers, made and found
+//	evidence.go oomverdict.go stops.go       what is known of the end of one
+//	inflight.go operations.go gate.go        calls in flight, and what outlives its caller
+//	lanes.go pacer.go                        when something happens
+//	processes.go oom.go oomwatch.go          what the kernel says: processes and OOM kills
+//	workload.go pinned.go maketask.go        tasks, and the sandboxes of pods
+//	output.go                                stdio
+//	specs.go devices.go imagevolumes.go pause.go userns.go netpod.go signal.go    what is asked for
+//	queued.go applied.go                     resources that are asked for, and in effect
+//	status.go describe.go publish.go         answers and events
+//	damaged.go                               records that cannot be read
+//	target.go hooks.go                       what other rooms get
+//	ports.go config.go errors.go             what is needed from outside, settings, kinds of errors
 //
 // # Promises
 //

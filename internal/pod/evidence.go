@@ -159,3 +159,8 @@ func (e *evidence) explains(f exit.Fact) bool {
 	defer e.mu.Unlock()
 	return e.kills > 0 || e.stops > 0 && f.Signal() != int(unix.SIGKILL)
 }
+
+// taskFact is the fact that containerd's answer about an ended task states.
+func taskFact(id string, st TaskState) exit.Fact {
+	return exit.Fact{ID: id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}
+}

@@ -2,10 +2,7 @@
 
 package pod
 
-import (
-	"context"
-	"errors"
-)
+import "context"
 
 // gate is a lock that can be waited for with a context. Make it with a capacity of one.
 type gate chan struct{}
@@ -32,16 +29,3 @@ func (g gate) tryLock() bool {
 }
 
 func (g gate) unlock() { <-g }
-
-// ctxError is why ctx ended: the cause that whoever cancelled it gave, or one of the two errors of
-// package context.
-func ctxError(ctx context.Context) error {
-	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, context.DeadlineExceeded):
-		return context.DeadlineExceeded
-	case cause == nil || errors.Is(cause, context.Canceled):
-		return context.Canceled
-	default:
-		return cause
-	}
-}

@@ -5,9 +5,11 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // mostTries is how often a task is made after a start that was cut off.
@@ -76,4 +78,31 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 		err = serr
 	}
 	return pid, err
+}
+
+// reviveShim starts the shim of the sandbox p again, which has died.
+func (m *taskMaker) reviveShim(ctx context.Context, p *unit) error {
+	// Whoever releases the shim holds it, too: nothing is started that nobody would end.
+	if err := p.task.lock(ctx); err != nil {
+		return fmt.Errorf("start the shim of sandbox %s again: %w", p.id, err)
+	}
+	defer p.task.unlock()
+	if err := p.mustBeReady(); err != nil {
+		return err
+	}
+	err := m.runtime.StartShim(ctx, SandboxRequest{
+		ID:        p.id,
+		Handler:   p.handler,
+		Config:    p.sandbox.Config,
+		CreatedAt: p.sandbox.CreatedAt,
+		NetNS:     p.sandbox.NetNS,
+		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}}, // the shim reads annotations, and needs none
+	})
+	if errdefs.IsAlreadyExists(err) {
+		return nil // another container was faster, or it was not the shim that was missing
+	}
+	if err == nil {
+		m.obs.Event(p.id, "its shim had died, and was started again", nil)
+	}
+	return err
 }

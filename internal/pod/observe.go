@@ -5,8 +5,6 @@ package pod
 import (
 	"time"
 
-	"github.com/containerd/errdefs"
-
 	"berth/internal/exit"
 	"berth/internal/state"
 )
@@ -135,17 +133,4 @@ func (w *witnesses) listen(u *unit) {
 	}) {
 		u.listening.Store(false)
 	}
-}
-
-// taskFact is the fact that containerd's answer about an ended task states.
-func taskFact(id string, st TaskState) exit.Fact {
-	return exit.Fact{ID: id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}
-}
-
-// absent turns ErrNotFound into success: what is to be released is gone.
-func absent(err error) error {
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

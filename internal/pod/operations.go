@@ -4,7 +4,6 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -76,14 +75,4 @@ func guard(f func() error) (err error) {
 		}
 	}()
 	return f()
-}
-
-// interrupted is the error of an operation whose context may have been ended by [unit.interrupt]:
-// then the reason for that, and what the operation made of it.
-func interrupted(ctx context.Context, err error) error {
-	cause := context.Cause(ctx)
-	if err == nil || cause == nil || errors.Is(err, cause) {
-		return err
-	}
-	return fmt.Errorf("%w (%s)", cause, err.Error())
 }

@@ -4,16 +4,12 @@ package pod
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/pins"
-	"berth/internal/spec"
-	"berth/internal/state"
 )
 
 // pinner is the sandboxer of one sandbox without a process: its namespaces are pinned as files, and
@@ -100,65 +96,3 @@ func (p *pinner) Status(ctx context.Context, id string) (TaskState, error) {
 
 // Shutdown ends the shim. The pins are released by themselves.
 func (p *pinner) Shutdown(ctx context.Context, id string) error { return p.runtime.EndShim(ctx, id) }
-
-// isPinned reports whether u is a sandbox without a process.
-func (u *unit) isPinned() bool { return u.isSandbox() && u.sandbox.Pinned }
-
-// pinsOf returns where the containers of the sandbox u find its namespaces; nil: its process has
-// them.
-func (s *specBuilder) pinsOf(u *unit) *spec.Pins {
-	if !u.isPinned() {
-		return nil
-	}
-	return &spec.Pins{IPC: s.pins.IPC(u.id), UTS: s.pins.UTS(u.id)}
-}
-
-// serves reports whether a container of the sandbox u may have a task, which the shim of u serves.
-func (u *unit) serves() bool {
-	for _, ct := range u.containers() {
-		st := ct.now()
-		switch {
-		case !st.Holds.Has(state.HoldTask):
-		case st.Phase.Ended(), st.Phase == state.Running:
-			return true
-		case st.Phase == state.Created && (ct.starting.Load() || ct.stdio() != nil): // a start was begun
-			return true
-		}
-	}
-	return false
-}
-
-// shimServed has the shim of the sandbox u released if u has ended: one of its tasks is gone, which
-// may have been the last.
-func (t *teardown) shimServed(u *unit) {
-	if st := u.now(); u.isPinned() && st.Phase.Ended() && st.Holds.Has(state.HoldTask) {
-		t.lanes.release(u)
-	}
-}
-
-// reviveShim starts the shim of the sandbox p again, which has died.
-func (m *taskMaker) reviveShim(ctx context.Context, p *unit) error {
-	// Whoever releases the shim holds it, too: nothing is started that nobody would end.
-	if err := p.task.lock(ctx); err != nil {
-		return fmt.Errorf("start the shim of sandbox %s again: %w", p.id, err)
-	}
-	defer p.task.unlock()
-	if err := p.mustBeReady(); err != nil {
-		return err
-	}
-	err := m.runtime.StartShim(ctx, SandboxRequest{
-		ID:        p.id,
-		Handler:   p.handler,
-		Config:    p.sandbox.Config,
-		CreatedAt: p.sandbox.CreatedAt,
-		NetNS:     p.sandbox.NetNS,
-		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}}, // the shim reads annotations, and needs none
-	})
-	if errdefs.IsAlreadyExists(err) {
-		return nil // another container was faster, or it was not the shim that was missing
-	}
-	if err == nil {
-		m.obs.Event(p.id, "its shim had died, and was started again", nil)
-	}
-	return err
-}

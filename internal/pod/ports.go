@@ -14,7 +14,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/exit"
-	"berth/internal/lane"
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pidfd"
@@ -23,39 +22,6 @@ import (
 	"berth/internal/spec"
 	"berth/internal/state"
 )
-
-// Ports is everything that the controller works on. All fields are required, except where a
-// comment says otherwise.
-type Ports struct {
-	Runtime Runtime
-	Kernel  Kernel
-	Cgroups Cgroups
-	Network Network
-	Files   Files
-	Pins    Pins
-	Stdios  Stdios
-	Images  Images
-	Store   Store
-	Feed    Feed
-	// Labels may be nil: the host does not have SELinux.
-	Labels Labels
-	// UserNamespaces returns nil if a handler can give pods a user namespace of their own: its
-	// runtime, its snapshotter and the kernel map owners. Otherwise the error says what is missing.
-	// It may be nil: no handler can.
-	UserNamespaces func(ctx context.Context, handler string) error
-	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may be
-	// nil: none can, and each sandbox has a pause process.
-	SandboxShim func(ctx context.Context, handler string) bool
-	// Checkpoints may be nil: a container that is to be restored from one is refused then.
-	Checkpoints Checkpoints
-	// Devices may be nil: a container that asks for CDI devices is refused then.
-	Devices Devices
-	// Hooks may be nil: nothing takes part then.
-	Hooks Hooks
-	// Observer and LaneObserver may be nil.
-	Observer     Observer
-	LaneObserver lane.Observer[LaneKey]
-}
 
 // Handler is one configured runtime handler.
 type Handler struct {
@@ -472,22 +438,6 @@ type Devices interface {
 	Inject(s *specs.Spec, names []string) error
 }
 
-// Hooks are the places where extensions of a node take part in the life of pods, such as NRI
-// plug-ins.
-type Hooks interface {
-	// AdjustSpec may change the OCI spec of a container before its object is created. It is called
-	// in CreateContainer; an error fails the creation.
-	AdjustSpec(ctx context.Context, t Target, config *runtimeapi.ContainerConfig, spec *specs.Spec) error
-	// SandboxRun is called when everything of a sandbox is made and runs, before it is READY. An
-	// error undoes the sandbox.
-	SandboxRun(ctx context.Context, t Target) error
-	// Started is called after a container became RUNNING.
-	Started(ctx context.Context, t Target)
-	// Ended is called after the exit of a container or sandbox was settled and published, on a lane
-	// of its own: what it waits for delays nothing. An error has it called again.
-	Ended(ctx context.Context, t Target, f exit.Fact) error
-}
-
 // Repair names something that no witness reported and the audit found.
 type Repair string
 
@@ -522,3 +472,42 @@ func (noObserver) Survived(string, uint64, exit.Limit)      {}
 func (noObserver) Released(string, state.Hold, state.Hold)  {}
 func (noObserver) Removed(string)                           {}
 func (noObserver) Repaired(Repair)                          {}
+
+// Sandboxer makes, asks and ends pod sandboxes of one kind, with the verbs of containerd's sandbox
+// controllers. Of the built-in ones, [pinner] pins a pod's namespaces as files and [pauser] holds
+// them by a process; those of containerd stand behind the same verbs, by runtime handler. What is
+// absent is ErrNotFound. A verb that fails is retried by the lane of the sandbox, never by a
+// sandboxer.
+type Sandboxer interface {
+	// Create makes the sandbox, which does not run yet. The instance has the PID if there is a
+	// process by now.
+	Create(ctx context.Context, r SandboxRequest) (Instance, error)
+	Start(ctx context.Context, id string) (Instance, error)
+	// Stop asks the sandbox to end, and ends it after timeout; 0 ends it at once.
+	Stop(ctx context.Context, id string, timeout time.Duration) error
+	// Wait returns when the sandbox ended.
+	Wait(ctx context.Context, id string) (TaskState, error)
+	Status(ctx context.Context, id string) (TaskState, error)
+	// Shutdown gives back everything that Create and Start made.
+	Shutdown(ctx context.Context, id string) error
+}
+
+// SandboxRequest is what a sandboxer needs to know.
+type SandboxRequest struct {
+	ID        string
+	Handler   Handler
+	Config    *runtimeapi.PodSandboxConfig
+	CreatedAt time.Time
+	NetNS     string // "" for the host's network
+	// Spec is that of the pause process. Other sandboxers take from it what they need: annotations,
+	// the cgroup.
+	Spec   *specs.Spec
+	Labels map[string]string
+}
+
+// Instance is a sandbox that was made or started.
+type Instance struct {
+	Pid uint32 // 0: it has no process on this host, or not yet
+	// Endpoint is where its tasks are reached; zero: its shim.
+	Endpoint state.Endpoint
+}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/pidfd"
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -229,4 +230,35 @@ func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Dura
 	if err := p.cgroups.KillAll(ctx, dir); err != nil {
 		p.obs.Event(u.id, "processes remain after the container's init ended", err)
 	}
+}
+
+// endRestored ends the processes that a restore of u has left, if one was begun and no process is
+// on record. found says that there was one.
+func (p *processes) endRestored(ctx context.Context, u *unit) (found bool, err error) {
+	group := u.now().Restoring
+	if group == "" {
+		return false, nil
+	}
+	if found, err = p.cgroups.RemoveAll(ctx, group); err != nil {
+		return found, fmt.Errorf("end what the restore of %s has left: %w", u.id, err)
+	}
+	return found, nil
+}
+
+// restoredGroup is the cgroup of what the shim was asked to restore for u, or "" where the record
+// names the process or none was asked for.
+func (p *processes) restoredGroup(u *unit) string {
+	if u.now().Restoring == "" {
+		return ""
+	}
+	return p.askedGroup(u)
+}
+
+// askedGroup is the cgroup that the runtime was asked to make for u.
+func (p *processes) askedGroup(u *unit) string {
+	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
+	if err != nil {
+		return "" // a container is not made with such a parent
+	}
+	return p.cgroups.Dir(path)
 }

@@ -142,18 +142,6 @@ func (c *Controller) ReopenContainerLog(ctx context.Context, id string) error {
 	return c.output.reopenLog(ctx, u)
 }
 
-// handler resolves a runtime handler's name; "" is the default.
-func (c *Controller) handler(name string) (Handler, error) {
-	if name == "" {
-		name = c.cfg.DefaultHandler
-	}
-	h, ok := c.cfg.Handlers[name]
-	if !ok {
-		return Handler{}, fmt.Errorf("runtime handler %q is not configured: %w", name, errdefs.ErrInvalidArgument)
-	}
-	return h, nil
-}
-
 // idMatches reports whether a filter's ID matches: filters take whole IDs and, as users of crictl
 // type them, the beginning of one.
 func idMatches(want, id string) bool { return strings.HasPrefix(id, want) }

@@ -3,7 +3,6 @@
 package pod
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -162,15 +161,4 @@ func (r *registry) hasSibling(u *unit) bool {
 		}
 	}
 	return false
-}
-
-func (u *unit) podUID() string { return u.pod.sandbox.Config.GetMetadata().GetUid() }
-
-func byAge(list []*unit) { slices.SortFunc(list, compareAge) }
-
-func compareAge(a, b *unit) int {
-	if d := cmp.Compare(a.createdAt, b.createdAt); d != 0 {
-		return d
-	}
-	return cmp.Compare(a.id, b.id)
 }

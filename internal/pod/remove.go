@@ -6,41 +6,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/state"
 )
-
-// RemoveContainer removes a container, killing it first if it runs, and waits within ctx until
-// everything was given back. It says what it still waits for when ctx ends first; the removal is on
-// record then and goes on by itself. Removing what is absent succeeds.
-func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
-	u, err := c.units.findContainer(id)
-	if errdefs.IsNotFound(err) {
-		return c.orphans.removeDamaged(ctx, id, state.KindContainer)
-	}
-	if err != nil {
-		return err
-	}
-	return c.remover.remove(ctx, u)
-}
-
-// RemovePodSandbox stops the pod, removes its containers and gives everything back, as
-// RemoveContainer does for a container.
-func (c *Controller) RemovePodSandbox(ctx context.Context, id string) error {
-	u, err := c.units.findSandbox(id)
-	if errdefs.IsNotFound(err) {
-		return c.orphans.removeDamaged(ctx, id, state.KindSandbox)
-	}
-	if err != nil {
-		return err
-	}
-	if !u.visible() {
-		return fmt.Errorf("remove sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
-	}
-	return c.remover.removePod(ctx, u)
-}
 
 // remover removes units.
 type remover struct {

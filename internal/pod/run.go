@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/network"
@@ -18,53 +17,6 @@ import (
 	"berth/internal/spec"
 	"berth/internal/state"
 )
-
-// RunPodSandbox makes a sandbox and returns its ID once it is READY. The same request again, from a
-// caller that did not get its answer, joins the one in flight.
-func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string) (string, error) {
-	return c.runPodSandbox(ctx, config, handlerName, config, func(string) error { return nil })
-}
-
-// RunNotedPodSandbox is RunPodSandbox for a caller that has to know the ID before anything is made:
-// note is called with it, and nothing is made if that returns an error. It joins no other call, and
-// none joins it: ErrAlreadyExists says that the name is taken, or is being made.
-func (c *Controller) RunNotedPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string, note func(id string) error) (string, error) {
-	return c.runPodSandbox(ctx, config, handlerName, nil, note)
-}
-
-// runPodSandbox makes a sandbox, or joins a call in flight that was made with the same request. nil
-// joins none.
-func (c *Controller) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string,
-	request proto.Message, note func(id string) error,
-) (string, error) {
-	h, err := c.handler(handlerName)
-	if err != nil {
-		return "", err
-	}
-	if err := spec.CheckSandbox(config); err != nil {
-		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
-	}
-	if err := c.sandboxes.userns.check(ctx, config, h); err != nil {
-		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
-	}
-	return c.names.join(ctx, sandboxName(config.GetMetadata()), request, func(ctx context.Context, id string) error {
-		if err := note(id); err != nil {
-			return fmt.Errorf("run sandbox %s: note its ID %s: %w", config.GetMetadata().GetName(), id, err)
-		}
-		img, err := c.sandboxes.pauses.plan(ctx, h)
-		if err != nil {
-			return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
-		}
-		sb := state.Sandbox{
-			ID:             id,
-			RuntimeHandler: handlerName,
-			Config:         config,
-			Image:          img,
-			Pinned:         c.sandboxes.pauses.needless(ctx, config, h),
-		}
-		return c.sandboxes.run(ctx, c.sandboxes.plan(sb, h))
-	})
-}
 
 // sandboxMaker makes sandboxes, up to READY.
 type sandboxMaker struct {
@@ -284,45 +236,4 @@ func (m *sandboxMaker) makeFiles(u *unit, label string) error {
 		Label:      label,
 		HostIPC:    hostIPC(u),
 	})
-}
-
-func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.NamespaceMode_NODE }
-
-// netPod describes the sandbox to the network.
-func netPod(sb *state.Sandbox) network.Pod {
-	m := sb.Config.GetMetadata()
-	p := network.Pod{
-		ID:           sb.ID,
-		Name:         m.GetName(),
-		Namespace:    m.GetNamespace(),
-		UID:          m.GetUid(),
-		Handler:      sb.Handler,
-		NetNS:        sb.NetNS,
-		Annotations:  sb.Config.GetAnnotations(),
-		CgroupParent: sb.Config.GetLinux().GetCgroupParent(),
-	}
-	if dns := sb.Config.GetDnsConfig(); dns != nil {
-		p.DNS = network.DNS{Servers: dns.GetServers(), Searches: dns.GetSearches(), Options: dns.GetOptions()}
-	}
-	if b, err := spec.BandwidthOf(sb.Config.GetAnnotations()); err == nil { // else it was refused
-		p.Bandwidth = network.Bandwidth(b)
-	}
-	for _, pm := range sb.Config.GetPortMappings() {
-		if pm.GetHostPort() <= 0 {
-			continue
-		}
-		p.Ports = append(p.Ports, network.PortMapping{
-			HostPort:      pm.GetHostPort(),
-			ContainerPort: pm.GetContainerPort(),
-			HostIP:        pm.GetHostIp(),
-			Protocol:      pm.GetProtocol().String(),
-		})
-	}
-	return p
-}
-
-func noteDegraded(obs Observer, u *unit, degraded []spec.Degraded) {
-	for _, d := range degraded {
-		obs.Event(u.id, "degraded: "+d.What, nil, "why", d.Why)
-	}
 }

@@ -220,6 +220,42 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 	return nil
 }
 
+// endAbandonedRestore ends what the restore of u has made, when the start was given up. It is an
+// error as long as the shim may be at work on it, or its process lives. Where the shim is gone and
+// there is nothing to end, the program may have run and ended: nobody can know.
+func (s *settler) endAbandonedRestore(ctx context.Context, u *unit) error {
+	var err error
+	_ = u.evidence.kill(func() error {
+		var found bool
+		if found, err = s.processes.endRestored(ctx, u); !found {
+			return errNoProcess // nothing was killed that this would explain
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	st, err := u.workload.State(ctx)
+	switch {
+	case errdefs.IsNotFound(err):
+		if u.now().Restoring != "" && u.evidence.endedAlone() {
+			u.evidence.add(exit.Fact{
+				ID:      u.id,
+				Origin:  exit.Audit,
+				Message: "its restore was cut off and its shim is gone: whether it ran is not known",
+			}, false)
+		}
+		return nil
+	case err != nil:
+		return err
+	case st.Stopped:
+		return absent(s.askShim(ctx, u))
+	case st.Running:
+		return fmt.Errorf("its process %d has not ended yet", st.Pid)
+	}
+	return nil
+}
+
 // markTimeout bounds the question whether the program has run: a stop may wait for the kill.
 const markTimeout = 300 * time.Millisecond
 

@@ -207,3 +207,12 @@ func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	}
 	return spec.ParseSeccomp(b, runtime.GOARCH)
 }
+
+// pinsOf returns where the containers of the sandbox u find its namespaces; nil: its process has
+// them.
+func (s *specBuilder) pinsOf(u *unit) *spec.Pins {
+	if !u.isPinned() {
+		return nil
+	}
+	return &spec.Pins{IPC: s.pins.IPC(u.id), UTS: s.pins.UTS(u.id)}
+}

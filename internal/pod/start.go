@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,24 +13,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/exit"
 	"berth/internal/pidfd"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
-
-// StartContainer runs the program of a CREATED container. A container that was started already is
-// an error, except for a caller that asks again while the first start is in flight: it waits and
-// gets the same success.
-func (c *Controller) StartContainer(ctx context.Context, id string) error {
-	u, err := c.units.findContainer(id)
-	if err != nil {
-		return fmt.Errorf("start container: %w", err)
-	}
-	if err := c.starter.run(ctx, u); err != nil {
-		return fmt.Errorf("start container %s: %w", u.id, err)
-	}
-	return nil
-}
 
 // starter starts containers.
 type starter struct {
@@ -181,6 +169,87 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 	return proc, made, nil
 }
 
+// restore is launch for a container that is restored from a checkpoint. Its process is not made
+// before it runs, so that the record says first that there may be one, and in which cgroup: whatever
+// cuts the restore off, what it has left there is found and ended, or is adopted once the shim names
+// it.
+func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
+	made, err := s.runtime.Spec(ctx, u.id)
+	if err != nil {
+		return state.Process{}, err
+	}
+	from := UnpackedIn(s.files.Checkpoint(u.id))
+	if _, err := s.taskMaker.make(ctx, u); err != nil {
+		return state.Process{}, err
+	}
+	stdio := u.stdio()
+	defer func() { _ = stdio.Started() }() // also when the shim was not asked, and never will be
+	if err := u.change(func(st *state.Status) bool { st.Restoring = made.Linux.CgroupsPath; return true }); err != nil {
+		return state.Process{}, err
+	}
+	if err := s.beforeRun(ctx, u); err != nil {
+		return state.Process{}, err
+	}
+	err = s.runtime.RestoreTask(ctx, u.id, from.Work)
+	if err == nil {
+		err = s.checkTarget(ctx, u) // a restore joins the namespaces
+	}
+	if serr := stdio.Started(); err == nil {
+		err = serr
+	}
+	if err != nil {
+		return state.Process{}, err
+	}
+	return s.watchRestored(ctx, u)
+}
+
+// watchRestored has the witnesses watch the process that the shim has restored, and records it. One
+// that has ended by now is a start that succeeded: the shim has its code.
+func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, error) {
+	st, err := s.runtime.TaskState(ctx, u.id)
+	if err != nil {
+		return state.Process{}, err
+	}
+	var proc state.Process
+	if st.Running {
+		proc, err = s.processes.watch(u, st.Pid)
+		switch {
+		case errdefs.IsNotFound(err): // it has ended, and the shim is about to learn it
+			st, err = s.runtime.WaitTask(ctx, u.id)
+		case err == nil:
+			// The process could have ended before it was watched, and its PID be another's now. The
+			// shim reaps it, and says so: if it still runs, then what is watched is it.
+			st, err = s.runtime.TaskState(ctx, u.id)
+		}
+		if err != nil {
+			s.processes.forget(u) // it may be another's, and is not to be killed by its PID
+			return proc, err
+		}
+	}
+	switch {
+	case st.Stopped:
+		s.processes.forget(u)
+		s.witnesses.reportFor(u, taskFact(u.id, st))
+		return state.Process{}, nil
+	case !st.Running:
+		return proc, errors.New("the shim does not say that it has restored a process")
+	}
+	if err := s.processes.record(u, proc); err != nil {
+		return proc, err
+	}
+	s.witnesses.listen(u)
+	if s.processes.ended(u) {
+		// The witnesses may have said so before it was on record, when they were not listened to.
+		s.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
+	}
+	// What was restored is not needed any more, and may be as large as the memory of a process. What
+	// stays, because berth is killed before this, is removed with the container.
+	if err := s.files.RemoveCheckpoint(u.id); err != nil {
+		s.obs.Event(u.id, "the checkpoint that it was restored from cannot be removed", err)
+	}
+	return proc, nil
+}
+
 // beforeRun is the last that is done before the program of u runs.
 func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
@@ -241,10 +310,4 @@ func (s *starter) abandon(u *unit, why error) {
 	}
 	u.abandon(why)
 	s.lanes.settle(u)
-}
-
-// unanswered reports whether an error says that nobody has answered: the connection broke, or the
-// time was over.
-func unanswered(err error) bool {
-	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsCanceled(err)
 }

@@ -61,14 +61,6 @@ func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
 	return out
 }
 
-// listItem is a unit as lists contain it. It is never changed.
-type listItem struct {
-	status    *state.Status // that it was made from
-	image     *runtimeapi.ImageSpec
-	sandbox   *runtimeapi.PodSandbox
-	container *runtimeapi.Container
-}
-
 // sandboxItem returns the same message for as long as the status of u is the same.
 func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
 	st := u.now()

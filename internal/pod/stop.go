@@ -19,35 +19,6 @@ import (
 // errStopRequested ends a creation or a start in flight.
 var errStopRequested = fmt.Errorf("a stop was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// StopContainer asks a container to end, waits for timeout, then kills it, and returns once its
-// exit is settled. Timeout 0 kills at once. Stopping what has ended, or is absent, succeeds. A
-// container that was never started stays CREATED, and can still be started: CRI has no state for a
-// container that may not be.
-func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
-	u, err := c.units.findContainer(id)
-	if errdefs.IsNotFound(err) {
-		return c.orphans.stopDamaged(ctx, id, state.KindContainer)
-	}
-	if err != nil {
-		return err
-	}
-	return c.stopper.stop(ctx, u, timeout)
-}
-
-// StopPodSandbox ends every process of the pod and returns once that is settled and, within a
-// bound, once the network was given back; if that takes longer it goes on by itself. Creations and
-// starts in flight are interrupted. Stopping what is stopped or absent succeeds.
-func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
-	u, err := c.units.findSandbox(id)
-	if errdefs.IsNotFound(err) {
-		return c.orphans.stopDamaged(ctx, id, state.KindSandbox)
-	}
-	if err != nil {
-		return err
-	}
-	return c.stopper.stopPod(ctx, u)
-}
-
 // stopper ends the processes of units.
 type stopper struct {
 	grace       time.Duration // for a start in flight

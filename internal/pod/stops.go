@@ -47,11 +47,3 @@ var removing = func() <-chan struct{} {
 	close(c)
 	return c
 }()
-
-// stopping is closed while a stop or the removal of u is in flight.
-func (u *unit) stopping() <-chan struct{} {
-	if u.now().Removing {
-		return removing
-	}
-	return u.stops.channel()
-}

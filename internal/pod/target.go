@@ -3,9 +3,6 @@
 package pod
 
 import (
-	"fmt"
-
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/state"
@@ -44,25 +41,6 @@ type Target struct {
 	// Stopping is closed while a stop or a removal is in flight: nothing may keep the processes from
 	// running.
 	Stopping <-chan struct{}
-}
-
-// Target describes a sandbox or a container, by its ID or the beginning of one. It does not know
-// which of them the caller looks for, so a caller that does says so in its error for ErrNotFound.
-func (c *Controller) Target(id string) (Target, error) {
-	if u, ok := c.units.get(id); ok {
-		return targetOf(u), nil
-	}
-	u, err := c.units.findContainer(id)
-	if errdefs.IsNotFound(err) {
-		u, err = c.units.findSandbox(id)
-	}
-	if errdefs.IsNotFound(err) {
-		return Target{}, fmt.Errorf("container or sandbox %q: %w", id, errdefs.ErrNotFound)
-	}
-	if err != nil {
-		return Target{}, err
-	}
-	return targetOf(u), nil
 }
 
 func targetOf(u *unit) Target {

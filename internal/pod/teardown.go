@@ -255,26 +255,6 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// abandon gives up the start of u. The end of its process is what the settle waits for.
-func (u *unit) abandon(why error) {
-	u.undoing.Store(false)
-	u.evidence.abandon(why)
-}
-
-// markUndoing records that the end of the process of u by SIGKILL is not an exit.
-func (u *unit) markUndoing() error {
-	return u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = true; return !was })
-}
-
-// notUndone says that the start of u is not taken back after all: what its process does counts.
-func notUndone(u *unit) error {
-	if err := u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = false; return was }); err != nil {
-		return err
-	}
-	u.undoing.Store(false)
-	return nil
-}
-
 // takeBack takes back what a start made that did not get to the user's program. u.task must be
 // held.
 func (t *teardown) takeBack(ctx context.Context, u *unit) error {
@@ -389,4 +369,12 @@ func (t *teardown) forget(u *unit) error {
 	t.obs.Removed(u.id)
 	u.removed.Happen()
 	return nil
+}
+
+// shimServed has the shim of the sandbox u released if u has ended: one of its tasks is gone, which
+// may have been the last.
+func (t *teardown) shimServed(u *unit) {
+	if st := u.now(); u.isPinned() && st.Phase.Ended() && st.Holds.Has(state.HoldTask) {
+		t.lanes.release(u)
+	}
 }

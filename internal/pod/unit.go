@@ -3,9 +3,11 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -96,42 +98,12 @@ type members struct {
 	sealed bool // the sandbox's record is being deleted: no container can join any more
 }
 
-// units makes units, each with the workload that its kind and its handler ask for.
-type units struct {
-	runtime Runtime
-	pins    Pins
-	store   Store
-}
-
-func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
-	sandboxer := m.sandboxerOf(&s)
-	u := &unit{
-		id:        s.ID,
-		sandbox:   &s,
-		handler:   h,
-		sandboxer: sandboxer,
-		workload:  sandboxProcess{sandboxer, s.ID},
-		store:     m.store,
-		createdAt: s.CreatedAt.UnixNano(),
-	}
-	u.pod = u
-	u.members.byID = map[string]*unit{}
-	u.init(st)
-	return u
-}
-
-func (m units) container(c state.Container, st state.Status, pod *unit) *unit {
-	u := &unit{
-		id:        c.ID,
-		container: &c,
-		pod:       pod,
-		handler:   pod.handler,
-		workload:  task{m.runtime, c.ID},
-		store:     m.store,
-		createdAt: c.CreatedAt.UnixNano(),
-	}
-	u.init(st)
-	return u
+// listItem is a unit as lists contain it. It is never changed.
+type listItem struct {
+	status    *state.Status // that it was made from
+	image     *runtimeapi.ImageSpec
+	sandbox   *runtimeapi.PodSandbox
+	container *runtimeapi.Container
 }
 
 func (u *unit) init(st state.Status) {
@@ -148,6 +120,12 @@ func (u *unit) init(st state.Status) {
 }
 
 func (u *unit) isSandbox() bool { return u.sandbox != nil }
+
+// isPinned reports whether u is a sandbox without a process.
+func (u *unit) isPinned() bool { return u.isSandbox() && u.sandbox.Pinned }
+
+// restored reports whether u is a container that is restored from a checkpoint.
+func (u *unit) restored() bool { return !u.isSandbox() && u.container.Checkpoint != nil }
 
 // kind names the unit for messages.
 func (u *unit) kind() string {
@@ -308,6 +286,34 @@ func (u *unit) interrupt(why error) {
 	}
 }
 
+// stopping is closed while a stop or the removal of u is in flight.
+func (u *unit) stopping() <-chan struct{} {
+	if u.now().Removing {
+		return removing
+	}
+	return u.stops.channel()
+}
+
+// abandon gives up the start of u. The end of its process is what the settle waits for.
+func (u *unit) abandon(why error) {
+	u.undoing.Store(false)
+	u.evidence.abandon(why)
+}
+
+// markUndoing records that the end of the process of u by SIGKILL is not an exit.
+func (u *unit) markUndoing() error {
+	return u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = true; return !was })
+}
+
+// notUndone says that the start of u is not taken back after all: what its process does counts.
+func notUndone(u *unit) error {
+	if err := u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = false; return was }); err != nil {
+		return err
+	}
+	u.undoing.Store(false)
+	return nil
+}
+
 // containers lists the containers of a sandbox.
 func (u *unit) containers() []*unit {
 	u.members.mu.RLock()
@@ -345,6 +351,30 @@ func (u *unit) leave(c *unit) {
 	delete(u.members.byID, c.id)
 }
 
+// serves reports whether a container of the sandbox u may have a task, which the shim of u serves.
+func (u *unit) serves() bool {
+	for _, ct := range u.containers() {
+		st := ct.now()
+		switch {
+		case !st.Holds.Has(state.HoldTask):
+		case st.Phase.Ended(), st.Phase == state.Running:
+			return true
+		case st.Phase == state.Created && (ct.starting.Load() || ct.stdio() != nil): // a start was begun
+			return true
+		}
+	}
+	return false
+}
+
+func byAge(list []*unit) { slices.SortFunc(list, compareAge) }
+
+func compareAge(a, b *unit) int {
+	if d := cmp.Compare(a.createdAt, b.createdAt); d != 0 {
+		return d
+	}
+	return cmp.Compare(a.id, b.id)
+}
+
 // mustBeReady returns ErrFailedPrecondition when the sandbox u takes no containers and starts none.
 func (u *unit) mustBeReady() error {
 	st := u.now()
@@ -372,6 +402,10 @@ func (u *unit) podNamespaces() *runtimeapi.NamespaceOption {
 	return u.pod.sandbox.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
 
+func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.NamespaceMode_NODE }
+
+func (u *unit) podUID() string { return u.pod.sandbox.Config.GetMetadata().GetUid() }
+
 // hostname is what the processes of the pod of u see.
 func (u *unit) hostname() string {
 	if h := u.pod.sandbox.Config.GetHostname(); h != "" {
@@ -379,4 +413,30 @@ func (u *unit) hostname() string {
 	}
 	h, _ := os.Hostname()
 	return h
+}
+
+// imageName is the name of the image of a container.
+func (u *unit) imageName() string {
+	if u.restored() {
+		return u.container.Checkpoint.Image
+	}
+	return imageRef(u.container.Config)
+}
+
+// imageRef is the image that a container asks for.
+func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
+
+// waitEnd returns when the process of u has ended, as the shim has it. The task of a container that
+// was not restored yet has no process to wait for: that is ErrNotFound.
+func waitEnd(ctx context.Context, u *unit) (TaskState, error) {
+	if u.restored() && u.process().Pid == 0 {
+		st, err := u.workload.State(ctx)
+		switch {
+		case err != nil || st.Stopped:
+			return st, err
+		case st.Pid == 0:
+			return TaskState{}, fmt.Errorf("task %s has no process: %w", u.id, errdefs.ErrNotFound)
+		}
+	}
+	return u.workload.Wait(ctx)
 }

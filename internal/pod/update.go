@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -16,60 +17,6 @@ import (
 	"berth/internal/spec"
 	"berth/internal/state"
 )
-
-// UpdateContainerResources changes what a container may use, from now on or, while it is CREATED,
-// from its start on. What the request does not set stays as it is. It returns once the change is in
-// effect, refused, or pointless because the container has ended; the change is on record before
-// anything is asked for it, and goes on without its caller and through a crash.
-func (c *Controller) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
-	u, err := c.units.findContainer(id)
-	if rec, ok := c.damaged.find(id, state.KindContainer); ok && err != nil {
-		return fmt.Errorf("update container %s: its record cannot be read, remove it: %w", rec.ID, errdefs.ErrFailedPrecondition)
-	}
-	if err != nil {
-		return fmt.Errorf("update container: %w", err)
-	}
-	if err := c.updater.update(ctx, u, r); err != nil {
-		return fmt.Errorf("update container %s: %w", u.id, err)
-	}
-	return nil
-}
-
-// UpdatePodSandboxResources records what the kubelet says of the resources of a pod, whose cgroup
-// the kubelet itself has changed by then. nil leaves a part of it as it is.
-func (c *Controller) UpdatePodSandboxResources(_ context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
-	u, err := c.units.findSandbox(id)
-	if err != nil {
-		return fmt.Errorf("update sandbox: %w", err)
-	}
-	var ended error
-	err = u.change(func(st *state.Status) bool {
-		if st.Phase != state.Ready {
-			ended = fmt.Errorf("it is %s, not READY: %w", st.Phase, errdefs.ErrFailedPrecondition)
-			return false
-		}
-		next := state.PodResources{}
-		if st.PodResources != nil {
-			next = *st.PodResources
-		}
-		if overhead != nil {
-			next.Overhead = &state.Limits{Linux: overhead}
-		}
-		if resources != nil {
-			next.Resources = &state.Limits{Linux: resources}
-		}
-		st.PodResources = &next
-		return true
-	})
-	if err == nil {
-		err = ended
-	}
-	if err != nil {
-		return fmt.Errorf("update sandbox %s: %w", u.id, err)
-	}
-	c.obs.Event(u.id, "resources of the pod recorded", nil)
-	return nil
-}
 
 // podResources returns what is known of the resources of a pod: what it was asked for with, and
 // what updates have replaced of that.
@@ -174,13 +121,6 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	}
 }
 
-func errorOr(first, second error) error {
-	if first != nil {
-		return first
-	}
-	return second
-}
-
 // plan returns what the record is to say after the change r; nil when it does not change. It
 // reports whether the request wants another oom_score_adj of a process that runs.
 func (x *updater) plan(u *unit, st *state.Status, r *runtimeapi.LinuxContainerResources) (next *state.Resources, kept bool, err error) {
@@ -235,14 +175,6 @@ func samePages(now, change *runtimeapi.LinuxContainerResources) error {
 		}
 	}
 	return nil
-}
-
-// limits is the message of l, which may be nil.
-func limits(l *state.Limits) *runtimeapi.LinuxContainerResources {
-	if l == nil {
-		return nil
-	}
-	return l.Linux
 }
 
 // pending reports whether an update of u is on record that is not known to be in effect, and may
@@ -320,12 +252,6 @@ func (x *updater) takeBack(ctx context.Context, u *unit, version *state.Resource
 		x.obs.Event(u.id, "a refused change of the resources cannot be taken back: a part of it may be in effect", err, "version", version.Version)
 	}
 	return nil
-}
-
-// answered reports whether an error is the answer of the shim or of the OCI runtime, so that asking
-// again would get the same.
-func answered(err error) bool {
-	return errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) || errdefs.IsNotImplemented(err)
 }
 
 // beforeStart puts what the record wants into the specification that u will start with, while u is
@@ -476,4 +402,64 @@ func (x *updater) lastError(id string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.last[id]
+}
+
+// enqueue notes what a version that is being recorded changes.
+func (x *updater) enqueue(u *unit, st *state.Status, version uint64, r *runtimeapi.LinuxContainerResources) {
+	change := proto.CloneOf(r)
+	if st.Phase == state.Running { // see plan
+		change.OomScoreAdj, change.HugepageLimits = 0, nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	list := upTo(u.queued, version-1) // a version that could not be recorded is given again
+	if len(list) == 0 && st.Resources != nil && st.Resources.Wanted != nil {
+		return // the changes of the versions before this one are not known apart
+	}
+	if len(list) == maxQueued {
+		u.queued = nil
+		return
+	}
+	list = append(list, queuedUpdate{version, change})
+	u.queued = list
+}
+
+// oldest returns the oldest version that is not concluded. It is the newest one, which contains all
+// others, if their changes are not known apart.
+func (x *updater) oldest(u *unit, newest *state.Resources) *state.Resources {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	list := upTo(u.queued, newest.Version)
+	if len(list) == 0 {
+		return newest
+	}
+	return &state.Resources{
+		Version: list[0].version,
+		Wanted:  &state.Limits{Linux: spec.MergeResources(limits(newest.Applied), list[0].change)},
+		Applied: newest.Applied,
+	}
+}
+
+// behind returns what the versions behind one make of the resources applied. It returns nil if
+// their changes are not known apart.
+func (x *updater) behind(u *unit, version, newest uint64, applied *state.Limits) *state.Limits {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	known, wanted := false, limits(applied)
+	for _, q := range upTo(u.queued, newest) {
+		if q.version > version {
+			known, wanted = true, spec.MergeResources(wanted, q.change)
+		}
+	}
+	if !known {
+		return nil
+	}
+	return &state.Limits{Linux: wanted}
+}
+
+// dequeue forgets the versions up to one, which is concluded.
+func (x *updater) dequeue(u *unit, version uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	u.queued = slices.DeleteFunc(u.queued, func(q queuedUpdate) bool { return q.version <= version })
 }

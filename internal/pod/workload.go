@@ -6,11 +6,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"berth/internal/state"
 )
 
 // workload is what runs for a unit: the task of a container, or the process (or the virtual
@@ -54,57 +50,6 @@ func (s sandboxProcess) State(ctx context.Context) (TaskState, error) {
 	return s.sandboxer.Status(ctx, s.id)
 }
 func (s sandboxProcess) Delete(ctx context.Context) error { return s.sandboxer.Shutdown(ctx, s.id) }
-
-// Sandboxer makes, asks and ends pod sandboxes of one kind, with the verbs of containerd's sandbox
-// controllers. Of the built-in ones, [pinner] pins a pod's namespaces as files and [pauser] holds
-// them by a process; those of containerd stand behind the same verbs, by runtime handler. What is
-// absent is ErrNotFound. A verb that fails is retried by the lane of the sandbox, never by a
-// sandboxer.
-type Sandboxer interface {
-	// Create makes the sandbox, which does not run yet. The instance has the PID if there is a
-	// process by now.
-	Create(ctx context.Context, r SandboxRequest) (Instance, error)
-	Start(ctx context.Context, id string) (Instance, error)
-	// Stop asks the sandbox to end, and ends it after timeout; 0 ends it at once.
-	Stop(ctx context.Context, id string, timeout time.Duration) error
-	// Wait returns when the sandbox ended.
-	Wait(ctx context.Context, id string) (TaskState, error)
-	Status(ctx context.Context, id string) (TaskState, error)
-	// Shutdown gives back everything that Create and Start made.
-	Shutdown(ctx context.Context, id string) error
-}
-
-// SandboxRequest is what a sandboxer needs to know.
-type SandboxRequest struct {
-	ID        string
-	Handler   Handler
-	Config    *runtimeapi.PodSandboxConfig
-	CreatedAt time.Time
-	NetNS     string // "" for the host's network
-	// Spec is that of the pause process. Other sandboxers take from it what they need: annotations,
-	// the cgroup.
-	Spec   *specs.Spec
-	Labels map[string]string
-}
-
-// Instance is a sandbox that was made or started.
-type Instance struct {
-	Pid uint32 // 0: it has no process on this host, or not yet
-	// Endpoint is where its tasks are reached; zero: its shim.
-	Endpoint state.Endpoint
-}
-
-// sandboxerOf returns the sandboxer of a sandbox.
-func (m units) sandboxerOf(s *state.Sandbox) Sandboxer {
-	switch {
-	case s.Sandboxer != "":
-		return m.runtime.Sandboxer(s.Sandboxer)
-	case s.Pinned:
-		return newPinner(m.runtime, m.pins)
-	default:
-		return pauser{m.runtime}
-	}
-}
 
 // pauser is the built-in sandboxer of pods that need a process: a task whose process does nothing
 // but hold namespaces, and reap.

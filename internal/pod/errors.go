@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// ctxError is why ctx ended: the cause that whoever cancelled it gave, or one of the two errors of
+// package context.
+func ctxError(ctx context.Context) error {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, context.DeadlineExceeded):
+		return context.DeadlineExceeded
+	case cause == nil || errors.Is(cause, context.Canceled):
+		return context.Canceled
+	default:
+		return cause
+	}
+}
+
+// absent turns ErrNotFound into success: what is to be released is gone.
+func absent(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// interrupted is the error of an operation whose context may have been ended by [unit.interrupt]:
+// then the reason for that, and what the operation made of it.
+func interrupted(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if err == nil || cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", cause, err.Error())
+}
+
+// unanswered reports whether an error says that nobody has answered: the connection broke, or the
+// time was over.
+func unanswered(err error) bool {
+	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsCanceled(err)
+}
+
+func errorOr(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+// answered reports whether an error is the answer of the shim or of the OCI runtime, so that asking
+// again would get the same.
+func answered(err error) bool {
+	return errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) || errdefs.IsNotImplemented(err)
+}
