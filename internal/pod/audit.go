@@ -132,7 +132,7 @@ func (a *auditor) relistSoon() {
 // asked aside, about each unit by itself. What is found is reported like any other witness's fact.
 func (a *auditor) audit() {
 	for _, u := range a.units.all() {
-		if u.evidence.isAbandoned() && !u.now().Phase.Ended() {
+		if u.attempt().at == stageGivenUp && !u.now().Phase.Ended() {
 			a.auditProcess(u)
 			continue
 		}

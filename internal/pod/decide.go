@@ -6,14 +6,18 @@ import "berth/internal/state"
 
 // observed is the state of one unit when its record is compared with the outside.
 type observed struct {
-	Phase     state.Phase
-	Removing  bool
-	Recorded  bool // a process is in the record
-	Restoring bool // the shim was asked to restore a process, and it is not in the record
-	Begun     bool // a start was begun: it left stdio
-	Undoing   bool // a start was being taken back, and nothing says that the program ran
-	Task      observedTask
-	Process   observedProcess
+	Phase    state.Phase
+	Removing bool
+	// Stopping says that a stop of the pod was asked for.
+	Stopping bool
+	// Attempt is how far the start has come, which nobody is at work on.
+	Attempt stage
+	// Holds says that the record holds the task.
+	Holds bool
+	// Due says that something is to be released now.
+	Due     bool
+	Task    observedTask
+	Process observedProcess
 }
 
 // observedTask is what containerd says about the task of a unit.
@@ -53,9 +57,10 @@ const (
 	actionReport    action = "report"    // it ended: containerd has the code
 	actionMeasure   action = "measure"   // it ended: the code has to be asked for
 	actionLost      action = "lost"      // it ended, and nobody can know how
-	actionAbandon   action = "abandon"   // its start was cut off, and may have taken effect: give up
-	actionUndoStart action = "undostart" // its start was cut off before the program ran: take it back
+	actionAbandon   action = "abandon"   // its start came to nothing, or may have: settle that
+	actionUndoStart action = "undostart" // its start was cut off before the program ran
 	actionUndo      action = "undo"      // its creation was cut off
+	actionHold      action = "hold"      // it ended, and a task was made after its release
 	actionRelease   action = "release"   // it ended, and its release goes on
 )
 
@@ -69,10 +74,10 @@ func decide(o observed) action {
 	case state.Creating:
 		return actionUndo
 	case state.Exited, state.NotReady:
-		return actionRelease
+		return decideEnded(o)
 	case state.Created:
 		if o.Removing {
-			return actionRelease
+			return decideEnded(o)
 		}
 		return decideCreated(o)
 	}
@@ -103,33 +108,51 @@ func decide(o observed) action {
 	}
 }
 
-// decideCreated is decide for a container that was never started, or whose start was cut off.
+// decideEnded is decide for what has ended, or is removed before it was started.
+func decideEnded(o observed) action {
+	switch {
+	case !o.Holds && (o.Task == taskCreated || o.Task == taskRunning || o.Task == taskStopped):
+		return actionHold // containerd carried out a start that was given up
+	case o.Removing, o.Due:
+		return actionRelease
+	default:
+		return actionNone // it stays until a client removes it
+	}
+}
+
+// decideCreated is decide for a container that was never started, or whose start was cut off or
+// given up.
 func decideCreated(o observed) action {
-	switch o.Task {
-	case taskCreated:
+	switch {
+	case o.Attempt == stageGivenUp:
+		return actionAbandon
+	case o.Task == taskCreated:
 		return actionUndoStart
-	case taskRunning:
+	case o.Task == taskRunning && o.Stopping:
+		return actionAbandon // its pod was stopped before anybody knew that it runs
+	case o.Task == taskRunning:
 		return actionAdopt
-	case taskStopped:
-		if o.Undoing || !o.Recorded && !o.Restoring { // the process is on record before it is started: this one was made, and undone
-			return actionUndoStart
-		}
+	case o.Attempt == stageTakingBack:
+		return actionUndoStart
+	case o.Task == taskStopped && (o.Attempt == stageMade || o.Attempt == stageRestoring):
 		return actionReport
+	case o.Task == taskStopped:
+		return actionUndoStart // a process is on record before it is started: this one was not
 	}
 	switch { // its shim does not answer, or is dead
-	case o.Undoing:
-		return actionUndoStart
 	case o.Process == processGone:
 		return actionLost
 	case o.Task == taskUnreachable: // it may just be at work on the start
 		return actionLater
 	case o.Process == processAlive, o.Process == processUnreachable:
 		return actionAbandon
-	case o.Recorded:
+	}
+	switch o.Attempt { // there is nothing to be seen of it
+	case stageMade:
 		return actionLost
-	case o.Restoring: // its shim is gone, and what it has restored may live
+	case stageRestoring: // what it has restored may live
 		return actionAbandon
-	case o.Begun: // whatever is left of it
+	case stageMaking: // whatever is left of it
 		return actionUndoStart
 	default:
 		return actionNone

@@ -8,56 +8,80 @@ import (
 	"berth/internal/state"
 )
 
-// Every combination of record, task and process has a row: the first one that fits says what
+// foundStages are the stages at which a comparison finds a start.
+var foundStages = []stage{stageNone, stageMaking, stageRestoring, stageMade, stageTakingBack, stageGivenUp}
+
+// Every combination of record, start, task and process has a row: the first one that fits says what
 // follows, and each row is needed.
 func TestDecide(t *testing.T) {
-	const some = "*"
+	const yes, no = "yes", "no"
+	// What a row does not say does not matter.
 	rows := []struct {
-		phase              state.Phase
-		removing, recorded string
-		restoring, begun   string // "": it does not matter
-		undoing            string
-		task               observedTask
-		process            observedProcess
-		want               action
-		fits               int
+		phase    state.Phase
+		removing string
+		stopping string
+		attempt  stage
+		holds    string
+		due      string
+		task     observedTask
+		process  observedProcess
+		want     action
+		fits     int
 	}{
 		// A creation that was cut off.
-		{phase: state.Creating, removing: some, recorded: some, task: some, process: some, want: actionUndo},
-		// What ended is given back.
-		{phase: state.Exited, removing: some, recorded: some, task: some, process: some, want: actionRelease},
-		{phase: state.NotReady, removing: some, recorded: some, task: some, process: some, want: actionRelease},
-		// Never started, or started without its success being recorded.
-		{phase: state.Created, removing: "yes", recorded: some, task: some, process: some, want: actionRelease},
-		{phase: state.Created, removing: "no", recorded: some, task: taskCreated, process: some, want: actionUndoStart},
-		{phase: state.Created, removing: "no", recorded: some, task: taskRunning, process: some, want: actionAdopt},
-		{phase: state.Created, removing: "no", recorded: some, undoing: "yes", task: some, process: some, want: actionUndoStart}, // berth was killed in the midst of that
-		{phase: state.Created, removing: "no", recorded: "no", restoring: "no", task: taskStopped, process: some, want: actionUndoStart},
-		{phase: state.Created, removing: "no", recorded: some, task: taskStopped, process: some, want: actionReport},
-		{phase: state.Created, removing: "no", recorded: some, task: some, process: processGone, want: actionLost},
-		{phase: state.Created, removing: "no", recorded: some, task: taskUnreachable, process: some, want: actionLater},
-		{phase: state.Created, removing: "no", recorded: some, task: some, process: processAlive, want: actionAbandon}, // its shim died
-		{phase: state.Created, removing: "no", recorded: some, task: some, process: processUnreachable, want: actionAbandon},
-		{phase: state.Created, removing: "no", recorded: "yes", task: taskAbsent, process: processUnknown, want: actionLost},                     // a VM that is gone
-		{phase: state.Created, removing: "no", recorded: some, restoring: "yes", task: taskAbsent, process: processUnknown, want: actionAbandon}, // its shim died
-		{phase: state.Created, removing: "no", recorded: some, begun: "yes", task: some, process: processUnknown, want: actionUndoStart},
-		{phase: state.Created, removing: "no", recorded: some, begun: "no", task: some, process: processUnknown, want: actionNone},
+		{phase: state.Creating, want: actionUndo},
+		// What ended is given back, also if containerd carries out late what nobody waits for any more.
+		{phase: state.Exited, holds: no, task: taskCreated, want: actionHold},
+		{phase: state.Exited, holds: no, task: taskRunning, want: actionHold},
+		{phase: state.Exited, holds: no, task: taskStopped, want: actionHold},
+		{phase: state.Exited, removing: no, due: no, want: actionNone},
+		{phase: state.Exited, want: actionRelease},
+		{phase: state.NotReady, holds: no, task: taskCreated, want: actionHold},
+		{phase: state.NotReady, holds: no, task: taskRunning, want: actionHold},
+		{phase: state.NotReady, holds: no, task: taskStopped, want: actionHold},
+		{phase: state.NotReady, removing: no, due: no, want: actionNone},
+		{phase: state.NotReady, want: actionRelease},
+		// It is removed before it was started.
+		{phase: state.Created, removing: yes, holds: no, task: taskCreated, want: actionHold},
+		{phase: state.Created, removing: yes, holds: no, task: taskRunning, want: actionHold},
+		{phase: state.Created, removing: yes, holds: no, task: taskStopped, want: actionHold},
+		{phase: state.Created, removing: yes, want: actionRelease},
+		// Its start failed, and is being settled.
+		{phase: state.Created, attempt: stageGivenUp, want: actionAbandon},
+		// Its start was cut off. The program runs, or has not run.
+		{phase: state.Created, task: taskRunning, stopping: yes, want: actionAbandon},
+		{phase: state.Created, task: taskRunning, want: actionAdopt},
+		{phase: state.Created, task: taskCreated, want: actionUndoStart},
+		{phase: state.Created, attempt: stageTakingBack, want: actionUndoStart}, // berth was killed in the midst of that
+		{phase: state.Created, attempt: stageNone, task: taskStopped, want: actionUndoStart},
+		{phase: state.Created, attempt: stageMaking, task: taskStopped, want: actionUndoStart},
+		{phase: state.Created, task: taskStopped, want: actionReport},
+		// Its shim does not answer, or is dead.
+		{phase: state.Created, process: processGone, want: actionLost},
+		{phase: state.Created, task: taskUnreachable, want: actionLater},
+		{phase: state.Created, process: processAlive, want: actionAbandon},
+		{phase: state.Created, process: processUnreachable, want: actionAbandon},
+		{phase: state.Created, attempt: stageMade, want: actionLost}, // a VM that is gone
+		{phase: state.Created, attempt: stageRestoring, want: actionAbandon},
+		{phase: state.Created, attempt: stageMaking, want: actionUndoStart},
+		{phase: state.Created, attempt: stageNone, want: actionNone},
 		// It runs: the kernel's word goes first.
-		{phase: some, removing: some, recorded: some, task: some, process: processAlive, want: actionWatch},
-		{phase: some, removing: some, recorded: some, task: taskStopped, process: some, want: actionReport},
-		{phase: some, removing: some, recorded: some, task: taskAbsent, process: processGone, want: actionLost},
-		{phase: some, removing: some, recorded: some, task: some, process: processGone, want: actionMeasure}, // the shim is about to learn it
-		{phase: some, removing: some, recorded: some, task: taskAbsent, process: processUnreachable, want: actionNone},
-		{phase: some, removing: some, recorded: some, task: taskAbsent, process: processUnknown, want: actionLost},
-		{phase: some, removing: some, recorded: some, task: some, process: some, want: actionWatch},
+		{process: processAlive, want: actionWatch},
+		{task: taskStopped, want: actionReport},
+		{task: taskAbsent, process: processGone, want: actionLost},
+		{process: processGone, want: actionMeasure}, // the shim is about to learn it
+		{task: taskAbsent, process: processUnreachable, want: actionNone},
+		{task: taskAbsent, process: processUnknown, want: actionLost},
+		{want: actionWatch},
 	}
-	is := func(b bool, want string) bool { return want == some || want == "" || (want == "yes") == b }
+	is := func(b bool, want string) bool { return want == "" || (want == yes) == b }
 	for _, o := range observations() {
 		got, found := decide(o), false
 		for i := range rows {
 			r := &rows[i]
-			if (r.phase == some || r.phase == o.Phase) && is(o.Removing, r.removing) && is(o.Recorded, r.recorded) && is(o.Restoring, r.restoring) && is(o.Begun, r.begun) && is(o.Undoing, r.undoing) &&
-				(r.task == some || r.task == o.Task) && (r.process == some || r.process == o.Process) {
+			if (r.phase == "" || r.phase == o.Phase) && is(o.Removing, r.removing) && is(o.Stopping, r.stopping) &&
+				(r.attempt == "" || r.attempt == o.Attempt) && is(o.Holds, r.holds) && is(o.Due, r.due) &&
+				(r.task == "" || r.task == o.Task) && (r.process == "" || r.process == o.Process) {
 				if r.fits++; got != r.want {
 					t.Errorf("%+v: %s, want %s", o, got, r.want)
 				}
@@ -78,23 +102,29 @@ func TestDecide(t *testing.T) {
 
 // observations are all combinations.
 func observations() []observed {
-	var all []observed
-	for _, phase := range []state.Phase{state.Creating, state.Created, state.Running, state.Exited, state.Ready, state.NotReady} {
-		for _, removing := range []bool{false, true} {
-			for _, recorded := range []bool{false, true} {
-				for _, restoring := range []bool{false, true} {
-					for _, begun := range []bool{false, true} {
-						for _, undoing := range []bool{false, true} {
-							for _, task := range []observedTask{taskAbsent, taskCreated, taskRunning, taskStopped, taskUnreachable} {
-								for _, process := range []observedProcess{processAlive, processGone, processUnreachable, processUnknown} {
-									all = append(all, observed{phase, removing, recorded, restoring, begun, undoing, task, process})
-								}
-							}
-						}
-					}
-				}
-			}
+	either := []bool{false, true}
+	all := []observed{{}}
+	all = with(all, []state.Phase{state.Creating, state.Created, state.Running, state.Exited, state.Ready, state.NotReady},
+		func(o *observed, v state.Phase) { o.Phase = v })
+	all = with(all, either, func(o *observed, v bool) { o.Removing = v })
+	all = with(all, either, func(o *observed, v bool) { o.Stopping = v })
+	all = with(all, foundStages, func(o *observed, v stage) { o.Attempt = v })
+	all = with(all, either, func(o *observed, v bool) { o.Holds = v })
+	all = with(all, either, func(o *observed, v bool) { o.Due = v })
+	all = with(all, []observedTask{taskAbsent, taskCreated, taskRunning, taskStopped, taskUnreachable},
+		func(o *observed, v observedTask) { o.Task = v })
+	return with(all, []observedProcess{processAlive, processGone, processUnreachable, processUnknown},
+		func(o *observed, v observedProcess) { o.Process = v })
+}
+
+// with is each of all with each of values.
+func with[T any](all []observed, values []T, set func(*observed, T)) []observed {
+	var more []observed
+	for _, o := range all {
+		for _, v := range values {
+			set(&o, v)
+			more = append(more, o)
 		}
 	}
-	return all
+	return more
 }

@@ -18,6 +18,7 @@
 //	settle.go     measure, OOM verdict, leftovers, commit, drain the log, publish
 //	teardown.go   release task, stdio, network, namespace, container, snapshot, files
 //	endings.go    notify the hooks (NRI plug-ins) of the exit, on a lane of its own
+//	attempt.go    how far a start has come, and whether it is taken back. Pure
 //	decide.go     what follows from a record and what is observed outside. Pure
 //	recover.go    restore the records at boot; compare them with containerd
 //	audit.go      look for ends that no witness reported

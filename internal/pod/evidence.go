@@ -26,10 +26,10 @@ type evidence struct {
 	stops   int           // stop signals of berth's own, likewise
 	sending int           // how many of both are on their way
 	sent    chan struct{} // closed when none is any more; nil while none is
-	// abandoned is why a start was given up. The process that was made for it is killed, unless it
+	// givenUp is why a start was given up. The process that was made for it is killed, unless it
 	// has ended before: ranOut says that it has, and that nobody could be asked how.
-	abandoned error
-	ranOut    bool
+	givenUp error
+	ranOut  bool
 }
 
 func (e *evidence) init(f exit.Fact) {
@@ -68,8 +68,8 @@ func (e *evidence) known() (exit.Fact, <-chan struct{}) {
 	if e.hint.Measured {
 		f, _ = exit.Merge(f, e.hint)
 	}
-	if e.abandoned != nil && (!f.Measured && !e.ranOut || f.Origin == exit.Start || f.Signal() == int(unix.SIGKILL)) {
-		f = exit.NotStarted(f.ID, f.At, e.abandoned.Error())
+	if e.givenUp != nil && (!f.Measured && !e.ranOut || f.Origin == exit.Start || f.Signal() == int(unix.SIGKILL)) {
+		f = exit.NotStarted(f.ID, f.At, e.givenUp.Error())
 	}
 	return f, e.more
 }
@@ -95,12 +95,12 @@ func (e *evidence) measured() bool {
 	return e.fact.Measured || e.hint.Measured
 }
 
-// abandon notes that a start was given up. The first reason stands.
-func (e *evidence) abandon(why error) {
+// giveUp notes that a start was given up. The first reason stands.
+func (e *evidence) giveUp(why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.abandoned == nil {
-		e.abandoned = why
+	if e.givenUp == nil {
+		e.givenUp = why
 	}
 }
 
@@ -111,12 +111,6 @@ func (e *evidence) endedAlone() bool {
 	defer e.mu.Unlock()
 	e.ranOut = e.kills == 0
 	return e.ranOut
-}
-
-func (e *evidence) isAbandoned() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.abandoned != nil
 }
 
 // kill and stop send a signal of berth's own. It counts from before it is sent, because the exit

@@ -30,7 +30,7 @@ type taskMaker struct {
 func (m *taskMaker) make(ctx context.Context, u *unit) (pid uint32, err error) {
 	for try := 1; ; try++ {
 		pid, err = m.attempt(ctx, u)
-		if err == nil || !u.cutOff.Load() || try == mostTries || ctx.Err() != nil {
+		if err == nil || !u.attempt().again || try == mostTries || ctx.Err() != nil {
 			return pid, err
 		}
 		m.obs.Event(u.id, "its task cannot be made after a start that was cut off: it is tried again", err)

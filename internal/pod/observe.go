@@ -33,7 +33,7 @@ func (w *witnesses) report(f exit.Fact) {
 	if !ok {
 		return
 	}
-	if u.undoing.Load() {
+	if u.attempt().undone() {
 		return
 	}
 	if u.isPinned() && f.Origin == exit.Stream {
@@ -43,7 +43,7 @@ func (w *witnesses) report(f exit.Fact) {
 	if f.Pid != 0 && pid != 0 && f.Pid != pid {
 		return // it is about the process of a start that was undone, and comes late
 	}
-	if u.now().Phase == state.Created && pid == 0 && !u.evidence.isAbandoned() {
+	if u.now().Phase == state.Created && pid == 0 && u.attempt().at != stageGivenUp {
 		// The container has no process: the fact is about the one of a start that was undone. That of
 		// a start that failed may not have come on record.
 		// Nothing is lost if another start is on its way: a process that ends before it is known

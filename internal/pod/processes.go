@@ -63,7 +63,7 @@ func (p *processes) record(u *unit, proc state.Process) error {
 	u.setProcess(proc) // the witnesses may need it before it is on disk
 	u.oom.begin()
 	_ = p.armOOM(u) // nothing was counted before
-	return u.change(func(st *state.Status) bool { st.Process, st.Restoring = proc, ""; return true })
+	return u.change(func(st *state.Status) bool { st.Process, st.Start = proc, state.Start{}; return true })
 }
 
 // execPatience bounds the wait for a program to run once its container was started. The OCI runtime

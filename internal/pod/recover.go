@@ -106,13 +106,11 @@ func (r *recovery) open(u *unit) {
 		// that was cut off is not an exit of the unit.
 		r.undo(u)
 	}
-	// Before the process is watched: its end is not an exit of the unit, until the shim says that
-	// the program ran.
-	u.undoing.Store(u.now().Undoing)
-	u.spare.Store(!u.isSandbox()) // until it is compared
+	u.setSpare(!u.isSandbox()) // until it is compared
 	if err := r.output.reopen(u); err != nil {
 		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
 	}
+	u.moveAsRecorded() // its stdio shows that a start was begun
 	if r.labels != nil && u.label() != "" {
 		if err := r.labels.Reserve(u.label()); err != nil {
 			r.obs.Event(u.id, "its SELinux label cannot be reserved: another pod may get the same", err)
@@ -182,82 +180,91 @@ const sandboxTimeout = time.Second
 
 // act decides for u and does what follows. u.task must be held.
 func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
-	st := u.now()
-	if _, left := inv.Snapshots[spareKey(u.id)]; left || !u.compared.Happened() {
-		u.spare.Store(left)
-	}
-	known, has := inv.Tasks[u.id]
-	unreachable := inv.Unreachable[u.id]
-	if u.isSandbox() && u.sandbox.Sandboxer != "" || u.isPinned() && !st.Phase.Ended() { // it is not a task
-		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
-		var err error
-		known, err = u.workload.State(ctx)
-		cancel()
-		has, unreachable = err == nil, absent(err) != nil
-	}
-	o := observed{
-		Phase:     st.Phase,
-		Removing:  st.Removing,
-		Recorded:  st.Process.Pid != 0,
-		Restoring: st.Restoring != "",
-		Begun:     u.stdio() != nil,
-		Undoing:   st.Undoing && (!known.Stopped || taskFact(u.id, known).Signal() == int(unix.SIGKILL)),
-		Task:      observeTask(known, has, unreachable),
-		Process:   r.processes.observe(u),
-	}
+	o, task := r.observe(ctx, u, inv)
 	do := decide(o)
-	if (do == actionUndoStart || do == actionAdopt) && u.evidence.isAbandoned() {
-		do = actionAbandon // it is not a start that a crash cut off: it failed, and is being settled
-	}
-	if do == actionAdopt && !u.isSandbox() && u.pod.now().Stopping {
-		do = actionAbandon // its pod was stopped before anybody knew that it runs
-	}
-	if do == actionRelease && has && !st.Holds.Has(state.HoldTask) {
-		r.holdAgain(u)
-		st = u.now()
-	}
-	compared := do != actionLater && do != actionUndoStart
-	defer func() {
-		if compared {
-			u.compared.Happen()
-		}
-	}()
-	if do != actionUndoStart && do != actionLater && do != actionRelease {
-		if err := notUndone(u); err != nil {
-			r.obs.Event(u.id, "that its start is not taken back cannot be recorded", err) // the next relist tries again
-			return
-		}
-	}
-	if do == actionRelease && !st.Removing && due(u, st) == 0 {
-		return // it stays until a client removes it: there is nothing to do, and nothing to log each time
-	}
 	if do != actionNone {
 		r.obs.Event(u.id, "compared with containerd", nil,
 			"phase", string(o.Phase), "task", string(o.Task), "process", string(o.Process), "action", string(do))
 	}
+	if r.do(ctx, u, do, task) {
+		u.compared.Happen()
+	}
+}
+
+// observe returns what decide needs to know of u, and the task that containerd has for it.
+func (r *recovery) observe(ctx context.Context, u *unit, inv Inventory) (observed, TaskState) {
+	st := u.now()
+	if _, left := inv.Snapshots[spareKey(u.id)]; left || !u.compared.Happened() {
+		u.setSpare(left)
+	}
+	task, has := inv.Tasks[u.id]
+	unreachable := inv.Unreachable[u.id]
+	if u.isSandbox() && u.sandbox.Sandboxer != "" || u.isPinned() && !st.Phase.Ended() { // it is not a task
+		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
+		var err error
+		task, err = u.workload.State(ctx)
+		cancel()
+		has, unreachable = err == nil, absent(err) != nil
+	}
+	ran := task.Stopped && taskFact(u.id, task).Signal() != int(unix.SIGKILL)
+	return observed{
+		Phase:    st.Phase,
+		Removing: st.Removing,
+		Stopping: u.pod.now().Stopping,
+		Attempt:  u.attempt().found(st, u.stdio() != nil, ran),
+		Holds:    st.Holds.Has(state.HoldTask),
+		Due:      due(u, st) != 0,
+		Task:     observeTask(task, has, unreachable),
+		Process:  r.processes.observe(u),
+	}, task
+}
+
+// do does what follows for u. It reports false if it is not known yet what has become of an earlier
+// start of u: the lane, or the next relist, tries again.
+func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) bool {
+	switch do {
+	case actionLater:
+		return false
+	case actionUndoStart:
+		u.move(stageCutOff)
+		r.lanes.undoStart(u)
+		return false
+	case actionHold:
+		r.holdAgain(u)
+		r.release(u)
+		return true
+	case actionRelease:
+		r.release(u)
+		return true
+	}
+	if err := u.keepStart(); err != nil {
+		r.obs.Event(u.id, "that its start is not taken back cannot be recorded", err)
+		return false
+	}
 	switch do {
 	case actionWatch:
-		r.resume(u, known)
+		r.resume(u, task)
 	case actionAdopt:
-		compared = r.adopt(ctx, u, known)
+		return r.adopt(ctx, u, task)
 	case actionReport:
-		r.witnesses.reportFor(u, taskFact(u.id, known))
+		r.witnesses.reportFor(u, taskFact(u.id, task))
 	case actionMeasure:
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
 	case actionLost:
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd did not know it any more"})
 	case actionAbandon:
-		u.abandon(errors.New("berth stopped while it was being started"))
+		u.giveUp(errors.New("berth stopped while it was being started"))
 		r.lanes.settle(u)
-	case actionUndoStart:
-		u.undoing.Store(true)
-		r.lanes.undoStart(u)
 	case actionUndo:
 		r.undo(u)
-	case actionRelease:
-		r.lanes.release(u)
-		r.lanes.poke(u.id) // what it failed for may be over
 	}
+	return true
+}
+
+// release has the release of u go on, at once.
+func (r *recovery) release(u *unit) {
+	r.lanes.release(u)
+	r.lanes.poke(u.id) // what it failed for may be over
 }
 
 // undo has a creation undone that was cut off.
@@ -316,7 +323,7 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 	adopted := false
 	if err := u.change(func(st *state.Status) bool {
 		if adopted = st.Phase == state.Created; adopted { // not when its exit was settled meanwhile
-			st.Phase, st.Process, st.StartedAt, st.Restoring = u.runningPhase(), p, time.Now(), ""
+			st.Phase, st.Process, st.StartedAt, st.Start = u.runningPhase(), p, time.Now(), state.Start{}
 		}
 		return adopted
 	}); err != nil {
@@ -326,6 +333,7 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 	if !adopted {
 		return true
 	}
+	u.move(stageStarted)
 	r.witnesses.listen(u)
 	r.publisher.started(u)
 	return true

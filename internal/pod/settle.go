@@ -31,7 +31,7 @@ type settler struct {
 // reported.
 func (s *settler) settle(ctx context.Context, u *unit) error {
 	defer s.pacer.settle(u.id)()
-	if u.evidence.isAbandoned() && !u.now().Phase.Ended() {
+	if u.attempt().at == stageGivenUp && !u.now().Phase.Ended() {
 		if err := s.endAbandoned(ctx, u); err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before anybody saw it
 			st.Removing, st.Stopping, st.Undone = true, true, known.Message
 		}
-		st.Phase, st.Exit, st.Undoing = u.endedPhase(), known, false
+		st.Phase, st.Exit, st.TakingBack = u.endedPhase(), known, false
 		u.oom.record(st)
 		return true
 	}, drained)
@@ -201,7 +201,7 @@ func (s *settler) endAbandoned(ctx context.Context, u *unit) error {
 			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
 		}
 	case processGone:
-		if u.now().Undoing {
+		if u.now().TakingBack {
 			break // berth has killed it, before it ran
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
@@ -267,7 +267,7 @@ func (s *settler) markUnstarted(ctx context.Context, u *unit) error {
 	if st, err := u.workload.State(ctx); err != nil || st.Running || st.Stopped {
 		return nil
 	}
-	return u.markUndoing()
+	return u.markTakingBack()
 }
 
 // askShim asks the shim how the process of a start that was given up ended, unless a witness has

@@ -40,7 +40,7 @@ func (s *starter) run(ctx context.Context, u *unit) error {
 	if err := s.lanes.waitCompared(ctx, u); err != nil {
 		return err
 	}
-	joined := u.starting.Load()
+	joined := u.attempt().inFlight()
 	if err := u.task.lock(ctx); err != nil {
 		return fmt.Errorf("another operation on it is in flight: %w", err)
 	}
@@ -53,7 +53,7 @@ func (s *starter) run(ctx context.Context, u *unit) error {
 		return err
 	}
 	done := make(chan error, 1)
-	u.starting.Store(true)
+	u.move(stageMaking)
 	if !s.ops.spawn(func() {
 		ctx, cancel := s.ops.outlive(ctx)
 		defer cancel()
@@ -63,11 +63,9 @@ func (s *starter) run(ctx context.Context, u *unit) error {
 		if err != nil {
 			s.abandon(u, err)
 		}
-		u.starting.Store(false)
 		u.task.unlock()
 		done <- err
 	}) {
-		u.starting.Store(false)
 		u.task.unlock()
 		return errStopping
 	}
@@ -88,7 +86,7 @@ func mayStart(u *unit) error {
 		return fmt.Errorf("it is %s, not CREATED: %w", st.Phase, errdefs.ErrFailedPrecondition)
 	case u.evidence.hasEnded():
 		return fmt.Errorf("an earlier start took effect, and it has ended: %w", errdefs.ErrFailedPrecondition)
-	case u.evidence.isAbandoned():
+	case u.attempt().at == stageGivenUp:
 		return fmt.Errorf("an earlier start failed and is being settled: %w", errdefs.ErrFailedPrecondition)
 	}
 	return u.pod.mustBeReady()
@@ -119,7 +117,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	if err := u.change(func(st *state.Status) bool {
 		removing = st.Removing && !st.Phase.Ended()
 		if st.Phase == state.Created && !removing { // not when its exit was settled meanwhile
-			st.Phase, st.StartedAt, st.Restoring = state.Running, at, ""
+			st.Phase, st.StartedAt, st.Start = state.Running, at, state.Start{}
 		}
 		return !removing
 	}); err != nil {
@@ -128,6 +126,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	if removing {
 		return errRemoved
 	}
+	u.move(stageStarted)
 	s.processes.waitExec(ctx, u, proc.Pid, made, execPatience) // by now it has mostly happened
 	s.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
 	s.publisher.started(u)
@@ -153,6 +152,7 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 	if err := s.processes.record(u, proc); err != nil {
 		return proc, made, err
 	}
+	u.move(stageMade)
 	if err := s.beforeRun(ctx, u); err != nil {
 		return proc, made, err
 	}
@@ -187,6 +187,7 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	if err := u.change(func(st *state.Status) bool { st.Restoring = made.Linux.CgroupsPath; return true }); err != nil {
 		return state.Process{}, err
 	}
+	u.move(stageRestoring)
 	if err := s.beforeRun(ctx, u); err != nil {
 		return state.Process{}, err
 	}
@@ -237,6 +238,7 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 	if err := s.processes.record(u, proc); err != nil {
 		return proc, err
 	}
+	u.move(stageMade)
 	s.witnesses.listen(u)
 	if s.processes.ended(u) {
 		// The witnesses may have said so before it was on record, when they were not listened to.
@@ -308,6 +310,6 @@ func (s *starter) abandon(u *unit, why error) {
 	if s.ops.stopping() {
 		return // whether it was started is seen when berth is back
 	}
-	u.abandon(why)
+	u.giveUp(why)
 	s.lanes.settle(u)
 }

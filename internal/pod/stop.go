@@ -106,7 +106,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 		return fmt.Errorf("stop %s %s: an operation on its task is in flight: %w", u.kind(), u.id, err)
 	}
 	u.task.unlock()
-	if u.evidence.isAbandoned() {
+	if u.attempt().at == stageGivenUp {
 		return s.lanes.waitSettled(ctx, u) // its start failed, and the settle ends what was made for it
 	}
 	if u.runs() {
@@ -114,7 +114,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	}
 	if !u.compared.Happened() && u.process().Pid != 0 {
 		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
-		u.abandon(errStopRequested)
+		u.giveUp(errStopRequested)
 		s.lanes.settle(u)
 		return s.lanes.waitSettled(ctx, u)
 	}

@@ -147,7 +147,7 @@ func (s *sequence) release(h, after state.Hold, f func() error) {
 
 func (t *teardown) releaseSnapshot(ctx context.Context, u *unit) error {
 	snapshotter := u.container.Snapshotter
-	if u.spare.Load() {
+	if u.attempt().spare {
 		if err := absent(t.runtime.DeleteSnapshot(ctx, snapshotter, spareKey(u.id))); err != nil {
 			return err
 		}
@@ -229,8 +229,8 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
 	defer u.task.unlock()
-	if st := u.now(); st.Phase != state.Created || st.Removing || u.evidence.isAbandoned() {
-		u.undoing.Store(false)
+	if st := u.now(); st.Phase != state.Created || st.Removing || u.attempt().at == stageGivenUp {
+		u.moveAsRecorded()
 		u.compared.Happen()
 		return nil
 	}
@@ -239,16 +239,17 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
 	if st.Running {
-		return notUndone(u)
+		return u.keepStart()
 	}
 	// If berth is killed, the next one knows who has killed the process.
-	if err := u.markUndoing(); err != nil {
+	if err := u.markTakingBack(); err != nil {
 		return err
 	}
+	u.move(stageTakingBack)
 	if err := t.takeBack(ctx, u); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
-	u.cutOff.Store(true)
+	u.move(stageNone)
 	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
 	u.compared.Happen()
 	t.shimServed(u.pod)
@@ -258,7 +259,6 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 // takeBack takes back what a start made that did not get to the user's program. u.task must be
 // held.
 func (t *teardown) takeBack(ctx context.Context, u *unit) error {
-	u.undoing.Store(true)
 	// The record forgets the process before the task is deleted: a task without a process on record
 	// was never started, whereas a process on record without a task is one whose exit code is lost.
 	forget := func(u *unit, _ TaskState, _ error) error {
@@ -266,8 +266,8 @@ func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 			return err
 		}
 		return u.change(func(st *state.Status) bool {
-			known := st.Process.Pid != 0 || st.Restoring != "" || st.Undoing
-			st.Process, st.Restoring, st.Undoing = state.Process{}, "", false
+			known := st.Process.Pid != 0 || st.Start != state.Start{}
+			st.Process, st.Start = state.Process{}, state.Start{}
 			return known
 		})
 	}
@@ -276,17 +276,16 @@ func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 	}
 	// When the caller of a creation goes away, containerd deletes the bundle although the shim may
 	// just be mounting the root filesystem in it. The files of the container are deleted with it.
-	u.spare.Store(true)
+	u.setSpare(true)
 	err := t.runtime.RenewSnapshot(ctx, u.container.Snapshotter, u.id, spareKey(u.id))
 	if absent(err) != nil {
 		return err
 	}
-	u.spare.Store(err != nil)
+	u.setSpare(err != nil)
 	if err := t.output.discard(u); err != nil { // last: it shows that a start was begun
 		return err
 	}
 	u.setProcess(state.Process{})
-	u.undoing.Store(false)
 	return nil
 }
 

@@ -26,7 +26,8 @@ import (
 //	CREATING ─┴─▶ CREATED ──▶ RUNNING ── exit settled ──▶ EXITED ──▶ released ──▶ removed
 //	                 └─────── start fails ─────────────────▲          (sandboxes: READY, NOTREADY)
 //
-// change is the only way from one phase to the next.
+// change is the only way from one phase to the next. From CREATED to RUNNING a start has stages of
+// its own, which are drawn at [attempt].
 type unit struct {
 	id        string
 	sandbox   *state.Sandbox
@@ -51,14 +52,6 @@ type unit struct {
 	// task is held by whoever works on the unit's task: its making, its start, its deletion, or the
 	// comparison of the record with containerd.
 	task gate
-	// starting says that the holder of task is a start that was asked for.
-	starting atomic.Bool
-	// undoing says that a start is being undone: the end of its process is not an exit of the unit.
-	undoing atomic.Bool
-	// cutOff says that a start was cut off and undone: its shim may still be at work on it.
-	cutOff atomic.Bool
-	// spare says that there may be a view that was made to renew the writable layer.
-	spare atomic.Bool
 	// listening says that the task witness waits for the task, so that each unit has one at most.
 	listening atomic.Bool
 
@@ -75,6 +68,7 @@ type unit struct {
 
 	mu struct {
 		sync.Mutex
+		attempt  attempt       // of a container, its start; the record says more of it
 		process  state.Process // made, perhaps not recorded yet
 		stdio    Stdio         // nil when there is none
 		released error         // of the last attempt to release
@@ -110,6 +104,7 @@ func (u *unit) init(st state.Status) {
 	u.status.Store(&st)
 	u.changing, u.task = make(gate, 1), make(gate, 1)
 	u.evidence.init(st.Exit)
+	u.mu.attempt.at = recorded(&st, false)
 	u.mu.process, u.mu.label = st.Process, st.SELinuxLabel
 	if st.Phase.Ended() {
 		u.settled.Happen()
@@ -210,6 +205,63 @@ func (u *unit) erase() error {
 	return nil
 }
 
+// attempt is the start of the container u, as it is now.
+func (u *unit) attempt() attempt {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.attempt
+}
+
+// move moves the start of u to another stage, if that follows the one it is at.
+func (u *unit) move(to stage) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.attempt = u.mu.attempt.move(to)
+}
+
+// moveAsRecorded moves the start of u to the stage that its record says.
+func (u *unit) moveAsRecorded() { u.move(recorded(u.now(), u.stdio() != nil)) }
+
+// giveUp gives up the start of u. The end of its process is what the settle waits for.
+func (u *unit) giveUp(why error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.evidence.giveUp(why) // whoever sees the stage knows why
+	u.mu.attempt = u.mu.attempt.move(stageGivenUp)
+}
+
+// markTakingBack records that the end of the process of u by SIGKILL is not an exit.
+func (u *unit) markTakingBack() error {
+	return u.change(func(st *state.Status) bool {
+		was := st.TakingBack
+		st.TakingBack = true
+		return !was
+	})
+}
+
+// keepStart records that the start of u is not taken back after all: what its process does counts.
+// It changes nothing for a start that nobody takes back.
+func (u *unit) keepStart() error {
+	if err := u.change(func(st *state.Status) bool {
+		was := st.TakingBack
+		st.TakingBack = false
+		return was
+	}); err != nil {
+		return err
+	}
+	if u.attempt().undone() {
+		u.moveAsRecorded()
+	}
+	return nil
+}
+
+// setSpare says whether there may be a view that was made to renew the writable layer of u.
+func (u *unit) setSpare(may bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.attempt.spare = may
+}
+
 func (u *unit) setProcess(p state.Process) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -294,26 +346,6 @@ func (u *unit) stopping() <-chan struct{} {
 	return u.stops.channel()
 }
 
-// abandon gives up the start of u. The end of its process is what the settle waits for.
-func (u *unit) abandon(why error) {
-	u.undoing.Store(false)
-	u.evidence.abandon(why)
-}
-
-// markUndoing records that the end of the process of u by SIGKILL is not an exit.
-func (u *unit) markUndoing() error {
-	return u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = true; return !was })
-}
-
-// notUndone says that the start of u is not taken back after all: what its process does counts.
-func notUndone(u *unit) error {
-	if err := u.change(func(st *state.Status) bool { was := st.Undoing; st.Undoing = false; return was }); err != nil {
-		return err
-	}
-	u.undoing.Store(false)
-	return nil
-}
-
 // containers lists the containers of a sandbox.
 func (u *unit) containers() []*unit {
 	u.members.mu.RLock()
@@ -359,7 +391,7 @@ func (u *unit) serves() bool {
 		case !st.Holds.Has(state.HoldTask):
 		case st.Phase.Ended(), st.Phase == state.Running:
 			return true
-		case st.Phase == state.Created && (ct.starting.Load() || ct.stdio() != nil): // a start was begun
+		case st.Phase == state.Created && ct.attempt().at != stageNone:
 			return true
 		}
 	}

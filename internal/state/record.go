@@ -103,13 +103,27 @@ type Status struct {
 	// OOMKilledAt when that was seen last. A container that runs has survived that.
 	OOMKills    uint64    `json:"oomKills,omitempty"`
 	OOMKilledAt time.Time `json:"oomKilledAt,omitzero"`
+	// Start is how far the start of a container has come. On disk its fields are the status's own.
+	Start
+}
+
+// Start is what a record says of the start of a CREATED container, besides Process, so that the
+// next berth knows what to do about a start that was cut off. The zero value says nothing.
+//
+// On disk its fields keep the names that they had before they were one type, so a record is the same
+// in both directions: after a downgrade, the older berth finishes what was begun. A berth that is
+// older than the fields takes a process that was ended while its start was taken back for one that
+// ended by itself, with code 137, and does not look for what a restore has left.
+type Start struct {
 	// Restoring is the cgroup, as the OCI specification names it, of a container that the shim was
 	// asked to restore from a checkpoint: there may be processes in it, or there may have been,
-	// that the record does not name. It is empty once Process is known.
+	// that the record does not name. It is empty once Process is known. It outlives the start: the
+	// release of an EXITED container looks there, too.
 	Restoring string `json:"restoring,omitempty"`
-	// Undoing says that a start that was cut off, or failed, before the program ran is being taken
-	// back: if the process was ended by SIGKILL, that was berth, and it is not an exit of the container.
-	Undoing bool `json:"undoing,omitempty"`
+	// TakingBack says that a start that was cut off, or failed, before the program ran is being
+	// taken back: if the process was ended by SIGKILL, that was berth, and it is not an exit of the
+	// container.
+	TakingBack bool `json:"undoing,omitempty"`
 }
 
 // Container is what was asked for. It is written once, before anything is made.

@@ -83,3 +83,23 @@ func TestAnEarlierBerthsRecordLoadsAndIsWrittenTheSameWay(t *testing.T) {
 		t.Errorf("the status is written as\n%s\nwant\n%s (%v)", again, status, err)
 	}
 }
+
+// The records are those of a berth whose status had the two fields by themselves. A start that was
+// cut off is found at the same point, and an older berth reads what is written.
+func TestAStartThatAnEarlierBerthRecordedIsRead(t *testing.T) {
+	for status, want := range map[string]Start{
+		`{"phase":"CREATED","createdAt":"2026-01-02T03:04:05.000000006Z","holds":["task","io"]}`:                                                                                          {},
+		`{"phase":"CREATED","createdAt":"2026-01-02T03:04:05.000000006Z","holds":["task","io"],"restoring":"/kubepods/c1"}`:                                                               {Restoring: "/kubepods/c1"},
+		`{"phase":"CREATED","createdAt":"2026-01-02T03:04:05.000000006Z","process":{"pid":4711,"startTicks":1,"bootID":"b"},"holds":["task","io"],"undoing":true}`:                        {TakingBack: true},
+		`{"phase":"CREATED","createdAt":"2026-01-02T03:04:05.000000006Z","holds":["task","io"],"restoring":"system.slice:cri-containerd:c1","undoing":true}`:                              {Restoring: "system.slice:cri-containerd:c1", TakingBack: true},
+		`{"phase":"EXITED","createdAt":"2026-01-02T03:04:05.000000006Z","exit":{"id":"c1","code":128,"measured":true,"origin":"start"},"holds":["task","io"],"restoring":"/kubepods/c1"}`: {Restoring: "/kubepods/c1"},
+	} {
+		st, err := readStatus([]byte(status))
+		if err != nil || st.Start != want {
+			t.Errorf("%s is read as %+v, %v; want %+v", status, st.Start, err, want)
+		}
+		if again, err := json.Marshal(st); err != nil || string(again) != status {
+			t.Errorf("%s is written as\n%s (%v)", status, again, err)
+		}
+	}
+}
