@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/pidfd"
+	"berth/internal/retry"
 )
 
 // KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees
@@ -27,24 +28,23 @@ func KillAll(ctx context.Context, dir string) error {
 	return err
 }
 
+// The wait before a group is looked at again whose processes were killed and have not left yet.
+const (
+	firstLook   = time.Millisecond
+	slowestLook = 100 * time.Millisecond
+)
+
 // killAll is [KillAll], and reports whether it found a process.
 func killAll(ctx context.Context, dir string) (found bool, err error) {
-	wait := time.Millisecond
-	for {
-		left, err := killOnce(dir)
+	var left int
+	for range retry.Doubling(ctx.Done(), firstLook, slowestLook) {
+		left, err = killOnce(dir)
 		found = found || left > 0
 		if err != nil || left == 0 {
 			return found, err
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return found, fmt.Errorf("end the processes of cgroup %s: %d remain: %w", dir, left, ctx.Err())
-		case <-t.C:
-		}
-		wait = min(2*wait, 100*time.Millisecond)
 	}
+	return found, fmt.Errorf("end the processes of cgroup %s: %d remain: %w", dir, left, ctx.Err())
 }
 
 // killOnce signals every process that it finds and says how many those were.

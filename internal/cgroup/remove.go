@@ -10,9 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/retry"
 )
 
 // RemoveAll ends the processes of a group and removes it, and all groups below it, from every
@@ -50,19 +51,13 @@ func removeTree(ctx context.Context, dir string) (found bool, err error) {
 	if found, err = killAll(ctx, dir); err != nil {
 		return found, err
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	for range retry.Doubling(ctx.Done(), firstLook, slowestLook) {
 		err := rmdirs(dir)
 		if !errors.Is(err, unix.EBUSY) { // a process that was killed has not left yet
 			return found, err
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return found, fmt.Errorf("remove cgroup %s: %w", dir, ctx.Err())
-		case <-t.C:
-		}
 	}
+	return found, fmt.Errorf("remove cgroup %s: %w", dir, ctx.Err())
 }
 
 func rmdirs(dir string) error {

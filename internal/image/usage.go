@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/retry"
 )
 
 const (
@@ -35,18 +37,13 @@ type Space struct{ Bytes, Inodes uint64 }
 
 // sample measures usage until ctx ends.
 func (s *Service) sample(ctx context.Context) {
-	for first := firstUsage; ; first = min(2*first, slowestUsage) {
-		wait := usageInterval
-		if s.measure(ctx); !s.isMeasured() {
-			wait = first
+	for range retry.Doubling(ctx.Done(), firstUsage, slowestUsage) {
+		if s.measure(ctx); s.isMeasured() {
+			break
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
+	}
+	for retry.Sleep(ctx.Done(), usageInterval) {
+		s.measure(ctx)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"berth/internal/retry"
 )
 
 // Bridge is the default network: a bridge with host-local addresses.
@@ -132,8 +134,10 @@ func (b *Bridge) Unmasquerade(ctx context.Context) error {
 // about two seconds.
 func iptables(ctx context.Context, args ...string) error {
 	const busy = 4 // the exit code while others hold the tables
-	for wait := 5 * time.Millisecond; ; wait *= 2 {
-		out, err := exec.CommandContext(ctx, "iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
+	var out []byte
+	for wait := range retry.Doubling(ctx.Done(), 5*time.Millisecond, 2*time.Second) {
+		var err error
+		out, err = exec.CommandContext(ctx, "iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
 		var ended *exec.ExitError
 		if err == nil {
 			return nil
@@ -141,12 +145,6 @@ func iptables(ctx context.Context, args ...string) error {
 		if !errors.As(err, &ended) || ended.ExitCode() != busy || wait > time.Second {
 			return fmt.Errorf("iptables: %w: %s", err, bytes.TrimSpace(out))
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return fmt.Errorf("iptables: %w: %s", ctx.Err(), bytes.TrimSpace(out))
-		case <-t.C:
-		}
 	}
+	return fmt.Errorf("iptables: %w: %s", ctx.Err(), bytes.TrimSpace(out))
 }

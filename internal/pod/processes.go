@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/pidfd"
 	"berth/internal/spec"
+	"berth/internal/retry"
 	"berth/internal/state"
 )
 
@@ -93,17 +94,16 @@ func (p *processes) waitExec(ctx context.Context, u *unit, pid uint32, made pidf
 	if made == (pidfd.Program{}) {
 		return false
 	}
-	for began, wait := time.Now(), 50*time.Microsecond; !p.ended(u); wait = min(2*wait, 2*time.Millisecond) {
+	began := time.Now()
+	for range retry.Doubling(ctx.Done(), 50*time.Microsecond, 2*time.Millisecond) {
+		if p.ended(u) {
+			return false
+		}
 		if now := p.program(u, pid); now != made && now != (pidfd.Program{}) {
 			return true
 		}
 		if time.Since(began) >= most {
 			p.obs.Event(u.id, "its program does not run yet", nil, "still", made.Command)
-			return false
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
 			return false
 		}
 	}

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"berth/internal/pod"
+	"berth/internal/retry"
 )
 
 // Stdio is the stdin, stdout and stderr of a container's own process.
@@ -133,18 +133,13 @@ func (s *Service) EndStdin(container string) {
 	}
 	go func() {
 		defer place.leave()
-		for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		for wait := range retry.Doubling(s.stopping, firstWait, lastWait) {
 			err := s.closeStdin(container)
 			if err == nil || errdefs.IsNotFound(err) {
 				return
 			}
 			if wait == firstWait {
 				s.cfg.Logger.Warn("the standard input of a container cannot be closed yet, it is tried again", "container", container, "err", err)
-			}
-			select {
-			case <-time.After(wait):
-			case <-s.stopping:
-				return
 			}
 		}
 	}()

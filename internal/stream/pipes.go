@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/retry"
 )
 
 // streams are the standard streams of a process that a client wants, or for which there are FIFOs.
@@ -120,13 +122,9 @@ func (p *pipes) awaitReader(done <-chan struct{}) {
 	if !ok {
 		return // of a test
 	}
-	for wait := time.Millisecond; !hasReader(f); wait = min(2*wait, maxReaderWait) {
-		t := time.NewTimer(wait)
-		select {
-		case <-done:
-			t.Stop()
+	for range retry.Doubling(done, time.Millisecond, maxReaderWait) {
+		if hasReader(f) {
 			return
-		case <-t.C:
 		}
 	}
 }
