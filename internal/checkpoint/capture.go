@@ -23,15 +23,6 @@ var (
 	errStopped = fmt.Errorf("its stop or its removal was asked for: %w", errdefs.ErrFailedPrecondition)
 )
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // dump is what was read of a container while it was paused.
 type dump struct {
 	target pod.Target
@@ -116,7 +107,7 @@ func (s *Service) mayCapture(t pod.Target) error {
 		return fmt.Errorf("its runtime handler %q does not run processes of this host, which CRIU needs: %w", t.Handler.Name, errdefs.ErrFailedPrecondition)
 	case !t.Running:
 		return fmt.Errorf("it does not run: %w", errdefs.ErrFailedPrecondition)
-	case isClosed(t.Stopping):
+	case t.IsStopping():
 		return errStopped
 	}
 	return nil

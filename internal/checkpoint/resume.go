@@ -20,7 +20,7 @@ import (
 func (s *Service) resume(ctx context.Context, id string) error {
 	t, unknown := s.cfg.Pods.Target(id) // a record that cannot be read does not keep it paused
 	err := s.resumeTask(ctx, id, t.Stopping)
-	if err != nil && !isClosed(t.Stopping) {
+	if err != nil && !t.IsStopping() {
 		return err
 	}
 	if unknown != nil && !errdefs.IsNotFound(unknown) {

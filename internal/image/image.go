@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 )
 
 // Stored is one name in containerd's image store and what it stands for.
@@ -86,7 +87,7 @@ type Service struct {
 	pinned   map[string]bool   // by normalized name; never changes
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
-	reading  chan struct{}
+	reading  *semaphore.Weighted
 	measured chan struct{} // closed once usage was measured
 
 	mu struct {
@@ -110,7 +111,7 @@ func New(b Backend, cfg Config) *Service {
 		dirty:    make(chan string, 1024),
 		files:    NewCache[[2][]byte](maxCachedFiles),
 		pinned:   map[string]bool{},
-		reading:  make(chan struct{}, 1),
+		reading:  semaphore.NewWeighted(1),
 		measured: make(chan struct{}),
 	}
 	for _, ref := range cfg.Pinned {
@@ -167,12 +168,10 @@ func (s *Service) Run(ctx context.Context) error {
 
 // read runs f while nothing else reads the store into the index.
 func (s *Service) read(ctx context.Context, f func() error) error {
-	select {
-	case s.reading <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("read images: %w", ctx.Err())
+	if err := s.reading.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("read images: %w", err)
 	}
-	defer func() { <-s.reading }()
+	defer s.reading.Release(1)
 	return f()
 }
 

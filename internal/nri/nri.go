@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -81,7 +82,7 @@ type Service struct {
 	asked   *requests
 	// turn is held over each relay. The adaptation relays one request at a time, and does not look
 	// at contexts while it waits for its turn.
-	turn chan struct{}
+	turn *semaphore.Weighted
 	// queued is how many requests are relayed, or wait for their turn.
 	queued atomic.Int64
 	// evicted is what plug-ins have asked to evict in their answers since turn was taken. Whoever
@@ -105,7 +106,7 @@ func New(cfg Config) (*Service, error) {
 		known:  newRegistry(),
 		events: newQueue[event](maxEvents),
 		asked:  newRequests(),
-		turn:   make(chan struct{}, 1),
+		turn:   semaphore.NewWeighted(1),
 
 		started: make(chan struct{}),
 	}
@@ -228,12 +229,10 @@ func (s *Service) relay(ctx context.Context, f func(context.Context) error) erro
 		return fmt.Errorf("%d requests wait for NRI plug-ins already: %w", maxQueued, errdefs.ErrUnavailable)
 	}
 	defer s.queued.Add(-1)
-	select {
-	case s.turn <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("wait for NRI plug-ins to answer %d earlier requests: %w", s.queued.Load(), ctx.Err())
+	if err := s.turn.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for NRI plug-ins to answer %d earlier requests: %w", s.queued.Load(), err)
 	}
-	defer func() { <-s.turn }()
+	defer s.turn.Release(1)
 	s.evicted = nil
 	defer s.plugins.BlockPluginSync().Unblock()
 	return f(ctx)

@@ -47,13 +47,6 @@ func unanswered(err error) bool {
 	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsCanceled(err)
 }
 
-func errorOr(first, second error) error {
-	if first != nil {
-		return first
-	}
-	return second
-}
-
 // answered reports whether an error is the answer of the shim or of the OCI runtime, so that asking
 // again would get the same.
 func answered(err error) bool {

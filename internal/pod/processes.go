@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/pidfd"
-	"berth/internal/spec"
 	"berth/internal/retry"
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 

@@ -43,6 +43,21 @@ type Target struct {
 	Stopping <-chan struct{}
 }
 
+// HasEnded reports whether the exit is settled and visible.
+func (t Target) HasEnded() bool { return isClosed(t.Ended) }
+
+// IsStopping reports whether a stop or a removal is in flight.
+func (t Target) IsStopping() bool { return isClosed(t.Stopping) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 func targetOf(u *unit) Target {
 	t := Target{
 		ID:       u.id,

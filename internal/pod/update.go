@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -88,7 +89,7 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	})
 	defer x.unwait(u.id, w)
 	if err != nil || refused != nil {
-		return errorOr(refused, err)
+		return cmp.Or(refused, err)
 	}
 	noteDegraded(x.obs, u, degraded)
 	if kept {

@@ -151,21 +151,12 @@ func (s *Service) closeStdin(container string) error {
 	if err != nil {
 		return err
 	}
-	if isClosed(t.Ended) {
+	if t.HasEnded() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(s.life, stepTimeout)
 	defer cancel()
 	return s.cfg.Processes.CloseExecStdin(ctx, Key{Container: container})
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // watch passes on what the container writes.
