@@ -106,7 +106,7 @@ func (b *Budget) Usage() Usage {
 	return Usage{b.limits, b.used, b.refused}
 }
 
-// roomLocked is how much more a pod may take that has some.
+// roomLocked returns how much more a pod may take that has so much already.
 func (b *Budget) roomLocked(has int64) int64 {
 	return min(b.limits.Pod-has, max(b.limits.Node-b.used, b.limits.Sure-has))
 }

@@ -146,7 +146,7 @@ type version struct {
 	s *Service
 }
 
-// Version is that of berth.
+// Version returns the version of berth.
 func (v version) Version(context.Context, *emptypb.Empty) (*versionapi.VersionResponse, error) {
 	return &versionapi.VersionResponse{Version: v.s.cfg.Version}, nil
 }

@@ -39,7 +39,7 @@ type Config struct {
 	Cgroups string
 	Pods    func() Pods // made after the service
 	Runtime Runtime
-	// Version is what is answered to who asks for containerd's.
+	// Version answers clients that ask for containerd's version.
 	Version string
 	Log     *slog.Logger
 }
@@ -106,8 +106,8 @@ func (s *Service) Close() error {
 	return err
 }
 
-// Look has Run look at a sandbox, or at anything else, to which something has happened. It does not
-// block.
+// Look makes Run look at a sandbox, or at anything else, to which something has happened. It does
+// not block.
 func (s *Service) Look(id string) {
 	if s.lis == nil || id == "" {
 		return

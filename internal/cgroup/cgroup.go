@@ -26,7 +26,7 @@ var V2 = sync.OnceValue(func() bool {
 	return unix.Statfs(mount, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 })
 
-// Of is the directory of the group that process pid is in: the memory controller's on v1, the
+// Of returns the directory of the group that process pid is in: the memory controller's on v1, the
 // unified hierarchy's on v2. It goes by the pid: the caller must check afterwards that the process
 // has not ended meanwhile, or the answer may be about another process.
 func Of(pid uint32) (string, error) {
@@ -50,7 +50,7 @@ func Of(pid uint32) (string, error) {
 	return "", fmt.Errorf("find the cgroup of process %d: it has no memory controller", pid)
 }
 
-// Dir is what [Of] returns for a process in a group that has this path in each hierarchy.
+// Dir returns what [Of] returns for a process in a group that has this path in each hierarchy.
 func Dir(path string) string {
 	if V2() {
 		return filepath.Join(mount, path)

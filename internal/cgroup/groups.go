@@ -94,7 +94,7 @@ func mountUnified() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "cgroup2"), nil
 }
 
-// ownGroup is the path of berth's own group in the unified hierarchy.
+// ownGroup returns the path of berth's own group in the unified hierarchy.
 func ownGroup() string {
 	b, _ := os.ReadFile("/proc/self/cgroup")
 	for line := range strings.Lines(string(b)) {
@@ -147,7 +147,8 @@ func (g *Groups) New(id string) (*Group, error) {
 	return &Group{groups: g, path: path, dir: dir}, nil
 }
 
-// FD is the descriptor of the group, as clone3(2) takes it. It is open until Finish or Abandon.
+// FD returns the descriptor of the group, as clone3(2) takes it. It is open until Finish or
+// Abandon.
 func (c *Group) FD() int { return int(c.dir.Fd()) } //nolint:gosec // a descriptor
 
 // Kill sends SIGKILL to everything in the group, and waits for nothing.
@@ -156,9 +157,9 @@ func (c *Group) Kill() error {
 	return err
 }
 
-// Finish is called when the run finished by itself: what it left lives on, and nothing ends it. The
-// group is removed as soon as nothing is in it. After an error the group looks like that of a run
-// that was cut off.
+// Finish ends the work with the group of a run that finished by itself: what the run left lives on,
+// and nothing ends it. The group is removed as soon as nothing is in it. After an error the group
+// looks like that of a run that was cut off.
 func (c *Group) Finish() error {
 	defer c.done()
 	if remove(c.path) {
@@ -170,8 +171,8 @@ func (c *Group) Finish() error {
 	return nil
 }
 
-// Abandon is called when the run was cut off: what it left is killed. What does not end at once is
-// left to End and Sweep.
+// Abandon kills what a run that was cut off has left. What does not end at once is left to End and
+// Sweep.
 func (c *Group) Abandon() error {
 	defer c.done()
 	if remove(c.path) {

@@ -34,7 +34,7 @@ const (
 	slowestLook = 100 * time.Millisecond
 )
 
-// killAll is [KillAll], and reports whether it found a process.
+// killAll does what [KillAll] does, and reports whether it found a process.
 func killAll(ctx context.Context, dir string) (found bool, err error) {
 	var left int
 	for range retry.Doubling(ctx.Done(), firstLook, slowestLook) {

@@ -12,9 +12,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// OOMKillsBelow is how often the OOM killer fired in the group and in all groups that are below it,
-// or were: the counter of a group outlives the groups below it. Cgroup v1 does not count that, and
-// the answer is errdefs.ErrNotFound.
+// OOMKillsBelow returns how often the OOM killer fired in the group and in all groups that are
+// below it, or were: the counter of a group outlives the groups below it. Cgroup v1 does not count
+// that, and the answer is errdefs.ErrNotFound.
 func OOMKillsBelow(dir string) (uint64, error) {
 	if !V2() {
 		return 0, fmt.Errorf("read the OOM kills below cgroup %s: cgroup v1 does not count them: %w", dir, errdefs.ErrNotFound)
@@ -22,8 +22,9 @@ func OOMKillsBelow(dir string) (uint64, error) {
 	return OOMKills(dir)
 }
 
-// OOMKills is how many processes the OOM killer killed in the group: oom_kill in memory.events,
-// which includes the groups below (v2), or in memory.oom_control, which does not (v1, Linux 4.13).
+// OOMKills returns how many processes the OOM killer killed in the group: oom_kill in
+// memory.events, which includes the groups below (v2), or in memory.oom_control, which does not
+// (v1, Linux 4.13).
 //
 // It returns errdefs.ErrNotFound if there is no counter: the group is gone, or never had a memory
 // controller. That is not a verdict of 0, and the caller must ask somebody else. systemd removes a

@@ -89,8 +89,8 @@ func cannotWatch(dir string, err error) error {
 	return fmt.Errorf("watch cgroup %s for OOM kills: %w", dir, err)
 }
 
-// register has the kernel write to the eventfd when a limit of the group, or one above it, has the
-// OOM killer fire. The registration ends with the group.
+// register makes the kernel write to the eventfd when a limit of the group, or one above it, makes
+// the OOM killer fire. The registration ends with the group.
 func (w *OOMWatch) register(dir string) error {
 	counter, err := os.Open(filepath.Join(dir, "memory.oom_control"))
 	if err != nil {
@@ -178,10 +178,10 @@ func (w *OOMWatch) named(read []byte) (ids []string) {
 }
 
 // LimitHits returns a number for a group, and for each group above it, which grows when that group
-// runs into a memory limit of its own: oom in memory.events.local, which counts what had the OOM
-// killer fire (v2), or the instant of the reading, if the most that the group has ever used is as much
-// as its limit (v1, whose failcnt does not count in all kernels). The root of the hierarchy has no
-// limit. It returns errdefs.ErrNotFound if the group is gone or has no memory controller.
+// runs into a memory limit of its own: oom in memory.events.local, which counts what made the OOM
+// killer fire (v2), or the instant of the reading, if the most that the group has ever used is as
+// much as its limit (v1, whose failcnt does not count in all kernels). The root of the hierarchy
+// has no limit. It returns errdefs.ErrNotFound if the group is gone or has no memory controller.
 func LimitHits(dir string) (hits []uint64, err error) {
 	root := mount
 	if !V2() {

@@ -182,8 +182,8 @@ func (s *Service) membersOf(p pod.Target, ids []string) ([]pod.Target, error) {
 	return targets, nil
 }
 
-// describePod is what podFile says. The image of a container that was itself restored is the path of
-// an archive in its configuration: its name is in its status.
+// describePod returns what podFile says. The image of a container that was itself restored is the
+// path of an archive in its configuration: its name is in its status.
 func describePod(p pod.Target, dumps []dump) ([]byte, error) {
 	d := podConfig{
 		Version:        podVersion,
@@ -204,7 +204,7 @@ func describePod(p pod.Target, dumps []dump) ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// archive is the name of the archive of a dump in the directory of a pod's checkpoint.
+// archive returns the name of the archive of a dump in the directory of a pod's checkpoint.
 func (d dump) archive() string { return d.target.ID + ".tar" }
 
 // publishPod writes the archives and podFile into dir. They get their names when all of them are on

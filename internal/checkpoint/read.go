@@ -116,7 +116,7 @@ func scan(ctx context.Context, archive string, part func(name string, r *io.Sect
 	return c, err
 }
 
-// invalid is an error about what an archive says.
+// invalid returns an error about what an archive says.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }

@@ -270,7 +270,7 @@ func environment(c *runtimeapi.ContainerConfig) map[string]string {
 	return all
 }
 
-// keyOf is a name of a file for a pod that is being made.
+// keyOf returns the name of the file that notes a pod while it is being made.
 func keyOf(m *runtimeapi.PodSandboxMetadata) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d", m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt()))
 	return hex.EncodeToString(sum[:])

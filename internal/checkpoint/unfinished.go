@@ -46,7 +46,7 @@ func newUnfinished(cfg unfinishedConfig) *unfinished {
 	return u
 }
 
-// note is the path under which work is noted.
+// note returns the path under which work is noted.
 func (u *unfinished) note(id string) string { return filepath.Join(u.cfg.dir, id) }
 
 // enter returns false if work about id is being done already. Otherwise nothing undoes it before
@@ -61,7 +61,7 @@ func (u *unfinished) enter(id string) bool {
 	return true
 }
 
-// leave is called once the work is finished, or could not be undone, which is left to run.
+// leave says that the work is finished, or could not be undone; run undoes it then.
 func (u *unfinished) leave(id string) {
 	u.mu.Lock()
 	delete(u.busy, id)

@@ -116,7 +116,7 @@ func unknown(key, where string) error {
 	return fmt.Errorf("%s%q is not a setting; did you mean %q?: %w", where, key, best, errdefs.ErrInvalidArgument)
 }
 
-// distance is the Levenshtein distance of two strings.
+// distance returns the Levenshtein distance of two strings.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

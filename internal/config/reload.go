@@ -54,7 +54,8 @@ func differences(prefix string, a, b reflect.Value) (keys []string) {
 	return keys
 }
 
-// entries is differences of a map of tables. A table that only one of the two has is named as a whole.
+// entries returns what differences returns, for a map of tables. A table that only one of the two
+// has is named as a whole.
 func entries(key string, a, b reflect.Value) (keys []string) {
 	var names []string
 	for _, k := range slices.Concat(a.MapKeys(), b.MapKeys()) {
@@ -73,8 +74,8 @@ func entries(key string, a, b reflect.Value) (keys []string) {
 }
 
 // CheckFile returns an error if others than root may do with the configuration file what they must
-// not: own it or write to it, since who names the OCI runtime is root, or read it if it has passwords. A file
-// that does not exist is in order.
+// not: own it or write to it, since whoever names the OCI runtime is root, or read it if it has
+// passwords. A file that does not exist is in order.
 func CheckFile(path string, c Config) error {
 	st, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

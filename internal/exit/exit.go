@@ -73,7 +73,7 @@ const (
 	LimitNode      Limit = "node"      // none: the node ran out of memory
 )
 
-// String is a clause for a person; "" for an unknown limit.
+// String returns a clause for a person, or "" for an unknown limit.
 func (l Limit) String() string {
 	switch l {
 	case LimitContainer:
@@ -92,9 +92,9 @@ func (l Limit) String() string {
 // Zero reports whether nothing is known yet.
 func (f Fact) Zero() bool { return f.Origin == "" }
 
-// NotStarted is the fact that the program of id never ran, because of why. It counts as measured,
-// since the start knows it for certain: the code with which the process ends afterwards that was
-// made for the start does not replace it.
+// NotStarted returns the fact that the program of id never ran, because of why. It counts as
+// measured, since the start knows it for certain: the code with which the process ends afterwards
+// that was made for the start does not replace it.
 func NotStarted(id string, at time.Time, why string) Fact {
 	return Fact{
 		ID:       id,
@@ -106,7 +106,7 @@ func NotStarted(id string, at time.Time, why string) Fact {
 	}
 }
 
-// ExitCode is the code to report: the measured one, or [CodeUnknown].
+// ExitCode returns the code to report: the measured one, or [CodeUnknown].
 func (f Fact) ExitCode() uint32 {
 	if !f.Measured {
 		return CodeUnknown
@@ -114,7 +114,7 @@ func (f Fact) ExitCode() uint32 {
 	return f.Code
 }
 
-// Signal is the signal that ended the process, or 0.
+// Signal returns the signal that ended the process, or 0.
 func (f Fact) Signal() int {
 	if f.Measured && f.Code > 128 && f.Code < 128+65 {
 		return int(f.Code - 128)
@@ -122,7 +122,7 @@ func (f Fact) Signal() int {
 	return 0
 }
 
-// Reason is the one-word reason that CRI reports for the exit.
+// Reason returns the one-word reason that CRI reports for the exit.
 func (f Fact) Reason() string {
 	switch {
 	case f.Origin == Start:
@@ -138,7 +138,7 @@ func (f Fact) Reason() string {
 	}
 }
 
-// Detail is a sentence to go with Reason; "" when there is nothing to add.
+// Detail returns a sentence to go with Reason, or "" when there is nothing to add.
 func (f Fact) Detail() string {
 	if f.Message == "" && f.Reason() == ReasonOOMKilled && f.Limit != LimitUnknown {
 		return "the OOM killer fired: " + f.Limit.String()
@@ -153,7 +153,7 @@ func (f Fact) Detail() string {
 	return s
 }
 
-// String is the fact in one line, for logs and the timeline.
+// String returns the fact in one line, for logs and the timeline.
 func (f Fact) String() string {
 	if f.Zero() {
 		return "no exit"

@@ -156,8 +156,8 @@ func (f *Feed) orderLocked(ev *runtimeapi.ContainerEventResponse) {
 	f.clock = max(f.clock, ev.CreatedAt)
 }
 
-// podOf is the sandbox that ev is about. An event of the sandbox itself has it as its container
-// too.
+// podOf returns the sandbox that ev is about. An event of the sandbox itself names it as its
+// container, too.
 func podOf(ev *runtimeapi.ContainerEventResponse) string {
 	return cmp.Or(ev.GetPodSandboxStatus().GetId(), ev.GetContainerId())
 }

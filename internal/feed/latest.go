@@ -118,7 +118,7 @@ func (l *latest) all() iter.Seq[*entry] {
 	}
 }
 
-// older is the entry with the lower seq. Either may be nil.
+// older returns the entry with the lower seq. Either may be nil.
 func older(a, b *entry) *entry {
 	if a == nil || b != nil && b.seq < a.seq {
 		return b

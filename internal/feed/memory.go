@@ -44,8 +44,8 @@ func (f *Feed) ageLocked(now time.Time, all bool) {
 	f.memory.forget(f.levelLocked(now).Add(-f.cfg.Keep-f.cfg.Keep/grain), all)
 }
 
-// levelLocked is the instant that counts as now when events are forgotten: by then every subscriber
-// that is here, or to which something is owed, had taken everything that there was.
+// levelLocked returns the instant that counts as now when events are forgotten: by then every
+// subscriber that is here, or to which something is owed, had taken everything that there was.
 func (f *Feed) levelLocked(now time.Time) time.Time {
 	if len(f.subs) > 0 { // else time stands still for debts too
 		f.debts = slices.DeleteFunc(f.debts, func(d debt) bool {

@@ -40,9 +40,9 @@ func newPatience(forByte, forLayer time.Duration, rate int64, cancel context.Can
 	return p
 }
 
-// bytes is called when n bytes have come. It begins anew to wait once enough have, and when the
-// registry answers a request, which is 0 bytes: there are only so many requests, apart from those for
-// the rest of a blob, whose answers are not reported.
+// bytes counts n bytes that have come. It begins to wait anew once enough have, and when the
+// registry answers a request, which is 0 bytes: there are only so many requests, apart from those
+// for the rest of a blob, whose answers are not reported.
 func (p *patience) bytes(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *patience) change(layers, queued int) {
 	}
 }
 
-// wait begins anew to wait. Called with mu.
+// wait begins to wait anew. Called with mu.
 func (p *patience) wait(d time.Duration) {
 	p.until = time.Now().Add(d)
 	p.timer.Reset(d)
@@ -101,5 +101,5 @@ func (p *patience) over() {
 	}
 }
 
-// end is called when the pull is over.
+// end ends the wait, since the pull is over.
 func (p *patience) end() { p.timer.Stop() }

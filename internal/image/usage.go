@@ -74,7 +74,7 @@ func (s *Service) measure(ctx context.Context) {
 	s.mu.usage = u
 }
 
-// Mountpoint is the directory that images are in; "" before anything was measured.
+// Mountpoint returns the directory that images are in, or "" before anything was measured.
 func (s *Service) Mountpoint() string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

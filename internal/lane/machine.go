@@ -73,20 +73,20 @@ const (
 	retryWithin
 )
 
-// Done is the result of an attempt after which nothing is left to do for the item.
+// Done returns the result of an attempt after which nothing is left to do for the item.
 func Done() Result { return Result{} }
 
-// Retry is the result of an attempt that failed. The item is tried again after the back-off.
+// Retry returns the result of an attempt that failed. The item is tried again after the back-off.
 func Retry(err error) Result { return Result{kind: retry, err: err} }
 
-// RetryWithin is the result of a failed attempt at something that must not wait in a long back-off.
-// The back-off counts and grows as after [Retry], but this wait is never longer than limit, jitter
-// included, and the attempt's length does not prolong the deadline of the next.
+// RetryWithin returns the result of a failed attempt at something that must not wait in a long
+// back-off. The back-off counts and grows as after [Retry], but this wait is never longer than
+// limit, jitter included, and the attempt's length does not prolong the deadline of the next.
 func RetryWithin(err error, limit time.Duration) Result {
 	return Result{kind: retryWithin, err: err, within: limit}
 }
 
-// Err is the error of an attempt that failed, else nil.
+// Err returns the error of an attempt that failed, else nil.
 func (r Result) Err() error { return r.err }
 
 // String names the result for metrics: done or retry.
@@ -146,7 +146,7 @@ func NewMachine[K Key, T comparable](cfg Config) *Machine[K, T] {
 	return &Machine[K, T]{cfg: cfg, lanes: map[K]*laneState[K, T]{}, waiters: map[K]int{}}
 }
 
-// move is the only way from one phase to another.
+// move moves a lane from one phase to another. There is no other way.
 func (m *Machine[K, T]) move(l *laneState[K, T], now time.Time, to phase) {
 	if l.index >= 0 {
 		heap.Remove(&m.sleepers, l.index)
@@ -293,7 +293,7 @@ func (m *Machine[K, T]) Done(now time.Time, a Attempt[K, T], r Result) error {
 	return nil
 }
 
-// backoff is the wait after a failure that had fails before it.
+// backoff returns the wait after a failure that had fails before it.
 func (m *Machine[K, T]) backoff(fails int) time.Duration {
 	b := m.cfg.Backoff
 	d := float64(b.Min)
@@ -309,7 +309,8 @@ func (m *Machine[K, T]) backoff(fails int) time.Duration {
 	return time.Duration(d)
 }
 
-// span is how long an attempt may take after overruns attempts on the same head that took too long.
+// span returns how long an attempt may take after overruns attempts on the same head that took too
+// long.
 func (m *Machine[K, T]) span(overruns int) time.Duration {
 	d := m.cfg.Deadline
 	for range overruns {
@@ -321,8 +322,8 @@ func (m *Machine[K, T]) span(overruns int) time.Duration {
 	return d
 }
 
-// NextWake is when Ready will return an attempt if nothing else happens. It reports false when it
-// never will.
+// NextWake returns when Ready will return an attempt if nothing else happens. It reports false when
+// it never will.
 func (m *Machine[K, T]) NextWake() (time.Time, bool) {
 	if len(m.ready) > 0 {
 		return m.ready[0].since, true
@@ -333,7 +334,7 @@ func (m *Machine[K, T]) NextWake() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Len is the number of lanes that are not idle.
+// Len counts the lanes that are not idle.
 func (m *Machine[K, T]) Len() int { return len(m.lanes) }
 
 // Busy reports whether the lane of key is not idle.

@@ -36,7 +36,7 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("attempt %d on %s panicked: %v", e.N, e.Key, e.Value)
 }
 
-// Unwrap is the value that the handler panicked with, if it is an error.
+// Unwrap returns the value that the handler panicked with, if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err

@@ -241,5 +241,5 @@ func (l *Log) openFiles() (err error) {
 	return nil
 }
 
-// in is the path of something in Dir.
+// in returns the path of something in Dir.
 func (o Options) in(name string) string { return filepath.Join(o.Dir, name) }

@@ -20,7 +20,7 @@ const socket = "logger"
 // loggerTimeout bounds each word with the logger, which answers at once unless it was stopped.
 const loggerTimeout = 2 * time.Second
 
-// fifos are the names of the FIFOs that there are.
+// fifos returns the names of the FIFOs that there are.
 func (l *Log) fifos() []string {
 	var names []string
 	if l.o.Stdin {
@@ -34,7 +34,7 @@ func (l *Log) fifos() []string {
 	return names
 }
 
-// FIFOs are what the shim is given for stdin, stdout and stderr: paths of FIFOs, or the URI by
+// FIFOs returns what the shim is given for stdin, stdout and stderr: paths of FIFOs, or the URI by
 // which it starts the logger. They are empty for a stream that there is not.
 func (l *Log) FIFOs() (stdin, stdout, stderr string) {
 	if l.o.Stdin {
@@ -147,7 +147,7 @@ func (l *Log) dial() error {
 	return nil
 }
 
-// stream is the one that has an index; nil if there is none.
+// stream returns the one that has an index, or nil if there is none.
 func (l *Log) stream(index int) *stream {
 	for _, s := range l.streams {
 		if s.index == index {

@@ -183,8 +183,9 @@ func splice(from, to int, offset int64) (int64, error) {
 	return unix.Splice(from, nil, to, &offset, chunk, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 }
 
-// takeNow is take without waiting: EAGAIN when there is nothing. What splice did can be seen in
-// the spool's size, even by a berth that comes after one that was killed before this returned.
+// takeNow takes without waiting. The error is EAGAIN when there is nothing. What splice did can be
+// seen in the spool's size, even by a berth that comes after one that was killed before this
+// returned.
 func (s *stream) takeNow(fd int) (int64, error) {
 	for !s.noSplice {
 		n, err := s.splice(fd, int(s.spool.Fd()), s.size)

@@ -73,13 +73,13 @@ func (r *ring) grow(n int) {
 	r.buf = larger
 }
 
-// part is the output from a position on that is in one place, up to another position.
+// part returns the output from a position on that is in one place, up to another position.
 func (r *ring) part(at, end int64) []byte {
 	size := int64(len(r.buf))
 	return r.buf[at%size : min(at%size+end-at, size)]
 }
 
-// turnAt is the index of the turn that the byte at a position belongs to.
+// turnAt returns the index of the turn that the byte at a position belongs to.
 func (r *ring) turnAt(at int64) int {
 	return max(0, sort.Search(len(r.turns), func(i int) bool { return r.turns[i].at > at })-1)
 }

@@ -67,7 +67,7 @@ func (l *Log) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drained is closed when every stream has ended and all of it is in the log.
+// Drained returns a channel that is closed when every stream has ended and all of it is in the log.
 func (l *Log) Drained() <-chan struct{} { return l.drained }
 
 // Drain returns when everything that the container wrote before it ended is in its log, an
@@ -172,7 +172,7 @@ func (l *Log) takeTurn(ctx context.Context) error {
 	}
 }
 
-// Stats is what was done so far.
+// Stats returns what was done so far.
 func (l *Log) Stats() Stats {
 	st := Stats{Bytes: l.bytes.Load(), Lines: l.lines.Load()}
 	for _, s := range l.streams {

@@ -99,7 +99,7 @@ func (l *Log) restore() error {
 // buffers hold what is read from a spool, and the lines made of it.
 var buffers = sync.Pool{New: func() any { return new([2][]byte) }}
 
-// appendLocked is one attempt of append. The cursor is true whenever this returns, or the log is
+// appendLocked makes one attempt of append. The cursor is true whenever this returns, or the log is
 // to be cut back to it. It needs the turn.
 func (l *Log) appendLocked(s *stream, last bool) error {
 	if err := l.openLog(); err != nil {
@@ -153,7 +153,7 @@ func (l *Log) appendPiece(s *stream, last bool, b *[2][]byte) (int, error) {
 	return used, l.save()
 }
 
-// most is how long the spool may be.
+// most returns how long the spool may be.
 func (s *stream) most() int64 {
 	if s.noPunch {
 		return spoolSizeNoPunch

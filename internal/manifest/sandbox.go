@@ -97,7 +97,8 @@ func (t *translation) sandboxSecurity(sc *corev1.PodSecurityContext, to *runtime
 	}
 }
 
-// namespaceOptions are the same for the sandbox and its containers, as the kubelet sends them.
+// namespaceOptions returns the options that the kubelet sends for the sandbox and for each of its
+// containers.
 func (t *translation) namespaceOptions() *runtimeapi.NamespaceOption {
 	s := t.pod.Spec
 	n := &runtimeapi.NamespaceOption{

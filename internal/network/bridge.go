@@ -66,7 +66,7 @@ func haveIPTables() bool {
 	return err == nil
 }
 
-// rule is the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D:
+// rule returns the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D:
 // what pods send to any place but the bridge leaves under the host's address. Like the bridge it
 // stays when berth ends.
 func (b *Bridge) rule() []string {
@@ -115,7 +115,8 @@ func (b *Bridge) address() error {
 	return nil
 }
 
-// Unmasquerade removes the rule, for who takes the bridge away. Without iptables there is none.
+// Unmasquerade removes the rule. It is called before the bridge is removed. Without iptables there
+// is no rule.
 func (b *Bridge) Unmasquerade(ctx context.Context) error {
 	if !haveIPTables() {
 		return nil

@@ -17,8 +17,8 @@ const (
 	capabilityPorts     = "portMappings"
 )
 
-// capability is the argument of the capability "bandwidth", in CNI's convention. A rate needs a
-// burst: without a wish of the pod's it is as large as a plug-in takes it.
+// capability returns the argument of the capability "bandwidth", in CNI's convention. A rate needs
+// a burst: where the pod asks for none it is as large as a plug-in takes it.
 func (b Bandwidth) capability() map[string]uint64 {
 	out := map[string]uint64{}
 	if b.Ingress > 0 {
@@ -34,7 +34,7 @@ func (b Bandwidth) capability() map[string]uint64 {
 // starting it for each pod takes its time all the same.
 const portmap = "portmap"
 
-// needed is a list without the plug-ins that have nothing to do for a pod.
+// needed returns a list without the plug-ins that have nothing to do for a pod.
 func needed(list *libcni.NetworkConfigList, p Pod) *libcni.NetworkConfigList {
 	if len(p.Ports) > 0 {
 		return list

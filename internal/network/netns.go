@@ -53,7 +53,7 @@ func (n *Network) CreateNS(_ context.Context, path string) error {
 	return n.createNS(path, func() error { return inThread(func() error { return pin(path) }) })
 }
 
-// createNS has create pin a namespace at path, if none is pinned there already.
+// createNS calls create, which pins a namespace at path, unless one is pinned there already.
 func (n *Network) createNS(path string, create func() error) error {
 	if !filepath.IsAbs(path) || filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
 		return fmt.Errorf("make network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)

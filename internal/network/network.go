@@ -144,8 +144,8 @@ func (n *Network) endCalls(ctx context.Context, podID string) error {
 	return nil
 }
 
-// Status is nil when pods can be connected. Otherwise it says what is missing and where berth looks
-// for it.
+// Status returns nil when pods can be connected. Otherwise the error says what is missing and where
+// berth looks for it.
 func (n *Network) Status() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -136,7 +136,7 @@ func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []
 	}
 }
 
-// containerID is the ID that the library passes to a plug-in. It is empty for a question about
+// containerID returns the ID that the library passes to a plug-in. It is empty for a question about
 // versions.
 func containerID(environ []string) (id string) {
 	for _, e := range environ {
@@ -196,7 +196,7 @@ func (c *call) wait(ctx context.Context) ([]byte, error) {
 	return c.stdout.buf.Bytes(), nil
 }
 
-// failure is the error of a plug-in that ended with err. CNI has it on standard output.
+// failure returns the error of a plug-in that ended with err. By CNI it is on standard output.
 func (c *call) failure(err error, stderr string) error {
 	var said types.Error
 	if json.Unmarshal(c.stdout.buf.Bytes(), &said) == nil && said.Msg != "" {

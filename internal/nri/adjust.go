@@ -139,7 +139,7 @@ func wrong(errs []error) error {
 	return fmt.Errorf("%w: %w", errors.Join(errs...), errdefs.ErrInvalidArgument)
 }
 
-// namespace is where a namespace of a specification is; "none" if it has none of this type.
+// namespace returns where a namespace of a specification is, or "none" if it has none of this type.
 func namespace(s *specs.Spec, kind specs.LinuxNamespaceType) string {
 	i := slices.IndexFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
 	if i < 0 {

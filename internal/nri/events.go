@@ -41,7 +41,7 @@ func (e event) id() string {
 	return e.pod.GetId()
 }
 
-// later has an event delivered after those before it. It does not block.
+// later queues an event, which is delivered after those before it. It does not block.
 func (s *Service) later(e event) {
 	if s.events.put(e) {
 		s.cfg.Logger.Warn("NRI plug-ins are too slow: an event was dropped", "waiting", maxEvents)
@@ -91,7 +91,7 @@ func (s *Service) synchronize(ctx context.Context, to adaptation.SyncCB) error {
 	return nil
 }
 
-// ask has updates and evictions carried out later. It does not block.
+// ask queues updates and evictions, which are carried out later. It does not block.
 func (s *Service) ask(updates []*api.ContainerUpdate, evictions []*api.ContainerEviction) {
 	for _, u := range updates {
 		s.askOne(request{update: u}, u.GetContainerId())

@@ -53,7 +53,7 @@ func (h *health) guard(timeout time.Duration) ttrpc.UnaryClientInterceptor {
 	}
 }
 
-// rest is for how long the plug-in is still left alone.
+// rest returns for how long the plug-in is still left alone.
 func (h *health) rest(now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -191,7 +191,7 @@ func (s *Service) spec(ctx context.Context, id string) (*specs.Spec, error) {
 	return s.cfg.Spec(ctx, id)
 }
 
-// refreshPod is refresh for a pod.
+// refreshPod takes up what became of a pod before it was known here.
 func (s *Service) refreshPod(id string) {
 	t, err := s.cfg.Pods.Target(id)
 	if err != nil {
@@ -352,7 +352,7 @@ func (s *Service) Removed(id string) {
 	}
 }
 
-// podOf is a pod as plug-ins know it.
+// podOf returns a pod as plug-ins know it.
 func (s *Service) podOf(t pod.Target) *api.PodSandbox {
 	if p := s.known.pod(t.PodID); p != nil {
 		return p

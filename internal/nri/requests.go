@@ -24,7 +24,7 @@ type request struct {
 	evict  *api.ContainerEviction
 }
 
-// about is the container of a request.
+// about returns the container of a request.
 func (r request) about() string {
 	if r.evict != nil {
 		return r.evict.GetContainerId()
@@ -102,7 +102,7 @@ func (q *requests) done(id string) {
 	q.readyLocked(id)
 }
 
-// run has requests carried out until ctx ends, and waits for those that have begun.
+// run carries out requests until ctx ends, and waits for those that have begun.
 func (q *requests) run(ctx context.Context, carryOut func(ctx context.Context, r request)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

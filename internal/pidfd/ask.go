@@ -32,7 +32,7 @@ const (
 	Gone // it has ended, whether it was reaped or not
 )
 
-// String is the answer in words.
+// String names the answer.
 func (a Answer) String() string {
 	switch a {
 	case Alive:
@@ -109,8 +109,8 @@ func poll(fd int, wait time.Duration) Answer {
 	}
 }
 
-// pidOf is the pid of a pidfd's process (pidfd_open(2), "Pid" in /proc/self/fdinfo). [ErrGone]: it
-// was reaped.
+// pidOf returns the pid of a pidfd's process (pidfd_open(2), "Pid" in /proc/self/fdinfo). The error
+// is [ErrGone] if the process was reaped.
 func pidOf(fd int) (uint32, error) {
 	if err := Send(fd, 0); errors.Is(err, ErrGone) {
 		return 0, err // without a descriptor, of which there may be none

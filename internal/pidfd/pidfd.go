@@ -134,7 +134,7 @@ func (w *Watcher) Watch(id string, p Process) (Process, error) {
 	return w.watchedLocked(id, fd), nil
 }
 
-// claimLocked is Watch for an ID for which an earlier berth left a pidfd.
+// claimLocked does what Watch does, for an ID for which an earlier berth left a pidfd.
 func (w *Watcher) claimLocked(id string, left *legacy, p Process) (Process, error) {
 	fd, identity, kept, err := claim(left.fd, p)
 	if !kept { // claim has closed it: it was another process's
@@ -158,8 +158,8 @@ func (w *Watcher) claimLocked(id string, left *legacy, p Process) (Process, erro
 	return w.watchedLocked(id, fd), nil
 }
 
-// watchedLocked is the identity of the process that is watched as id. fd was opened for it, and is
-// not needed if another call has watched the same process meanwhile.
+// watchedLocked returns the identity of the process that is watched as id. fd was opened for it,
+// and is not needed if another call has watched the same process meanwhile.
 func (w *Watcher) watchedLocked(id string, fd int) Process {
 	wt := w.mu.byID[id]
 	if wt.fd != fd {

@@ -37,8 +37,8 @@ var bootID struct {
 	known string
 }
 
-// BootID is the ID of the running kernel's boot (random(4)). An error says that it could not be
-// read now; the next call tries again.
+// BootID returns the ID of the running kernel's boot (random(4)). An error says that it could not
+// be read now; the next call tries again.
 func BootID() (string, error) {
 	bootID.Lock()
 	defer bootID.Unlock()

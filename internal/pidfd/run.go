@@ -110,7 +110,7 @@ func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	return fact, first
 }
 
-// waitStatus is the wait status of a process that ended, as far as the kernel still has it.
+// waitStatus returns the wait status of a process that ended, as far as the kernel still has it.
 func (w *Watcher) waitStatus(wt *watch, reaped bool) (unix.WaitStatus, bool) {
 	if reaped {
 		return pidfdExit(wt.fd)
@@ -124,7 +124,7 @@ func (w *Watcher) waitStatus(wt *watch, reaped bool) (unix.WaitStatus, bool) {
 	return pidfdExit(wt.fd) // it was reaped meanwhile
 }
 
-// exitCode is a wait status as containers report it: 128+N for signal N.
+// exitCode returns a wait status as containers report it: 128+N for signal N.
 func exitCode(s unix.WaitStatus) uint32 {
 	if s.Signaled() {
 		return 128 + uint32(s.Signal())

@@ -54,10 +54,10 @@ var flags = map[string]int{"ipc": unix.CLONE_NEWIPC, "uts": unix.CLONE_NEWUTS}
 func (p *Pins) of(id string) string         { return filepath.Join(p.dir, id) }
 func (p *Pins) path(id, name string) string { return filepath.Join(p.of(id), name) }
 
-// IPC is the path at which the IPC namespace of an ID is pinned, if it has one.
+// IPC returns the path at which the IPC namespace of an ID is pinned, if it has one.
 func (p *Pins) IPC(id string) string { return p.path(id, "ipc") }
 
-// UTS is the path at which the UTS namespace of an ID is pinned, if it has one.
+// UTS returns the path at which the UTS namespace of an ID is pinned, if it has one.
 func (p *Pins) UTS(id string) string { return p.path(id, "uts") }
 
 // Make makes the namespaces of an ID, and sets the hostname and the sysctls. What an attempt that

@@ -146,7 +146,7 @@ func (f *Files) MakeCheckpoint(id string) (string, error) {
 // is not an error.
 func (f *Files) RemoveCheckpoint(id string) error { return os.RemoveAll(f.Checkpoint(id)) }
 
-// Checkpoint is the directory that MakeCheckpoint makes.
+// Checkpoint returns the directory that MakeCheckpoint makes.
 func (f *Files) Checkpoint(id string) string { return filepath.Join(f.root, "restores", id) }
 
 // IO returns the directory for the stdio of a container. Its content belongs to package logs, which

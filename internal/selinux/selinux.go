@@ -109,8 +109,8 @@ func (l *Labels) Init(options []string) (process, mount string, err error) {
 	return process, mount, nil
 }
 
-// ReadOnly is the label of files that every container may read and none may change, such as mounted
-// images; "" where the host's policy names none.
+// ReadOnly returns the label of files that every container may read and none may change, such as
+// mounted images, or "" where the host's policy names none.
 func (l *Labels) ReadOnly() string { return l.readOnly }
 
 // Shared returns the label of files that are like those of a label, but may be used by the containers

@@ -37,8 +37,9 @@ func cgroupsPath(systemd bool, parent, id string) (string, error) {
 	return path.Join(parent, id), nil
 }
 
-// CgroupDir is the path, within a hierarchy, of the cgroup that a container or sandbox of an ID has
-// below a parent. ErrInvalidArgument: the parent is not one of this cgroup driver.
+// CgroupDir returns the path, within a hierarchy, of the cgroup that a container or sandbox of an
+// ID has below a parent. The error is ErrInvalidArgument for a parent that is not one of this
+// cgroup driver.
 func CgroupDir(systemd bool, parent, id string) (string, error) {
 	p, err := cgroupsPath(systemd, parent, id)
 	if err != nil || !systemd {
@@ -48,7 +49,7 @@ func CgroupDir(systemd bool, parent, id string) (string, error) {
 	return path.Join(sliceDir(part[0]), part[1]+"-"+part[2]+".scope"), nil
 }
 
-// sliceDir is the path of a slice of systemd's: a-b.slice is below a.slice (systemd.slice(5)).
+// sliceDir returns the path of a slice of systemd's: a-b.slice is below a.slice (systemd.slice(5)).
 func sliceDir(slice string) string {
 	dir, name := "/", strings.TrimSuffix(slice, ".slice")
 	for i, c := range name {

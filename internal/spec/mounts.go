@@ -14,7 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// defaultMasked are the files of the kernel that say what other containers do, or act on the host.
+// defaultMasked returns the files of the kernel that say what other containers do, or act on the
+// host.
 func defaultMasked() []string {
 	return []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -26,8 +27,8 @@ func defaultReadonly() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-// defaultMounts are the file systems of the kernel that every container has. The first two are all
-// that the pause process needs.
+// defaultMounts returns the file systems of the kernel that every container has. The first two are
+// all that the pause process needs.
 func defaultMounts(privileged bool) []specs.Mount {
 	mode := "ro"
 	if privileged {

@@ -200,7 +200,7 @@ func parseID(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// idOf is parseID for a field of a file.
+// idOf does what parseID does, for a field of a file.
 func idOf(b []byte) (uint32, bool) {
 	if len(b) == 0 || len(b) > 20 {
 		return 0, false

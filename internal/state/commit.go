@@ -23,7 +23,7 @@ type Change struct {
 	remove bool
 }
 
-// ID is the ID of the record that the change is about.
+// ID returns the ID of the record that the change is about.
 func (ch Change) ID() string { return ch.id }
 
 // NewContainer writes a container's intent and its first status.

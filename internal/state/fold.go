@@ -148,7 +148,8 @@ func (s *Store) restore() error {
 	return nil
 }
 
-// journalPath is beside the database itself, on the same disk, where the path of that is a link.
+// journalPath returns the path of the journal. It is beside the database itself, on the same disk,
+// also where the path of the database is a link.
 func journalPath(db string) (string, error) {
 	db, err := filepath.EvalSymlinks(db)
 	return filepath.Join(filepath.Dir(db), "berth.journal"), err

@@ -124,7 +124,7 @@ func (j *journal) append(number uint64, payload []byte) error {
 // turn goes on at the beginning of the other half, whose records are all in the database.
 func (j *journal) turn() { j.half, j.at = 1-j.half, 0 }
 
-// checksum is that of the record at the beginning of b.
+// checksum returns that of the record at the beginning of b.
 func checksum(b []byte, payload int) uint32 {
 	return crc32.Update(crc32.Checksum(b[:sumAt], castagnoli), castagnoli, b[headerSize:headerSize+payload])
 }
@@ -195,7 +195,7 @@ type entry struct {
 	value []byte
 }
 
-// encodeEntries is the payload of a record.
+// encodeEntries appends the payload of a record to b.
 func encodeEntries(b []byte, entries []entry) []byte {
 	for _, e := range entries {
 		flags := byte(0)
@@ -212,7 +212,7 @@ func encodeEntries(b []byte, entries []entry) []byte {
 	return b
 }
 
-// decodeEntries is the inverse of encodeEntries.
+// decodeEntries reads what encodeEntries has written.
 func decodeEntries(b []byte) (entries []entry, err error) {
 	field := func() []byte {
 		n, used := binary.Uvarint(b)

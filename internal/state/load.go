@@ -54,7 +54,7 @@ type Damaged struct {
 	Status Status
 }
 
-// Delete is the change that deletes the record.
+// Delete returns the change that deletes the record.
 func (d Damaged) Delete() Change { return Change{kind: d.Kind, id: d.ID, remove: true} }
 
 // Load reads every record. The error is about the database. A record that cannot be read is

@@ -45,7 +45,7 @@ const (
 	KindContainer Kind = "container"
 )
 
-// bucket is where the records of the kind are.
+// bucket returns the name of the bucket that the records of the kind are in.
 func (k Kind) bucket() []byte {
 	if k == KindSandbox {
 		return []byte("sandboxes")
@@ -209,7 +209,7 @@ func (s *Store) prepare() error {
 	})
 }
 
-// Owner is the ID of the berth that this state belongs to. It is made with the database, and
+// Owner returns the ID of the berth that this state belongs to. It is made with the database, and
 // everything that berth makes outside carries it.
 func (s *Store) Owner() string { return s.owner }
 

@@ -143,7 +143,7 @@ func (l *layers) of(ctx context.Context, running, others []layer) map[layer]spac
 	return out
 }
 
-// filesystem is the file system that the layers are on, as it was seen last.
+// filesystem returns the file system that the layers are on, as it was seen last.
 func (l *layers) filesystem() filesystem {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,7 +21,7 @@ func cpuUsage(u *usage) *runtimeapi.CpuUsage {
 	}
 }
 
-// memoryUsage is nil if the group has no memory controller.
+// memoryUsage returns nil if the group has no memory controller.
 func memoryUsage(u *usage) *runtimeapi.MemoryUsage {
 	if !u.hasMem {
 		return nil
@@ -56,7 +56,8 @@ func swapUsage(u *usage) *runtimeapi.SwapUsage {
 	return out
 }
 
-// ioUsage is nil where the kernel does not measure pressure, which is all that CRI asks of I/O.
+// ioUsage returns nil where the kernel does not measure pressure, which is all that CRI asks of
+// I/O.
 func ioUsage(u *usage) *runtimeapi.IoUsage {
 	if u.BlkioStats.PSI == nil {
 		return nil
@@ -64,7 +65,7 @@ func ioUsage(u *usage) *runtimeapi.IoUsage {
 	return &runtimeapi.IoUsage{Timestamp: u.at.UnixNano(), Psi: pressure(u.BlkioStats.PSI)}
 }
 
-// pressure is in nanoseconds in CRI, and in microseconds in the kernel.
+// pressure converts the microseconds of the kernel to the nanoseconds of CRI.
 func pressure(p *cgroups.PSIStats) *runtimeapi.PsiStats {
 	if p == nil {
 		return nil
@@ -89,7 +90,7 @@ func filesystemUsage(mountpoint string, s space) *runtimeapi.FilesystemUsage {
 	}
 }
 
-// networkUsage is nil if nothing is known of the pod's network.
+// networkUsage returns nil if nothing is known of the pod's network.
 func networkUsage(i interfaces) *runtimeapi.NetworkUsage {
 	if i.at.IsZero() {
 		return nil
@@ -137,7 +138,7 @@ func addCPU(sum *runtimeapi.CpuUsage, containers []*runtimeapi.ContainerStats) *
 	return sum
 }
 
-// noUsage is the usage of a sandbox without a process.
+// noUsage returns the usage of a sandbox without a process.
 func noUsage(at int64) (*runtimeapi.CpuUsage, *runtimeapi.MemoryUsage) {
 	return &runtimeapi.CpuUsage{
 			Timestamp:            at,

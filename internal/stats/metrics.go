@@ -76,7 +76,7 @@ func (m *metrics) addAt(at int64, name string, v uint64, labels ...string) {
 
 func seconds(nanoseconds uint64) uint64 { return nanoseconds / uint64(time.Second) }
 
-// podMetrics are those of the pod's network and, if it has a cgroup of its own, of that.
+// podMetrics returns those of the pod's network and, if it has a cgroup of its own, of that.
 func (s *Service) podMetrics(p sandbox, net interfaces) []*runtimeapi.Metric {
 	meta := p.item.GetMetadata()
 	m := &metrics{labels: []string{
@@ -102,7 +102,7 @@ func (s *Service) podMetrics(p sandbox, net interfaces) []*runtimeapi.Metric {
 	return m.list
 }
 
-// containerMetrics are empty for a container that ended meanwhile.
+// containerMetrics returns the metrics of a container, and none if it has ended meanwhile.
 func (s *Service) containerMetrics(ctx context.Context, p sandbox, c container, sp space) []*runtimeapi.Metric {
 	g := s.group(c)
 	u, err := g.read(everything)
@@ -207,7 +207,7 @@ func (m *metrics) blkio(e cgroups.BlkioStatEntry, dev string) {
 	m.add("container_blkio_device_usage_total", e.Value, dev, strconv.FormatUint(e.Major, 10), strconv.FormatUint(e.Minor, 10), operation)
 }
 
-// device is the path of a block device, or its numbers if it has no name.
+// device returns the path of a block device, or its numbers if it has no name.
 func device(e cgroups.BlkioStatEntry) string {
 	numbers := fmt.Sprintf("%d:%d", e.Major, e.Minor)
 	if link, err := os.Readlink("/sys/dev/block/" + numbers); err == nil {

@@ -97,12 +97,12 @@ func ready() *runtimeapi.PodSandboxFilter {
 	}
 }
 
-// allLayers are the layers of all containers.
+// allLayers returns the layers of all containers.
 func (s *Service) allLayers() (running, others []layer) {
 	return layersOf(s.containers(nil))
 }
 
-// layersOf are the layers of containers that run, and of others.
+// layersOf returns the layers of containers that run, and of others.
 func layersOf(list []container) (running, others []layer) {
 	for _, c := range list {
 		switch {
@@ -177,7 +177,7 @@ type sandbox struct {
 	group string
 }
 
-// measured is the cgroup whose counters are those of the sandbox.
+// measured returns the cgroup whose counters are those of the sandbox.
 func (p sandbox) measured() string {
 	if p.group != "" {
 		return p.group
@@ -229,7 +229,7 @@ func isParent(asked, dir string) bool {
 	return asked != "" && filepath.Base(asked) == filepath.Base(dir)
 }
 
-// one is the single item that an ID, or the beginning of one, stands for.
+// one returns the single item that an ID, or the beginning of one, stands for.
 func one[T interface{ GetId() string }](kind, id string, items []T) (T, error) {
 	var none T
 	if id == "" {
@@ -297,7 +297,7 @@ func (s *Service) measure(ctx context.Context, list []container) ([]*runtimeapi.
 	return out, nil
 }
 
-// group is the cgroup of a container, or one that does not exist if the container does not run.
+// group returns the cgroup of a container, or one that does not exist if the container does not run.
 func (s *Service) group(c container) group {
 	if !c.runs() {
 		return s.cgroups.group("")
@@ -318,7 +318,7 @@ func (s *Service) fill(st *runtimeapi.ContainerStats, id string, u *usage) {
 	st.Cpu, st.Memory, st.Swap, st.Io = s.cpu(id, u), memoryUsage(u), swapUsage(u), ioUsage(u)
 }
 
-// cpu is the CPU usage of the container or sandbox with that ID, with its rate.
+// cpu returns the CPU usage of the container or sandbox with that ID, with its rate.
 func (s *Service) cpu(id string, u *usage) *runtimeapi.CpuUsage {
 	if !u.hasCPU {
 		return nil
@@ -395,7 +395,7 @@ func (s *Service) measureSandboxes(ctx context.Context, list []sandbox) ([]*runt
 	return out, nil
 }
 
-// containerParents are the cgroups above those of containers that run, by sandbox.
+// containerParents returns the cgroups above those of containers that run, by sandbox.
 func (s *Service) containerParents() map[string]string {
 	parents := map[string]string{}
 	for _, c := range s.containers(running()) {

@@ -24,8 +24,8 @@ import (
 // everything is what metrics are made of.
 const everything = cgroups.CPU | cgroups.Memory | cgroups.Pids | cgroups.IO | cgroups.HugeTLB
 
-// forStats is what statistics need: of I/O, CRI asks for the pressure alone, which cgroup v1 does
-// not have.
+// forStats returns what statistics need: of I/O, CRI asks for the pressure alone, which cgroup v1
+// does not have.
 func (h hierarchy) forStats() cgroups.Controller {
 	if h.v2 {
 		return cgroups.CPU | cgroups.Memory | cgroups.IO
@@ -52,7 +52,7 @@ type group struct {
 
 func (h hierarchy) group(dir string) group { return group{h, dir} }
 
-// path is the directory of the group under a controller of cgroup v1.
+// path returns the directory of the group under a controller of cgroup v1.
 func (g group) path(controller string) string {
 	if g.v2 {
 		return g.dir
@@ -64,7 +64,7 @@ func (g group) path(controller string) string {
 	return filepath.Join(g.mount, controller, rel)
 }
 
-// name is the group's path within its hierarchy, as cAdvisor names cgroups.
+// name returns the group's path within its hierarchy, as cAdvisor names cgroups.
 func (g group) name() string {
 	base := g.mount
 	if !g.v2 {
@@ -136,7 +136,7 @@ func (g group) stats(what cgroups.Controller) (*cgroups.Stats, error) {
 // processes lists the processes of the group and of the groups below it.
 func (g group) processes() ([]int, error) { return cgroups.GetAllPids(g.dir) }
 
-// oomKills is how often the OOM killer fired in the group.
+// oomKills returns how often the OOM killer fired in the group.
 func (g group) oomKills() (uint64, error) {
 	if g.v2 {
 		return cgroup2.OOMKillCount(g.dir)
@@ -187,8 +187,8 @@ func finite(limit uint64) uint64 {
 	return limit
 }
 
-// memory is a value of memory.stat by its names on cgroup v2 and v1. On v1 the value that includes
-// the groups below is preferred.
+// memory returns a value of memory.stat by its names on cgroup v2 and v1. On v1 the value that
+// includes the groups below is preferred.
 func (u *usage) memory(v2, v1 string) uint64 {
 	all := u.MemoryStats.Stats
 	if u.v2 {
@@ -200,8 +200,8 @@ func (u *usage) memory(v2, v1 string) uint64 {
 	return all[v1]
 }
 
-// workingSet is the memory that cannot be given back at once: all of it but the file pages that
-// were not used lately. The kubelet evicts pods by it.
+// workingSet returns the memory that cannot be given back at once: all of it but the file pages
+// that were not used lately. The kubelet evicts pods by it.
 func (u *usage) workingSet() uint64 {
 	return less(u.MemoryStats.Usage.Usage, u.memory("inactive_file", "inactive_file"))
 }
@@ -218,19 +218,19 @@ func (u *usage) kernel() uint64 {
 	return cmp.Or(all["kernel"], all["kernel_stack"]+all["slab"]) // "kernel" came with Linux 5.18
 }
 
-// faults are all page faults and, among them, the major ones. CRI speaks of minor faults for the
-// first, and everyone who fills in the field takes the kernel's pgfault.
+// faults returns all page faults and, among them, the major ones. CRI speaks of minor faults for
+// the first, and everyone who fills in the field takes the kernel's pgfault.
 func (u *usage) faults() (all, major uint64) {
 	return u.memory("pgfault", "pgfault"), u.memory("pgmajfault", "pgmajfault")
 }
 
-// available is what is left up to the memory limit, if there is one.
+// available returns what is left up to the memory limit, if there is one.
 func (u *usage) available() (uint64, bool) {
 	limit := finite(u.MemoryStats.Usage.Limit)
 	return less(limit, u.workingSet()), limit > 0
 }
 
-// swapLeft is the swap that is left up to its limit, if there is one.
+// swapLeft returns the swap that is left up to its limit, if there is one.
 func (u *usage) swapLeft() (uint64, bool) {
 	limit := finite(u.MemoryStats.SwapOnlyUsage.Limit)
 	if !u.v2 {
@@ -245,8 +245,8 @@ func (u *usage) swapLeft() (uint64, bool) {
 	return less(limit, u.swap()), true
 }
 
-// swap is what is swapped out. On cgroup v1 it is the difference of two counters that are read one
-// after the other, which may be below zero.
+// swap returns what is swapped out. On cgroup v1 it is the difference of two counters that are read
+// one after the other, which may be below zero.
 func (u *usage) swap() uint64 {
 	if v := u.MemoryStats.SwapOnlyUsage.Usage; v <= math.MaxInt64 {
 		return v
@@ -254,6 +254,6 @@ func (u *usage) swap() uint64 {
 	return 0
 }
 
-// less is a-b, or 0 if b is larger: counters that are read one after the other do not agree
+// less returns a-b, or 0 if b is larger: counters that are read one after the other do not agree
 // exactly.
 func less(a, b uint64) uint64 { return a - min(a, b) }

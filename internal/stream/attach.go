@@ -122,10 +122,10 @@ func (s *Service) feed(container string, from io.Reader, to io.WriteCloser, stdi
 	}
 }
 
-// EndStdin has the shim close its end of a container's standard input, and does not wait for that:
-// a shim that does not answer is asked again until the container has ended. It is called when the
-// only client that the input may have is gone (stdin_once), also by a berth that has found it like
-// that.
+// EndStdin makes the shim close its end of a container's standard input, and does not wait for
+// that: a shim that does not answer is asked again until the container has ended. It is called when
+// the only client that the input may have is gone (stdin_once), also by a berth that has found it
+// like that.
 func (s *Service) EndStdin(container string) {
 	place, err := s.enterAnyway(s.sessions, container) // which stands for its pod
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Service) EndStdin(container string) {
 	}()
 }
 
-// closeStdin is one attempt. A container that has ended needs none.
+// closeStdin makes one attempt. A container that has ended needs none.
 func (s *Service) closeStdin(container string) error {
 	t, err := s.cfg.Target(container)
 	if err != nil {

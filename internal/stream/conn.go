@@ -107,7 +107,7 @@ func connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// ownConn is the connection below c; nil for another's.
+// ownConn returns berth's own connection below c, or nil where there is none.
 func ownConn(c net.Conn) *conn {
 	if g, ok := c.(*gate); ok {
 		c = g.Conn

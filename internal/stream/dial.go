@@ -47,7 +47,7 @@ func dialThrough(ctx context.Context, enter func(path string, f func() error) er
 	return nil, errors.Join(errs...)
 }
 
-// name is an address for people.
+// name writes an address for people.
 func name(at unix.Sockaddr) string {
 	if four, ok := at.(*unix.SockaddrInet4); ok {
 		return fmt.Sprintf("127.0.0.1:%d", four.Port)

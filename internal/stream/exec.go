@@ -77,7 +77,7 @@ func (s *Service) exec(ctx context.Context, id string, args []string, c client, 
 	return p.code, nil
 }
 
-// writer is w, or drops what is written where there is none.
+// writer returns w, or a writer that drops everything where there is none.
 func writer(w io.WriteCloser) io.Writer {
 	if w == nil {
 		return io.Discard

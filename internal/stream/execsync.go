@@ -194,7 +194,7 @@ func (c *capture) room(n int) int {
 	return int(c.taken) - c.kept
 }
 
-// result is what was kept. What is written afterwards is dropped.
+// result returns what was kept. What is written afterwards is dropped.
 func (c *capture) result() Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -90,7 +90,7 @@ func (p *pipes) fifo(name string, flag int) (*os.File, error) {
 	return own, nil
 }
 
-// request is what containerd is given for the streams.
+// request returns what containerd is given for the streams.
 func (p *pipes) request() Request {
 	var r Request
 	if p.stdin != nil {

@@ -71,7 +71,7 @@ func newShares() shares {
 	}
 }
 
-// Budgets are what the streams and commands of all pods have in common, for metrics.
+// Budgets returns what the streams and commands of all pods have in common, for metrics.
 func (s *Service) Budgets() []*budget.Budget {
 	return []*budget.Budget{s.commands, s.sessions, s.streams, s.forwards, s.ports, s.memory}
 }

@@ -27,7 +27,7 @@ type Key struct {
 	Exec      string // unique within the container
 }
 
-// String is the key for people.
+// String writes the key for people.
 func (k Key) String() string { return k.Container + "." + k.Exec }
 
 // Request is what an exec process is made of.
@@ -160,7 +160,8 @@ func (s *Service) enter(of *budget.Budget, pod string) (place, error) {
 	return p, err
 }
 
-// enterAnyway is enter for what there is already, or what others wait for.
+// enterAnyway does what enter does, for what is there already or what others wait for: it is never
+// refused for its share.
 func (s *Service) enterAnyway(of *budget.Budget, pod string) (place, error) {
 	p, err := s.arrive(of, pod)
 	if err == nil {

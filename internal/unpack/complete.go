@@ -18,7 +18,7 @@ type completeness struct {
 	has  map[string]bool // directories, by their names in the archive
 }
 
-// check is called before a file is unpacked.
+// check checks a file before it is unpacked.
 func (c *completeness) check(h *tar.Header) (bool, error) {
 	dir := filepath.Dir(filepath.Clean(strings.TrimPrefix(h.Name, "/")))
 	if c.has[dir] {

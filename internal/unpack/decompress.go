@@ -22,14 +22,14 @@ import (
 // it is asked for more, and what its highest level uses.
 const maxWindow = 128 << 20
 
-// decompressing is the handler of layers that are compressed.
+// decompressing handles layers that are compressed.
 func decompressing(ctx context.Context, mediaType string) (diff.StreamProcessorInit, bool) {
 	how, err := images.DiffCompression(ctx, mediaType)
 	return decompress, err == nil && how != ""
 }
 
-// decompress is the stream processor of layers that are compressed. What the layer begins with says
-// how, whatever its type says, as it does for containerd.
+// decompress makes the stream processor of a layer that is compressed. What the layer begins with
+// says how, whatever its type says, as it does for containerd.
 func decompress(_ context.Context, stream diff.StreamProcessor, _ map[string]typeurl.Any) (diff.StreamProcessor, error) {
 	in := bufio.NewReader(stream)
 	magic, err := in.Peek(8)
@@ -77,7 +77,7 @@ type decompressed struct {
 // Read reads plain bytes.
 func (d *decompressed) Read(p []byte) (int, error) { return d.plain.Read(p) }
 
-// MediaType is that of the plain layer.
+// MediaType returns that of the plain layer.
 func (d *decompressed) MediaType() string { return ocispec.MediaTypeImageLayer }
 
 // Close closes the compressed stream as well.

@@ -15,8 +15,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 )
 
-// decrypt is the stream processor of encrypted layers. What containerd's users have as the program
-// ctd-decoder is part of this program. The keys come with the request to unpack the layer.
+// decrypt makes the stream processor of an encrypted layer. What containerd's users have as the
+// program ctd-decoder is part of this program. The keys come with the request to unpack the layer.
 func decrypt(_ context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
 	var payload imgcrypt.Payload
 	if given := payloads[imgcrypt.PayloadToolIDs[0]]; given == nil {
@@ -44,7 +44,7 @@ type decrypted struct {
 // Read reads plain text. At the end it returns an error if somebody has changed the layer.
 func (d *decrypted) Read(p []byte) (int, error) { return d.r.Read(p) }
 
-// MediaType is that of the plain layer.
+// MediaType returns that of the plain layer.
 func (d *decrypted) MediaType() string { return d.mediaType }
 
 // Close closes the encrypted stream as well.

@@ -94,7 +94,7 @@ type remote struct {
 func (e remote) Error() string { return e.text }
 func (e remote) Unwrap() error { return e.kind }
 
-// init is where the process begins: nothing of what else this program does is started.
+// init begins the process: nothing else that this program does is started.
 func init() {
 	// The stream processors are a list of the whole process, as containerd's plug-ins are.
 	diff.RegisterProcessor(decompressing)

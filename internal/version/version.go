@@ -28,9 +28,9 @@ var (
 	illegal  = regexp.MustCompile(`[^0-9A-Za-z-]+`)
 )
 
-// Semantic is the version as semver.org defines it: three numbers, a pre-release if the tag has
-// one, and the commit as build metadata. Programs that ask for the version of a runtime, such as
-// the kubelet, refuse anything else, and the node then shows its runtime as Unknown.
+// Semantic returns the version as semver.org defines it: three numbers, a pre-release if the tag
+// has one, and the commit as build metadata. Programs that ask for the version of a runtime, such
+// as the kubelet, refuse anything else, and the node then shows its runtime as Unknown.
 func Semantic() string {
 	number, metadata := base, []string(nil)
 	rest, dirty := strings.CutSuffix(Version, "-dirty")
@@ -57,7 +57,7 @@ func Semantic() string {
 	return number
 }
 
-// decimal is a number without leading zeros, which semantic versions must not have.
+// decimal returns a number without leading zeros, which semantic versions must not have.
 func decimal(digits string) string {
 	if d := strings.TrimLeft(digits, "0"); d != "" {
 		return d
@@ -79,8 +79,8 @@ func preRelease(s string) string {
 	return "-" + strings.Join(parts, ".")
 }
 
-// String is the version for people: the semantic version, and the beginning of the commit if the
-// version does not contain it: "0.3.0 (1a2b3c4d5e6f)".
+// String returns the version for people: the semantic version, and the beginning of the commit if
+// the version does not contain it: "0.3.0 (1a2b3c4d5e6f)".
 func String() string {
 	v, short := Semantic(), Commit
 	if len(short) > 12 {
