@@ -70,8 +70,8 @@ func (b *Budget) TakeSome(pod string, n int64) int64 {
 	return got
 }
 
-// TakeAnyway takes n for a pod though there may not be as much: it is used already. The caller gives
-// it back.
+// TakeAnyway takes n for a pod though there may not be as much: it is used already. The caller
+// gives it back.
 func (b *Budget) TakeAnyway(pod string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package budget divides among pods what all of them share: processes, connections, memory. There is
-// as much of it as the node can do without, each pod has a share that is smaller, and a part of it
-// for sure, whatever the others have taken.
+// Package budget divides among pods what all of them share: processes, connections, memory. There
+// is as much of it as the node can do without, each pod has a share that is smaller, and a part of
+// it for sure, whatever the others have taken.
 //
 // A budget counts what a thing costs, not what it says: a connection that is idle costs as much as
 // one that is busy.

@@ -166,10 +166,10 @@ func (s *Service) lookAtAll(ctx context.Context) {
 	}
 }
 
-// look makes the cgroup of a sandbox that should have one, and removes that of any other, and one of
-// which cAdvisor knows a thread that has gone. It is made, or made anew, once there is a thread:
-// where there is none, cAdvisor asks again and again for seconds, and looks at no other new cgroup
-// meanwhile. Where nothing is served, no sandbox should have one.
+// look makes the cgroup of a sandbox that should have one. It removes the cgroup of any other
+// sandbox, and one whose thread, as cAdvisor knows it, has gone. A cgroup is made, or made anew,
+// once there is a thread: where there is none, cAdvisor asks again and again for seconds, and looks
+// at no other new cgroup meanwhile. Where nothing is served, no sandbox should have one.
 func (s *Service) look(ctx context.Context, id string) {
 	t, err := s.cfg.Pods().Target(id)
 	if s.lis == nil || err != nil || t.ID != id || !needsGroup(t) {
@@ -196,7 +196,7 @@ func (s *Service) look(ctx context.Context, id string) {
 	if !ok {
 		if _, err := s.thread(ctx, t); err != nil {
 			s.cfg.Log.Debug("cAdvisor has no network figures of a pod for now", "id", id, "err", err)
-			return // the next container has the pod get another shim
+			return // the pod gets another shim with the next container
 		}
 	}
 	if err := s.groups.make(id, dir); !errors.Is(err, fs.ErrNotExist) {

@@ -28,6 +28,6 @@
 // # To look at it live
 //
 // cat /proc/PID/cgroup, and below /sys/fs/cgroup the files cgroup.procs and memory.events (v2) or
-// memory.oom_control (v1). Groups of berth's own are named berth-*, and are in the unified hierarchy
-// below berth.service, or below the root where systemd did not start berth.
+// memory.oom_control (v1). Groups of berth's own are named berth-*, and are in the unified
+// hierarchy below berth.service, or below the root where systemd did not start berth.
 package cgroup

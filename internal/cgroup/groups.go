@@ -37,9 +37,9 @@ type Groups struct {
 	}
 }
 
-// NewGroups returns the groups of a name, which the next berth gives again. It makes none. The error
-// says why groups cannot be made on this host: the kernel is older than Linux 5.7, which was the
-// first to start a program in a group, or the unified hierarchy cannot be mounted.
+// NewGroups returns the groups of a name, which the next berth gives again. It makes none. The
+// error says why groups cannot be made on this host: the kernel is older than Linux 5.7, which was
+// the first to start a program in a group, or the unified hierarchy cannot be mounted.
 func NewGroups(name string) (*Groups, error) {
 	switch ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 7}); {
 	case err != nil:
@@ -205,9 +205,9 @@ func remove(path string) bool {
 	return rmdirs(path) == nil
 }
 
-// End ends what the runs for id have left that were cut off, in this berth or in an earlier one, and
-// returns when nothing of it is there. A run that goes on is cut off. What finished runs have left is
-// not touched. If ctx ends before, the error wraps ctx's.
+// End ends what the runs for id have left that were cut off, in this berth or in an earlier one,
+// and returns when nothing of it is there. A run that goes on is cut off. What finished runs have
+// left is not touched. If ctx ends before, the error wraps ctx's.
 func (g *Groups) End(ctx context.Context, id string) error {
 	paths, err := g.list(func(of string) bool { return of == id })
 	var errs []error

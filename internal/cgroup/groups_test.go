@@ -223,8 +223,8 @@ func TestAGroupThatSystemdDelegatedIsKnown(t *testing.T) {
 	}
 }
 
-// BenchmarkARun starts a program with and without a group of its own. The difference is what a group
-// costs.
+// BenchmarkARun starts a program with and without a group of its own. The difference is what a
+// group costs.
 func BenchmarkARun(b *testing.B) {
 	g, _ := groupsOf(b)
 	for _, in := range []string{"nothing", "a group"} {

@@ -57,8 +57,8 @@ func (w *OOMWatch) Close() error {
 }
 
 // Watch begins to watch a group under an ID, in the place of the one that the ID had. all says that
-// every kill is noticed. It returns errdefs.ErrNotFound for a group that is gone. Cgroup v1 does not
-// notify of kills that follow from the node's own lack of memory.
+// every kill is noticed. It returns errdefs.ErrNotFound for a group that is gone. Cgroup v1 does
+// not notify of kills that follow from the node's own lack of memory.
 func (w *OOMWatch) Watch(id, dir string) (all bool, err error) {
 	w.Forget(id)
 	w.mu.Lock()

@@ -42,7 +42,8 @@ func limited(t *testing.T, parent string, limit int) string {
 	return dir
 }
 
-// PROPERTIES 36: an OOM kill is noticed while the group lives, and whose limit was reached is known.
+// PROPERTIES 36: an OOM kill is noticed while the group lives, and whose limit was reached is
+// known.
 func TestOOMKillsAreNoticed(t *testing.T) {
 	const limit = 8 << 20
 	noted := make(chan string, 1000)

@@ -29,7 +29,8 @@ func scopeOf(path string) (unit string, ok bool) {
 	return f[1] + "-" + f[2] + ".scope", true
 }
 
-// allOrFail is all processes of a unit, and an error when there are none (systemctl(1), --kill-whom=).
+// allOrFail is all processes of a unit, and an error when there are none (systemctl(1),
+// --kill-whom=).
 const allOrFail = systemd.Who("all-fail")
 
 // stopScope kills what is in a scope, and stops it. systemd alone may remove the group of a unit of

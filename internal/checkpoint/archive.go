@@ -137,8 +137,8 @@ func publish(location string, write func(io.Writer) error) error {
 	return nil
 }
 
-// unnamed is a file that is on disk and has no name yet, so that a kill leaves nothing of it (open(2),
-// O_TMPFILE). Its owner closes it.
+// unnamed is a file that is on disk and has no name yet, so that a kill leaves nothing of it
+// (open(2), O_TMPFILE). Its owner closes it.
 type unnamed struct {
 	*os.File        // its Name is the one it is to get
 	name     string // in its directory

@@ -34,8 +34,9 @@ type Pods interface {
 
 // Runtime is containerd, as far as checkpoints need it. Errors wrap the sentinels of errdefs.
 type Runtime interface {
-	// PauseTask reports whether it has asked for a pause. If it has, the task may be paused, or some
-	// of its processes, whatever the error says. If it has not, somebody else may have paused it.
+	// PauseTask reports whether it has asked for a pause. If it has, the task may be paused, or
+	// some of its processes, whatever the error says. If it has not, somebody else may have paused
+	// it.
 	PauseTask(ctx context.Context, id string) (asked bool, err error)
 	// ResumeTask succeeds for a task that is not paused, or that is not there.
 	ResumeTask(ctx context.Context, id string) error

@@ -30,8 +30,8 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// node is a containerd with the containers c1 and c2, which run in the pod p1, and c3 in the pod p2.
-// What is done to another one than c1 is noted, and fails, with its ID: "pause c2".
+// node is a containerd with the containers c1 and c2, which run in the pod p1, and c3 in the pod
+// p2. What is done to another one than c1 is noted, and fails, with its ID: "pause c2".
 type node struct {
 	mu      sync.Mutex
 	paused  map[string]bool

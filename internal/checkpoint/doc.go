@@ -2,8 +2,8 @@
 
 // Package checkpoint writes checkpoints of containers that run: the state of their processes, as
 // CRIU dumps it, what they changed in their root filesystem, and the container's description, in
-// one archive. It also reads such archives, for containers that are restored from them. A checkpoint
-// of a pod is a directory with an archive of each of its containers.
+// one archive. It also reads such archives, for containers that are restored from them. A
+// checkpoint of a pod is a directory with an archive of each of its containers.
 //
 // # The archive
 //
@@ -18,8 +18,8 @@
 //	rootfs-diff.tar   what the writable layer has changed
 //	container.log     the log so far
 //
-// The directory of a pod has ID.tar of each container, and pod.json: what the pod and its containers
-// were asked for with.
+// The directory of a pod has ID.tar of each container, and pod.json: what the pod and its
+// containers were asked for with.
 //
 // # Promises
 //

@@ -24,8 +24,9 @@ func TestAPauseThatFailedHalfwayIsUndone(t *testing.T) {
 	n.expectNothingLeft(t)
 }
 
-// PROPERTIES 28: whatever the error says of a pause that was asked for: what it froze is let go. One that was not
-// asked for is somebody else's, which TestAContainerThatIsPausedAlreadyStaysPaused has.
+// PROPERTIES 28: whatever the error says of a pause that was asked for: what it froze is let go.
+// One that was not asked for is somebody else's, which TestAContainerThatIsPausedAlreadyStaysPaused
+// has.
 func TestNoClassOfAnErrorKeepsAContainerPaused(t *testing.T) {
 	for _, class := range []error{
 		errdefs.ErrAlreadyExists,

@@ -45,8 +45,8 @@ type containerConfig struct {
 	Config  inJSON[*runtimeapi.ContainerConfig] `json:"config"`
 }
 
-// inJSON is a message of CRI in podFile. What a newer berth has written there, and this one does not
-// know, is passed over.
+// inJSON is a message of CRI in podFile. What a newer berth has written there, and this one does
+// not know, is passed over.
 type inJSON[M proto.Message] struct{ message M }
 
 func (j inJSON[M]) MarshalJSON() ([]byte, error) { return protojson.Marshal(j.message) }
@@ -63,8 +63,8 @@ func (j inJSON[M]) isThere() bool { return j.message.ProtoReflect().IsValid() }
 // CheckpointPod writes a checkpoint of containers of one pod into an empty directory: an archive of
 // each, all of the same instant, and podFile. The containers go on. The context must have a
 // deadline. The error is ErrInvalidArgument for a request that cannot be, ErrNotFound when there is
-// no such pod, ErrFailedPrecondition when a container does not run or is another pod's, the directory
-// is not empty, or CRIU is not installed. The directory is as it was then.
+// no such pod, ErrFailedPrecondition when a container does not run or is another pod's, the
+// directory is not empty, or CRIU is not installed. The directory is as it was then.
 func (s *Service) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) error {
 	id := req.GetPodSandboxId()
 	p, err := s.cfg.Pods.Target(id)
@@ -285,9 +285,9 @@ func readPod(dir string) (podConfig, error) {
 	return d, nil
 }
 
-// ReadPod returns the request that makes the pod of a checkpoint once more, as it was asked for. The
-// error is ErrInvalidArgument for a directory that has no checkpoint, ErrFailedPrecondition when
-// others than root may have written it.
+// ReadPod returns the request that makes the pod of a checkpoint once more, as it was asked for.
+// The error is ErrInvalidArgument for a directory that has no checkpoint, ErrFailedPrecondition
+// when others than root may have written it.
 func ReadPod(dir string) (*runtimeapi.RestorePodRequest, error) {
 	said, err := readPod(dir)
 	if err != nil {

@@ -186,8 +186,8 @@ func TestACheckpointOfAPodIsBounded(t *testing.T) {
 	})
 }
 
-// PROPERTIES 1: one of the containers is to be stopped, and the shim of another one hangs. On cgroup
-// v1 a process that is frozen does not end.
+// PROPERTIES 1: one of the containers is to be stopped, and the shim of another one hangs. On
+// cgroup v1 a process that is frozen does not end.
 func TestAStopOfOneContainerEndsTheCheckpointOfItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -504,8 +504,8 @@ func TestAPodIsNotRestoredFromWhatIsNone(t *testing.T) {
 	}
 }
 
-// PROPERTIES 32: a pod that cannot be made as a whole is not there, whatever its restore was cut off
-// by.
+// PROPERTIES 32: a pod that cannot be made as a whole is not there, whatever its restore was cut
+// off by.
 func TestAPodIsRestoredAsAWholeOrNotAtAll(t *testing.T) {
 	dir := checkpointed(t)
 	m := newMaker(t)
@@ -579,8 +579,8 @@ func TestAPodIsRestoredAsAWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// PROPERTIES 32: berth is killed while it makes the sandbox. A pod of the same name that has another ID
-// is somebody else's.
+// PROPERTIES 32: berth is killed while it makes the sandbox. A pod of the same name that has
+// another ID is somebody else's.
 func TestAPodWhoseIDNobodyLearntIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := checkpointed(t)

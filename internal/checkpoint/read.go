@@ -152,9 +152,9 @@ func open(archive string) (*os.File, int64, error) {
 	return f, st.Size(), err
 }
 
-// checkPlace refuses an archive in a directory, at any height, that others than root may write: they
-// could have moved a file of root's there. The root of a container is root of the host unless its pod
-// has a user namespace, and a volume of a pod is often open to all.
+// checkPlace refuses an archive in a directory, at any height, that others than root may write:
+// they could have moved a file of root's there. The root of a container is root of the host unless
+// its pod has a user namespace, and a volume of a pod is often open to all.
 func checkPlace(archive *os.File) error {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(archive.Fd())))
 	if err != nil {

@@ -27,8 +27,8 @@ const removeTimeout = time.Minute
 
 // Maker makes and removes pods, as CRI's calls do.
 type Maker interface {
-	// RunNotedPodSandbox makes a sandbox. Before it makes anything, it calls note with the ID that the
-	// sandbox is to have; with an error of note, nothing is made.
+	// RunNotedPodSandbox makes a sandbox. Before it makes anything, it calls note with the ID that
+	// the sandbox is to have; with an error of note, nothing is made.
 	RunNotedPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string, note func(id string) error) (string, error)
 	CreateContainer(ctx context.Context, podID string, config *runtimeapi.ContainerConfig) (string, error)
 	RemovePodSandbox(ctx context.Context, id string) error
@@ -73,8 +73,8 @@ func (r *Restorer) Run(ctx context.Context) error { return r.half.run(ctx) }
 
 // RestorePod makes a sandbox, and in it a container for each that a checkpoint of a pod has, which
 // are CREATED: the start of each restores its processes. The context must have a deadline. Nothing
-// of the pod is left when there is an error, which is ErrInvalidArgument for a request that does not
-// agree with the checkpoint, and for what is not a checkpoint.
+// of the pod is left when there is an error, which is ErrInvalidArgument for a request that does
+// not agree with the checkpoint, and for what is not a checkpoint.
 func (r *Restorer) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
 	resp, err := r.restorePod(ctx, req)
 	if err != nil {

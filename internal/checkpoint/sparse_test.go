@@ -60,7 +60,8 @@ func TestAHoleInAFileTakesNoRoomInACheckpoint(t *testing.T) {
 	}
 }
 
-// PROPERTIES 12: how long the files of a container are is bounded, and so is how full a disk becomes.
+// PROPERTIES 12: how long the files of a container are is bounded, and so is how full a disk
+// becomes.
 func TestACheckpointIsRefusedThatIsTooLarge(t *testing.T) {
 	n := newNode(t)
 	s := n.service

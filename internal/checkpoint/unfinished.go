@@ -21,7 +21,7 @@ const (
 )
 
 type unfinishedConfig struct {
-	dir    string                                     // is made by who notes something there
+	dir    string                                     // made by whoever notes something there
 	undo   func(ctx context.Context, id string) error // removes the note, too
 	undone string                                     // what the log says once something was undone,
 	stays  string                                     // and while it cannot be

@@ -52,8 +52,8 @@ type Fact struct {
 	At time.Time `json:"at,omitzero"`
 	// Origin is the witness whose code stands.
 	Origin Origin `json:"origin"`
-	// OOM says that the OOM killer fired in the container's cgroup when it ended. It is the reason for
-	// the exit unless Code is 0.
+	// OOM says that the OOM killer fired in the container's cgroup when it ended. It is the reason
+	// for the exit unless Code is 0.
 	OOM bool `json:"oom,omitempty"`
 	// Limit is the memory limit that made the OOM killer fire.
 	Limit Limit `json:"limit,omitempty"`

@@ -21,12 +21,12 @@ type Config struct {
 	// Queue is how many events wait for one subscriber before they are coalesced. The default is
 	// 1024.
 	Queue int
-	// Backlog is of how many containers the newest event is remembered for later subscribers. The
+	// Backlog is how many containers have their newest event remembered for later subscribers. The
 	// default is 4096.
 	Backlog int
-	// Keep is for how long an event is remembered after it was handed out. The default is 5
-	// minutes, which is also how often a kubelet with evented PLEG relists. A negative value means
-	// not at all.
+	// Keep is how long an event is remembered after it was handed out. The default is 5 minutes,
+	// which is also how often a kubelet with evented PLEG relists. A negative value means not at
+	// all.
 	Keep time.Duration
 }
 

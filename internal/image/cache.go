@@ -4,7 +4,7 @@ package image
 
 import "sync"
 
-// overhead is what an entry of a Cache counts at least, in bytes: its key and its place.
+// overhead is the least that an entry of a Cache counts, in bytes: its key and its place.
 const overhead = 256
 
 // Cache remembers values that never change, within a bound of bytes. Its methods may be called from

@@ -31,8 +31,8 @@ func (c Credentials) String() string {
 }
 
 // credentials reads CRI's ways of passing them. Those for another registry than the image's are
-// refused: they must not go to this one, and without them the pull would fail for a reason that names
-// the registry, or bring another image than the caller may have meant.
+// refused: they must not go to this one, and without them the pull would fail for a reason that
+// names the registry, or bring another image than the caller may have meant.
 func credentials(name string, a *runtimeapi.AuthConfig) (Credentials, error) {
 	if a == nil {
 		return Credentials{}, nil

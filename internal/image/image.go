@@ -48,9 +48,9 @@ type Backend interface {
 	// ReadFiles reads files of the image's root, at most limit bytes each; absent ones are empty.
 	// ErrNotFound when the image is not unpacked.
 	ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error)
-	// CopyOut copies directories of the image's root, by their paths, into the directories that dirs
-	// has for them. ErrNotFound when the image is not unpacked, and ErrInvalidArgument when they are
-	// too large together.
+	// CopyOut copies directories of the image's root, by their paths, into the directories that
+	// dirs has for them. ErrNotFound when the image is not unpacked, and ErrInvalidArgument when
+	// they are too large together.
 	CopyOut(ctx context.Context, chainID string, dirs map[string]string) error
 	// Usage measures until ctx ends; what it could not measure by then is as it was the time
 	// before.

@@ -39,8 +39,8 @@ func (p *panicking) Unpack(ctx context.Context, name, snapshotter string) error 
 	return p.fake.Unpack(ctx, name, snapshotter)
 }
 
-// A panic of a library that parses, decrypts or unpacks a hostile image ended berth. It ends the call,
-// with an error that names the image, and the next call works.
+// A panic of a library that parses, decrypts or unpacks a hostile image ended berth. It ends the
+// call, with an error that names the image, and the next call works.
 func TestAPanicOverAnImageEndsTheCallAlone(t *testing.T) {
 	f := &panicking{fake: newFake()}
 	close(f.release)

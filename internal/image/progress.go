@@ -26,8 +26,8 @@ type Watch struct {
 	// Unpacking is called when a layer is unpacked, and what it returns when that has ended. It may
 	// be nil.
 	Unpacking func() (done func())
-	// Waiting is called when a layer that is unpacked waits for others to be unpacked first, and what
-	// it returns when it waits no longer. It may be nil.
+	// Waiting is called when a layer that is unpacked waits for others to be unpacked first, and
+	// what it returns when it waits no longer. It may be nil.
 	Waiting func() (over func())
 	// Needs is called with what the image consists of, as that becomes known, whether it is on this
 	// node or has to be fetched.

@@ -39,7 +39,7 @@ func (e *Event) Happened() bool {
 }
 
 // Done returns a channel that is closed once the event has happened, for somebody who waits for it.
-// w is the lane's that brings the event about.
+// w is a waiter of the lane that brings the event about.
 func (e *Event) Done(w *Waiter) <-chan struct{} {
 	if w == nil {
 		panic("lane: wait for an event without a waiter")
@@ -61,8 +61,8 @@ func (e *Event) Notice() <-chan struct{} {
 	return e.ch
 }
 
-// Waiter is somebody who waits for what a lane does. As long as there is one, the lane does not back
-// off for longer than Config.Awaited.
+// Waiter is somebody who waits for what a lane does. As long as there is one, the lane does not
+// back off for longer than Config.Awaited.
 type Waiter struct {
 	end  func()
 	idle func(ctx context.Context) error

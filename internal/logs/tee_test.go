@@ -157,8 +157,8 @@ func TestATeeReadsAlongBehindTheSpool(t *testing.T) {
 }
 
 // PROPERTIES 38: attaches that were not read kept each byte as a piece of its own: 64 of them held
-// 557 MiB, though none kept more than 1 MiB of output. What all tees of a container cost is bounded,
-// whatever the shape of the output.
+// 557 MiB, though none kept more than 1 MiB of output. What all tees of a container cost is
+// bounded, whatever the shape of the output.
 func TestTeesThatAreNotReadCostABoundedAmount(t *testing.T) {
 	l := &Log{}
 	var tees []*Tee

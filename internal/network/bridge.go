@@ -92,9 +92,9 @@ func (b *Bridge) masquerade(ctx context.Context) error {
 	return nil
 }
 
-// address gives the bridge an address if it has none. Its plug-in does that with the first pod; if it
-// is killed before, and the pod's interface removed, the kernel takes the address away with that, and
-// the plug-in fails for every pod from then on.
+// address gives the bridge an address if it has none. Its plug-in does that with the first pod; if
+// it is killed before, and the pod's interface removed, the kernel takes the address away with
+// that, and the plug-in fails for every pod from then on.
 func (b *Bridge) address() error {
 	l, err := netlink.LinkByName(b.Name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {

@@ -27,8 +27,8 @@ const (
 	quiet = 100 * time.Millisecond
 	// pollInterval is how often the directory is looked at where it cannot be watched.
 	pollInterval = 5 * time.Second
-	// readAgain is how long after an attempt to read the directory that says nothing about what is in
-	// it, as without a free descriptor, it is read again.
+	// readAgain is how long after an attempt to read the directory that says nothing about what is
+	// in it, as without a free descriptor, it is read again.
 	readAgain = time.Second
 	// watchAgain is how long polling goes on before watching is tried again.
 	watchAgain = time.Minute
@@ -168,8 +168,8 @@ func nearest(dir string) string {
 	}
 }
 
-// reload uses the configuration that is in the directory now. It reports false if that is not known:
-// what was in use stays in use then, and the caller reads the directory again.
+// reload uses the configuration that is in the directory now. It reports false if that is not
+// known: what was in use stays in use then, and the caller reads the directory again.
 func (n *Network) reload() (read bool) {
 	list, source, err := n.choose()
 	n.mu.Lock()

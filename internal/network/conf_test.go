@@ -81,8 +81,8 @@ type still struct{ exhausted }
 
 func (still) Add(string) error { return nil }
 
-// A read that failed for want of a descriptor was taken for an empty directory, or for a file that is
-// to be skipped, until something changed there: no pod could be run, or with another network.
+// A read that failed for want of a descriptor was taken for an empty directory, or for a file that
+// is to be skipped, until something changed there: no pod could be run, or with another network.
 func TestAConfigurationThatCannotBeReadIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bin, _ := fake(t)

@@ -23,8 +23,8 @@
 // # Never
 //
 // It knows nothing of pods beyond their names, keeps no record of who has which namespace, and runs
-// no shell: what a pod says reaches plug-ins as CNI arguments only. It does not read what /proc says
-// of other processes.
+// no shell: what a pod says reaches plug-ins as CNI arguments only. It does not read what /proc
+// says of other processes.
 //
 // # To look at it live
 //

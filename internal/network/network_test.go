@@ -97,8 +97,8 @@ func connect(t *testing.T, n *Network, id string) (Pod, Result) {
 	return p, r
 }
 
-// The bridge plug-in of the first pod was killed before it gave the bridge an address of its own, so
-// that the bridge lost the one that it had from the pod's interface: no pod could be connected.
+// The bridge plug-in of the first pod was killed before it gave the bridge an address of its own,
+// so that the bridge lost the one that it had from the pod's interface: no pod could be connected.
 func TestABridgeWithoutAnAddressGetsOne(t *testing.T) {
 	n := build(t, nil)
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: n.cfg.Default.Name}}
@@ -335,7 +335,8 @@ func TestAHandlerHasADirectoryOfItsOwn(t *testing.T) {
 	}
 }
 
-// The plug-in that publishes ports was started for pods without any, which it has nothing to do for.
+// The plug-in that publishes ports was started for pods without any, which it has nothing to do
+// for.
 func TestPortmapIsNotStartedForAPodWithoutPorts(t *testing.T) {
 	bin, notes := fake(t)
 	if err := os.Symlink("fake", filepath.Join(bin, portmap)); err != nil {

@@ -44,7 +44,7 @@ func (s *Service) answered(ctx context.Context, req *ttrpc.Request, resp *ttrpc.
 	return nil
 }
 
-// called serves a call of a plug-in, and has the evictions that it asks for carried out later.
+// called serves a call of a plug-in, and queues the evictions that it asks for.
 func (s *Service) called(ctx context.Context, unmarshal ttrpc.Unmarshaler, _ *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 	var evict []*api.ContainerEviction
 	answer, err := method(ctx, func(request any) error {

@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// mostTimeouts is after how many requests in a row that a plug-in did not answer in time it is
-	// left alone, and pluginRest for how long.
+	// mostTimeouts is how many requests in a row a plug-in may leave unanswered before it is left
+	// alone, and pluginRest for how long it is.
 	mostTimeouts = 3
 	pluginRest   = 30 * time.Second
 )
 
-// health is whether a plug-in answers in time. One that does not is disconnected, unless it has asked
-// to stay connected: then each request would wait for it for the whole time, and since one request is
-// relayed at a time, all creations of the node would queue behind it. So it is left alone for a while
-// once it did not answer a few requests in a row: each request fails for it at once, as if its time
-// were over, and what follows from that is the plug-in's own policy. Then one request tries again.
+// health is whether a plug-in answers in time. One that does not is disconnected, unless it has
+// asked to stay connected: then each request would wait for it for the whole time, and since one
+// request is relayed at a time, all creations of the node would queue behind it. So it is left
+// alone for a while once it did not answer a few requests in a row: each request fails for it at
+// once, as if its time were over, and what follows from that is the plug-in's own policy. Then one
+// request tries again.
 type health struct {
 	mu       sync.Mutex
 	timeouts int       // in a row
@@ -31,8 +32,8 @@ type health struct {
 }
 
 // guarded puts the health of its plug-in and then next before the requests of each connection. The
-// option of ttrpc is made anew for each: it keeps what it is applied to, and would put the health of
-// one plug-in before the requests of the next.
+// option of ttrpc is made anew for each: it keeps what it is applied to, and would put the health
+// of one plug-in before the requests of the next.
 func guarded(timeout time.Duration, next ttrpc.UnaryClientInterceptor) ttrpc.ClientOpts {
 	return func(c *ttrpc.Client) {
 		ttrpc.WithChainUnaryClientInterceptor((&health{}).guard(timeout), next)(c)

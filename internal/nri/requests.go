@@ -32,9 +32,9 @@ func (r request) about() string {
 	return r.update.GetContainerId()
 }
 
-// requests are what plug-ins have asked for and is to be carried out: what is about one container in
-// its order, and what is about different ones side by side, so that a shim that hangs holds up its
-// own container alone.
+// requests are what plug-ins have asked for and is to be carried out: what is about one container
+// in its order, and what is about different ones side by side, so that a shim that hangs holds up
+// its own container alone.
 type requests struct {
 	more chan struct{} // one value: there may be something to begin
 	mu   struct {

@@ -44,9 +44,9 @@ func TestARequestThatHangsHoldsUpItsContainerAlone(t *testing.T) {
 	until(t, "the last one of an unsolicited update is updated", func() bool { return pods.called("update z 1") })
 }
 
-// PROPERTIES 27: a plug-in that has asked to stay connected when it does not answer in time is left alone once it did
-// not answer a few times in a row: creations used to queue one behind the other for it. What follows
-// for the requests is as the plug-in has asked for.
+// PROPERTIES 27: a plug-in that has asked to stay connected when it does not answer in time is left
+// alone once it did not answer a few times in a row: creations used to queue one behind the other
+// for it. What follows for the requests is as the plug-in has asked for.
 func TestAPluginThatStaysConnectedIsLeftAloneWhileItHangs(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		s, _ := start(t, 100*time.Millisecond)

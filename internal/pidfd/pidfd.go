@@ -217,9 +217,9 @@ func (w *Watcher) Forget(id string) {
 	}
 }
 
-// ForgetUnclaimed closes, and drops from the Keeper, the inherited pidfds for which no call of Watch
-// has asked. Call it once everything that runs is watched again. One whose process could not be asked
-// for stays: it may have the exit code.
+// ForgetUnclaimed closes, and drops from the Keeper, the inherited pidfds for which no call of
+// Watch has asked. Call it once everything that runs is watched again. One whose process could not
+// be asked for stays: it may have the exit code.
 func (w *Watcher) ForgetUnclaimed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -52,13 +52,13 @@ func BootID() (string, error) {
 	return bootID.known, nil
 }
 
-// open opens a pidfd of p and completes p's identity. It returns [ErrGone] if p is gone for certain.
-// Any other error says that the kernel could not be asked.
+// open opens a pidfd of p and completes p's identity. It returns [ErrGone] if p is gone for
+// certain. Any other error says that the kernel could not be asked.
 //
 // A pidfd stands for one process for ever. It does not keep that process's pid from being given to
 // another process once its own was reaped, so each step that goes by the pid may find another
-// process. If p comes from a record, its start time shows that, and is compared first. If p was made
-// just now, the caller has the pid from the runtime, which has not reported its end.
+// process. If p comes from a record, its start time shows that, and is compared first. If p was
+// made just now, the caller has the pid from the runtime, which has not reported its end.
 func open(p Process) (int, Process, error) {
 	if p.Pid == 0 {
 		return -1, p, fmt.Errorf("its pid is not known: %w", ErrGone)
@@ -130,9 +130,9 @@ func identify(fd int, p Process) (Process, error) {
 
 // claim takes the pidfd that an earlier berth left for p. kept is false if that one is not p's, as
 // after a start that was undone and made again under the same ID, or if p is gone and it is another
-// process's. Then claim has closed it and opened another, or returns [ErrGone]. After any other error
-// the pidfd that was left stays the caller's: it may have the exit code, and nobody could be asked
-// whose it is.
+// process's. Then claim has closed it and opened another, or returns [ErrGone]. After any other
+// error the pidfd that was left stays the caller's: it may have the exit code, and nobody could be
+// asked whose it is.
 func claim(left int, p Process) (fd int, _ Process, kept bool, err error) {
 	pid, err := pidOf(left)
 	if err != nil && !errors.Is(err, ErrGone) {

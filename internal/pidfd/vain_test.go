@@ -142,8 +142,8 @@ func TestAProcessThatCannotBeAskedForIsNotGone(t *testing.T) {
 	}
 }
 
-// PROPERTIES 33: a boot ID that could not be read was kept, and made every process one of an earlier
-// boot.
+// PROPERTIES 33: a boot ID that could not be read was kept, and made every process one of an
+// earlier boot.
 func TestABootIDThatCouldNotBeReadIsReadAgain(t *testing.T) {
 	h := collect(t)
 	cmd, end := process(t, "exit 0")

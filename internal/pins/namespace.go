@@ -55,8 +55,8 @@ func setSysctls(values map[string]string) error {
 	return nil
 }
 
-// isPinned reports whether path holds a namespace, not only the file that it would be mounted on. An
-// error says that nobody could look.
+// isPinned reports whether path holds a namespace, not only the file that it would be mounted on.
+// An error says that nobody could look.
 func isPinned(path string) (bool, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(path, &st)

@@ -38,8 +38,8 @@ func TestAHostPathThatCannotBeMadeIsAFailedPrecondition(t *testing.T) {
 	}
 }
 
-// A file system that does not answer holds one thread, however often its path is asked for, and what
-// is asked about others is answered.
+// A file system that does not answer holds one thread, however often its path is asked for, and
+// what is asked about others is answered.
 func TestAHostPathThatDoesNotAnswerIsLookedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := New(t.TempDir(), t.TempDir())

@@ -14,7 +14,7 @@ import (
 )
 
 // MakeImageVolume makes an empty directory for the nth image that a container mounts, and returns
-// its path. Whoever has it mounts the image there; Remove unmounts it.
+// its path. The caller mounts the image there; Remove unmounts it.
 func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 	dir := filepath.Join(f.imageVolumes(id), strconv.Itoa(n))
 	if err := errors.Join(private(f.imageVolumes(id)), os.MkdirAll(dir, 0o711)); err != nil {
@@ -27,9 +27,9 @@ func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 }
 
 // MakeRootfs makes an empty directory for the root file system of a pod's pause process, which its
-// image is mounted at, and returns its path. The OCI runtime enters it as the pod's root, which is the
-// user uid of this host, so the directories that it is in are open to that user, and to no other but
-// root. Remove unmounts it.
+// image is mounted at, and returns its path. The OCI runtime enters it as the pod's root, which is
+// the user uid of this host, so the directories that it is in are open to that user, and to no
+// other but root. Remove unmounts it.
 func (f *Files) MakeRootfs(id string, uid int) (string, error) {
 	own := f.rootfs(id)
 	dir := filepath.Join(own, "0")

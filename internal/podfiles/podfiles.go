@@ -41,9 +41,9 @@ func New(root, state string) *Files {
 	return f
 }
 
-// private makes a directory for one sandbox or container, in one that root alone may enter: no other
-// user of the host gets to what is below. Whoever has a mount of it need not enter. An OCI runtime
-// opens the sources of mounts as root of the host, also for a user namespace.
+// private makes a directory for one sandbox or container, in one that root alone may enter: no
+// other user of the host gets to what is below. A process that has a mount of it need not enter. An
+// OCI runtime opens the sources of mounts as root of the host, also for a user namespace.
 func private(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
@@ -142,8 +142,8 @@ func (f *Files) MakeCheckpoint(id string) (string, error) {
 	return dir, nil
 }
 
-// RemoveCheckpoint removes the directory that MakeCheckpoint has made, as Remove does. What is absent
-// is not an error.
+// RemoveCheckpoint removes the directory that MakeCheckpoint has made, as Remove does. What is
+// absent is not an error.
 func (f *Files) RemoveCheckpoint(id string) error { return os.RemoveAll(f.Checkpoint(id)) }
 
 // Checkpoint returns the directory that MakeCheckpoint makes.

@@ -34,9 +34,9 @@ type Labels struct {
 	held map[string]int // how often each level is held
 }
 
-// Open returns the labels of this host, nil where SELinux is off. There is one in a process. An error
-// says that the host's configuration has something else in the place of a label; the labels can be
-// used all the same.
+// Open returns the labels of this host, nil where SELinux is off. There is one in a process. An
+// error says that the host's configuration has something else in the place of a label; the labels
+// can be used all the same.
 func Open() (*Labels, error) {
 	if !selinux.GetEnabled() {
 		return nil, nil //nolint:nilnil // the host has none
@@ -113,8 +113,8 @@ func (l *Labels) Init(options []string) (process, mount string, err error) {
 // mounted images, or "" where the host's policy names none.
 func (l *Labels) ReadOnly() string { return l.readOnly }
 
-// Shared returns the label of files that are like those of a label, but may be used by the containers
-// of every pod that can reach them.
+// Shared returns the label of files that are like those of a label, but may be used by the
+// containers of every pod that can reach them.
 func (l *Labels) Shared(mount string) (string, error) {
 	if mount == "" {
 		return "", nil

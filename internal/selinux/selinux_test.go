@@ -139,8 +139,8 @@ func TestALabelThatThePolicyDoesNotHaveIsRefused(t *testing.T) {
 	}
 }
 
-// The layers of images are labelled once. A label that no other pod's containers could use would keep
-// them from starting.
+// The layers of images are labelled once. A label that no other pod's containers could use would
+// keep them from starting.
 func TestFilesForEveryContainerAreLabelledOnce(t *testing.T) {
 	l, f := labels()
 	l.readOnly = "layers"

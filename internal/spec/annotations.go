@@ -72,8 +72,8 @@ var neverPassed = []string{
 	"io.kubernetes.cri.",     // whose pod and which container it is
 }
 
-// actedOn begins the annotations by which crun does something else with a container. A pattern has to
-// name them in full: whoever writes * did not think of them.
+// actedOn begins the annotations by which crun does something else with a container. A pattern has
+// to name them in full: whoever writes * did not think of them.
 const actedOn = "run.oci."
 
 // passThrough returns the annotations that match one of the patterns: those of path.Match, and a *

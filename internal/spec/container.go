@@ -16,7 +16,8 @@ import (
 type Container struct {
 	ID, SandboxID string
 	SandboxPID    uint32 // of the pause process; 0 where there is none
-	// Pins are the paths of the pod's namespaces where it has no pause process; nil where it has one.
+	// Pins are the paths of the pod's namespaces where it has no pause process; nil where it has
+	// one.
 	Pins          *Pins
 	SandboxLabel  string // the pause process's SELinux label; "" where there is none
 	TargetPID     uint32 // of the container whose PID namespace is joined, for NamespaceMode TARGET

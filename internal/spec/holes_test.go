@@ -279,8 +279,9 @@ func TestAnnotationsNeverBecomeUnitProperties(t *testing.T) {
 	}
 }
 
-// With pod_annotations = ["*"] a pod named a file of CRIU's settings to runc, which can name a program
-// that is run as root of the host; and with crun a file for the output of hooks, and a seccomp filter.
+// With pod_annotations = ["*"] a pod named a file of CRIU's settings to runc, which can name a
+// program that is run as root of the host; and with crun a file for the output of hooks, and a
+// seccomp filter.
 func TestAnnotationsThatARuntimeActsOnDoNotPassByAPattern(t *testing.T) {
 	never := []string{
 		"org.criu.config", "run.oci.hooks.stdout", "run.oci.seccomp.receiver", "run.oci.seccomp_bpf_data",

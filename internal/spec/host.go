@@ -32,8 +32,8 @@ type Host struct {
 	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
 	// this host does not have the controller.
 	HugePages []string
-	// RequireHugetlb says that a hugepage limit is refused where this host does not have the hugetlb
-	// controller, and not left out. It is the administrator's choice.
+	// RequireHugetlb says that a hugepage limit is refused where this host does not have the
+	// hugetlb controller, and not left out. It is the administrator's choice.
 	RequireHugetlb bool
 	// MinOOMScoreAdj is the lowest oom_score_adj that this process may write: -1000 with
 	// CAP_SYS_RESOURCE.

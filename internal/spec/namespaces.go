@@ -108,8 +108,8 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 	return inUserNamespace(s, in)
 }
 
-// PIDNamespaceOf returns the path of the PID namespace of the process that has a PID now. Whoever
-// joins it must see to it that this is still the process that was meant.
+// PIDNamespaceOf returns the path of the PID namespace of the process that has a PID now. The
+// caller must see to it that this is still the process that was meant.
 func PIDNamespaceOf(pid uint32) string { return fmt.Sprintf("/proc/%d/ns/pid", pid) }
 
 // checkModes refuses modes that CRI has no meaning for; pid lists those that the PID namespace may

@@ -268,7 +268,8 @@ func TestContainersJoinTheNamespacesOfAPodWithoutAProcess(t *testing.T) {
 			t.Errorf("%v: %v", c, got)
 		}
 	}
-	// One that does not say that it wants a PID namespace of its own gets what its pod was asked for.
+	// One that does not say that it wants a PID namespace of its own gets what its pod was asked
+	// for.
 	if got := make1(t, with(own, &runtimeapi.NamespaceOption{})).Linux.Namespaces; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

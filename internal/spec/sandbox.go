@@ -89,8 +89,8 @@ func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 		return nil, err
 	}
 	if p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault && s.Linux.Seccomp != nil {
-		// A pause program is native: the system calls of other architectures stay forbidden, and the
-		// filter takes a third of the time to build.
+		// A pause program is native: the system calls of other architectures stay forbidden, and
+		// the filter takes a third of the time to build.
 		s.Linux.Seccomp.Architectures = native(s.Linux.Seccomp.Architectures)
 	}
 	if p, err = profile("apparmor", sec.GetApparmor(), "", ""); err != nil {

@@ -61,8 +61,8 @@
 //
 // A commit that the journal does not take, since it is full or its disk fails, goes into the
 // database, together with all that only the journal has; where that fails too, the commit does.
-// After an error of its disk the journal is left alone for a second, and until all that was tried is
-// in the database. Then it is written again, from its beginning.
+// After an error of its disk the journal is left alone for a second, and until all that was tried
+// is in the database. Then it is written again, from its beginning.
 //
 // The version in the database is 3 as long as a journal belongs to it, with a random ID of that use
 // of the journal, and 1 before the first commit and after Close. Closing folds the journal. Version

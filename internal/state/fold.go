@@ -97,9 +97,9 @@ func (l *log) close() error {
 	return j.Close()
 }
 
-// restore opens the journal and reads what is in it and not in the database. Of a database that was
-// closed nothing is in it, whatever it says. Then a journal that cannot be made or opened is not an
-// error: the store works without one.
+// restore opens the journal and reads what is in it and not in the database. The journal of a
+// database that was closed has nothing to add, whatever it says. Then a journal that cannot be made
+// or opened is not an error: the store works without one.
 func (s *Store) restore() error {
 	l := &s.log
 	l.pending = values{}

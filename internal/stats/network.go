@@ -20,9 +20,9 @@ import (
 // same time cause one reading.
 const networkTTL = time.Second
 
-// maxInterfaces is how many interfaces of a pod are reported. How many there are is up to the pod if
-// it may make them, and all pods share the size of an answer: it has eight metrics for each, of two
-// hundred bytes.
+// maxInterfaces is how many interfaces of a pod are reported. How many there are is up to the pod
+// if it may make them, and all pods share the size of an answer: it has eight metrics for each, of
+// two hundred bytes.
 const maxInterfaces = 16
 
 // leftOutEvery is how often at most the log says that interfaces are left out.

@@ -297,7 +297,8 @@ func (s *Service) measure(ctx context.Context, list []container) ([]*runtimeapi.
 	return out, nil
 }
 
-// group returns the cgroup of a container, or one that does not exist if the container does not run.
+// group returns the cgroup of a container, or one that does not exist if the container does not
+// run.
 func (s *Service) group(c container) group {
 	if !c.runs() {
 		return s.cgroups.group("")

@@ -55,9 +55,9 @@ func name(at unix.Sockaddr) string {
 	return fmt.Sprintf("[::1]:%d", at.(*unix.SockaddrInet6).Port)
 }
 
-// dialOne connects to an address. A socket belongs to the namespace in which it is made, wherever it
-// is used later: the namespace is left before the connection is made, which takes as long as the pod
-// pleases.
+// dialOne connects to an address. A socket belongs to the namespace in which it is made, wherever
+// it is used later: the namespace is left before the connection is made, which takes as long as the
+// pod pleases.
 func dialOne(ctx context.Context, enter func(path string, f func() error) error, netns string, to unix.Sockaddr) (halfConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -93,7 +93,8 @@ func dialOne(ctx context.Context, enter func(path string, f func() error) error,
 		return nil, err
 	}
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
-		// Nobody listens: the kernel chose the very port for this end, and connected it with itself.
+		// Nobody listens: the kernel chose the very port for this end, and connected it with
+		// itself.
 		_ = conn.Close()
 		return nil, unix.ECONNREFUSED
 	}

@@ -86,8 +86,8 @@ func (s *Service) execSync(ctx context.Context, id string, args []string) (Resul
 	return r, nil
 }
 
-// result waits for the end of the process. When ctx ends first, it has the process killed and
-// waits a moment longer, so that it is usually gone when the call returns.
+// result waits for the end of the process. When ctx ends first, it abandons the process, which is
+// killed, and waits a moment longer, so that it is usually gone when the call returns.
 func (p *process) result(ctx context.Context) error {
 	var err error
 	select {

@@ -194,8 +194,8 @@ func TestTheOutputOfOnePodLeavesRoomForThatOfOthers(t *testing.T) {
 	})
 }
 
-// PROPERTIES 3: pods with as many processes as one may have, be it because their shims hang, left no
-// process for the probes of any other.
+// PROPERTIES 3: pods with as many processes as one may have, be it because their shims hang, left
+// no process for the probes of any other.
 func TestOtherPodsDoNotTakeTheLastProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

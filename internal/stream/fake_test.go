@@ -20,7 +20,8 @@ import (
 	"berth/internal/pod"
 )
 
-// world is a pod p1 with a container c1, and others whose IDs begin with "c1-", and a shim, which runs programs given as Go functions.
+// world is a pod p1 with a container c1, and others whose IDs begin with "c1-", and a shim, which
+// runs programs given as Go functions.
 type world struct {
 	t       *testing.T
 	service *Service

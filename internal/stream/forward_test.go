@@ -125,8 +125,8 @@ func fullListener(t *testing.T) (port int) {
 	return at.(*unix.SockaddrInet4).Port
 }
 
-// PROPERTIES 38: a pod that takes no connection kept a thread of berth's for each that was forwarded
-// to it, for twenty seconds.
+// PROPERTIES 38: a pod that takes no connection kept a thread of berth's for each that was
+// forwarded to it, for twenty seconds.
 func TestAConnectionThatIsNotTakenKeepsNoThread(t *testing.T) {
 	port := fullListener(t)
 	var entered, inside atomic.Int32

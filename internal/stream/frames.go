@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// spdyPiece is the longest data frame that the library gets. It keeps up to 50 frames for each of
-	// five groups of streams while nobody reads them, so a connection has no more than 1 MiB of input
-	// in memory.
+	// spdyPiece is the longest data frame that the library gets. It keeps up to 50 frames for each
+	// of five groups of streams while nobody reads them, so a connection has no more than 1 MiB of
+	// input in memory.
 	spdyPiece = 4 << 10
-	// maxControl is how long a control frame may be, compressed, and maxFields and maxField bound the
-	// headers in it. The streams of exec, attach and port-forward have three short ones.
+	// maxControl is how long a control frame may be, compressed, and maxFields and maxField bound
+	// the headers in it. The streams of exec, attach and port-forward have three short ones.
 	maxControl = 8 << 10
 	maxFields  = 8
 	maxField   = 256

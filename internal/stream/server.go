@@ -126,8 +126,8 @@ func (s *Server) run(ctx context.Context) error {
 	}
 }
 
-// use makes URLs below base from now on, or none where it is nil. Earlier ones are good for
-// nothing.
+// use makes URLs below base from now on, or none where it is nil. Earlier ones are not served any
+// more.
 func (s *Server) use(base *url.URL, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,17 +8,17 @@ import "berth/internal/budget"
 // hundreds of pods room for what people and the kubelet do at a time, and bound what berth, which
 // the OOM killer does not touch, spends on it.
 type shares struct {
-	// commands are the processes of ExecSync, and sessions those of exec, and the attaches. They are
-	// apart so that probes that hang leave a person room to find out why.
+	// commands are the processes of ExecSync, and sessions those of exec, and the attaches. They
+	// are apart so that probes that hang leave a person room to find out why.
 	commands *budget.Budget
 	sessions *budget.Budget
-	// streams are the URLs and connections of exec and attach, and forwards those of port-forward. A
-	// connection over SPDY costs 2 MiB at most, of which the library's compressor, which every
+	// streams are the URLs and connections of exec and attach, and forwards those of port-forward.
+	// A connection over SPDY costs 2 MiB at most, of which the library's compressor, which every
 	// connection has, is 0.9 MiB, and input that nobody reads up to 1 MiB.
 	streams  *budget.Budget
 	forwards *budget.Budget
-	// ports are the connections to ports of pods within those of forwards. One costs 50 KiB: a buffer
-	// for each direction, and three goroutines.
+	// ports are the connections to ports of pods within those of forwards. One costs 50 KiB: a
+	// buffer for each direction, and three goroutines.
 	ports *budget.Budget
 	// memory is what is kept of output, in bytes: see capture, and attached.
 	memory *budget.Budget

@@ -85,8 +85,8 @@ func TestURLsOfOnePodAreBounded(t *testing.T) {
 	expectExec(t, w, s)
 }
 
-// PROPERTIES 38: 200 clients without a URL held 209 MiB with headers that they did not end. Now they
-// are refused by the first line of their request.
+// PROPERTIES 38: 200 clients without a URL held 209 MiB with headers that they did not end. Now
+// they are refused by the first line of their request.
 func TestAClientWithoutATokenIsRefusedByItsFirstLine(t *testing.T) {
 	w := newWorld(t)
 	s := serve(t, w, nil)

@@ -17,13 +17,14 @@ import (
 const (
 	// urlLifetime is how long a URL is good for a request.
 	urlLifetime = time.Minute
-	// idleForward is how long nothing must have come or gone on a port-forward, before it makes room
-	// for another.
+	// idleForward is how long nothing must have come or gone on a port-forward, before it makes
+	// room for another.
 	idleForward = time.Minute
 )
 
-// offer is what a URL is good for, and afterwards the stream of the client that came with it. It has
-// a place in a budget from the one to the other, so that a URL that was given away is good.
+// offer is the one request that a URL stands for, and then the stream of the client that made the
+// request. It holds its place in a budget from the first to the last, so that there is room for
+// whoever comes with a URL.
 type offer struct {
 	serve http.HandlerFunc
 	of    *budget.Budget
@@ -36,9 +37,9 @@ type offer struct {
 // touch notes that something came or went.
 func (o *offer) touch() { o.busy.Store(time.Now().UnixNano()) }
 
-// issue makes a URL at which serve answers one request, for something of a pod. The URL contains the
-// secret of the server, and a token of 128 random bits. The error is ErrResourceExhausted when the
-// pod has its share, or all have what there is.
+// issue makes a URL at which serve answers one request, for something of a pod. The URL contains
+// the secret of the server, and a token of 128 random bits. The error is ErrResourceExhausted when
+// the pod has its share, or all have what there is.
 func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o *offer) http.HandlerFunc) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +95,7 @@ func (s *Server) hangUpIdleLocked(pod string, now time.Time) bool {
 	return true
 }
 
-// offered reports whether the URL of a path is good.
+// offered reports whether a request to a path would be served.
 func (s *Server) offered(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,8 +103,8 @@ func (s *Server) offered(path string) bool {
 	return o != nil && !time.Now().After(o.until)
 }
 
-// redeem returns what the URL of a path is good for, and nil if it is good for nothing. It is good
-// for nothing afterwards. The caller drops the offer when the client is gone.
+// redeem takes the offer of a path. It returns nil if there is none, or if it has expired. A second
+// request to the path gets nothing. The caller drops the offer when the client is gone.
 func (s *Server) redeem(path string, own *conn) *offer {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,10 +25,10 @@ const (
 // so is what is written to one that is not written.
 type use struct{ read, write bool }
 
-// socket is a connection that was upgraded to a WebSocket. Each message belongs to the channel whose
-// number is its first byte. A message is passed on while it comes, and the client waits where the
-// reader of its channel does. That is why berth does not serve WebSockets with cri-streaming, which
-// keeps each message whole.
+// socket is a connection that was upgraded to a WebSocket. Each message belongs to the channel
+// whose number is its first byte. A message is passed on while it comes, and the client waits where
+// the reader of its channel does. That is why berth does not serve WebSockets with cri-streaming,
+// which keeps each message whole.
 type socket struct {
 	conn     *websocket.Conn
 	protocol string // that the client and the server agreed on; "" is none

@@ -20,8 +20,8 @@ const confines = true
 const needed = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_MKNOD | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SYS_ADMIN
 
-// confine gives up, in all threads, the capabilities that are not needed, and gets none by a program
-// that it starts.
+// confine gives up, in all threads, the capabilities that are not needed, and gets none by a
+// program that it starts.
 func confine() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var has [2]unix.CapUserData

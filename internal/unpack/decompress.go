@@ -18,7 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// maxWindow is how many bytes a layer may have zstd remember. It is what zstd itself accepts unless
+// maxWindow is how many bytes a layer may make zstd remember. It is what zstd itself accepts unless
 // it is asked for more, and what its highest level uses.
 const maxWindow = 128 << 20
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package unpack writes the layers of images into directories. A layer is made by whoever built the
-// image, and decides how much memory it takes to read it: a layer of a hundred kilobytes can ask for
-// a gibibyte, or have millions of names. So each layer is unpacked by a process of its own, and not
-// by berth, which the OOM killer spares.
+// image, and decides how much memory it takes to read it: a layer of a hundred kilobytes can ask
+// for a gibibyte, or have millions of names. So each layer is unpacked by a process of its own, and
+// not by berth, which the OOM killer spares.
 //
 // # Promises
 //
@@ -26,6 +26,6 @@
 //
 // # To look at it live
 //
-// The process is called berth-unpack. It is this program again, and takes over in an init function of
-// this package.
+// The process is called berth-unpack. It is this program again, and takes over in an init function
+// of this package.
 package unpack

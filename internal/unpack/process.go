@@ -39,8 +39,8 @@ const (
 	maxRequest = 16 << 20
 )
 
-// alone keeps containerd's packages from starting a program that decompresses: nobody would count its
-// memory, nor end it with the process.
+// alone keeps containerd's packages from starting a program that decompresses: nobody would count
+// its memory, nor end it with the process.
 var alone = []string{"CONTAINERD_DISABLE_PIGZ=1", "CONTAINERD_DISABLE_IGZIP=1"}
 
 // request is what the process reads before the layer, after its length in four bytes.
@@ -152,8 +152,8 @@ type guard struct {
 }
 
 // watchMemory begins to watch that the process uses no more than that many bytes more than now. The
-// kernel gives it no more than a multiple of that, however fast it asks; Go then ends without saying
-// why.
+// kernel gives it no more than a multiple of that, however fast it asks; Go then ends without
+// saying why.
 func watchMemory(bytes int64) (*guard, error) {
 	debug.SetMemoryLimit(bytes * 3 / 4) // so that garbage is collected before it comes to that
 	resident, err := memory("VmHWM:")

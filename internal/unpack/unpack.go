@@ -31,8 +31,8 @@ import (
 const Memory = 512 << 20
 
 // ErrNeedsParent says that a layer cannot be unpacked apart from the layers below it: it has a file
-// in a directory that it does not have itself. That directory gets the owner, mode and attributes of
-// the one below.
+// in a directory that it does not have itself. That directory gets the owner, mode and attributes
+// of the one below.
 var ErrNeedsParent = errors.New("its directory is in a layer below")
 
 // Target is where a layer is unpacked.
@@ -57,9 +57,10 @@ type ofImage struct {
 	waiting func() (over func())
 }
 
-// ForImage makes the layers that are unpacked with a context those of one image. They never have all
-// of the slots, however long they take, so that there is one for another image. waiting is called when
-// one of them waits for a slot, and what it returns once it has that or gives up. It may be nil.
+// ForImage makes the layers that are unpacked with a context those of one image. They never have
+// all of the slots, however long they take, so that there is one for another image. waiting is
+// called when one of them waits for a slot, and what it returns once it has that or gives up. It
+// may be nil.
 func ForImage(ctx context.Context, waiting func() (over func())) context.Context {
 	return context.WithValue(ctx, imageKey{}, &ofImage{semaphore.NewWeighted(most - 1), waiting})
 }

@@ -35,8 +35,8 @@ func try(t *testing.T, err error) {
 	}
 }
 
-// blob is a content store with one layer. It calls reading during each read, if that is not nil, and
-// fails behind the first 64 KiB, if fails is not nil.
+// blob is a content store with one layer. It calls reading during each read, if that is not nil,
+// and fails behind the first 64 KiB, if fails is not nil.
 type blob struct {
 	b       []byte
 	reading func()
@@ -125,8 +125,8 @@ func TestALayerIsUnpackedHoweverItIsCompressed(t *testing.T) {
 	}
 }
 
-// PROPERTIES 12: what a layer has a decompressor remember is bounded by the window, and whatever else
-// it needs by the memory of the process.
+// PROPERTIES 12: what a layer has a decompressor remember is bounded by the window, and whatever
+// else it needs by the memory of the process.
 func TestALayerThatTakesTooMuchMemoryIsRefused(t *testing.T) {
 	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerZstd}
 	for _, log := range []int{27, 28} {
