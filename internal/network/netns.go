@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/namespace"
 )
 
 // prefix begins the names of this berth's pins: others may have theirs in the same directory.
@@ -41,16 +42,10 @@ func (n *Network) Pinned(context.Context) (podIDs []string, err error) {
 	return podIDs, nil
 }
 
-// isPinned reports whether path holds a namespace, not only the file that it would be mounted on.
-func isPinned(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
-}
-
 // CreateNS makes a network namespace with its loopback up, pinned at path. If one is pinned there
 // already, it is kept.
 func (n *Network) CreateNS(_ context.Context, path string) error {
-	return n.createNS(path, func() error { return inThread(func() error { return pin(path) }) })
+	return n.createNS(path, func() error { return namespace.InThread(func() error { return pin(path) }) })
 }
 
 // createNS calls create, which pins a namespace at path, unless one is pinned there already.
@@ -58,7 +53,7 @@ func (n *Network) createNS(path string, create func() error) error {
 	if !filepath.IsAbs(path) || filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
 		return fmt.Errorf("make network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)
 	}
-	if isPinned(path) {
+	if pinned, _ := namespace.IsPinned(path); pinned {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o444)
@@ -71,23 +66,6 @@ func (n *Network) createNS(path string, create func() error) error {
 		return fmt.Errorf("make network namespace %s: %w", path, err)
 	}
 	return nil
-}
-
-// inThread runs f in a thread of its own, which f leaves in another namespace and which then ends.
-// It is never the main thread: that one cannot end, and /proc/PID/ns shows its namespaces as those
-// of the process.
-func inThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			done <- inThread(f) // the next goroutine gets another thread, since this one is locked
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- f() // it stays locked, so that the Go runtime ends the thread with the goroutine
-	}()
-	return <-done
 }
 
 // pin makes a namespace in this thread and mounts it at path.
@@ -122,16 +100,7 @@ func (n *Network) RemoveNS(_ context.Context, path string) error {
 	if filepath.Dir(path) != filepath.Clean(n.cfg.NetNSDir) {
 		return fmt.Errorf("remove network namespace: %s is not in %s: %w", path, n.cfg.NetNSDir, errdefs.ErrInvalidArgument)
 	}
-	for {
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-			break // nothing is mounted there any more
-		}
-		if err != nil {
-			return fmt.Errorf("remove network namespace %s: %w", path, err)
-		}
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := namespace.Unpin(path); err != nil {
 		return fmt.Errorf("remove network namespace: %w", err)
 	}
 	return nil

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"berth/internal/namespace"
 )
 
 // ifName is the name of a pod's interface, within the pod.
@@ -234,7 +236,7 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 		return err
 	}
 	defer n.sweep()
-	if _, err := os.Stat(p.NetNS); errors.Is(err, os.ErrNotExist) || !isPinned(p.NetNS) {
+	if pinned, _ := namespace.IsPinned(p.NetNS); !pinned {
 		p.NetNS = "" // CNI: DEL without a namespace releases what is outside of it
 	}
 	rt, err := runtimeConf(p)

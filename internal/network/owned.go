@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/sys"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/namespace"
 )
 
 // UserIDs are the IDs of this host that the users and groups of a user namespace stand for.
@@ -29,7 +31,7 @@ func (n *Network) CreateOwnedNS(ctx context.Context, path string, ids UserIDs) e
 			err = pinOwned(path, ids)
 		}
 		if err == nil {
-			err = inThread(func() error { return upIn(path) })
+			err = namespace.InThread(func() error { return upIn(path) })
 		}
 		if err != nil {
 			return errors.Join(err, n.RemoveNS(ctx, path))
@@ -43,7 +45,7 @@ const ownedAttempts = 5
 
 // ended reports whether the process that holds a new namespace ended before the namespace was
 // pinned. The kernel kills the process with the thread that has started it, and Go may end that
-// thread on behalf of anybody: see inThread.
+// thread on behalf of anybody: see namespace.InThread.
 func ended(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
 
 // pinOwned makes both namespaces, by a process that does nothing in them, and pins the one of the
@@ -60,13 +62,8 @@ func pinOwned(path string, ids UserIDs) error {
 
 // upIn enters the namespace at path with this thread, and sets its loopback up.
 func upIn(path string) error {
-	ns, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("open namespace: %w", err)
-	}
-	defer ns.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter namespace: %w", err)
+	if err := namespace.EnterNetwork(path); err != nil {
+		return err
 	}
 	return loopbackUp()
 }

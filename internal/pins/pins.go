@@ -13,6 +13,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/namespace"
 )
 
 // Pins makes and removes pinned namespaces below one directory.
@@ -96,7 +98,7 @@ func (p *Pins) make(r Request) error {
 			return err
 		}
 	}
-	if err := inThread(func() error { return p.inside(r, made.Names) }); err != nil {
+	if err := namespace.InThread(func() error { return p.inside(r, made.Names) }); err != nil {
 		return err
 	}
 	text, err := json.Marshal(made)
@@ -109,7 +111,7 @@ func (p *Pins) make(r Request) error {
 // inside makes the namespaces in this thread, which is used for nothing else, and pins them.
 func (p *Pins) inside(r Request, names []string) error {
 	if r.NetNS != "" {
-		if err := enter(r.NetNS); err != nil {
+		if err := namespace.EnterNetwork(r.NetNS); err != nil {
 			return err
 		}
 	}
@@ -160,7 +162,7 @@ func (p *Pins) Check(id string) error {
 		return fmt.Errorf("pinned namespaces of %s: the host was started again since: %w", id, errdefs.ErrNotFound)
 	}
 	for _, name := range made.Names {
-		pinned, err := isPinned(p.path(id, name))
+		pinned, err := namespace.IsPinned(p.path(id, name))
 		if err != nil {
 			return fmt.Errorf("look for pinned namespaces of %s: %w", id, err)
 		}
@@ -178,7 +180,7 @@ func (p *Pins) Remove(id string) error {
 		return fmt.Errorf("remove pinned namespaces of %s: %w", id, err)
 	}
 	for name := range flags {
-		if err := unpin(p.path(id, name)); err != nil {
+		if err := namespace.Unpin(p.path(id, name)); err != nil {
 			return fmt.Errorf("remove pinned namespaces of %s: %w", id, err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/namespace"
 )
 
 // look runs a command in the pinned namespaces of p1, and in a network namespace unless it is "".
@@ -50,7 +52,7 @@ func newNetNS(t *testing.T) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() {
-		if err := unpin(path); err != nil {
+		if err := namespace.Unpin(path); err != nil {
 			t.Error(err)
 		}
 	})
@@ -179,7 +181,7 @@ func TestARebootLosesThePins(t *testing.T) {
 	if err := p.Make(Request{ID: "p1", IPC: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := unpin(p.IPC("p1")); err != nil {
+	if err := namespace.Unpin(p.IPC("p1")); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Check("p1"); !errdefs.IsNotFound(err) {

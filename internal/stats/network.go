@@ -5,15 +5,14 @@ package stats
 import (
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
+
+	"berth/internal/namespace"
 )
 
 // networkTTL is how long the counters of a namespace are taken for current. Callers that ask at the
@@ -128,35 +127,12 @@ func readInterfaces() (procfs.NetDev, error) {
 // inNamespaces calls visit inside each of the network namespaces, one after the other, in one
 // thread that ends afterwards. A namespace that is gone is left out.
 func inNamespaces(paths []string, visit func(n int)) {
-	done := make(chan struct{})
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot end, and shows its namespaces as those of the process. The
-			// next goroutine gets another thread, because this one is locked.
-			inNamespaces(paths, visit)
-			runtime.UnlockOSThread()
-			close(done)
-			return
-		}
-		defer close(done) // the thread stays locked, so that it ends with the goroutine
+	_ = namespace.InThread(func() error {
 		for n, path := range paths {
-			if enterNamespace(path) == nil {
+			if namespace.EnterNetwork(path) == nil {
 				visit(n)
 			}
 		}
-	}()
-	<-done
-}
-
-func enterNamespace(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil { //nolint:gosec // a descriptor
-		return fmt.Errorf("enter network namespace %s: %w", path, err)
-	}
-	return nil
+		return nil
+	})
 }

@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pins
+package namespace
 
 import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// inThread runs f in a thread of its own, which f leaves in other namespaces and which then ends.
+// InThread runs f in a thread of its own, which f leaves in other namespaces and which then ends.
 // It is never the main thread: that one cannot end, and /proc/PID/ns shows its namespaces as those
 // of the process.
-func inThread(f func() error) error {
+func InThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			done <- inThread(f) // the next goroutine gets another thread, since this one is locked
+			done <- InThread(f) // the next goroutine gets another thread, since this one is locked
 			runtime.UnlockOSThread()
 			return
 		}
@@ -30,34 +28,23 @@ func inThread(f func() error) error {
 	return <-done
 }
 
-// enter moves this thread into the network namespace that is pinned at path.
-func enter(path string) error {
+// EnterNetwork moves this thread into the network namespace that is pinned at path. It is called
+// within [InThread].
+func EnterNetwork(path string) error {
 	ns, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil { //nolint:gosec // a descriptor
 		return fmt.Errorf("enter network namespace %s: %w", path, err)
 	}
 	return nil
 }
 
-// setSysctls writes settings of the namespaces that this thread is in: the kernel shows each thread
-// those of its own.
-func setSysctls(values map[string]string) error {
-	for name, v := range values {
-		path := filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
-		if err := os.WriteFile(path, []byte(v), 0o600); err != nil {
-			return fmt.Errorf("set sysctl %s to %q: %w", name, v, err)
-		}
-	}
-	return nil
-}
-
-// isPinned reports whether path holds a namespace, not only the file that it would be mounted on.
+// IsPinned reports whether path holds a namespace, not only the file that it would be mounted on.
 // An error says that nobody could look.
-func isPinned(path string) (bool, error) {
+func IsPinned(path string) (bool, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(path, &st)
 	if errors.Is(err, unix.ENOENT) {
@@ -66,8 +53,9 @@ func isPinned(path string) (bool, error) {
 	return err == nil && st.Type == unix.NSFS_MAGIC, err
 }
 
-// unpin takes away what is mounted at path, and the file below.
-func unpin(path string) error {
+// Unpin unmounts what is mounted at path, and removes the file below. The namespace ends with the
+// last process in it.
+func Unpin(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
