@@ -85,14 +85,14 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/ctrd", "internal/embed", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
-		"only ctrd, embed and unpack know containerd, and translate its errors")
+		[]string{"internal/connection", "internal/ctrd", "internal/embed", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		"only connection, ctrd, embed and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cadvisor", "internal/cri", "internal/ctrd", "internal/observe", "test"},
-		"only cri and cadvisor serve gRPC, ctrd calls it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
+		[]string{"internal/cadvisor", "internal/connection", "internal/cri", "internal/ctrd", "internal/observe", "test"},
+		"only cri and cadvisor serve gRPC, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
 func TestFakesAreNotAPartOfBerth(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/connection"
 )
 
 // maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's
@@ -21,12 +23,12 @@ const maxBlob = 8 << 20
 // bounded returns a client on the same containerd that never reads a blob of more than maxBlob bytes
 // into memory. Layers do not pass through it: they are unpacked as a stream.
 func (i *Images) bounded() *containerd.Client {
-	c := i.client.now()
+	c := i.client.Client()
 	snapshotters := map[string]snapshots.Snapshotter{}
 	for _, name := range append(slices.Clone(i.cfg.Snapshotters), i.cfg.Snapshotter) {
 		snapshotters[name] = c.SnapshotService(name)
 	}
-	bounded, err := containerd.New("", containerd.WithDefaultNamespace(Namespace), containerd.WithServices(
+	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore()}),
 		containerd.WithImageStore(c.ImageService()),
 		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), i}),

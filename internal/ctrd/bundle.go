@@ -12,13 +12,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/connection"
 )
 
 // taskDir is the directory of bundles below containerd's state directory.
-const taskDir = "/io.containerd.runtime.v2.task/" + Namespace + "/"
+const taskDir = "/io.containerd.runtime.v2.task/" + connection.Namespace + "/"
 
 // sandboxDir is the directory of the bundles of shims that are sandboxes, beside taskDir.
-const sandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + Namespace + "/"
+const sandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + connection.Namespace + "/"
 
 // removeBundle removes the bundle of a task that containerd does not know any more: containerd's
 // clean-up after a dead shim can be cut short, and containerd does not try again before its next

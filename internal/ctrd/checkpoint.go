@@ -24,6 +24,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"berth/internal/connection"
 )
 
 // checkpointPrefix begins the annotations of an image that holds a checkpoint of a container.
@@ -51,11 +53,11 @@ func (c *Containerd) PauseTask(ctx context.Context, id string) (asked bool, err 
 	if st := p.GetStatus(); st != task.Status_RUNNING {
 		return false, fmt.Errorf("pause task %s: it is %s: %w", id, st, errdefs.ErrFailedPrecondition)
 	}
-	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Pause(ctx, &tasks.PauseTaskRequest{ContainerID: id})
 	})
 	if err != nil {
-		return true, fmt.Errorf("pause task %s: %w", id, refusal(native(err)))
+		return true, fmt.Errorf("pause task %s: %w", id, refusal(connection.Native(err)))
 	}
 	return true, nil
 }
@@ -73,10 +75,10 @@ func (c *Containerd) ResumeTask(ctx context.Context, id string) error {
 	if st := p.GetStatus(); st != task.Status_PAUSED && st != task.Status_PAUSING {
 		return nil
 	}
-	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
 	})
-	if err = native(err); err != nil && !errdefs.IsNotFound(err) {
+	if err = connection.Native(err); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("resume task %s: %w", id, err)
 	}
 	return nil
@@ -96,13 +98,13 @@ func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string
 	if err != nil {
 		return fmt.Errorf("encode options of a checkpoint: %w", err)
 	}
-	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.CheckpointTaskResponse, error) {
+	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.CheckpointTaskResponse, error) {
 		return c.client.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
 	})
 	if err == nil {
 		return nil
 	}
-	err = refusal(native(err))
+	err = refusal(connection.Native(err))
 	if noCRIU(err) {
 		return fmt.Errorf("checkpoint task %s: CRIU is not installed on this node; install the package criu: %w", id, errdefs.ErrFailedPrecondition)
 	}
@@ -143,27 +145,27 @@ const changesLease = time.Hour
 func leased(ctx context.Context, c *Containerd, layer string, f func(ctx context.Context) error) error {
 	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was
 	// deleted would stay until it expires.
-	detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
+	detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), viewTimeout)
 	defer cancel()
-	lease, err := c.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(LabelOwner, c.owner))
+	lease, err := c.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(connection.LabelOwner, c.owner))
 	if err != nil {
 		return err
 	}
 	defer func() {
-		detached, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), viewTimeout)
+		detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), viewTimeout)
 		defer cancel()
 		if err := c.client.LeasesService().Delete(detached, lease); err != nil {
 			c.log.Warn("a lease cannot be deleted; it expires", "layer", layer, "err", err)
 		}
 	}()
-	return f(leases.WithLease(ns(ctx), lease.ID))
+	return f(leases.WithLease(connection.Namespaced(ctx), lease.ID))
 }
 
 // WriteChanges writes what a writable layer has changed, as the tar of an image layer.
 func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
 	err := leased(ctx, c, key, func(ctx context.Context) error { return writeChanges(ctx, c, snapshotter, key, w) })
 	if err != nil {
-		return fmt.Errorf("compare layer %s with its image: %w", key, native(err))
+		return fmt.Errorf("compare layer %s with its image: %w", key, connection.Native(err))
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/typeurl/v2"
+
+	"berth/internal/connection"
 )
 
 // cleanupScript stands before a shim's program where containerd runs that to clean up after a dead
@@ -52,7 +54,7 @@ func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 	if c.cleanupDir == "" {
 		return ""
 	}
-	o, err := c.client.ContainerService().Get(ns(ctx), id)
+	o, err := c.client.ContainerService().Get(connection.Namespaced(ctx), id)
 	if err != nil || o.SandboxID == "" {
 		return ""
 	}
@@ -73,7 +75,7 @@ func (c *Containerd) cleanupFor(ctx context.Context, pod, root string) string {
 	if root == "" {
 		root = shimRuncRoot
 	}
-	path, err := c.writeCleanup(ctx, shim, filepath.Join(root, Namespace))
+	path, err := c.writeCleanup(ctx, shim, filepath.Join(root, connection.Namespace))
 	if err != nil {
 		c.cleanupFails.Do(func() {
 			c.log.Warn("deletions take longer than they need to, since the program that would speed them up cannot be run", "err", err)

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"berth/internal/connection"
 )
 
 // answering is a containerd that says that it is there, and nothing else.
@@ -31,7 +33,7 @@ func (answering) Server(context.Context, *emptypb.Empty) (*introspectionapi.Serv
 // once that says why, and never an answer. It passes once containerd has answered.
 func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	conn, err := Dial("unix://" + socket)
+	conn, err := connection.Dial("unix://" + socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,9 +94,9 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 // A containerd in this process is used as soon as it is started, and whoever follows it waits for that.
 func TestAConnectionThatIsAbsentAsksNothing(t *testing.T) {
 	why := errors.New("it is starting")
-	conn := Absent(why)
+	conn := connection.Absent(why)
 	defer conn.Close()
-	if _, err := conn.Version(t.Context()); !errdefs.IsUnavailable(native(err)) || !strings.Contains(err.Error(), why.Error()) {
+	if _, err := conn.Version(t.Context()); !errdefs.IsUnavailable(connection.Native(err)) || !strings.Contains(err.Error(), why.Error()) {
 		t.Error(err)
 	}
 	conn.Set(errors.New("the disk is full"))
@@ -102,14 +104,14 @@ func TestAConnectionThatIsAbsentAsksNothing(t *testing.T) {
 		t.Error(err)
 	}
 	f := &fake{}
-	client := f.adapter(t).client.now()
+	client := f.adapter(t).client.Client()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	waited := make(chan struct{})
-	go func() { defer close(waited); conn.wait(ctx) }()
+	go func() { defer close(waited); conn.Wait(ctx) }()
 	conn.Use(client)
 	<-waited
-	if err := ctx.Err(); err != nil || conn.Err() != nil || conn.now() != client {
+	if err := ctx.Err(); err != nil || conn.Err() != nil || conn.Client() != client {
 		t.Error(err, conn.Err())
 	}
 }

@@ -4,23 +4,13 @@ package ctrd
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
+	"berth/internal/connection"
 )
-
-// Namespace is the containerd namespace of everything that berth makes.
-const Namespace = "k8s.io"
-
-// LabelOwner marks what this berth made. Its value is the berth's own ID, so that several berths
-// can share one containerd.
-const LabelOwner = "io.berth.owner"
 
 // Config is what the adapter needs to know.
 type Config struct {
@@ -70,7 +60,7 @@ type Containerd struct {
 }
 
 // New makes the adapter on a connection, which the caller closes.
-func New(conn *Connection, cfg Config) *Containerd {
+func New(conn *connection.Connection, cfg Config) *Containerd {
 	c := &Containerd{
 		containerLayers: containerLayers{conn, cfg.Owner},
 		snapshotters:    append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
@@ -104,26 +94,6 @@ func (c *Containerd) stop() {
 
 // Version is the version of containerd.
 func (c *Containerd) Version(ctx context.Context) (string, error) {
-	v, err := c.client.Version(ns(ctx))
-	return v.Version, native(err)
-}
-
-// ns puts the namespace into the context, which is the only place where in-memory services look for
-// it.
-func ns(ctx context.Context) context.Context { return namespaces.WithNamespace(ctx, Namespace) }
-
-// native translates an error to the sentinels of errdefs.
-func native(err error) error {
-	if err == nil {
-		return nil
-	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	for _, known := range []error{errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrInvalidArgument, errdefs.ErrFailedPrecondition, errdefs.ErrResourceExhausted, errdefs.ErrUnavailable, errdefs.ErrInternal} {
-		if errors.Is(err, known) {
-			return err // from an in-memory service
-		}
-	}
-	return errgrpc.ToNative(err)
+	v, err := c.client.Version(connection.Namespaced(ctx))
+	return v.Version, connection.Native(err)
 }

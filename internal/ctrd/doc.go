@@ -6,15 +6,11 @@
 //
 // # Promises
 //
-//   - It works the same whether containerd runs in this process or behind a socket.
-//   - Nothing waits for a containerd that is away: a [Connection] has every call fail at once with
-//     ErrUnavailable and the reason.
 //   - [Containerd.Follow] keeps one subscription. When it breaks, it is made anew after 100 ms,
 //     doubling to 1 s while containerd does not answer, and to 30 s while it answers and cannot be
-//     compared with. Each time it subscribes first and then
-//     has the caller compare its records with containerd's lists. It does not subscribe to events
-//     of other namespaces.
-//   - What it makes carries the label [LabelOwner], and what it lists carries it, too, except for
+//     compared with. Each time it subscribes first and then has the caller compare its records with
+//     containerd's lists. It does not subscribe to events of other namespaces.
+//   - What it makes carries the label [connection.LabelOwner], and what it lists carries it, too, except for
 //     tasks that have no container.
 //   - A shim that does not answer delays nothing but what is asked of it: [Containerd.Inventory]
 //     and [Containerd.TaskState] are bounded, and no question waits for the answer of another shim.
@@ -30,9 +26,9 @@
 //
 // # Files
 //
-// connection.go, ctrd.go and events.go are the connection. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
-// restore.go and sandboxer.go are the verbs, and inventory.go has the lists. calls.go bounds what is asked of
-// shims. shims.go, processes.go, orphan.go and bundle.go end what a task has left. cleanup.go makes
+// ctrd.go and events.go follow containerd. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
+// restore.go and sandboxer.go are the verbs, and inventory.go has the lists. calls.go bounds what
+// is asked of shims. shims.go, processes.go, orphan.go and bundle.go end what a task has left. cleanup.go makes
 // deletions faster, and unsynced.go keeps syncs out of them. images.go, pull.go, parallel.go,
 // processors.go, bounded.go, views.go, imageroot.go and usage.go are the image store.
 package ctrd

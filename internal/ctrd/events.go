@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/connection"
 	"berth/internal/exit"
 )
 
@@ -47,7 +48,7 @@ type Listener struct {
 // is yet to be started, and opens and closes the connection as containerd answers.
 func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 	defer c.stop()
-	c.client.wait(ctx)
+	c.client.Wait(ctx)
 	wait := firstReconnect
 	for ctx.Err() == nil {
 		answered := false
@@ -75,10 +76,10 @@ func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 // follow keeps one subscription until it breaks. answers is called once containerd has answered, and
 // works once everything was compared.
 func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func()) error {
-	ctx, cancel := context.WithCancel(ns(ctx))
+	ctx, cancel := context.WithCancel(connection.Namespaced(ctx))
 	defer cancel()
-	probing := context.WithValue(ctx, asking{}, true)
-	in := fmt.Sprintf("namespace==%s,", Namespace)
+	probing := connection.Asking(ctx)
+	in := fmt.Sprintf("namespace==%s,", connection.Namespace)
 	ch, errs := c.client.EventService().Subscribe(probing,
 		in+`topic=="/tasks/exit"`, in+`topic=="/tasks/oom"`, in+`topic~="^/images/"`)
 	// Subscribe does not say when a containerd that does not answer gets it: this call does. It is
@@ -115,17 +116,17 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 			if err == nil {
 				err = errors.New("the stream ended")
 			}
-			return fmt.Errorf("read containerd's events: %w", native(err))
+			return fmt.Errorf("read containerd's events: %w", connection.Native(err))
 		}
 	}
 }
 
 // probe asks containerd something that it answers at once.
-func probe(ctx context.Context, conn *Connection) error {
+func probe(ctx context.Context, conn *connection.Connection) error {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	_, err := conn.IntrospectionService().Server(ctx)
-	return native(err)
+	return connection.Native(err)
 }
 
 func (c *Containerd) dispatch(e *events.Envelope, l Listener) {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"berth/internal/connection"
 	"berth/internal/stream"
 )
 
@@ -23,7 +24,7 @@ const processURL = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 func askExec[T any](ctx context.Context, c *Containerd, key stream.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
 	v, err := ask(ctx, c, key, f)
 	if err != nil {
-		return v, fmt.Errorf("%s exec process %s of container %s: %w", verb, key.Exec, key.Container, native(err))
+		return v, fmt.Errorf("%s exec process %s of container %s: %w", verb, key.Exec, key.Container, connection.Native(err))
 	}
 	return v, nil
 }
@@ -33,7 +34,7 @@ func ask[T any](ctx context.Context, c *Containerd, key stream.Key, f func(ctx c
 	if err := reachable(ctx, c, key.Container); err != nil {
 		return none, err
 	}
-	return askShim(ns(ctx), c, key.String(), f)
+	return askShim(connection.Namespaced(ctx), c, key.String(), f)
 }
 
 // CreateExec makes an exec process of a task.

@@ -21,6 +21,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"berth/internal/connection"
 )
 
 // fake is a containerd whose shims may hang. The zero fake has nothing.
@@ -51,7 +53,7 @@ func (f *fake) adapter(t testing.TB) *Containerd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Through(client), Config{Owner: "owner", Snapshotter: "fake", Logger: slog.New(slog.DiscardHandler)})
+	return New(connection.Through(client), Config{Owner: "owner", Snapshotter: "fake", Logger: slog.New(slog.DiscardHandler)})
 }
 
 // add makes a container with a running task in the pod's shim; pod is "" for a sandbox of its own.
@@ -61,7 +63,7 @@ func (f *fake) add(id, pod string, hung bool) {
 	if f.containers == nil {
 		f.containers, f.tasks, f.hung = map[string]containers.Container{}, map[string]*task.Process{}, map[string]bool{}
 	}
-	f.containers[id] = containers.Container{ID: id, SandboxID: pod, Labels: map[string]string{LabelOwner: "owner"}}
+	f.containers[id] = containers.Container{ID: id, SandboxID: pod, Labels: map[string]string{connection.LabelOwner: "owner"}}
 	f.tasks[id] = &task.Process{ID: id, Status: task.Status_RUNNING}
 	f.hung[id] = hung
 }

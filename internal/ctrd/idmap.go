@@ -11,20 +11,22 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/connection"
 )
 
 // MapsOwners reports whether a snapshotter can shift the owners of the files of a snapshot, as user
 // namespaces need: it has to know how, and the kernel has to be able to on the file system of its
 // layers.
-func MapsOwners(ctx context.Context, conn *Connection, snapshotter string) (bool, error) {
-	capabilities, err := conn.now().GetSnapshotterCapabilities(ns(ctx), snapshotter)
+func MapsOwners(ctx context.Context, conn *connection.Connection, snapshotter string) (bool, error) {
+	capabilities, err := conn.SnapshotterCapabilities(ctx, snapshotter)
 	if err != nil {
-		return false, fmt.Errorf("ask for capabilities of snapshotter %s: %w", snapshotter, native(err))
+		return false, err
 	}
 	if !slices.Contains(capabilities, "remap-ids") {
 		return false, nil
 	}
-	root, err := snapshotterRoot(ctx, conn, snapshotter)
+	root, err := conn.SnapshotterRoot(ctx, snapshotter)
 	if err != nil || root == "" { // a snapshotter that does not say where it is has to be believed
 		return err == nil, err
 	}

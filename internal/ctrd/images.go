@@ -22,6 +22,7 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/connection"
 	"berth/internal/image"
 )
 
@@ -61,7 +62,7 @@ type ImagesConfig struct {
 
 // Images is containerd's image store.
 type Images struct {
-	client *Connection
+	client *connection.Connection
 	cfg    ImagesConfig
 	temp   atomic.Uint64
 	views  sync.Map // by key, those in use
@@ -83,9 +84,9 @@ type parsed struct {
 	checkpoint   bool
 }
 
-// NewImages makes the image store of a connection, which the caller closes. There is one in a process: where images are
-// mounted is a setting of containerd's packages as a whole.
-func NewImages(conn *Connection, cfg ImagesConfig) (*Images, error) {
+// NewImages makes the image store of a connection, which the caller closes. There is one in a
+// process: where images are mounted is a setting of containerd's packages as a whole.
+func NewImages(conn *connection.Connection, cfg ImagesConfig) (*Images, error) {
 	if err := prepareMounts(cfg.MountDir, cfg.Logger); err != nil {
 		return nil, err
 	}
@@ -104,10 +105,10 @@ func (i *Images) Snapshotter() string { return i.cfg.Snapshotter }
 
 // List reads every name. Images that are not complete are left out.
 func (i *Images) List(ctx context.Context) ([]image.Stored, error) {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	all, err := i.client.ImageService().List(ctx)
 	if err != nil {
-		return nil, native(err)
+		return nil, connection.Native(err)
 	}
 	var out []image.Stored
 	for _, img := range all {
@@ -126,10 +127,10 @@ func (i *Images) List(ctx context.Context) ([]image.Stored, error) {
 
 // Get reads one name.
 func (i *Images) Get(ctx context.Context, name string) (image.Stored, error) {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	img, err := i.client.ImageService().Get(ctx, name)
 	if err != nil {
-		return image.Stored{}, native(err)
+		return image.Stored{}, connection.Native(err)
 	}
 	return i.read(ctx, img)
 }
@@ -137,7 +138,7 @@ func (i *Images) Get(ctx context.Context, name string) (image.Stored, error) {
 func (i *Images) read(ctx context.Context, img images.Image) (image.Stored, error) {
 	p, err := i.parse(ctx, img)
 	if err != nil {
-		return image.Stored{}, fmt.Errorf("read image %s: %w", img.Name, native(err))
+		return image.Stored{}, fmt.Errorf("read image %s: %w", img.Name, connection.Native(err))
 	}
 	return image.Stored{
 		Name:    img.Name,
@@ -244,7 +245,7 @@ func (i *Images) Import(ctx context.Context, path, ref string, read func(done, t
 	defer i.processors.more(1)()
 	imgs, err := i.bounded().Import(ctx, &archiveFile{f: f, size: st.Size(), read: read}, opts...)
 	if err != nil {
-		return nil, native(err)
+		return nil, connection.Native(err)
 	}
 	var out []image.Stored
 	for _, img := range imgs {
@@ -281,10 +282,10 @@ func (a *archiveFile) Read(p []byte) (int, error) {
 
 // Unpack makes the snapshots of an image in a snapshotter. Those that exist are kept.
 func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	img, err := i.client.ImageService().Get(ctx, name)
 	if err != nil {
-		return native(err)
+		return connection.Native(err)
 	}
 	return i.unpack(ctx, img, snapshotter)
 }
@@ -292,27 +293,27 @@ func (i *Images) Unpack(ctx context.Context, name, snapshotter string) error {
 func (i *Images) unpack(ctx context.Context, img images.Image, snapshotter string) error {
 	defer i.processors.more(1)()
 	if err := containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
-		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, native(err))
+		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, connection.Native(err))
 	}
 	return nil
 }
 
 // Tag stores a name for what s is.
 func (i *Images) Tag(ctx context.Context, s image.Stored, name string) error {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	store := i.client.ImageService()
 	src, err := store.Get(ctx, s.Name)
 	if err != nil {
-		return native(err)
+		return connection.Native(err)
 	}
 	want := images.Image{Name: name, Target: src.Target, Labels: map[string]string{labelManaged: "managed"}}
-	if _, err = store.Create(ctx, want); errdefs.IsAlreadyExists(native(err)) {
+	if _, err = store.Create(ctx, want); errdefs.IsAlreadyExists(connection.Native(err)) {
 		_, err = store.Update(ctx, want, "target", "labels."+labelManaged)
 	}
-	return native(err)
+	return connection.Native(err)
 }
 
 // Delete removes a name. containerd collects what no name needs any more.
 func (i *Images) Delete(ctx context.Context, name string) error {
-	return native(i.client.ImageService().Delete(ns(ctx), name, images.SynchronousDelete()))
+	return connection.Native(i.client.ImageService().Delete(connection.Namespaced(ctx), name, images.SynchronousDelete()))
 }

@@ -28,6 +28,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/connection"
 	"berth/internal/embed/embedtest"
 	"berth/internal/image"
 	"berth/internal/testimage"
@@ -40,7 +41,7 @@ func v1Config() v1.Config { return v1.Config{Cmd: []string{"/x"}} }
 func store(t *testing.T) *Images {
 	t.Helper()
 	cfg := embedtest.Config(t)
-	i, err := NewImages(Through(embedtest.Start(t, cfg).Client()), ImagesConfig{
+	i, err := NewImages(connection.Through(embedtest.Start(t, cfg).Client()), ImagesConfig{
 		Snapshotter:            "native",
 		MaxConcurrentDownloads: 3,
 		Owner:                  "test",
@@ -153,7 +154,7 @@ func TestAnImageWithoutSnapshotsIsUnpacked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := i.client.now().Import(ns(t.Context()), f); err != nil {
+	if _, err := i.client.Client().Import(connection.Namespaced(t.Context()), f); err != nil {
 		t.Fatal(err)
 	}
 	st, err := i.Get(t.Context(), "berth.test/hostile:1")

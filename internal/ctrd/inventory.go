@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/connection"
 	"berth/internal/pod"
 )
 
@@ -39,7 +40,7 @@ const (
 //
 // An error says that one of containerd's stores cannot be read.
 func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	inv := pod.Inventory{
 		Containers:  map[string]map[string]string{},
 		Tasks:       map[string]pod.TaskState{},
@@ -48,10 +49,10 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 		Unreachable: map[string]bool{},
 		Orphans:     map[string]bool{},
 	}
-	filter := fmt.Sprintf("labels.%q==%q", LabelOwner, c.owner)
+	filter := fmt.Sprintf("labels.%q==%q", connection.LabelOwner, c.owner)
 	cs, err := c.client.ContainerService().List(ctx, filter)
 	if err != nil {
-		return inv, fmt.Errorf("list containers: %w", native(err))
+		return inv, fmt.Errorf("list containers: %w", connection.Native(err))
 	}
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -83,7 +84,7 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 func (c *Containerd) listStores(ctx context.Context, filter string, cs []containers.Container, inv *pod.Inventory) error {
 	sbs, err := c.client.SandboxStore().List(ctx, filter)
 	if err != nil {
-		return fmt.Errorf("list sandbox objects: %w", native(err))
+		return fmt.Errorf("list sandbox objects: %w", connection.Native(err))
 	}
 	for _, s := range sbs {
 		inv.Sandboxes[s.ID] = true
@@ -103,7 +104,7 @@ func (c *Containerd) listStores(ctx context.Context, filter string, cs []contain
 			return nil
 		}, filter)
 		if err != nil {
-			return fmt.Errorf("list snapshots of %s: %w", name, native(err))
+			return fmt.Errorf("list snapshots of %s: %w", name, connection.Native(err))
 		}
 	}
 	return nil
@@ -183,7 +184,7 @@ func (o *orphanSearch) begin(c *Containerd) <-chan struct{} {
 	ended := make(chan struct{})
 	o.running = ended
 	c.background.Go(func() {
-		ctx, cancel := context.WithTimeout(ns(c.life), orphanTimeout)
+		ctx, cancel := context.WithTimeout(connection.Namespaced(c.life), orphanTimeout)
 		defer cancel()
 		found, err := findOrphans(ctx, c)
 		if err != nil {
@@ -211,11 +212,11 @@ func (o *orphanSearch) take() map[string]bool {
 func findOrphans(ctx context.Context, c *Containerd) (map[string]bool, error) {
 	ts, err := c.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("list tasks: %w", native(err))
+		return nil, fmt.Errorf("list tasks: %w", connection.Native(err))
 	}
 	cs, err := c.client.ContainerService().List(ctx) // those of everybody
 	if err != nil {
-		return nil, fmt.Errorf("list containers: %w", native(err))
+		return nil, fmt.Errorf("list containers: %w", connection.Native(err))
 	}
 	known := make(map[string]bool, len(cs))
 	for _, o := range cs {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
 )
 
 const (
@@ -27,14 +29,14 @@ const (
 func (i *Images) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
 	key := fmt.Sprintf("%s%d-%d-%d", jobPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
 	i.jobs.Store(key, nil)
-	leased, _, err := i.client.WithLease(ns(ctx), leases.WithID(key), leases.WithLabel(LabelOwner, i.cfg.Owner), leases.WithExpiration(jobLease))
+	leased, _, err := i.client.WithLease(connection.Namespaced(ctx), leases.WithID(key), leases.WithLabel(connection.LabelOwner, i.cfg.Owner), leases.WithExpiration(jobLease))
 	if err != nil {
 		i.jobs.Delete(key)
-		return nil, nil, native(err)
+		return nil, nil, connection.Native(err)
 	}
 	return leased, func() {
 		defer i.jobs.Delete(key)
-		ctx, cancel := context.WithTimeout(ns(context.WithoutCancel(ctx)), unleaseTimeout)
+		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
 		defer cancel()
 		if err := i.unlease(ctx, key); err != nil {
 			i.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
@@ -43,7 +45,7 @@ func (i *Images) lease(ctx context.Context) (_ context.Context, done func(), _ e
 }
 
 func (i *Images) unlease(ctx context.Context, key string) error {
-	if err := native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key})); err != nil && !errdefs.IsNotFound(err) {
+	if err := connection.Native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key})); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete lease %s: %w", key, err)
 	}
 	return nil

@@ -17,6 +17,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/filters"
 	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
 )
 
 // leaseStore keeps leases as containerd does.
@@ -77,7 +79,7 @@ func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	berth := func(owner string) *Images {
-		return &Images{client: Through(client), cfg: ImagesConfig{Snapshotter: "slow", Owner: owner, Logger: slog.New(slog.DiscardHandler)}}
+		return &Images{client: connection.Through(client), cfg: ImagesConfig{Snapshotter: "slow", Owner: owner, Logger: slog.New(slog.DiscardHandler)}}
 	}
 	lease := func(i *Images) (done func()) {
 		t.Helper()
@@ -89,7 +91,7 @@ func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
 	}
 	lease(berth("this node")) // killed
 	other := lease(berth("another"))
-	if _, err := store.Create(t.Context(), leases.WithID("somebody's"), leases.WithLabel(LabelOwner, "this node")); err != nil {
+	if _, err := store.Create(t.Context(), leases.WithID("somebody's"), leases.WithLabel(connection.LabelOwner, "this node")); err != nil {
 		t.Fatal(err)
 	}
 	next := berth("this node")
@@ -122,7 +124,7 @@ func TestAPullDoesNotWaitForTheDeletionOfItsLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := &Images{client: Through(client), cfg: ImagesConfig{Logger: slog.New(slog.DiscardHandler)}}
+		i := &Images{client: connection.Through(client), cfg: ImagesConfig{Logger: slog.New(slog.DiscardHandler)}}
 		ctx, cancel := context.WithCancel(t.Context())
 		_, done, err := i.lease(ctx)
 		if err != nil {

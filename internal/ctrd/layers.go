@@ -11,21 +11,22 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 
+	"berth/internal/connection"
 	"berth/internal/pod"
 	"berth/internal/spec"
 )
 
 // containerLayers makes and deletes the writable layers of containers, and views of images.
 type containerLayers struct {
-	client *Connection
+	client *connection.Connection
 	owner  string
 }
 
 // PrepareSnapshot makes a writable layer.
 func (l *containerLayers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
-	_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(ns(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
+	_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(connection.Namespaced(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
 	if err != nil {
-		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, native(err))
+		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, connection.Native(err))
 	}
 	return nil
 }
@@ -34,8 +35,8 @@ func (l *containerLayers) PrepareSnapshot(ctx context.Context, layer pod.Layer) 
 // its files if ids are not zero.
 func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
 	labels := map[string]string{
-		LabelOwner: owner,
-		rootLabel:  time.Now().UTC().Format(time.RFC3339),
+		connection.LabelOwner: owner,
+		rootLabel:             time.Now().UTC().Format(time.RFC3339),
 	}
 	if ids != (spec.UserIDs{}) {
 		labels[snapshots.LabelSnapshotUIDMapping] = fmt.Sprintf("0:%d:%d", ids.UID, ids.UIDs)
@@ -46,33 +47,33 @@ func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
 
 // DeleteSnapshot removes a writable layer.
 func (l *containerLayers) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
-	return native(l.client.SnapshotService(snapshotter).Remove(ns(ctx), key))
+	return connection.Native(l.client.SnapshotService(snapshotter).Remove(connection.Namespaced(ctx), key))
 }
 
 // RenewSnapshot undoes all changes in a writable layer: it is deleted and made again with the same
 // parent and the same labels.
 func (l *containerLayers) RenewSnapshot(ctx context.Context, snapshotter, key, spare string) error {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	s := l.client.SnapshotService(snapshotter)
 	info, err := s.Stat(ctx, key)
-	if errdefs.IsNotFound(native(err)) { // cut off by a crash
+	if errdefs.IsNotFound(connection.Native(err)) { // cut off by a crash
 		info, err = s.Stat(ctx, spare)
 	}
 	if err != nil {
-		return fmt.Errorf("renew snapshot %s: %w", key, native(err))
+		return fmt.Errorf("renew snapshot %s: %w", key, connection.Native(err))
 	}
 	labels := snapshots.WithLabels(info.Labels)
-	if _, err := s.View(ctx, spare, info.Parent, labels); err != nil && !errdefs.IsAlreadyExists(native(err)) {
-		return fmt.Errorf("renew snapshot %s: keep its parent: %w", key, native(err))
+	if _, err := s.View(ctx, spare, info.Parent, labels); err != nil && !errdefs.IsAlreadyExists(connection.Native(err)) {
+		return fmt.Errorf("renew snapshot %s: keep its parent: %w", key, connection.Native(err))
 	}
-	if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(native(err)) {
-		return fmt.Errorf("renew snapshot %s: delete it: %w", key, native(err))
+	if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(connection.Native(err)) {
+		return fmt.Errorf("renew snapshot %s: delete it: %w", key, connection.Native(err))
 	}
 	if _, err := s.Prepare(ctx, key, info.Parent, labels); err != nil {
-		return fmt.Errorf("renew snapshot %s on %s: %w", key, info.Parent, native(err))
+		return fmt.Errorf("renew snapshot %s on %s: %w", key, info.Parent, connection.Native(err))
 	}
 	if err := s.Remove(ctx, spare); err != nil {
-		return fmt.Errorf("renew snapshot %s: delete the view of its parent: %w", key, native(err))
+		return fmt.Errorf("renew snapshot %s: delete the view of its parent: %w", key, connection.Native(err))
 	}
 	return nil
 }
@@ -85,9 +86,9 @@ func (l *containerLayers) MountImage(ctx context.Context, v pod.ImageView) error
 	if v.Writable {
 		prepare, opts = snapshotter.Prepare, opts[:2]
 	}
-	ms, err := prepare(ns(ctx), v.Key, v.ChainID, keeping(l.owner, v.IDs))
+	ms, err := prepare(connection.Namespaced(ctx), v.Key, v.ChainID, keeping(l.owner, v.IDs))
 	if err != nil {
-		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, native(err))
+		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, connection.Native(err))
 	}
 	ms = withOptions(ms, append(opts, labelled(v.Label)...)...)
 	if v.IDs != (spec.UserIDs{}) {
@@ -104,9 +105,9 @@ func (l *containerLayers) MountImage(ctx context.Context, v pod.ImageView) error
 // SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process
 // or in another containerd's ends when ctx ends.
 func (l *containerLayers) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
-	u, err := l.client.SnapshotService(snapshotter).Usage(ns(ctx), key)
+	u, err := l.client.SnapshotService(snapshotter).Usage(connection.Namespaced(ctx), key)
 	if err != nil {
-		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, native(err))
+		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, connection.Native(err))
 	}
 	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
 }

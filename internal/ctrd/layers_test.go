@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
 )
 
 // fragile is a snapshotter that dies after some changes, until it is mended.
@@ -83,7 +85,7 @@ func (f *fragile) Remove(_ context.Context, key string) error {
 func TestTheRenewalOfALayerCanBeCutOff(t *testing.T) {
 	for steps := range 5 {
 		t.Run(fmt.Sprint(steps), func(t *testing.T) {
-			labels := map[string]string{LabelOwner: "o", "some": "label"}
+			labels := map[string]string{connection.LabelOwner: "o", "some": "label"}
 			f := &fragile{
 				has:   map[string]snapshots.Info{thisID: {Name: thisID, Parent: "p", Labels: labels}},
 				left:  steps,
@@ -92,7 +94,7 @@ func TestTheRenewalOfALayerCanBeCutOff(t *testing.T) {
 			client, err := containerd.New("", containerd.WithServices(
 				containerd.WithSnapshotters(map[string]snapshots.Snapshotter{"fragile": f})))
 			try(t, err)
-			l := &containerLayers{Through(client), "o"}
+			l := &containerLayers{connection.Through(client), "o"}
 			renew := func() error { return l.RenewSnapshot(t.Context(), "fragile", thisID, "spare") }
 			if err := renew(); (err == nil) != (steps == 4) {
 				t.Fatalf("after %d steps: %v", steps, err)

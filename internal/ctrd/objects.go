@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 
+	"berth/internal/connection"
 	"berth/internal/pod"
 )
 
@@ -68,16 +69,16 @@ func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler
 		return err
 	}
 	now := time.Now().UTC()
-	_, err = c.client.SandboxStore().Create(ns(ctx), sandbox.Sandbox{
+	_, err = c.client.SandboxStore().Create(connection.Namespaced(ctx), sandbox.Sandbox{
 		ID:        id,
 		Runtime:   sandbox.RuntimeOpts{Name: h.Type, Options: o},
 		Sandboxer: cmp.Or(h.Sandboxer, "berth"),
-		Labels:    map[string]string{LabelOwner: c.owner},
+		Labels:    map[string]string{connection.LabelOwner: c.owner},
 		CreatedAt: now,
 		UpdatedAt: now,
 	})
 	if err != nil {
-		return fmt.Errorf("create sandbox object %s: %w", id, native(err))
+		return fmt.Errorf("create sandbox object %s: %w", id, connection.Native(err))
 	}
 	return nil
 }
@@ -87,7 +88,7 @@ func (c *Containerd) DeleteSandbox(ctx context.Context, id string) error {
 	if err := c.endShim(ctx, id); err != nil {
 		return err
 	}
-	return native(c.client.SandboxStore().Delete(ns(ctx), id))
+	return connection.Native(c.client.SandboxStore().Delete(connection.Namespaced(ctx), id))
 }
 
 // CreateContainer makes a container object.
@@ -102,8 +103,8 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 	}
 	labels := map[string]string{}
 	maps.Copy(labels, o.Labels)
-	labels[LabelOwner] = c.owner // last: nobody else says whose the object is
-	_, err = c.client.ContainerService().Create(ns(ctx), containers.Container{
+	labels[connection.LabelOwner] = c.owner // last: nobody else says whose the object is
+	_, err = c.client.ContainerService().Create(connection.Namespaced(ctx), containers.Container{
 		ID:          o.ID,
 		Labels:      labels,
 		Image:       o.Image,
@@ -114,7 +115,7 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 		SandboxID:   o.SandboxID,
 	})
 	if err != nil {
-		return fmt.Errorf("create container object %s: %w", o.ID, native(err))
+		return fmt.Errorf("create container object %s: %w", o.ID, connection.Native(err))
 	}
 	return nil
 }
@@ -122,14 +123,14 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 // DeleteContainer deletes a container object.
 func (c *Containerd) DeleteContainer(ctx context.Context, id string) error {
 	c.replaced.drop(id)
-	return native(c.client.ContainerService().Delete(ns(ctx), id))
+	return connection.Native(c.client.ContainerService().Delete(connection.Namespaced(ctx), id))
 }
 
 // Spec is the OCI specification of a container object.
 func (c *Containerd) Spec(ctx context.Context, id string) (*specs.Spec, error) {
-	o, err := c.client.ContainerService().Get(ns(ctx), id)
+	o, err := c.client.ContainerService().Get(connection.Namespaced(ctx), id)
 	if err != nil {
-		return nil, native(err)
+		return nil, connection.Native(err)
 	}
 	var s specs.Spec
 	if err := typeurl.UnmarshalTo(o.Spec, &s); err != nil {
@@ -144,8 +145,8 @@ func (c *Containerd) UpdateSpec(ctx context.Context, id string, s *specs.Spec) e
 	if err != nil {
 		return fmt.Errorf("encode spec of %s: %w", id, err)
 	}
-	if _, err := c.client.ContainerService().Update(ns(ctx), containers.Container{ID: id, Spec: a}, "spec"); err != nil {
-		return fmt.Errorf("replace spec of container object %s: %w", id, native(err))
+	if _, err := c.client.ContainerService().Update(connection.Namespaced(ctx), containers.Container{ID: id, Spec: a}, "spec"); err != nil {
+		return fmt.Errorf("replace spec of container object %s: %w", id, connection.Native(err))
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
+	"berth/internal/connection"
 	"berth/internal/pidfd"
 )
 
@@ -35,8 +36,8 @@ const shimRuncRoot = "/run/containerd/runc"
 // process, the record and the control group that the runtime made.
 func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 	o, err := c.client.ContainerService().Get(ctx, id)
-	if err != nil && !errdefs.IsNotFound(native(err)) {
-		return fmt.Errorf("end what is left of %s: %w", id, native(err))
+	if err != nil && !errdefs.IsNotFound(connection.Native(err)) {
+		return fmt.Errorf("end what is left of %s: %w", id, connection.Native(err))
 	}
 	var opts runcoptions.Options
 	var spec specs.Spec
@@ -52,7 +53,7 @@ func (c *Containerd) endOrphans(ctx context.Context, id string) error {
 	if err := c.endOrphanProcesses(ctx, id, filepath.Base(binary)); err != nil {
 		return fmt.Errorf("end what is left of %s: %w", id, err)
 	}
-	root := filepath.Join(cmp.Or(opts.GetRoot(), shimRuncRoot), Namespace)
+	root := filepath.Join(cmp.Or(opts.GetRoot(), shimRuncRoot), connection.Namespace)
 	_, err = os.Stat(filepath.Join(root, id))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("end what is left of %s: %w", id, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/connection"
 	"berth/internal/image"
 )
 
@@ -34,11 +35,11 @@ func TestAPanicInAGoroutineOfAPullIsAnErrorOfThatPull(t *testing.T) {
 		panic("a hole in a parser")
 	}))
 	_, err := manifest.Handle(t.Context(), ocispec.Descriptor{})
-	if err = native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "evil:1") {
+	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "evil:1") {
 		t.Errorf("a manifest: %v", err)
 	}
 	_, err = aloneUnpacker{holes{}, nil, i}.Apply(t.Context(), ocispec.Descriptor{Digest: "sha256:evil"}, nil)
-	if err = native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "sha256:evil") {
+	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "sha256:evil") {
 		t.Errorf("a layer: %v", err)
 	}
 	if survived != 2 {

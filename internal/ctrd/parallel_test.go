@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"berth/internal/connection"
 	"berth/internal/embed/embedtest"
 	"berth/internal/image"
 	"berth/internal/testimage"
@@ -28,7 +29,7 @@ func parallelStore(t *testing.T) (*Images, string) {
 	t.Helper()
 	cfg := embedtest.Config(t)
 	cfg.Snapshotter = "overlayfs"
-	i, err := NewImages(Through(embedtest.Start(t, cfg).Client()), ImagesConfig{
+	i, err := NewImages(connection.Through(embedtest.Start(t, cfg).Client()), ImagesConfig{
 		Snapshotter:            "overlayfs",
 		MaxConcurrentDownloads: 3,
 		MaxConcurrentUnpacks:   3,

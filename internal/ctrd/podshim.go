@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
+	"berth/internal/connection"
 	"berth/internal/pod"
 )
 
@@ -58,9 +59,9 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if program := c.podShims.get(key); program != "" {
 		o.Runtime.Name = program
 	}
-	err = native(s.controller().Create(ns(ctx), o, opts...))
+	err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
 	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && s.lost(ctx, r.ID, err); {
-		err = native(s.controller().Create(ns(ctx), o, opts...))
+		err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
 	}
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
@@ -68,9 +69,9 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if old, ok := c.shims.take(r.ID); ok {
 		_ = unix.Close(old.fd)
 	}
-	i, err := s.controller().Start(ns(ctx), r.ID)
+	i, err := s.controller().Start(connection.Namespaced(ctx), r.ID)
 	if err != nil {
-		return fmt.Errorf("start shim of pod %s: %w", r.ID, native(err))
+		return fmt.Errorf("start shim of pod %s: %w", r.ID, connection.Native(err))
 	}
 	c.shims.add(r.ID, int(i.Pid))
 	if c.podShims.get(key) == "" && c.cleanupDir != "" {
@@ -94,7 +95,7 @@ func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 	case err == nil && st.Running:
 		return false
 	case !inTheWay && errdefs.IsNotFound(err):
-		if err := s.c.endOrphans(ns(ctx), id); err != nil {
+		if err := s.c.endOrphans(connection.Namespaced(ctx), id); err != nil {
 			s.c.log.Warn("what is left of a shim cannot be removed", "id", id, "err", err)
 			return false
 		}
@@ -129,7 +130,7 @@ func (c *Containerd) EndShim(ctx context.Context, id string) error {
 	if !errdefs.IsNotFound(err) {
 		return fmt.Errorf("end shim of pod %s: %w", id, err)
 	}
-	if oerr := c.endOrphans(ns(ctx), id); oerr != nil {
+	if oerr := c.endOrphans(connection.Namespaced(ctx), id); oerr != nil {
 		return fmt.Errorf("end shim of pod %s: %w", id, oerr) // and not "not found", which counts as success
 	}
 	if hungUp {
@@ -140,23 +141,23 @@ func (c *Containerd) EndShim(ctx context.Context, id string) error {
 
 // end asks the shim of a sandbox to end.
 func (s sandboxer) end(ctx context.Context, id string) error {
-	_, err := askShim(ns(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
+	_, err := askShim(connection.Namespaced(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.controller().Shutdown(ctx, id)
 	})
-	return native(err)
+	return connection.Native(err)
 }
 
 // NetworkThread returns the ID of a thread in the network namespace of a pod that has no process:
 // one of its shim. It takes taskTimeout at most, also where the shim does not answer. ErrNotFound:
 // the pod has no shim, or its shim no such thread, as that of a pod with the host's network.
 func NetworkThread(ctx context.Context, c *Containerd, id string) (uint32, error) {
-	ctx, cancel := context.WithTimeout(ns(ctx), taskTimeout)
+	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()
 	st, err := askShim(ctx, c, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
 		return sandboxer{c, shimController}.controller().Status(ctx, id, false)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("ask the shim of pod %s for its thread in the network namespace: %w", id, native(err))
+		return 0, fmt.Errorf("ask the shim of pod %s for its thread in the network namespace: %w", id, connection.Native(err))
 	}
 	thread, err := strconv.ParseUint(st.Info[shimNetworkThread], 10, 32)
 	if err != nil {
@@ -176,8 +177,8 @@ func (c *Containerd) SandboxShim(ctx context.Context, h pod.Handler) (bool, erro
 	if o != nil {
 		req.Options = typeurl.MarshalProto(o)
 	}
-	resp, err := c.client.IntrospectionService().PluginInfo(ns(ctx), "io.containerd.runtime.v2", "task", req)
-	switch err = native(err); {
+	resp, err := c.client.IntrospectionService().PluginInfo(connection.Namespaced(ctx), "io.containerd.runtime.v2", "task", req)
+	switch err = connection.Native(err); {
 	case errdefs.IsNotImplemented(err):
 		return false, nil
 	case err != nil:

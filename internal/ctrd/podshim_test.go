@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/connection"
 	"berth/internal/embed/embedtest"
 	"berth/internal/network"
 	"berth/internal/pidfd"
@@ -26,7 +27,7 @@ import (
 func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
-	c := New(Through(server.Client()), Config{
+	c := New(connection.Through(server.Client()), Config{
 		Owner:      "owner",
 		CleanupDir: filepath.Join(cfg.State, "cleanup"),
 		Logger:     slog.New(slog.DiscardHandler),
@@ -74,7 +75,7 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 		}
 		try(t, c.DeleteSandbox(t.Context(), thisID))
 	}
-	left, err := os.ReadDir(filepath.Join(cfg.State, "io.containerd.sandbox.controller.v1.shim", Namespace))
+	left, err := os.ReadDir(filepath.Join(cfg.State, "io.containerd.sandbox.controller.v1.shim", connection.Namespace))
 	if err != nil || len(left) > 0 {
 		t.Errorf("bundles are left: %v %v", left, err)
 	}
@@ -85,7 +86,7 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
-	c := New(Through(server.Client()), Config{
+	c := New(connection.Through(server.Client()), Config{
 		Owner:  "owner",
 		Logger: slog.New(slog.DiscardHandler),
 	})

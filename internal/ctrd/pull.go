@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
+	"berth/internal/connection"
 	"berth/internal/image"
 	"berth/internal/unpack"
 )
@@ -45,7 +46,7 @@ func (i *Images) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		img, err = i.pull(ctx, ref, creds, w, 1)
 	}
 	if err != nil {
-		return image.Stored{}, native(err)
+		return image.Stored{}, connection.Native(err)
 	}
 	return i.read(ctx, img.Metadata())
 }
@@ -96,11 +97,11 @@ func (i *Images) reporting(name string, needs func([]image.Blob)) func(images.Ha
 
 // Fetched returns how many bytes of each blob are on this node.
 func (i *Images) Fetched(ctx context.Context, blobs []image.Blob) (map[string]int64, error) {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	cs := i.client.ContentStore()
 	coming, err := cs.ListStatuses(ctx)
 	if err != nil {
-		return nil, native(err)
+		return nil, connection.Native(err)
 	}
 	offset := map[string]int64{}
 	for _, st := range coming {
@@ -117,8 +118,8 @@ func (i *Images) Fetched(ctx context.Context, blobs []image.Blob) (map[string]in
 		switch _, err := cs.Info(ctx, digest.Digest(b.Digest)); {
 		case err == nil:
 			here[b.Digest] = b.Size
-		case !errdefs.IsNotFound(native(err)):
-			return nil, native(err)
+		case !errdefs.IsNotFound(connection.Native(err)):
+			return nil, connection.Native(err)
 		}
 	}
 	return here, nil

@@ -16,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/connection"
 	"berth/internal/embed/embedtest"
 	"berth/internal/image"
 	"berth/internal/testimage"
@@ -28,7 +29,7 @@ import (
 func BenchmarkPull(b *testing.B) {
 	cfg := embedtest.Config(b)
 	cfg.Snapshotter = "overlayfs"
-	i, err := NewImages(Through(embedtest.Start(b, cfg).Client()), ImagesConfig{
+	i, err := NewImages(connection.Through(embedtest.Start(b, cfg).Client()), ImagesConfig{
 		Snapshotter:            "overlayfs",
 		MaxConcurrentDownloads: 3,
 		MaxConcurrentUnpacks:   3,

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"berth/internal/connection"
 	"berth/internal/pod"
 )
 
@@ -26,7 +27,7 @@ import (
 func restoring(ctx context.Context, c *Containerd, id string, from pod.Unpacked) (*anypb.Any, error) {
 	o, err := c.client.ContainerService().Get(ctx, id)
 	if err != nil {
-		return nil, native(err)
+		return nil, connection.Native(err)
 	}
 	var opts runcoptions.Options
 	if err := typeurl.UnmarshalTo(o.Runtime.Options, &opts); err != nil {
@@ -54,7 +55,7 @@ func (c *Containerd) RestoreTask(ctx context.Context, id, work string) error {
 // cut off has made is made again.
 func (c *Containerd) ApplyChanges(ctx context.Context, snapshotter, key, changes string) error {
 	if err := leased(ctx, c, key, func(ctx context.Context) error { return applyChanges(ctx, c, snapshotter, key, changes) }); err != nil {
-		return fmt.Errorf("apply changes to layer %s: %w", key, native(err))
+		return fmt.Errorf("apply changes to layer %s: %w", key, connection.Native(err))
 	}
 	return nil
 }
@@ -84,7 +85,7 @@ func applyChanges(ctx context.Context, c *Containerd, snapshotter, key, changes 
 	}
 	ref := "restore-" + key
 	// What a call that was cut off has written need not be of the same file.
-	if err := c.client.ContentStore().Abort(ctx, ref); err != nil && !errdefs.IsNotFound(native(err)) {
+	if err := c.client.ContentStore().Abort(ctx, ref); err != nil && !errdefs.IsNotFound(connection.Native(err)) {
 		return err
 	}
 	if err := content.WriteBlob(ctx, c.client.ContentStore(), ref, f, desc); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/connection"
 	"berth/internal/pod"
 	"berth/internal/state"
 )
@@ -32,7 +33,7 @@ func (s sandboxer) fail(verb, id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s sandbox %s by %s: %w", verb, id, s.name, native(err))
+	return fmt.Errorf("%s sandbox %s by %s: %w", verb, id, s.name, connection.Native(err))
 }
 
 // Create makes the sandbox. Its options are the CRI configuration of the pod, as controllers
@@ -46,7 +47,7 @@ func (s sandboxer) Create(ctx context.Context, r pod.SandboxRequest) (pod.Instan
 	if r.NetNS != "" {
 		opts = append(opts, sandbox.WithNetNSPath(r.NetNS))
 	}
-	return pod.Instance{}, s.fail("create", r.ID, s.controller().Create(ns(ctx), o, opts...))
+	return pod.Instance{}, s.fail("create", r.ID, s.controller().Create(connection.Namespaced(ctx), o, opts...))
 }
 
 func (s sandboxer) object(r pod.SandboxRequest) (sandbox.Sandbox, error) {
@@ -65,7 +66,7 @@ func (s sandboxer) object(r pod.SandboxRequest) (sandbox.Sandbox, error) {
 		Spec:      spec,
 		Runtime:   sandbox.RuntimeOpts{Name: r.Handler.Type, Options: o},
 		Sandboxer: s.name,
-		Labels:    map[string]string{LabelOwner: s.c.owner},
+		Labels:    map[string]string{connection.LabelOwner: s.c.owner},
 		CreatedAt: r.CreatedAt.UTC(),
 		UpdatedAt: time.Now().UTC(),
 	}, nil
@@ -73,7 +74,7 @@ func (s sandboxer) object(r pod.SandboxRequest) (sandbox.Sandbox, error) {
 
 // Start runs the sandbox.
 func (s sandboxer) Start(ctx context.Context, id string) (pod.Instance, error) {
-	i, err := s.controller().Start(ns(ctx), id)
+	i, err := s.controller().Start(connection.Namespaced(ctx), id)
 	if err != nil {
 		return pod.Instance{}, s.fail("start", id, err)
 	}
@@ -83,7 +84,7 @@ func (s sandboxer) Start(ctx context.Context, id string) (pod.Instance, error) {
 
 // Stop asks the sandbox to end, and ends it after timeout.
 func (s sandboxer) Stop(ctx context.Context, id string, timeout time.Duration) error {
-	_, err := askShim(ns(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
+	_, err := askShim(connection.Namespaced(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.controller().Stop(ctx, id, sandbox.WithTimeout(timeout))
 	})
 	return s.fail("stop", id, err)
@@ -91,7 +92,7 @@ func (s sandboxer) Stop(ctx context.Context, id string, timeout time.Duration) e
 
 // Wait returns when the sandbox has ended.
 func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
-	e, err := askShim(ns(ctx), s.c, id, func(ctx context.Context) (sandbox.ExitStatus, error) {
+	e, err := askShim(connection.Namespaced(ctx), s.c, id, func(ctx context.Context) (sandbox.ExitStatus, error) {
 		return s.controller().Wait(ctx, id)
 	})
 	if err != nil {
@@ -104,7 +105,7 @@ func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
 // shim does not answer. Containerd's status of a sandbox that has ended lacks the exit code, which
 // a wait has.
 func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error) {
-	ctx, cancel := context.WithTimeout(ns(ctx), taskTimeout)
+	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()
 	st, err := askShim(ctx, s.c, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
 		return s.controller().Status(ctx, id, false)

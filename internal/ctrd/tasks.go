@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"berth/internal/connection"
 	"berth/internal/pod"
 )
 
@@ -44,7 +45,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	if err := reachable(ctx, c, r.Pod); err != nil {
 		return 0, fmt.Errorf("create task %s in pod %s: %w", r.ID, r.Pod, err)
 	}
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	req := &tasks.CreateTaskRequest{
 		ContainerID:    r.ID,
 		Stdin:          r.IO.Stdin,
@@ -84,16 +85,16 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	}
 	c.replaced.makeAgain(r.ID)
 	resp, err := create()
-	for again := 1; again < createAttempts && cutOff(r, native(err)); again++ {
+	for again := 1; again < createAttempts && cutOff(r, connection.Native(err)); again++ {
 		c.log.Info("a task that was being made earlier is taken back", "id", r.ID, "err", err)
 		c.replaced.make(r.ID)
 		if terr := takeBack(ctx, c, r.ID); terr != nil {
-			return 0, fmt.Errorf("create task %s: %w: take back what an earlier call made: %w", r.ID, native(err), terr)
+			return 0, fmt.Errorf("create task %s: %w: take back what an earlier call made: %w", r.ID, connection.Native(err), terr)
 		}
 		resp, err = create()
 	}
 	if err != nil {
-		return 0, fmt.Errorf("create task %s: %w", r.ID, native(err))
+		return 0, fmt.Errorf("create task %s: %w", r.ID, connection.Native(err))
 	}
 	c.replaced.made(r.ID, resp.Pid)
 	c.shims.remember(cmp.Or(r.Pod, r.ID), resp.Pid) // a pod's own task has a shim to itself
@@ -108,7 +109,7 @@ func mountLabel(ctx context.Context, c *Containerd, id string) ([]string, error)
 	}
 	o, err := c.client.ContainerService().Get(ctx, id)
 	if err != nil {
-		return nil, native(err)
+		return nil, connection.Native(err)
 	}
 	var spec struct {
 		Linux struct {
@@ -248,22 +249,22 @@ func toProto(ms []mount.Mount) []*types.Mount {
 
 // StartTask lets the task's process run the user's program.
 func (c *Containerd) StartTask(ctx context.Context, id string) error {
-	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.StartResponse, error) {
+	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.StartResponse, error) {
 		return c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
 	})
 	if err != nil {
-		return fmt.Errorf("start task %s: %w", id, native(err))
+		return fmt.Errorf("start task %s: %w", id, connection.Native(err))
 	}
 	return nil
 }
 
 // KillTask signals the task's init process.
 func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) error {
-	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)}) //nolint:gosec // a signal
 	})
 	if err != nil {
-		return fmt.Errorf("kill task %s: %w", id, native(err))
+		return fmt.Errorf("kill task %s: %w", id, connection.Native(err))
 	}
 	return nil
 }
@@ -275,25 +276,25 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 // was left earlier prevents.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	c.replaced.deleted(id)
-	_, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
+	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	})
 	if err == nil {
 		if !bundleLeft(id, c.shims.bundleDirs()) {
 			return nil
 		}
-		if err := c.endOrphans(ns(ctx), id); err != nil {
+		if err := c.endOrphans(connection.Namespaced(ctx), id); err != nil {
 			return fmt.Errorf("delete task %s: %w", id, err)
 		}
 		return nil
 	}
-	err = native(err)
+	err = connection.Native(err)
 	if !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete task %s: %w", id, err)
 	}
 	status, gerr := c.taskStatus(ctx, id)
 	if errdefs.IsNotFound(gerr) {
-		if oerr := c.endOrphans(ns(ctx), id); oerr != nil {
+		if oerr := c.endOrphans(connection.Namespaced(ctx), id); oerr != nil {
 			return fmt.Errorf("delete task %s: %w", id, oerr) // and not "not found", which counts as success
 		}
 		return err
@@ -324,21 +325,21 @@ func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, e
 }
 
 func (c *Containerd) taskStatus(ctx context.Context, id string) (*task.Process, error) {
-	ctx, cancel := context.WithTimeout(ns(ctx), taskTimeout)
+	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()
 	resp, err := askShim(ctx, c, id, func(ctx context.Context) (*tasks.GetResponse, error) {
 		return c.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	})
-	return resp.GetProcess(), native(err)
+	return resp.GetProcess(), connection.Native(err)
 }
 
 // WaitTask returns when the task's process has ended, with what the shim knows of its end.
 func (c *Containerd) WaitTask(ctx context.Context, id string) (pod.TaskState, error) {
-	r, err := askShim(ns(ctx), c, id, func(ctx context.Context) (*tasks.WaitResponse, error) {
+	r, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.WaitResponse, error) {
 		return c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	})
 	if err != nil {
-		return pod.TaskState{}, fmt.Errorf("wait for task %s: %w", id, native(err))
+		return pod.TaskState{}, fmt.Errorf("wait for task %s: %w", id, connection.Native(err))
 	}
 	return pod.TaskState{Stopped: true, Code: r.ExitStatus, ExitedAt: r.ExitedAt.AsTime()}, nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"berth/internal/connection"
 )
 
 // resourcesURL is the type under which shims expect cgroup settings.
@@ -25,14 +27,14 @@ func (c *Containerd) UpdateTask(ctx context.Context, id string, r *specs.LinuxRe
 	if err != nil {
 		return fmt.Errorf("encode resources of %s: %w", id, err)
 	}
-	_, err = askShim(ns(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Update(ctx, &tasks.UpdateTaskRequest{
 			ContainerID: id,
 			Resources:   &anypb.Any{TypeUrl: resourcesURL, Value: b},
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("update task %s: %w", id, refusal(native(err)))
+		return fmt.Errorf("update task %s: %w", id, refusal(connection.Native(err)))
 	}
 	return nil
 }

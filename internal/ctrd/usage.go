@@ -5,7 +5,6 @@ package ctrd
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -13,34 +12,21 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 
+	"berth/internal/connection"
 	"berth/internal/image"
 )
 
 // Usage sums up what the snapshotter's snapshots use. It measures until ctx ends; what it could not
 // measure by then is as it was the time before.
 func (i *Images) Usage(ctx context.Context) (image.Usage, error) {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	u := image.Usage{At: time.Now()}
 	var err error
-	if u.Path, err = snapshotterRoot(ctx, i.client, i.cfg.Snapshotter); err != nil {
+	if u.Path, err = i.client.SnapshotterRoot(ctx, i.cfg.Snapshotter); err != nil {
 		return u, err
 	}
 	u.Images, u.Containers, err = i.usage.round(ctx, i.client.SnapshotService(i.cfg.Snapshotter))
 	return u, err
-}
-
-// snapshotterRoot is the directory of a snapshotter; "" if it does not say.
-func snapshotterRoot(ctx context.Context, c *Connection, name string) (string, error) {
-	resp, err := c.IntrospectionService().Plugins(ns(ctx), `type==io.containerd.snapshotter.v1,id==`+name)
-	if err != nil {
-		return "", fmt.Errorf("find directory of snapshotter %s: %w", name, native(err))
-	}
-	for _, p := range resp.Plugins {
-		if root := p.Exports["root"]; root != "" {
-			return filepath.Clean(root), nil
-		}
-	}
-	return "", nil
 }
 
 // sampler measures snapshots. A layer of an image never changes and is measured once. The writable
@@ -68,7 +54,7 @@ func (m *sampler) round(ctx context.Context, sn measurer) (images, containers im
 		kinds[info.Kind] = append(kinds[info.Kind], info.Name)
 		return nil
 	}); err != nil {
-		return images, containers, fmt.Errorf("list snapshots: %w", native(err))
+		return images, containers, fmt.Errorf("list snapshots: %w", connection.Native(err))
 	}
 	m.committed = only(m.committed, kinds[snapshots.KindCommitted])
 	m.active = only(m.active, kinds[snapshots.KindActive])
@@ -99,7 +85,7 @@ func measure(ctx context.Context, sn measurer, name string, into map[string]snap
 	switch {
 	case err == nil:
 		into[name] = u
-	case errdefs.IsNotFound(native(err)):
+	case errdefs.IsNotFound(connection.Native(err)):
 		delete(into, name) // removed meanwhile
 	}
 	return ctx.Err() != nil

@@ -17,6 +17,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/connection"
 )
 
 const (
@@ -54,7 +56,7 @@ func (i *Images) view(ctx context.Context, chainID string, f func(root string) e
 	i.views.Store(key, nil)
 	// Nothing interrupts these calls: the outcome of one that was interrupted is not known, and a
 	// lease that containerd makes after it was deleted would stay.
-	detached := ns(context.WithoutCancel(ctx))
+	detached := connection.Namespaced(context.WithoutCancel(ctx))
 	var mounts []mount.Mount
 	var failed error
 	made, removed := make(chan struct{}), make(chan struct{})
@@ -81,18 +83,18 @@ func (i *Images) view(ctx context.Context, chainID string, f func(root string) e
 	if failed != nil {
 		return fmt.Errorf("view image: %w", failed)
 	}
-	return mount.WithReadonlyTempMount(ns(ctx), withOptions(mounts, "nodev", "nosuid", "noexec"), f)
+	return mount.WithReadonlyTempMount(connection.Namespaced(ctx), withOptions(mounts, "nodev", "nosuid", "noexec"), f)
 }
 
 func (i *Images) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
-	lctx, _, err := i.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(LabelOwner, i.cfg.Owner), leases.WithExpiration(10*time.Minute))
+	lctx, _, err := i.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(connection.LabelOwner, i.cfg.Owner), leases.WithExpiration(10*time.Minute))
 	if err != nil {
-		return nil, native(err)
+		return nil, connection.Native(err)
 	}
 	mounts, err := i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
-	return mounts, native(err)
+	return mounts, connection.Native(err)
 }
 
 func (i *Images) removeView(ctx context.Context, key string) {
@@ -119,7 +121,7 @@ func withOptions(ms []mount.Mount, options ...string) []mount.Mount {
 }
 
 func (i *Images) unview(ctx context.Context, key string) error {
-	if err := native(i.client.SnapshotService(i.cfg.Snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
+	if err := connection.Native(i.client.SnapshotService(i.cfg.Snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove view %s: %w", key, err)
 	}
 	return i.unlease(ctx, key)
@@ -128,13 +130,13 @@ func (i *Images) unview(ctx context.Context, key string) error {
 // Sweep removes the views, and the leases of pulls and imports, that are not in use: an earlier berth
 // made them and was killed, or containerd was when they were to be removed.
 func (i *Images) Sweep(ctx context.Context) error {
-	ctx = ns(ctx)
+	ctx = connection.Namespaced(ctx)
 	own := func(prefix string) string {
-		return fmt.Sprintf("id~=^%s,labels.%q==%q", prefix, LabelOwner, i.cfg.Owner)
+		return fmt.Sprintf("id~=^%s,labels.%q==%q", prefix, connection.LabelOwner, i.cfg.Owner)
 	}
 	all, err := i.client.LeasesService().List(ctx, own(viewPrefix), own(jobPrefix))
 	if err != nil {
-		return fmt.Errorf("list leases of images: %w", native(err))
+		return fmt.Errorf("list leases of images: %w", connection.Native(err))
 	}
 	var errs []error
 	for _, l := range all {

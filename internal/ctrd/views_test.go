@@ -18,6 +18,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
 )
 
 // slow is a containerd that makes leases once goOn is closed, also for callers that have gone.
@@ -80,7 +82,7 @@ func TestAViewWhoseCallerHasGoneLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := &Images{client: Through(client), cfg: ImagesConfig{Snapshotter: "slow", Logger: slog.New(slog.DiscardHandler)}}
+		i := &Images{client: connection.Through(client), cfg: ImagesConfig{Snapshotter: "slow", Logger: slog.New(slog.DiscardHandler)}}
 		ctx, cancel := context.WithCancel(t.Context())
 		viewed := make(chan error, 1)
 		go func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/ctrd"
+	"berth/internal/connection"
 	"berth/internal/embed"
 	"berth/internal/image"
 	"berth/internal/pod"
@@ -45,7 +45,7 @@ func (d *daemon) embedConfig() embed.Config {
 func (d *daemon) openContainerd() (err error) {
 	if address := d.cfg.Containerd.Address; address != "" {
 		embed.BridgeLog(d.log.Logger, false)
-		if d.conn, err = ctrd.Dial(address); err != nil {
+		if d.conn, err = connection.Dial(address); err != nil {
 			return err
 		}
 		d.undo = append(d.undo, d.conn.Close)
@@ -54,7 +54,7 @@ func (d *daemon) openContainerd() (err error) {
 	if err := d.embedConfig().Check(); err != nil {
 		return err
 	}
-	d.conn = ctrd.Absent(errors.New("the containerd inside berth is starting"))
+	d.conn = connection.Absent(errors.New("the containerd inside berth is starting"))
 	d.undo = append(d.undo, func() error {
 		if s := d.embedded.Load(); s != nil {
 			return s.Stop()

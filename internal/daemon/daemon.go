@@ -23,6 +23,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
 	"berth/internal/config"
+	"berth/internal/connection"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
@@ -71,7 +72,7 @@ type daemon struct {
 	undo    []func() error
 
 	store    *state.Store
-	conn     *ctrd.Connection
+	conn     *connection.Connection
 	embedded atomic.Pointer[embed.Server] // nil until it runs, and where another containerd is configured
 	ctrd     *ctrd.Containerd
 	stored   *ctrd.Images

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 
+	"berth/internal/connection"
 	"berth/internal/ctrd"
 	"berth/internal/exit"
 	"berth/internal/pod"
@@ -62,7 +63,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 	if err != nil {
 		return pod.Ports{}, nil, fmt.Errorf("make a client of the fake containerd: %w", err)
 	}
-	adapter := ctrd.New(ctrd.Through(client), ctrd.Config{Owner: owner, Snapshotter: snapshotter, Logger: log})
+	adapter := ctrd.New(connection.Through(client), ctrd.Config{Owner: owner, Snapshotter: snapshotter, Logger: log})
 	return pod.Ports{
 		Runtime: runtime{adapter, fakeTasks{services: services{w: l.w, l: l}}},
 		Kernel:  kernel{l.w, l},

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+package connection
 
 import (
 	"context"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -39,7 +40,7 @@ const (
 // there is none, every call is ErrUnavailable at once, with the reason. It is not an answer: nothing
 // follows from it but that the call is to be repeated.
 //
-// [Containerd.Follow] finds out whether containerd answers. Its methods may be called from any
+// Follow of package ctrd finds out whether containerd answers. Its methods may be called from any
 // goroutine.
 type Connection struct {
 	mu     sync.Mutex
@@ -69,7 +70,7 @@ func Through(client *containerd.Client) *Connection {
 }
 
 // Dial returns a connection to a containerd that runs by itself, or will. It waits for nothing:
-// calls pass once containerd has answered [Containerd.Follow]. The caller closes it.
+// calls pass once containerd has answered Follow of package ctrd. The caller closes it.
 func Dial(address string) (*Connection, error) {
 	address = strings.TrimPrefix(address, "unix://")
 	c := &Connection{
@@ -87,6 +88,10 @@ func Dial(address string) (*Connection, error) {
 
 // asking marks the context of the calls that find out whether containerd answers.
 type asking struct{}
+
+// Asking marks a context: calls pass with it also while the connection fails all others. The calls
+// that find out whether containerd answers are made with it.
+func Asking(ctx context.Context) context.Context { return context.WithValue(ctx, asking{}, true) }
 
 // gate are the options of a client whose calls pass only while the connection is there, except, if
 // probed is set, for those that find out whether it is.
@@ -158,17 +163,18 @@ func (c *Connection) Err() error {
 }
 
 // Close closes the client.
-func (c *Connection) Close() error { return c.now().Close() }
+func (c *Connection) Close() error { return c.Client().Close() }
 
-// wait returns once there is something to ask.
-func (c *Connection) wait(ctx context.Context) {
+// Wait returns once there is something to ask, or when ctx ends.
+func (c *Connection) Wait(ctx context.Context) {
 	select {
 	case <-c.there:
 	case <-ctx.Done():
 	}
 }
 
-func (c *Connection) now() *containerd.Client {
+// Client returns the client that calls go through now. Nobody keeps it.
+func (c *Connection) Client() *containerd.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.client
@@ -177,50 +183,73 @@ func (c *Connection) now() *containerd.Client {
 // The services of containerd are those of the client that calls go through now. Nobody keeps them.
 
 // TaskService returns the service of tasks.
-func (c *Connection) TaskService() tasks.TasksClient { return c.now().TaskService() }
+func (c *Connection) TaskService() tasks.TasksClient { return c.Client().TaskService() }
 
 // ContainerService returns the store of container objects.
-func (c *Connection) ContainerService() containers.Store { return c.now().ContainerService() }
+func (c *Connection) ContainerService() containers.Store { return c.Client().ContainerService() }
 
 // SandboxStore returns the store of sandbox objects.
-func (c *Connection) SandboxStore() sandbox.Store { return c.now().SandboxStore() }
+func (c *Connection) SandboxStore() sandbox.Store { return c.Client().SandboxStore() }
 
 // SandboxController returns the sandbox controller of a name.
 func (c *Connection) SandboxController(name string) sandbox.Controller {
-	return c.now().SandboxController(name)
+	return c.Client().SandboxController(name)
 }
 
 // ContentStore returns the store of blobs.
-func (c *Connection) ContentStore() content.Store { return c.now().ContentStore() }
+func (c *Connection) ContentStore() content.Store { return c.Client().ContentStore() }
 
 // ImageService returns the store of images.
-func (c *Connection) ImageService() images.Store { return c.now().ImageService() }
+func (c *Connection) ImageService() images.Store { return c.Client().ImageService() }
 
 // SnapshotService returns the snapshotter of a name.
 func (c *Connection) SnapshotService(name string) snapshots.Snapshotter {
-	return c.now().SnapshotService(name)
+	return c.Client().SnapshotService(name)
 }
 
 // LeasesService returns the manager of leases.
-func (c *Connection) LeasesService() leases.Manager { return c.now().LeasesService() }
+func (c *Connection) LeasesService() leases.Manager { return c.Client().LeasesService() }
 
 // WithLease puts a new lease into the context. The caller calls the function when it is over.
 func (c *Connection) WithLease(ctx context.Context, opts ...leases.Opt) (context.Context, func(context.Context) error, error) {
-	return c.now().WithLease(ctx, opts...)
+	return c.Client().WithLease(ctx, opts...)
 }
 
 // DiffService returns the service that packs and unpacks layers.
-func (c *Connection) DiffService() containerd.DiffService { return c.now().DiffService() }
+func (c *Connection) DiffService() containerd.DiffService { return c.Client().DiffService() }
 
 // EventService returns the service of events.
-func (c *Connection) EventService() containerd.EventService { return c.now().EventService() }
+func (c *Connection) EventService() containerd.EventService { return c.Client().EventService() }
 
 // IntrospectionService returns the service that says what containerd has.
 func (c *Connection) IntrospectionService() introspection.Service {
-	return c.now().IntrospectionService()
+	return c.Client().IntrospectionService()
 }
 
 // Version returns the version of containerd.
 func (c *Connection) Version(ctx context.Context) (containerd.Version, error) {
-	return c.now().Version(ctx)
+	return c.Client().Version(ctx)
+}
+
+// SnapshotterCapabilities returns what a snapshotter says that it can do.
+func (c *Connection) SnapshotterCapabilities(ctx context.Context, name string) ([]string, error) {
+	capabilities, err := c.Client().GetSnapshotterCapabilities(Namespaced(ctx), name)
+	if err != nil {
+		return nil, fmt.Errorf("ask for capabilities of snapshotter %s: %w", name, Native(err))
+	}
+	return capabilities, nil
+}
+
+// SnapshotterRoot returns the directory of a snapshotter; "" if it does not say.
+func (c *Connection) SnapshotterRoot(ctx context.Context, name string) (string, error) {
+	resp, err := c.IntrospectionService().Plugins(Namespaced(ctx), `type==io.containerd.snapshotter.v1,id==`+name)
+	if err != nil {
+		return "", fmt.Errorf("find directory of snapshotter %s: %w", name, Native(err))
+	}
+	for _, p := range resp.Plugins {
+		if root := p.Exports["root"]; root != "" {
+			return filepath.Clean(root), nil
+		}
+	}
+	return "", nil
 }
