@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/connection"
+	"berth/internal/shims"
 )
 
 // Config is what the adapter needs to know.
@@ -22,11 +23,8 @@ type Config struct {
 	// shim has not answered since containerd started. It may ask the shim, which takes a second at
 	// most, and less when ctx ends. It is nil where containerd says so itself.
 	SetAside func(ctx context.Context, id string) bool
-	// StateDir is containerd's directory of what does not outlive a reboot, or where that probably
-	// is. What containerd has left of a task is looked for there, and where shims are at work.
-	StateDir string
-	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
-	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
+	// StateDir and CleanupDir are those of [shims.Config].
+	StateDir   string
 	CleanupDir string
 	// UnsyncedLayers has writable layers of overlayfs mounted with its option volatile, where the
 	// kernel knows it.
@@ -42,17 +40,10 @@ type Containerd struct {
 	unsynced     bool // writable layers are mounted without syncs
 	log          *slog.Logger
 
-	calls     calls
-	shims     shims
-	podShims  podShims
-	replaced  replaced
-	orphans   orphanSearch
-	processes processSearch
-
-	cleanupDir   string
-	cleanupFails sync.Once
-	cleanupMu    sync.Mutex
-	cleanups     map[string]error // by path of the script: whether it can be run
+	calls    calls
+	shims    *shims.Shims
+	replaced replaced
+	orphans  orphanSearch
 
 	life       context.Context // ends with stop
 	end        context.CancelFunc
@@ -67,10 +58,12 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 		setAside:        cfg.SetAside,
 		unsynced:        cfg.UnsyncedLayers && canLeaveUnsynced(),
 		log:             cfg.Logger,
-		processes:       processSearch{proc: procfs},
-		cleanupDir:      cfg.CleanupDir,
+		shims: shims.New(shims.Config{
+			StateDir:   cfg.StateDir,
+			CleanupDir: cfg.CleanupDir,
+			Logger:     cfg.Logger,
+		}),
 	}
-	c.shims.learn(cfg.StateDir + taskDir)
 	if c.setAside == nil {
 		c.setAside = func(context.Context, string) bool { return false }
 	}
@@ -85,6 +78,7 @@ func (c *Containerd) stop() {
 	go func() {
 		defer close(done)
 		c.background.Wait()
+		c.shims.Wait()
 	}()
 	select {
 	case <-done:

@@ -14,21 +14,22 @@
 //     tasks that have no container.
 //   - A shim that does not answer delays nothing but what is asked of it: [Containerd.Inventory]
 //     and [Containerd.TaskState] are bounded, and no question waits for the answer of another shim.
-//   - Nothing that a pod does keeps it from releasing another pod. It remembers which process is
-//     the shim of a pod, and reads the arguments of no process that a pod runs: see processes.go.
 //   - An image whose layers were unpacked beside each other is the same as one that was unpacked
 //     layer by layer, and pulls leave processors to the settling of exits.
 //
 // # Never
 //
-// It makes no decision about pods. All that it remembers about them is the processes of their
-// shims, which it can find again.
+// It makes no decision about pods, and looks for no process itself: package shims does.
+//
+// # Looking at it live
+//
+//	ctr --address /run/berth/containerd/containerd.sock -n k8s.io containers ls
 //
 // # Files
 //
 // ctrd.go and events.go follow containerd. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
-// restore.go and sandboxer.go are the verbs, and inventory.go has the lists. calls.go bounds what
-// is asked of shims. shims.go, processes.go, orphan.go and bundle.go end what a task has left. cleanup.go makes
-// deletions faster, and unsynced.go keeps syncs out of them. images.go, pull.go, parallel.go,
-// processors.go, bounded.go, views.go, imageroot.go and usage.go are the image store.
+// restore.go, sandboxer.go and podshim.go are the verbs, and inventory.go has the lists. calls.go
+// bounds what is asked of shims. left.go has package shims end what a task has left. unsynced.go keeps
+// syncs out of deletions. images.go, pull.go, parallel.go, processors.go, bounded.go, views.go,
+// imageroot.go and usage.go are the image store.
 package ctrd

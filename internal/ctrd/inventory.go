@@ -143,7 +143,7 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 				case err == nil:
 					inv.Tasks[id] = st
 					if !st.Stopped {
-						c.shims.remember(shim, st.Pid)
+						c.shims.Remember(shim, st.Pid)
 					}
 				case !errdefs.IsNotFound(err):
 					inv.Unreachable[id] = true

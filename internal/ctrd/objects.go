@@ -85,7 +85,7 @@ func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler
 
 // DeleteSandbox deletes a sandbox object. A pod's shim has ended by then.
 func (c *Containerd) DeleteSandbox(ctx context.Context, id string) error {
-	if err := c.endShim(ctx, id); err != nil {
+	if err := c.shims.End(ctx, id); err != nil {
 		return err
 	}
 	return connection.Native(c.client.SandboxStore().Delete(connection.Namespaced(ctx), id))

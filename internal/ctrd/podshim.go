@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
@@ -16,11 +15,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/connection"
 	"berth/internal/pod"
+	"berth/internal/shims"
 )
 
 const (
@@ -55,8 +54,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if r.NetNS != "" {
 		opts = append(opts, sandbox.WithNetNSPath(r.NetNS))
 	}
-	key := r.Handler.Type + " " + r.Handler.Root
-	if program := c.podShims.get(key); program != "" {
+	if program := c.shims.HandlerProgram(r.Handler.Type, r.Handler.Root); program != "" {
 		o.Runtime.Name = program
 	}
 	err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
@@ -66,19 +64,13 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
 	}
-	if old, ok := c.shims.take(r.ID); ok {
-		_ = unix.Close(old.fd)
-	}
+	c.shims.Forget(r.ID)
 	i, err := s.controller().Start(connection.Namespaced(ctx), r.ID)
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, connection.Native(err))
 	}
-	c.shims.add(r.ID, int(i.Pid))
-	if c.podShims.get(key) == "" && c.cleanupDir != "" {
-		if program := c.cleanupFor(ctx, r.ID, r.Handler.Root); program != "" {
-			c.podShims.put(key, program)
-		}
-	}
+	c.shims.Add(r.ID, int(i.Pid))
+	c.shims.LearnHandler(ctx, r.ID, r.Handler.Type, r.Handler.Root)
 	return nil
 }
 
@@ -87,7 +79,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 // bundle.
 func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 	inTheWay := errdefs.IsAlreadyExists(why)
-	if !inTheWay && !strings.Contains(why.Error(), sandboxDir+id+": file exists") {
+	if !inTheWay && !strings.Contains(why.Error(), shims.SandboxDir+id+": file exists") {
 		return false
 	}
 	st, err := s.Status(ctx, id)
@@ -95,7 +87,7 @@ func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 	case err == nil && st.Running:
 		return false
 	case !inTheWay && errdefs.IsNotFound(err):
-		if err := s.c.endOrphans(connection.Namespaced(ctx), id); err != nil {
+		if err := s.c.endLeft(connection.Namespaced(ctx), id); err != nil {
 			s.c.log.Warn("what is left of a shim cannot be removed", "id", id, "err", err)
 			return false
 		}
@@ -130,7 +122,7 @@ func (c *Containerd) EndShim(ctx context.Context, id string) error {
 	if !errdefs.IsNotFound(err) {
 		return fmt.Errorf("end shim of pod %s: %w", id, err)
 	}
-	if oerr := c.endOrphans(connection.Namespaced(ctx), id); oerr != nil {
+	if oerr := c.endLeft(connection.Namespaced(ctx), id); oerr != nil {
 		return fmt.Errorf("end shim of pod %s: %w", id, oerr) // and not "not found", which counts as success
 	}
 	if hungUp {
@@ -197,26 +189,4 @@ func runtimeInfo(resp *introspectionapi.PluginInfoResponse) (*types.RuntimeInfo,
 		return info, nil
 	}
 	return info, proto.Unmarshal(resp.GetExtra().GetValue(), info)
-}
-
-// podShims holds, by handler, the program that stands before the shims of pods: see
-// [cleanupScript]. The first shim of a handler says where its program is.
-type podShims struct {
-	mu sync.Mutex
-	of map[string]string
-}
-
-func (p *podShims) get(handler string) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.of[handler]
-}
-
-func (p *podShims) put(handler, program string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of == nil {
-		p.of = map[string]string{}
-	}
-	p.of[handler] = program
 }

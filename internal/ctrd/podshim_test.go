@@ -55,15 +55,18 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 		if err := c.StartShim(t.Context(), request); !errdefs.IsAlreadyExists(err) {
 			t.Errorf("a second shim: %v", err)
 		}
-		c.shims.mu.Lock()
-		first := c.shims.of[thisID]
-		c.shims.mu.Unlock()
-		if first.pid == 0 || c.shims.hasEnded(thisID) {
-			t.Fatal("the shim is not known")
+		if c.shims.HasEnded(thisID) {
+			t.Fatal("the shim has ended")
 		}
-		try(t, unix.PidfdSendSignal(first.fd, unix.SIGKILL, nil, 0))
-		if pidfd.WaitEnd(t.Context(), first.fd, time.Minute) != pidfd.Gone {
+		first, err := pidfd.Open(shimOf(t, c, thisID))
+		try(t, err)
+		try(t, pidfd.Send(first, unix.SIGKILL))
+		if pidfd.WaitEnd(t.Context(), first, time.Minute) != pidfd.Gone {
 			t.Fatal("the shim does not end")
+		}
+		try(t, unix.Close(first))
+		if !c.shims.HasEnded(thisID) {
+			t.Fatal("the shim is not known")
 		}
 		if _, err := c.CreateTask(t.Context(), pod.TaskRequest{ID: otherID, Pod: thisID}); !errdefs.IsNotFound(err) {
 			t.Errorf("a task of a pod whose shim has ended: %v", err)
@@ -119,10 +122,7 @@ func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 		} else if !errdefs.IsNotFound(err) {
 			t.Errorf("without a network namespace: %d, %v", thread, err)
 		}
-		c.shims.mu.Lock()
-		shim := c.shims.of[thisID]
-		c.shims.mu.Unlock()
-		if !sameNamespace(t, "/proc/self/ns/net", "/proc/"+strconv.Itoa(shim.pid)+"/ns/net") {
+		if !sameNamespace(t, "/proc/self/ns/net", "/proc/"+strconv.Itoa(shimOf(t, c, thisID))+"/ns/net") {
 			t.Error("the shim is not in the host's network namespace")
 		}
 		try(t, c.EndShim(t.Context(), thisID))
@@ -131,6 +131,14 @@ func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 		}
 		try(t, c.DeleteSandbox(t.Context(), thisID))
 	}
+}
+
+// shimOf returns the process of the shim of a pod, as containerd knows it.
+func shimOf(t *testing.T, c *Containerd, id string) int {
+	t.Helper()
+	st, err := sandboxer{c, shimController}.Status(t.Context(), id)
+	try(t, err)
+	return int(st.Pid)
 }
 
 func sameNamespace(t *testing.T, one, two string) bool {

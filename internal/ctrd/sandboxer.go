@@ -78,7 +78,7 @@ func (s sandboxer) Start(ctx context.Context, id string) (pod.Instance, error) {
 	if err != nil {
 		return pod.Instance{}, s.fail("start", id, err)
 	}
-	s.c.shims.remember(id, i.Pid)
+	s.c.shims.Remember(id, i.Pid)
 	return pod.Instance{Pid: i.Pid, Endpoint: state.Endpoint{Address: i.Address, Version: i.Version}}, nil
 }
 

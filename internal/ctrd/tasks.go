@@ -23,6 +23,7 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/pod"
+	"berth/internal/shims"
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 // caller sees to it that no other call works on the task. The task of a container that is restored
 // has no process yet, and the shim opens its stdio when RestoreTask is called.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
-	if c.shims.hasEnded(r.Pod) { // containerd may be about to notice
+	if c.shims.HasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
 	}
 	if err := reachable(ctx, c, r.Pod); err != nil {
@@ -97,7 +98,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		return 0, fmt.Errorf("create task %s: %w", r.ID, connection.Native(err))
 	}
 	c.replaced.made(r.ID, resp.Pid)
-	c.shims.remember(cmp.Or(r.Pod, r.ID), resp.Pid) // a pod's own task has a shim to itself
+	c.shims.Remember(cmp.Or(r.Pod, r.ID), resp.Pid) // a pod's own task has a shim to itself
 	return resp.Pid, nil
 }
 
@@ -139,7 +140,7 @@ func cutOff(r pod.TaskRequest, err error) bool {
 	if err == nil || r.SnapshotKey == "" {
 		return false
 	}
-	ofBundle := strings.Contains(err.Error(), taskDir+r.ID) && !strings.Contains(err.Error(), "OCI runtime")
+	ofBundle := strings.Contains(err.Error(), shims.TaskDir+r.ID) && !strings.Contains(err.Error(), "OCI runtime")
 	return errdefs.IsAlreadyExists(err) || ofBundle
 }
 
@@ -280,10 +281,10 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 		return c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	})
 	if err == nil {
-		if !bundleLeft(id, c.shims.bundleDirs()) {
+		if !c.shims.BundleLeft(id) {
 			return nil
 		}
-		if err := c.endOrphans(connection.Namespaced(ctx), id); err != nil {
+		if err := c.endLeft(connection.Namespaced(ctx), id); err != nil {
 			return fmt.Errorf("delete task %s: %w", id, err)
 		}
 		return nil
@@ -294,7 +295,7 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	}
 	status, gerr := c.taskStatus(ctx, id)
 	if errdefs.IsNotFound(gerr) {
-		if oerr := c.endOrphans(connection.Namespaced(ctx), id); oerr != nil {
+		if oerr := c.endLeft(connection.Namespaced(ctx), id); oerr != nil {
 			return fmt.Errorf("delete task %s: %w", id, oerr) // and not "not found", which counts as success
 		}
 		return err

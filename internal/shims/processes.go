@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+package shims
 
 import (
 	"context"
@@ -40,7 +40,8 @@ type process struct {
 // nothing of a task that was, and then only. One search is under way at a time, in a goroutine of
 // its own, and serves all who asked before it began.
 type processSearch struct {
-	proc string // where procfs is
+	proc       string         // where procfs is
+	background sync.WaitGroup // of searches, which outlive the calls that began them
 
 	mu       sync.Mutex
 	searches bool
@@ -60,13 +61,13 @@ type searched struct {
 // find returns the shims of the node and the processes that execute one of the named programs. It
 // waits at most searchTimeout. A process that cannot be looked at may be one of them, and makes the
 // search fail.
-func (s *processSearch) find(ctx context.Context, c *Containerd, programs ...string) ([]process, error) {
+func (s *processSearch) find(ctx context.Context, programs ...string) ([]process, error) {
 	found := make(chan searched, 1)
 	s.mu.Lock()
 	s.waiting = append(s.waiting, searcher{programs, found})
 	if !s.searches {
 		s.searches = true
-		c.background.Go(s.run)
+		s.background.Go(s.run)
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+package shims
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,9 @@ var (
 	thisID  = strings.Repeat("0123456789abcdef", 4)
 	otherID = strings.Repeat("fedcba9876543210", 4)
 )
+
+// node returns a Shims that knows of none.
+func node() *Shims { return New(Config{Logger: slog.New(slog.DiscardHandler)}) }
 
 // entry is a process in a made-up /proc.
 type entry struct {
@@ -60,9 +64,9 @@ func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
 	const host = "mnt:[1]"
 	args := []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", thisID}
 	pod := "/kubepods/pod1/" + otherID
-	a := (&fake{}).adapter(t)
-	defer a.stop()
-	a.processes.proc = proc(t, map[string]entry{
+	s := node()
+	defer s.Wait()
+	s.processes.proc = proc(t, map[string]entry{
 		"self": {exe: "/usr/bin/berth", mounts: host, group: "/system.slice/berth.service", args: []string{"berth"}},
 		"100":  {exe: "/usr/bin/containerd-shim-runc-v2", mounts: host, group: "/system.slice/berth.service", args: args},
 		"101":  {exe: "/usr/bin/runc", mounts: host, group: "/system.slice/berth.service", args: []string{"runc", "create", thisID}},
@@ -72,7 +76,7 @@ func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
 		"203":  {exe: "/usr/bin/containerd-shim-runc-v2", mounts: host, group: pod + "/below"},
 		"204":  {exe: "/usr/bin/runc", mounts: "mnt:[2]", group: "/"},
 	})
-	found, err := a.processes.find(t.Context(), a, "runc")
+	found, err := s.processes.find(t.Context(), "runc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,21 +110,21 @@ func TestARuntimeAtWorkIsRecognised(t *testing.T) {
 // A search that hangs all the same holds up nobody but those who wait for it, and those not for
 // long.
 func TestASearchForShimsThatHangsEndsInAnError(t *testing.T) {
-	a := (&fake{}).adapter(t)
+	s := node()
 	dir := proc(t, map[string]entry{
 		"self": {exe: "/usr/bin/berth", mounts: "mnt:[1]", args: []string{"berth"}},
 		"100":  {exe: "/usr/bin/containerd-shim-runc-v2", mounts: "mnt:[1]"},
 	})
-	a.processes.proc = dir
+	s.processes.proc = dir
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if found, err := a.processes.find(ctx, a); err == nil {
+	if found, err := s.processes.find(ctx); err == nil {
 		t.Errorf("a search that hangs has found %v", found)
 	}
 	f, err := os.OpenFile(dir+"/100/cmdline", os.O_WRONLY, 0) // the search reads to the end
 	try(t, err)
 	try(t, f.Close())
-	a.stop()
+	s.Wait()
 }
 
 // A pod in the host's PID namespace can give its processes the arguments of another pod's shim.
@@ -130,9 +134,9 @@ func TestAProcessThatClaimsToBeAShimIsLeftAlone(t *testing.T) {
 	in, err := forged.StdinPipe()
 	try(t, err)
 	try(t, forged.Start())
-	a := (&fake{}).adapter(t)
-	defer a.stop()
-	found, err := a.processes.find(t.Context(), a, "runc")
+	s := node()
+	defer s.Wait()
+	found, err := s.processes.find(t.Context(), "runc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,10 +145,8 @@ func TestAProcessThatClaimsToBeAShimIsLeftAlone(t *testing.T) {
 			t.Errorf("process %d was taken for a shim: %q", p.pid, p.args)
 		}
 	}
-	if err := a.DeleteTask(t.Context(), thisID); !errdefs.IsNotFound(err) {
-		t.Error(err)
-	}
-	try(t, a.DeleteSandbox(t.Context(), thisID))
+	try(t, s.EndLeft(t.Context(), Task{ID: thisID}))
+	try(t, s.End(t.Context(), thisID))
 	try(t, in.Close())
 	if err := forged.Wait(); err != nil && forged.ProcessState.ExitCode() < 0 {
 		t.Errorf("it was killed: %v", err)
@@ -158,26 +160,26 @@ func TestTheShimOfAPodIsEnded(t *testing.T) {
 		remain bool // it does not end by itself
 	}{{"by itself", false}, {"by force", true}} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := (&fake{}).adapter(t)
-			defer a.stop()
+			s := node()
+			defer s.Wait()
 			shim, child, end := startShim(t, thisID)
-			a.shims.remember(otherID, child)
-			if a.shims.knows(otherID) {
+			s.Remember(otherID, child)
+			if s.knows(otherID) {
 				t.Error("the shim of one pod was taken for that of another")
 			}
-			a.shims.remember(thisID, child)
-			if !a.shims.knows(thisID) {
+			s.Remember(thisID, child)
+			if !s.knows(thisID) {
 				t.Fatal("the shim was not recognised as the parent of its child")
 			}
 			if !tt.remain {
 				end()
 			}
-			try(t, a.DeleteSandbox(t.Context(), thisID))
+			try(t, s.End(t.Context(), thisID))
 			_ = shim.Wait()
 			if killed := shim.ProcessState.ExitCode() < 0; killed != tt.remain {
 				t.Errorf("killed: %v", killed)
 			}
-			if a.shims.knows(thisID) {
+			if s.knows(thisID) {
 				t.Error("a shim that has ended is still remembered")
 			}
 			if tt.remain {
@@ -245,16 +247,16 @@ func TestASearchThatCouldNotLookHasNotFoundNothing(t *testing.T) {
 		"any process":    func(dir string) error { return os.Rename(dir, dir+"-away") },
 		"its namespaces": func(dir string) error { return spoiled(dir + "/100/ns/mnt") },
 	} {
-		a := (&fake{}).adapter(t)
-		a.processes.proc = proc(t, map[string]entry{"self": self, "100": shim})
-		try(t, spoil(a.processes.proc))
-		if found, err := a.processes.find(t.Context(), a); err == nil {
+		s := node()
+		s.processes.proc = proc(t, map[string]entry{"self": self, "100": shim})
+		try(t, spoil(s.processes.proc))
+		if found, err := s.processes.find(t.Context()); err == nil {
 			t.Errorf("%s cannot be read: it has found %v", name, found)
 		}
-		if err := a.DeleteTask(t.Context(), thisID); err == nil || errdefs.IsNotFound(err) {
-			t.Errorf("%s cannot be read: the deletion of its task says %v", name, err)
+		if err := s.EndLeft(t.Context(), Task{ID: thisID}); err == nil || errdefs.IsNotFound(err) {
+			t.Errorf("%s cannot be read: the search for what is left of its task says %v", name, err)
 		}
-		a.stop()
+		s.Wait()
 	}
 }
 
@@ -266,14 +268,14 @@ func spoiled(path string) error {
 // PROPERTIES 33: whoever had no descriptor left when the shim of a pod was to be noted looks for it
 // when it is to end.
 func TestAShimThatCouldNotBeNotedIsLookedForLater(t *testing.T) {
-	a := (&fake{}).adapter(t)
-	defer a.stop()
+	s := node()
+	defer s.Wait()
 	shim, child, end := startShim(t, thisID)
 	defer end()
 	feed := starve(t)
-	a.shims.remember(thisID, child)
+	s.Remember(thisID, child)
 	feed()
-	try(t, a.DeleteSandbox(t.Context(), thisID))
+	try(t, s.End(t.Context(), thisID))
 	_ = shim.Wait()
 	if shim.ProcessState.ExitCode() >= 0 {
 		t.Error("the shim was not killed")

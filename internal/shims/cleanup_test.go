@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+package shims
 
 import (
 	"os"
@@ -22,12 +22,10 @@ func TestACleanupWithNothingLeftDoesNotStartAShim(t *testing.T) {
 	records, shim := filepath.Join(dir, "it's records"), filepath.Join(dir, "the shim's runc")
 	try(t, os.MkdirAll(filepath.Join(records, otherID), 0o700))
 	try(t, os.WriteFile(shim, []byte("#!/bin/sh\nprintf 'shim %s' \"$*\"\n"), 0o700))
-	a := (&fake{}).adapter(t)
-	defer a.stop()
-	a.cleanupDir = filepath.Join(dir, "programs")
-	path, err := a.writeCleanup(t.Context(), shim, records)
+	c := cleanups{dir: filepath.Join(dir, "programs")}
+	path, err := c.write(t.Context(), shim, records)
 	try(t, err)
-	if again, err := a.writeCleanup(t.Context(), shim, records); err != nil || again != path {
+	if again, err := c.write(t.Context(), shim, records); err != nil || again != path {
 		t.Errorf("made again: %s %v", again, err)
 	}
 	run := func(args ...string) string {
@@ -59,11 +57,9 @@ func TestACleanupWithNothingLeftDoesNotStartAShim(t *testing.T) {
 
 // A directory that nothing can be executed in leaves the shim's own program in place.
 func TestACleanupThatCannotBeRunIsNotUsed(t *testing.T) {
-	a := (&fake{}).adapter(t)
-	defer a.stop()
-	a.cleanupDir = filepath.Join(t.TempDir(), "file", "below")
-	try(t, os.WriteFile(filepath.Dir(a.cleanupDir), nil, 0o600))
-	if path, err := a.writeCleanup(t.Context(), "/shim", "/records"); err == nil {
+	c := cleanups{dir: filepath.Join(t.TempDir(), "file", "below")}
+	try(t, os.WriteFile(filepath.Dir(c.dir), nil, 0o600))
+	if path, err := c.write(t.Context(), "/shim", "/records"); err == nil {
 		t.Errorf("%s can be run", path)
 	}
 }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+package shims
 
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/containerd/containerd/api/types/task"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,7 +14,7 @@ import (
 // and what is on that root filesystem stays.
 func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 	base := t.TempDir()
-	bundles := filepath.Join(base, "state", taskDir)
+	bundles := filepath.Join(base, "state", TaskDir)
 	work := filepath.Join(base, "root", "left")
 	image := filepath.Join(base, "image")
 	for _, d := range []string{
@@ -56,30 +54,5 @@ func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)
 		}
-	}
-}
-
-// Containerd could not remove a bundle, since the rest of an earlier one was in its way, and said
-// that the task was deleted (kill -9 at each step of a start, beside a containerd of its own). Both
-// stayed for good.
-func TestABundleIsRemovedThatContainerdCouldNotRemove(t *testing.T) {
-	id := strings.Repeat("0b", 32)
-	bundles := filepath.Join(t.TempDir(), taskDir)
-	for _, d := range []string{id, "." + id, "other"} {
-		try(t, os.MkdirAll(filepath.Join(bundles, d, "below"), 0o700))
-	}
-	f := &fake{}
-	f.add(id, "pod", false)
-	f.tasks[id].Status = task.Status_STOPPED
-	delete(f.containers, id)
-	a := f.adapter(t)
-	defer a.stop()
-	a.shims.learn(bundles)
-	if err := a.DeleteTask(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-	left, err := os.ReadDir(bundles)
-	if err != nil || len(left) != 1 || left[0].Name() != "other" {
-		t.Errorf("left: %v %v", left, err)
 	}
 }

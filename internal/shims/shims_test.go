@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+package shims
 
 import (
 	"context"
-	"log/slog"
 	"os/exec"
 	"testing"
 	"time"
@@ -21,8 +20,8 @@ func TestAShimThatStaysIsKilledThoughEveryAttemptIsShort(t *testing.T) {
 	go func() { _ = cmd.Wait(); close(gone) }()
 	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
 	try(t, err)
-	c := &Containerd{log: slog.New(slog.DiscardHandler)}
-	c.shims.put(thisID, shim{pid: cmd.Process.Pid, fd: fd})
+	s := node()
+	s.put(thisID, shim{pid: cmd.Process.Pid, fd: fd})
 
 	short := shimTimeout / 10
 	for attempt := 0; ; attempt++ {
@@ -30,7 +29,7 @@ func TestAShimThatStaysIsKilledThoughEveryAttemptIsShort(t *testing.T) {
 			t.Fatalf("the shim is still waited for after %d attempts of %v", attempt, short)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), short)
-		err := c.endShim(ctx, thisID)
+		err := s.End(ctx, thisID)
 		cancel()
 		if err == nil {
 			break
@@ -41,7 +40,7 @@ func TestAShimThatStaysIsKilledThoughEveryAttemptIsShort(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the shim was given up and has not ended")
 	}
-	if c.shims.knows(thisID) {
+	if s.knows(thisID) {
 		t.Error("the shim is still known")
 	}
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+package shims
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,15 +23,44 @@ import (
 // shimTimeout is how long a shim may take to end by itself once its last task was deleted.
 const shimTimeout = time.Second
 
-// shims holds the shim process of each pod by a pidfd, from when the pod's first task is known
-// until the pod's sandbox object is deleted.
-type shims struct {
+// Config is what the room needs to know.
+type Config struct {
+	// StateDir is containerd's directory of what does not outlive a reboot, or where that probably
+	// is. What containerd has left of a task is looked for there, and where shims are at work.
+	StateDir string
+	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
+	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
+	CleanupDir string
+	Logger     *slog.Logger
+}
+
+// Shims knows the shim process of each pod by a pidfd, from when the pod's first task is known until
+// the pod's sandbox object is deleted. Its methods may be called from any goroutine.
+type Shims struct {
+	log       *slog.Logger
+	processes processSearch
+	cleanups  cleanups
+
 	mu      sync.Mutex
 	of      map[string]shim // by pod ID
 	bundles []string        // directories of bundles that shims work in
 	// doubted are the pods for whose shim nobody could look: it is searched for when it is to end.
 	doubted map[string]bool
 }
+
+// New returns a Shims that knows of none.
+func New(cfg Config) *Shims {
+	s := &Shims{
+		log:       cfg.Logger,
+		processes: processSearch{proc: procfs},
+		cleanups:  cleanups{dir: cfg.CleanupDir},
+	}
+	s.learn(cfg.StateDir + TaskDir)
+	return s
+}
+
+// Wait waits for the search that is under way, if there is one.
+func (s *Shims) Wait() { s.processes.background.Wait() }
 
 type shim struct {
 	pid, fd int
@@ -39,25 +69,25 @@ type shim struct {
 	awaited time.Time
 }
 
-// remember notes which process is the shim of a pod. child is a process that the shim made: the
+// Remember notes which process is the shim of a pod. child is a process that the shim made: the
 // kernel says who its parent is, which nothing in a pod can change, and the parent says for which
 // pod it is a shim. It does nothing for a pod whose shim is known, and where the parent is not its
 // shim: a shim that has died leaves its children to init, and the process of a VM runtime may
 // belong to somebody else.
-func (s *shims) remember(pod string, child uint32) {
+func (s *Shims) Remember(pod string, child uint32) {
 	if child == 0 || s.knows(pod) {
 		return
 	}
 	switch st, err := pidfd.ReadStat(child); {
 	case err == nil:
-		s.add(pod, st.Parent)
+		s.Add(pod, st.Parent)
 	case !errors.Is(err, pidfd.ErrGone):
 		s.doubt(pod)
 	}
 }
 
-// add notes that a process is the shim of a pod, if the process says so itself.
-func (s *shims) add(pod string, pid int) {
+// Add notes that a process is the shim of a pod, if the process says so itself.
+func (s *Shims) Add(pod string, pid int) {
 	if pid <= 1 {
 		return
 	}
@@ -66,7 +96,7 @@ func (s *shims) add(pod string, pid int) {
 	}
 }
 
-func (s *shims) tryAdd(pod string, pid int) error {
+func (s *Shims) tryAdd(pod string, pid int) error {
 	own, err := readPlace(procfs, "self")
 	if err != nil {
 		return err
@@ -85,17 +115,17 @@ func (s *shims) tryAdd(pod string, pid int) error {
 		return nil //nolint:nilerr // it is the shim; that it has ended since is seen later
 	}
 	dir := filepath.Dir(cwd) + "/"
-	if before, ok := strings.CutSuffix(dir, sandboxDir); ok {
-		dir = before + taskDir
+	if before, ok := strings.CutSuffix(dir, SandboxDir); ok {
+		dir = before + TaskDir
 	}
-	if strings.HasSuffix(dir, taskDir) {
+	if strings.HasSuffix(dir, TaskDir) {
 		s.learn(dir)
 	}
 	return nil
 }
 
 // doubt notes that nobody could look for the shim of a pod.
-func (s *shims) doubt(pod string) {
+func (s *Shims) doubt(pod string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.doubted == nil {
@@ -105,14 +135,14 @@ func (s *shims) doubt(pod string) {
 }
 
 // isDoubted reports whether a pod whose shim is not known may have one all the same.
-func (s *shims) isDoubted(pod string) bool {
+func (s *Shims) isDoubted(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, known := s.of[pod]
 	return s.doubted[pod] && !known
 }
 
-func (s *shims) learn(dir string) {
+func (s *Shims) learn(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !slices.Contains(s.bundles, dir) {
@@ -121,13 +151,13 @@ func (s *shims) learn(dir string) {
 }
 
 // bundleDirs are the directories of bundles that shims work in.
-func (s *shims) bundleDirs() []string {
+func (s *Shims) bundleDirs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.bundles)
 }
 
-func (s *shims) knows(pod string) bool {
+func (s *Shims) knows(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.of[pod]
@@ -135,7 +165,7 @@ func (s *shims) knows(pod string) bool {
 }
 
 // put reports whether the pod had no shim.
-func (s *shims) put(pod string, p shim) bool {
+func (s *Shims) put(pod string, p shim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.of[pod]; ok {
@@ -150,7 +180,7 @@ func (s *shims) put(pod string, p shim) bool {
 }
 
 // program is the file that a pod's shim executes; "" when that is not known or was replaced.
-func (s *shims) program(pod string) string {
+func (s *Shims) program(pod string) string {
 	s.mu.Lock()
 	p, ok := s.of[pod]
 	s.mu.Unlock()
@@ -165,8 +195,8 @@ func (s *shims) program(pod string) string {
 	return exe
 }
 
-// hasEnded reports whether the shim of a pod is known and has ended.
-func (s *shims) hasEnded(pod string) bool {
+// HasEnded reports whether the shim of a pod is known and has ended.
+func (s *Shims) HasEnded(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.of[pod]
@@ -174,7 +204,7 @@ func (s *shims) hasEnded(pod string) bool {
 }
 
 // take forgets the shim of a pod and hands its descriptor over.
-func (s *shims) take(pod string) (shim, bool) {
+func (s *Shims) take(pod string) (shim, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.of[pod]
@@ -183,51 +213,58 @@ func (s *shims) take(pod string) (shim, bool) {
 	return p, ok
 }
 
-// endShim waits for the end of a pod's shim, which follows the deletion of its last task by itself,
+// Forget forgets the shim of a pod, which has another one from now on.
+func (s *Shims) Forget(pod string) {
+	if old, ok := s.take(pod); ok {
+		_ = unix.Close(old.fd)
+	}
+}
+
+// End waits for the end of a pod's shim, which follows the deletion of its last task by itself,
 // and kills it when it does not end: it has a task then that containerd does not know of, and would
 // stay for ever. A pod whose shim is not known, and a container, have nothing to end.
-func (c *Containerd) endShim(ctx context.Context, pod string) error {
-	if c.shims.isDoubted(pod) {
-		if err := searchShim(ctx, c, pod); err != nil {
+func (s *Shims) End(ctx context.Context, pod string) error {
+	if s.isDoubted(pod) {
+		if err := s.search(ctx, pod); err != nil {
 			return fmt.Errorf("end the shim of pod %s: %w", pod, err)
 		}
 	}
-	s, ok := c.shims.take(pod)
+	p, ok := s.take(pod)
 	if !ok {
 		return nil
 	}
-	if s.awaited.IsZero() {
-		s.awaited = time.Now()
+	if p.awaited.IsZero() {
+		p.awaited = time.Now()
 	}
-	switch pidfd.WaitEnd(ctx, s.fd, shimTimeout-time.Since(s.awaited)) {
+	switch pidfd.WaitEnd(ctx, p.fd, shimTimeout-time.Since(p.awaited)) {
 	case pidfd.Gone:
 	case pidfd.CannotTell:
-		c.shims.put(pod, s)
-		return fmt.Errorf("wait for the shim of pod %s, process %d, to end: the kernel cannot be asked: %w", pod, s.pid, errdefs.ErrUnavailable)
+		s.put(pod, p)
+		return fmt.Errorf("wait for the shim of pod %s, process %d, to end: the kernel cannot be asked: %w", pod, p.pid, errdefs.ErrUnavailable)
 	case pidfd.Alive:
-		if err := ctx.Err(); err != nil && time.Since(s.awaited) < shimTimeout {
-			c.shims.put(pod, s)
-			return fmt.Errorf("wait for the shim of pod %s, process %d, to end: %w", pod, s.pid, err)
+		if err := ctx.Err(); err != nil && time.Since(p.awaited) < shimTimeout {
+			s.put(pod, p)
+			return fmt.Errorf("wait for the shim of pod %s, process %d, to end: %w", pod, p.pid, err)
 		}
-		c.log.Warn("the shim of a pod that is gone does not end by itself: it is killed", "id", pod, "pid", s.pid)
-		if err := pidfd.Send(s.fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
-			c.shims.put(pod, s)
-			return fmt.Errorf("kill the shim of pod %s, process %d: %w", pod, s.pid, err)
+		s.log.Warn("the shim of a pod that is gone does not end by itself: it is killed", "id", pod, "pid", p.pid)
+		if err := pidfd.Send(p.fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
+			s.put(pod, p)
+			return fmt.Errorf("kill the shim of pod %s, process %d: %w", pod, p.pid, err)
 		}
 	}
-	_ = unix.Close(s.fd)
+	_ = unix.Close(p.fd)
 	return nil
 }
 
-// searchShim looks over the node for the shim of a pod.
-func searchShim(ctx context.Context, c *Containerd, pod string) error {
-	found, err := c.processes.find(ctx, c)
+// search looks over the node for the shim of a pod.
+func (s *Shims) search(ctx context.Context, pod string) error {
+	found, err := s.processes.find(ctx)
 	if err != nil {
 		return err
 	}
 	for _, p := range found {
 		if isShim(p.args, pod) {
-			if err := c.shims.tryAdd(pod, p.pid); err != nil && !errors.Is(err, pidfd.ErrGone) {
+			if err := s.tryAdd(pod, p.pid); err != nil && !errors.Is(err, pidfd.ErrGone) {
 				return err
 			}
 		}

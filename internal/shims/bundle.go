@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctrd
+// This file holds a trick whole: it removes the bundles that containerd has forgotten. It relies on
+// what is not promised: their directories below containerd's state directory, the link called work,
+// the mount called rootfs, and the leading dot of those that containerd was removing. No setting turns
+// it off, since a bundle that is left is in the way of the next task of its ID. Delete when containerd
+// removes, after its next start, what it could not remove.
+
+package shims
 
 import (
 	"errors"
@@ -16,11 +22,11 @@ import (
 	"berth/internal/connection"
 )
 
-// taskDir is the directory of bundles below containerd's state directory.
-const taskDir = "/io.containerd.runtime.v2.task/" + connection.Namespace + "/"
+// TaskDir is the directory of bundles below containerd's state directory.
+const TaskDir = "/io.containerd.runtime.v2.task/" + connection.Namespace + "/"
 
-// sandboxDir is the directory of the bundles of shims that are sandboxes, beside taskDir.
-const sandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + connection.Namespace + "/"
+// SandboxDir is the directory of the bundles of shims that are sandboxes, beside TaskDir.
+const SandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + connection.Namespace + "/"
 
 // removeBundle removes the bundle of a task that containerd does not know any more: containerd's
 // clean-up after a dead shim can be cut short, and containerd does not try again before its next
@@ -34,7 +40,7 @@ func removeBundle(id string, known []string) error {
 		return fmt.Errorf("look for the bundle of %s: %w", id, err)
 	}
 	for _, dir := range slices.Concat(bundleDirs(string(info)), known) {
-		for _, dir := range []string{dir, strings.TrimSuffix(dir, taskDir) + sandboxDir} {
+		for _, dir := range []string{dir, strings.TrimSuffix(dir, TaskDir) + SandboxDir} {
 			for _, name := range []string{id, "." + id} {
 				if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
 					return fmt.Errorf("remove the bundle of %s: %w", id, err)
@@ -45,9 +51,10 @@ func removeBundle(id string, known []string) error {
 	return nil
 }
 
-// bundleLeft reports whether a task may have a bundle, or the rest of one, in one of the directories.
-func bundleLeft(id string, dirs []string) bool {
-	for _, dir := range dirs {
+// BundleLeft reports whether a task may have a bundle, or the rest of one, in one of the directories
+// that shims work in.
+func (s *Shims) BundleLeft(id string) bool {
+	for _, dir := range s.bundleDirs() {
 		for _, name := range []string{id, "." + id} {
 			if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 				return true
@@ -90,8 +97,8 @@ func bundleDirs(mountinfo string) []string {
 		if len(f) < 5 || !strings.HasSuffix(f[4], "/rootfs") {
 			continue
 		}
-		before, _, ok := strings.Cut(f[4], taskDir)
-		if dir := before + taskDir; ok && !seen[dir] {
+		before, _, ok := strings.Cut(f[4], TaskDir)
+		if dir := before + TaskDir; ok && !seen[dir] {
 			seen[dir] = true
 			dirs = append(dirs, dir)
 		}

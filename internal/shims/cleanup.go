@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file holds a trick whole: a shell script in the place of a shim's program. It relies on what
+// containerd does not promise: it runs the program that a task or a sandbox was created with, with
+// the arguments -id ID and delete as the last one, takes what that prints for an encoded
+// DeleteResponse, and asks no more of it. It relies on runc, too, which keeps a directory ROOT/ID as
+// long as a container exists. No setting turns it off: it is not used where the script cannot be run,
+// nor with shims that are not for runc. Delete when containerd does not run a shim's program after a
+// deletion that has succeeded.
+
+package shims
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"berth/internal/connection"
+)
+
+// cleanupScript stands before a shim's program where containerd runs that to clean up after a dead
+// shim. Containerd does so whenever the connection to a shim ends, and each task has a connection
+// of its own that ends with the task's deletion. So each deletion of a container is followed by the
+// start of a shim, which starts an OCI runtime to delete what is deleted already: more than half of
+// what a deletion takes. The script says in their place that nothing is left when the OCI runtime
+// has no record of the container, and lets the shim's program do everything else.
+//
+// It answers with a containerd.task.v2.DeleteResponse whose exit_status is 255, an unknown code:
+// containerd publishes the answer as the task's end when the shim has died between its deletion of
+// the container and its own answer.
+const cleanupScript = `#!/bin/sh
+# Written by berth: see internal/shims/cleanup.go. It can be deleted when no container is left.
+id= last=
+for arg in "$@"; do
+	if [ "$last" = -id ]; then id=$arg; fi
+	last=$arg
+done
+case $last in
+probe) exit 0 ;;
+delete) if [ -n "$id" ] && [ -d %[1]s ] && [ ! -e %[1]s/"$id" ]; then printf '\020\377\001'; exit 0; fi ;;
+esac
+exec %[2]s "$@"
+`
+
+// probeTimeout bounds the trial run of a script.
+const probeTimeout = 5 * time.Second
+
+// cleanups are the scripts that were made.
+type cleanups struct {
+	dir   string // where they are; "" where none is made
+	fails sync.Once
+
+	// handlers has, by kind and root of a handler, the path of the script that stands before the
+	// shims of its pods. Reading it waits for no trial run.
+	handlers sync.Map
+
+	mu    sync.Mutex
+	tried map[string]error // by path of the script: whether it can be run
+}
+
+// MakesCleanups reports whether there may be programs to clean up by.
+func (s *Shims) MakesCleanups() bool { return s.cleanups.dir != "" }
+
+// CleanupFor returns the program by which containerd is to clean up after the containers of a pod,
+// and after its shim, whose OCI runtime keeps its records in root; "" for the shim's own. Only shims
+// for runc have one, and only if they run in this mount namespace.
+func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
+	if !s.MakesCleanups() {
+		return ""
+	}
+	shim := s.program(pod)
+	if shim == "" || !strings.Contains(filepath.Base(shim), "runc") {
+		return ""
+	}
+	path, err := s.cleanups.write(ctx, shim, filepath.Join(cmp.Or(root, shimRuncRoot), connection.Namespace))
+	if err != nil {
+		s.cleanups.fails.Do(func() {
+			s.log.Warn("deletions take longer than they need to, since the program that would speed them up cannot be run", "err", err)
+		})
+		return ""
+	}
+	return path
+}
+
+// HandlerProgram returns the program with which containerd is to start the shim of a pod that has no
+// process, so that it also cleans up by it; "" for the handler's own. kind and root are those of the
+// handler. The first shim of a handler says where its program is: see [Shims.LearnHandler].
+func (s *Shims) HandlerProgram(kind, root string) string {
+	program, _ := s.cleanups.handlers.Load(kind + " " + root)
+	path, _ := program.(string)
+	return path
+}
+
+// LearnHandler notes that the shim of a pod is one of a handler's.
+func (s *Shims) LearnHandler(ctx context.Context, pod, kind, root string) {
+	if s.HandlerProgram(kind, root) != "" {
+		return
+	}
+	if program := s.CleanupFor(ctx, pod, root); program != "" {
+		s.cleanups.handlers.Store(kind+" "+root, program)
+	}
+}
+
+// write makes a script for a shim's program and a directory of records, once, and tries whether it
+// can be run.
+func (c *cleanups) write(ctx context.Context, shim, records string) (string, error) {
+	text := fmt.Sprintf(cleanupScript, quote(records), quote(shim))
+	path := filepath.Join(c.dir, fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16])
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known, ok := c.tried[path]; ok {
+		return path, known
+	}
+	err := func() error {
+		if err := os.MkdirAll(c.dir, 0o700); err != nil {
+			return err
+		}
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o700), os.Rename(path+".new", path)); err != nil { //nolint:gosec // a program
+				return err
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		return exec.CommandContext(ctx, path, "probe").Run()
+	}()
+	if err != nil {
+		err = fmt.Errorf("make %s: %w", path, err)
+	}
+	// What may fail for a passing reason is tried again; that the program may not be run here, as on a
+	// file system mounted with noexec, is kept.
+	if err == nil || errors.Is(err, fs.ErrPermission) {
+		if c.tried == nil {
+			c.tried = map[string]error{}
+		}
+		c.tried[path] = err
+	}
+	return path, err
+}
+
+// quote makes a word of the shell's of any text.
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

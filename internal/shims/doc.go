@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package shims knows the shims of a node as processes, and ends what containerd has forgotten of
+// them: processes, bundles, records of OCI runtimes and control groups. It takes IDs, PIDs and
+// directories, and asks containerd nothing.
+//
+// # Promises
+//
+//   - Nothing that a pod does keeps berth from releasing another pod. The room remembers which process
+//     is the shim of a pod, and reads the arguments of no process that a pod runs: see processes.go.
+//   - A process that a pod runs is not taken for a shim, whatever its name and its arguments are, and
+//     is not killed in a shim's place.
+//   - What could not be looked for is not absent: a search that fails is an error.
+//   - [Shims.End] ends the shim of a pod in a second and a little, over as many calls as that takes. A
+//     shim that does not end by itself is killed.
+//   - Ending and removing what is absent succeed.
+//
+// # Never
+//
+// It makes no decision about pods: the caller says which task or pod is gone. All that it remembers
+// is found again after berth was killed. It does not remove what is in a root file system that is
+// still mounted.
+//
+// # Looking at it live
+//
+//	ls -l /proc/$(pidof berth)/fd | grep pidfd
+//	ps -e -o pid,args | grep containerd-shim
+//	ls /run/berth/containerd/io.containerd.runtime.v2.task/k8s.io
+//
+// # Files
+//
+// shims.go has the shim of each pod, processes.go the search of /proc, left.go and bundle.go what is
+// left of a task, and cleanup.go makes deletions faster.
+package shims
