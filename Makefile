@@ -53,8 +53,9 @@ PKG ?= ./...
 # what the kernel shows to root alone. Some change the packet filter of the host, so they run one
 # after the other, and nothing else runs beside them. Every other package is a unit test: it runs
 # as any user, without downloads.
-HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/logs internal/network internal/pidfd \
-  internal/pins internal/podfiles internal/shims internal/testimage test/e2e test/fault test/node
+HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/imagestore internal/logs \
+  internal/network internal/pidfd internal/pins internal/podfiles internal/shims internal/testimage \
+  test/e2e test/fault test/node
 
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test

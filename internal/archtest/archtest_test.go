@@ -85,8 +85,8 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/connection", "internal/ctrd", "internal/embed", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
-		"only connection, ctrd, embed and unpack know containerd, and translate its errors")
+		[]string{"internal/connection", "internal/ctrd", "internal/embed", "internal/imagestore", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		"only connection, ctrd, imagestore, embed and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
@@ -119,12 +119,12 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/podfiles", "internal/network", "internal/pins", "internal/namespace", "internal/ctrd", "internal/shims", "internal/cgroup", "test") {
+		if f.test || inside(f.room, "internal/podfiles", "internal/network", "internal/pins", "internal/namespace", "internal/shims", "internal/imagestore", "internal/cgroup", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if pkg, name := calls(n); (pkg == "unix" || pkg == "syscall") && slices.Contains(mounting, name) {
-				t.Errorf("%s calls %s.%s: only podfiles, network, pins, namespace, ctrd, shims and cgroup mount", at(n), pkg, name)
+				t.Errorf("%s calls %s.%s: only podfiles, network, pins, namespace, shims, imagestore and cgroup mount", at(n), pkg, name)
 			}
 			return true
 		})

@@ -10,36 +10,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/core/diff"
-	"github.com/containerd/containerd/v2/core/leases"
-	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/archive"
-	"github.com/containerd/containerd/v2/pkg/rootfs"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/connection"
 )
-
-// checkpointPrefix begins the annotations of an image that holds a checkpoint of a container.
-const checkpointPrefix = "org.criu.checkpoint."
-
-// isCheckpoint reports whether the annotations of a manifest say that the image holds a checkpoint.
-func isCheckpoint(annotations map[string]string) bool {
-	for k := range annotations {
-		if strings.HasPrefix(k, checkpointPrefix) {
-			return true
-		}
-	}
-	return false
-}
 
 // PauseTask keeps the processes of a task from running. It reports whether the shim was asked for
 // that: then some of them may be frozen whatever the error says, and the caller undoes it. It is not
@@ -134,57 +114,4 @@ func reason(work, name string) string {
 		}
 	}
 	return ""
-}
-
-// changesLease is how long what a comparison of layers makes in containerd is kept if berth is
-// killed before it has removed it.
-const changesLease = time.Hour
-
-// leased calls f with a lease that keeps what f has containerd make, and deletes the lease
-// afterwards.
-func leased(ctx context.Context, c *Containerd, layer string, f func(ctx context.Context) error) error {
-	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was
-	// deleted would stay until it expires.
-	detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), viewTimeout)
-	defer cancel()
-	lease, err := c.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(connection.LabelOwner, c.owner))
-	if err != nil {
-		return err
-	}
-	defer func() {
-		detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), viewTimeout)
-		defer cancel()
-		if err := c.client.LeasesService().Delete(detached, lease); err != nil {
-			c.log.Warn("a lease cannot be deleted; it expires", "layer", layer, "err", err)
-		}
-	}()
-	return f(leases.WithLease(connection.Namespaced(ctx), lease.ID))
-}
-
-// WriteChanges writes what a writable layer has changed, as the tar of an image layer.
-func (c *Containerd) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
-	err := leased(ctx, c, key, func(ctx context.Context) error { return writeChanges(ctx, c, snapshotter, key, w) })
-	if err != nil {
-		return fmt.Errorf("compare layer %s with its image: %w", key, connection.Native(err))
-	}
-	return nil
-}
-
-func writeChanges(ctx context.Context, c *Containerd, snapshotter, key string, w io.Writer) error {
-	_, err := rootfs.CreateDiff(ctx, key, c.client.SnapshotService(snapshotter), changesTo{w})
-	return err
-}
-
-// changesTo compares two snapshots, and writes the tar of a layer to w. containerd's own comparison
-// writes it into the content store first, where a hole in a file takes as much room as anything else.
-type changesTo struct{ w io.Writer }
-
-// Compare writes what upper has changed.
-func (c changesTo) Compare(ctx context.Context, lower, upper []mount.Mount, _ ...diff.Opt) (ocispec.Descriptor, error) {
-	err := mount.WithReadonlyTempMount(ctx, lower, func(before string) error {
-		return mount.WithReadonlyTempMount(ctx, upper, func(after string) error {
-			return archive.WriteDiff(ctx, c.w, before, after)
-		})
-	})
-	return ocispec.Descriptor{}, err
 }

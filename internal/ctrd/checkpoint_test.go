@@ -12,25 +12,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-
-	"berth/internal/testimage"
 )
-
-func TestAnImageOfACheckpointIsKnown(t *testing.T) {
-	i := store(t)
-	if st := imported(t, i, imageOf(t, v1Config(), testimage.File{Name: "a"})); st.Checkpoint {
-		t.Errorf("%+v", st)
-	}
-	marked, ok := mutate.Annotations(imageOf(t, v1Config(), testimage.File{Name: "b"}), map[string]string{"org.criu.checkpoint.container.name": "c"}).(v1.Image)
-	if !ok {
-		t.Fatal("it is not an image")
-	}
-	if st := imported(t, i, marked); !st.Checkpoint {
-		t.Errorf("%+v", st)
-	}
-}
 
 // What the OCI runtime answers gets a code that says whether the request or the state of the
 // container is the reason; what is not an answer keeps its own.

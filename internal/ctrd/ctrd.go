@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/connection"
+	"berth/internal/imagestore"
 	"berth/internal/shims"
 )
 
@@ -26,18 +27,18 @@ type Config struct {
 	// StateDir and CleanupDir are those of [shims.Config].
 	StateDir   string
 	CleanupDir string
-	// UnsyncedLayers has writable layers of overlayfs mounted with its option volatile, where the
-	// kernel knows it.
+	// UnsyncedLayers is Unsynced of [imagestore.LayersConfig].
 	UnsyncedLayers bool
 	Logger         *slog.Logger
 }
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
-	containerLayers
+	*imagestore.Layers
+	client       *connection.Connection
+	owner        string
 	snapshotters []string
 	setAside     func(ctx context.Context, id string) bool
-	unsynced     bool // writable layers are mounted without syncs
 	log          *slog.Logger
 
 	calls    calls
@@ -53,11 +54,16 @@ type Containerd struct {
 // New makes the adapter on a connection, which the caller closes.
 func New(conn *connection.Connection, cfg Config) *Containerd {
 	c := &Containerd{
-		containerLayers: containerLayers{conn, cfg.Owner},
-		snapshotters:    append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
-		setAside:        cfg.SetAside,
-		unsynced:        cfg.UnsyncedLayers && canLeaveUnsynced(),
-		log:             cfg.Logger,
+		Layers: imagestore.NewLayers(conn, imagestore.LayersConfig{
+			Owner:    cfg.Owner,
+			Unsynced: cfg.UnsyncedLayers,
+			Logger:   cfg.Logger,
+		}),
+		client:       conn,
+		owner:        cfg.Owner,
+		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
+		setAside:     cfg.SetAside,
+		log:          cfg.Logger,
 		shims: shims.New(shims.Config{
 			StateDir:   cfg.StateDir,
 			CleanupDir: cfg.CleanupDir,

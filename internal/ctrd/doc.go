@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ctrd is the adapter to containerd: one client, one event subscription. It implements the
-// small interfaces of packages pod and image on containerd's services, and translates their errors
-// to the sentinels of errdefs.
+// small interfaces of package pod on containerd's services, and translates their errors to the
+// sentinels of errdefs.
 //
 // # Promises
 //
@@ -14,8 +14,6 @@
 //     tasks that have no container.
 //   - A shim that does not answer delays nothing but what is asked of it: [Containerd.Inventory]
 //     and [Containerd.TaskState] are bounded, and no question waits for the answer of another shim.
-//   - An image whose layers were unpacked beside each other is the same as one that was unpacked
-//     layer by layer, and pulls leave processors to the settling of exits.
 //
 // # Never
 //
@@ -29,7 +27,5 @@
 //
 // ctrd.go and events.go follow containerd. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
 // restore.go, sandboxer.go and podshim.go are the verbs, and inventory.go has the lists. calls.go
-// bounds what is asked of shims. left.go has package shims end what a task has left. unsynced.go keeps
-// syncs out of deletions. images.go, pull.go, parallel.go, processors.go, bounded.go, views.go,
-// imageroot.go and usage.go are the image store.
+// bounds what is asked of shims. left.go has package shims end what a task has left.
 package ctrd

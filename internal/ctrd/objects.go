@@ -23,9 +23,6 @@ import (
 	"berth/internal/pod"
 )
 
-// rootLabel keeps what carries it from containerd's garbage collector.
-const rootLabel = "containerd.io/gc.root"
-
 // options returns what the shim of a handler is configured with, in the type that it takes; nil for
 // nothing.
 func options(h pod.Handler) (typeurl.Any, error) {

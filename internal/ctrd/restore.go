@@ -4,18 +4,11 @@ package ctrd
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
-	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"berth/internal/connection"
@@ -49,51 +42,4 @@ func (c *Containerd) RestoreTask(ctx context.Context, id, work string) error {
 		return fmt.Errorf("restore task %s: CRIU is not installed on this node; install the package criu: %w", id, errdefs.ErrFailedPrecondition)
 	}
 	return fmt.Errorf("restore task %s: %w%s", id, refusal(err), reason(work, "restore.log"))
-}
-
-// ApplyChanges makes the changes that a tar of a layer has in a writable layer. What a call that was
-// cut off has made is made again.
-func (c *Containerd) ApplyChanges(ctx context.Context, snapshotter, key, changes string) error {
-	if err := leased(ctx, c, key, func(ctx context.Context) error { return applyChanges(ctx, c, snapshotter, key, changes) }); err != nil {
-		return fmt.Errorf("apply changes to layer %s: %w", key, connection.Native(err))
-	}
-	return nil
-}
-
-func applyChanges(ctx context.Context, c *Containerd, snapshotter, key, changes string) error {
-	f, err := os.Open(changes)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	digester := digest.Canonical.Digester()
-	size, err := io.Copy(digester.Hash(), f)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", filepath.Base(changes), err)
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	desc := ocispec.Descriptor{
-		MediaType: ocispec.MediaTypeImageLayer,
-		Digest:    digester.Digest(),
-		Size:      size,
-	}
-	mounts, err := c.client.SnapshotService(snapshotter).Mounts(ctx, key)
-	if err != nil {
-		return err
-	}
-	ref := "restore-" + key
-	// What a call that was cut off has written need not be of the same file.
-	if err := c.client.ContentStore().Abort(ctx, ref); err != nil && !errdefs.IsNotFound(connection.Native(err)) {
-		return err
-	}
-	if err := content.WriteBlob(ctx, c.client.ContentStore(), ref, f, desc); err != nil {
-		return err
-	}
-	_, err = c.client.DiffService().Apply(ctx, desc, mounts)
-	if cerr := ctx.Err(); cerr != nil {
-		err = errors.Join(err, cerr)
-	}
-	return err
 }

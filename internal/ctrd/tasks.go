@@ -17,7 +17,6 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/selinux/go-selinux"
-	selabel "github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -56,7 +55,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		TaskApiAddress: r.Endpoint.Address,
 		TaskApiVersion: r.Endpoint.Version,
 	}
-	var label []string
+	label := ""
 	if r.SnapshotKey != "" {
 		req.RuntimePath = c.cleanupProgram(ctx, r.ID)
 		var err error
@@ -73,14 +72,11 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	}
 	create := func() (*tasks.CreateTaskResponse, error) {
 		if r.SnapshotKey != "" {
-			ms, err := c.client.SnapshotService(r.Snapshotter).Mounts(ctx, r.SnapshotKey)
-			if err == nil && c.unsynced {
-				ms, err = unsynced(ms)
-			}
+			ms, err := c.Mounts(ctx, r.Snapshotter, r.SnapshotKey, label)
 			if err != nil {
 				return nil, fmt.Errorf("mounts of its snapshot: %w", err)
 			}
-			req.Rootfs = toProto(withOptions(ms, label...))
+			req.Rootfs = toProto(ms)
 		}
 		return c.client.TaskService().Create(ctx, req)
 	}
@@ -102,15 +98,15 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	return resp.Pid, nil
 }
 
-// mountLabel is the option that gives a container's root file system its SELinux label; nil for none.
-// Only a host with SELinux pays for the question.
-func mountLabel(ctx context.Context, c *Containerd, id string) ([]string, error) {
+// mountLabel returns the SELinux label of a container's root file system; "" for none. Only a host
+// with SELinux pays for the question.
+func mountLabel(ctx context.Context, c *Containerd, id string) (string, error) {
 	if !selinux.GetEnabled() {
-		return nil, nil
+		return "", nil
 	}
 	o, err := c.client.ContainerService().Get(ctx, id)
 	if err != nil {
-		return nil, connection.Native(err)
+		return "", connection.Native(err)
 	}
 	var spec struct {
 		Linux struct {
@@ -118,17 +114,9 @@ func mountLabel(ctx context.Context, c *Containerd, id string) ([]string, error)
 		} `json:"linux"`
 	}
 	if err := json.Unmarshal(o.Spec.GetValue(), &spec); err != nil {
-		return nil, fmt.Errorf("read its specification: %w", err)
+		return "", fmt.Errorf("read its specification: %w", err)
 	}
-	return labelled(spec.Linux.MountLabel), nil
-}
-
-// labelled is the option by which all files of a mount have a SELinux label; nil for no label.
-func labelled(label string) []string {
-	if label == "" {
-		return nil
-	}
-	return []string{selabel.FormatMountLabel("", label)}
+	return spec.Linux.MountLabel, nil
 }
 
 // cutOff reports whether a container's task may not have been made because of an earlier call that

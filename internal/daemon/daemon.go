@@ -30,6 +30,7 @@ import (
 	"berth/internal/exit"
 	"berth/internal/fdstore"
 	"berth/internal/image"
+	"berth/internal/imagestore"
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/nri"
@@ -75,7 +76,7 @@ type daemon struct {
 	conn     *connection.Connection
 	embedded atomic.Pointer[embed.Server] // nil until it runs, and where another containerd is configured
 	ctrd     *ctrd.Containerd
-	stored   *ctrd.Images
+	stored   *imagestore.Store
 	images   *image.Service
 	network  *network.Network
 	kernel   *pidfd.Watcher
@@ -154,7 +155,7 @@ func (d *daemon) open(ctx context.Context) error {
 		adapter.SetAside, adapter.StateDir = d.setAside, d.embedConfig().State
 	}
 	d.ctrd = ctrd.New(d.conn, adapter)
-	if d.stored, err = ctrd.NewImages(d.conn, ctrd.ImagesConfig{
+	if d.stored, err = imagestore.New(d.conn, imagestore.Config{
 		Snapshotter:            cfg.Containerd.Snapshotter,
 		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
 		RegistryDir:            cfg.Image.RegistryDir,
@@ -305,7 +306,7 @@ func (d *daemon) openPods() error {
 		Snapshotter:       d.cfg.Containerd.Snapshotter,
 		RecursiveReadOnly: host.RecursiveReadOnly,
 		MapsOwners: func(ctx context.Context, snapshotter string) (bool, error) {
-			return ctrd.MapsOwners(ctx, d.conn, snapshotter)
+			return imagestore.MapsOwners(ctx, d.conn, snapshotter)
 		},
 		SandboxShim: d.ctrd.SandboxShim,
 		Logger:      d.log.Logger,

@@ -2,7 +2,7 @@
 
 // Package podfiles owns the directories and mounts that berth makes on the host for pods: a pod's
 // /dev/shm, its hosts, hostname and resolv.conf, the volumes of container images, and the
-// directories of stdio. It mounts and unmounts all of them, with one exception: package ctrd mounts
+// directories of stdio. It mounts and unmounts all of them, with one exception: package imagestore mounts
 // an image that is a volume, in a directory that this package makes. This package unmounts it.
 //
 // # Layout

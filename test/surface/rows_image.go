@@ -11,7 +11,7 @@ func imageRows() []Row {
 		honoured("ImageStatusRequest.image", ""),
 		honoured("ImageStatusRequest.verbose", "the configuration of the image"),
 		honoured("PullImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
-		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "ctrd.TestCredentialsAreNotSentToHostsThatAManifestNames"),
+		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "imagestore.TestCredentialsAreNotSentToHostsThatAManifestNames"),
 		below(noEffect("PullImageRequest.sandbox_config", "an image is pulled the same for all pods")),
 		honoured("RemoveImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 
@@ -25,7 +25,7 @@ func imageRows() []Row {
 		honoured("AuthConfig.password", "", credentials),
 		honoured("AuthConfig.auth", "USER:PASSWORD in base64; after the other kinds", credentials),
 		honoured("AuthConfig.server_address", "credentials for another registry than the image's are not used", credentials),
-		honoured("AuthConfig.identity_token", "exchanged at the token server that the registry names", credentials, "ctrd.TestAnIdentityTokenIsExchanged"),
-		honoured("AuthConfig.registry_token", "sent to the registry, and to no token server", credentials, "ctrd.TestARegistryTokenGoesToTheRegistryAlone"),
+		honoured("AuthConfig.identity_token", "exchanged at the token server that the registry names", credentials, "imagestore.TestAnIdentityTokenIsExchanged"),
+		honoured("AuthConfig.registry_token", "sent to the registry, and to no token server", credentials, "imagestore.TestARegistryTokenGoesToTheRegistryAlone"),
 	}
 }

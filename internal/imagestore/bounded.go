@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/connection"
+)
+
+// maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's
+// client reads each of them whole. Registries take manifests of up to 4 MiB.
+const maxBlob = 8 << 20
+
+// bounded returns a client on the same containerd that never reads a blob of more than maxBlob bytes
+// into memory. Layers do not pass through it: they are unpacked as a stream.
+func (i *Store) bounded() *containerd.Client {
+	c := i.client.Client()
+	snapshotters := map[string]snapshots.Snapshotter{}
+	for _, name := range append(slices.Clone(i.cfg.Snapshotters), i.cfg.Snapshotter) {
+		snapshotters[name] = c.SnapshotService(name)
+	}
+	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
+		containerd.WithContentStore(boundedStore{c.ContentStore()}),
+		containerd.WithImageStore(c.ImageService()),
+		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), i}),
+		containerd.WithLeasesService(c.LeasesService()),
+		containerd.WithNamespaceService(c.NamespaceService()),
+		containerd.WithIntrospectionService(c.IntrospectionService()),
+		containerd.WithSnapshotters(snapshotters),
+	))
+	if err != nil {
+		panic(fmt.Sprintf("a client without a connection of its own: %v", err)) // an option that cannot be
+	}
+	return bounded
+}
+
+// boundedStore is a content store that refuses to have a large blob read whole. What counts is the
+// size that the blob has, whatever a descriptor says: a manifest may name a layer that is there
+// already as its configuration.
+type boundedStore struct{ content.Store }
+
+// ReaderAt opens a blob.
+func (s boundedStore) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (content.ReaderAt, error) {
+	r, err := s.Store.ReaderAt(ctx, desc)
+	if err != nil || r.Size() <= maxBlob {
+		return r, err
+	}
+	return largeBlob{r, desc}, nil
+}
+
+// largeBlob lets parts of itself be read. To whoever wants all of it its size is one byte more than
+// the bound, which keeps the buffer small, and reading into that buffer is an error.
+type largeBlob struct {
+	content.ReaderAt
+	desc ocispec.Descriptor
+}
+
+// Size returns one more than the bound.
+func (b largeBlob) Size() int64 { return maxBlob + 1 }
+
+// ReadAt reads at most maxBlob bytes.
+func (b largeBlob) ReadAt(p []byte, off int64) (int, error) {
+	if len(p) > maxBlob {
+		return 0, fmt.Errorf("blob %s has %d bytes, more than the %d of a manifest or a configuration: %w",
+			b.desc.Digest, b.ReaderAt.Size(), maxBlob, errdefs.ErrInvalidArgument)
+	}
+	return b.ReaderAt.ReadAt(p, off)
+}

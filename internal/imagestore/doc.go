@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package imagestore is containerd's image store, and the layers that containers get from it. A
+// [Store] pulls, imports and unpacks images, reads what is in them and measures them. [Layers] makes,
+// mounts and deletes the writable layers of containers and the views of images that containers mount.
+//
+// # Promises
+//
+//   - An image whose layers were unpacked beside each other is the same as one that was unpacked layer
+//     by layer, and pulls leave processors to the settling of exits.
+//   - What a registry, an archive or a layer says does not decide how much memory berth uses, and a
+//     panic over one ends that call alone.
+//   - Credentials and keys go to the registry and to the layer that they are for.
+//   - Links in an image lead to no file outside it, and opening its files acts on no device.
+//   - A lease keeps what a call has containerd make until the call has ended. What a berth that was
+//     killed has left is removed by [Store.Sweep] and by [New].
+//   - What is made carries the label connection.LabelOwner.
+//
+// # Never
+//
+// It does not decide which images to keep, and knows their names as containerd does: package image
+// has the list that clients see. It starts no container.
+//
+// # Looking at it live
+//
+//	ctr --address /run/berth/containerd/containerd.sock -n k8s.io images ls
+//	ctr --address /run/berth/containerd/containerd.sock -n k8s.io leases ls
+//
+// # Files
+//
+// imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go, bounded.go and
+// processors.go are how, jobs.go and views.go have the leases, imageroot.go and volumes.go read what
+// is in an image, and usage.go measures. layers.go has the layers of containers, idmap.go shifts the
+// owners of their files, unsynced.go mounts them without syncs, and changes.go reads and writes what
+// they have changed.
+package imagestore

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import "testing"
+
+func try(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

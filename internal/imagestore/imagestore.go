@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/imgcrypt/v2/images/encryption"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/connection"
+	"berth/internal/image"
+)
+
+// Labels of images that the ecosystem reads.
+const (
+	labelManaged = "io.cri-containerd.image"
+	labelPinned  = "io.cri-containerd.pinned"
+)
+
+const (
+	// maxConfig bounds the part of an image's configuration that is kept in memory, in bytes as it
+	// is written: what a container is run with, and not the history.
+	maxConfig = 1 << 20
+	// maxParsed bounds what is remembered of all configurations together, in bytes.
+	maxParsed = 16 << 20
+)
+
+// Config is what pulling needs to know.
+type Config struct {
+	Snapshotter string
+	// Snapshotters are others, into which images are unpacked when a container needs them there.
+	Snapshotters           []string
+	RegistryDir            string // of certs.d directories; "" for none
+	DecryptionKeysDir      string // of private keys for encrypted layers; "" for none
+	MaxConcurrentDownloads int
+	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
+	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
+	MaxConcurrentUnpacks int
+	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
+	Credentials map[string]image.Credentials
+	Owner       string // this berth's ID
+	MountDir    string // where images are mounted to be read; nobody else's
+	Logger      *slog.Logger
+	// Panicked is called when a panic over an image was contained. It may be nil.
+	Panicked func()
+}
+
+// Store is containerd's image store.
+type Store struct {
+	client *connection.Connection
+	cfg    Config
+	temp   atomic.Uint64
+	views  sync.Map // by key, those in use
+	jobs   sync.Map // the leases of pulls and imports, by key, those in use
+	parsed *image.Cache[parsed]
+	usage  sampler
+	// credentials are those that are configured now, by host; nil: those of cfg.
+	credentials atomic.Pointer[map[string]image.Credentials]
+
+	processors processors
+}
+
+// parsed is what a manifest or an index stands for. It never changes.
+type parsed struct {
+	configDigest digest.Digest
+	chainID      string
+	size         int64
+	config       ocispec.ImageConfig
+	checkpoint   bool
+}
+
+// New makes the image store of a connection, which the caller closes. There is one in a
+// process: where images are mounted is a setting of containerd's packages as a whole.
+func New(conn *connection.Connection, cfg Config) (*Store, error) {
+	if err := prepareMounts(cfg.MountDir, cfg.Logger); err != nil {
+		return nil, err
+	}
+	return &Store{
+		client: conn,
+		cfg:    cfg,
+		parsed: image.NewCache[parsed](maxParsed),
+	}, nil
+}
+
+// SetCredentials replaces the credentials of the configuration, for pulls that begin from now on.
+func (i *Store) SetCredentials(byHost map[string]image.Credentials) { i.credentials.Store(&byHost) }
+
+// Snapshotter returns the name of the snapshotter that images are unpacked into.
+func (i *Store) Snapshotter() string { return i.cfg.Snapshotter }
+
+// List reads every name. Images that are not complete are left out.
+func (i *Store) List(ctx context.Context) ([]image.Stored, error) {
+	ctx = connection.Namespaced(ctx)
+	all, err := i.client.ImageService().List(ctx)
+	if err != nil {
+		return nil, connection.Native(err)
+	}
+	var out []image.Stored
+	for _, img := range all {
+		st, err := i.read(ctx, img)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("list images: %w", ctx.Err())
+		}
+		if err != nil {
+			i.cfg.Logger.Warn("image is not complete and left out", "name", img.Name, "err", err)
+			continue
+		}
+		out = append(out, st)
+	}
+	return out, nil
+}
+
+// Get reads one name.
+func (i *Store) Get(ctx context.Context, name string) (image.Stored, error) {
+	ctx = connection.Namespaced(ctx)
+	img, err := i.client.ImageService().Get(ctx, name)
+	if err != nil {
+		return image.Stored{}, connection.Native(err)
+	}
+	return i.read(ctx, img)
+}
+
+func (i *Store) read(ctx context.Context, img images.Image) (image.Stored, error) {
+	p, err := i.parse(ctx, img)
+	if err != nil {
+		return image.Stored{}, fmt.Errorf("read image %s: %w", img.Name, connection.Native(err))
+	}
+	return image.Stored{
+		Name:    img.Name,
+		Digest:  img.Target.Digest.String(),
+		ID:      p.configDigest.String(),
+		ChainID: p.chainID,
+		Size:    p.size,
+		Config:  p.config,
+		Pinned:  img.Labels[labelPinned] == "pinned",
+
+		Checkpoint: p.checkpoint,
+	}, nil
+}
+
+// parse reads the manifest and the configuration of an image. An image has several names, and each
+// of them is read at each of its changes, so that the outcome is remembered as long as the
+// configuration is there. A panic over it is ErrInternal.
+func (i *Store) parse(ctx context.Context, img images.Image) (parsed, error) {
+	return image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (parsed, error) { return i.parseTrusting(ctx, img) })
+}
+
+// parseTrusting is parse, in which the parsers may panic.
+func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, error) {
+	key := img.Target.Digest.String()
+	cs := i.bounded().ContentStore()
+	if p, ok := i.parsed.Get(key); ok {
+		_, err := cs.Info(ctx, p.configDigest)
+		return p, err
+	}
+	c := containerd.NewImage(i.bounded(), img)
+	manifest, err := images.Manifest(ctx, cs, img.Target, c.Platform())
+	if err != nil {
+		return parsed{}, err
+	}
+	desc := manifest.Config
+	b, err := content.ReadBlob(ctx, cs, desc)
+	if err != nil {
+		return parsed{}, fmt.Errorf("configuration: %w", err)
+	}
+	p, kept, err := parseConfig(b)
+	if err != nil {
+		return parsed{}, fmt.Errorf("configuration: %w", err)
+	}
+	if p.size, err = c.Size(ctx); err != nil {
+		return parsed{}, fmt.Errorf("size: %w", err)
+	}
+	p.configDigest, p.checkpoint = desc.Digest, isCheckpoint(manifest.Annotations)
+	i.parsed.Put(key, p, kept)
+	return p, nil
+}
+
+// parseConfig reads an image's configuration. kept is how many bytes of it stay in memory.
+func parseConfig(b []byte) (p parsed, kept int, err error) {
+	var o struct {
+		RootFS ocispec.RootFS  `json:"rootfs"`
+		Config json.RawMessage `json:"config"`
+	}
+	if err := json.Unmarshal(b, &o); err != nil {
+		return parsed{}, 0, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if len(o.Config) > maxConfig {
+		return parsed{}, 0, fmt.Errorf("what to run has %d bytes, more than %d: %w", len(o.Config), maxConfig, errdefs.ErrInvalidArgument)
+	}
+	if len(o.Config) > 0 {
+		if err := json.Unmarshal(o.Config, &p.config); err != nil {
+			return parsed{}, 0, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+	}
+	p.chainID = identity.ChainID(o.RootFS.DiffIDs).String()
+	return p, len(o.Config), nil
+}
+
+// Import reads an archive and unpacks what is in it. read is called as it goes on.
+func (i *Store) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]image.Stored, error) {
+	ctx, done, err := i.lease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	opts := []containerd.ImportOpt{
+		containerd.WithImageLabels(map[string]string{labelManaged: "managed"}),
+		containerd.WithSkipMissing(),
+	}
+	if ref != "" {
+		opts = append(opts, containerd.WithImageRefTranslator(func(name string) string {
+			if name == "" || !strings.Contains(name, "/") {
+				return ref
+			}
+			return name
+		}), containerd.WithIndexName(ref))
+	}
+	defer i.processors.more(1)()
+	imgs, err := i.bounded().Import(ctx, &archiveFile{f: f, size: st.Size(), read: read}, opts...)
+	if err != nil {
+		return nil, connection.Native(err)
+	}
+	var out []image.Stored
+	for _, img := range imgs {
+		if err := i.unpack(ctx, img, i.cfg.Snapshotter); err != nil {
+			return nil, err
+		}
+		st, err := i.read(ctx, img)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, st)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("there is no image with a name in it; give one with --ref: %w", errdefs.ErrInvalidArgument)
+	}
+	return out, nil
+}
+
+// archiveFile is an archive that says how much of it was read.
+type archiveFile struct {
+	f    *os.File
+	size int64
+	read func(done, total int64)
+	done int64
+}
+
+// Read reads the next bytes.
+func (a *archiveFile) Read(p []byte) (int, error) {
+	n, err := a.f.Read(p)
+	a.done += int64(n)
+	a.read(a.done, a.size)
+	return n, err
+}
+
+// Unpack makes the snapshots of an image in a snapshotter. Those that exist are kept.
+func (i *Store) Unpack(ctx context.Context, name, snapshotter string) error {
+	ctx = connection.Namespaced(ctx)
+	img, err := i.client.ImageService().Get(ctx, name)
+	if err != nil {
+		return connection.Native(err)
+	}
+	return i.unpack(ctx, img, snapshotter)
+}
+
+func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string) error {
+	defer i.processors.more(1)()
+	if err := containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
+		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, connection.Native(err))
+	}
+	return nil
+}
+
+// Tag stores a name for what s is.
+func (i *Store) Tag(ctx context.Context, s image.Stored, name string) error {
+	ctx = connection.Namespaced(ctx)
+	store := i.client.ImageService()
+	src, err := store.Get(ctx, s.Name)
+	if err != nil {
+		return connection.Native(err)
+	}
+	want := images.Image{Name: name, Target: src.Target, Labels: map[string]string{labelManaged: "managed"}}
+	if _, err = store.Create(ctx, want); errdefs.IsAlreadyExists(connection.Native(err)) {
+		_, err = store.Update(ctx, want, "target", "labels."+labelManaged)
+	}
+	return connection.Native(err)
+}
+
+// Delete removes a name. containerd collects what no name needs any more.
+func (i *Store) Delete(ctx context.Context, name string) error {
+	return connection.Native(i.client.ImageService().Delete(connection.Namespaced(ctx), name, images.SynchronousDelete()))
+}
+
+// checkpointPrefix begins the annotations of an image that holds a checkpoint of a container.
+const checkpointPrefix = "org.criu.checkpoint."
+
+// isCheckpoint reports whether the annotations of a manifest say that the image holds a checkpoint.
+func isCheckpoint(annotations map[string]string) bool {
+	for k := range annotations {
+		if strings.HasPrefix(k, checkpointPrefix) {
+			return true
+		}
+	}
+	return false
+}

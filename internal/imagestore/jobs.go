@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
+)
+
+const (
+	// jobPrefix begins the names of the leases of pulls and imports.
+	jobPrefix = "berth-job-"
+	// jobLease is how long containerd keeps what a pull or an import has made if no berth comes back.
+	jobLease = 24 * time.Hour
+	// unleaseTimeout bounds the deletion of a lease, whatever became of the call that took it: a pull is
+	// not to wait for a containerd that hangs once it has ended.
+	unleaseTimeout = 10 * time.Second
+)
+
+// lease keeps what a pull or an import has containerd make until the caller calls done. If berth is
+// killed before, the next one deletes the lease: see [Store.Sweep].
+func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
+	key := fmt.Sprintf("%s%d-%d-%d", jobPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
+	i.jobs.Store(key, nil)
+	leased, _, err := i.client.WithLease(connection.Namespaced(ctx), leases.WithID(key), leases.WithLabel(connection.LabelOwner, i.cfg.Owner), leases.WithExpiration(jobLease))
+	if err != nil {
+		i.jobs.Delete(key)
+		return nil, nil, connection.Native(err)
+	}
+	return leased, func() {
+		defer i.jobs.Delete(key)
+		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
+		defer cancel()
+		if err := i.unlease(ctx, key); err != nil {
+			i.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
+		}
+	}, nil
+}
+
+func (i *Store) unlease(ctx context.Context, key string) error {
+	if err := connection.Native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key})); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete lease %s: %w", key, err)
+	}
+	return nil
+}

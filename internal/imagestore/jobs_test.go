@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/filters"
+	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
+)
+
+// leaseStore keeps leases as containerd does.
+type leaseStore struct {
+	leases.Manager
+	kept map[string]leases.Lease
+}
+
+func (s *leaseStore) Create(_ context.Context, opts ...leases.Opt) (leases.Lease, error) {
+	var l leases.Lease
+	for _, o := range opts {
+		if err := o(&l); err != nil {
+			return l, err
+		}
+	}
+	s.kept[l.ID] = l
+	return l, nil
+}
+
+func (s *leaseStore) Delete(_ context.Context, l leases.Lease, _ ...leases.DeleteOpt) error {
+	if _, there := s.kept[l.ID]; !there {
+		return errdefs.ErrNotFound
+	}
+	delete(s.kept, l.ID)
+	return nil
+}
+
+func (s *leaseStore) List(_ context.Context, fs ...string) ([]leases.Lease, error) {
+	filter, err := filters.ParseAll(fs...)
+	if err != nil {
+		return nil, err
+	}
+	var found []leases.Lease
+	for _, l := range s.kept {
+		if filter.Match(filters.AdapterFunc(func(path []string) (string, bool) {
+			if path[0] == "id" {
+				return l.ID, true
+			}
+			value, there := l.Labels[strings.Join(path[1:], ".")]
+			return value, there
+		})) {
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
+
+// PROPERTIES 6: the lease of a pull or an import that berth was killed in kept all that had been
+// fetched for a day. The next berth deletes it, and neither that of a pull that goes on nor what is
+// not its own.
+func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
+	store := &leaseStore{kept: map[string]leases.Lease{}}
+	client, err := containerd.New("", containerd.WithServices(
+		containerd.WithLeasesService(store),
+		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{"slow": &slow{deleted: map[string]bool{}}}),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	berth := func(owner string) *Store {
+		return &Store{client: connection.Through(client), cfg: Config{Snapshotter: "slow", Owner: owner, Logger: slog.New(slog.DiscardHandler)}}
+	}
+	lease := func(i *Store) (done func()) {
+		t.Helper()
+		_, done, err := i.lease(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	lease(berth("this node")) // killed
+	other := lease(berth("another"))
+	if _, err := store.Create(t.Context(), leases.WithID("somebody's"), leases.WithLabel(connection.LabelOwner, "this node")); err != nil {
+		t.Fatal(err)
+	}
+	next := berth("this node")
+	done := lease(next)
+	if err := next.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := slices.Collect(maps.Keys(store.kept)); len(left) != 3 {
+		t.Errorf("after the sweep there are %q", left)
+	}
+	done()
+	other()
+	if left := slices.Collect(maps.Keys(store.kept)); len(left) != 1 {
+		t.Errorf("once all is done there are %q", left)
+	}
+}
+
+// hungLeases is a containerd that answers no deletion of a lease.
+type hungLeases struct{ *leaseStore }
+
+func (hungLeases) Delete(ctx context.Context, _ leases.Lease, _ ...leases.DeleteOpt) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A pull that was over waited for as long as containerd hung.
+func TestAPullDoesNotWaitForTheDeletionOfItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := containerd.New("", containerd.WithServices(containerd.WithLeasesService(hungLeases{&leaseStore{kept: map[string]leases.Lease{}}})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := &Store{client: connection.Through(client), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+		ctx, cancel := context.WithCancel(t.Context())
+		_, done, err := i.lease(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		ended := make(chan struct{})
+		go func() { done(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Error("it still waits after a minute")
+		}
+	})
+}

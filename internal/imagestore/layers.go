@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	selabel "github.com/opencontainers/selinux/go-selinux/label"
+
+	"berth/internal/connection"
+	"berth/internal/pod"
+	"berth/internal/spec"
+)
+
+// rootLabel keeps what carries it from containerd's garbage collector.
+const rootLabel = "containerd.io/gc.root"
+
+// LayersConfig is what the layers of containers need to know.
+type LayersConfig struct {
+	Owner string // this berth's ID
+	// Unsynced has writable layers of overlayfs mounted with its option volatile, where the kernel
+	// knows it.
+	Unsynced bool
+	Logger   *slog.Logger
+}
+
+// Layers makes and deletes the writable layers of containers, and views of images.
+type Layers struct {
+	client   *connection.Connection
+	owner    string
+	unsynced bool // writable layers are mounted without syncs
+	log      *slog.Logger
+}
+
+// NewLayers makes the layers of a connection, which the caller closes.
+func NewLayers(conn *connection.Connection, cfg LayersConfig) *Layers {
+	return &Layers{
+		client:   conn,
+		owner:    cfg.Owner,
+		unsynced: cfg.Unsynced && canLeaveUnsynced(),
+		log:      cfg.Logger,
+	}
+}
+
+// PrepareSnapshot makes a writable layer.
+func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
+	_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(connection.Namespaced(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
+	if err != nil {
+		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, connection.Native(err))
+	}
+	return nil
+}
+
+// keeping labels a snapshot, which stays until it is deleted. The snapshotter shifts the owners of
+// its files if ids are not zero.
+func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
+	labels := map[string]string{
+		connection.LabelOwner: owner,
+		rootLabel:             time.Now().UTC().Format(time.RFC3339),
+	}
+	if ids != (spec.UserIDs{}) {
+		labels[snapshots.LabelSnapshotUIDMapping] = fmt.Sprintf("0:%d:%d", ids.UID, ids.UIDs)
+		labels[snapshots.LabelSnapshotGIDMapping] = fmt.Sprintf("0:%d:%d", ids.GID, ids.GIDs)
+	}
+	return snapshots.WithLabels(labels)
+}
+
+// Mounts returns what is to be mounted for a container that runs on a writable layer. label is the
+// SELinux label of all its files; "" for none.
+func (l *Layers) Mounts(ctx context.Context, snapshotter, key, label string) ([]mount.Mount, error) {
+	ms, err := l.client.SnapshotService(snapshotter).Mounts(ctx, key)
+	if err == nil && l.unsynced {
+		ms, err = unsynced(ms)
+	}
+	return withOptions(ms, labelled(label)...), err
+}
+
+// DeleteSnapshot removes a writable layer.
+func (l *Layers) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
+	return connection.Native(l.client.SnapshotService(snapshotter).Remove(connection.Namespaced(ctx), key))
+}
+
+// RenewSnapshot undoes all changes in a writable layer: it is deleted and made again with the same
+// parent and the same labels.
+func (l *Layers) RenewSnapshot(ctx context.Context, snapshotter, key, spare string) error {
+	ctx = connection.Namespaced(ctx)
+	s := l.client.SnapshotService(snapshotter)
+	info, err := s.Stat(ctx, key)
+	if errdefs.IsNotFound(connection.Native(err)) { // cut off by a crash
+		info, err = s.Stat(ctx, spare)
+	}
+	if err != nil {
+		return fmt.Errorf("renew snapshot %s: %w", key, connection.Native(err))
+	}
+	labels := snapshots.WithLabels(info.Labels)
+	if _, err := s.View(ctx, spare, info.Parent, labels); err != nil && !errdefs.IsAlreadyExists(connection.Native(err)) {
+		return fmt.Errorf("renew snapshot %s: keep its parent: %w", key, connection.Native(err))
+	}
+	if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(connection.Native(err)) {
+		return fmt.Errorf("renew snapshot %s: delete it: %w", key, connection.Native(err))
+	}
+	if _, err := s.Prepare(ctx, key, info.Parent, labels); err != nil {
+		return fmt.Errorf("renew snapshot %s on %s: %w", key, info.Parent, connection.Native(err))
+	}
+	if err := s.Remove(ctx, spare); err != nil {
+		return fmt.Errorf("renew snapshot %s: delete the view of its parent: %w", key, connection.Native(err))
+	}
+	return nil
+}
+
+// MountImage makes a view of an image and mounts it. The mount stays when this process ends.
+// ErrFailedPrecondition says that the owners of its files cannot be shifted as v.IDs says.
+func (l *Layers) MountImage(ctx context.Context, v pod.ImageView) error {
+	snapshotter := l.client.SnapshotService(v.Snapshotter)
+	prepare, opts := snapshotter.View, []string{"nosuid", "nodev", "ro"}
+	if v.Writable {
+		prepare, opts = snapshotter.Prepare, opts[:2]
+	}
+	ms, err := prepare(connection.Namespaced(ctx), v.Key, v.ChainID, keeping(l.owner, v.IDs))
+	if err != nil {
+		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, connection.Native(err))
+	}
+	ms = withOptions(ms, append(opts, labelled(v.Label)...)...)
+	if v.IDs != (spec.UserIDs{}) {
+		err = mountShifted(ms, v.Dir)
+	} else {
+		err = mount.All(ms, v.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("mount %s at %s: %w", v.Key, v.Dir, err)
+	}
+	return nil
+}
+
+// SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process
+// or in another containerd's ends when ctx ends.
+func (l *Layers) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
+	u, err := l.client.SnapshotService(snapshotter).Usage(connection.Namespaced(ctx), key)
+	if err != nil {
+		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, connection.Native(err))
+	}
+	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
+}
+
+// labelled is the option by which all files of a mount have a SELinux label; nil for no label.
+func labelled(label string) []string {
+	if label == "" {
+		return nil
+	}
+	return []string{selabel.FormatMountLabel("", label)}
+}

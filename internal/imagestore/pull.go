@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/imgcrypt/v2/images/encryption"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+
+	"berth/internal/connection"
+	"berth/internal/image"
+	"berth/internal/unpack"
+)
+
+// Pull fetches and unpacks an image.
+func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (image.Stored, error) {
+	// What was fetched must still be there if the image has to be unpacked in another way.
+	ctx, done, err := i.lease(ctx)
+	if err != nil {
+		return image.Stored{}, err
+	}
+	defer done()
+	ctx = unpack.ForImage(ctx, w.Waiting)
+	if w.Unpacking != nil {
+		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
+	}
+	defer i.processors.more(i.cfg.MaxConcurrentDownloads + i.cfg.MaxConcurrentUnpacks)()
+	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
+	if errors.Is(err, unpack.ErrNeedsParent) {
+		i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
+		img, err = i.pull(ctx, ref, creds, w, 1)
+	}
+	if err != nil {
+		return image.Stored{}, connection.Native(err)
+	}
+	return i.read(ctx, img.Metadata())
+}
+
+// pull fetches an image and unpacks that many of its layers at the same time.
+func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int) (containerd.Image, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	unpack := []containerd.UnpackOpt{encryption.WithUnpackConfigApplyOpts(i.decrypting)}
+	if unpacks > 1 {
+		// The limit is that of one image: a layer counts while its bytes are waited for, and one pull must
+		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.
+		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
+	}
+	return i.bounded().Pull(ctx, ref,
+		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
+		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
+		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs)),
+		containerd.WithPullUnpack,
+		containerd.WithUnpackOpts(unpack),
+		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
+		containerd.WithPullLabel(labelManaged, "managed"),
+		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
+		containerd.WithPlatformMatcher(platforms.Default()))
+}
+
+// reporting reports what an image consists of, as the handlers of a pull find it out. They run in
+// goroutines of containerd's client, where a panic over the image name would end berth.
+func (i *Store) reporting(name string, needs func([]image.Blob)) func(images.Handler) images.Handler {
+	return func(h images.Handler) images.Handler {
+		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+			children, err := image.Contain(i.cfg.Logger, i.cfg.Panicked, name, func() ([]ocispec.Descriptor, error) {
+				return h.Handle(ctx, desc)
+			})
+			if err == nil {
+				blobs := []image.Blob{{Digest: desc.Digest.String(), Size: desc.Size}}
+				for _, c := range children {
+					blobs = append(blobs, image.Blob{Digest: c.Digest.String(), Size: c.Size})
+				}
+				needs(blobs)
+			}
+			return children, err
+		})
+	}
+}
+
+// Fetched returns how many bytes of each blob are on this node.
+func (i *Store) Fetched(ctx context.Context, blobs []image.Blob) (map[string]int64, error) {
+	ctx = connection.Namespaced(ctx)
+	cs := i.client.ContentStore()
+	coming, err := cs.ListStatuses(ctx)
+	if err != nil {
+		return nil, connection.Native(err)
+	}
+	offset := map[string]int64{}
+	for _, st := range coming {
+		// The key of what is being fetched is its kind, a hyphen, perhaps a name and @, and its digest.
+		_, key, _ := strings.Cut(st.Ref, "-")
+		offset[key[strings.LastIndexByte(key, '@')+1:]] = st.Offset
+	}
+	here := map[string]int64{}
+	for _, b := range blobs {
+		if n, ok := offset[b.Digest]; ok {
+			here[b.Digest] = n
+			continue
+		}
+		switch _, err := cs.Info(ctx, digest.Digest(b.Digest)); {
+		case err == nil:
+			here[b.Digest] = b.Size
+		case !errdefs.IsNotFound(connection.Native(err)):
+			return nil, connection.Native(err)
+		}
+	}
+	return here, nil
+}
+
+// checkSize refuses manifests and configurations that are too large before they are fetched.
+func checkSize(_ context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	what := ""
+	switch {
+	case images.IsManifestType(desc.MediaType):
+		what = "manifest"
+	case images.IsIndexType(desc.MediaType):
+		what = "index"
+	case images.IsConfigType(desc.MediaType):
+		what = "configuration"
+	}
+	if what != "" && desc.Size > maxBlob {
+		return nil, fmt.Errorf("%s %s has %d bytes, more than %d: %w", what, desc.Digest, desc.Size, maxBlob, errdefs.ErrInvalidArgument)
+	}
+	return nil, nil
+}
+
+// hosts configures registries from certs.d directories, if there are any. Only the image's own
+// registry gets the credentials of the request: a manifest that names other hosts gets nothing for
+// them. A mirror gets those that the configuration has for it.
+func (i *Store) hosts(ctx context.Context, registry string, creds image.Credentials, progress func(n int)) docker.RegistryHosts {
+	own := func(host string) bool {
+		return host == registry || registry == "docker.io" && host == "registry-1.docker.io"
+	}
+	o := dockerconfig.HostOptions{
+		Credentials: func(host string) (string, string, error) {
+			switch {
+			case !own(host) || creds == (image.Credentials{}):
+				c := i.configured(host)
+				return c.Username, c.Password, nil
+			case creds.IdentityToken != "":
+				return "", creds.IdentityToken, nil
+			default:
+				return creds.Username, creds.Password, nil
+			}
+		},
+		UpdateClient: func(c *http.Client) error {
+			c.Transport = counting{c.Transport, progress}
+			return nil
+		},
+	}
+	if i.cfg.RegistryDir != "" {
+		o.HostDir = dockerconfig.HostDirFromRoot(i.cfg.RegistryDir)
+	}
+	configured := dockerconfig.ConfigureHosts(ctx, o)
+	if creds.RegistryToken == "" {
+		return configured
+	}
+	return func(host string) ([]docker.RegistryHost, error) {
+		all, err := configured(host)
+		for n := range all {
+			if own(all[n].Host) {
+				all[n].Authorizer = bearer{host: all[n].Host, token: creds.RegistryToken}
+			}
+		}
+		return all, err
+	}
+}
+
+// configured returns the credentials that the configuration has for a host. Only registries that an
+// image is pulled from, and their configured mirrors, are asked about.
+func (i *Store) configured(host string) image.Credentials {
+	byHost := i.cfg.Credentials
+	if now := i.credentials.Load(); now != nil {
+		byHost = *now
+	}
+	if c, ok := byHost[host]; ok || host != "registry-1.docker.io" {
+		return c
+	}
+	return byHost["docker.io"]
+}
+
+// bearer authorizes requests to one host with a token that was given for it. Other than
+// containerd's authorizer it never sends the token to the token server that the registry names in
+// its challenge.
+type bearer struct{ host, token string }
+
+// Authorize adds the token to a request, if it goes to the token's host.
+func (b bearer) Authorize(_ context.Context, r *http.Request) error {
+	if r.URL.Host == b.host {
+		r.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	return nil
+}
+
+// AddResponses is called when the registry refuses: no other token can be tried.
+func (b bearer) AddResponses(context.Context, []*http.Response) error {
+	return errdefs.ErrNotImplemented
+}
+
+// counting reports the bytes that come, and answers as 0 bytes. The rest of a blob can be asked for
+// any number of times, and its answers are not reported: bytes have to come.
+type counting struct {
+	next     http.RoundTripper
+	progress func(n int)
+}
+
+// RoundTrip carries out one request.
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	next := c.next
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	resp, err := next.RoundTrip(r)
+	if err == nil {
+		if r.Header.Get("Range") == "" {
+			c.progress(0)
+		}
+		resp.Body = countedBody{resp.Body, c.progress}
+	}
+	return resp, err
+}
+
+type countedBody struct {
+	io.ReadCloser
+	progress func(n int)
+}
+
+// Read reads the next bytes.
+func (b countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.progress(n)
+	}
+	return n, err
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file holds a trick whole: writable layers that are never synced. It relies on what overlayfs
+// and containerd do not promise: where overlayfs keeps the mark of such a mount, and that nobody but
+// berth mounts the layer. The setting containerd.sync_layers turns it off. Delete when containerd's
+// snapshotter can mount the layers of containers without syncs by itself.
+
+package imagestore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/kernelversion"
+)
+
+// volatile is the option of overlayfs that leaves out every sync, since Linux 5.10.
+const volatile = "volatile"
+
+// canLeaveUnsynced reports whether overlayfs knows the option volatile.
+func canLeaveUnsynced() bool {
+	ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 10})
+	return err == nil && ok
+}
+
+// unsynced has the writable layer of a root filesystem mounted without syncs. Otherwise an unmount,
+// and so each release, waits until everything that anybody has written to the same disk is on it.
+// What is lost when the node crashes is a layer that no container uses after that.
+//
+// The kernel marks such a layer and refuses to mount it again, since it cannot know whether the
+// node crashed meanwhile. The mark is taken away here: a start that was cut off may have left it,
+// and after a reboot no container is started whose layer was ever mounted.
+func unsynced(ms []mount.Mount) ([]mount.Mount, error) {
+	ms = slices.Clone(ms)
+	for i, m := range ms {
+		work := optionOf(m.Options, "workdir=")
+		if m.Type != "overlay" || work == "" { // a view has no writable layer
+			continue
+		}
+		mark := filepath.Join(work, "work", "incompat", volatile)
+		if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("take away the mark of an earlier mount: %w", err)
+		}
+		if !slices.Contains(m.Options, volatile) {
+			ms[i].Options = append(slices.Clone(m.Options), volatile)
+		}
+	}
+	return ms, nil
+}
+
+// optionOf returns what follows a prefix in one of the options; "" where none has it.
+func optionOf(options []string, prefix string) string {
+	for _, o := range options {
+		if v, ok := strings.CutPrefix(o, prefix); ok {
+			return v
+		}
+	}
+	return ""
+}

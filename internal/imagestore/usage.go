@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
+	"berth/internal/image"
+)
+
+// Usage sums up what the snapshotter's snapshots use. It measures until ctx ends; what it could not
+// measure by then is as it was the time before.
+func (i *Store) Usage(ctx context.Context) (image.Usage, error) {
+	ctx = connection.Namespaced(ctx)
+	u := image.Usage{At: time.Now()}
+	var err error
+	if u.Path, err = i.client.SnapshotterRoot(ctx, i.cfg.Snapshotter); err != nil {
+		return u, err
+	}
+	u.Images, u.Containers, err = i.usage.round(ctx, i.client.SnapshotService(i.cfg.Snapshotter))
+	return u, err
+}
+
+// sampler measures snapshots. A layer of an image never changes and is measured once. The writable
+// layer of a container is walked file by file, which may take longer than there is time: each round
+// goes on where the last one stopped, so that one large layer does not keep the others from being
+// measured.
+type sampler struct {
+	mu        sync.Mutex
+	committed map[string]snapshots.Usage
+	active    map[string]snapshots.Usage
+	next      string // the writable layer to be measured first
+}
+
+// measurer is what the sampler needs of a snapshotter.
+type measurer interface {
+	Walk(ctx context.Context, fn snapshots.WalkFunc, filters ...string) error
+	Usage(ctx context.Context, key string) (snapshots.Usage, error)
+}
+
+func (m *sampler) round(ctx context.Context, sn measurer) (images, containers image.Space, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kinds := map[snapshots.Kind][]string{}
+	if err := sn.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		kinds[info.Kind] = append(kinds[info.Kind], info.Name)
+		return nil
+	}); err != nil {
+		return images, containers, fmt.Errorf("list snapshots: %w", connection.Native(err))
+	}
+	m.committed = only(m.committed, kinds[snapshots.KindCommitted])
+	m.active = only(m.active, kinds[snapshots.KindActive])
+	for _, name := range kinds[snapshots.KindCommitted] {
+		if _, known := m.committed[name]; !known {
+			if stopped := measure(ctx, sn, name, m.committed); stopped {
+				break
+			}
+		}
+	}
+	active := kinds[snapshots.KindActive]
+	slices.Sort(active)
+	first, _ := slices.BinarySearch(active, m.next)
+	for n := range active {
+		name := active[(first+n)%len(active)]
+		stopped := measure(ctx, sn, name, m.active)
+		m.next = active[(first+n+1)%len(active)]
+		if stopped {
+			break
+		}
+	}
+	return sum(m.committed), sum(m.active), nil
+}
+
+// measure measures one snapshot, and reports whether there is no time for more.
+func measure(ctx context.Context, sn measurer, name string, into map[string]snapshots.Usage) (stopped bool) {
+	u, err := sn.Usage(ctx, name)
+	switch {
+	case err == nil:
+		into[name] = u
+	case errdefs.IsNotFound(connection.Native(err)):
+		delete(into, name) // removed meanwhile
+	}
+	return ctx.Err() != nil
+}
+
+// only returns the entries with those names.
+func only(all map[string]snapshots.Usage, names []string) map[string]snapshots.Usage {
+	out := make(map[string]snapshots.Usage, len(names))
+	for _, n := range names {
+		if u, ok := all[n]; ok {
+			out[n] = u
+		}
+	}
+	return out
+}
+
+func sum(all map[string]snapshots.Usage) image.Space {
+	var s image.Space
+	for _, u := range all {
+		s.Bytes += uint64(max(u.Size, 0))
+		s.Inodes += uint64(max(u.Inodes, 0))
+	}
+	return s
+}
