@@ -22,7 +22,13 @@
 //	go test ./test/sim -args -seed S            the schedule of seed S instead of those in testdata
 //	go test ./test/sim -v -args -replays 1000   counts the schedules that do not replay
 //
-// One process uses one processor; to use more, run more of them.
+// One process uses one processor; to use more, run more of them. With the race detector, as in `make
+// test`, fewer orders, seeds of a range and instants of a kill are played; `make unit` and `make sim`
+// play all of them.
+//
+// A script says first what it shows. What happens when it is played stands beside it, in the file
+// that ends with .golden: each step with its number and its time, and what a client and a subscriber
+// learned after it. `go test ./test/sim -run Scripts -update` rewrites these files.
 //
 // # Promises
 //

@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Play plays a script: one statement a line, # begins a comment. Names are p1 for a pod, p1/c1 or
-// c1 for a container.
+// Play plays a script: one statement a line, # begins a comment, and the first lines say what the
+// script shows. Names are p1 for a pod, p1/c1 or c1 for a container.
 //
 //	run p1 [handler=vm]             RunPodSandbox
 //	create p1/c1                    CreateContainer
@@ -49,14 +49,16 @@ import (
 func (s *Story) Play(script io.Reader) error {
 	in := bufio.NewScanner(script)
 	for n := 1; in.Scan(); n++ {
-		text, _, _ := strings.Cut(in.Text(), "#")
+		text, comment, _ := strings.Cut(in.Text(), "#")
 		if text = strings.TrimSpace(text); text == "" {
+			s.transcript.text(strings.TrimSpace(comment))
 			continue
 		}
 		if err := s.statement(text); err != nil {
 			return fmt.Errorf("line %d: %s: %w", n, text, err)
 		}
 	}
+	s.turn()
 	return in.Err()
 }
 
@@ -66,7 +68,12 @@ func (s *Story) statement(text string) error {
 		if err != nil {
 			return err
 		}
-		s.Background(func() error { return s.do(st) })
+		s.transcript.step(text)
+		s.Background(func() error {
+			err := s.do(st)
+			s.transcript.answer(rest, err)
+			return err
+		})
 		time.Sleep(time.Millisecond) // it is under way
 		return nil
 	}
@@ -76,7 +83,9 @@ func (s *Story) statement(text string) error {
 	if err != nil {
 		return err
 	}
+	s.transcript.step(text)
 	err = s.do(st)
+	s.transcript.answer(strings.TrimPrefix(text, "!"), err)
 	if fails {
 		if err == nil {
 			return fmt.Errorf("it succeeded")

@@ -3,16 +3,20 @@
 package sim
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// orders is how many orders each script is played in.
-const orders = 10
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestScripts plays every story under testdata.
+// orders is how many orders each script is played in.
+var orders uint64 = 10
+
+// TestScripts plays every story under testdata. What happens in the first order is in the file of the
+// same name that ends with .golden.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.sim")
 	if err != nil || len(files) == 0 {
@@ -24,13 +28,39 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for seed := range uint64(orders) {
-				r, _ := played(t, seed+1, func(_ *testing.T, s *Story) error { return s.Play(strings.NewReader(string(script))) })
+			for seed := range orders {
+				var happened string
+				r, _ := played(t, seed+1, func(_ *testing.T, s *Story) error {
+					err := s.Play(strings.NewReader(string(script)))
+					happened = s.transcript.String()
+					return err
+				})
 				if r != "" {
 					t.Fatalf("in the order of seed %d: %s", seed+1, r)
 				}
+				if seed == 0 {
+					golden(t, strings.TrimSuffix(f, ".sim")+".golden", happened)
+				}
 			}
 		})
+	}
+}
+
+// golden compares what happened with a file, or writes the file if -update is given.
+func golden(t *testing.T, file, happened string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(happened), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: go test ./test/sim -run Scripts -update writes it", err)
+	}
+	if happened != string(want) {
+		t.Errorf("this happened, which is not what %s says (-update rewrites it):\n%s", file, happened)
 	}
 }
 

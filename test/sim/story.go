@@ -35,13 +35,23 @@ type Story struct {
 	quit  context.CancelFunc
 
 	onDeath func() // is called once, before the berth boots that follows one that died
+
+	transcript *transcript
 }
 
 // NewStory begins in an empty world. dir is for berth's records. The seed decides the order of what
 // happens at the same instant.
 func NewStory(ctx context.Context, dir string, seed uint64) *Story {
-	w := world.New(seed)
-	return &Story{World: w, Watch: NewWatch(w), ctx: ctx, dir: dir, ids: map[string]string{}, quit: func() {}}
+	w, t := world.New(seed), newTranscript()
+	return &Story{
+		World:      w,
+		Watch:      NewWatch(w, t.event),
+		ctx:        ctx,
+		dir:        dir,
+		ids:        map[string]string{},
+		quit:       func() {},
+		transcript: t,
+	}
 }
 
 // Berth is the berth that runs, or nil.

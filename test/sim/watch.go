@@ -16,7 +16,8 @@ import (
 
 // Watch observes what berth reports, over all its lives, and notes each broken promise.
 type Watch struct {
-	w *world.World
+	w       *world.World
+	onEvent func(*runtimeapi.ContainerEventResponse) // is called with each event that is received
 
 	mu        sync.Mutex
 	last      map[string]runtimeapi.ContainerEventType // published last, by container or sandbox
@@ -28,10 +29,11 @@ type Watch struct {
 	problems  []string
 }
 
-// NewWatch begins to watch a world.
-func NewWatch(w *world.World) *Watch {
+// NewWatch begins to watch a world. onEvent is called with each event that a subscriber receives.
+func NewWatch(w *world.World, onEvent func(*runtimeapi.ContainerEventResponse)) *Watch {
 	return &Watch{
 		w:         w,
+		onEvent:   onEvent,
 		last:      map[string]runtimeapi.ContainerEventType{},
 		published: map[string]int{},
 		exits:     map[string]*runtimeapi.ContainerStatus{},
@@ -102,6 +104,7 @@ func (v *Watch) Follow(ctx context.Context, sub cri.Events) {
 func (v *Watch) event(ev *runtimeapi.ContainerEventResponse, r received) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.onEvent(ev)
 	id, what := ev.GetContainerId(), ev.GetContainerEventType()
 	pod := ev.GetPodSandboxStatus().GetId()
 	deleted := what == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
