@@ -75,50 +75,6 @@ func TestKill9AndBack(t *testing.T) {
 	})
 }
 
-// kill -9 at random instants while pods come and go: what is left afterwards can be removed, and
-// nothing leaks.
-func TestKill9UnderChurn(t *testing.T) {
-	n := node.Start(t, node.Options{})
-	for round := range 6 {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for ctx.Err() == nil {
-				cfg := n.PodConfig()
-				resp, err := n.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg})
-				if err != nil {
-					continue
-				}
-				c, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: resp.GetPodSandboxId(), SandboxConfig: cfg, Config: node.ContainerConfig("c", "sh", "-c", "exit 5")})
-				if err != nil {
-					continue
-				}
-				_, _ = n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.GetContainerId()})
-				_, _ = n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: resp.GetPodSandboxId()})
-			}
-		}()
-		time.Sleep(time.Duration(150+97*round) * time.Millisecond)
-		n.Berth.Kill(syscall.SIGKILL)
-		cancel()
-		<-done
-		n.StartBerth()
-		list, err := n.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range list.GetContainers() {
-			if c.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
-				t.Errorf("UNKNOWN: %v", c)
-			}
-			st, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()})
-			if err == nil && st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetStatus().GetReason() == "Unknown" {
-				t.Errorf("a code was lost: %v", st)
-			}
-		}
-	}
-}
-
 // containerd is killed and comes back: berth stays, exits meanwhile are reported at once by the
 // kernel.
 //
