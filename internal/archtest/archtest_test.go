@@ -51,6 +51,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/podfiles": nil,
 		"internal/manifest": nil,
 		"internal/pidfd":    {"berth/internal/exit"}, // it reports facts
+		"internal/apparmor": nil,
 
 		"internal/namespace": nil,
 	}

@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,19 +22,17 @@ import (
 // descriptor and one goroutine, however many groups there are, and no thread: an inotify instance
 // on the files memory.events (v2), or one eventfd that is registered with all groups (v1).
 type OOMWatch struct {
-	v2    bool
-	file  *os.File
-	noted func(ids []string)
+	v2   bool
+	file *os.File
 
 	mu   sync.Mutex
 	dirs map[string]string // by ID
 	ids  map[int32]string  // by watch descriptor; v2 alone
 }
 
-// NewOOMWatch makes a watch. noted is called by Run with the IDs of groups whose counters may have
-// changed, more often than they have. It must not block.
-func NewOOMWatch(noted func(ids []string)) (*OOMWatch, error) {
-	w := &OOMWatch{v2: V2(), noted: noted, dirs: map[string]string{}, ids: map[int32]string{}}
+// NewOOMWatch makes a watch. The caller runs it, or closes it.
+func NewOOMWatch() (*OOMWatch, error) {
+	w := &OOMWatch{v2: V2(), dirs: map[string]string{}, ids: map[int32]string{}}
 	var fd int
 	var err error
 	if w.v2 {
@@ -129,8 +128,11 @@ func (w *OOMWatch) Forget(id string) {
 	}
 }
 
-// Run reads notifications until Close.
-func (w *OOMWatch) Run() error {
+// Run reads notifications until ctx ends, or Close is called, and returns nil then. It calls noted
+// with the IDs of groups whose counters may have changed, more often than they have. noted must not
+// block.
+func (w *OOMWatch) Run(ctx context.Context, noted func(ids []string)) error {
+	defer context.AfterFunc(ctx, func() { _ = w.Close() })()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := w.file.Read(buf)
@@ -141,7 +143,7 @@ func (w *OOMWatch) Run() error {
 			return fmt.Errorf("watch for OOM kills: %w", err)
 		}
 		if ids := w.named(buf[:n]); len(ids) > 0 {
-			w.noted(ids)
+			noted(ids)
 		}
 	}
 }

@@ -47,20 +47,21 @@ func limited(t *testing.T, parent string, limit int) string {
 func TestOOMKillsAreNoticed(t *testing.T) {
 	const limit = 8 << 20
 	noted := make(chan string, 1000)
-	w, err := NewOOMWatch(func(ids []string) {
-		for _, id := range ids {
-			select {
-			case noted <- id:
-			default:
-			}
-		}
-	})
+	w, err := NewOOMWatch()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := w.Run(); err != nil {
+		err := w.Run(t.Context(), func(ids []string) {
+			for _, id := range ids {
+				select {
+				case noted <- id:
+				default:
+				}
+			}
+		})
+		if err != nil {
 			t.Error(err)
 		}
 	})

@@ -3,7 +3,6 @@
 package daemon
 
 import (
-	"context"
 	"path/filepath"
 
 	"berth/internal/cgroup"
@@ -19,8 +18,7 @@ func (d *daemon) openCheckpoints() {
 		Thaw:    cgroup.Thaw,
 
 		MaxBytes: int64(d.cfg.Checkpoint.MaxMiB) << 20,
-
-		Logger: d.log.Logger,
+		Logger:   d.log.Logger,
 	})
 	d.restorer = checkpoint.NewRestorer(checkpoint.RestorerConfig{
 		Dir:  filepath.Join(d.cfg.Root, "restored-pods"),
@@ -34,22 +32,4 @@ func (d *daemon) openCheckpoints() {
 		},
 		Logger: d.log.Logger,
 	})
-}
-
-// runCheckpoints finishes what an earlier berth was cut off in, once the records are restored: it
-// asks for the pods and the containers.
-func (d *daemon) runCheckpoints(ctx context.Context, g *group, restored <-chan struct{}) {
-	for where, run := range map[string]func(context.Context) error{
-		"checkpoints":   d.checkpoints.Run,
-		"restored pods": d.restorer.Run,
-	} {
-		g.Go(where, func() error {
-			select {
-			case <-restored:
-				return run(ctx)
-			case <-ctx.Done():
-				return nil
-			}
-		})
-	}
 }

@@ -66,22 +66,21 @@ func (d *daemon) openContainerd() (err error) {
 
 // runEmbedded starts containerd in this process. It returns an error when a containerd that was
 // started breaks.
-func (d *daemon) runEmbedded(ctx context.Context, restored <-chan struct{}) error {
+func (d *daemon) runEmbedded(ctx context.Context) error {
+	if !d.embeds() {
+		return nil
+	}
 	s := d.startEmbedded(ctx)
 	if s == nil {
 		return nil // ctx has ended
 	}
 	d.embedded.Store(s)
-	if d.publish != nil {
-		d.publish() // the directories of layers are there from now on, and no layer was added yet
-	}
+	d.publish() // the directories of layers are there from now on, and no layer was added yet
 	d.conn.Use(s.Client())
-	select {
-	case <-ctx.Done():
+	if !d.restored(ctx) {
 		return nil
-	case <-restored: // nothing waits for shims before calls are served
-		s.Adopt()
 	}
+	s.Adopt() // nothing waits for shims before calls are served
 	select {
 	case <-ctx.Done():
 		return nil
@@ -151,13 +150,13 @@ func (d *daemon) reach(ctx context.Context) error {
 }
 
 // makeable is reach for a call that makes a pod or a container. It waits for the NRI plug-ins that
-// berth starts, too, once: see awaitPlugins.
+// berth starts, too, once: see admitPlugins.
 func (d *daemon) makeable(ctx context.Context) error {
 	if err := d.reach(ctx); err != nil {
 		return err
 	}
 	select {
-	case <-d.admitted:
+	case <-d.plugins.admitted:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the NRI plug-ins that berth starts: %w", ctx.Err())

@@ -29,9 +29,10 @@ type Core struct {
 	Feed     *feed.Feed
 	Timeline *timeline.Timeline
 
-	ports Ports
-	obs   *observe.Observer
-	link  *link
+	ports    Ports
+	obs      *observe.Observer
+	link     *link
+	restored chan struct{} // closed once the records are restored
 }
 
 // Ports is what a core works on.
@@ -77,6 +78,7 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 		Timeline: timeline.New(),
 		ports:    p,
 		link:     newLink(),
+		restored: make(chan struct{}),
 	}
 	c.obs = observe.New(observe.Config{
 		Log:      p.Log,
@@ -92,10 +94,9 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	return c
 }
 
-// Run restores the records, follows containerd and drives the controller until ctx ends. restored is
-// closed once the records are restored, which needs no containerd: only then may calls be served.
-// Comparing them with what containerd has goes on in the background, whenever there is one.
-func (c *Core) Run(ctx context.Context, restored chan<- struct{}) error {
+// Run restores the records, follows containerd and drives the controller until ctx ends. Comparing
+// the records with what containerd has goes on in the background, whenever there is one.
+func (c *Core) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	g := &group{eg, c.ports.Panicked}
 	g.Go("pods", func() error { return c.Pods.Run(ctx) })
@@ -108,11 +109,15 @@ func (c *Core) Run(ctx context.Context, restored chan<- struct{}) error {
 		if c.ports.Restored != nil {
 			c.ports.Restored()
 		}
-		close(restored)
+		close(c.restored)
 		return c.ports.Follow(ctx, c.listener())
 	})
 	return g.Wait()
 }
+
+// Restored is closed once the records are restored, which needs no containerd. Only then may calls be
+// served.
+func (c *Core) Restored() <-chan struct{} { return c.restored }
 
 // Connected returns nil while berth is connected to containerd and knows its images, and otherwise
 // the reason why it is not.

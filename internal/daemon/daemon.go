@@ -14,9 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/containerd/v2/pkg/cap"
-	"golang.org/x/sync/errgroup"
-
 	"berth/internal/asynclog"
 	"berth/internal/cadvisor"
 	"berth/internal/cdi"
@@ -27,21 +24,16 @@ import (
 	"berth/internal/cri"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
-	"berth/internal/exit"
 	"berth/internal/fdstore"
 	"berth/internal/image"
 	"berth/internal/imagestore"
-	"berth/internal/logs"
 	"berth/internal/network"
-	"berth/internal/nri"
 	"berth/internal/observe"
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
 	"berth/internal/probe"
-	"berth/internal/selinux"
-	"berth/internal/spec"
 	"berth/internal/state"
 	"berth/internal/stats"
 	"berth/internal/stream"
@@ -56,7 +48,7 @@ const stopTimeout = 5 * time.Second
 // broke.
 func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
 	observe.BridgeLibraries(log.Logger)
-	d := &daemon{cfg: cfg, log: log, metrics: observe.NewMetrics(), admitted: make(chan struct{})}
+	d := &daemon{cfg: cfg, log: log, metrics: observe.NewMetrics()}
 	d.settings.Store(&cfg)
 	defer d.close()
 	if err := d.open(ctx); err != nil {
@@ -67,44 +59,41 @@ func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config,
 
 // daemon is everything that was opened, in order; close undoes it in reverse.
 type daemon struct {
-	cfg     config.Config // of the start
-	log     *asynclog.Log
-	libexec string
-	undo    []func() error
+	cfg      config.Config                 // of the start
+	settings atomic.Pointer[config.Config] // those that hold now
+	log      *asynclog.Log
+	metrics  *observe.Metrics
+	tracing  *observe.Tracing // nil if tracing is off
+	libexec  string
+	undo     []func() error
 
-	store    *state.Store
+	store *state.Store
+	kept  *fdstore.Store
+	lis   net.Listener
+
 	conn     *connection.Connection
 	embedded atomic.Pointer[embed.Server] // nil until it runs, and where another containerd is configured
 	ctrd     *ctrd.Containerd
 	stored   *imagestore.Store
 	images   *image.Service
+
 	network  *network.Network
 	kernel   *pidfd.Watcher
 	ooms     *cgroup.OOMWatch // nil where the kernel did not give one
-	kept     *fdstore.Store
-	passed   passed
-	lis      net.Listener
-	core     *Core
-	stdios   *stdios
-	streams  *stream.Service
-	server   *stream.Server
-	stats    *stats.Service
-	cadvisor *cadvisor.Service
-	devices  *cdi.Registry
+	host     host
 	probe    *probe.Probe
-	nri      *nri.Service  // nil if there are no plug-ins
-	admitted chan struct{} // closed once the plug-ins that berth starts take part, or are not waited for
+	devices  *cdi.Registry
+	plugins  plugins
+	cadvisor *cadvisor.Service
 
+	core        *Core
 	checkpoints *checkpoint.Service
 	restorer    *checkpoint.Restorer
-
-	metrics  *observe.Metrics
-	tracing  *observe.Tracing // nil if tracing is off
-	handlers map[string]pod.Handler
-	settings atomic.Pointer[config.Config] // those that hold now
-	podCIDR  atomic.Pointer[string]        // as the kubelet says it; nil: it has not
-	apparmor *appArmor                     // nil where AppArmor is off
-	publish  func()                        // labels what every container reads; nil without SELinux
+	stats       *stats.Service
+	stdios      *stdios
+	streams     *stream.Service
+	server      *stream.Server
+	cri         *cri.Server
 }
 
 func (d *daemon) close() {
@@ -117,9 +106,8 @@ func (d *daemon) close() {
 
 func (d *daemon) open(ctx context.Context) error {
 	cfg := d.cfg
-	var inherited map[string]int
 	var err error
-	d.passed, inherited = takePassed()
+	listeners, inherited := takePassed()
 	if d.kept, err = fdstore.Open(d.log.Logger); err != nil {
 		return err
 	}
@@ -133,7 +121,7 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.undo = append(d.undo, d.store.Close)
-	if err := d.openListener(); err != nil {
+	if err := d.openListener(listeners); err != nil {
 		return err
 	}
 	if err := d.openTracing(ctx); err != nil {
@@ -180,28 +168,30 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openNetwork(); err != nil {
 		return err
 	}
-	// The core is made after the kernel witness, which reports to it from Run on.
-	if d.kernel, err = pidfd.New(func(f exit.Fact) { d.core.Pods.Exited(f) }, d.kept, inherited); err != nil {
+	if d.kernel, err = pidfd.New(d.kept, inherited); err != nil {
 		return err
 	}
-	return d.openPods()
+	if d.ooms, err = cgroup.NewOOMWatch(); err != nil {
+		d.log.Warn("the kernel cannot notify of OOM kills: they are counted when a container ends", "err", err)
+	} else {
+		d.undo = append(d.undo, d.ooms.Close)
+	}
+	if d.host, err = d.openHost(); err != nil {
+		return err
+	}
+	d.publish()
+	if err := d.openPods(); err != nil {
+		return err
+	}
+	if err := d.openStreams(); err != nil {
+		return err
+	}
+	d.openCRI()
+	return nil
 }
 
 // panickedOverImage counts a panic over an image.
 func (d *daemon) panickedOverImage() { d.metrics.Panicked("image") }
-
-// follow has settings hold that were read again, until ctx ends.
-func (d *daemon) follow(ctx context.Context, changes <-chan config.Config) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case cfg := <-changes:
-			d.settings.Store(&cfg)
-			d.stored.SetCredentials(credentials(cfg.Image.Auth))
-		}
-	}
-}
 
 // unpacks is how many layers of an image are unpacked at the same time. Another containerd unpacks
 // itself, layer by layer.
@@ -214,8 +204,8 @@ func (d *daemon) unpacks() int {
 
 // openListener takes or opens the CRI socket before anything that may take long: calls wait in its
 // backlog until they are served.
-func (d *daemon) openListener() (err error) {
-	if d.lis, err = d.listen(); err != nil {
+func (d *daemon) openListener(from passed) (err error) {
+	if d.lis, err = from.listen(d.cfg.Address, d.kept, d.log.Logger); err != nil {
 		return err
 	}
 	d.undo = append(d.undo, func() error {
@@ -262,49 +252,12 @@ func (d *daemon) openNetwork() error {
 	return err
 }
 
-func (d *daemon) openPods() error {
-	caps, err := cap.Current()
-	if err != nil {
-		return fmt.Errorf("look at own capabilities: %w", err)
-	}
-	if d.handlers, err = d.makeHandlers(); err != nil {
-		return err
-	}
-	host, err := spec.ReadHost(caps)
-	if err != nil {
-		return err
-	}
-	host.RequireHugetlb = d.cfg.Pod.RequireHugetlb
-	if d.apparmor = openAppArmor(d.log.Logger); d.apparmor != nil {
-		host.AppArmorDefault, host.LoadAppArmor = appArmorProfile, d.apparmor.ensure
-	}
-	var labels pod.Labels // a nil *selinux.Labels would not be a nil interface
-	l, err := selinux.Open()
-	if err != nil { // what needs the labels fails, and nothing else
-		d.log.Warn("cannot read the labels of this host's SELinux policy", "err", err)
-	}
-	if l != nil {
-		host.SELinux, labels = l, l
-	}
-	if host.MinOOMScoreAdj > -1000 {
-		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", host.MinOOMScoreAdj)
-	}
-	pause, err := installPause(d.libexec, filepath.Join(d.cfg.State, "pause"))
-	if err != nil {
-		return err
-	}
-	if l != nil {
-		d.publish = func() {
-			if err := publish(l, pause, filepath.Join(d.cfg.Root, "containerd")); err != nil {
-				d.log.Warn("cannot label what every container reads: SELinux may keep containers from starting", "err", err)
-			}
-		}
-		d.publish()
-	}
+// openPods makes the controller, what takes part in the life of pods, and what works on pods.
+func (d *daemon) openPods() (err error) {
 	d.probe = probe.New(probe.Config{
-		Handlers:          d.handlers,
+		Handlers:          d.host.handlers,
 		Snapshotter:       d.cfg.Containerd.Snapshotter,
-		RecursiveReadOnly: host.RecursiveReadOnly,
+		RecursiveReadOnly: d.host.RecursiveReadOnly,
 		MapsOwners: func(ctx context.Context, snapshotter string) (bool, error) {
 			return imagestore.MapsOwners(ctx, d.conn, snapshotter)
 		},
@@ -312,25 +265,21 @@ func (d *daemon) openPods() error {
 		Logger:      d.log.Logger,
 	})
 	d.devices = cdi.Open(d.cfg.CDI.SpecDirs)
-	if err := d.openNRI(); err != nil {
+	if d.plugins, err = d.openPlugins(); err != nil {
 		return err
 	}
-	d.stdios = &stdios{
-		ended: func(id string) { d.streams.EndStdin(id) }, // there are none before openStreams
-		open:  map[string]*logs.Log{},
-	}
 	d.openCAdvisor()
-	if d.ooms, err = cgroup.NewOOMWatch(func(ids []string) { d.core.Pods.OOMNoted(ids) }); err != nil {
-		d.log.Warn("the kernel cannot notify of OOM kills: they are counted when a container ends", "err", err)
-	} else {
-		d.undo = append(d.undo, d.ooms.Close)
+	d.stdios = newStdios(func(id string) { d.streams.EndStdin(id) }) // the two need each other
+	var labels pod.Labels                                            // a nil *selinux.Labels would not be a nil interface
+	if d.host.labels != nil {
+		labels = d.host.labels
 	}
 	d.core = NewCore(pod.Config{
-		Handlers:       d.handlers,
+		Handlers:       d.host.handlers,
 		DefaultHandler: d.cfg.DefaultRuntime,
-		Host:           host,
+		Host:           d.host.Host,
 		AlwaysPause:    d.cfg.Pod.Pause == config.PauseAlways,
-		PauseRootfs:    pause,
+		PauseRootfs:    d.host.pause,
 		MaxLogLine:     d.cfg.Logs.MaxLine,
 		ResolvConf:     "/etc/resolv.conf",
 		AttemptTimeout: time.Duration(d.cfg.Lanes.AttemptTimeout),
@@ -352,9 +301,9 @@ func (d *daemon) openPods() error {
 			Devices:        d.devices,
 			UserNamespaces: d.probe.UserNamespaces,
 			SandboxShim:    d.probe.SandboxShim,
-			Hooks:          d.hooks(),
+			Hooks:          d.plugins.hooks(),
 		},
-		Removed:       d.removed,
+		Removed:       d.plugins.removed,
 		Happened:      d.cadvisor.Look,
 		Load:          d.store.Load,
 		Restored:      d.kernel.ForgetUnclaimed,
@@ -372,98 +321,16 @@ func (d *daemon) openPods() error {
 	d.stats = stats.New(stats.Config{
 		Pods:       d.core.Pods,
 		Layers:     d.ctrd,
-		Mountpoint: d.layersMountpoint,
+		Mountpoint: d.images.Mountpoint,
 		Cgroups:    "/sys/fs/cgroup",
 		Unified:    cgroup.V2(),
 		Logger:     d.log.Logger,
 	})
-	return d.openStreams()
+	return nil
 }
 
-// run serves until ctx ends or something breaks.
-func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready func()) error {
-	server := cri.NewServer(
-		&cri.Runtime{
-			Pods:        d.pods(),
-			Streams:     streams{d.server, d.streams},
-			Stats:       d.stats,
-			Checkpoints: d.checkpoints,
-			Restorer:    d.restorer,
-			Health:      health{d},
-			Subscribe:   d.core.Subscribe,
-		},
-		&cri.Image{Images: known{d.images, d}, Handlers: slices.Sorted(maps.Keys(d.handlers))}, admin{d}, d.log.Logger, d.metrics, d.tracing.Server()...)
-
-	// Everything below the CRI server goes on until the calls in flight have ended.
-	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBelow()
-	eg, below := errgroup.WithContext(below)
-	stop, cancel := context.WithCancel(below)
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-
-	// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
-	g := &group{eg, crash(d.log)}
-	restored := make(chan struct{})
-	g.Go("kernel witness", func() error { return d.kernel.Run(below) })
-	if d.ooms != nil {
-		g.Go("OOM kills", func() error {
-			defer context.AfterFunc(below, func() { _ = d.ooms.Close() })()
-			return d.ooms.Run()
-		})
-	}
-	g.Go("descriptor store", func() error { return d.kept.Run(below) })
-	g.Go("settings", func() error {
-		d.follow(below, changes)
-		return nil
-	})
-	g.Go("images", func() error { return d.images.Run(below) })
-	g.Go("user namespaces", func() error {
-		d.probe.RunUserNamespaces(below, d.core.Await)
-		return nil
-	})
-	g.Go("sandboxes of shims", func() error {
-		if d.cfg.Pod.Pause != config.PauseAlways {
-			d.probe.RunSandboxShims(below, d.core.Await)
-		}
-		return nil
-	})
-	g.Go("CDI devices", func() error { return d.devices.Run(below) })
-	d.runCheckpoints(below, g, restored)
-	g.Go("features of runtimes", func() error {
-		d.probe.RunFeatures(below)
-		return nil
-	})
-	g.Go("versions of OCI runtimes", func() error {
-		d.probe.RunVersions(below)
-		return nil
-	})
-	g.Go("cAdvisor", func() error {
-		select {
-		case <-restored: // it asks for pods and containers
-			persist(below, d.log, "serve cAdvisor", d.cadvisor.Run)
-		case <-below.Done():
-		}
-		return nil
-	})
-	g.Go("statistics", func() error { return d.stats.Run(below) })
-	g.Go("core", func() error { return d.core.Run(below, restored) })
-	d.runNRI(below, g, restored)
-	g.Go("streams", func() error {
-		select {
-		case <-below.Done():
-		case <-restored: // what an earlier berth has left is looked for in tasks that are known
-		}
-		return d.streams.Run(below)
-	})
-	g.Go("streaming server", func() error {
-		persist(below, d.log, "serve streams", d.server.Run)
-		return nil
-	})
-	g.Go("network", func() error {
-		persist(below, d.log, "follow the network configuration", d.network.Run)
-		return nil
-	})
+// openCRI makes the server of CRI, which is served once the parts below it run.
+func (d *daemon) openCRI() {
 	d.metrics.Read(observe.Sources{
 		Pods:       d.core.Pods,
 		Feed:       d.core.Feed,
@@ -471,45 +338,43 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 		LogDropped: d.log.Dropped,
 		Tracing:    d.tracing,
 	})
-	if d.cfg.Metrics.Address != "" {
-		g.Go("metrics", func() error {
-			persist(below, d.log, "serve metrics", func(ctx context.Context) error {
-				return d.metrics.Serve(ctx, d.cfg.Metrics.Address, d.log.Logger)
-			})
-			return nil
-		})
-	}
-	if d.embeds() {
-		g.Go("embedded containerd", func() error { return d.runEmbedded(below, restored) })
-	}
-	g.Go("CRI", func() error {
-		defer stopBelow()
-		select {
-		case <-stop.Done():
-			return nil
-		case <-restored:
-		}
-		// Most often containerd is there in a moment: a kubelet need not see a node that is not ready.
-		grace, cancel := context.WithTimeout(stop, containerdGrace)
-		err := d.core.Await(grace)
-		cancel()
-		if err != nil && stop.Err() == nil {
-			d.log.Warn("berth serves without containerd: pods and images are not made until it is there", "err", err)
-		}
-		return d.serve(stop, server, ready)
-	})
-	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	d.cri = cri.NewServer(
+		&cri.Runtime{
+			Pods:        d.pods(),
+			Streams:     streams{d.server, d.streams},
+			Stats:       d.stats,
+			Checkpoints: d.checkpoints,
+			Restorer:    d.restorer,
+			Health:      d.health(),
+			Subscribe:   d.core.Subscribe,
+		},
+		&cri.Image{
+			Images:   known{d.images, d},
+			Handlers: slices.Sorted(maps.Keys(d.host.handlers)),
+		},
+		admin{d.core, d.images, d.reach},
+		d.log.Logger,
+		d.metrics,
+		d.tracing.Server()...)
 }
 
-// serve serves CRI until stop ends, and then lets calls in flight finish.
-func (d *daemon) serve(stop context.Context, server *cri.Server, ready func()) error {
+// serve serves CRI once the records are restored, until stop ends, and then lets calls in flight
+// finish.
+func (d *daemon) serve(stop context.Context, ready func()) error {
+	if !d.restored(stop) {
+		return nil
+	}
+	// Most often containerd is there in a moment: a kubelet need not see a node that is not ready.
+	grace, cancel := context.WithTimeout(stop, containerdGrace)
+	err := d.core.Await(grace)
+	cancel()
+	if err != nil && stop.Err() == nil {
+		d.log.Warn("berth serves without containerd: pods and images are not made until it is there", "err", err)
+	}
 	drained := make(chan struct{})
 	undo := context.AfterFunc(stop, func() {
 		defer close(drained)
-		server.Drain(stopTimeout)
+		d.cri.Drain(stopTimeout)
 	})
 	defer func() {
 		if !undo() {
@@ -518,7 +383,7 @@ func (d *daemon) serve(stop context.Context, server *cri.Server, ready func()) e
 	}()
 	d.log.Info("berth is ready", "address", d.cfg.Address)
 	ready()
-	if err := server.Serve(d.lis); err != nil && stop.Err() == nil {
+	if err := d.cri.Serve(d.lis); err != nil && stop.Err() == nil {
 		return fmt.Errorf("serve %s: %w", d.cfg.Address, err)
 	}
 	return nil

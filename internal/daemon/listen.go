@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,50 +23,8 @@ import (
 // or container has such an ID.
 const keptListener = "cri"
 
-// criMode is the mode of the CRI socket: whoever may connect is root on this host.
-const criMode = 0o600
-
-// listen returns the CRI socket. In this order it takes the one of a socket unit, the one that an
-// earlier berth left with the service manager, or a new one. The first two have been there while no
-// berth was: calls made meanwhile wait in their backlog, and nobody notices that berth was
-// restarted.
-func (d *daemon) listen() (net.Listener, error) {
-	path := d.cfg.Address
-	if len(d.passed.sockets) > 0 {
-		closeFDs(append(d.passed.sockets[1:], d.passed.kept...))
-		d.kept.Drop(keptListener)
-		lis, err := fromFD(d.passed.sockets[0])
-		if err != nil {
-			return nil, fmt.Errorf("use the socket of the service manager: %w", err)
-		}
-		if !boundTo(lis, path) {
-			d.log.Warn("CRI is served on the socket of the service manager instead of the configured address", "socket", lis.Addr(), "address", path)
-		}
-		lis.SetUnlinkOnClose(false)
-		return lis, nil
-	}
-	for _, fd := range d.passed.kept {
-		lis, err := fromFD(fd)
-		if err != nil {
-			d.log.Warn("the socket of an earlier berth cannot be used", "err", err)
-			continue
-		}
-		lis.SetUnlinkOnClose(false)
-		if boundTo(lis, path) {
-			return lis, nil
-		}
-		_ = lis.Close() // its file was removed, or the address was changed
-	}
-	d.kept.Drop(keptListener)
-	lis, err := newListener(path)
-	if err != nil {
-		return nil, err
-	}
-	if os.Getenv("NOTIFY_SOCKET") == "" {
-		return unlinking{lis, path}, nil
-	}
-	return lis, d.keep(lis)
-}
+// socketMode is the mode of a socket: whoever may connect is root on this host.
+const socketMode = 0o600
 
 // passed are the descriptors of listeners that the service manager passes to berth.
 type passed struct {
@@ -73,7 +32,7 @@ type passed struct {
 	kept    []int // of an earlier berth; one at most
 }
 
-// takePassed takes the descriptors of listeners that are passed to this process. rest are the other
+// takePassed takes the descriptors of listeners that are passed to this process, once. rest are the other
 // ones that an earlier berth left with the service manager.
 func takePassed() (p passed, rest map[string]int) {
 	rest, p.sockets = fdstore.Inherited()
@@ -84,6 +43,47 @@ func takePassed() (p passed, rest map[string]int) {
 	return p, rest
 }
 
+// listen returns the CRI socket. In this order it takes the one of a socket unit, the one that an
+// earlier berth left with the service manager, or a new one at path, which it leaves with the
+// service manager, if there is one. The first two have been there while no berth was: calls made
+// meanwhile wait in their backlog, and nobody notices that berth was restarted.
+func (p passed) listen(path string, store *fdstore.Store, log *slog.Logger) (net.Listener, error) {
+	if len(p.sockets) > 0 {
+		closeFDs(append(p.sockets[1:], p.kept...))
+		store.Drop(keptListener)
+		lis, err := fromFD(p.sockets[0])
+		if err != nil {
+			return nil, fmt.Errorf("use the socket of the service manager: %w", err)
+		}
+		if !boundTo(lis, path) {
+			log.Warn("CRI is served on the socket of the service manager instead of the configured address", "socket", lis.Addr(), "address", path)
+		}
+		lis.SetUnlinkOnClose(false)
+		return lis, nil
+	}
+	for _, fd := range p.kept {
+		lis, err := fromFD(fd)
+		if err != nil {
+			log.Warn("the socket of an earlier berth cannot be used", "err", err)
+			continue
+		}
+		lis.SetUnlinkOnClose(false)
+		if boundTo(lis, path) {
+			return lis, nil
+		}
+		_ = lis.Close() // its file was removed, or the address was changed
+	}
+	store.Drop(keptListener)
+	lis, err := newListener(path)
+	if err != nil {
+		return nil, err
+	}
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return unlinking{lis, path}, nil
+	}
+	return lis, keep(store, lis)
+}
+
 func closeFDs(fds []int) {
 	for _, fd := range fds {
 		_ = unix.Close(fd)
@@ -91,10 +91,10 @@ func closeFDs(fds []int) {
 }
 
 // keep hands a copy of the listener to the service manager.
-func (d *daemon) keep(lis *net.UnixListener) error {
+func keep(store *fdstore.Store, lis *net.UnixListener) error {
 	raw, err := lis.SyscallConn()
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { d.kept.Keep(keptListener, int(fd)) }) //nolint:gosec // a descriptor
+		err = raw.Control(func(fd uintptr) { store.Keep(keptListener, int(fd)) }) //nolint:gosec // a descriptor
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("keep %s for the next berth: %w", lis.Addr(), err), lis.Close())
@@ -173,7 +173,7 @@ func newListener(path string) (*net.UnixListener, error) {
 	// the socket, less the umask, so it is never open to others, not even for a moment.
 	closed := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
-		cerr := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), criMode) }) //nolint:gosec // a descriptor
+		cerr := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) }) //nolint:gosec // a descriptor
 		return errors.Join(cerr, err)
 	}}
 	lis, err := closed.Listen(context.Background(), "unix", path)
@@ -193,9 +193,9 @@ const (
 	lockInterval = 10 * time.Millisecond
 )
 
-// lockDir locks a directory until the function that it returns is called, or the process ends. Anybody
-// who may read the directory can hold its lock. Who does for longer than a berth takes to start is not
-// one, and is not waited for.
+// lockDir locks a directory until the function that it returns is called, or the process ends. Any
+// process that may read the directory can hold its lock. One that holds it for longer than a berth
+// takes to start is not a berth, and is not waited for.
 func lockDir(path string) (unlock func(), err error) {
 	dir, err := os.Open(path)
 	if err != nil {

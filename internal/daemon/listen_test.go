@@ -4,7 +4,7 @@ package daemon
 
 import (
 	"errors"
-	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -14,19 +14,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/config"
 	"berth/internal/fdstore"
 )
 
-// listening makes a daemon with an address and nothing else.
-func listening(t *testing.T, address string) *daemon {
+// openCRI returns the CRI socket at a path, of a berth that was passed p.
+func openCRI(t *testing.T, p passed, path string) (net.Listener, error) {
 	t.Helper()
-	log := textLog(io.Discard)
-	kept, err := fdstore.Open(log.Logger)
+	log := slog.New(slog.DiscardHandler)
+	store, err := fdstore.Open(log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &daemon{cfg: config.Config{Address: address}, log: log, kept: kept}
+	return p.listen(path, store, log)
 }
 
 // connect dials the socket and expects lis to accept the connection.
@@ -62,12 +61,12 @@ func copyFD(t *testing.T, lis net.Listener) int {
 // The CRI socket is root on the host for whoever may connect to it.
 func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made", "berth.sock")
-	lis, err := listening(t, path).listen()
+	lis, err := openCRI(t, passed{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	st, err := os.Stat(path)
-	if err != nil || st.Mode() != os.ModeSocket|criMode {
+	if err != nil || st.Mode() != os.ModeSocket|socketMode {
 		t.Errorf("the mode is %v: %v", st.Mode(), err)
 	}
 	connect(t, path, lis)
@@ -87,7 +86,7 @@ func TestAStaleSocketIsReplacedAndNothingElse(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listening(t, path).listen(); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := openCRI(t, passed{}, path); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file was replaced: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -97,14 +96,14 @@ func TestAStaleSocketIsReplacedAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listening(t, path).listen(); err == nil || !strings.Contains(err.Error(), "serves there already") {
+	if _, err := openCRI(t, passed{}, path); err == nil || !strings.Contains(err.Error(), "serves there already") {
 		t.Errorf("a socket was replaced on which somebody listens: %v", err)
 	}
 	stale.SetUnlinkOnClose(false)
 	if err := stale.Close(); err != nil {
 		t.Fatal(err)
 	}
-	lis, err := listening(t, path).listen()
+	lis, err := openCRI(t, passed{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +143,7 @@ func TestASocketOfADeadProcessIsReplacedThoughItAccepts(t *testing.T) {
 	} else {
 		_ = c.Close()
 	}
-	lis, err := listening(t, path).listen()
+	lis, err := openCRI(t, passed{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +155,7 @@ func TestASocketOfADeadProcessIsReplacedThoughItAccepts(t *testing.T) {
 func TestTheSocketOfAnEarlierBerthIsTaken(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "@nobody-"+filepath.Base(t.TempDir()))
 	path := filepath.Join(t.TempDir(), "berth.sock")
-	lis, err := listening(t, path).listen()
+	lis, err := openCRI(t, passed{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,9 +169,7 @@ func TestTheSocketOfAnEarlierBerthIsTaken(t *testing.T) {
 	}
 	defer early.Close()
 
-	d := listening(t, path)
-	d.passed.kept = []int{kept}
-	if lis, err = d.listen(); err != nil {
+	if lis, err = openCRI(t, passed{kept: []int{kept}}, path); err != nil {
 		t.Fatal(err)
 	}
 	c, err := lis.Accept()
@@ -187,10 +184,9 @@ func TestTheSocketOfAnEarlierBerthIsTaken(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	d = listening(t, path)
-	d.passed.kept = []int{copyFD(t, lis)}
+	kept = copyFD(t, lis)
 	_ = lis.Close()
-	if lis, err = d.listen(); err != nil {
+	if lis, err = openCRI(t, passed{kept: []int{kept}}, path); err != nil {
 		t.Fatal(err)
 	}
 	defer lis.Close()
@@ -208,9 +204,7 @@ func TestTheSocketOfASocketUnitIsTaken(t *testing.T) {
 	if err := os.Chmod(path, 0o660); err != nil { // as the unit says
 		t.Fatal(err)
 	}
-	d := listening(t, path)
-	d.passed = passed{sockets: []int{copyFD(t, unit)}, kept: []int{copyFD(t, unit)}}
-	lis, err := d.listen()
+	lis, err := openCRI(t, passed{sockets: []int{copyFD(t, unit)}, kept: []int{copyFD(t, unit)}}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +221,7 @@ func TestTheSocketOfASocketUnitIsTaken(t *testing.T) {
 // the socket was bound to before it was moved.
 func TestClientsSeeTheNameOfTheSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "berth.sock")
-	lis, err := listening(t, path).listen()
+	lis, err := openCRI(t, passed{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +245,7 @@ func TestTheSocketIsNeverOpenToOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	if st, err := os.Stat(path); err != nil || st.Mode() != os.ModeSocket|criMode {
+	if st, err := os.Stat(path); err != nil || st.Mode() != os.ModeSocket|socketMode {
 		t.Errorf("the mode is %v: %v", st.Mode(), err)
 	}
 }

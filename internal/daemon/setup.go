@@ -7,16 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
-	"time"
-
-	"github.com/containerd/containerd/v2/contrib/apparmor"
-
-	"berth/internal/selinux"
 )
 
 // The modes of berth's own directories. Root holds images and records, which are nobody else's
@@ -104,97 +97,4 @@ func installPause(libexec, dir string) (string, error) {
 		return "", fmt.Errorf("install the pause program: %w", err)
 	}
 	return root, nil
-}
-
-// publish gives the pause program, and the layers of images below the embedded containerd's directory,
-// the SELinux label of files that every container may read. The root file system of a container has
-// a label of its own, but of a file that a program has mapped the kernel checks the layer's. Layers
-// that were there without the label cost the first start some time.
-func publish(l *selinux.Labels, pause, containerd string) error {
-	layers, err := filepath.Glob(filepath.Join(containerd, "io.containerd.snapshotter.v1.*", "snapshots"))
-	if err != nil {
-		return fmt.Errorf("look for layers: %w", err)
-	}
-	var errs []error
-	for _, dir := range append(layers, pause) {
-		errs = append(errs, l.Publish(dir))
-	}
-	return errors.Join(errs...)
-}
-
-// appArmorProfile is the name of the default profile, as other runtimes have it.
-const appArmorProfile = "cri-containerd.apparmor.d"
-
-// appArmorTimeout bounds the loading of a profile, which a program does.
-const appArmorTimeout = 10 * time.Second
-
-// appArmor is the default profile in the kernel.
-type appArmor struct {
-	load func(profile string) error // does nothing for a profile that is loaded
-
-	mu      sync.Mutex
-	loading chan struct{} // closed once the profile was loaded, or could not be; nil: nobody loads it
-	err     error         // of the last time
-}
-
-// openAppArmor returns nil where AppArmor is off, or is not for this host to use: in a container, for
-// example, which has no access to the kernel's profiles. A profile that cannot be loaded is logged:
-// pods that it is to confine are refused until it can be.
-func openAppArmor(log *slog.Logger) *appArmor {
-	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
-	if err != nil || len(b) == 0 || b[0] != 'Y' {
-		return nil
-	}
-	if _, err := os.Stat("/sys/kernel/security/apparmor"); errors.Is(err, fs.ErrNotExist) {
-		log.Warn("this kernel has AppArmor, but its profiles are not at /sys/kernel/security/apparmor: containers run without it")
-		return nil
-	}
-	a := &appArmor{load: apparmor.LoadDefaultProfile}
-	go func() { // berth serves meanwhile
-		if err := a.ensure(); err != nil {
-			log.Error("the default AppArmor profile cannot be loaded: containers that do not ask for another one are refused", "profile", appArmorProfile, "err", err)
-		}
-	}()
-	return a
-}
-
-// ensure loads the profile unless it is loaded: somebody may have removed it since. Whoever asks at
-// the same time shares the work, within a bound.
-func (a *appArmor) ensure() error {
-	a.mu.Lock()
-	loading := a.loading
-	if loading == nil {
-		loading = make(chan struct{})
-		a.loading = loading
-		go func() {
-			err := a.load(appArmorProfile)
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.err, a.loading = err, nil
-			close(loading)
-		}()
-	}
-	a.mu.Unlock()
-	t := time.NewTimer(appArmorTimeout)
-	defer t.Stop()
-	select {
-	case <-loading:
-		return a.last()
-	case <-t.C:
-		return fmt.Errorf("load AppArmor profile %s: apparmor_parser has not ended within %s", appArmorProfile, appArmorTimeout)
-	}
-}
-
-func (a *appArmor) last() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.err
-}
-
-// warning is what a person should know of the profile; "" for nothing.
-func (a *appArmor) warning() string {
-	if a == nil || a.last() == nil {
-		return ""
-	}
-	return fmt.Sprintf("the default AppArmor profile cannot be loaded, and containers that do not ask for another one are refused; install apparmor_parser: %v", a.last())
 }

@@ -3,14 +3,11 @@
 package daemon
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 )
 
 // Root and State kept whatever mode they had: once readable by others, they stayed so
@@ -74,41 +71,4 @@ func TestThePauseProgramIsReplacedWhenItChanged(t *testing.T) {
 	if _, err := installPause(t.TempDir(), dir); err == nil || !strings.Contains(err.Error(), "pause") {
 		t.Errorf("without the program: %v", err)
 	}
-}
-
-// A profile that was loaded may be removed by somebody else, and is loaded again with the next
-// container. Those who ask at the same time share the work.
-func TestTheDefaultAppArmorProfileIsLoadedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var runs atomic.Int32
-		done := make(chan error)
-		a := &appArmor{load: func(string) error {
-			runs.Add(1)
-			return <-done
-		}}
-		asked := make(chan error, 2)
-		for range 2 {
-			go func() { asked <- a.ensure() }()
-		}
-		synctest.Wait()
-		done <- errors.New("no parser")
-		for range 2 {
-			if err := <-asked; err == nil {
-				t.Error("nobody loaded it")
-			}
-		}
-		if runs.Load() != 1 || !strings.Contains(a.warning(), "no parser") {
-			t.Errorf("%d runs; %q", runs.Load(), a.warning())
-		}
-		go func() { asked <- a.ensure() }()
-		synctest.Wait()
-		done <- nil
-		if err := <-asked; err != nil || runs.Load() != 2 || a.warning() != "" {
-			t.Errorf("%v after %d runs; %q", err, runs.Load(), a.warning())
-		}
-		if err := a.ensure(); err == nil { // apparmor_parser hangs
-			t.Error("it was waited for without an answer")
-		}
-		done <- nil
-	})
 }

@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/config"
 	"berth/internal/logs"
 	"berth/internal/pod"
 	"berth/internal/stream"
@@ -31,34 +29,11 @@ func (d *daemon) openStreams() (err error) {
 		return err
 	}
 	cfg := stream.ServerConfig{Address: d.cfg.Streams.Address, Logger: d.log.Logger}
-	if cfg.TLS, err = streamTLS(d.cfg.Streams); err != nil {
+	if cfg.TLS, err = stream.LoadTLS(d.cfg.Streams.CertFile, d.cfg.Streams.KeyFile); err != nil {
 		return err
 	}
 	d.server = stream.NewServer(cfg, d.streams)
 	return nil
-}
-
-// streamTLS is nil without a certificate. The files are read again for each connection, so that a
-// certificate can be renewed while berth runs.
-func streamTLS(c config.Streams) (*tls.Config, error) {
-	if c.CertFile == "" {
-		return nil, nil //nolint:nilnil // there is no TLS
-	}
-	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the certificate of the streaming server: %w", err)
-		}
-		return &cert, nil
-	}
-	if _, err := load(nil); err != nil {
-		return nil, err
-	}
-	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		NextProtos:     []string{"http/1.1"}, // HTTP/2 cannot be upgraded
-		GetCertificate: load,
-	}, nil
 }
 
 // streams is what CRI serves of package stream.
@@ -80,6 +55,10 @@ type stdios struct {
 
 	mu   sync.Mutex
 	open map[string]*logs.Log // by directory
+}
+
+func newStdios(ended func(id string)) *stdios {
+	return &stdios{ended: ended, open: map[string]*logs.Log{}}
 }
 
 // Create makes the stdio of a container.

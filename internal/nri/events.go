@@ -113,7 +113,7 @@ func (s *Service) carryOut(ctx context.Context, r request) {
 	if r.evict != nil {
 		id := r.evict.GetContainerId()
 		s.cfg.Logger.Warn("an NRI plug-in evicts a container", "id", id, "reason", r.evict.GetReason())
-		if err := s.cfg.Pods.StopContainer(ctx, id, evictGrace); err != nil {
+		if err := s.cfg.Pods().StopContainer(ctx, id, evictGrace); err != nil {
 			s.cfg.Logger.Warn("a container that an NRI plug-in evicts could not be stopped", "id", id, "err", err)
 		}
 		return
@@ -172,10 +172,7 @@ func (s *Service) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
 	if err != nil {
 		return fmt.Errorf("update container %s: %w", id, err)
 	}
-	if s.cfg.Update == nil {
-		return fmt.Errorf("update container %s: berth cannot update resources", id)
-	}
-	if err := s.cfg.Update(ctx, id, r); err != nil {
+	if err := s.cfg.Pods().UpdateContainerResources(ctx, id, r); err != nil {
 		return err
 	}
 	s.known.change(id, merge(r))

@@ -53,7 +53,7 @@ func installed(t *testing.T, script string, timeout time.Duration) *Service {
 		PluginDir:           plugins,
 		RequestTimeout:      10 * time.Second,
 		RegistrationTimeout: timeout,
-		Pods:                &pods{targets: map[string]pod.Target{}},
+		Pods:                func() Pods { return &pods{targets: map[string]pod.Target{}} },
 		Logger:              slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ func TestSpecificationsThatCannotBeReadDelayARestoreByABound(t *testing.T) {
 		}
 		s := &Service{
 			cfg: Config{
-				Pods: p,
+				Pods: func() Pods { return p },
 				Spec: func(ctx context.Context, _ string) (*specs.Spec, error) {
 					<-ctx.Done()
 					return nil, ctx.Err()

@@ -47,6 +47,7 @@ type Pods interface {
 	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container
 	Target(id string) (pod.Target, error)
 	StopContainer(ctx context.Context, id string, timeout time.Duration) error
+	UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error
 }
 
 // Config says how plug-ins are served, and what they work on.
@@ -63,11 +64,10 @@ type Config struct {
 	RegistrationTimeout time.Duration
 	Version             string // berth's
 
-	Pods Pods
+	// Pods returns the controller, which is made after its hooks. It is called from Run on.
+	Pods func() Pods
 	// Spec is the stored OCI specification of a container.
 	Spec func(ctx context.Context, id string) (*specs.Spec, error)
-	// Update changes the resources of a container; nil: updates that plug-ins ask for are refused.
-	Update func(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error
 	// InjectCDI adds CDI devices to a specification; nil: plug-ins cannot ask for any.
 	InjectCDI func(spec *specs.Spec, devices []string) error
 	Logger    *slog.Logger
@@ -161,15 +161,15 @@ func (s *Service) PluginsStarted() <-chan struct{} { return s.started }
 func (s *Service) restore(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, specsTimeout)
 	defer cancel()
-	for _, p := range s.cfg.Pods.ListPodSandbox(nil) {
-		t, err := s.cfg.Pods.Target(p.GetId())
+	for _, p := range s.cfg.Pods().ListPodSandbox(nil) {
+		t, err := s.cfg.Pods().Target(p.GetId())
 		if err == nil && t.Running {
 			s.known.addPod(podOf(t))
 			s.refreshPod(t.ID)
 		}
 	}
-	for _, c := range s.cfg.Pods.ListContainers(nil) {
-		t, err := s.cfg.Pods.Target(c.GetId())
+	for _, c := range s.cfg.Pods().ListContainers(nil) {
+		t, err := s.cfg.Pods().Target(c.GetId())
 		if err != nil || c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 			continue
 		}
@@ -193,7 +193,7 @@ func (s *Service) spec(ctx context.Context, id string) (*specs.Spec, error) {
 
 // refreshPod takes up what became of a pod before it was known here.
 func (s *Service) refreshPod(id string) {
-	t, err := s.cfg.Pods.Target(id)
+	t, err := s.cfg.Pods().Target(id)
 	if err != nil {
 		s.known.remove(id)
 	} else if !t.Running {
@@ -204,7 +204,7 @@ func (s *Service) refreshPod(id string) {
 // refresh takes up what became of a container before it was known here: berth serves while the
 // specification is read. From now on the hooks change what is known.
 func (s *Service) refresh(id string) {
-	t, err := s.cfg.Pods.Target(id)
+	t, err := s.cfg.Pods().Target(id)
 	if err != nil {
 		s.known.remove(id)
 		return

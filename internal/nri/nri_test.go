@@ -83,7 +83,7 @@ func (p *pods) StopContainer(ctx context.Context, id string, _ time.Duration) er
 	return p.hang(ctx, id)
 }
 
-func (p *pods) update(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
+func (p *pods) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
 	p.note(fmt.Sprintf("update %s %d", id, r.GetCpuShares()))
 	return p.hang(ctx, id)
 }
@@ -145,9 +145,8 @@ func start(t *testing.T, timeout time.Duration) (*Service, *pods) {
 		Socket:              filepath.Join(dir, "d", "nri.sock"),
 		RequestTimeout:      timeout,
 		RegistrationTimeout: 10 * time.Second,
-		Pods:                p,
+		Pods:                func() Pods { return p },
 		Spec:                func(context.Context, string) (*specs.Spec, error) { return ociSpec(), nil },
-		Update:              p.update,
 		Logger:              slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

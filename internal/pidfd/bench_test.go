@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-
-	"berth/internal/exit"
 )
 
 // BenchmarkLook measures one question of the audit, which asks it for everything that runs.
@@ -36,7 +34,7 @@ func BenchmarkWatch(b *testing.B) {
 
 func watcherOfMany(b *testing.B, n int) *Watcher {
 	b.Helper()
-	w, err := New(func(exit.Fact) {}, nil, nil)
+	w, err := New(nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

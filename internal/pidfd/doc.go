@@ -18,8 +18,8 @@
 //
 // # Use
 //
-//	w, err := pidfd.New(sink, keeper, inherited)
-//	go w.Run(ctx)                      // owns the loop
+//	w, err := pidfd.New(keeper, inherited)
+//	go w.Run(ctx, sink)                // owns the loop
 //	p, err := w.Watch(id, p)           // after the process was made, before it is started
 //	...                                // sink gets an exit.Fact when it ends
 //	w.Forget(id)                       // after what it held was released

@@ -15,7 +15,7 @@ import (
 // more.
 func TestADescriptorThatSomebodyElseKeepsDoesNotSpinTheLoop(t *testing.T) {
 	s := &shelf{fds: map[string]int{}}
-	w, err := New(nil, s, nil)
+	w, err := New(s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,17 +9,14 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-
-	"berth/internal/exit"
 )
 
 // Watcher watches processes through pidfds (pidfd_open(2)), all of them in one epoll loop. Its
 // methods may be called from any goroutine.
 type Watcher struct {
-	sink func(exit.Fact) // must not block
-	keep Keeper          // nil: nobody keeps pidfds
-	ep   int             // the epoll set
-	wake int             // an eventfd in the set; writing to it ends the loop
+	keep Keeper // nil: nobody keeps pidfds
+	ep   int    // the epoll set
+	wake int    // an eventfd in the set; writing to it ends the loop
 
 	exact   bool // see Exact
 	zombies bool // /proc/PID/stat shows the wait status of a zombie
@@ -64,10 +61,10 @@ type Keeper interface {
 	Drop(id string)
 }
 
-// New makes a watcher. It calls sink for each fact, from the goroutine of Run, and sink must not
-// block. keep may be nil. inherited are the pidfds, by ID, that an earlier berth left with its
-// Keeper; the watcher closes them. The caller must call Run, which closes everything at its end.
-func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher, error) {
+// New makes a watcher. keep may be nil. inherited are the pidfds, by ID, that an earlier berth left
+// with its Keeper; the watcher closes them. The caller must call Run, which closes everything at its
+// end.
+func New(keep Keeper, inherited map[string]int) (*Watcher, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watch processes: make an epoll set: %w", err)
@@ -83,7 +80,7 @@ func New(sink func(exit.Fact), keep Keeper, inherited map[string]int) (*Watcher,
 		_ = unix.Close(wake)
 		return nil, fmt.Errorf("watch processes: add an eventfd to the epoll set: %w", err)
 	}
-	w := &Watcher{sink: sink, keep: keep, ep: ep, wake: wake}
+	w := &Watcher{keep: keep, ep: ep, wake: wake}
 	w.mu.byID = map[string]*watch{}
 	w.mu.bySlot = map[int32]*watch{}
 	w.mu.inherited = map[string]*legacy{}

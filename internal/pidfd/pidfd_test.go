@@ -35,15 +35,7 @@ func collect(t *testing.T) *collector {
 func collectWith(t *testing.T, keep Keeper, inherited map[string]int) *collector {
 	t.Helper()
 	h := &collector{facts: map[string][]exit.Fact{}, more: make(chan struct{}, 1)}
-	k, err := New(func(f exit.Fact) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.facts[f.ID] = append(h.facts[f.ID], f)
-		select {
-		case h.more <- struct{}{}:
-		default:
-		}
-	}, keep, inherited)
+	k, err := New(keep, inherited)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +43,16 @@ func collectWith(t *testing.T, keep Keeper, inherited map[string]int) *collector
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := k.Run(ctx); err != nil {
+		err := k.Run(ctx, func(f exit.Fact) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.facts[f.ID] = append(h.facts[f.ID], f)
+			select {
+			case h.more <- struct{}{}:
+			default:
+			}
+		})
+		if err != nil {
 			t.Error(err)
 		}
 	})
@@ -176,7 +177,7 @@ func TestACodeThatTheKernelHidesIsNotReportedAsSuccess(t *testing.T) {
 		data[0].Effective &^= 1 << unix.CAP_SYS_PTRACE
 		err = errors.Join(err, unix.Capset(&hdr, &data[0]))
 		if err == nil {
-			w, err = New(nil, nil, nil)
+			w, err = New(nil, nil)
 		}
 		made <- err
 	}()
@@ -305,13 +306,13 @@ func TestAnInheritedPidfdReportsAnExitThatNobodySaw(t *testing.T) {
 	end()
 	_ = cmd.Wait()
 	got := make(chan exit.Fact, 2)
-	k, err := New(func(f exit.Fact) { got <- f }, nil, map[string]int{"c1": fd})
+	k, err := New(nil, map[string]int{"c1": fd})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = k.Run(ctx) })
+	wg.Go(func() { _ = k.Run(ctx, func(f exit.Fact) { got <- f }) })
 	defer wg.Wait()
 	defer cancel()
 	if _, err := k.Watch("c1", Process{Pid: uint32(cmd.Process.Pid), StartTicks: 1, BootID: bootNow(t)}); err != nil {

@@ -17,9 +17,10 @@ import (
 // 0.
 const wakeSlot = -1
 
-// Run reports exits until ctx ends, and returns nil then. Any other error keeps it from waiting,
-// and is final. All descriptors are closed when it returns.
-func (w *Watcher) Run(ctx context.Context) error {
+// Run reports exits until ctx ends, and returns nil then. It calls sink for each fact, from its own
+// goroutine, and sink must not block. Any other error keeps it from waiting, and is final. All
+// descriptors are closed when it returns.
+func (w *Watcher) Run(ctx context.Context, sink func(exit.Fact)) error {
 	woke := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(woke)
@@ -46,7 +47,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 				return nil
 			}
 			if f, ok := w.observe(ev, at); ok {
-				w.sink(f)
+				sink(f)
 			}
 		}
 	}

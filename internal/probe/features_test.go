@@ -84,7 +84,7 @@ func TestFeaturesAreAdvertisedWhereTheRuntimeAndTheKernelHaveThem(t *testing.T) 
 			if p.Features("runc").GetRecursiveReadOnlyMounts() {
 				t.Error("advertised before the runtime was asked")
 			}
-			go p.RunFeatures(t.Context())
+			go func() { _ = p.RunFeatures(t.Context()) }()
 			synctest.Wait()
 			for name := range handlers {
 				if got, want := p.Features(name).GetRecursiveReadOnlyMounts(), kernel && (name == "runc" || name == "path"); got != want {
@@ -125,8 +125,8 @@ func TestARuntimeThatDidNotAnswerIsAskedAgain(t *testing.T) {
 			Logger: w.log(),
 		})
 		var both sync.WaitGroup
-		both.Go(func() { p.RunFeatures(t.Context()) })
-		both.Go(func() { p.RunUserNamespaces(t.Context(), nil) })
+		both.Go(func() { _ = p.RunFeatures(t.Context()) })
+		both.Go(func() { _ = p.RunUserNamespaces(t.Context(), nil) })
 		time.Sleep(time.Hour)
 		if f := p.Features("runc"); f.GetRecursiveReadOnlyMounts() || f.GetUserNamespaces() {
 			t.Error("advertised although the runtime does not answer")
@@ -150,8 +150,9 @@ func TestARuntimeThatHasAnsweredIsNotAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Config{Handlers: handlers, Logger: slog.New(slog.DiscardHandler)})
 		began := time.Now()
-		p.RunUserNamespaces(t.Context(), nil)
-		p.RunFeatures(t.Context())
+		if err := errors.Join(p.RunUserNamespaces(t.Context(), nil), p.RunFeatures(t.Context())); err != nil {
+			t.Error(err)
+		}
 		if p.Features("vm").GetUserNamespaces() || !time.Now().Equal(began) {
 			t.Error("it was asked again")
 		}
@@ -187,7 +188,7 @@ func TestAnOCIRuntimeIsAskedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var both sync.WaitGroup
-	both.Go(func() { p.RunFeatures(t.Context()) })
+	both.Go(func() { _ = p.RunFeatures(t.Context()) })
 	both.Go(func() {
 		for name := range handlers {
 			if err := p.UserNamespaces(t.Context(), name); err != nil {

@@ -87,39 +87,43 @@ func (p *Probe) SandboxShim(ctx context.Context, handler string) bool {
 }
 
 // RunFeatures asks the OCI runtimes of the handlers for their features, until all have answered or
-// ctx ends.
-func (p *Probe) RunFeatures(ctx context.Context) {
+// ctx ends, and returns nil then.
+func (p *Probe) RunFeatures(ctx context.Context) error {
 	untilAnswered(ctx, p.names(isRunc), nil, func(ctx context.Context, name string) error {
 		_, err := p.features.of(ctx, ociRuntime(p.cfg.Handlers[name]))
 		return err
 	}, func(name string, err error) {
 		p.cfg.Logger.Warn("no features are advertised for a runtime handler until its OCI runtime answers; asking again", "handler", name, "err", err)
 	})
+	return nil
 }
 
 // RunVersions asks the OCI runtimes of the handlers for their versions, until all have answered or
-// ctx ends.
-func (p *Probe) RunVersions(ctx context.Context) {
+// ctx ends, and returns nil then.
+func (p *Probe) RunVersions(ctx context.Context) error {
 	hasRunc := func(h pod.Handler) bool { return h.Options == pod.OptionsRunc }
 	untilAnswered(ctx, p.names(hasRunc), nil, p.holes.check, func(name string, err error) {
 		p.cfg.Logger.Warn("the version of the OCI runtime of a handler is not known; asking again", "handler", name, "err", err)
 	})
+	return nil
 }
 
 // RunUserNamespaces asks whether each handler can make user namespaces, once ready returns, until
 // there is an answer about all or ctx ends.
-func (p *Probe) RunUserNamespaces(ctx context.Context, ready func(context.Context) error) {
+func (p *Probe) RunUserNamespaces(ctx context.Context, ready func(context.Context) error) error {
 	untilAnswered(ctx, p.names(nil), ready, p.userns.check, func(name string, err error) {
 		p.cfg.Logger.Warn("no user namespaces are advertised for a runtime handler until it is known whether it can make them; asking again", "handler", name, "err", err)
 	})
+	return nil
 }
 
 // RunSandboxShims asks the shims of all handlers whether they can serve a pod without a process, once
 // ready returns, until all have answered or ctx ends.
-func (p *Probe) RunSandboxShims(ctx context.Context, ready func(context.Context) error) {
+func (p *Probe) RunSandboxShims(ctx context.Context, ready func(context.Context) error) error {
 	untilAnswered(ctx, p.names(nil), ready, p.shims.check, func(name string, err error) {
 		p.cfg.Logger.Warn("the sandboxes of a runtime handler have a pause process until it is known whether they can do without; asking again", "handler", name, "err", err)
 	})
+	return nil
 }
 
 // names returns the names of the handlers that are ones, sorted; nil: of all.

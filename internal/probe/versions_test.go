@@ -59,7 +59,9 @@ func TestAnOldRuncIsNamed(t *testing.T) {
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	p.RunVersions(t.Context())
+	if err := p.RunVersions(t.Context()); err != nil {
+		t.Error(err)
+	}
 	got := p.Warnings()
 	if len(got) != 1 || !strings.Contains(got[0], "handler old") || !strings.Contains(got[0], filepath.Join(dir, "old")) || !strings.Contains(got[0], "1.1.12") {
 		t.Errorf("%q", got)

@@ -60,10 +60,9 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	b.cancel = cancel
-	restored := make(chan struct{})
-	go func() { b.done <- b.Core.Run(run, restored) }()
+	go func() { b.done <- b.Core.Run(run) }()
 	select {
-	case <-restored:
+	case <-b.Core.Restored():
 		return b, nil
 	case <-b.life.Gone():
 		return nil, errors.Join(world.ErrKilled, b.Kill())

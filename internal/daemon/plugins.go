@@ -17,73 +17,85 @@ import (
 	"berth/internal/version"
 )
 
-// openNRI makes the service of NRI plug-ins, if they are configured, before the controller whose
+// plugins are the NRI plug-ins of this node.
+type plugins struct {
+	*nri.Service               // nil if they are not configured
+	begun        chan struct{} // closed once they are served
+	admitted     chan struct{} // closed once those that berth starts take part, or are not waited for
+}
+
+// openPlugins makes the service of NRI plug-ins, if they are configured, before the controller whose
 // hooks it is.
-func (d *daemon) openNRI() error {
+func (d *daemon) openPlugins() (p plugins, err error) {
+	p.begun, p.admitted = make(chan struct{}), make(chan struct{})
 	c := d.cfg.NRI
 	if !c.Enable {
-		return nil
+		return p, nil
 	}
-	var err error
-	d.nri, err = nri.New(nri.Config{
+	p.Service, err = nri.New(nri.Config{
 		Socket:              c.Socket,
 		PluginDir:           c.PluginDir,
 		PluginConfigDir:     c.PluginConfigDir,
 		RequestTimeout:      time.Duration(c.RequestTimeout),
 		RegistrationTimeout: time.Duration(c.RegistrationTimeout),
 		Version:             version.String(),
-		Pods:                extended{d},
+		Pods:                func() nri.Pods { return d.core.Pods },
 		Spec:                d.ctrd.Spec,
-		Update:              extended{d}.update,
 		InjectCDI:           d.devices.Inject,
 		Logger:              d.log.Logger,
 	})
-	return err
+	return p, err
 }
 
 // specsPatience is how long plug-ins are not served because containerd, which has the specifications
 // of the containers that they are synchronised with, is away.
 const specsPatience = 10 * time.Second
 
-// runNRI serves plug-ins once the records are restored, and closes d.admitted.
-func (d *daemon) runNRI(ctx context.Context, g *group, restored <-chan struct{}) {
-	if d.nri == nil {
-		close(d.admitted)
-		return
+// runPlugins serves plug-ins.
+func (d *daemon) runPlugins(ctx context.Context) error {
+	if d.plugins.Service == nil {
+		return nil
 	}
-	begun := make(chan struct{})
-	g.Go("NRI plug-ins", func() error {
-		select {
-		case <-ctx.Done():
-			close(begun)
-			return nil
-		case <-restored:
-		}
-		patience, cancel := context.WithTimeout(ctx, specsPatience)
-		if err := d.core.Await(patience); err != nil && ctx.Err() == nil {
-			d.log.Warn("NRI plug-ins learn of containers what their records say, since containerd is away", "err", err)
-		}
-		cancel()
-		close(begun)
-		persist(ctx, d.log, "serve NRI plug-ins", d.nri.Run)
-		return nil
-	})
-	g.Go("registration of NRI plug-ins", func() error {
-		defer close(d.admitted)
-		<-begun
-		if d.cfg.NRI.PluginDir != "" {
-			awaitPlugins(ctx, d.nri.PluginsStarted(), d.log.Logger)
-		}
-		return nil
-	})
+	patience, cancel := context.WithTimeout(ctx, specsPatience)
+	if err := d.core.Await(patience); err != nil && ctx.Err() == nil {
+		d.log.Warn("NRI plug-ins learn of containers what their records say, since containerd is away", "err", err)
+	}
+	cancel()
+	close(d.plugins.begun)
+	persist(ctx, d.log, "serve NRI plug-ins", d.plugins.Run)
+	return nil
 }
 
-// hooks are those of the controller; nil for none.
-func (d *daemon) hooks() pod.Hooks {
-	if d.nri == nil {
+// admitPlugins lets pods be made once the plug-ins that berth starts take part.
+func (d *daemon) admitPlugins(ctx context.Context) error {
+	defer close(d.plugins.admitted)
+	if d.plugins.Service == nil {
+		return nil
+	}
+	select {
+	case <-d.plugins.begun:
+	case <-ctx.Done():
+		return nil
+	}
+	if d.cfg.NRI.PluginDir != "" {
+		awaitPlugins(ctx, d.plugins.PluginsStarted(), d.log.Logger)
+	}
+	return nil
+}
+
+// hooks returns what takes part in the life of pods; nil for nothing.
+func (p plugins) hooks() pod.Hooks {
+	if p.Service == nil {
 		return nil // a nil *nri.Service would not be a nil interface
 	}
-	return d.nri
+	return p.Service
+}
+
+// removed passes on that the record of something was deleted.
+func (p plugins) removed(id string) {
+	if p.Service != nil {
+		p.Removed(id)
+	}
 }
 
 // pluginsTimeout is how long the first pods wait for the NRI plug-ins that berth starts.
@@ -102,33 +114,12 @@ func awaitPlugins(ctx context.Context, started <-chan struct{}, log *slog.Logger
 	}
 }
 
-// extended is the controller as plug-ins work on it. It is made after them.
-type extended struct{ d *daemon }
-
-func (e extended) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	return e.d.core.Pods.ListPodSandbox(f)
-}
-
-func (e extended) ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
-	return e.d.core.Pods.ListContainers(f)
-}
-
-func (e extended) Target(id string) (pod.Target, error) { return e.d.core.Pods.Target(id) }
-
-func (e extended) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
-	return e.d.core.Pods.StopContainer(ctx, id, timeout)
-}
-
-func (e extended) update(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
-	return e.d.core.Pods.UpdateContainerResources(ctx, id, r)
-}
-
 // pods is the controller as CRI calls it: updates of resources go past the plug-ins first.
 func (d *daemon) pods() cri.Pods {
-	if d.nri == nil {
+	if d.plugins.Service == nil {
 		return served{d.core.Pods, d}
 	}
-	return relaying{served{d.core.Pods, d}, d.nri}
+	return relaying{served{d.core.Pods, d}, d.plugins.Service}
 }
 
 // relaying is a controller in whose updates plug-ins take part.
@@ -170,11 +161,4 @@ func (r relaying) UpdatePodSandboxResources(ctx context.Context, id string, over
 		r.plugins.UpdatedPod(ctx, t)
 	}
 	return nil
-}
-
-// removed passes on that the record of something was deleted.
-func (d *daemon) removed(id string) {
-	if d.nri != nil {
-		d.nri.Removed(id)
-	}
 }

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"cmp"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"sync/atomic"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/apparmor"
+	"berth/internal/config"
+	"berth/internal/network"
+	"berth/internal/pod"
+	"berth/internal/probe"
+	"berth/internal/version"
+)
+
+// health answers CRI's Status.
+type health struct {
+	away           func() error // nil while berth is connected to containerd
+	containerd     string       // where it is
+	network        *network.Network
+	handlers       map[string]pod.Handler
+	defaultHandler string
+	probe          *probe.Probe
+	apparmor       *apparmor.AppArmor // nil where AppArmor is off
+	settings       *atomic.Pointer[config.Config]
+	exact          bool // the kernel says how a process ended that somebody else reaped
+	log            *slog.Logger
+
+	podCIDR atomic.Pointer[string] // as the kubelet has sent it; nil: it has not
+}
+
+func (d *daemon) health() *health {
+	where := d.cfg.Containerd.Address
+	if d.embeds() {
+		where = "embedded"
+	}
+	return &health{
+		away:           d.away,
+		containerd:     where,
+		network:        d.network,
+		handlers:       d.host.handlers,
+		defaultHandler: d.cfg.DefaultRuntime,
+		probe:          d.probe,
+		apparmor:       d.host.apparmor,
+		settings:       &d.settings,
+		exact:          d.kernel.Exact(),
+		log:            d.log.Logger,
+	}
+}
+
+// Runtime implements cri.Health.
+func (h *health) Runtime() error { return h.away() }
+
+// Network implements cri.Health.
+func (h *health) Network() error { return h.network.Status() }
+
+// Info implements cri.Health.
+func (h *health) Info() map[string]any {
+	name, source, conf := h.network.Active()
+	warnings := h.probe.Warnings()
+	if text := h.apparmor.Warning(); text != "" {
+		warnings = append(warnings, text)
+	}
+	return map[string]any{
+		"podCIDR":            h.podCIDR.Load(),
+		"config":             h.settings.Load(),
+		"containerd":         h.containerd,
+		"version":            version.String(),
+		"golang":             runtime.Version(),
+		"cni":                map[string]any{"name": name, "source": source, "conf": conf},
+		"kernelWitnessExact": h.exact,
+		"warnings":           warnings,
+	}
+}
+
+// Handlers implements cri.Health.
+func (h *health) Handlers() []*runtimeapi.RuntimeHandler {
+	var out []*runtimeapi.RuntimeHandler
+	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(h.handlers))...) { // "" is the default one
+		out = append(out, &runtimeapi.RuntimeHandler{
+			Name:     name,
+			Features: h.probe.Features(cmp.Or(name, h.defaultHandler)),
+		})
+	}
+	return out
+}
+
+// SystemdCgroup implements cri.Health.
+func (h *health) SystemdCgroup() bool { return h.handlers[h.defaultHandler].SystemdCgroup }
+
+// SetPodCIDR implements cri.Health. Each value is logged once: a person who expects pods to get their
+// addresses from it finds out why they do not.
+func (h *health) SetPodCIDR(cidrs string) {
+	if old := h.podCIDR.Swap(&cidrs); old == nil || *old != cidrs {
+		h.log.Info("the kubelet has sent the node's pod CIDR; the CNI configuration decides on the addresses of pods", "podCIDR", cidrs)
+	}
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/pkg/cap"
+
+	"berth/internal/apparmor"
+	"berth/internal/pod"
+	"berth/internal/selinux"
+	"berth/internal/spec"
+)
+
+// host is what this host, and berth's installation on it, have for pods.
+type host struct {
+	spec.Host
+	handlers map[string]pod.Handler
+	apparmor *apparmor.AppArmor // nil where AppArmor is off
+	labels   *selinux.Labels    // nil where SELinux is off
+	pause    string             // the root file system of pause processes
+}
+
+// openHost finds out what this host has, and installs the pause program.
+func (d *daemon) openHost() (h host, err error) {
+	caps, err := cap.Current()
+	if err != nil {
+		return h, fmt.Errorf("look at own capabilities: %w", err)
+	}
+	if h.handlers, err = d.makeHandlers(); err != nil {
+		return h, err
+	}
+	if h.Host, err = spec.ReadHost(caps); err != nil {
+		return h, err
+	}
+	h.RequireHugetlb = d.cfg.Pod.RequireHugetlb
+	if h.apparmor = apparmor.Open(d.log.Logger); h.apparmor != nil {
+		h.AppArmorDefault, h.LoadAppArmor = apparmor.Profile, h.apparmor.Ensure
+	}
+	if h.labels, err = selinux.Open(); err != nil { // what needs the labels fails, and nothing else
+		d.log.Warn("cannot read the labels of this host's SELinux policy", "err", err)
+	}
+	if h.labels != nil { // a nil *selinux.Labels would not be a nil interface
+		h.SELinux = h.labels
+	}
+	if h.MinOOMScoreAdj > -1000 {
+		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", h.MinOOMScoreAdj)
+	}
+	h.pause, err = installPause(d.libexec, filepath.Join(d.cfg.State, "pause"))
+	return h, err
+}
+
+// publish gives the pause program, and the layers of images below the embedded containerd's directory,
+// the SELinux label of files that every container may read. The root file system of a container has
+// a label of its own, but of a file that a program has mapped the kernel checks the layer's. Layers
+// that were there without the label cost the first start some time.
+func (d *daemon) publish() {
+	if d.host.labels == nil {
+		return
+	}
+	dirs, err := filepath.Glob(filepath.Join(d.embedConfig().Root, "io.containerd.snapshotter.v1.*", "snapshots"))
+	for _, dir := range append(dirs, d.host.pause) {
+		err = errors.Join(err, d.host.labels.Publish(dir))
+	}
+	if err != nil {
+		d.log.Warn("cannot label what every container reads: SELinux may keep containers from starting", "err", err)
+	}
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/config"
+)
+
+// part is one of the things that run for as long as berth does. If it returns an error, berth ends.
+type part struct {
+	name string
+	when when
+	run  func(ctx context.Context) error
+}
+
+// when says when a part starts.
+type when int
+
+const (
+	atOnce       when = iota
+	onceRestored      // once the records are restored: it asks for pods and containers
+)
+
+// parts is the table of everything that runs below the CRI server, in the order of life. What is not
+// configured, or not there on this host, returns at once.
+func (d *daemon) parts(changes <-chan config.Config) []part {
+	return []part{
+		// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
+		{"kernel witness", atOnce, d.runKernel},
+		{"OOM kills", atOnce, d.runOOMs},
+		{"descriptor store", atOnce, d.kept.Run},
+		{"core", atOnce, d.core.Run}, // it restores the records, and then follows containerd
+		{"embedded containerd", atOnce, d.runEmbedded},
+
+		{"settings", atOnce, d.follow(changes)},
+		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
+		{"network", atOnce, d.persistently("follow the network configuration", d.network.Run)},
+		{"images", atOnce, d.images.Run},
+		{"CDI devices", atOnce, d.devices.Run},
+		{"statistics", atOnce, d.stats.Run},
+		{"features of OCI runtimes", atOnce, d.probe.RunFeatures},
+		{"versions of OCI runtimes", atOnce, d.probe.RunVersions},
+		{"user namespaces", atOnce, d.probeUserNamespaces},
+		{"sandboxes of shims", atOnce, d.probeSandboxShims},
+
+		{"checkpoints", onceRestored, d.checkpoints.Run},
+		{"restored pods", onceRestored, d.restorer.Run},
+		{"cAdvisor", onceRestored, d.persistently("serve cAdvisor", d.cadvisor.Run)},
+		{"NRI plug-ins", onceRestored, d.runPlugins},
+		{"registration of NRI plug-ins", onceRestored, d.admitPlugins},
+		{"streams", onceRestored, d.streams.Run}, // what an earlier berth left is looked for in tasks that are known
+		{"streaming server", atOnce, d.persistently("serve streams", d.server.Run)},
+	}
+}
+
+// run runs the parts, and serves CRI above them, until ctx ends or something breaks.
+func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready func()) error {
+	// Everything below the CRI server goes on until the calls in flight have ended.
+	below, stopBelow := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBelow()
+	eg, below := errgroup.WithContext(below)
+	stop, cancel := context.WithCancel(below)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+
+	g := &group{eg, crash(d.log)}
+	for _, p := range d.parts(changes) {
+		g.Go(p.name, func() error {
+			if p.when == onceRestored && !d.restored(below) {
+				return nil
+			}
+			return p.run(below)
+		})
+	}
+	g.Go("CRI", func() error {
+		defer stopBelow()
+		return d.serve(stop, ready)
+	})
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// restored waits until the records are restored. It returns false if ctx ends before that.
+func (d *daemon) restored(ctx context.Context) bool {
+	select {
+	case <-d.core.Restored():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// persistently returns a part that is run again whenever it fails: see persist.
+func (d *daemon) persistently(what string, f func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		persist(ctx, d.log, what, f)
+		return nil
+	}
+}
+
+func (d *daemon) runKernel(ctx context.Context) error { return d.kernel.Run(ctx, d.core.Pods.Exited) }
+
+func (d *daemon) runOOMs(ctx context.Context) error {
+	if d.ooms == nil {
+		return nil
+	}
+	return d.ooms.Run(ctx, d.core.Pods.OOMNoted)
+}
+
+// follow returns a part that puts settings into effect that were read again.
+func (d *daemon) follow(changes <-chan config.Config) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case cfg := <-changes:
+				d.settings.Store(&cfg)
+				d.stored.SetCredentials(credentials(cfg.Image.Auth))
+			}
+		}
+	}
+}
+
+func (d *daemon) serveMetrics(ctx context.Context) error {
+	if d.cfg.Metrics.Address == "" {
+		<-ctx.Done()
+		return nil
+	}
+	return d.metrics.Serve(ctx, d.cfg.Metrics.Address, d.log.Logger)
+}
+
+func (d *daemon) probeUserNamespaces(ctx context.Context) error {
+	return d.probe.RunUserNamespaces(ctx, d.core.Await)
+}
+
+func (d *daemon) probeSandboxShims(ctx context.Context) error {
+	if d.cfg.Pod.Pause == config.PauseAlways {
+		return nil
+	}
+	return d.probe.RunSandboxShims(ctx, d.core.Await)
+}
