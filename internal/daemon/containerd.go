@@ -119,14 +119,15 @@ func (d *daemon) startEmbedded(ctx context.Context) *embed.Server {
 	}
 }
 
-// setAside reports whether a task is there although the containerd in this process does not know it.
+// setAside reports whether a task is there although the containerd in this process does not know
+// it.
 func (d *daemon) setAside(ctx context.Context, id string) bool {
 	s := d.embedded.Load()
 	return s != nil && s.SetAside(ctx, id)
 }
 
-// away is nil while berth is connected to containerd. Otherwise it is ErrUnavailable and says why
-// not.
+// away returns nil while berth is connected to containerd, and otherwise ErrUnavailable with the
+// reason.
 func (d *daemon) away() error {
 	why := d.core.Connected()
 	if why == nil {
@@ -138,8 +139,8 @@ func (d *daemon) away() error {
 	return fmt.Errorf("%w: %w", why, errdefs.ErrUnavailable)
 }
 
-// reach waits a little for containerd, for a call that needs it. Without containerd it is
-// ErrUnavailable, with the reason: the client tries again.
+// reach waits a little for containerd, for a call that needs it. Without containerd it returns
+// ErrUnavailable, with the reason, and the client tries again.
 func (d *daemon) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, containerdPatience)
 	defer cancel()
@@ -149,8 +150,8 @@ func (d *daemon) reach(ctx context.Context) error {
 	return d.away()
 }
 
-// makeable is reach for a call that makes a pod or a container. It waits for the NRI plug-ins that
-// berth starts, too, once: see admitPlugins.
+// makeable does the same for a call that makes a pod or a container. It also waits for the NRI
+// plug-ins that berth starts, once: see admitPlugins.
 func (d *daemon) makeable(ctx context.Context) error {
 	if err := d.reach(ctx); err != nil {
 		return err
@@ -194,8 +195,8 @@ func (s served) StartContainer(ctx context.Context, id string) error {
 	return s.Controller.StartContainer(ctx, id)
 }
 
-// known are the images as clients see them: nothing is said of them before they were read for the
-// first time.
+// known serves the images to clients. It says nothing of them before they were read for the first
+// time.
 type known struct {
 	*image.Service
 	d *daemon

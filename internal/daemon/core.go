@@ -115,18 +115,19 @@ func (c *Core) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Restored is closed once the records are restored, which needs no containerd. Only then may calls be
-// served.
+// Restored returns a channel that is closed once the records are restored, which needs no
+// containerd. Only then may calls be served.
 func (c *Core) Restored() <-chan struct{} { return c.restored }
 
 // Connected returns nil while berth is connected to containerd and knows its images, and otherwise
 // the reason why it is not.
 func (c *Core) Connected() error { return c.link.get() }
 
-// Met is closed once Connected has returned nil for the first time.
+// Met returns a channel that is closed once Connected has returned nil for the first time.
 func (c *Core) Met() <-chan struct{} { return c.link.met }
 
-// Await waits until Connected returns nil, or until ctx ends. It returns what Connected returns then.
+// Await waits until Connected returns nil, or until ctx ends. It returns what Connected returns
+// then.
 func (c *Core) Await(ctx context.Context) error {
 	for {
 		select {

@@ -42,10 +42,10 @@ import (
 // stopTimeout is how long calls in flight may take when berth stops.
 const stopTimeout = 5 * time.Second
 
-// Serve runs berth until ctx ends. What comes from changes takes the place of cfg, which differs from
-// it in settings that need no restart. ready is called once berth serves. The caller runs the log, and
-// goes on running it until Serve has returned. The error says why berth could not start, or what
-// broke.
+// Serve runs berth until ctx ends. What comes from changes takes the place of cfg, which differs
+// from it in settings that need no restart. ready is called once berth serves. The caller runs the
+// log, and goes on running it until Serve has returned. The error says why berth could not start, or
+// what broke.
 func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
 	observe.BridgeLibraries(log.Logger)
 	d := &daemon{cfg: cfg, log: log, metrics: observe.NewMetrics()}
@@ -79,7 +79,7 @@ type daemon struct {
 
 	network  *network.Network
 	kernel   *pidfd.Watcher
-	ooms     *cgroup.OOMWatch // nil where the kernel did not give one
+	ooms     *cgroup.OOMWatch // nil where the kernel has none left
 	host     host
 	probe    *probe.Probe
 	devices  *cdi.Registry
@@ -193,8 +193,8 @@ func (d *daemon) open(ctx context.Context) error {
 // panickedOverImage counts a panic over an image.
 func (d *daemon) panickedOverImage() { d.metrics.Panicked("image") }
 
-// unpacks is how many layers of an image are unpacked at the same time. Another containerd unpacks
-// itself, layer by layer.
+// unpacks returns how many layers of an image are unpacked at the same time. Another containerd
+// unpacks itself, layer by layer.
 func (d *daemon) unpacks() int {
 	if !d.embeds() {
 		return 1

@@ -3,6 +3,9 @@
 // Package daemon wires the rooms together and runs them: the order of start and stop, health, and
 // what becomes of a panic.
 //
+// What runs is a table of parts in the order of life (parts.go). What a room needs of another one is
+// plugged in where the room is opened (daemon.go).
+//
 // # Start
 //
 // The state is opened, and refused if another berth uses it. The CRI socket is taken or opened; calls

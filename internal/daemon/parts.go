@@ -53,7 +53,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"cAdvisor", onceRestored, d.persistently("serve cAdvisor", d.cadvisor.Run)},
 		{"NRI plug-ins", onceRestored, d.runPlugins},
 		{"registration of NRI plug-ins", onceRestored, d.admitPlugins},
-		{"streams", onceRestored, d.streams.Run}, // what an earlier berth left is looked for in tasks that are known
+		{"streams", onceRestored, d.streams.Run}, // the tasks of what an earlier berth left are known
 		{"streaming server", atOnce, d.persistently("serve streams", d.server.Run)},
 	}
 }
@@ -105,8 +105,10 @@ func (d *daemon) persistently(what string, f func(context.Context) error) func(c
 	}
 }
 
+// runKernel reports exits to the controller.
 func (d *daemon) runKernel(ctx context.Context) error { return d.kernel.Run(ctx, d.core.Pods.Exited) }
 
+// runOOMs reports OOM kills to the controller.
 func (d *daemon) runOOMs(ctx context.Context) error {
 	if d.ooms == nil {
 		return nil
@@ -114,7 +116,7 @@ func (d *daemon) runOOMs(ctx context.Context) error {
 	return d.ooms.Run(ctx, d.core.Pods.OOMNoted)
 }
 
-// follow returns a part that puts settings into effect that were read again.
+// follow returns a part that puts into effect the settings that were read again.
 func (d *daemon) follow(changes <-chan config.Config) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {
@@ -129,6 +131,7 @@ func (d *daemon) follow(changes <-chan config.Config) func(context.Context) erro
 	}
 }
 
+// serveMetrics serves metrics, if an address is configured.
 func (d *daemon) serveMetrics(ctx context.Context) error {
 	if d.cfg.Metrics.Address == "" {
 		<-ctx.Done()
@@ -137,10 +140,12 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 	return d.metrics.Serve(ctx, d.cfg.Metrics.Address, d.log.Logger)
 }
 
+// probeUserNamespaces asks which handlers can make user namespaces, whenever containerd is there.
 func (d *daemon) probeUserNamespaces(ctx context.Context) error {
 	return d.probe.RunUserNamespaces(ctx, d.core.Await)
 }
 
+// probeSandboxShims asks which pods can do without a process, unless none is to.
 func (d *daemon) probeSandboxShims(ctx context.Context) error {
 	if d.cfg.Pod.Pause == config.PauseAlways {
 		return nil

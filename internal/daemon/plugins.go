@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"berth/internal/cri"
 	"berth/internal/nri"
 	"berth/internal/pod"
-	"berth/internal/spec"
 	"berth/internal/version"
 )
 
@@ -114,7 +112,7 @@ func awaitPlugins(ctx context.Context, started <-chan struct{}, log *slog.Logger
 	}
 }
 
-// pods is the controller as CRI calls it: updates of resources go past the plug-ins first.
+// pods returns the controller as CRI calls it.
 func (d *daemon) pods() cri.Pods {
 	if d.plugins.Service == nil {
 		return served{d.core.Pods, d}
@@ -128,37 +126,12 @@ type relaying struct {
 	plugins *nri.Service
 }
 
-// UpdateContainerResources changes what a container may use, as plug-ins have adjusted it.
+// UpdateContainerResources implements cri.Pods.
 func (r relaying) UpdateContainerResources(ctx context.Context, id string, asked *runtimeapi.LinuxContainerResources) error {
-	t, err := r.Target(id)
-	if err != nil || t.ID == t.PodID || spec.CheckResources(asked) != nil {
-		return r.Controller.UpdateContainerResources(ctx, id, asked) // it says what is wrong
-	}
-	adjusted, err := r.plugins.Updating(ctx, t, asked)
-	if err != nil {
-		return fmt.Errorf("update container %s: %w", t.ID, err)
-	}
-	if err := r.Controller.UpdateContainerResources(ctx, t.ID, adjusted); err != nil {
-		return err
-	}
-	r.plugins.Updated(ctx, t, adjusted)
-	return nil
+	return r.plugins.UpdateContainer(ctx, id, asked)
 }
 
-// UpdatePodSandboxResources records the resources of a pod, which plug-ins may refuse.
+// UpdatePodSandboxResources implements cri.Pods.
 func (r relaying) UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
-	t, err := r.Target(id)
-	if err != nil || t.ID != t.PodID || !t.Running {
-		return r.Controller.UpdatePodSandboxResources(ctx, id, overhead, resources) // it says what is wrong
-	}
-	if err := r.plugins.UpdatingPod(ctx, t, overhead, resources); err != nil {
-		return fmt.Errorf("update sandbox %s: %w", t.ID, err)
-	}
-	if err := r.Controller.UpdatePodSandboxResources(ctx, t.ID, overhead, resources); err != nil {
-		return err
-	}
-	if t, err = r.Target(t.ID); err == nil { // it may have been removed meanwhile
-		r.plugins.UpdatedPod(ctx, t)
-	}
-	return nil
+	return r.plugins.UpdatePod(ctx, id, overhead, resources)
 }

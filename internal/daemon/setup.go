@@ -65,7 +65,7 @@ func findLibexec(configured string) (string, error) {
 	return "", fmt.Errorf("find the pause program: it is in none of %q; install berth with `make install`, or set --libexec to its directory", candidates)
 }
 
-// cniDirs are the directories of the CNI plug-ins that berth brings along.
+// cniDirs returns the directories of the CNI plug-ins that berth brings along.
 func cniDirs(libexec string) []string {
 	dirs := []string{filepath.Join(libexec, "cni"), filepath.Join(libexec, "../cni")}
 	if d := os.Getenv("BERTH_CNI_BIN"); d != "" {

@@ -48,6 +48,7 @@ type Pods interface {
 	Target(id string) (pod.Target, error)
 	StopContainer(ctx context.Context, id string, timeout time.Duration) error
 	UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error
+	UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error
 }
 
 // Config says how plug-ins are served, and what they work on.

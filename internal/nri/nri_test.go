@@ -83,6 +83,10 @@ func (p *pods) StopContainer(ctx context.Context, id string, _ time.Duration) er
 	return p.hang(ctx, id)
 }
 
+func (p *pods) UpdatePodSandboxResources(context.Context, string, *runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources) error {
+	return nil
+}
+
 func (p *pods) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
 	p.note(fmt.Sprintf("update %s %d", id, r.GetCpuShares()))
 	return p.hang(ctx, id)

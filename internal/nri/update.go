@@ -12,7 +12,47 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/spec"
 )
+
+// UpdateContainer changes what a container may use, as plug-ins have adjusted it. It is called instead
+// of the controller's UpdateContainerResources.
+func (s *Service) UpdateContainer(ctx context.Context, id string, asked *runtimeapi.LinuxContainerResources) error {
+	pods := s.cfg.Pods()
+	t, err := pods.Target(id)
+	if err != nil || t.ID == t.PodID || spec.CheckResources(asked) != nil {
+		return pods.UpdateContainerResources(ctx, id, asked) // it says what is wrong
+	}
+	adjusted, err := s.Updating(ctx, t, asked)
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", t.ID, err)
+	}
+	if err := pods.UpdateContainerResources(ctx, t.ID, adjusted); err != nil {
+		return err
+	}
+	s.Updated(ctx, t, adjusted)
+	return nil
+}
+
+// UpdatePod records the resources of a pod, which plug-ins may refuse. It is called instead of the
+// controller's UpdatePodSandboxResources.
+func (s *Service) UpdatePod(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
+	pods := s.cfg.Pods()
+	t, err := pods.Target(id)
+	if err != nil || t.ID != t.PodID || !t.Running {
+		return pods.UpdatePodSandboxResources(ctx, id, overhead, resources) // it says what is wrong
+	}
+	if err := s.UpdatingPod(ctx, t, overhead, resources); err != nil {
+		return fmt.Errorf("update sandbox %s: %w", t.ID, err)
+	}
+	if err := pods.UpdatePodSandboxResources(ctx, t.ID, overhead, resources); err != nil {
+		return err
+	}
+	if t, err = pods.Target(t.ID); err == nil { // it may have been removed meanwhile
+		s.UpdatedPod(ctx, t)
+	}
+	return nil
+}
 
 // Updating relays UpdateContainer and returns the resources with what plug-ins make of them. It is
 // called before the resources of a container are changed because a client of CRI asks for that; an

@@ -136,5 +136,5 @@ func (p *Probe) names(ones func(pod.Handler) bool) []string {
 // isRunc reports whether a handler runs an OCI runtime on this host, with the options of runc's shim.
 func isRunc(h pod.Handler) bool { return h.HostProcess && h.Options == pod.OptionsRunc }
 
-// ociRuntime is the OCI runtime of a handler of runc's shim.
+// ociRuntime returns the OCI runtime of a handler of runc's shim.
 func ociRuntime(h pod.Handler) string { return cmp.Or(h.Binary, "runc") } // the shim's default
