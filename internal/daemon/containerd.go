@@ -16,6 +16,7 @@ import (
 	"berth/internal/embed"
 	"berth/internal/image"
 	"berth/internal/pod"
+	"berth/internal/retry"
 )
 
 const (
@@ -99,7 +100,7 @@ const (
 // full, and another process may use its directory. berth serves from the records meanwhile, and
 // Status has the reason. It returns nil when ctx has ended.
 func (d *daemon) startEmbedded(ctx context.Context) *embed.Server {
-	for wait := firstEmbed; ; wait = min(2*wait, slowestEmbed) {
+	for wait := range retry.Doubling(ctx.Done(), firstEmbed, slowestEmbed) {
 		s, err := embed.Start(ctx, d.embedConfig())
 		if err == nil {
 			return s
@@ -109,14 +110,8 @@ func (d *daemon) startEmbedded(ctx context.Context) *embed.Server {
 		}
 		d.conn.Set(err)
 		d.log.Error("the containerd inside berth does not start; trying again", "err", err, "wait", wait)
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil
-		case <-t.C:
-		}
 	}
+	return nil
 }
 
 // setAside reports whether a task is there although the containerd in this process does not know

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/asynclog"
+	"berth/internal/retry"
 )
 
 // flushTimeout is how long the log may take to be written before berth ends because of a panic.
@@ -74,12 +75,8 @@ func persist(ctx context.Context, log *asynclog.Log, what string, f func(context
 		}
 		pause := wait/2 + rand.N(wait) //nolint:gosec // jitter is not a secret
 		log.Warn("cannot "+what+"; trying again", "err", err, "wait", pause)
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !retry.Sleep(ctx.Done(), pause) {
 			return
-		case <-t.C:
 		}
 	}
 }

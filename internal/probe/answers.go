@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"berth/internal/retry"
 )
 
 // answers keeps the answers to one question, which is asked about each of some keys.
@@ -124,7 +126,7 @@ const (
 func untilAnswered(ctx context.Context, handlers []string, ready func(context.Context) error, ask func(ctx context.Context, handler string) error, report func(handler string, err error)) {
 	reported := map[string]bool{}
 	pending := slices.Clone(handlers)
-	for wait := firstAsk; ; wait = min(2*wait, slowestAsk) {
+	for range retry.Doubling(ctx.Done(), firstAsk, slowestAsk) {
 		if ready != nil {
 			_ = ready(ctx) // it fails when ctx ends
 		}
@@ -141,13 +143,6 @@ func untilAnswered(ctx context.Context, handlers []string, ready func(context.Co
 		})
 		if len(pending) == 0 {
 			return
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
 		}
 	}
 }
