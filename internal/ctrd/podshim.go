@@ -142,7 +142,7 @@ func (s sandboxer) end(ctx context.Context, id string) error {
 // NetworkThread returns the ID of a thread in the network namespace of a pod that has no process:
 // one of its shim. It takes taskTimeout at most, also where the shim does not answer. ErrNotFound:
 // the pod has no shim, or its shim no such thread, as that of a pod with the host's network.
-func NetworkThread(ctx context.Context, c *Containerd, id string) (uint32, error) {
+func (c *Containerd) NetworkThread(ctx context.Context, id string) (uint32, error) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()
 	st, err := askShim(ctx, c, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {

@@ -113,7 +113,7 @@ func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 		request.NetNS = path
 		try(t, c.CreateSandbox(t.Context(), thisID, request.Handler))
 		try(t, c.StartShim(t.Context(), request))
-		thread, err := NetworkThread(t.Context(), c, thisID)
+		thread, err := c.NetworkThread(t.Context(), thisID)
 		if want {
 			try(t, err)
 			if !sameNamespace(t, netns, "/proc/"+strconv.FormatUint(uint64(thread), 10)+"/ns/net") {
@@ -126,7 +126,7 @@ func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 			t.Error("the shim is not in the host's network namespace")
 		}
 		try(t, c.EndShim(t.Context(), thisID))
-		if _, err := NetworkThread(t.Context(), c, thisID); !errdefs.IsNotFound(err) {
+		if _, err := c.NetworkThread(t.Context(), thisID); !errdefs.IsNotFound(err) {
 			t.Errorf("after its end: %v", err)
 		}
 		try(t, c.DeleteSandbox(t.Context(), thisID))

@@ -3,13 +3,11 @@
 package daemon
 
 import (
-	"context"
 	"path/filepath"
 	"strings"
 
 	"berth/internal/cadvisor"
 	"berth/internal/cgroup"
-	"berth/internal/ctrd"
 	"berth/internal/version"
 )
 
@@ -30,16 +28,9 @@ func (d *daemon) openCAdvisor() {
 		State:   d.cfg.State,
 		Cgroups: cgroups,
 		Pods:    func() cadvisor.Pods { return d.core.Pods },
-		Runtime: shims{d.ctrd},
+		Runtime: d.ctrd,
 		Version: version.String(),
 		Log:     d.log.Logger,
 	})
 	d.undo = append(d.undo, d.cadvisor.Close)
-}
-
-// shims are those of containerd, which know the threads and processes of pods.
-type shims struct{ *ctrd.Containerd }
-
-func (s shims) NetworkThread(ctx context.Context, id string) (uint32, error) {
-	return ctrd.NetworkThread(ctx, s.Containerd, id)
 }
