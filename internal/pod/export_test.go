@@ -2,7 +2,12 @@
 
 package pod
 
-import "berth/internal/state"
+import (
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/state"
+)
 
 // What the tests see of the inside. They are not in this package themselves, because the world that
 // they need (test/world) imports it.
@@ -43,3 +48,17 @@ func BuiltInSandboxer(r Runtime) Sandboxer { return pauser{r} }
 
 // ViewKey is the key of the snapshot of the nth image that a container mounts.
 func ViewKey(id string, n int) string { return viewKey(id, n) }
+
+// ViewedBy returns the container that a key of ViewKey is of.
+func ViewedBy(key string) (id string, isView bool) { return viewedBy(key) }
+
+// WithImageRefs returns the mounts of a container, those of images with the reference of theirs.
+func WithImageRefs(c *state.Container) []*runtimeapi.Mount { return withImageRefs(c) }
+
+// LoadSeccomp reads a profile of seccomp.
+func LoadSeccomp(path string) (*oci.LinuxSeccomp, error) { return loadSeccomp(path) }
+
+// Effective returns the resources that a container has.
+func Effective(c *state.Container, st *state.Status) *runtimeapi.LinuxContainerResources {
+	return effective(&unit{container: c}, st)
+}

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/state"
 	"berth/test/world"
 )
 
@@ -128,5 +129,17 @@ func TestAMountOfAnImageThatCRIDoesNotAllowIsRefused(t *testing.T) {
 				t.Errorf("%s: %d commits", field, n-commits)
 			}
 		})
+	}
+}
+
+func TestAViewBelongsToItsContainer(t *testing.T) {
+	if id, isView := pod.ViewedBy(pod.ViewKey("c1", 2)); id != "c1" || !isView {
+		t.Error(id, isView)
+	}
+	if id, isView := pod.ViewedBy("c1"); id != "c1" || isView {
+		t.Error(id, isView)
+	}
+	if pod.WithImageRefs(&state.Container{Config: &runtimeapi.ContainerConfig{}}) != nil {
+		t.Error("mounts out of nothing")
 	}
 }

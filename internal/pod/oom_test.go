@@ -5,6 +5,7 @@ package pod_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -113,4 +114,97 @@ func TestAKillOnItsWayLeavesTheVerdictOpen(t *testing.T) {
 		}
 		b.expect(c, exited, 137, "OOMKilled")
 	})
+}
+
+// PROPERTIES 10: a cgroup that vanished with its container says nothing. What containerd reported
+// counts then; a counter of 0 is an answer.
+func TestAVanishedCgroupIsNotTakenForNoOOMKill(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		gone, plain, late := b.run(p, "gone"), b.run(p, "plain"), b.run(p, "late")
+		b.Refuse("oom", world.CgroupOf(gone), errdefs.ErrNotFound)
+		b.Refuse("oom", world.CgroupOf(late), errdefs.ErrNotFound)
+		b.OOMKilled(gone)
+		b.OOMKilled(plain)
+		b.exit(gone, 137)
+		b.exit(plain, 137)
+		b.exit(late, 137)
+		synctest.Wait()
+		b.expect(gone, exited, 137, "OOMKilled")
+		b.expect(plain, exited, 137, "Error")
+		b.expect(late, exited, 137, "Error")
+		b.OOMKilled(plain)
+		b.OOMKilled(late) // containerd reports it after the end
+		synctest.Wait()
+		b.expect(plain, exited, 137, "Error")
+		b.expect(late, exited, 137, "OOMKilled")
+	})
+}
+
+// PROPERTIES 10.
+func TestOOMVerdicts(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		killed, plain, fine, stopped := b.run(p, "killed"), b.run(p, "plain"), b.run(p, "fine"), b.run(p, "stopped")
+		b.OOM(killed)
+		b.OOM(fine)
+		b.OOM(stopped)
+		b.exit(killed, 137)
+		b.exit(plain, 137)
+		b.exit(fine, 0)
+		if err := b.StopContainer(t.Context(), stopped, 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		b.expect(killed, exited, 137, "OOMKilled")
+		b.expect(plain, exited, 137, "Error")
+		b.expect(fine, exited, 0, "Completed")
+		b.expect(stopped, exited, 137, "Error") // it was berth that killed it
+	})
+}
+
+// PROPERTIES 10 and 33: the group of a process could not be read when it was made. An OOM kill in it
+// was reported as an Error.
+func TestAnOOMKillIsFoundInAGroupThatCouldNotBeRead(t *testing.T) {
+	for _, why := range inVain {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.pod("p1", "")
+			lift := b.Refuse("cgroup", "", why)
+			c := b.run(p, "c1")
+			lift()
+			b.Exit(c, 137, true)
+			synctest.Wait()
+			b.expect(c, exited, 137, "OOMKilled")
+		})
+	}
+}
+
+// PROPERTIES 10 and 33: the counter of OOM kills could not be read for a moment, just when a container
+// ended, and the end was reported as an Error. It is waited for, but not for long, and read again
+// before its group is removed; that the group is not there any more needs no wait.
+func TestACounterOfOOMKillsThatCannotBeReadIsReadAgain(t *testing.T) {
+	for _, why := range inVain {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.pod("p1", "")
+			for name, silent := range map[string]time.Duration{"c1": 200 * time.Millisecond, "c2": 5 * time.Second} {
+				c := b.run(p, name)
+				lift := b.Refuse("oom", "", why)
+				b.Exit(c, 137, true)
+				time.Sleep(silent)
+				if silent > time.Second {
+					b.expect(c, exited, 137, "Error") // the truth does not wait
+				}
+				lift()
+				time.Sleep(10 * time.Second)
+				b.expect(c, exited, 137, "OOMKilled")
+			}
+			c := b.run(p, "c3")
+			b.Refuse("oom", "", why)
+			b.Exit(c, 137, true)
+			if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+			b.expectLeft(nil)
+		})
+	}
 }

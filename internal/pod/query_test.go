@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -73,6 +74,74 @@ func TestTheHandlerIsReportedAsItWasAskedFor(t *testing.T) {
 		}
 		if len(want) != 0 {
 			t.Errorf("not listed: %v", want)
+		}
+	})
+}
+
+// Evented PLEG takes the first container of each name for the current one.
+func TestContainersOfAPodComeNewestFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		sub := b.feed.Subscribe()
+		defer sub.Close()
+		p := b.pod("p1", "")
+		var want []string
+		for attempt := range uint32(3) {
+			cfg := ctr("c1")
+			cfg.Metadata.Attempt = attempt
+			c := b.create(p, cfg)
+			want = append([]string{c}, want...)
+			time.Sleep(time.Second)
+		}
+		resp, err := b.PodSandboxStatus(t.Context(), p, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(what string, got []*runtimeapi.ContainerStatus) {
+			if len(got) != len(want) {
+				t.Errorf("%s: %d containers, want %d", what, len(got), len(want))
+				return
+			}
+			for i, st := range got {
+				if st.GetId() != want[i] {
+					t.Errorf("%s: container %d is attempt %d", what, i, st.GetMetadata().GetAttempt())
+				}
+			}
+		}
+		check("status", resp.GetContainersStatuses())
+		for range 5 {
+			ev, err := sub.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.GetContainerId() == want[0] {
+				check("event", ev.GetContainersStatuses())
+				return
+			}
+		}
+		t.Error("no event of the last container")
+	})
+}
+
+// Package cri encodes what it has listed before only once: lists contain the same message for as
+// long as nothing has changed.
+func TestListsShareWhatHasNotChanged(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		ctrs, sandboxes := b.ListContainers(nil), b.ListPodSandbox(nil)
+		if b.ListContainers(nil)[0] != ctrs[0] || b.ListPodSandbox(nil)[0] != sandboxes[0] {
+			t.Error("made anew though nothing has changed")
+		}
+		b.exit(c, 0)
+		synctest.Wait()
+		if got := b.ListContainers(nil)[0]; got == ctrs[0] || got.GetState() != exited || ctrs[0].GetState() != running {
+			t.Errorf("after the end: %v, and before: %v", got.GetState(), ctrs[0].GetState())
+		}
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.ListPodSandbox(nil)[0]; got == sandboxes[0] || got.GetState() == sandboxes[0].GetState() {
+			t.Error("the stop does not show")
 		}
 	})
 }

@@ -5,15 +5,19 @@ package pod_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/spec"
 	"berth/internal/state"
 	"berth/test/world"
 )
@@ -82,4 +86,38 @@ func TestAHostPathThatDoesNotAnswerIsNamed(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// What was looked at was not what was read: the file was named twice. What takes the place of a
+// profile neither hangs berth nor fills its memory.
+func TestASeccompProfileIsAFileOfABoundedSize(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("good", `{"defaultAction": "SCMP_ACT_ALLOW"}`)
+	write("large", strings.Repeat(" ", spec.MaxSeccomp+1))
+	if err := os.Symlink("good", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(dir+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"good", "link"} {
+		if p, err := pod.LoadSeccomp(dir + "/" + name); err != nil || p.DefaultAction != "SCMP_ACT_ALLOW" {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
+	}
+	for _, path := range []string{dir + "/large", dir + "/fifo", dir, dir + "/absent", "/dev/zero", "good"} {
+		if _, err := pod.LoadSeccomp(path); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	// A file of the kernel says that it is empty, and is not: its size does not bound it.
+	if _, err := pod.LoadSeccomp("/proc/self/maps"); err == nil || strings.Contains(err.Error(), "regular") {
+		t.Errorf("%v", err)
+	}
 }

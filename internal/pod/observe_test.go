@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/internal/exit"
+)
+
+func TestAShimThatReportsTheEndOfALivingProcessIsDoubted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.run(b.pod("p1", ""), "c1")
+		// The shim died; containerd's clean-up claims 137.
+		b.Exited(exit.Fact{ID: c, Code: 137, Measured: true, At: time.Now(), Origin: exit.Stream})
+		time.Sleep(time.Minute)
+		b.expect(c, running, 0, "")
+		b.exit(c, 42)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+// An older kernel knows that the process ended; the code comes from the shim.
+func TestTheShimSuppliesTheCodeThatTheKernelLacks(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.Exact, b.ShimDelay = false, 10*time.Millisecond
+		c := b.run(b.pod("p1", ""), "c1")
+		b.exit(c, 42)
+		time.Sleep(100 * time.Millisecond)
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+func TestAVMRuntimeIsWitnessedByItsTask(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.run(b.pod("p1", "vm"), "c1")
+		b.exit(c, 42)
+		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+// Every relist finds the same units running: none may get one more listener each time.
+func TestARelistAddsNoListener(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "vm")
+		c := b.run(p, "c1")
+		time.Sleep(time.Hour) // relists at leisure
+		for range 10 {
+			if err := b.Relist(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n, m := b.Waiting(p), b.Waiting(c); n != 1 || m != 1 {
+			t.Errorf("listeners: %d of the sandbox, %d of the container", n, m)
+		}
+	})
+}
