@@ -17,8 +17,8 @@ func appliedOf(oci *specs.Spec) *state.Applied {
 	return &state.Applied{User: spec.UserOf(oci), Resources: spec.ResourcesOf(oci)}
 }
 
-// userOf is the user in the status of a container. It is nil for a container that an earlier berth
-// made, which did not record it.
+// userOf returns the user in the status of a container. It is nil for a container that an earlier
+// berth made, which did not record it.
 func userOf(st *state.Status) *runtimeapi.ContainerUser {
 	if st.Applied == nil || st.Applied.User == nil {
 		return nil
@@ -26,7 +26,7 @@ func userOf(st *state.Status) *runtimeapi.ContainerUser {
 	return &runtimeapi.ContainerUser{Linux: st.Applied.User}
 }
 
-// effective is what a container is known to have: what it was made with, and what updates have
+// effective returns what a container is known to have: what it was made with, and what updates have
 // changed since. Of a container that an earlier berth made, only what was asked for is known; it is
 // nil if nothing was.
 func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
@@ -46,8 +46,8 @@ func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
 	return now
 }
 
-// namespacesOf is the namespaces in the status of a sandbox. What was left out of the request is
-// reported as what it means: a mode of POD, and the user namespace of the host.
+// namespacesOf returns the namespaces in the status of a sandbox. What was left out of the request
+// is reported as what it means: a mode of POD, and the user namespace of the host.
 func namespacesOf(u *unit) *runtimeapi.Namespace {
 	asked := u.podNamespaces()
 	if asked.GetUsernsOptions() != nil {
@@ -67,7 +67,7 @@ func noteDegraded(obs Observer, u *unit, degraded []spec.Degraded) {
 	}
 }
 
-// limits is the message of l, which may be nil.
+// limits returns the message of l, which may be nil.
 func limits(l *state.Limits) *runtimeapi.LinuxContainerResources {
 	if l == nil {
 		return nil

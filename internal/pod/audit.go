@@ -112,15 +112,15 @@ func (a *auditor) awaited() bool {
 	})
 }
 
-// relistAwaited has everything compared again before long, for somebody who waits for that. The
-// comparison that is under way may be the one that he waits for.
+// relistAwaited asks for a comparison before long, because somebody waits for it. The comparison
+// that is under way may be the one that is waited for.
 func (a *auditor) relistAwaited() {
 	if a.recovery.relisting.Load() == 0 {
 		a.relistSoon()
 	}
 }
 
-// relistSoon has everything compared again before long.
+// relistSoon asks for a comparison before long.
 func (a *auditor) relistSoon() {
 	select {
 	case a.soon <- struct{}{}:
@@ -202,8 +202,8 @@ func (a *auditor) auditTask(ctx context.Context, u *unit) {
 	}
 }
 
-// oldest is the age of the oldest exit that waits for a step: reported and not settled, or settled
-// and not released. 0: none does.
+// oldest returns the age of the oldest exit that waits for a step: reported and not settled, or
+// settled and not released. 0: none does.
 func (a *auditor) oldest(step Step) time.Duration {
 	var oldest time.Duration
 	for _, u := range a.units.all() {

@@ -19,7 +19,7 @@ import (
 	"berth/internal/state"
 )
 
-// Controller holds every sandbox and container. What people ask for are its methods; what happens
+// Controller holds every sandbox and container. What clients ask for are its methods; what happens
 // by itself is the work of the types that it puts together. Its methods may be called from any
 // goroutine once Restore has returned; Run must be running.
 type Controller struct {
@@ -356,8 +356,8 @@ func (c *Controller) Audit() { c.auditor.audit() }
 // Lanes shows the lanes that are not idle.
 func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }
 
-// Oldest is the age of the oldest exit that waits for a step: reported and not settled, or settled
-// and not released. 0: none does.
+// Oldest returns the age of the oldest exit that waits for a step: reported and not settled, or
+// settled and not released. 0: none does.
 func (c *Controller) Oldest(step Step) time.Duration { return c.auditor.oldest(step) }
 
 // Target describes a sandbox or a container, by its ID or the beginning of one. It does not know

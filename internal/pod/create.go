@@ -315,8 +315,8 @@ func stopSignal(config *runtimeapi.ContainerConfig, img Image) string {
 	return "SIGTERM"
 }
 
-// logPath is the container's log on this host. A path that would leave the pod's log directory is
-// refused.
+// logPath returns the path of the container's log on this host. A path that would leave the pod's
+// log directory is refused.
 func logPath(p *unit, config *runtimeapi.ContainerConfig) (string, error) {
 	dir, rel := p.sandbox.Config.GetLogDirectory(), config.GetLogPath()
 	if dir == "" || rel == "" {

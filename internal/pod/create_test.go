@@ -82,7 +82,8 @@ func restored(name, archive string) *runtimeapi.ContainerConfig {
 	return cfg
 }
 
-// PROPERTIES 22: what berth does not restore from, or into, is refused by name, and nothing is made.
+// PROPERTIES 22: what berth does not restore from, or into, is refused by name, and nothing is
+// made.
 func TestNotEveryCheckpointIsRestored(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p, vm := b.pod("p1", ""), b.pod("p2", "vm")

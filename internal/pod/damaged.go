@@ -113,7 +113,7 @@ func damagedContainer(rec state.Damaged) *runtimeapi.ContainerStatus {
 	}
 }
 
-// orEmpty is m, or an empty message: clients expect metadata and image to be there.
+// orEmpty returns m, or an empty message: clients expect metadata and image to be there.
 func orEmpty[T any](m *T) *T {
 	if m == nil {
 		m = new(T)

@@ -70,7 +70,7 @@ func (d *describer) document(ctx context.Context, u *unit, info map[string]any) 
 	return map[string]string{"info": string(b)}, nil
 }
 
-// describe is what only berth knows of u.
+// describe returns what only berth knows of u.
 func describe(u *unit) map[string]any {
 	st := u.now()
 	m := map[string]any{"phase": st.Phase, "holds": st.Holds, "process": st.Process, "stopping": st.Stopping}

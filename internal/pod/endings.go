@@ -23,7 +23,7 @@ type endings struct {
 	units map[string]*unit // by ID
 }
 
-// notify has the hooks called for u, which was settled.
+// notify schedules the call of the hooks for u, which was settled.
 func (e *endings) notify(u *unit) {
 	if e.hooks == nil {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// ctxError is why ctx ended: the cause that whoever cancelled it gave, or one of the two errors of
-// package context.
+// ctxError returns why ctx ended: the cause that whoever cancelled it gave, or one of the two
+// errors of package context.
 func ctxError(ctx context.Context) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, context.DeadlineExceeded):
@@ -31,8 +31,8 @@ func absent(err error) error {
 	return err
 }
 
-// interrupted is the error of an operation whose context may have been ended by [unit.interrupt]:
-// then the reason for that, and what the operation made of it.
+// interrupted returns the error of an operation whose context [unit.interrupt] may have ended: if
+// it has, the reason for that goes before what the operation made of it.
 func interrupted(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if err == nil || cause == nil || errors.Is(err, cause) {

@@ -36,7 +36,8 @@ const viewMark = "-image-"
 
 func viewKey(id string, n int) string { return id + viewMark + strconv.Itoa(n) }
 
-// spareKey is the key of a view that is there while the writable layer of a container is renewed.
+// spareKey returns the key of a view that is there while the writable layer of a container is
+// renewed.
 func spareKey(id string) string { return id + viewMark + "spare" }
 
 // viewedBy returns the container that the snapshot with a key belongs to, and whether the snapshot
@@ -130,8 +131,8 @@ func (v *imageVolumes) release(ctx context.Context, u *unit) error {
 	return errors.Join(errs...)
 }
 
-// mountFailed is the error of a mount of an image. The kubelet looks for the name that CRI has for
-// it.
+// mountFailed returns the error of a mount of an image. The kubelet looks for the name that CRI has
+// for it.
 func mountFailed(m *runtimeapi.Mount, err error) error {
 	return fmt.Errorf("%w: mount %s: image %s: %w", crierrors.ErrImageVolumeMountFailed, m.GetContainerPath(), m.GetImage().GetImage(), err)
 }

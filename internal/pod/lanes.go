@@ -47,7 +47,7 @@ type LaneKey struct {
 	Purpose Purpose
 }
 
-// String is the whole ID, followed by the purpose if that is not the unit's life.
+// String returns the whole ID, followed by the purpose if that is not the unit's life.
 func (k LaneKey) String() string {
 	if k.Purpose == Life {
 		return k.ID
@@ -81,7 +81,7 @@ func (l *lanes) notify(u *unit)    { l.runner.Offer(LaneKey{u.id, Hook}, StepNot
 func (l *lanes) update(u *unit)    { l.runner.Offer(LaneKey{u.id, Change}, StepUpdate) }
 func (l *lanes) reap(id string)    { l.runner.Offer(LaneKey{ID: id}, StepReap) }
 
-// settleAgain has the end of u judged again, whether it is settled already or not.
+// settleAgain schedules another judgement of the end of u, whether it is settled already or not.
 func (l *lanes) settleAgain(u *unit) {
 	if u.now().Phase.Ended() {
 		l.correct(u)
@@ -90,15 +90,15 @@ func (l *lanes) settleAgain(u *unit) {
 	}
 }
 
-// poke has the lane of an ID try now what it would try later.
+// poke makes the lane of an ID try now what it would try later.
 func (l *lanes) poke(id string) { l.runner.Poke(LaneKey{ID: id}) }
 
-// longestAwaited is how long what failed waits until it is tried again, while somebody waits for it.
+// longestAwaited bounds the wait before another attempt, while somebody waits for the outcome.
 const longestAwaited = time.Second
 
 // wait is what everybody needs who waits for the life of u to go on: until it is settled, compared
-// or removed, or has nothing to do. What is retried for that is tried now, and at least every second
-// while he waits. End of the waiter must be called.
+// or removed, or has nothing to do. What is retried for that is tried now, and at least every
+// second while he waits. End of the waiter must be called.
 func (l *lanes) wait(u *unit) *lane.Waiter {
 	w := l.runner.Wait(LaneKey{ID: u.id})
 	if !u.compared.Happened() {
@@ -107,7 +107,7 @@ func (l *lanes) wait(u *unit) *lane.Waiter {
 	return w
 }
 
-// waitUpdate is wait for the updates of u.
+// waitUpdate does the same as wait, for the updates of u.
 func (l *lanes) waitUpdate(u *unit) *lane.Waiter { return l.runner.Wait(LaneKey{u.id, Change}) }
 
 // awaited reports whether somebody waits for the life of u to go on.

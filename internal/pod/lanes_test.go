@@ -17,8 +17,9 @@ import (
 var errSick = fmt.Errorf("the shim is not well: %w", errdefs.ErrUnavailable)
 
 // PROPERTIES 35: what somebody waits for is tried at once, and at least every second for as long as
-// he waits. In each case an operation of the shim fails for half an hour, so that what berth retries
-// backs off for minutes; then it is well again. The call is made while it fails, or once it is well.
+// he waits. In each case an operation of the shim fails for half an hour, so that what berth
+// retries backs off for minutes; then it is well again. The call is made while it fails, or once it
+// is well.
 func TestEveryWaitPokes(t *testing.T) {
 	type call func(ctx context.Context, b *bubble, pod, id string) error
 	start := func(ctx context.Context, b *bubble, _, id string) error { return b.StartContainer(ctx, id) }

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// mostTries is how often a task is made after a start that was cut off.
+// mostTries bounds how often a task is made after a start that was cut off.
 const mostTries = 3
 
 // taskMaker makes the tasks of containers.

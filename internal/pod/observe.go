@@ -44,16 +44,16 @@ func (w *witnesses) report(f exit.Fact) {
 		return // it is about the process of a start that was undone, and comes late
 	}
 	if u.now().Phase == state.Created && pid == 0 && u.attempt().at != stageGivenUp {
-		// The container has no process: the fact is about the one of a start that was undone. That of
-		// a start that failed may not have come on record.
-		// Nothing is lost if another start is on its way: a process that ends before it is known
-		// fails the start.
+		// The container has no process: the fact is about the one of a start that was undone. That
+		// of a start that failed may not have come on record. Nothing is lost if another start is
+		// on its way: a process that ends before it is known fails the start.
 		return
 	}
 	w.reportFor(u, f)
 }
 
-// reportFor is report for a caller that knows that f is about the unit u as it is now.
+// reportFor does the same as report, for a caller that knows that f is about the unit u as it is
+// now.
 //
 // What another witness than the kernel says counts by what the kernel answers:
 //
@@ -114,8 +114,8 @@ func (w *witnesses) reportOOM(id string) {
 	w.ooms.noted([]string{id})
 }
 
-// listen has the task witness wait for the end of u: for the code where the kernel cannot give it,
-// and for the end where the kernel does not see the process at all.
+// listen makes the task witness wait for the end of u: for the code where the kernel cannot give
+// it, and for the end where the kernel does not see the process at all.
 func (w *witnesses) listen(u *unit) {
 	if w.processes.exact(u) {
 		return // the kernel supplies end and code; the stream and the audit are there too

@@ -12,9 +12,9 @@ import (
 	"berth/internal/state"
 )
 
-// armOOM has the kernel notify of OOM kills in the group of u from now on, and reads what the counter
-// says already: that is what happened while no berth was there. It is called before the program runs,
-// and by the next berth. It reports whether there were kills that are not on record.
+// armOOM asks the kernel to notify of OOM kills in the group of u from now on, and reads what the
+// counter says already: that is what happened while no berth was there. It is called before the
+// program runs, and by the next berth. It reports whether there were kills that are not on record.
 func (p *processes) armOOM(u *unit) (more bool) {
 	dir := u.process().Cgroup
 	if u.isSandbox() || dir == "" || u.now().Phase.Ended() {
@@ -127,9 +127,9 @@ func (p *processes) countPodOOM(u *unit, proc *state.Process) {
 	proc.PodOOMKills, proc.PodOOMKillsKnown = p.podOOM(u, filepath.Dir(proc.Cgroup))
 }
 
-// restOfPodOOM is how many OOM kills the pod's group counted since the process of u ran, other than
-// those in other containers of the pod: the kills in the group of u, which has vanished. 0 says
-// that there was none, or that nobody knows.
+// restOfPodOOM returns how many OOM kills the pod's group counted since the process of u ran, other
+// than those in other containers of the pod: the kills in the group of u, which has vanished. 0
+// says that there was none, or that nobody knows.
 func (p *processes) restOfPodOOM(u *unit) uint64 {
 	proc := u.process()
 	n, ok := p.podOOM(u, filepath.Dir(proc.Cgroup))
@@ -139,8 +139,8 @@ func (p *processes) restOfPodOOM(u *unit) uint64 {
 	return n - min(n, proc.PodOOMKills)
 }
 
-// podOOM is how often the OOM killer fired in a pod's group other than in containers of the pod
-// besides u. It includes containers that were removed: if one of them had an OOM kill and was
+// podOOM returns how often the OOM killer fired in a pod's group other than in containers of the
+// pod besides u. It includes containers that were removed: if one of them had an OOM kill and was
 // removed while u ran, that kill is taken for one of u's.
 func (p *processes) podOOM(u *unit, group string) (n uint64, ok bool) {
 	n, err := p.cgroups.OOMKillsBelow(group)
@@ -155,7 +155,8 @@ func (p *processes) podOOM(u *unit, group string) (n uint64, ok bool) {
 	return n, true
 }
 
-// oomKills is how often the OOM killer fired in the group of a container, as far as that is known.
+// oomKills returns how often the OOM killer fired in the group of a container, as far as that is
+// known.
 func (p *processes) oomKills(u *unit) uint64 {
 	u.oom.mu.Lock()
 	n, known := u.oom.counter.kills, u.oom.known

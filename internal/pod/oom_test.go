@@ -163,8 +163,8 @@ func TestOOMVerdicts(t *testing.T) {
 	})
 }
 
-// PROPERTIES 10 and 33: the group of a process could not be read when it was made. An OOM kill in it
-// was reported as an Error.
+// PROPERTIES 10 and 33: the group of a process could not be read when it was made. An OOM kill in
+// it was reported as an Error.
 func TestAnOOMKillIsFoundInAGroupThatCouldNotBeRead(t *testing.T) {
 	for _, why := range inVain {
 		inBubble(t, func(t *testing.T, b *bubble) {
@@ -179,9 +179,9 @@ func TestAnOOMKillIsFoundInAGroupThatCouldNotBeRead(t *testing.T) {
 	}
 }
 
-// PROPERTIES 10 and 33: the counter of OOM kills could not be read for a moment, just when a container
-// ended, and the end was reported as an Error. It is waited for, but not for long, and read again
-// before its group is removed; that the group is not there any more needs no wait.
+// PROPERTIES 10 and 33: the counter of OOM kills could not be read for a moment, just when a
+// container ended, and the end was reported as an Error. It is waited for, but not for long, and
+// read again before its group is removed; that the group is not there any more needs no wait.
 func TestACounterOfOOMKillsThatCannotBeReadIsReadAgain(t *testing.T) {
 	for _, why := range inVain {
 		inBubble(t, func(t *testing.T, b *bubble) {

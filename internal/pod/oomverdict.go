@@ -21,8 +21,8 @@ const oomNear = time.Second
 type oomRise struct {
 	from, to time.Time
 	limit    exit.Limit // that was reached; "" where the counters do not tell
-	// late says that the process may have ended before the counter was read, and that nobody may know
-	// when: the second instant says nothing then.
+	// late says that the process may have ended before the counter was read, and that nobody may
+	// know when: the second instant says nothing then.
 	late bool
 }
 
@@ -158,9 +158,9 @@ func limitReached(before, after []uint64, own bool) exit.Limit {
 }
 
 // explains reports whether the OOM killer ended a container, with what is known of the last rise of
-// its counter. What it needs is a kill within a second of the end. Where berth does not know when the
-// kill was, it may have been then: that is enough only if the program itself was killed, or nobody
-// knows how it ended.
+// its counter. What it needs is a kill within a second of the end. Where berth does not know when
+// the kill was, it may have been then: that is enough only if the program itself was killed, or
+// nobody knows how it ended.
 func (r oomRise) explains(f exit.Fact) bool {
 	since := f.At.Add(-oomNear)
 	switch {

@@ -48,7 +48,8 @@ func TestOOMKilledIsAboutThisEnd(t *testing.T) {
 		{"the node's memory", true, true, readings{{0, 1, none}}, 137, true, exit.LimitNode, false},
 		{"the node's memory, a child", true, true, readings{{0, 1, none}}, 1, true, exit.LimitNode, false},
 		{"the limits cannot be read any more", true, true, readings{{0, 1, nil}}, 137, true, exit.LimitUnknown, false},
-		// Where the kernel does not notify, a kill may have been at any time since the last reading.
+		// Where the kernel does not notify, a kill may have been at any time since the last
+		// reading.
 		{"not notified: a child, or init", false, false, readings{{0, 1, []uint64{1, 0, 0}}}, 137, true, exit.LimitContainer, false},
 		{"not notified: a child", false, false, readings{{0, 1, []uint64{1, 0, 0}}}, 1, false, "", false},
 		{"not notified: read shortly before", false, false, readings{{500 * ms, 0, none}, {0, 1, []uint64{1, 0, 0}}}, 1, true, exit.LimitContainer, false},

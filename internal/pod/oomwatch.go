@@ -10,8 +10,8 @@ import (
 	"berth/internal/state"
 )
 
-// oomWatcher notices OOM kills of containers that live, so that the end of one is not explained by a
-// kill long before. What a container survives is in its timeline, its status and a metric.
+// oomWatcher notices OOM kills of containers that live, so that the end of one is not explained by
+// a kill long before. What a container survives is in its timeline, its status and a metric.
 type oomWatcher struct {
 	units     *registry
 	processes *processes
@@ -28,16 +28,17 @@ func (w *oomWatcher) noted(ids []string) {
 	}
 }
 
-// arm is called with a container of an earlier berth.
+// arm asks for notices about a container of an earlier berth, and looks at once if it had an OOM
+// kill meanwhile.
 func (w *oomWatcher) arm(u *unit) {
 	if w.processes.armOOM(u) {
 		w.look(u)
 	}
 }
 
-// look has the counter of u read now and for a moment: the kernel notifies of a kill before it counts
-// it (cgroup v1), and whether the container survives it is seen later. One goroutine does so for each
-// container at most.
+// look starts to read the counter of u, now and for a moment: the kernel notifies of a kill before
+// it counts it (cgroup v1), and whether the container survives it is seen later. One goroutine does
+// so for each container at most.
 func (w *oomWatcher) look(u *unit) {
 	e := &u.oom
 	e.mu.Lock()
@@ -52,8 +53,8 @@ func (w *oomWatcher) look(u *unit) {
 	})
 }
 
-// lookOnce reads the counter for as long as a kill may explain an end, and records what the container
-// has survived. It reports whether it is to be done again.
+// lookOnce reads the counter for as long as a kill may explain an end, and records what the
+// container has survived. It reports whether to look again.
 func (w *oomWatcher) lookOnce(u *unit) bool {
 	for _, wait := range []time.Duration{oomNear / 10, oomNear * 9 / 10, 0} {
 		if u.evidence.hasEnded() || w.ops.stopping() {
@@ -105,7 +106,8 @@ func (w *oomWatcher) survived(u *unit) {
 	w.obs.Survived(u.id, grown, c.last.limit)
 }
 
-// survivedText says in a status how many OOM kills a container that runs has survived; "" for none.
+// survivedText returns the message of a status, which says how many OOM kills a container that runs
+// has survived; "" for none.
 func survivedText(st *state.Status) string {
 	if st.OOMKills == 0 {
 		return ""

@@ -42,8 +42,8 @@ func (b *bubble) expectMessage(id, want string) {
 	}
 }
 
-// PROPERTIES 36: what a container survives is counted, one commit a second at most, and the next berth
-// knows it.
+// PROPERTIES 36: what a container survives is counted, one commit a second at most, and the next
+// berth knows it.
 func TestOOMKillsThatAContainerSurvivesAreCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")
@@ -80,8 +80,8 @@ func TestOOMKillsThatAContainerSurvivesAreCounted(t *testing.T) {
 	})
 }
 
-// PROPERTIES 36: the kernel does not notify, as where inotify is used up. A kill may have been at any
-// time: it explains that the program itself was killed, and nothing else.
+// PROPERTIES 36: the kernel does not notify, as where inotify is used up. A kill may have been at
+// any time: it explains that the program itself was killed, and nothing else.
 func TestAKillAtAnUnknownInstantExplainsASIGKILL(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		b.Refuse("watch-oom", "", errors.New("no space left on device"))

@@ -26,7 +26,7 @@ type operations struct {
 	wg     sync.WaitGroup
 }
 
-// errStopping is returned to who asks for something while berth stops.
+// errStopping refuses what is asked for while berth stops.
 var errStopping = fmt.Errorf("berth is stopping; ask again once it is back: %w", errdefs.ErrUnavailable)
 
 func newOperations(timeout time.Duration) *operations {

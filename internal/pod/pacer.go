@@ -21,9 +21,9 @@ var errTurn = errors.New("the release waits for those of containers that ended e
 // turn: only some young releases run at once, and the one that has waited longest is the next. What
 // an exit that comes alone left is released at once.
 //
-// No ID waits without a bound for another one: a release is young for a tenth of a second at most, so
-// that some of those that wait begin in each such span, whatever hangs. A release that somebody waits
-// for, and one that was tried before, begin at once.
+// No ID waits without a bound for another one: a release is young for a tenth of a second at most,
+// so that some of those that wait begin in each such span, whatever hangs. A release that somebody
+// waits for, and one that was tried before, begin at once.
 type pacer struct {
 	quiet    time.Duration // without a report, before a release begins
 	patience time.Duration
@@ -83,7 +83,7 @@ func (p *pacer) settle(id string) (done func()) {
 	}
 }
 
-// note has p.mu.
+// note notes a report, or the end of a settle. p.mu is held.
 func (p *pacer) note(id string) {
 	if id != p.latest.of {
 		p.latest.of, p.latest.alone = id, time.Since(p.latest.at) >= p.quiet
@@ -91,7 +91,7 @@ func (p *pacer) note(id string) {
 	p.latest.at = time.Now()
 }
 
-// wait is how long it is until the release of a unit may begin at the earliest; 0: now.
+// wait returns how long it is until the release of a unit may begin at the earliest; 0: now.
 func (p *pacer) wait(id string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +112,8 @@ func (p *pacer) waits(id string) bool {
 	return p.waiting[id] != nil
 }
 
-// admit waits until the release of a unit may begin, and not at all once hurried is closed. done must
-// be called when the release is over. The error is [errTurn] if ctx ended before.
+// admit waits until the release of a unit may begin, and not at all once hurried is closed. done
+// must be called when the release is over. The error is [errTurn] if ctx ended before.
 func (p *pacer) admit(ctx context.Context, id string, hurried <-chan struct{}) (done func(), err error) {
 	t := p.enqueue(id)
 	if err := p.awaitQuiet(ctx, id, t, hurried); err != nil {
@@ -133,8 +133,8 @@ func (p *pacer) admit(ctx context.Context, id string, hurried <-chan struct{}) (
 	return func() { old.Stop(); leave() }, nil
 }
 
-// awaitQuiet waits until the release of a unit is not in the way of other exits, for the patience of
-// the pacer at most.
+// awaitQuiet waits until the release of a unit is not in the way of other exits, for the patience
+// of the pacer at most.
 func (p *pacer) awaitQuiet(ctx context.Context, id string, t *turn, hurried <-chan struct{}) error {
 	for {
 		wait := min(p.wait(id), p.patience-time.Since(t.since))

@@ -91,7 +91,8 @@ func TestAReleaseKeepsOutOfTheWayOfTheExitsOfOthers(t *testing.T) {
 }
 
 // herd lets the releases of many units begin, the oldest first, each of which takes a while. It
-// returns in which order they began, how long the last one waited, and how many ran at once at most.
+// returns in which order they began, how long the last one waited, and how many ran at once at
+// most.
 func herd(ctx context.Context, p *pacer, units int, takes time.Duration) (order []int, last time.Duration, most int) {
 	began := time.Now()
 	var mu sync.Mutex
@@ -120,8 +121,8 @@ func herd(ctx context.Context, p *pacer, units int, takes time.Duration) (order 
 	return order, last, most
 }
 
-// Exits go on for longer than releases wait for them. All 500 releases that waited began in the same
-// instant, after a second, and took the processors from the exits.
+// Exits go on for longer than releases wait for them. All 500 releases that waited began in the
+// same instant, after a second, and took the processors from the exits.
 func TestReleasesThatHaveWaitedBeginAFewAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPacer()

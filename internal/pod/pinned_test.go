@@ -122,8 +122,8 @@ func TestASandboxWithoutAProcessOutlivesItsShim(t *testing.T) {
 }
 
 // While the disk is full it stays on record that a container has a task, although the task is gone:
-// its lane and that of its pod leave each other alone, and wait in their back-off, which is a second
-// while somebody waits for the removal.
+// its lane and that of its pod leave each other alone, and wait in their back-off, which is a
+// second while somebody waits for the removal.
 func TestTheReleasesOfAPodWithoutAProcessWaitForAFullDisk(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", world.Pinned)
@@ -300,8 +300,8 @@ func TestAPodThatNeedsAProcessHasOne(t *testing.T) {
 	})
 }
 
-// PROPERTIES 6: an attempt to release a pod waits so long for the disk that its time is over. What it
-// did not get to is not taken for released: the next attempt ends the shim.
+// PROPERTIES 6: an attempt to release a pod waits so long for the disk that its time is over. What
+// it did not get to is not taken for released: the next attempt ends the shim.
 func TestAnAttemptThatTookTooLongForgetsNoShim(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		before := b.Left()

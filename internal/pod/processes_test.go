@@ -51,8 +51,8 @@ func restartInVain(t *testing.T, w *world.World, loaded state.Loaded, why error)
 	return restart(t, w, loaded), lift
 }
 
-// PROPERTIES 33: a container ended while berth was away, its shim is there and has the code, and the
-// kernel cannot be asked. It was RUNNING for ever, and could be neither stopped nor removed.
+// PROPERTIES 33: a container ended while berth was away, its shim is there and has the code, and
+// the kernel cannot be asked. It was RUNNING for ever, and could be neither stopped nor removed.
 func TestACodeThatTheShimHasCountsWhileTheKernelCannotBeAsked(t *testing.T) {
 	askedInVain(t, func(t *testing.T, first *bubble, next func(away func()) (*bubble, func())) {
 		p := first.pod("p1", "")
@@ -75,8 +75,8 @@ func TestACodeThatTheShimHasCountsWhileTheKernelCannotBeAsked(t *testing.T) {
 	})
 }
 
-// PROPERTIES 33: the shim has died, and containerd reports 137 for a process that lives. That is not
-// believed either while the kernel cannot be asked.
+// PROPERTIES 33: the shim has died, and containerd reports 137 for a process that lives. That is
+// not believed either while the kernel cannot be asked.
 func TestADeadShimIsNotBelievedWhileTheKernelCannotBeAsked(t *testing.T) {
 	askedInVain(t, func(t *testing.T, first *bubble, next func(away func()) (*bubble, func())) {
 		p := first.pod("p1", "")
@@ -151,8 +151,8 @@ func TestAStartIsAdoptedOnceItsProcessCanBeIdentified(t *testing.T) {
 	}
 }
 
-// PROPERTIES 20: the number of an ended process may be another's by now. A debug container joins the
-// PID namespace of its target by such a number, and was once in the host's.
+// PROPERTIES 20: the number of an ended process may be another's by now. A debug container joins
+// the PID namespace of its target by such a number, and was once in the host's.
 func TestADebugContainerDoesNotJoinTheNamespaceOfAnotherProcess(t *testing.T) {
 	for name, before := range map[string]func(b *bubble, target string){
 		"it has ended":            func(b *bubble, target string) { b.exit(target, 0); synctest.Wait() },

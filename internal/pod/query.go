@@ -14,8 +14,8 @@ import (
 	"berth/internal/state"
 )
 
-// PodSandboxStatus is the status of the sandbox and of its containers, newest first, from memory.
-// With verbose there is a JSON document under "info".
+// PodSandboxStatus returns the status of the sandbox and of its containers, newest first, from
+// memory. With verbose there is a JSON document under "info".
 func (c *Controller) PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
 	u, err := c.units.findSandbox(id)
 	if rec, ok := c.damaged.find(id, state.KindSandbox); ok && err != nil {
@@ -66,7 +66,7 @@ func (c *Controller) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeap
 	return list
 }
 
-// ContainerStatus is the status of one container, from memory. With verbose there is a JSON
+// ContainerStatus returns the status of one container, from memory. With verbose there is a JSON
 // document under "info".
 func (c *Controller) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error) {
 	u, err := c.units.findContainer(id)
@@ -121,8 +121,8 @@ func (c *Controller) ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi
 	return list
 }
 
-// candidates are the containers among which a filter can find any. A filter by ID or by pod does
-// not walk all.
+// candidates returns the containers among which a filter can find any. A filter by ID or by pod
+// does not walk all.
 func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 	if u, ok := c.units.get(f.GetId()); ok && !u.isSandbox() {
 		return []*unit{u}

@@ -16,11 +16,11 @@ type queuedUpdate struct {
 	change  *runtimeapi.LinuxContainerResources
 }
 
-// maxQueued is how many changes of one container are carried out one by one. If there are more, all
-// of them are carried out as one.
+// maxQueued bounds how many changes of one container are carried out one by one. If there are more,
+// all of them are carried out as one.
 const maxQueued = 16
 
-// upTo is a list without the versions after one.
+// upTo returns a list without the versions after one.
 func upTo(list []queuedUpdate, version uint64) []queuedUpdate {
 	return slices.DeleteFunc(slices.Clone(list), func(q queuedUpdate) bool { return q.version > version })
 }

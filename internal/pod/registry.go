@@ -140,7 +140,7 @@ func (r *registry) all() []*unit {
 	return slices.Concat(r.sandboxes, r.containers)
 }
 
-// statuses are the statuses of all units, by ID.
+// statuses returns the statuses of all units, by ID.
 func (r *registry) statuses() map[string]*state.Status {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

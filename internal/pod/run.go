@@ -208,8 +208,8 @@ func (m *sandboxMaker) recordPID(u *unit, pid uint32) error {
 }
 
 // makeFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, hosts. label is
-// that of the pod's files. The containers of a privileged pod that are not privileged themselves have
-// a label each.
+// that of the pod's files. The containers of a privileged pod that are not privileged themselves
+// have a label each.
 func (m *sandboxMaker) makeFiles(u *unit, label string) error {
 	if m.labels != nil && u.label() == "" {
 		var err error

@@ -88,7 +88,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 	return out, s.relabel(cfg, volumes, out.Linux.MountLabel)
 }
 
-// hostPathPatience is how long the file system of a host path may take before that is worth a word.
+// hostPathPatience bounds how long the file system of a host path may take before an event says so.
 const hostPathPatience = 2 * time.Second
 
 // makeHostPath makes the host directory of a mount. A file system that does not answer, since its
@@ -131,7 +131,7 @@ func (s *specBuilder) relabel(cfg *runtimeapi.ContainerConfig, volumes map[strin
 	return nil
 }
 
-// targetPID is the process whose PID namespace u asks to join, if it asks for one; 0: that
+// targetPID returns the process whose PID namespace u asks to join, if it asks for one; 0: that
 // container does not run.
 func (s *specBuilder) targetPID(u *unit) (uint32, error) {
 	ns := u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()

@@ -81,8 +81,8 @@ func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
 	return item
 }
 
-// image is the image of a container for people: by its name as the node has it now, not as it was
-// asked for. The kubelet asks by ID, and users see this.
+// image returns the image of a container for people: by its name as the node has it now, not as it
+// was asked for. The kubelet asks by ID, and users see this.
 func (s *statuses) image(ct *state.Container) *runtimeapi.ImageSpec {
 	asked := ct.Config.GetImage()
 	name := s.images.Name(ct.ImageID)
@@ -170,7 +170,7 @@ func (s *statuses) newestFirst(containers []*unit) []*runtimeapi.ContainerStatus
 	return out
 }
 
-// criSignals are CRI's constants by the number of the signal.
+// criSignals maps to CRI's constants by the number of the signal.
 var criSignals = func() map[unix.Signal]runtimeapi.Signal {
 	m := map[unix.Signal]runtimeapi.Signal{}
 	for name, v := range runtimeapi.Signal_value {
@@ -193,7 +193,7 @@ func criSignal(s string) runtimeapi.Signal {
 	return criSignals[n] // absent: SIGNAL_RUNTIME_DEFAULT
 }
 
-// unixNano is CRI's form of an instant; 0 for none.
+// unixNano returns CRI's form of an instant; 0 for none.
 func unixNano(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

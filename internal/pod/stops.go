@@ -27,7 +27,7 @@ func (s *stops) begin() (end func()) {
 	}
 }
 
-// channel is closed while a stop is in flight, or once the next one begins.
+// channel returns a channel that is closed while a stop is in flight, or once the next one begins.
 func (s *stops) channel() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,8 +28,8 @@ type Ports struct {
 	// runtime, its snapshotter and the kernel map owners. Otherwise the error says what is missing.
 	// It may be nil: no handler can.
 	UserNamespaces func(ctx context.Context, handler string) error
-	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may be
-	// nil: none can, and each sandbox has a pause process.
+	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may
+	// be nil: none can, and each sandbox has a pause process.
 	SandboxShim func(ctx context.Context, handler string) bool
 	// Checkpoints may be nil: a container that is to be restored from one is refused then.
 	Checkpoints Checkpoints
