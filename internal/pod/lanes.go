@@ -58,11 +58,11 @@ func (k LaneKey) String() string {
 // lanes schedules the steps of units.
 type lanes struct {
 	runner *lane.Runner[LaneKey, Step]
-	// relist has everything compared with containerd before long.
+	// relist asks for a comparison of everything with containerd before long.
 	relist func()
 }
 
-func newLanes(cfg Config, attempt lane.Handler[LaneKey, Step], obs lane.Observer[LaneKey]) *lanes {
+func newLanes(cfg Config, attempt lane.Handler[LaneKey, Step], relist func(), obs lane.Observer[LaneKey]) *lanes {
 	runner := lane.NewRunner(lane.Config{
 		Backoff:     lane.Backoff{Min: cfg.BackoffMin, Max: cfg.BackoffMax, Factor: 2, Jitter: 0.1},
 		Deadline:    cfg.AttemptTimeout,
@@ -70,7 +70,7 @@ func newLanes(cfg Config, attempt lane.Handler[LaneKey, Step], obs lane.Observer
 		Awaited:     longestAwaited,
 		Rand:        cfg.Rand,
 	}, attempt, obs)
-	return &lanes{runner: runner, relist: func() {}}
+	return &lanes{runner: runner, relist: relist}
 }
 
 func (l *lanes) undoStart(u *unit) { l.runner.Offer(LaneKey{ID: u.id}, StepUndoStart) }
@@ -98,7 +98,7 @@ const longestAwaited = time.Second
 
 // wait is what everybody needs who waits for the life of u to go on: until it is settled, compared
 // or removed, or has nothing to do. What is retried for that is tried now, and at least every
-// second while he waits. End of the waiter must be called.
+// second meanwhile. End of the waiter must be called.
 func (l *lanes) wait(u *unit) *lane.Waiter {
 	w := l.runner.Wait(LaneKey{ID: u.id})
 	if !u.compared.Happened() {

@@ -49,19 +49,17 @@ func New(cfg Config, p Ports) *Controller {
 	if p.Observer == nil {
 		p.Observer = noObserver{}
 	}
-	c := &Controller{
-		cfg:  cfg,
-		feed: p.Feed,
-		obs:  p.Observer,
-	}
+	// The lanes call the controller, and through it the parts that work on units: after New has
+	// returned, when all of them are complete.
+	c := new(Controller)
 	pacer := newPacer()
 	newUnits := units{p.Runtime, p.Pins, p.Store}
-	c.units = newRegistry()
-	c.ops = newOperations(cfg.CreateTimeout)
-	c.names = newInflight(c.ops, cfg.NewID)
-	c.lanes = newLanes(cfg, c.attempt, p.LaneObserver)
+	units := newRegistry()
+	ops := newOperations(cfg.CreateTimeout)
+	names := newInflight(ops, cfg.NewID)
+	lanes := newLanes(cfg, c.attempt, func() { c.auditor.relistAwaited() }, p.LaneObserver)
 	processes := &processes{p.Kernel, p.Cgroups, p.Observer}
-	c.output = &output{p.Stdios, p.Files, c.ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
+	output := &output{p.Stdios, p.Files, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	userns := &userNamespaces{p.Network, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
 	pauses := &pauses{
@@ -76,49 +74,49 @@ func New(cfg Config, p Ports) *Controller {
 		files:   p.Files,
 		pins:    p.Pins,
 		volumes: volumes,
-		units:   c.units,
+		units:   units,
 		labels:  p.Labels,
 		obs:     p.Observer,
 	}
-	c.statuses = &statuses{p.Images}
-	c.describer = &describer{p.Runtime}
-	publisher := &publisher{p.Feed, c.statuses, c.units}
-	c.updater = &updater{
+	statuses := &statuses{p.Images}
+	describer := &describer{p.Runtime}
+	publisher := &publisher{p.Feed, statuses, units}
+	updater := &updater{
 		host:    cfg.Host,
 		runtime: p.Runtime,
-		lanes:   c.lanes,
-		ops:     c.ops,
+		lanes:   lanes,
+		ops:     ops,
 		obs:     p.Observer,
 		waiting: map[string][]*updateWaiter{},
 		last:    map[string]error{},
 	}
-	ooms := &oomWatcher{c.units, processes, c.ops, p.Observer}
-	c.witnesses = &witnesses{
-		units:     c.units,
+	ooms := &oomWatcher{units, processes, ops, p.Observer}
+	witnesses := &witnesses{
+		units:     units,
 		processes: processes,
 		ooms:      ooms,
-		lanes:     c.lanes,
+		lanes:     lanes,
 		pacer:     pacer,
-		ops:       c.ops,
+		ops:       ops,
 		obs:       p.Observer,
 	}
-	c.endings = &endings{
+	endings := &endings{
 		hooks: p.Hooks,
-		lanes: c.lanes,
+		lanes: lanes,
 		obs:   p.Observer,
 		units: map[string]*unit{},
 	}
-	c.settler = &settler{
+	settler := &settler{
 		cfg:       cfg,
 		processes: processes,
-		lanes:     c.lanes,
+		lanes:     lanes,
 		pacer:     pacer,
-		ops:       c.ops,
+		ops:       ops,
 		publisher: publisher,
-		endings:   c.endings,
+		endings:   endings,
 		obs:       p.Observer,
 	}
-	c.teardown = &teardown{
+	teardown := &teardown{
 		undoTimeout: cfg.UndoTimeout,
 		runtime:     p.Runtime,
 		network:     p.Network,
@@ -126,11 +124,11 @@ func New(cfg Config, p Ports) *Controller {
 		pins:        p.Pins,
 		volumes:     volumes,
 		processes:   processes,
-		output:      c.output,
-		settler:     c.settler,
-		units:       c.units,
-		names:       c.names,
-		lanes:       c.lanes,
+		output:      output,
+		settler:     settler,
+		units:       units,
+		names:       names,
+		lanes:       lanes,
 		pacer:       pacer,
 		labels:      p.Labels,
 		publisher:   publisher,
@@ -139,11 +137,11 @@ func New(cfg Config, p Ports) *Controller {
 	taskMaker := &taskMaker{
 		runtime:  p.Runtime,
 		files:    p.Files,
-		output:   c.output,
-		teardown: c.teardown,
+		output:   output,
+		teardown: teardown,
 		obs:      p.Observer,
 	}
-	c.sandboxes = &sandboxMaker{
+	sandboxes := &sandboxMaker{
 		host:       cfg.Host,
 		resolvConf: cfg.ResolvConf,
 		runtime:    p.Runtime,
@@ -152,17 +150,17 @@ func New(cfg Config, p Ports) *Controller {
 		store:      p.Store,
 		hooks:      p.Hooks,
 		make:       newUnits,
-		units:      c.units,
+		units:      units,
 		processes:  processes,
 		pauses:     pauses,
 		userns:     userns,
-		witnesses:  c.witnesses,
-		teardown:   c.teardown,
+		witnesses:  witnesses,
+		teardown:   teardown,
 		publisher:  publisher,
 		labels:     p.Labels,
 		obs:        p.Observer,
 	}
-	c.creator = &creator{
+	creator := &creator{
 		runtime:     p.Runtime,
 		images:      p.Images,
 		checkpoints: p.Checkpoints,
@@ -171,82 +169,108 @@ func New(cfg Config, p Ports) *Controller {
 		devices:     p.Devices,
 		hooks:       p.Hooks,
 		make:        newUnits,
-		units:       c.units,
+		units:       units,
 		specs:       specs,
 		volumes:     volumes,
-		teardown:    c.teardown,
+		teardown:    teardown,
 		publisher:   publisher,
 		obs:         p.Observer,
 	}
-	c.starter = &starter{
+	starter := &starter{
 		runtime:   p.Runtime,
-		units:     c.units,
+		units:     units,
 		files:     p.Files,
 		hooks:     p.Hooks,
-		ops:       c.ops,
-		lanes:     c.lanes,
+		ops:       ops,
+		lanes:     lanes,
 		processes: processes,
-		witnesses: c.witnesses,
-		updater:   c.updater,
+		witnesses: witnesses,
+		updater:   updater,
 		taskMaker: taskMaker,
 		publisher: publisher,
 		obs:       p.Observer,
 	}
-	c.damaged = &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
-	c.orphans = &orphans{
+	damaged := &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
+	orphans := &orphans{
 		runtime: p.Runtime,
 		network: p.Network,
 		files:   p.Files,
 		pins:    p.Pins,
 		stdios:  p.Stdios,
 		store:   p.Store,
-		units:   c.units,
-		damaged: c.damaged,
-		lanes:   c.lanes,
+		units:   units,
+		damaged: damaged,
+		lanes:   lanes,
 		obs:     p.Observer,
 		byID:    map[string]orphan{},
 	}
-	c.stopper = &stopper{
+	stopper := &stopper{
 		grace:       cfg.StartGrace,
 		networkWait: cfg.NetworkWait,
 		processes:   processes,
-		witnesses:   c.witnesses,
-		lanes:       c.lanes,
-		orphans:     c.orphans,
+		witnesses:   witnesses,
+		lanes:       lanes,
+		orphans:     orphans,
 		obs:         p.Observer,
 	}
-	c.remover = &remover{c.stopper, c.orphans, c.lanes}
-	c.recovery = &recovery{
+	remover := &remover{stopper, orphans, lanes}
+	recovery := &recovery{
 		cfg:       cfg,
 		make:      newUnits,
 		runtime:   p.Runtime,
-		units:     c.units,
-		names:     c.names,
+		units:     units,
+		names:     names,
 		processes: processes,
-		witnesses: c.witnesses,
+		witnesses: witnesses,
 		ooms:      ooms,
-		output:    c.output,
-		lanes:     c.lanes,
+		output:    output,
+		lanes:     lanes,
 		publisher: publisher,
-		orphans:   c.orphans,
-		damaged:   c.damaged,
+		orphans:   orphans,
+		damaged:   damaged,
 		labels:    p.Labels,
 		obs:       p.Observer,
 		restored:  make(chan struct{}),
 	}
-	c.auditor = &auditor{
+	auditor := &auditor{
 		cfg:       cfg,
-		units:     c.units,
+		units:     units,
 		processes: processes,
-		witnesses: c.witnesses,
-		stopper:   c.stopper,
-		lanes:     c.lanes,
-		recovery:  c.recovery,
-		ops:       c.ops,
+		witnesses: witnesses,
+		stopper:   stopper,
+		lanes:     lanes,
+		recovery:  recovery,
+		ops:       ops,
 		obs:       p.Observer,
 		asking:    map[string]bool{},
 		soon:      make(chan struct{}, 1),
 	}
-	c.lanes.relist = c.auditor.relistAwaited
+	*c = Controller{
+		cfg:  cfg,
+		feed: p.Feed,
+		obs:  p.Observer,
+
+		units:     units,
+		names:     names,
+		ops:       ops,
+		lanes:     lanes,
+		output:    output,
+		statuses:  statuses,
+		describer: describer,
+		sandboxes: sandboxes,
+		creator:   creator,
+		starter:   starter,
+		updater:   updater,
+		witnesses: witnesses,
+		settler:   settler,
+		endings:   endings,
+		teardown:  teardown,
+		stopper:   stopper,
+		remover:   remover,
+		damaged:   damaged,
+		orphans:   orphans,
+		recovery:  recovery,
+		auditor:   auditor,
+	}
 	return c
 }
