@@ -108,7 +108,7 @@ func decide(o observed) action {
 	}
 }
 
-// decideEnded is decide for what has ended, or is removed before it was started.
+// decideEnded decides about what has ended, or is removed before it was started.
 func decideEnded(o observed) action {
 	switch {
 	case !o.Holds && (o.Task == taskCreated || o.Task == taskRunning || o.Task == taskStopped):
@@ -120,7 +120,7 @@ func decideEnded(o observed) action {
 	}
 }
 
-// decideCreated is decide for a container that was never started, or whose start was cut off or
+// decideCreated decides about a container that was never started, or whose start was cut off or
 // given up.
 func decideCreated(o observed) action {
 	switch {

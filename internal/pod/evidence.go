@@ -74,7 +74,7 @@ func (e *evidence) known() (exit.Fact, <-chan struct{}) {
 	return f, e.more
 }
 
-// noticedAt is when the first fact arrived.
+// noticedAt returns when the first fact arrived.
 func (e *evidence) noticedAt() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,7 +154,7 @@ func (e *evidence) explains(f exit.Fact) bool {
 	return e.kills > 0 || e.stops > 0 && f.Signal() != int(unix.SIGKILL)
 }
 
-// taskFact is the fact that containerd's answer about an ended task states.
+// taskFact returns the fact that containerd's answer about an ended task states.
 func taskFact(id string, st TaskState) exit.Fact {
 	return exit.Fact{ID: id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}
 }

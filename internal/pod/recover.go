@@ -128,8 +128,8 @@ func (r *recovery) open(u *unit) {
 	}
 }
 
-// openPins has a sandbox without a process settled if its namespaces are lost, which needs no
-// containerd: the host was started again. Otherwise it can be stopped from now on.
+// openPins schedules the settle of a sandbox without a process whose namespaces are lost, which
+// needs no containerd: the host was started again. Otherwise it can be stopped from now on.
 func (r *recovery) openPins(u *unit) {
 	_, err := u.workload.State(context.Background()) // it waits for nothing
 	if errdefs.IsNotFound(err) {
@@ -261,13 +261,13 @@ func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) b
 	return true
 }
 
-// release has the release of u go on, at once.
+// release schedules the rest of the release of u, at once.
 func (r *recovery) release(u *unit) {
 	r.lanes.release(u)
 	r.lanes.poke(u.id) // what it failed for may be over
 }
 
-// undo has a creation undone that was cut off.
+// undo schedules the undoing of a creation that was cut off.
 func (r *recovery) undo(u *unit) {
 	u.evidence.add(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
 	r.lanes.settle(u)

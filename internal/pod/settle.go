@@ -132,8 +132,9 @@ func (s *settler) lastOOM(u *unit) error {
 	return s.correct(u, s.withOOM(context.Background(), u, known)) // bounded
 }
 
-// withOOM is a fact with the verdict on whether the OOM killer ended the container. While a signal
-// of berth's own is on its way, which may or may not explain the end, it waits within a bound.
+// withOOM returns a fact with the verdict on whether the OOM killer ended the container. While a
+// signal of berth's own is on its way, which may or may not explain the end, it waits within a
+// bound.
 func (s *settler) withOOM(ctx context.Context, u *unit, known exit.Fact) exit.Fact {
 	if u.isSandbox() || known.Origin == exit.Start || known.OOM {
 		return known

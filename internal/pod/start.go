@@ -169,10 +169,10 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 	return proc, made, nil
 }
 
-// restore is launch for a container that is restored from a checkpoint. Its process is not made
-// before it runs, so that the record says first that there may be one, and in which cgroup: whatever
-// cuts the restore off, what it has left there is found and ended, or is adopted once the shim names
-// it.
+// restore does what launch does, for a container that is restored from a checkpoint. Its process is
+// not made before it runs, so that the record says first that there may be one, and in which
+// cgroup: whatever cuts the restore off, what it has left there is found and ended, or is adopted
+// once the shim names it.
 func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	made, err := s.runtime.Spec(ctx, u.id)
 	if err != nil {
@@ -204,8 +204,8 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	return s.watchRestored(ctx, u)
 }
 
-// watchRestored has the witnesses watch the process that the shim has restored, and records it. One
-// that has ended by now is a start that succeeded: the shim has its code.
+// watchRestored makes the witnesses watch the process that the shim has restored, and records it.
+// One that has ended by now is a start that succeeded: the shim has its code.
 func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, error) {
 	st, err := s.runtime.TaskState(ctx, u.id)
 	if err != nil {
@@ -252,7 +252,7 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 	return proc, nil
 }
 
-// beforeRun is the last that is done before the program of u runs.
+// beforeRun does what comes last before the program of u runs.
 func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
 	// before they were joined, the PID may have been another process's.

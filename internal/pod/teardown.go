@@ -322,8 +322,8 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	return nil
 }
 
-// removeMembers has the containers of the sandbox u removed that joined it while its own removal
-// was being recorded: whoever asked for that may be gone.
+// removeMembers schedules the removal of the containers that joined the sandbox u while its own
+// removal was being recorded: whoever asked for that may be gone.
 func (t *teardown) removeMembers(u *unit) error {
 	for _, ct := range u.containers() {
 		if err := absent(markRemoving(ct)); err != nil {
@@ -370,8 +370,8 @@ func (t *teardown) forget(u *unit) error {
 	return nil
 }
 
-// shimServed has the shim of the sandbox u released if u has ended: one of its tasks is gone, which
-// may have been the last.
+// shimServed schedules the release of the shim of the sandbox u if u has ended: one of its tasks is
+// gone, which may have been the last.
 func (t *teardown) shimServed(u *unit) {
 	if st := u.now(); u.isPinned() && st.Phase.Ended() && st.Holds.Has(state.HoldTask) {
 		t.lanes.release(u)

@@ -130,7 +130,7 @@ func (u *unit) kind() string {
 	return "container"
 }
 
-// runningPhase is the phase of a unit whose process runs.
+// runningPhase returns the phase of a unit whose process runs.
 func (u *unit) runningPhase() state.Phase {
 	if u.isSandbox() {
 		return state.Ready
@@ -138,7 +138,7 @@ func (u *unit) runningPhase() state.Phase {
 	return state.Running
 }
 
-// endedPhase is the phase of a unit whose exit is settled.
+// endedPhase returns the phase of a unit whose exit is settled.
 func (u *unit) endedPhase() state.Phase {
 	if u.isSandbox() {
 		return state.NotReady
@@ -146,7 +146,7 @@ func (u *unit) endedPhase() state.Phase {
 	return state.Exited
 }
 
-// now is the last durable status. It must not be changed.
+// now returns the last durable status. It must not be changed.
 func (u *unit) now() *state.Status { return u.status.Load() }
 
 // runs reports whether the last durable status says that the unit's process runs.
@@ -160,8 +160,8 @@ func (u *unit) visible() bool { return u.now().Phase != state.Creating }
 // the unit was removed.
 func (u *unit) change(edit func(*state.Status) bool) error { return u.changeAfter(edit, nil) }
 
-// changeAfter is change, with a wait between the commit and the moment at which the new status
-// becomes visible. wait must be bounded.
+// changeAfter does the same as change, with a wait between the commit and the moment at which the
+// new status becomes visible. wait must be bounded.
 func (u *unit) changeAfter(edit func(*state.Status) bool, wait func()) error {
 	_ = u.changing.lock(context.Background()) // whoever holds it is bounded: a commit ends, if late
 	defer u.changing.unlock()
@@ -205,7 +205,7 @@ func (u *unit) erase() error {
 	return nil
 }
 
-// attempt is the start of the container u, as it is now.
+// attempt returns the start of the container u, as it is now.
 func (u *unit) attempt() attempt {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -268,7 +268,7 @@ func (u *unit) setProcess(p state.Process) {
 	u.mu.process = p
 }
 
-// process is the unit's process as known now, recorded or not.
+// process returns the unit's process as known now, recorded or not.
 func (u *unit) process() state.Process {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -293,7 +293,7 @@ func (u *unit) setLabel(label string) {
 	u.mu.label = label
 }
 
-// label is the SELinux label of the unit's process, recorded or not; "" for none.
+// label returns the SELinux label of the unit's process, recorded or not; "" for none.
 func (u *unit) label() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -306,7 +306,7 @@ func (u *unit) setReleaseError(err error) {
 	u.mu.released = err
 }
 
-// releaseError is why the last attempt to release did not give back everything; nil if it did.
+// releaseError returns why the last attempt to release did not give back everything; nil if it did.
 func (u *unit) releaseError() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -338,7 +338,7 @@ func (u *unit) interrupt(why error) {
 	}
 }
 
-// stopping is closed while a stop or the removal of u is in flight.
+// stopping returns a channel that is closed while a stop or the removal of u is in flight.
 func (u *unit) stopping() <-chan struct{} {
 	if u.now().Removing {
 		return removing
@@ -429,7 +429,7 @@ func (u *unit) sharesPIDs() bool {
 	return u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
 }
 
-// podNamespaces are the namespaces that the pod of u asked for.
+// podNamespaces returns the namespaces that the pod of u asked for.
 func (u *unit) podNamespaces() *runtimeapi.NamespaceOption {
 	return u.pod.sandbox.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
@@ -438,7 +438,7 @@ func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.Nam
 
 func (u *unit) podUID() string { return u.pod.sandbox.Config.GetMetadata().GetUid() }
 
-// hostname is what the processes of the pod of u see.
+// hostname returns what the processes of the pod of u see as their host name.
 func (u *unit) hostname() string {
 	if h := u.pod.sandbox.Config.GetHostname(); h != "" {
 		return h
@@ -447,7 +447,7 @@ func (u *unit) hostname() string {
 	return h
 }
 
-// imageName is the name of the image of a container.
+// imageName returns the name of the image of a container.
 func (u *unit) imageName() string {
 	if u.restored() {
 		return u.container.Checkpoint.Image
@@ -455,7 +455,7 @@ func (u *unit) imageName() string {
 	return imageRef(u.container.Config)
 }
 
-// imageRef is the image that a container asks for.
+// imageRef returns the image that a container asks for.
 func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
 
 // waitEnd returns when the process of u has ended, as the shim has it. The task of a container that
