@@ -94,10 +94,7 @@ type Service struct {
 	startedOnce sync.Once
 }
 
-var (
-	_ pod.Hooks     = (*Service)(nil)
-	_ pod.StartHook = (*Service)(nil)
-)
+var _ pod.Hooks = (*Service)(nil)
 
 // New makes a service. Plug-ins are served when it runs. There is one in a process, because the
 // library keeps its log and its timeouts in variables of its own.

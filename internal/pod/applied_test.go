@@ -109,6 +109,8 @@ func (changing) AdjustSpec(_ context.Context, _ pod.Target, _ *runtimeapi.Contai
 	return nil
 }
 func (changing) SandboxRun(context.Context, pod.Target) error       { return nil }
+func (changing) Created(context.Context, pod.Target)                {}
+func (changing) Starting(context.Context, pod.Target) error         { return nil }
 func (changing) Started(context.Context, pod.Target)                {}
 func (changing) Ended(context.Context, pod.Target, exit.Fact) error { return nil }
 

@@ -87,7 +87,9 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	c.obs.Event(id, "container CREATED", nil,
 		"name", u.pod.sandbox.Config.GetMetadata().GetName()+"/"+u.container.Config.GetMetadata().GetName(),
 		"took", time.Since(began).String())
-	notifyCreated(ctx, c.hooks, u)
+	if c.hooks != nil {
+		c.hooks.Created(ctx, targetOf(u))
+	}
 	c.publisher.publish(u, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return nil
 }

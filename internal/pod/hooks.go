@@ -20,33 +20,13 @@ type Hooks interface {
 	// SandboxRun is called when everything of a sandbox is made and runs, before it is READY. An
 	// error undoes the sandbox.
 	SandboxRun(ctx context.Context, t Target) error
-	// Started is called after a container became RUNNING.
-	Started(ctx context.Context, t Target)
-	// Ended is called after the exit of a container or sandbox was settled and published, on a lane
-	// of its own: what it waits for delays nothing. An error has it called again.
-	Ended(ctx context.Context, t Target, f exit.Fact) error
-}
-
-// StartHook is what [Hooks] may implement besides: extensions that take part in the start of
-// containers.
-type StartHook interface {
 	// Created is called after a container became CREATED. It must not block.
 	Created(ctx context.Context, t Target)
 	// Starting is called before the process of a container is started. An error fails the start.
 	Starting(ctx context.Context, t Target) error
-}
-
-// notifyCreated calls the hook of a creation, if there is one.
-func notifyCreated(ctx context.Context, hooks Hooks, u *unit) {
-	if h, ok := hooks.(StartHook); ok {
-		h.Created(ctx, targetOf(u))
-	}
-}
-
-// notifyStarting calls the hook of a start, if there is one.
-func notifyStarting(ctx context.Context, hooks Hooks, u *unit) error {
-	if h, ok := hooks.(StartHook); ok {
-		return h.Starting(ctx, targetOf(u))
-	}
-	return nil
+	// Started is called after a container became RUNNING.
+	Started(ctx context.Context, t Target)
+	// Ended is called after the exit of a container or sandbox was settled and published, on a lane
+	// of its own: what it waits for delays nothing. After an error it is called again.
+	Ended(ctx context.Context, t Target, f exit.Fact) error
 }

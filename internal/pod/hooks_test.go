@@ -44,6 +44,8 @@ func (p *plugin) AdjustSpec(_ context.Context, t pod.Target, _ *runtimeapi.Conta
 	return p.note("adjust", t)
 }
 func (p *plugin) SandboxRun(_ context.Context, t pod.Target) error { return p.note("sandbox run", t) }
+func (p *plugin) Created(context.Context, pod.Target)              {}
+func (p *plugin) Starting(context.Context, pod.Target) error       { return nil }
 func (p *plugin) Started(_ context.Context, t pod.Target)          { _ = p.note("started", t) }
 func (p *plugin) Ended(ctx context.Context, t pod.Target, f exit.Fact) error {
 	if f.Zero() {

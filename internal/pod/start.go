@@ -269,7 +269,10 @@ func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return notifyStarting(ctx, s.hooks, u)
+	if s.hooks == nil {
+		return nil
+	}
+	return s.hooks.Starting(ctx, targetOf(u))
 }
 
 // checkTarget refuses to run u in the PID namespace of another process than the one it asked for. The
