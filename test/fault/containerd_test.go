@@ -21,6 +21,7 @@ import (
 //
 // PROPERTIES 13.
 func TestContainerdThatHangsThenDiesHoldsUpNoExit(t *testing.T) {
+	t.Parallel()
 	n, _ := start(t, node.Options{External: true, Args: quick})
 	pod, stops := n.Sh(exitOnTerm(42))
 	_, ends := n.Sh(exitOnTerm(43))

@@ -100,9 +100,11 @@ func start(t testing.TB, o node.Options) (*node.Node, *faults) {
 	return n, f
 }
 
-// both runs a test with containerd inside and outside of berth side by side, or with one of them: see
-// [node.Pick].
+// both runs a test with containerd inside and outside of berth, or with one of them: see [node.Pick].
+// It runs beside other tests.
 func both(t *testing.T, args []string, test func(t *testing.T, n *node.Node, f *faults)) {
+	t.Helper()
+	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		t.Parallel()
 		n, f := start(t, node.Options{External: external, Args: args})

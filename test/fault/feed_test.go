@@ -134,9 +134,10 @@ func final(events []*runtimeapi.ContainerEventResponse) map[string]int32 {
 // this order; stamps rise strictly within a pod; and an event carries the pod as it was when it was
 // stamped, or later, never earlier.
 func TestEventsOfManyShortContainersAreInOrder(t *testing.T) {
+	t.Parallel()
 	n, _ := start(t, node.Options{})
 	events := follow(t, n)
-	codes := churn(t, n, 4, times(t, 40), true)
+	codes := churn(t, n, 4, times(t, 15), true)
 	deleted := func() int {
 		k := 0
 		for _, ev := range events.all() {
@@ -181,6 +182,7 @@ func TestEventsOfManyShortContainersAreInOrder(t *testing.T) {
 // PROPERTIES 7: a subscriber stops reading. Others get everything, calls are served, what is kept
 // for it is bounded; and when it reads again it gets the present state of everything.
 func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
+	t.Parallel()
 	address := freePort(t)
 	n, _ := start(t, node.Options{Args: []string{"--metrics", address}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -191,7 +193,7 @@ func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
 	}
 	events := follow(t, n)
 	n.Until("both are there", func() bool { return metric(t, address, "berth_feed_subscribers") == 2 })
-	codes := churn(t, n, 3, times(t, 30), false)
+	codes := churn(t, n, 3, times(t, 15), false)
 	for id := range codes {
 		n.Until("the one that reads gets the end of "+id, func() bool { return events.stopped(id) })
 	}
@@ -245,6 +247,7 @@ func TestWhoComesBackReceivesEveryExit(t *testing.T) {
 // PROPERTIES 12: once everything is removed, nothing of it is left in berth: no goroutine, no
 // descriptor, no queue.
 func TestNothingIsLeftInBerthOfWhatIsRemoved(t *testing.T) {
+	t.Parallel()
 	address := freePort(t)
 	n, _ := start(t, node.Options{Args: []string{"--metrics", address}})
 	usage := func() (goroutines, descriptors float64) {

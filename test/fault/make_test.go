@@ -23,6 +23,7 @@ var broken = []string{"fail no such luck", "die", "fail-after too late", "die-af
 // A pod whose shim cannot be made or started, or whose pause process: the error says why, nothing
 // is left, and the same pod can be run once the cause is gone.
 func TestAPodThatCannotBeMadeLeavesNothing(t *testing.T) {
+	t.Parallel()
 	t.Run("without a process", func(t *testing.T) {
 		cannotBeMade(t, withoutPause, "shim.bootstrap", "shim.CreateSandbox", "shim.StartSandbox")
 	})
@@ -91,6 +92,7 @@ func TestAContainerThatCannotBeStartedLeavesNothing(t *testing.T) {
 // PROPERTIES 16, and a network that cannot be had: a caller that gave up and asks again joins; what
 // does not work says so; no address, namespace, interface or rule is left.
 func TestAPodWhoseNetworkCannotBePlumbedLeavesNothing(t *testing.T) {
+	t.Parallel()
 	n, f := start(t, node.Options{Args: quick})
 	for _, step := range []string{"bridge.ADD", "portmap.ADD"} {
 		for _, action := range broken {
@@ -112,6 +114,7 @@ func TestAPodWhoseNetworkCannotBePlumbedLeavesNothing(t *testing.T) {
 }
 
 func TestARepeatedRunJoinsTheOneThatStallsInItsNetwork(t *testing.T) {
+	t.Parallel()
 	n, f := start(t, node.Options{Args: quick})
 	f.set("bridge.ADD", "stall")
 	cfg := n.PodConfig()
@@ -149,6 +152,7 @@ func TestARepeatedRunJoinsTheOneThatStallsInItsNetwork(t *testing.T) {
 // The network's teardown fails, then stalls: the pod is NOTREADY at once, StopPodSandbox returns,
 // and in the end all is given back.
 func TestANetworkThatCannotBeTakenDownHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	n, f := start(t, node.Options{Args: quick})
 	for _, step := range []string{"bridge.DEL", "portmap.DEL"} {
 		for _, action := range append([]string{"stall"}, broken...) {

@@ -22,7 +22,7 @@ func TestOOMKilledIsSaidWhenItIsSoAndOnlyThen(t *testing.T) {
 		const eat = "tail /dev/zero"
 		cfg := n.PodConfig()
 		pod := n.Pod(cfg)
-		for round := range times(t, 3) {
+		for round := range times(t, 1) {
 			for i, tt := range []struct {
 				script string
 				code   int32

@@ -44,6 +44,7 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 // as that lasted, because the witness logged them inside its loop. Nor may it keep berth from
 // becoming ready, or from ending.
 func TestExitsAreSettledThoughStandardErrorIsNotRead(t *testing.T) {
+	t.Parallel()
 	_, w := fullPipe(t)
 	metrics := freePort(t)
 	n := node.Start(t, node.Options{Stderr: w, Args: []string{"--log-level", "debug", "--metrics", metrics}})
@@ -66,6 +67,7 @@ func TestExitsAreSettledThoughStandardErrorIsNotRead(t *testing.T) {
 
 // A reader of the log that goes away ended berth with SIGPIPE.
 func TestBerthOutlivesTheReaderOfItsLog(t *testing.T) {
+	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

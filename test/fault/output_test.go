@@ -61,31 +61,3 @@ func TestAProcessThatOutlivesItsContainerWithItsOutput(t *testing.T) {
 		n.Until("the log is whole", func() bool { return n.Log(id) == "before\n" })
 	})
 }
-
-// The log's disk is full: the exit is visible, and what was written is in the log once there is
-// room.
-func TestALogOnAFullDiskHoldsUpNobody(t *testing.T) {
-	n, _ := start(t, node.Options{Args: quick})
-	disk := smallDisk(t, 256<<10)
-	cfg := n.PodConfig()
-	cfg.LogDirectory = disk.dir
-	pod := n.Pod(cfg)
-	disk.fill()
-	const lines = 2000
-	id := n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done; exit 42", lines)))
-	node.ExpectExit(t, n.Ended(id), 42, "Error")
-	_, other := n.Sh("exit 43")
-	node.ExpectExit(t, n.Ended(other), 43, "Error")
-	disk.free()
-	n.Until("the last line is in the log", func() bool { return strings.HasSuffix(n.Log(id), fmt.Sprintf("line %d\n", lines-1)) })
-	var want strings.Builder
-	for i := range lines {
-		fmt.Fprintf(&want, "line %d\n", i)
-	}
-	if got := n.Log(id); got != want.String() {
-		t.Errorf("the log has %d bytes, %d were written", len(got), want.Len())
-	}
-	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
-		t.Error(err)
-	}
-}

@@ -111,12 +111,14 @@ func (c *clients) subscriber(ctx context.Context) {
 // its event stream. With a service manager that keeps the socket, only calls in flight when berth
 // is killed fail; when it is asked to stop, not even those.
 func TestNobodyNoticesARestart(t *testing.T) {
+	t.Parallel()
 	for _, how := range []struct {
 		signal   syscall.Signal
 		inFlight bool // calls in flight may fail
 		times    int
-	}{{syscall.SIGKILL, true, 50}, {syscall.SIGTERM, false, 10}} {
+	}{{syscall.SIGKILL, true, 20}, {syscall.SIGTERM, false, 5}} {
 		t.Run(how.signal.String(), func(t *testing.T) {
+			t.Parallel()
 			n := node.Start(t, node.Options{ServiceManager: true})
 			_, id := n.Sh("sleep 1000")
 			c := &clients{t: t, n: n, container: id}

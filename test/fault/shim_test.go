@@ -63,11 +63,15 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 
 // The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and a
 // pod with a pause process is NOTREADY. A kernel that does not report codes leaves only what
-// containerd reports, which is the same whatever the process ended with.
+// containerd reports, which is the same whatever the process ended with. What was settled and
+// released before keeps its code.
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 	both(t, withPause, func(t *testing.T, n *node.Node, _ *faults) {
 		pod, id := n.Sh(exitOnTerm(42))
 		ready(n, id)
+		ended := n.Run(pod, podOf(t, n, pod), node.ContainerConfig("ended", "sh", "-c", "exit 43"))
+		node.ExpectExit(t, n.Ended(ended), 43, "Error")
+		n.Until("it is released", func() bool { return attempts(t, n, ended) == 0 })
 		killShim(t, n, pod)
 		if n.Exact() {
 			node.ExpectExit(t, n.Ended(id), 137, "Error")
@@ -78,6 +82,7 @@ func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 			st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
 			return err == nil && st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 		})
+		node.ExpectExit(t, n.Container(ended), 43, "Error")
 	})
 }
 
@@ -146,59 +151,47 @@ func TestAPodWithoutAProcessOutlivesAKilledShim(t *testing.T) {
 // others numbers containers.
 var others atomic.Int32
 
-// The shim is killed after the exit was settled and released: the code stays.
-func TestTheCodeSurvivesAShimKilledAfterTheExit(t *testing.T) {
-	both(t, withPause, func(t *testing.T, n *node.Node, _ *faults) {
-		pod, id := n.Sh("exit 42")
-		node.ExpectExit(t, n.Ended(id), 42, "Error")
-		killShim(t, n, pod)
-		n.Until("the pod is NOTREADY", func() bool {
-			st, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
-			return err == nil && st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-		})
-		node.ExpectExit(t, n.Container(id), 42, "Error")
-	})
-}
-
 // PROPERTIES 2: nobody publishes the exit, which is visible within five seconds. With the kernel as
 // witness nothing is lost; where it cannot speak, the shim's answer to containerd's Wait does;
 // where that does not come either, the audit asks.
 func TestAnExitWhoseEventIsSwallowedIsSeenWithoutARestart(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		args  []string
-		rules map[string]string
-	}{ // in each, the witness that speaks is the only one that can
-		{"kernel", nil, map[string]string{"shim.exit-event": "swallow", "shim.Wait": "stall"}},
-		{"wait", []string{"--set", "runtimes.runc.host_process=false"}, map[string]string{"shim.exit-event": "swallow"}},
-		{"audit", []string{"--set", "runtimes.runc.host_process=false"}, map[string]string{"shim.exit-event": "swallow", "shim.Wait": "stall"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			both(t, tt.args, func(t *testing.T, n *node.Node, f *faults) {
-				for step, action := range tt.rules {
-					f.set(step, action)
-				}
-				n.Within(5*time.Second, "from the kill of a process to EXITED", func() node.Span {
-					_, id := n.Sh("exec sleep 1000")
-					s := n.Killed(id)
-					node.ExpectExit(t, n.Container(id), 137, "Error")
-					return s
-				})
-				pod, id := n.Sh("exit 42")
-				node.ExpectExit(t, n.Ended(id), 42, "Error")
-				n.Until("the event was swallowed", func() bool { return len(f.hits("shim.exit-event")) > 0 })
-				text := timeline(t, n, id)
-				if strings.Contains(text, "reported by stream") || strings.Contains(text, "reported by kernel") != (tt.name == "kernel") {
-					t.Errorf("another witness spoke: %s", text)
-				}
-				for step := range tt.rules {
-					f.clear(step)
-				}
-				if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
-					t.Error(err)
-				}
-			})
+	t.Parallel()
+	silent := map[string]string{"shim.exit-event": "swallow", "shim.Wait": "stall"}
+	t.Run("kernel", func(t *testing.T) {
+		both(t, nil, func(t *testing.T, n *node.Node, f *faults) { exitIsSeen(t, n, f, silent, true) })
+	})
+	t.Run("containerd", func(t *testing.T) {
+		both(t, []string{"--set", "runtimes.runc.host_process=false"}, func(t *testing.T, n *node.Node, f *faults) {
+			exitIsSeen(t, n, f, map[string]string{"shim.exit-event": "swallow"}, false) // Wait
+			exitIsSeen(t, n, f, silent, false)                                          // the audit
 		})
+	})
+}
+
+// exitIsSeen expects that an exit is seen under the rules, by the kernel alone or not by the kernel.
+func exitIsSeen(t *testing.T, n *node.Node, f *faults, rules map[string]string, kernel bool) {
+	t.Helper()
+	for step, action := range rules {
+		f.set(step, action)
+	}
+	n.Within(5*time.Second, "from the kill of a process to EXITED", func() node.Span {
+		_, id := n.Sh("exec sleep 1000")
+		s := n.Killed(id)
+		node.ExpectExit(t, n.Container(id), 137, "Error")
+		return s
+	})
+	pod, id := n.Sh("exit 42")
+	node.ExpectExit(t, n.Ended(id), 42, "Error")
+	n.Until("the event was swallowed", func() bool { return len(f.hits("shim.exit-event")) > 0 })
+	text := timeline(t, n, id)
+	if strings.Contains(text, "reported by stream") || strings.Contains(text, "reported by kernel") != kernel {
+		t.Errorf("another witness spoke: %s", text)
+	}
+	for step := range rules {
+		f.clear(step)
+	}
+	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 //
 // PROPERTIES 37: the next berth ends a CNI plug-in that is at work.
 func TestKill9AtEachStepOfALife(t *testing.T) {
+	t.Parallel()
 	t.Run("without a process", func(t *testing.T) {
 		kill9AtEach(t, withoutPause, "bridge.ADD", "portmap.ADD", "shim.bootstrap", "shim.CreateSandbox", "shim.Create", "runc.create", "shim.Start", "runc.start",
 			"shim.Delete", "runc.delete", "shim.ShutdownSandbox", "bridge.DEL", "portmap.DEL")

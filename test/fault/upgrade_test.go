@@ -46,12 +46,14 @@ func versionOf(t *testing.T, on *cri.Client) (string, error) {
 // has its code and all of its output. A call that is made while no berth is there waits, and is
 // answered by the next one. Only calls in flight when berth is killed fail.
 func TestAnUpgradeIsNotNoticed(t *testing.T) {
+	t.Parallel()
 	program := other(t)
 	for _, how := range []struct {
 		signal   syscall.Signal
 		inFlight bool // calls in flight may fail
 	}{{syscall.SIGTERM, false}, {syscall.SIGKILL, true}} {
 		t.Run(how.signal.String(), func(t *testing.T) {
+			t.Parallel()
 			n := node.Start(t, node.Options{ServiceManager: true})
 			usual, err := versionOf(t, n.Client)
 			if err != nil {
