@@ -16,23 +16,11 @@ import (
 	"berth/test/world"
 )
 
-// inVain are the errors with which any question may fail, and which say nothing about what was
-// asked.
-var inVain = []error{
-	unix.EMFILE,
-	unix.ENFILE,
-	unix.ENOMEM,
-	unix.ENOENT,
-	unix.EINVAL,
-	unix.EIO,
-	context.DeadlineExceeded,
-}
-
 // askedInVain plays a test for each error. Every question to the kernel whether a process lives
 // fails with it for the berth that next starts, after away, until lift is called.
 func askedInVain(t *testing.T, test func(t *testing.T, first *bubble, next func(away func()) (b *bubble, lift func()))) {
 	t.Helper()
-	for _, why := range inVain {
+	for _, why := range world.InVain {
 		t.Run(why.Error(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				test(t, b, func(away func()) (*bubble, func()) {
@@ -118,7 +106,7 @@ func TestAWatchedProcessThatCannotBeLookedAtIsNotGone(t *testing.T) {
 // known again, and a start that is asked for meanwhile waits.
 func TestAStartIsAdoptedOnceItsProcessCanBeIdentified(t *testing.T) {
 	for _, recorded := range []bool{false, true} {
-		for _, why := range inVain {
+		for _, why := range world.InVain {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				c := b.create(b.pod("p1", ""), ctr("c1"))
 				backup := b.Records()

@@ -13,6 +13,19 @@
 //   - A world of [New] decides from its seed who passes first ([turns]). In one of [Free] everybody
 //     passes at once, so that a test can call synctest.Wait itself.
 //
+// # The words of this package
+//
+//   - A door is a function through which the fakes pass each call of berth's to the world. Faults are
+//     injected there.
+//   - A turn is the permission to pass a door next. One is given at a time, in an order that depends
+//     on the seed.
+//   - A life is one process of berth, from its start to its end.
+//   - A keeper is a service manager that keeps the file descriptors of a berth that died for the next
+//     one, as systemd does.
+//   - A question is asked in vain if it fails with an error that says nothing about what was asked.
+//   - A call is abandoned if its caller gives up before it takes effect, and lost if it takes effect
+//     and its caller gets an error.
+//
 // A test takes from the world what is true ([World.Process], [World.Spec], [World.Left]), and
 // compares it with what berth says. A world belongs into a bubble of testing/synctest.
 package world
