@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestALinkTakesNobodysPlace(t *testing.T) {
+func TestALinkReplacesNothing(t *testing.T) {
 	dir := t.TempDir()
 	file, path, target := filepath.Join(dir, "file"), filepath.Join(dir, "new", "link"), filepath.Join(dir, "run", "socket")
 	if err := os.Mkdir(filepath.Dir(target), 0o700); err != nil {

@@ -453,7 +453,7 @@ func TestAPodIsRestoredAsItWas(t *testing.T) {
 }
 
 // PROPERTIES 32: what is not a complete checkpoint of a pod, or may be somebody else's, makes none.
-func TestAPodIsNotRestoredFromWhatIsNone(t *testing.T) {
+func TestADirectoryThatIsNotACheckpointIsRefused(t *testing.T) {
 	write := func(name, content string) func(t *testing.T, dir string) error {
 		return func(_ *testing.T, dir string) error {
 			return os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600)

@@ -282,7 +282,7 @@ func archiveOf(t *testing.T) string {
 
 // PROPERTIES 32: what is not an archive of a checkpoint, or may be somebody else's, makes no
 // container.
-func TestAnArchiveThatIsNone(t *testing.T) {
+func TestAFileThatIsNotAnArchiveIsRefused(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	sandbox := n.PodConfig()
 	pod := n.Pod(sandbox)

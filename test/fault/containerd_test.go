@@ -140,7 +140,7 @@ func TestBerthIsThereWhileContainerdIsNot(t *testing.T) {
 	}
 }
 
-// end has the program of exitOnTerm end.
+// end makes the program of exitOnTerm end.
 func end(t *testing.T, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {

@@ -223,7 +223,7 @@ func TestASubscriberThatDoesNotReadHarmsNobody(t *testing.T) {
 
 // PROPERTIES 8: nobody listens during many exits and a kill -9: a subscriber that comes back gets
 // every one of them.
-func TestWhoComesBackReceivesEveryExit(t *testing.T) {
+func TestASubscriberThatComesBackReceivesEveryExit(t *testing.T) {
 	both(t, nil, func(t *testing.T, n *node.Node, _ *faults) {
 		codes := churn(t, n, 3, times(t, 15), false)
 		n.Berth.Kill(syscall.SIGKILL)

@@ -15,7 +15,7 @@ import (
 // PROPERTIES 10: a process that the OOM killer ends is OOMKilled, at once or after a while, init
 // or a child that init fails with; a plain SIGKILL never is, whoever sends it; nor is what ends
 // well.
-func TestOOMKilledIsSaidWhenItIsSoAndOnlyThen(t *testing.T) {
+func TestOOMKilledIsReportedWhenItIsTrueAndOnlyThen(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		f.set("shim.oom-event", "swallow") // the event comes late, or not at all
 		const limit = 16 << 20

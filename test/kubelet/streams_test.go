@@ -120,7 +120,7 @@ func (k *kubelet) url(scheme, path string) string {
 	return fmt.Sprintf("%s://127.0.0.1:%d%s", scheme, k.port, path)
 }
 
-// exec has a command executed in the pod web.
+// exec executes a command in the pod web.
 func (k *kubelet) exec(t *testing.T, query url.Values, command ...string) *socket {
 	t.Helper()
 	query["command"] = command

@@ -146,7 +146,7 @@ var questions = []string{
 	"pins-list", "netns-list", "files-list", "stat-snapshot", "mounts",
 }
 
-// askInVain has the next few of some question fail, or all of them for a while. Sometimes it is
+// askInVain makes the next few of some question fail, or all of them for a while. Sometimes it is
 // whatever the kernel is asked about a process, and a shim dies meanwhile.
 func (s *Story) askInVain(r *rand.Rand) {
 	op, why := questions[r.IntN(len(questions))], world.InVain[r.IntN(len(world.InVain))]

@@ -40,7 +40,7 @@ func updateRows() []Row {
 			ContainerIds: []string{"runs"},
 			Options:      map[string]string{"k": "v"},
 		}),
-		honoured("RestorePodRequest.checkpoint_path", "a directory that CheckpointPod has filled", "checkpoint.TestAPodIsNotRestoredFromWhatIsNone"),
+		honoured("RestorePodRequest.checkpoint_path", "a directory that CheckpointPod has filled", "checkpoint.TestADirectoryThatIsNotACheckpointIsRefused"),
 		below(honoured("RestorePodRequest.config", "as in RunPodSandbox; other namespaces than in the checkpoint are InvalidArgument",
 			"checkpoint.TestAPodIsRestoredAsItWas")),
 		honoured("RestorePodRequest.runtime_handler", "one of runc's; a handler that is not configured is InvalidArgument"),

@@ -181,7 +181,7 @@ func (h *host) waits() (pod, id string) {
 	return pod, id
 }
 
-// end has a process end, and waits until it has been reaped.
+// end ends a process, and waits until it has been reaped.
 func (h *host) end(pid int, sig syscall.Signal) {
 	h.t.Helper()
 	if err := syscall.Kill(pid, sig); err != nil {

@@ -30,7 +30,7 @@ type Life struct {
 	oomWatched map[string]bool    // IDs
 }
 
-// NotifyOOM has the kernel notify f of OOM kills in the groups that this life watches.
+// NotifyOOM makes the kernel notify f of OOM kills in the groups that this life watches.
 func (l *Life) NotifyOOM(f func(ids []string)) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -115,8 +115,8 @@ func (l *Life) killLocked() {
 	}
 }
 
-// KillAt has the running berth, or the next one, killed at its n-th effect from now: before the
-// effect takes place, or right after it. 0 calls it off.
+// KillAt kills the running berth, or the next one, at its n-th effect from now: before the effect
+// takes place, or right after it. 0 calls it off.
 func (w *World) KillAt(n int, after bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

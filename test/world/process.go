@@ -108,7 +108,7 @@ func (w *World) Exit(id string, code uint32, oom bool) bool {
 	return true
 }
 
-// OOM has the OOM killer fire in the cgroup of id.
+// OOM makes the OOM killer fire in the cgroup of id.
 func (w *World) OOM(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +125,7 @@ func (w *World) oom(p *Process) {
 	}
 }
 
-// notifyOOM has the kernel notify the life of an OOM kill that it watches for. The world must be
+// notifyOOM notifies, as the kernel does, the life of an OOM kill that it watches for. The world must be
 // locked.
 func (w *World) notifyOOM(id string) {
 	l := w.life

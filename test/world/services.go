@@ -283,7 +283,7 @@ func isRestored(options *anypb.Any) bool {
 	return options != nil && typeurl.UnmarshalTo(options, &o) == nil && o.GetCriuImagePath() != ""
 }
 
-// CutRestores has the next restores cut off: the process runs, and its shim does not know it.
+// CutRestores cuts the next restores off: the process runs, and its shim does not know it.
 func (w *World) CutRestores(times int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -182,7 +182,7 @@ type outputs struct {
 	l *Life
 }
 
-// HoldOutput has something hold the output of the containers open that are created from now on.
+// HoldOutput keeps the output of all containers open that are created from now on.
 func (w *World) HoldOutput() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
