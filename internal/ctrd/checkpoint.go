@@ -85,16 +85,10 @@ func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string
 		return nil
 	}
 	err = refusal(connection.Native(err))
-	if noCRIU(err) {
+	if says(err, noCRIU, id) {
 		return fmt.Errorf("checkpoint task %s: CRIU is not installed on this node; install the package criu: %w", id, errdefs.ErrFailedPrecondition)
 	}
 	return fmt.Errorf("checkpoint task %s: %w%s", id, err, reason(work, "dump.log"))
-}
-
-// noCRIU reports whether the OCI runtime did not find CRIU.
-func noCRIU(err error) bool {
-	text := strings.ToLower(err.Error())
-	return strings.Contains(text, "criu") && (strings.Contains(text, "executable file not found") || strings.Contains(text, "no such file or directory"))
 }
 
 // reason is the first error in one of CRIU's logs, which are removed together with the directory.

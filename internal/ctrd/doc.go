@@ -27,5 +27,6 @@
 //
 // ctrd.go and events.go follow containerd. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
 // restore.go, sandboxer.go and podshim.go are the verbs, and inventory.go has the lists. calls.go
-// bounds what is asked of shims. left.go has package shims end what a task has left.
+// bounds what is asked of shims. left.go has package shims end what a task has left. texts.go has
+// all that is read out of the texts of other programs' errors.
 package ctrd

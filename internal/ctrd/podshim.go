@@ -6,20 +6,17 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/connection"
 	"berth/internal/pod"
-	"berth/internal/shims"
 )
 
 const (
@@ -79,7 +76,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 // bundle.
 func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 	inTheWay := errdefs.IsAlreadyExists(why)
-	if !inTheWay && !strings.Contains(why.Error(), shims.SandboxDir+id+": file exists") {
+	if !inTheWay && !says(why, shimBundleLeft, id) {
 		return false
 	}
 	st, err := s.Status(ctx, id)
@@ -111,9 +108,9 @@ func wait(ctx context.Context, d time.Duration) bool {
 func (c *Containerd) EndShim(ctx context.Context, id string) error {
 	shim := sandboxer{c, shimController}
 	err := shim.end(ctx, id)
-	hungUp := false
-	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && strings.Contains(err.Error(), ttrpc.ErrClosed.Error()) && wait(ctx, forgetInterval); {
-		hungUp = true
+	ended := false
+	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && says(err, hungUp, id) && wait(ctx, forgetInterval); {
+		ended = true
 		err = shim.end(ctx, id)
 	}
 	if err == nil {
@@ -125,7 +122,7 @@ func (c *Containerd) EndShim(ctx context.Context, id string) error {
 	if oerr := c.endLeft(connection.Namespaced(ctx), id); oerr != nil {
 		return fmt.Errorf("end shim of pod %s: %w", id, oerr) // and not "not found", which counts as success
 	}
-	if hungUp {
+	if ended {
 		return nil // it was there
 	}
 	return fmt.Errorf("end shim of pod %s: %w", id, err)

@@ -38,7 +38,7 @@ func (c *Containerd) RestoreTask(ctx context.Context, id, work string) error {
 	switch {
 	case err == nil:
 		return nil
-	case noCRIU(err):
+	case says(err, noCRIU, id):
 		return fmt.Errorf("restore task %s: CRIU is not installed on this node; install the package criu: %w", id, errdefs.ErrFailedPrecondition)
 	}
 	return fmt.Errorf("restore task %s: %w%s", id, refusal(err), reason(work, "restore.log"))

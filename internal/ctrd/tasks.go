@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +21,6 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/pod"
-	"berth/internal/shims"
 )
 
 const (
@@ -128,8 +126,7 @@ func cutOff(r pod.TaskRequest, err error) bool {
 	if err == nil || r.SnapshotKey == "" {
 		return false
 	}
-	ofBundle := strings.Contains(err.Error(), shims.TaskDir+r.ID) && !strings.Contains(err.Error(), "OCI runtime")
-	return errdefs.IsAlreadyExists(err) || ofBundle
+	return errdefs.IsAlreadyExists(err) || says(err, ofBundle, r.ID) && !says(err, ofRuntime, r.ID)
 }
 
 // takeBack deletes a task that was made and not started.
