@@ -166,7 +166,7 @@ func TestOOMVerdicts(t *testing.T) {
 // PROPERTIES 10 and 33: the group of a process could not be read when it was made. An OOM kill in
 // it was reported as an Error.
 func TestAnOOMKillIsFoundInAGroupThatCouldNotBeRead(t *testing.T) {
-	for _, why := range inVain {
+	for _, why := range world.InVain {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p := b.pod("p1", "")
 			lift := b.Refuse("cgroup", "", why)
@@ -183,7 +183,7 @@ func TestAnOOMKillIsFoundInAGroupThatCouldNotBeRead(t *testing.T) {
 // container ended, and the end was reported as an Error. It is waited for, but not for long, and
 // read again before its group is removed; that the group is not there any more needs no wait.
 func TestACounterOfOOMKillsThatCannotBeReadIsReadAgain(t *testing.T) {
-	for _, why := range inVain {
+	for _, why := range world.InVain {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p := b.pod("p1", "")
 			for name, silent := range map[string]time.Duration{"c1": 200 * time.Millisecond, "c2": 5 * time.Second} {
