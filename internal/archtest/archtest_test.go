@@ -54,6 +54,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/apparmor": nil,
 
 		"internal/namespace": nil,
+		"internal/shims":     {"berth/internal/cgroup", "berth/internal/connection", "berth/internal/pidfd"},
 	}
 	small := []string{"berth/internal/retry", "berth/internal/namespace"}
 	for room, allowed := range siblings {
@@ -86,8 +87,8 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/connection", "internal/ctrd", "internal/embed", "internal/imagestore", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
-		"only connection, ctrd, imagestore, embed and unpack know containerd, and translate its errors")
+		[]string{"internal/aside", "internal/connection", "internal/ctrd", "internal/embed", "internal/imagestore", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		"only connection, ctrd, imagestore, embed, aside and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {

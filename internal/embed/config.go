@@ -11,11 +11,13 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
 )
 
 // Namespace is the containerd namespace that berth keeps everything in, the one
 // that ctr, nerdctl and node agents expect CRI objects in.
-const Namespace = "k8s.io"
+const Namespace = connection.Namespace
 
 const (
 	// maxSocketDir is the longest directory for shim sockets: a socket's file

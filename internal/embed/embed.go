@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/plugin"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"berth/internal/aside"
 )
 
 // running guards the one server that a process can have.
@@ -33,8 +35,7 @@ type Server struct {
 	cancel context.CancelFunc // ends the context that the parts were made with
 	failed chan error
 
-	life  context.Context // the one that the parts were made with
-	aside *aside
+	aside *aside.Tasks
 
 	stop    sync.Once
 	stopErr error
@@ -66,7 +67,7 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	// The parts keep their context for as long as they live; the caller's only
 	// bounds the start.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &Server{cfg: cfg, life: life, cancel: cancel, failed: make(chan error, 1)}
+	s := &Server{cfg: cfg, cancel: cancel, failed: make(chan error, 1)}
 	inTime := context.AfterFunc(ctx, cancel)
 	err = s.open(life)
 	if !inTime() {
@@ -97,7 +98,7 @@ func (s *Server) open(life context.Context) error {
 	bridge.fatal.Store(&fail)
 
 	var err error
-	if s.aside, err = setAside(life, s.cfg); err != nil {
+	if s.aside, err = aside.Hide(life, s.cfg.State); err != nil {
 		return err
 	}
 	if s.parts, err = load(life, s.cfg); err != nil {
@@ -118,7 +119,7 @@ func (s *Server) open(life context.Context) error {
 		}
 	}
 	s.parts.ready.Wait()
-	s.aside.load, s.aside.cleanUp = s.loads, s.cleansUp
+	s.aside.Use(s.loads, s.cleansUp)
 	return s.serves(life)
 }
 
@@ -161,13 +162,6 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// Adopt begins to give containerd the tasks of the shims that ran when the server was started, side
-// by side and in the background. It is called once, when what must not wait for that is done. Until
-// then, SetAside does so for each task that it is asked about.
-func (s *Server) Adopt() {
-	s.aside.run(func() { s.aside.adopt(s.life) })
-}
-
 // Client is the client of this server, most of whose services are function calls.
 // Its owner is the Server: do not close it. The namespace of a call is taken from
 // the call's context; WithNamespace(ctx, Namespace) is the one to use.
@@ -192,7 +186,7 @@ func (s *Server) Stop() error {
 		var errs []error
 		s.cancel()
 		if s.aside != nil {
-			s.aside.stop()
+			s.aside.Stop()
 		}
 		if s.client != nil {
 			errs = append(errs, s.client.Close())

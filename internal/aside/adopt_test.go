@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package embed
+package aside
 
 import (
 	"context"
@@ -19,13 +19,13 @@ func TestATaskThatCannotBeLoadedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1", "c2")
 		loads := map[string]int{}
-		a.load = func(_ context.Context, h *hidden) error {
+		a.load = func(_ context.Context, h *Task) error {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if !exists(h.bundle()) || exists(h.path()) || a.tasks[h.id] != h {
-				t.Errorf("%s is loaded while its bundle is hidden, or it is not set aside", h.id)
+			if !exists(h.Bundle()) || exists(h.path()) || a.tasks[h.ID] != h {
+				t.Errorf("%s is loaded while its bundle is hidden, or it is not set aside", h.ID)
 			}
-			if loads[h.id]++; h.id == "c1" && loads[h.id] < 3 {
+			if loads[h.ID]++; h.ID == "c1" && loads[h.ID] < 3 {
 				return errors.New("the disk is full")
 			}
 			return nil
@@ -35,9 +35,9 @@ func TestATaskThatCannotBeLoadedIsTriedAgain(t *testing.T) {
 		if loads["c1"] != 3 || loads["c2"] != 1 || len(a.all()) > 0 {
 			t.Errorf("loads: %v; %d are set aside", loads, len(a.all()))
 		}
-		for _, h := range []*hidden{h1, h2} {
-			if !exists(h.bundle()) || exists(h.path()) {
-				t.Errorf("the bundle of %s does not have its name", h.id)
+		for _, h := range []*Task{h1, h2} {
+			if !exists(h.Bundle()) || exists(h.path()) {
+				t.Errorf("the bundle of %s does not have its name", h.ID)
 			}
 		}
 	})
@@ -47,13 +47,13 @@ func TestATaskThatCannotBeLoadedStaysHiddenMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1")
 		ctx, cancel := context.WithCancel(t.Context())
-		a.load = func(context.Context, *hidden) error {
+		a.load = func(context.Context, *Task) error {
 			cancel() // the server is stopped
 			return errors.New("the disk is full")
 		}
 		adopted(ctx, a)
 		h := a.get("c1")
-		if h == nil || exists(h.bundle()) || !exists(h.path()) {
+		if h == nil || exists(h.Bundle()) || !exists(h.path()) {
 			t.Errorf("set aside: %v", h)
 		}
 	})
@@ -63,18 +63,18 @@ func TestATaskThatCannotBeLoadedStaysHiddenMeanwhile(t *testing.T) {
 func TestATaskThatIsGoneIsNotTriedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1", "c2")
-		a.load = func(_ context.Context, h *hidden) error {
-			if h.id == "c1" {
-				return fmt.Errorf("container %s: %w", h.id, errdefs.ErrNotFound)
+		a.load = func(_ context.Context, h *Task) error {
+			if h.ID == "c1" {
+				return fmt.Errorf("container %s: %w", h.ID, errdefs.ErrNotFound)
 			}
-			if err := os.RemoveAll(h.bundle()); err != nil {
+			if err := os.RemoveAll(h.Bundle()); err != nil {
 				t.Error(err)
 			}
 			return errors.New("the shim ended")
 		}
 		h1, h2 := a.get("c1"), a.get("c2")
 		adopted(t.Context(), a)
-		if len(a.all()) > 0 || !exists(h1.bundle()) || exists(h2.bundle()) {
+		if len(a.all()) > 0 || !exists(h1.Bundle()) || exists(h2.Bundle()) {
 			t.Errorf("%d are set aside", len(a.all()))
 		}
 	})
@@ -89,12 +89,12 @@ func TestATaskWhoseShimHasEndedIsNotSetAside(t *testing.T) {
 		if err := os.WriteFile(h.path()+"/bootstrap.json", []byte(`{"version":3,"protocol":"ttrpc","address":"unix:///no/such/socket"}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a.load = func(context.Context, *hidden) error {
+		a.load = func(context.Context, *Task) error {
 			t.Error("it is loaded")
 			return nil
 		}
 		cleaned := 0
-		a.cleanUp = func(context.Context, *hidden) error {
+		a.cleanUp = func(context.Context, *Task) error {
 			cleaned++
 			return errors.New("the program is missing")
 		}
@@ -102,7 +102,7 @@ func TestATaskWhoseShimHasEndedIsNotSetAside(t *testing.T) {
 		if cleaned != 1 {
 			t.Errorf("cleaned up after %d times", cleaned)
 		}
-		if a.get("c1") != nil || !exists(h.bundle()) || exists(h.path()) {
+		if a.get("c1") != nil || !exists(h.Bundle()) || exists(h.path()) {
 			t.Error("it is set aside, or its bundle does not have its name")
 		}
 	})
@@ -113,43 +113,42 @@ func TestATaskIsLoadedWhenItIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1", "c2")
 		release := make(chan struct{})
-		a.load = func(_ context.Context, h *hidden) error {
-			if h.id == "c2" {
+		a.load = func(_ context.Context, h *Task) error {
+			if h.ID == "c2" {
 				<-release
 			}
 			return nil
 		}
-		s := &Server{aside: a, life: t.Context()}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if !s.SetAside(ctx, "c2") {
+		if !a.SetAside(ctx, "c2") {
 			t.Error("c2 is not set aside while it is being loaded")
 		}
-		if s.SetAside(t.Context(), "c1") || s.SetAside(t.Context(), "c3") {
+		if a.SetAside(t.Context(), "c1") || a.SetAside(t.Context(), "c3") {
 			t.Error("c1 is set aside after it was asked for, or c3, of which nothing is known")
 		}
 		close(release)
-		if s.SetAside(t.Context(), "c2") {
+		if a.SetAside(t.Context(), "c2") {
 			t.Error("c2 is still set aside")
 		}
-		a.stop()
-		a.begin(t.Context(), &hidden{asked: make(chan struct{})}) // asks nobody, and hangs nobody
+		a.Stop()
+		a.begin(t.Context(), &Task{asked: make(chan struct{})}) // asks nobody, and hangs nobody
 	})
 }
 
 // adopted has the tasks adopted until none is left or ctx ends.
-func adopted(ctx context.Context, a *aside) {
+func adopted(ctx context.Context, a *Tasks) {
 	a.adopt(ctx)
-	a.stop()
+	a.Stop()
 }
 
 // hiding has tasks whose bundles are hidden, and whose shims answer.
-func hiding(t *testing.T, ids ...string) *aside {
+func hiding(t *testing.T, ids ...string) *Tasks {
 	t.Helper()
-	a := newAside()
+	a := newTasks(t.Context())
 	dir := t.TempDir()
 	for _, id := range ids {
-		h := &hidden{id: id, dir: dir, asked: make(chan struct{})}
+		h := &Task{ID: id, Dir: dir, asked: make(chan struct{})}
 		a.tasks[id] = h
 		if err := os.Mkdir(h.path(), 0o700); err != nil {
 			t.Fatal(err)

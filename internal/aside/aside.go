@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package embed
+package aside
 
 import (
 	"context"
@@ -25,13 +25,14 @@ import (
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/connection"
 )
 
 const (
 	taskPart = "io.containerd.runtime.v2.task"
 	// sandboxPart starts shims that are sandboxes.
 	sandboxPart = "io.containerd.sandbox.controller.v1.shim"
-	shimPart    = "io.containerd.shim.v1.manager"
 
 	// asidePrefix hides a bundle: containerd passes over names that begin with a dot.
 	asidePrefix = ".aside-"
@@ -46,7 +47,7 @@ const (
 	askAtOnce = 128
 )
 
-// aside holds the tasks that containerd is given after its start. In its start it would ask for
+// Tasks holds the tasks that containerd is given after its start. In its start it would ask for
 // each task in turn, two at a time, and have the OCI runtime of each list its processes: a node
 // with 500 pods would be without an answer for six seconds. For each task of a shim that hangs it
 // would wait five seconds, and then end the task, since it takes such a shim for a dead one.
@@ -60,46 +61,50 @@ const (
 // Left to containerd are the bundles of shims that have ended, which it cleans up after, and of
 // those that are not reached by ttrpc; and where it has to do more than to connect to a shim, the
 // tasks whose shims answer at once.
-type aside struct {
+type Tasks struct {
+	life context.Context // of the server
+
 	mu     sync.Mutex
-	tasks  map[string]*hidden // by ID
+	tasks  map[string]*Task // by ID
 	closed bool
 
 	running sync.WaitGroup // of what asks shims
-	load    loader
-	loading chan struct{}                              // holds a value for each task that is being loaded
-	cleanUp func(ctx context.Context, h *hidden) error // after a shim that has ended; the bundle has its name back
+	loading chan struct{}  // holds a value for each task that is being loaded
+	// load gives containerd a task whose shim runs, and whose bundle has its name back.
+	// errdefs.ErrNotFound says that containerd has no object for it.
+	load func(ctx context.Context, t *Task) error
+	// cleanUp cleans up after a shim that has ended. The bundle has its name back.
+	cleanUp func(ctx context.Context, t *Task) error
 }
 
-// hidden is a task or a sandbox whose bundle is hidden.
-type hidden struct {
-	id, dir string        // dir is that of the bundle
-	pod     string        // the sandbox in whose shim a task is; "" where there is none
-	shim    *hidden       // that sandbox, if it is hidden, too
-	once    sync.Once     // begins the first question
-	asked   chan struct{} // closed after the first question, and what followed from its answer
-	got     answer        // of the first question; to be read once asked is closed
-	failed  bool          // it could not be loaded; only who tries it uses this, one after the other
+// Task is a task or a sandbox whose bundle is hidden.
+type Task struct {
+	ID  string
+	Dir string // of the bundle
+	Pod string // the sandbox in whose shim a task is; "" where there is none
+
+	shim   *Task         // that sandbox, if it is hidden, too
+	once   sync.Once     // begins the first question
+	asked  chan struct{} // closed after the first question, and what followed from its answer
+	got    answer        // of the first question; to be read once asked is closed
+	failed bool          // it could not be loaded; only who tries it uses this, one after the other
 }
 
-// loader gives containerd a task whose shim runs, and whose bundle has its name back.
-// errdefs.ErrNotFound says that containerd has no object for it.
-type loader func(ctx context.Context, h *hidden) error
-
-func (h *hidden) bundle() string { return filepath.Join(h.dir, h.id) }
-func (h *hidden) path() string   { return filepath.Join(h.dir, asidePrefix+h.id) }
+// Bundle returns the path of the bundle by its own name.
+func (h *Task) Bundle() string { return filepath.Join(h.Dir, h.ID) }
+func (h *Task) path() string   { return filepath.Join(h.Dir, asidePrefix+h.ID) }
 
 // gone reports whether there is no bundle any more.
-func (h *hidden) gone() bool {
-	_, shown := os.Lstat(h.bundle())
+func (h *Task) gone() bool {
+	_, shown := os.Lstat(h.Bundle())
 	_, there := os.Lstat(h.path())
 	return errors.Is(shown, fs.ErrNotExist) && errors.Is(there, fs.ErrNotExist)
 }
 
 // show gives the bundle its name back.
-func (h *hidden) show() error {
-	if err := os.Rename(h.path(), h.bundle()); err != nil {
-		if _, shown := os.Lstat(h.bundle()); shown != nil {
+func (h *Task) show() error {
+	if err := os.Rename(h.path(), h.Bundle()); err != nil {
+		if _, shown := os.Lstat(h.Bundle()); shown != nil {
 			return err
 		}
 	}
@@ -109,13 +114,12 @@ func (h *hidden) show() error {
 // SetAside reports whether there is a task that containerd does not know, because its shim has not
 // answered since the server was started. Unless the shim was asked before, it is asked now, which
 // takes a second at most; when ctx ends before that, the task counts as set aside.
-func (s *Server) SetAside(ctx context.Context, id string) bool {
-	a := s.aside
+func (a *Tasks) SetAside(ctx context.Context, id string) bool {
 	h := a.get(id)
 	if h == nil {
 		return false
 	}
-	a.begin(s.life, h)
+	a.begin(a.life, h)
 	select {
 	case <-h.asked:
 	case <-ctx.Done():
@@ -123,26 +127,39 @@ func (s *Server) SetAside(ctx context.Context, id string) bool {
 	return a.get(id) != nil
 }
 
-func (a *aside) get(id string) *hidden {
+// Use sets by what containerd is given a task, and by what is cleaned up after a shim that has ended.
+// It is called before anything is asked for.
+func (a *Tasks) Use(load, cleanUp func(ctx context.Context, t *Task) error) {
+	a.load, a.cleanUp = load, cleanUp
+}
+
+// Adopt begins to give containerd the tasks of the shims that run, side by side and in the background.
+// It is called once, when what must not wait for that is done. Until then, SetAside does so for each
+// task that it is asked about.
+func (a *Tasks) Adopt() {
+	a.run(func() { a.adopt(a.life) })
+}
+
+func (a *Tasks) get(id string) *Task {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.tasks[id]
 }
 
-func (a *aside) drop(h *hidden) {
+func (a *Tasks) drop(h *Task) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.tasks, h.id)
+	delete(a.tasks, h.ID)
 }
 
-func (a *aside) all() []*hidden {
+func (a *Tasks) all() []*Task {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Values(a.tasks))
 }
 
 // run runs f in a goroutine that stop waits for. It returns false after stop.
-func (a *aside) run(f func()) bool {
+func (a *Tasks) run(f func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.closed {
@@ -151,27 +168,28 @@ func (a *aside) run(f func()) bool {
 	return !a.closed
 }
 
-// stop waits for what asks shims. The context it works under has ended.
-func (a *aside) stop() {
+// Stop waits for what asks shims. The context it works under has ended.
+func (a *Tasks) Stop() {
 	a.mu.Lock()
 	a.closed = true
 	a.mu.Unlock()
 	a.running.Wait()
 }
 
-func newAside() *aside {
-	return &aside{tasks: map[string]*hidden{}, loading: make(chan struct{}, 2*goruntime.GOMAXPROCS(0))}
+func newTasks(life context.Context) *Tasks {
+	return &Tasks{life: life, tasks: map[string]*Task{}, loading: make(chan struct{}, 2*goruntime.GOMAXPROCS(0))}
 }
 
-// setAside hides the bundles of tasks. It finds out side by side which shims have ended, which asks
+// Hide hides the bundles of tasks below containerd's state directory, before containerd is started.
+// life is that of the server. It finds out side by side which shims have ended, which asks
 // nothing of the others; where a question is needed it takes little more than startTimeout.
-func setAside(ctx context.Context, cfg Config) (*aside, error) {
-	a := newAside()
+func Hide(life context.Context, state string) (*Tasks, error) {
+	a := newTasks(life)
 	found := sockets{served: map[string]func() bool{}}
 	var g errgroup.Group
 	g.SetLimit(askAtOnce)
 	for _, part := range []string{taskPart, sandboxPart} {
-		dir := filepath.Join(cfg.State, part, Namespace)
+		dir := filepath.Join(state, part, connection.Namespace)
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(fmt.Errorf("look for tasks: %w", err), g.Wait())
@@ -180,8 +198,8 @@ func setAside(ctx context.Context, cfg Config) (*aside, error) {
 			id, _ := strings.CutPrefix(e.Name(), asidePrefix) // hidden by a server that was killed
 			if e.IsDir() && !strings.HasPrefix(id, ".") {
 				path := filepath.Join(dir, e.Name())
-				h := &hidden{id: id, dir: dir, pod: podOf(path), asked: make(chan struct{})}
-				g.Go(func() error { return a.take(ctx, h, path, &found) })
+				h := &Task{ID: id, Dir: dir, Pod: podOf(path), asked: make(chan struct{})}
+				g.Go(func() error { return a.take(life, h, path, &found) })
 			}
 		}
 	}
@@ -189,22 +207,22 @@ func setAside(ctx context.Context, cfg Config) (*aside, error) {
 		return nil, fmt.Errorf("set tasks aside: %w", err)
 	}
 	for _, h := range a.tasks {
-		if h.pod != h.id { // of a sandbox that was loaded like this, it is the sandbox itself
-			h.shim = a.tasks[h.pod]
+		if h.Pod != h.ID { // of a sandbox that was loaded like this, it is the sandbox itself
+			h.shim = a.tasks[h.Pod]
 		}
 	}
 	return a, nil
 }
 
 // take hides a bundle that is called path now, or leaves it to containerd.
-func (a *aside) take(ctx context.Context, h *hidden, path string, found *sockets) error {
-	b, err := bootstrap(path)
+func (a *Tasks) take(ctx context.Context, h *Task, path string, found *sockets) error {
+	b, err := Bootstrap(path)
 	if err != nil || b.GetProtocol() != "ttrpc" || !found.serves(b.GetAddress()) ||
-		!h.joinable(b) && ask(ctx, path, h.id, startTimeout) != silent {
-		if path == h.bundle() {
+		!h.joinable(b) && ask(ctx, path, h.ID, startTimeout) != silent {
+		if path == h.Bundle() {
 			return nil
 		}
-		return os.Rename(path, h.bundle())
+		return os.Rename(path, h.Bundle())
 	}
 	if path != h.path() {
 		if err := os.Rename(path, h.path()); err != nil {
@@ -213,7 +231,7 @@ func (a *aside) take(ctx context.Context, h *hidden, path string, found *sockets
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.tasks[h.id] = h
+	a.tasks[h.ID] = h
 	return nil
 }
 
@@ -248,11 +266,12 @@ func full(err error) bool {
 
 // joinable reports whether containerd takes up what a bundle is for by connecting to the shim: a
 // sandbox that is a shim, and a task in the shim of a pod.
-func (h *hidden) joinable(b *bootapi.BootstrapResult) bool {
-	return b.GetVersion() >= joinableVersion && (h.isSandbox() || h.pod != "")
+func (h *Task) joinable(b *bootapi.BootstrapResult) bool {
+	return b.GetVersion() >= joinableVersion && (h.IsSandbox() || h.Pod != "")
 }
 
-func (h *hidden) isSandbox() bool { return filepath.Base(filepath.Dir(h.dir)) == sandboxPart }
+// IsSandbox reports whether it is a shim that is a sandbox, and not a task.
+func (h *Task) IsSandbox() bool { return filepath.Base(filepath.Dir(h.Dir)) == sandboxPart }
 
 // podOf is the ID of the sandbox object through which a task was put in its shim; "" if there was
 // none.
@@ -276,7 +295,7 @@ const (
 // ask asks a shim whether it is there. One that cannot be asked here counts as one that has
 // answered, since its bundle says nothing of how to reach it or it is not reached by ttrpc.
 func ask(ctx context.Context, bundle, id string, timeout time.Duration) answer {
-	b, err := bootstrap(bundle)
+	b, err := Bootstrap(bundle)
 	if err != nil || b.GetProtocol() != "ttrpc" {
 		return answered
 	}
@@ -307,8 +326,8 @@ func ask(ctx context.Context, bundle, id string, timeout time.Duration) answer {
 	return answered
 }
 
-// bootstrap reads how containerd reaches a shim.
-func bootstrap(bundle string) (*bootapi.BootstrapResult, error) {
+// Bootstrap reads from a bundle how containerd reaches a shim.
+func Bootstrap(bundle string) (*bootapi.BootstrapResult, error) {
 	text, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json"))
 	if err != nil {
 		return nil, err

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package aside sets tasks aside: it hides from a containerd that starts the tasks whose shims run, and
+// gives each one back once its shim has answered.
+//
+// The room holds a trick whole, but for what needs the parts of the server, which is in adopt.go of
+// package embed. It relies on what containerd does not promise: it passes over bundles whose names
+// begin with a dot, a bundle has the files bootstrap.json and sandbox, and a shim answers to Connect.
+// No setting turns it off: a containerd beside berth is left as it is. Delete when containerd asks
+// shims side by side when it starts, and does not take one that does not answer for one that has
+// ended.
+//
+// # Promises
+//
+//   - [Hide] waits for no shim that hangs. It connects to each, and asks only those to which a
+//     connection is not enough, which takes a fifth of a second.
+//   - A task that is set aside lives on, and is given to containerd once its shim answers. One that
+//     cannot be given back stays set aside and is tried again.
+//   - Whoever asks for a task does not wait for the shims of others.
+//   - What a server that was killed has hidden is found again.
+//
+// # Never
+//
+// It ends no task and no shim, and starts no OCI runtime.
+//
+// # Looking at it live
+//
+//	ls -a /run/berth/containerd/io.containerd.runtime.v2.task/k8s.io
+//
+// The names of what is set aside begin with .aside-.
+package aside
