@@ -77,6 +77,7 @@ func TestHooksAreCalledInTheirPlaces(t *testing.T) {
 			t.Error("the release waits for a plug-in")
 		}
 		close(p.hang)
+		synctest.Wait() // else the end of the sandbox, on a lane of its own, may be told first
 		if err := b.RemovePodSandbox(t.Context(), sb); err != nil {
 			t.Fatal(err)
 		}
