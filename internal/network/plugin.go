@@ -25,6 +25,10 @@ import (
 )
 
 const (
+	// grace is how long a plug-in whose call is over may go on before it is killed. A plug-in that
+	// is killed between two of its steps leaves what no later call finds: host-local makes the file
+	// of an address first, and writes into it whose the address is.
+	grace = time.Second
 	// lingering is how long a call waits for a plug-in that was killed, or for one that has ended
 	// and whose output another process holds open.
 	lingering = time.Second
@@ -72,10 +76,11 @@ func (p *plugins) FindInPath(plugin string, dirs []string) (string, error) {
 
 // ExecPlugin runs a plug-in in a cgroup of its own, and returns what it wrote to standard output.
 //
-// A call finishes when the plug-in exits by itself, with any code. It is cut off when ctx ends
-// before, when a signal ends the plug-in, or when berth is killed: then everything that it has
-// started is killed as well, since it would go on with what is being undone. A plug-in that is
-// killed and does not end, since it hangs in the kernel, is not waited for.
+// A call finishes when the plug-in exits by itself, with any code. It is cut off when ctx ended a
+// second before (see grace), when a signal ends the plug-in, or when berth is killed: then
+// everything that it has started is killed as well, since it would go on with what is being undone.
+// A plug-in that is killed and does not end, since it hangs in the kernel, is not waited for. No
+// plug-in is started once ctx has ended.
 func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = traced(ctx, environ)
 	for attempt := 1; ; attempt++ {
@@ -94,6 +99,11 @@ func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 }
 
 func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("start plug-in %s: %w", filepath.Base(path), err)
+	}
+	ctx, done := prolonged(ctx, grace)
+	defer done()
 	c := &call{name: filepath.Base(path), log: p.log}
 	c.stdout.most, c.stderr.most = maxOutput, maxMessage
 	c.cmd = exec.CommandContext(ctx, path)
@@ -132,7 +142,26 @@ func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []
 	case r := <-ended:
 		return r.out, r.err
 	case <-t.C:
-		return nil, fmt.Errorf("plug-in %s was killed, and process %d has not ended: %w", c.name, c.cmd.Process.Pid, ctx.Err())
+		return nil, fmt.Errorf("plug-in %s was killed, and process %d has not ended: %w", c.name, c.cmd.Process.Pid, context.Cause(ctx))
+	}
+}
+
+// prolonged returns a context that ends some time after ctx, with its cause. The caller calls done
+// to free what it holds.
+func prolonged(ctx context.Context, by time.Duration) (_ context.Context, done func()) {
+	later, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(by)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel(context.Cause(ctx))
+		case <-later.Done():
+		}
+	})
+	return later, func() {
+		stop()
+		cancel(nil)
 	}
 }
 

@@ -168,6 +168,19 @@ func TestWhatACallThatIsCutOffHasStartedIsEnded(t *testing.T) {
 	}
 }
 
+// A pod that cannot be made, because something beside its network fails, lost an address for ever
+// about once in four hundred times: its call was cut off, and host-local was killed after it had made
+// the file of the address, and before it had written into it whose the address is.
+func TestACallThatIsOverIsLeftToFinishItsStep(t *testing.T) {
+	n, dir := scripted(t, `: > lease; sleep 0.1; echo $CNI_CONTAINERID > lease`)
+	if _, _, err := setup(until(t, dir+"/lease"), t, n, "a"); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if b, err := os.ReadFile(dir + "/lease"); err != nil || string(b) != "a\n" {
+		t.Errorf("half a step is left: %q, %v", b, err)
+	}
+}
+
 // A signal ended the plug-in, and its children went on.
 func TestWhatAPluginThatWasKilledHasStartedIsEnded(t *testing.T) {
 	n, dir := scripted(t, `sleep 1000 >/dev/null 2>&1 & echo $! > pid; kill -9 $$`)
