@@ -61,6 +61,7 @@ func digestOf(h hash.Hash) string { return fmt.Sprintf("%x", h.Sum(nil)) }
 
 // One GiB through exec over SPDY, as kubectl uses it, arrives whole.
 func TestAGibibyteThroughExecArrivesWhole(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	c, want, length := bulk(t, n, "sleep", "1000")
@@ -90,6 +91,7 @@ func TestAGibibyteThroughExecArrivesWhole(t *testing.T) {
 
 // PROPERTIES 23: one GiB through a log arrives whole.
 func TestAGibibyteThroughALogArrivesWhole(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	c, want, length := bulk(t, n, "sh", "-c", bulkScript)

@@ -24,6 +24,7 @@ import (
 // unknown, no byte of a log is lost or doubled, and the exits that happened meanwhile are
 // published.
 func TestKill9AndBack(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		const count = 20000
 		_, talks := n.Sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done; sleep 1000", count))
@@ -80,6 +81,7 @@ func TestKill9AndBack(t *testing.T) {
 //
 // PROPERTIES 13.
 func TestContainerdDiesAndComesBack(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{External: true})
 	_, ends := n.Sh(exitOnTerm)
 	_, runs := n.Sh("sleep 1000")
@@ -112,6 +114,7 @@ func TestContainerdDiesAndComesBack(t *testing.T) {
 
 // PROPERTIES 5: the shim is killed, containerd is gone, the process ends later, with 42.
 func TestTheCodeSurvivesShimAndContainerd(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{External: true})
 	_, id := n.Sh(exitOnTerm)
 	n.Until("it is ready", func() bool { return n.Log(id) != "" })
@@ -196,6 +199,7 @@ func TestTheTruthDoesNotWaitForASlowDelete(t *testing.T) {
 // PROPERTIES 14: a child that outlives init in a shared PID namespace, and one that holds stdout
 // open.
 func TestWhatOutlivesInitIsEndedInASharedPIDNamespace(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD

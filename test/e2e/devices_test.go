@@ -19,6 +19,7 @@ import (
 // annotation, with all that its specification says; one that nobody described is an error that
 // names the device.
 func TestAContainerGetsItsCDIDevices(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "library.txt")
 	if err := os.WriteFile(file, []byte("the library\n"), 0o644); err != nil {

@@ -20,6 +20,7 @@ import (
 // A pod of a dual-stack network has an address of each family: its status reports both, the first
 // of the plug-in first, and another pod reaches it by its IPv6 address.
 func TestAPodHasAddressesOfBothFamilies(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	bridged(t, n, "dual", n.Subnet, "fd00:be27::/64")
 	pod, network := serving(t, n)
@@ -32,6 +33,7 @@ func TestAPodHasAddressesOfBothFamilies(t *testing.T) {
 // A pod of a network with IPv6 alone reports its address, is reached by it, also by a client of a
 // port-forward, and keeps it across a restart of berth.
 func TestAPodHasAnIPv6AddressAlone(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		bridged(t, n, "six", "fd00:be28::/64")
 		pod, network := serving(t, n)

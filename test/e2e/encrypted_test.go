@@ -100,6 +100,7 @@ func encrypt(t *testing.T, img v1.Image, plain v1.Layer, to *ecdsa.PublicKey) v1
 // An encrypted image is decrypted with the keys that the node has when it is pulled, and refused in
 // words without them.
 func TestAnEncryptedImageRunsWhereItsKeyIs(t *testing.T) {
+	t.Parallel()
 	keys := t.TempDir()
 	if err := os.WriteFile(filepath.Join(keys, "README"), []byte("This is not a key.\n"), 0o600); err != nil {
 		t.Fatal(err)

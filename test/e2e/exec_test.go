@@ -64,6 +64,7 @@ var counted atomic.Int32
 
 // PROPERTIES 5: exit codes are exact, also those of exec processes.
 func TestExecSyncReturnsOutputAndCode(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()
 		pod := n.Pod(cfg)
@@ -101,6 +102,7 @@ func TestExecSyncReturnsOutputAndCode(t *testing.T) {
 }
 
 func TestExecSyncSaysWhyItCannot(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	pod, id := n.Sh("sleep 1000")
 	_, ended := n.Sh("exit 0")
@@ -127,6 +129,7 @@ func TestExecSyncSaysWhyItCannot(t *testing.T) {
 
 // PROPERTIES 14: the timeout of an ExecSync is kept although a grandchild holds the output open.
 func TestExecSyncTimesOutAlthoughAGrandchildHoldsTheOutput(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	_, err := execSync(t, n, id, "sleep "+unique(t, 1)+" & exec sleep "+unique(t, 2), time.Second)
@@ -143,6 +146,7 @@ func TestExecSyncTimesOutAlthoughAGrandchildHoldsTheOutput(t *testing.T) {
 
 // PROPERTIES 12
 func TestExecSyncKeepsABoundedPartOfTheOutput(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	got, err := execSync(t, n, id, "head -c 40000000 /dev/zero; echo end >&2; exit 3", 0)
@@ -160,6 +164,7 @@ func TestExecSyncKeepsABoundedPartOfTheOutput(t *testing.T) {
 
 // PROPERTIES 29: no process is left of an exec whose container ended or whose client is gone.
 func TestExecSyncEndsWithItsContainerAndItsClient(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	pod, id := n.Sh("sleep 1000")
 	ctx, leave := context.WithCancel(t.Context())
@@ -188,6 +193,7 @@ func TestExecSyncEndsWithItsContainerAndItsClient(t *testing.T) {
 // PROPERTIES 4 and 6: nobody is left who waits for a command when berth was killed, so the next
 // berth ends it.
 func TestExecSyncLeavesNothingWhenBerthIsKilled(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		_, id := n.Sh("sleep 1000")
 		const count = 5

@@ -15,6 +15,7 @@ import (
 
 // The policy was advertised together with the user of the status, which was missing. PROPERTIES 22.
 func TestSupplementalGroupsFollowTheirPolicy(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{})
 		if err != nil || !st.GetFeatures().GetSupplementalGroupsPolicy() {
@@ -55,6 +56,7 @@ func TestSupplementalGroupsFollowTheirPolicy(t *testing.T) {
 // Mount options were ignored; recursive read-only mounts were given and not advertised.
 // PROPERTIES 22.
 func TestMountsHaveTheOptionsThatWereAskedFor(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		var features *runtimeapi.RuntimeHandlerFeatures
 		n.Until("the runtime was asked for its features", func() bool {

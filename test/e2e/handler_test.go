@@ -16,6 +16,7 @@ import (
 // A runtime class has a base specification and a snapshotter of its own. An image that came into
 // another snapshotter is unpacked into this one when a container is created.
 func TestAHandlerHasItsOwnBaseSpecificationAndSnapshotter(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	base := filepath.Join(dir, "base.json")
 	if err := os.WriteFile(base, []byte(`{"process": {"env": ["BASE=yes"], "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 77, "hard": 77}]}}`), 0o600); err != nil {

@@ -24,6 +24,7 @@ import (
 )
 
 func TestImagesArePulledListedAndRemoved(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		ctx := t.Context()
 		img, err := testimage.Busybox()
@@ -100,6 +101,7 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 }
 
 func TestCredentialsOpenTheRegistryTheyAreFor(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	img, err := testimage.Busybox()
 	if err != nil {
@@ -128,6 +130,7 @@ func TestCredentialsOpenTheRegistryTheyAreFor(t *testing.T) {
 // Credentials of the configuration open a registry for requests without any, and nobody reads them
 // from the service.
 func TestCredentialsOfTheConfigurationAreUsedAndNotShown(t *testing.T) {
+	t.Parallel()
 	reg := testregistry.Start(t, testregistry.BasicAuth("me", "geheim"))
 	config := filepath.Join(t.TempDir(), "config.toml")
 	if err := os.WriteFile(config, []byte("[image.auth.'"+reg.Addr+"']\nusername = 'me'\npassword = 'geheim'\n"), 0o600); err != nil {
@@ -152,6 +155,7 @@ func TestCredentialsOfTheConfigurationAreUsedAndNotShown(t *testing.T) {
 }
 
 func TestDockerArchivesAreImported(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	img, err := testimage.Busybox()
 	if err != nil {
@@ -181,6 +185,7 @@ func contains(list []string, s string) bool {
 
 // A pull says in bytes how far it has come, also when the registry stands still.
 func TestAPullSaysHowFarItHasCome(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		release := make(chan struct{})
 		reg := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {

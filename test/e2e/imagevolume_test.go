@@ -89,6 +89,7 @@ func mountsImage(name, image, sub string, script string) *runtimeapi.ContainerCo
 // read-only; it can be executed from, and neither its devices nor its set-user-ID bits mean
 // anything. Links in it end in it: CVE-2022-23648.
 func TestAnImageIsMountedAsAVolume(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		image := importVolume(t, n)
 		cfg := n.PodConfig()
@@ -142,6 +143,7 @@ func TestAnImageIsMountedAsAVolume(t *testing.T) {
 // PROPERTIES 25: the layers of a mounted image stay when the image is removed, and through a kill
 // -9 of berth; the status says which image it was. Everything is given back with the container.
 func TestAMountedImageOutlivesItsNameAndBerth(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		image := importVolume(t, n)
 		cfg := n.PodConfig()

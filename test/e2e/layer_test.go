@@ -12,6 +12,7 @@ import (
 // The release of a container does not wait until what others write is on the disk: its writable
 // layer is mounted without syncs, unless that is configured.
 func TestAWritableLayerIsNotSynced(t *testing.T) {
+	t.Parallel()
 	for _, o := range []node.Options{
 		{},
 		{External: true},

@@ -19,6 +19,7 @@ import (
 )
 
 func TestAPodLivesAndDies(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		ctx := t.Context()
 		cfg := n.PodConfig()
@@ -87,6 +88,7 @@ func TestAPodLivesAndDies(t *testing.T) {
 }
 
 func TestVerboseStatusIsWhatCrictlReads(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -116,6 +118,7 @@ func TestVerboseStatusIsWhatCrictlReads(t *testing.T) {
 }
 
 func TestStopAsksThenKills(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, obeys := n.Sh("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
 	_, ignores := n.Sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
@@ -134,6 +137,7 @@ func TestStopAsksThenKills(t *testing.T) {
 }
 
 func TestRemoveOfARunningContainerIsForced(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
@@ -180,6 +184,7 @@ func TestThirtyPodsAtOnce(t *testing.T) {
 }
 
 func TestEventsComeInOrderWithTheWholePod(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	stream, err := n.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 	if err != nil {
@@ -215,6 +220,7 @@ func TestEventsComeInOrderWithTheWholePod(t *testing.T) {
 }
 
 func TestBadInputIsRefusedInWords(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	ctx := t.Context()
 	cfg := n.PodConfig()
@@ -286,6 +292,7 @@ func TestBadInputIsRefusedInWords(t *testing.T) {
 }
 
 func TestTermStopsBerthAndLeavesPodsRunning(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	second := n.SpawnBerth()

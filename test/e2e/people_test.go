@@ -82,6 +82,7 @@ func (p *person) code(t *testing.T) int {
 }
 
 func TestAPersonWorksInAContainer(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	p := atTerminal(t, command(n, "exec", "-it", id[:12], "sh"), 91, 21)
@@ -119,6 +120,7 @@ func TestAPersonWorksInAContainer(t *testing.T) {
 }
 
 func TestAScriptUsesTheCommands(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -288,6 +290,7 @@ func connectPlugin(t *testing.T, n *node.Node) *plugin {
 
 // PROPERTIES 27: a plug-in follows and changes real containers.
 func TestAnNRIPluginTakesPart(t *testing.T) {
+	t.Parallel()
 	dir := node.TempDir(t)
 	n := node.Start(t, node.Options{Dir: dir, Args: []string{"--set", "nri.enable=true", "--set", "nri.socket=" + dir + "/nri/s"}})
 	p := connectPlugin(t, n)

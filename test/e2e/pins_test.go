@@ -65,6 +65,7 @@ func eitherContainerd(t *testing.T, test func(t *testing.T, n *node.Node)) {
 // The pod has all that it asked for, through restarts, kill -9 of berth and the end of its shim,
 // and is READY until it is stopped.
 func TestAPodWithoutAPauseProcess(t *testing.T) {
+	t.Parallel()
 	eitherContainerd(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()
 		cfg.Hostname = "of-the-pod"
@@ -137,6 +138,7 @@ func TestAPodWithoutAPauseProcess(t *testing.T) {
 
 // A pod that shares its PID namespace needs a process that is the first in it, and that reaps.
 func TestAPodThatSharesItsPIDNamespaceHasAPauseProcess(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{Args: withoutPause})
 	cfg := n.PodConfig()
 	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
@@ -154,6 +156,7 @@ func TestAPodThatSharesItsPIDNamespaceHasAPauseProcess(t *testing.T) {
 
 // The setting brings the pause process back, for new pods.
 func TestThePauseProcessIsThereWhereItIsAskedFor(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{Args: []string{"--set", "pod.pause=always"}})
 	n.Pod(n.PodConfig())
 	if found := pauses(t, n); len(found) != 1 {
@@ -164,6 +167,7 @@ func TestThePauseProcessIsThereWhereItIsAskedFor(t *testing.T) {
 // A pod in the host's namespaces has nothing to pin. It is READY until it is stopped like any
 // other.
 func TestAPodInTheHostsNamespacesWithoutAPauseProcess(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{Args: withoutPause})
 	cfg := n.PodConfig()
 	cfg.Hostname = ""
@@ -199,6 +203,7 @@ func containerOf(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.ContainerConfig {
 
 // A reboot takes the pins away. The kubelet learns that the pod is NOTREADY, and makes another one.
 func TestAPodWhosePinsAreLostIsNotReadyOnceBerthIsBack(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{Args: withoutPause})
 	pod := n.Pod(n.PodConfig())
 	if !isReady(t, n, pod) {

@@ -21,6 +21,7 @@ import (
 // PROPERTIES 32: all containers of a pod go on in another pod: their memory, their files, and their
 // output. Their exit codes are exact.
 func TestARestoredPodGoesOn(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := node.Start(t, node.Options{Runc: restorer(t, dir)})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -88,6 +89,7 @@ func TestARestoredPodGoesOn(t *testing.T) {
 
 // PROPERTIES 28: berth is killed while it checkpoints a pod: all containers go on.
 func TestKill9WhileAPodIsCheckpointed(t *testing.T) {
+	t.Parallel()
 	hang := filepath.Join(t.TempDir(), "hang")
 	n := node.Start(t, node.Options{Runc: fakeCRIU(t, hang)})
 	sandbox := n.PodConfig()

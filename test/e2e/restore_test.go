@@ -93,6 +93,7 @@ func counting(n *node.Node, id string) (name string, first, last int) {
 // it. berth watches what was restored as any other container: it survives a kill -9 of berth, and
 // its exit code is exact.
 func TestARestoredContainerGoesOn(t *testing.T) {
+	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		dir := t.TempDir()
 		refuse := filepath.Join(dir, "refuse")
@@ -182,6 +183,7 @@ func notRestored(t *testing.T, n *node.Node, id string) {
 // the process, and after that: there is no process that nobody watches, and the container runs, or
 // can be started.
 func TestKill9WhileAContainerIsRestored(t *testing.T) {
+	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		for _, when := range []string{"before", "after"} {
 			dir := t.TempDir()
@@ -236,6 +238,7 @@ func TestKill9WhileAContainerIsRestored(t *testing.T) {
 
 // A node without CRIU says so.
 func TestARestoreWithoutCRIU(t *testing.T) {
+	t.Parallel()
 	withoutCRIU(t)
 	n := node.Start(t, node.Options{})
 	sandbox := n.PodConfig()
@@ -283,6 +286,7 @@ func archiveOf(t *testing.T) string {
 // PROPERTIES 32: what is not an archive of a checkpoint, or may be somebody else's, makes no
 // container.
 func TestAFileThatIsNotAnArchiveIsRefused(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	sandbox := n.PodConfig()
 	pod := n.Pod(sandbox)

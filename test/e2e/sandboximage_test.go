@@ -40,6 +40,7 @@ func pauseImage(t *testing.T) (ref string) {
 // The pause process comes from the image that is configured, which is pulled when it is missing and
 // pinned. Pods keep what they run from when somebody removes the image.
 func TestThePauseProcessComesFromTheConfiguredImage(t *testing.T) {
+	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		ref := pauseImage(t)
 		n := node.Start(t, node.Options{External: external, Args: []string{"--set", "runtimes.runc.sandbox_image=" + ref}})

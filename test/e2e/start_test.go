@@ -20,6 +20,7 @@ import (
 // already. The OCI runtime was killed with it, so that the shim did not know of the start: the next
 // berth killed the program, and started it a second time.
 func TestAProgramIsNotStartedTwiceBecauseBerthWasKilled(t *testing.T) {
+	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		dir := t.TempDir()
 		wrapper, hang := filepath.Join(dir, "runc"), filepath.Join(dir, "hang")

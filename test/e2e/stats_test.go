@@ -23,6 +23,7 @@ import (
 // PROPERTIES 30: a container that burns CPU, fills memory and writes files is measured as it is,
 // also while its shim hangs, and by the next berth.
 func TestStatsAreWhatAContainerUses(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()
 		pod := n.Pod(cfg)

@@ -117,6 +117,7 @@ func execURL(t *testing.T, n *node.Node, req *runtimeapi.ExecRequest) string {
 }
 
 func TestExecStreamsOverAWebSocket(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	url := execURL(t, n, &runtimeapi.ExecRequest{
@@ -150,6 +151,7 @@ func TestExecStreamsOverAWebSocket(t *testing.T) {
 }
 
 func TestExecHasATerminalThatFollowsTheClients(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	s := dialSocket(t, execURL(t, n, &runtimeapi.ExecRequest{
@@ -173,6 +175,7 @@ func TestExecHasATerminalThatFollowsTheClients(t *testing.T) {
 
 // PROPERTIES 6 and 12: whatever a client does, nothing is left of it.
 func TestAClientThatVanishesLeavesNothing(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
 	files := func() int {
@@ -208,6 +211,7 @@ func TestAClientThatVanishesLeavesNothing(t *testing.T) {
 }
 
 func TestAttachShowsTheOutputAndPassesTheInputOn(t *testing.T) {
+	t.Parallel()
 	for name, terminal := range map[string]bool{"with a terminal": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			n := node.Start(t, node.Options{})
@@ -250,6 +254,7 @@ func TestAttachShowsTheOutputAndPassesTheInputOn(t *testing.T) {
 }
 
 func TestPortForwardReachesThePodsLoopback(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -300,6 +305,7 @@ func mentioned(text string) bool {
 // PROPERTIES 4: the client of a container's input is gone with a berth that is killed. The
 // container reads the end of its input (stdin_once), and nobody can write into nothing afterwards.
 func TestTheInputEndsWithItsClientAlsoIfBerthIsKilled(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)

@@ -61,6 +61,7 @@ func expectLimits(t *testing.T, n *node.Node, id, memory, quota string, mib, ms 
 //
 // PROPERTIES 1, 4 and 22.
 func TestAnUpdateIsInTheCgroup(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		update := func(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
 			_, err := n.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: r})

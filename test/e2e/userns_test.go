@@ -34,6 +34,7 @@ func inUserns(c *runtimeapi.ContainerConfig, pod *runtimeapi.PodSandboxConfig) *
 // PROPERTIES 26: a pod in a user namespace of its own: root is a plain user of the host; the files
 // of the image, of the pod and of volumes belong to root; the network is the pod's own to change.
 func TestAPodHasAUserNamespace(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		// Root of the pod has to reach the bundles below it.
 		if err := os.Chmod(n.Dir, 0o711); err != nil {
@@ -111,6 +112,7 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 // PROPERTIES 26: on the host's network a pod sees the host's /sys, read-only: it could not mount
 // one of its own.
 func TestAPodHasAUserNamespaceOnTheHostsNetwork(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	if err := os.Chmod(n.Dir, 0o711); err != nil {
 		t.Fatal(err)
@@ -135,6 +137,7 @@ func TestAPodHasAUserNamespaceOnTheHostsNetwork(t *testing.T) {
 
 // PROPERTIES 22 and 26: a user namespace that would not be as it was asked for is refused by name.
 func TestAUserNamespaceThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{Args: []string{"--set", "runtimes.runc.snapshotter=native"}})
 	for name, change := range map[string]func(o *runtimeapi.NamespaceOption){
 		"exactly one": func(o *runtimeapi.NamespaceOption) {
