@@ -17,8 +17,8 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/embed/embedtest"
-	"berth/internal/network"
 	"berth/internal/pidfd"
+	"berth/internal/pins"
 	"berth/internal/pod"
 )
 
@@ -104,11 +104,11 @@ func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 		CreatedAt: time.Now(),
 		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
 	}
-	nets, err := network.New(network.Config{NetNSDir: t.TempDir(), CacheDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	nets, err := pins.NewNetworks(t.TempDir(), "test")
 	try(t, err)
 	netns := nets.PathFor(thisID)
-	try(t, nets.CreateNS(t.Context(), netns))
-	defer func() { try(t, nets.RemoveNS(context.Background(), netns)) }()
+	try(t, nets.Create(t.Context(), netns))
+	defer func() { try(t, nets.Remove(context.Background(), netns)) }()
 	for path, want := range map[string]bool{netns: true, filepath.Join(t.TempDir(), "none"): false, "": false} {
 		request.NetNS = path
 		try(t, c.CreateSandbox(t.Context(), thisID, request.Handler))

@@ -78,6 +78,7 @@ type daemon struct {
 	images   *image.Service
 
 	network  *network.Network
+	netns    *pins.Networks
 	kernel   *pidfd.Watcher
 	ooms     *cgroup.OOMWatch // nil where the kernel has none left
 	host     host
@@ -238,11 +239,12 @@ func (d *daemon) openNetwork() error {
 		groups = pluginGroups{g}
 	}
 	var err error
+	if d.netns, err = pins.NewNetworks(n.NetNSDir, d.store.Owner()); err != nil {
+		return err
+	}
 	d.network, err = network.New(network.Config{
 		ConfDir:  n.ConfDir,
 		BinDirs:  append(append([]string(nil), n.BinDirs...), cniDirs(d.libexec)...),
-		NetNSDir: n.NetNSDir,
-		Owner:    d.store.Owner(),
 		CacheDir: filepath.Join(d.cfg.Root, "cni"),
 		Default:  def,
 		Handlers: handlerNetworks(d.cfg.Runtimes),
@@ -291,6 +293,7 @@ func (d *daemon) openPods() (err error) {
 			Kernel:         d.kernel,
 			Cgroups:        cgroups{d.ooms},
 			Network:        d.network,
+			NetNS:          d.netns,
 			Files:          podfiles.New(d.cfg.Root, d.cfg.State),
 			Pins:           pins.New(filepath.Join(d.cfg.State, "pins")),
 			Stdios:         d.stdios,

@@ -24,18 +24,15 @@ func TestPluginsGetWhatTheyDeclare(t *testing.T) {
 	all := Pod{
 		ID:           "a",
 		Name:         "a",
-		NetNS:        n.PathFor("a"),
+		NetNS:        pinned(t),
 		Annotations:  map[string]string{"k": "v"},
 		CgroupParent: "/pods/a",
 		DNS:          DNS{Servers: []string{"10.0.0.1"}, Searches: []string{"example.org"}, Options: []string{"ndots:5"}},
 	}
-	none := Pod{ID: "b", Name: "b", NetNS: n.PathFor("b")}
+	none := Pod{ID: "b", Name: "b", NetNS: pinned(t)}
 	for _, p := range []Pod{all, none} {
-		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
-			t.Fatal(err)
-		}
 		_, err := n.Setup(t.Context(), p)
-		if err := errors.Join(err, n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,12 +70,9 @@ func TestTheBandwidthOfAPodGoesToThePluginsThatCanLimitIt(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		p := Pod{ID: "a", Name: "a", NetNS: n.PathFor("a"), Bandwidth: Bandwidth{Ingress: 1e6, Egress: 2e6}}
-		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
-			t.Fatal(err)
-		}
+		p := Pod{ID: "a", Name: "a", NetNS: pinned(t), Bandwidth: Bandwidth{Ingress: 1e6, Egress: 2e6}}
 		r, err := n.Setup(t.Context(), p)
-		if err := errors.Join(err, n.Teardown(t.Context(), p, r), n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+		if err := errors.Join(err, n.Teardown(t.Context(), p, r)); err != nil {
 			t.Fatal(err)
 		}
 		b, err := os.ReadFile(notes)

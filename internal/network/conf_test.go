@@ -42,7 +42,6 @@ func TestTheDirectoryIsPolledWhereItCannotBeWatched(t *testing.T) {
 				n, err := New(Config{
 					ConfDir:  filepath.Join(dir, "net.d"),
 					BinDirs:  []string{bin},
-					NetNSDir: filepath.Join(dir, "netns"),
 					CacheDir: filepath.Join(dir, "cache"),
 					Logger:   slog.New(slog.DiscardHandler),
 				})
@@ -89,7 +88,6 @@ func TestAConfigurationThatCannotBeReadIsReadAgain(t *testing.T) {
 		n, err := New(Config{
 			ConfDir:  t.TempDir(),
 			BinDirs:  []string{bin},
-			NetNSDir: filepath.Join(t.TempDir(), "netns"),
 			CacheDir: filepath.Join(t.TempDir(), "cache"),
 			Logger:   slog.New(slog.DiscardHandler),
 			Default:  &Bridge{Name: "default", Subnet: "10.9.9.0/24"},

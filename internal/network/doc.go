@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network makes network namespaces and connects them to networks with CNI.
+// Package network connects pods to networks with CNI. Package pins makes their namespaces.
 //
 // # Promises
 //
-//   - A namespace is pinned at a path that is known, and can be recorded, before it is made
-//     ([Network.PathFor]). Making what exists and removing what is absent succeed.
 //   - Teardown uses the configuration that Setup used, even if the directory changed since, and
 //     works when the namespace is gone.
 //   - The configuration directory is followed while berth runs, by polling where the kernel has no
@@ -28,6 +26,6 @@
 //
 // # To look at it live
 //
-// `ip netns` (pins are in /run/netns by default), `berth status -o json`, and the cgroups named
+// `ip netns`, `berth status -o json`, and the cgroups named
 // berth-cni-*, which are there while a call runs and as long as what it left.
 package network

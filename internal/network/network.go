@@ -27,8 +27,6 @@ const ifName = "eth0"
 type Config struct {
 	ConfDir  string            // of *.conf, *.conflist, *.json
 	BinDirs  []string          // of the plug-ins
-	NetNSDir string            // where namespaces are pinned
-	Owner    string            // this berth's ID, part of the pins' names
 	CacheDir string            // CNI's cache of results, this berth's own
 	Default  *Bridge           // nil: no network without a configuration
 	Handlers map[string]string // runtime handlers by name, and the directory of each that has one of its own
@@ -97,12 +95,10 @@ type Network struct {
 // New reads the configuration directory once. What is missing or invalid there is not an error:
 // Status reports it.
 func New(cfg Config) (*Network, error) {
-	for _, d := range []string{cfg.NetNSDir, cfg.CacheDir} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return nil, fmt.Errorf("make network directory: %w", err)
-		}
-	}
 	// The library would make this with the first call, without a lock, and calls come side by side.
+	if err := os.MkdirAll(cfg.CacheDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make network directory: %w", err)
+	}
 	exec := &plugins{groups: cfg.Groups, log: cfg.Logger}
 	n := &Network{
 		cfg:   cfg,
@@ -236,7 +232,10 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 		return err
 	}
 	defer n.sweep()
-	if pinned, _ := namespace.IsPinned(p.NetNS); !pinned {
+	switch pinned, err := namespace.IsPinned(p.NetNS); {
+	case err != nil:
+		return fmt.Errorf("disconnect pod %s: look for its network namespace: %w", p.ID, err)
+	case !pinned:
 		p.NetNS = "" // CNI: DEL without a namespace releases what is outside of it
 	}
 	rt, err := runtimeConf(p)

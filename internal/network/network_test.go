@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,6 +21,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
+
+	"berth/internal/namespace"
 )
 
 var bridges int
@@ -40,7 +43,6 @@ func build(t *testing.T, edit func(*Config)) *Network {
 	cfg := Config{
 		ConfDir:  dir + "/net.d",
 		BinDirs:  []string{bin},
-		NetNSDir: dir + "/netns",
 		CacheDir: dir + "/cache",
 		Logger:   slog.New(slog.DiscardHandler),
 		Groups:   groups(t),
@@ -72,12 +74,27 @@ func build(t *testing.T, edit func(*Config)) *Network {
 }
 
 // connect makes a namespace and connects it. The end of the test undoes both.
-func connect(t *testing.T, n *Network, id string) (Pod, Result) {
+// pinned makes a network namespace that ends with the test, and returns the path of its pin.
+func pinned(t *testing.T) string {
 	t.Helper()
-	p := Pod{ID: id, Name: id, Namespace: "ns", UID: "u", NetNS: n.PathFor(id)}
-	if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
+	path := filepath.Join(t.TempDir(), "netns")
+	if err := os.WriteFile(path, nil, 0o400); err != nil {
 		t.Fatal(err)
 	}
+	if out, err := exec.CommandContext(t.Context(), "unshare", "--net="+path, "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if err := namespace.Unpin(path); err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func connect(t *testing.T, n *Network, id string) (Pod, Result) {
+	t.Helper()
+	p := Pod{ID: id, Name: id, Namespace: "ns", UID: "u", NetNS: pinned(t)}
 	r, err := n.Setup(t.Context(), p)
 	t.Cleanup(func() {
 		// While others change the host's tables the kernel says that it is busy. berth's lanes try
@@ -87,7 +104,7 @@ func connect(t *testing.T, n *Network, id string) (Pod, Result) {
 			time.Sleep(50 * time.Millisecond)
 			err = n.Teardown(context.Background(), p, r)
 		}
-		if err := errors.Join(err, n.RemoveNS(context.Background(), p.NetNS)); err != nil {
+		if err != nil {
 			t.Error(err)
 		}
 	})
@@ -113,63 +130,6 @@ func TestABridgeWithoutAnAddressGetsOne(t *testing.T) {
 		t.Fatalf("the bridge has an address: %v, %v", l.Attrs().HardwareAddr, err)
 	}
 	connect(t, n, "p1")
-}
-
-func TestANamespaceIsMadeOnceAndRemovedForGood(t *testing.T) {
-	n := build(t, nil)
-	path := n.PathFor("p1")
-	for range 2 {
-		if err := n.CreateNS(t.Context(), path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	own, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = ns.WithNetNSPath(path, func(ns.NetNS) error {
-		in, err := os.Readlink("/proc/thread-self/ns/net")
-		if err != nil || in == own {
-			return fmt.Errorf("it is the host's: %s, %w", in, err)
-		}
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		if lo.Attrs().Flags&net.FlagUp == 0 {
-			return errors.New("loopback is down")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l, err := n.Pinned(t.Context()); err != nil || len(l) != 1 || n.PathFor(l[0]) != path {
-		t.Errorf("%v %v", l, err)
-	}
-	for range 2 {
-		if err := n.RemoveNS(t.Context(), path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if l, _ := n.Pinned(t.Context()); len(l) != 0 {
-		t.Errorf("%v", l)
-	}
-	if now, _ := os.Readlink("/proc/self/ns/net"); now != own {
-		t.Error("the process changed its namespace")
-	}
-}
-
-func TestPathsOutsideTheDirectoryAreRefused(t *testing.T) {
-	n := build(t, nil)
-	for _, p := range []string{"/etc/passwd", n.cfg.NetNSDir + "/../x", "x"} {
-		if err := n.CreateNS(t.Context(), p); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("make %s: %v", p, err)
-		}
-		if err := n.RemoveNS(t.Context(), p); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("remove %s: %v", p, err)
-		}
-	}
 }
 
 func TestTwoPodsReachEachOtherOverTheDefaultBridge(t *testing.T) {
@@ -220,7 +180,7 @@ func TestTwoPodsReachEachOtherOverTheDefaultBridge(t *testing.T) {
 func TestTeardownWorksTwiceAndWithoutTheNamespace(t *testing.T) {
 	n := build(t, nil)
 	p, r := connect(t, n, "a")
-	if err := n.RemoveNS(t.Context(), p.NetNS); err != nil {
+	if err := namespace.Unpin(p.NetNS); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -271,10 +231,7 @@ func TestTeardownUsesTheConfigurationOfSetup(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	p := Pod{ID: "a", Name: "a", NetNS: n.PathFor("a")}
-	if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
-		t.Fatal(err)
-	}
+	p := Pod{ID: "a", Name: "a", NetNS: pinned(t)}
 	r, err := n.Setup(t.Context(), p)
 	if err != nil || len(r.IPs) != 1 || r.IPs[0] != "10.9.9.9" {
 		t.Fatalf("%+v %v", r, err)
@@ -283,7 +240,7 @@ func TestTeardownUsesTheConfigurationOfSetup(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.reload()
-	if err := errors.Join(n.Teardown(t.Context(), p, r), n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+	if err := n.Teardown(t.Context(), p, r); err != nil {
 		t.Fatal(err)
 	}
 	b, _ := os.ReadFile(notes)
@@ -306,15 +263,12 @@ func TestAHandlerHasADirectoryOfItsOwn(t *testing.T) {
 		}
 	})
 	for _, handler := range []string{"", "runc", "vm"} {
-		p := Pod{ID: "a", Name: "a", Handler: handler, NetNS: n.PathFor("a")}
-		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
-			t.Fatal(err)
-		}
+		p := Pod{ID: "a", Name: "a", Handler: handler, NetNS: pinned(t)}
 		r, err := n.Setup(t.Context(), p)
 		if err == nil {
 			err = n.Teardown(t.Context(), p, Result{}) // as after a kill, without what Setup returned
 		}
-		if err := errors.Join(err, n.RemoveNS(t.Context(), p.NetNS)); err != nil || len(r.IPs) != 1 {
+		if err != nil || len(r.IPs) != 1 {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		b, err := os.ReadFile(notes)
@@ -350,15 +304,12 @@ func TestPortmapIsNotStartedForAPodWithoutPorts(t *testing.T) {
 		}
 	})
 	for _, ports := range [][]PortMapping{nil, {{HostPort: 8080, ContainerPort: 80, Protocol: "TCP"}}} {
-		p := Pod{ID: fmt.Sprint("pod", len(ports)), Name: "a", NetNS: n.PathFor("a"), Ports: ports}
-		if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
-			t.Fatal(err)
-		}
+		p := Pod{ID: fmt.Sprint("pod", len(ports)), Name: "a", NetNS: pinned(t), Ports: ports}
 		r, err := n.Setup(t.Context(), p)
 		if err != nil || len(r.IPs) != 1 {
 			t.Fatalf("%+v %v", r, err)
 		}
-		if err := errors.Join(n.Teardown(t.Context(), p, r), n.RemoveNS(t.Context(), p.NetNS)); err != nil {
+		if err := n.Teardown(t.Context(), p, r); err != nil {
 			t.Fatal(err)
 		}
 		b, err := os.ReadFile(notes)
@@ -410,17 +361,4 @@ func TestTheDirectoryIsFollowed(t *testing.T) {
 	until("")
 	write("9.conf", []byte(`{"cniVersion":"1.0.0","name":"nine","type":"fake"}`))
 	until("nine")
-}
-
-func BenchmarkCreateNS(b *testing.B) {
-	dir := b.TempDir()
-	n, err := New(Config{ConfDir: dir, NetNSDir: dir + "/n", CacheDir: dir + "/c", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := errors.Join(n.CreateNS(b.Context(), n.PathFor("x")), n.RemoveNS(b.Context(), n.PathFor("x"))); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

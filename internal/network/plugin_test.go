@@ -112,15 +112,7 @@ func until(t *testing.T, file string) context.Context {
 // setup connects a pod in a namespace of its own.
 func setup(ctx context.Context, t *testing.T, n *Network, id string) (Pod, Result, error) {
 	t.Helper()
-	p := Pod{ID: id, Name: id, NetNS: n.PathFor(id)}
-	if err := n.CreateNS(t.Context(), p.NetNS); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.RemoveNS(context.Background(), p.NetNS); err != nil {
-			t.Error(err)
-		}
-	})
+	p := Pod{ID: id, Name: id, NetNS: pinned(t)}
 	r, err := n.Setup(ctx, p)
 	return p, r, err
 }
@@ -225,7 +217,7 @@ func TestAPluginThatIsLeftAtWorkIsEnded(t *testing.T) {
 	}
 	left := works("left", "left")
 	others := map[string]chan error{"another pod's": works("left-not", "left-not"), "one in no group": works("left", "")}
-	if err := n.Teardown(t.Context(), Pod{ID: "left", Name: "left", NetNS: n.PathFor("left")}, Result{}); err != nil {
+	if err := n.Teardown(t.Context(), Pod{ID: "left", Name: "left", NetNS: pinned(t)}, Result{}); err != nil {
 		t.Fatal(err)
 	}
 	left <- <-left

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pins makes the IPC and UTS namespaces of pods that no process holds. Each is pinned as a
-// file, as package network pins network namespaces.
+// Package pins makes the namespaces of pods that no process holds: [Networks] those of networks, and
+// the user namespaces that own them, and [Pins] the IPC and UTS namespaces. Each is pinned as a file.
 //
 // # Layout
 //
 //	STATE/pins/ID/ipc, STATE/pins/ID/uts    the namespaces: mounts of nsfs
 //	STATE/pins/ID/made                      which there are, and in which boot they were made
+//	/run/netns/berth-OWNER-ID               the network namespace, where `ip netns` shows it
 //
 // # Promises
 //
 //   - The paths follow from the ID, and can be recorded before anything is made.
+//   - A network namespace that exists is kept when it is made again. Its loopback is up.
 //   - The hostname and the sysctls are set before Make returns. The file made is written last:
 //     Check succeeds only where everything was made, in this boot, and is still there.
 //   - Make makes everything again, whatever an attempt before it has left. Removing what is absent
@@ -23,5 +25,5 @@
 //
 // # To look at it live
 //
-// `lsns -t ipc -t uts`, and `nsenter --uts=/run/berth/pins/ID/uts hostname`.
+// `lsns -t net -t ipc -t uts`, `ip netns`, and `nsenter --uts=/run/berth/pins/ID/uts hostname`.
 package pins

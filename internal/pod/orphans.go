@@ -22,6 +22,7 @@ import (
 type orphans struct {
 	runtime Runtime
 	network Network
+	netns   NetNS
 	files   Files
 	pins    Pins
 	stdios  Stdios
@@ -97,7 +98,7 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 		}
 		found[id] = what
 	}
-	pins, err := o.network.Pinned(ctx)
+	pins, err := o.netns.Pinned(ctx)
 	if err != nil {
 		o.obs.Event("", "network namespaces cannot be listed", err)
 	}
@@ -163,11 +164,11 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 	}
 	errs = append(errs, absent(o.runtime.DeleteSandbox(ctx, id)))
 	if what.pinned {
-		path := o.network.PathFor(id)
+		path := o.netns.PathFor(id)
 		if err := o.network.Teardown(ctx, network.Pod{ID: id, NetNS: path}, network.Result{}); err != nil {
 			errs = append(errs, err)
 		} else {
-			errs = append(errs, o.network.RemoveNS(ctx, path))
+			errs = append(errs, o.netns.Remove(ctx, path))
 		}
 	}
 	errs = append(errs, o.pins.Remove(id), o.stdios.RemoveAll(o.files.IO(id)))

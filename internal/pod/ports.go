@@ -249,18 +249,22 @@ type Cgroups interface {
 
 // Network connects sandboxes.
 type Network interface {
-	PathFor(podID string) string
-	CreateNS(ctx context.Context, path string) error
-	// CreateOwnedNS makes a network namespace that a new user namespace with these IDs owns. Owner
-	// opens that user namespace; the caller closes it.
-	CreateOwnedNS(ctx context.Context, path string, ids network.UserIDs) error
-	Owner(path string) (*os.File, error)
-	RemoveNS(ctx context.Context, path string) error
 	Setup(ctx context.Context, p network.Pod) (network.Result, error)
 	Teardown(ctx context.Context, p network.Pod, recorded network.Result) error
+	Status() error
+}
+
+// NetNS makes and removes the network namespaces of sandboxes: package pins.
+type NetNS interface {
+	PathFor(podID string) string
+	Create(ctx context.Context, path string) error
+	// CreateOwned makes a network namespace that a new user namespace with these IDs owns. Owner
+	// opens that user namespace; the caller closes it.
+	CreateOwned(ctx context.Context, path string, ids pins.UserIDs) error
+	Owner(path string) (*os.File, error)
+	Remove(ctx context.Context, path string) error
 	// Pinned lists the pods that have a namespace.
 	Pinned(ctx context.Context) (podIDs []string, err error)
-	Status() error
 }
 
 // Files is the pods' own files on this host: package podfiles.

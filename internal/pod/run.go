@@ -24,6 +24,7 @@ type sandboxMaker struct {
 	resolvConf string // the path of the host's
 	runtime    Runtime
 	network    Network
+	netns      NetNS
 	files      Files
 	store      Store
 	hooks      Hooks // nil for none
@@ -51,7 +52,7 @@ func (m *sandboxMaker) plan(sb state.Sandbox, h Handler) *unit {
 		holds |= state.HoldContainer
 	}
 	if sb.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		sb.NetNS = m.network.PathFor(sb.ID)
+		sb.NetNS = m.netns.PathFor(sb.ID)
 		holds |= state.HoldNetNS | state.HoldNetwork
 	}
 	if sb.Image != nil {

@@ -22,6 +22,7 @@ type teardown struct {
 	undoTimeout time.Duration
 	runtime     Runtime
 	network     Network
+	netns       NetNS
 	files       Files
 	pins        Pins
 	volumes     *imageVolumes
@@ -83,7 +84,7 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	var side sync.WaitGroup
 	side.Go(func() {
 		net.release(state.HoldNetwork, 0, func() error { return t.releaseNetwork(ctx, u) })
-		net.release(state.HoldNetNS, state.HoldNetwork, func() error { return t.network.RemoveNS(ctx, u.sandbox.NetNS) })
+		net.release(state.HoldNetNS, state.HoldNetwork, func() error { return t.netns.Remove(ctx, u.sandbox.NetNS) })
 	})
 	task.release(state.HoldTask, 0, func() error { return t.releaseTask(ctx, u) })
 	task.release(state.HoldIO, state.HoldTask, func() error { return t.output.release(ctx, u) })

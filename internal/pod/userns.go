@@ -10,14 +10,14 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/network"
+	"berth/internal/pins"
 	"berth/internal/spec"
 )
 
 // userNamespaces makes the namespaces of pods that may have a user namespace of their own.
 type userNamespaces struct {
-	network Network
-	can     func(ctx context.Context, handler string) error // nil: no handler can
+	netns NetNS
+	can   func(ctx context.Context, handler string) error // nil: no handler can
 }
 
 // check refuses a pod that asks for a user namespace which its handler cannot make.
@@ -39,9 +39,9 @@ func (n *userNamespaces) check(ctx context.Context, config *runtimeapi.PodSandbo
 // the pod has one.
 func (n *userNamespaces) createNetNS(ctx context.Context, u *unit) error {
 	if ids, ok := spec.UserNamespace(u.sandbox.Config); ok {
-		return n.network.CreateOwnedNS(ctx, u.sandbox.NetNS, network.UserIDs(ids))
+		return n.netns.CreateOwned(ctx, u.sandbox.NetNS, pins.UserIDs(ids))
 	}
-	return n.network.CreateNS(ctx, u.sandbox.NetNS)
+	return n.netns.Create(ctx, u.sandbox.NetNS)
 }
 
 // owner is the user namespace that the process of a sandbox joins.
@@ -57,7 +57,7 @@ func (n *userNamespaces) ownerOf(u *unit) (owner, error) {
 	if _, ok := spec.UserNamespace(u.sandbox.Config); !ok || u.sandbox.NetNS == "" {
 		return owner{}, nil
 	}
-	f, err := n.network.Owner(u.sandbox.NetNS)
+	f, err := n.netns.Owner(u.sandbox.NetNS)
 	if err != nil {
 		return owner{}, err
 	}

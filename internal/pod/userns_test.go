@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/network"
+	"berth/internal/pins"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"
@@ -70,7 +70,7 @@ func TestAUserNamespaceOwnsTheNetworkAndTheFilesOfItsPod(t *testing.T) {
 			NamespaceOptions: mappedConfig("p1").GetLinux().GetSecurityContext().GetNamespaceOptions(),
 		}}
 		c := b.create(sb, cfg)
-		want := network.UserIDs{UID: 1000, GID: 2000, UIDs: 500, GIDs: 600}
+		want := pins.UserIDs{UID: 1000, GID: 2000, UIDs: 500, GIDs: 600}
 		if got := b.OwnerOf("/netns/" + sb); got != want {
 			t.Errorf("the network namespace belongs to %+v, want %+v", got, want)
 		}

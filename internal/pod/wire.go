@@ -16,6 +16,7 @@ type Ports struct {
 	Kernel  Kernel
 	Cgroups Cgroups
 	Network Network
+	NetNS   NetNS
 	Files   Files
 	Pins    Pins
 	Stdios  Stdios
@@ -60,7 +61,7 @@ func New(cfg Config, p Ports) *Controller {
 	lanes := newLanes(cfg, c.attempt, func() { c.auditor.relistAwaited() }, p.LaneObserver)
 	processes := &processes{p.Kernel, p.Cgroups, p.Observer}
 	output := &output{p.Stdios, p.Files, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
-	userns := &userNamespaces{p.Network, p.UserNamespaces}
+	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
 	pauses := &pauses{
 		volumes: volumes,
@@ -120,6 +121,7 @@ func New(cfg Config, p Ports) *Controller {
 		undoTimeout: cfg.UndoTimeout,
 		runtime:     p.Runtime,
 		network:     p.Network,
+		netns:       p.NetNS,
 		files:       p.Files,
 		pins:        p.Pins,
 		volumes:     volumes,
@@ -146,6 +148,7 @@ func New(cfg Config, p Ports) *Controller {
 		resolvConf: cfg.ResolvConf,
 		runtime:    p.Runtime,
 		network:    p.Network,
+		netns:      p.NetNS,
 		files:      p.Files,
 		store:      p.Store,
 		hooks:      p.Hooks,
@@ -194,6 +197,7 @@ func New(cfg Config, p Ports) *Controller {
 	orphans := &orphans{
 		runtime: p.Runtime,
 		network: p.Network,
+		netns:   p.NetNS,
 		files:   p.Files,
 		pins:    p.Pins,
 		stdios:  p.Stdios,

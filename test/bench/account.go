@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"berth/internal/network"
+	"berth/internal/pins"
 )
 
 // account is the control group of a daemon, and so of all that it starts outside of pods: shims,
@@ -84,10 +85,12 @@ func (n *node) plugins(ctx context.Context, count int, rec record) error {
 		ConfDir:  n.dir + "/net.d",
 		BinDirs:  []string{n.build + "/cni"},
 		CacheDir: n.dir + "/cni-alone",
-		NetNSDir: n.dir + "/netns-alone",
-		Owner:    "bench",
 		Logger:   slog.New(slog.DiscardHandler),
 	})
+	if err != nil {
+		return err
+	}
+	netns, err := pins.NewNetworks(n.dir+"/netns-alone", "bench")
 	if err != nil {
 		return err
 	}
@@ -99,9 +102,9 @@ func (n *node) plugins(ctx context.Context, count int, rec record) error {
 			Name:      id,
 			Namespace: "bench",
 			UID:       id,
-			NetNS:     cni.PathFor(id),
+			NetNS:     netns.PathFor(id),
 		}
-		if err := cni.CreateNS(ctx, p.NetNS); err != nil {
+		if err := netns.Create(ctx, p.NetNS); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -110,7 +113,7 @@ func (n *node) plugins(ctx context.Context, count int, rec record) error {
 		if err == nil {
 			err = cni.Teardown(ctx, p, got)
 		}
-		if err := errors.Join(err, cni.RemoveNS(ctx, p.NetNS)); err != nil {
+		if err := errors.Join(err, netns.Remove(ctx, p.NetNS)); err != nil {
 			return fmt.Errorf("connect a pod: %w", err)
 		}
 		rec(cniAlone, ms(took))

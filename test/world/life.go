@@ -69,6 +69,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 		Kernel:  kernel{l.w, l},
 		Cgroups: cgroups{l.w, l},
 		Network: plumbing{l.w, l},
+		NetNS:   netns{l.w, l},
 		Files:   files{l.w, l},
 		Pins:    spaces{l.w, l},
 		Stdios:  outputs{l.w, l},

@@ -23,27 +23,45 @@ import (
 	"berth/internal/podfiles"
 )
 
-// plumbing stands for network.Network: it keeps the world's network namespaces and CNI results.
+// netns stands for pins.Networks: it keeps the world's network namespaces.
+type netns struct {
+	w *World
+	l *Life
+}
+
+func (n netns) PathFor(id string) string { return "/netns/" + id }
+
+func (n netns) Create(ctx context.Context, path string) error {
+	return n.CreateOwned(ctx, path, pins.UserIDs{})
+}
+
+func (n netns) CreateOwned(ctx context.Context, path string, ids pins.UserIDs) error {
+	return n.w.do(ctx, n.l, "netns", path, func() error { n.w.netns[path] = ids; return nil })
+}
+
+func (n netns) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
+
+func (n netns) Remove(ctx context.Context, path string) error {
+	return n.w.do(ctx, n.l, "netns-remove", path, func() error { delete(n.w.netns, path); return nil })
+}
+
+func (n netns) Pinned(ctx context.Context) (ids []string, err error) {
+	err = n.w.read(ctx, n.l, "netns-list", "", func() error {
+		for _, p := range slices.Sorted(maps.Keys(n.w.netns)) {
+			ids = append(ids, strings.TrimPrefix(p, "/netns/"))
+		}
+		return nil
+	})
+	return ids, err
+}
+
+// plumbing stands for network.Network: it keeps the world's CNI results.
 type plumbing struct {
 	w *World
 	l *Life
 }
 
-func (n plumbing) PathFor(id string) string { return "/netns/" + id }
-func (n plumbing) Status() error            { return nil }
-
-func (n plumbing) CreateNS(ctx context.Context, path string) error {
-	return n.CreateOwnedNS(ctx, path, network.UserIDs{})
-}
-
-func (n plumbing) CreateOwnedNS(ctx context.Context, path string, ids network.UserIDs) error {
-	return n.w.do(ctx, n.l, "netns", path, func() error { n.w.netns[path] = ids; return nil })
-}
-func (n plumbing) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
-
-func (n plumbing) RemoveNS(ctx context.Context, path string) error {
-	return n.w.do(ctx, n.l, "netns-remove", path, func() error { delete(n.w.netns, path); return nil })
-}
+func (n plumbing) Status() error { return nil }
 
 func (n plumbing) Setup(ctx context.Context, p network.Pod) (network.Result, error) {
 	err := n.w.do(ctx, n.l, "cni-add", p.ID, func() error { n.w.cni[p.ID] = true; return nil })
@@ -61,18 +79,8 @@ func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result)
 	return n.w.do(ctx, n.l, "cni-del", p.ID, func() error { delete(n.w.cni, p.ID); return nil })
 }
 
-func (n plumbing) Pinned(ctx context.Context) (ids []string, err error) {
-	err = n.w.read(ctx, n.l, "netns-list", "", func() error {
-		for _, p := range slices.Sorted(maps.Keys(n.w.netns)) {
-			ids = append(ids, strings.TrimPrefix(p, "/netns/"))
-		}
-		return nil
-	})
-	return ids, err
-}
-
 // OwnerOf is the user namespace that owns a network namespace; zero: the host's.
-func (w *World) OwnerOf(netns string) network.UserIDs {
+func (w *World) OwnerOf(netns string) pins.UserIDs {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.netns[netns]

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/network"
+	"berth/internal/pins"
 )
 
 // World is everything outside berth. Its fields are guarded by mu.
@@ -40,10 +40,10 @@ type World struct {
 
 	ctrd  containerdState
 	disk  diskState
-	netns map[string]network.UserIDs // by path, with the user namespace that owns it
-	pins  map[string]bool            // IPC and UTS namespaces of pods, by ID
-	files map[string]bool            // of pods, by ID
-	stdio map[string]bool            // of containers, by directory
+	netns map[string]pins.UserIDs // by path, with the user namespace that owns it
+	pins  map[string]bool         // IPC and UTS namespaces of pods, by ID
+	files map[string]bool         // of pods, by ID
+	stdio map[string]bool         // of containers, by directory
 	cni   map[string]bool
 	// remote: the image Remote is on the node.
 	remote bool
@@ -96,7 +96,7 @@ func Free() *World {
 		procs:  map[uint32]*Process{},
 		inits:  map[string]*Process{},
 		pid:    1000,
-		netns:  map[string]network.UserIDs{},
+		netns:  map[string]pins.UserIDs{},
 		pins:   map[string]bool{},
 		files:  map[string]bool{},
 		stdio:  map[string]bool{},

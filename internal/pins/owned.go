@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package network
+package pins
 
 import (
 	"context"
@@ -20,12 +20,12 @@ type UserIDs struct {
 	UIDs, GIDs uint32 // how many there are
 }
 
-// CreateOwnedNS makes a network namespace that belongs to a new user namespace, with its loopback
+// CreateOwned makes a network namespace that belongs to a new user namespace, with its loopback
 // up, pinned at path. Root of that user namespace, and nobody else there, may change the network
 // and mount a sysfs. The user namespace lives as long as the network namespace; see Owner. If a
 // namespace is pinned at path already, it is kept.
-func (n *Network) CreateOwnedNS(ctx context.Context, path string, ids UserIDs) error {
-	return n.createNS(path, func() error {
+func (n *Networks) CreateOwned(ctx context.Context, path string, ids UserIDs) error {
+	return n.create(path, func() error {
 		err := pinOwned(path, ids)
 		for again := 1; again < ownedAttempts && ended(err); again++ {
 			err = pinOwned(path, ids)
@@ -34,7 +34,7 @@ func (n *Network) CreateOwnedNS(ctx context.Context, path string, ids UserIDs) e
 			err = namespace.InThread(func() error { return upIn(path) })
 		}
 		if err != nil {
-			return errors.Join(err, n.RemoveNS(ctx, path))
+			return errors.Join(err, n.Remove(ctx, path))
 		}
 		return nil
 	})
@@ -70,7 +70,7 @@ func upIn(path string) error {
 
 // Owner opens the user namespace that owns the network namespace pinned at path. The caller closes
 // it.
-func (n *Network) Owner(path string) (*os.File, error) {
+func (n *Networks) Owner(path string) (*os.File, error) {
 	ns, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("find owner of network namespace: %w", err)

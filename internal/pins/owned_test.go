@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package network
+package pins
 
 import (
 	"fmt"
@@ -12,15 +12,15 @@ import (
 )
 
 func TestAUserNamespaceOwnsTheNetworkNamespaceThatIsMadeForIt(t *testing.T) {
-	n := &Network{cfg: Config{NetNSDir: t.TempDir(), Owner: "test"}}
+	n := newNetworks(t)
 	path := n.PathFor("p1")
 	for range 2 { // a namespace that is pinned already is kept
-		if err := n.CreateOwnedNS(t.Context(), path, UserIDs{UID: 100000, GID: 200000, UIDs: 65536, GIDs: 1000}); err != nil {
+		if err := n.CreateOwned(t.Context(), path, UserIDs{UID: 100000, GID: 200000, UIDs: 65536, GIDs: 1000}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() {
-		if err := n.RemoveNS(t.Context(), path); err != nil {
+		if err := n.Remove(t.Context(), path); err != nil {
 			t.Error(err)
 		}
 	})
