@@ -21,7 +21,8 @@ import (
 
 // creator makes containers, up to CREATED.
 type creator struct {
-	runtime     Runtime
+	objects     Objects
+	layers      Layers
 	images      Images
 	checkpoints Checkpoints // nil for none
 	files       Files
@@ -226,10 +227,10 @@ func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
 	}
 	own := u.handler
 	own.Sandboxer = "" // the object is berth's own, and no sandbox controller of containerd's knows it
-	if err := c.runtime.CreateSandbox(ctx, u.id, own); err != nil {
+	if err := c.objects.CreateSandbox(ctx, u.id, own); err != nil {
 		return err
 	}
-	if err := c.runtime.CreateContainer(ctx, Object{
+	if err := c.objects.CreateContainer(ctx, Object{
 		ID:          u.id,
 		SandboxID:   u.pod.id,
 		Image:       u.imageName(),
@@ -286,14 +287,14 @@ func injectDevices(devices Devices, u *unit, s *oci.Spec) error {
 func (c *creator) prepareSnapshot(ctx context.Context, u *unit, img Image) error {
 	layer := Layer{Snapshotter: img.Snapshotter, Key: u.id, ChainID: img.ChainID}
 	layer.IDs, _ = spec.UserNamespace(u.pod.sandbox.Config)
-	err := c.runtime.PrepareSnapshot(ctx, layer)
+	err := c.layers.PrepareSnapshot(ctx, layer)
 	if !errdefs.IsNotFound(err) {
 		return err
 	}
 	if err := c.images.Unpack(ctx, img); err != nil {
 		return err
 	}
-	return c.runtime.PrepareSnapshot(ctx, layer)
+	return c.layers.PrepareSnapshot(ctx, layer)
 }
 
 // checkImageHandler refuses an image for another runtime handler than the one of the sandbox, which

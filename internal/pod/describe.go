@@ -14,7 +14,7 @@ import (
 // describer makes the documents of the verbose statuses, which crictl inspect and inspectp show.
 // What containerd adds is left out, with the reason, when it cannot be asked.
 type describer struct {
-	runtime Runtime
+	objects Objects
 }
 
 func (d *describer) container(ctx context.Context, u *unit) (map[string]string, error) {
@@ -58,7 +58,7 @@ func (d *describer) document(ctx context.Context, u *unit, info map[string]any) 
 	info["berth"] = describe(u)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if s, err := d.runtime.Spec(ctx, u.id); err == nil {
+	if s, err := d.objects.Spec(ctx, u.id); err == nil {
 		info["runtimeSpec"] = s
 	} else {
 		info["runtimeSpecError"] = err.Error()

@@ -44,7 +44,7 @@ func (c *Controller) Records() state.Loaded {
 }
 
 // BuiltInSandboxer is the sandboxer of pods that need a process, with handlers that name none.
-func BuiltInSandboxer(r Runtime) Sandboxer { return pauser{r} }
+func BuiltInSandboxer(r Runtime) Sandboxer { return pauser{r, r} }
 
 // ViewKey is the key of the snapshot of the nth image that a container mounts.
 func ViewKey(id string, n int) string { return viewKey(id, n) }

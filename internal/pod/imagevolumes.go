@@ -25,10 +25,10 @@ import (
 // image keeps its layers for as long as the container has it, also when the image itself is
 // removed.
 type imageVolumes struct {
-	runtime Runtime
-	images  Images
-	files   Files
-	labels  Labels // nil without SELinux
+	layers Layers
+	images Images
+	files  Files
+	labels Labels // nil without SELinux
 }
 
 // viewMark stands between the ID of a container and the number of an image in the key of a view.
@@ -106,14 +106,14 @@ func (v *imageVolumes) view(ctx context.Context, view ImageView, id string) erro
 	if v.labels != nil {
 		view.Label = v.labels.ReadOnly()
 	}
-	err := v.runtime.MountImage(ctx, view)
+	err := v.layers.MountImage(ctx, view)
 	if !errdefs.IsNotFound(err) {
 		return err
 	}
 	if err := v.images.Unpack(ctx, Image{ID: id, ChainID: view.ChainID, Snapshotter: view.Snapshotter}); err != nil {
 		return err
 	}
-	return v.runtime.MountImage(ctx, view)
+	return v.layers.MountImage(ctx, view)
 }
 
 // release deletes the views of u. They are not mounted any more.
@@ -122,11 +122,11 @@ func (v *imageVolumes) release(ctx context.Context, u *unit) error {
 		if u.sandbox.Image == nil {
 			return nil
 		}
-		return v.runtime.DeleteSnapshot(ctx, u.sandbox.Image.Snapshotter, viewKey(u.id, 0))
+		return v.layers.DeleteSnapshot(ctx, u.sandbox.Image.Snapshotter, viewKey(u.id, 0))
 	}
 	var errs []error
 	for n, vol := range u.container.ImageVolumes {
-		errs = append(errs, absent(v.runtime.DeleteSnapshot(ctx, vol.Snapshotter, viewKey(u.id, n))))
+		errs = append(errs, absent(v.layers.DeleteSnapshot(ctx, vol.Snapshotter, viewKey(u.id, n))))
 	}
 	return errors.Join(errs...)
 }

@@ -17,7 +17,9 @@ const mostTries = 3
 
 // taskMaker makes the tasks of containers.
 type taskMaker struct {
-	runtime  Runtime
+	layers   Layers
+	tasks    Tasks
+	shims    Shims
 	files    Files
 	output   *output
 	teardown *teardown
@@ -59,16 +61,16 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	if u.restored() {
 		from := UnpackedIn(m.files.Checkpoint(u.id))
 		if _, err := os.Stat(from.Changes); err == nil { // each time: what is taken back loses them
-			if err := m.runtime.ApplyChanges(ctx, u.container.Snapshotter, u.id, from.Changes); err != nil {
+			if err := m.layers.ApplyChanges(ctx, u.container.Snapshotter, u.id, from.Changes); err != nil {
 				return 0, err
 			}
 		}
 		req.Restore = &from
 	}
-	pid, err = m.runtime.CreateTask(ctx, req)
+	pid, err = m.tasks.CreateTask(ctx, req)
 	if errdefs.IsNotFound(err) && u.pod.isPinned() {
 		if err = m.reviveShim(ctx, u.pod); err == nil {
-			pid, err = m.runtime.CreateTask(ctx, req)
+			pid, err = m.tasks.CreateTask(ctx, req)
 		}
 	}
 	if err == nil && u.restored() {
@@ -90,7 +92,7 @@ func (m *taskMaker) reviveShim(ctx context.Context, p *unit) error {
 	if err := p.mustBeReady(); err != nil {
 		return err
 	}
-	err := m.runtime.StartShim(ctx, SandboxRequest{
+	err := m.shims.StartShim(ctx, SandboxRequest{
 		ID:        p.id,
 		Handler:   p.handler,
 		Config:    p.sandbox.Config,

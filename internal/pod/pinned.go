@@ -17,16 +17,16 @@ import (
 // stops it, or the pins are lost, which a reboot does. It outlives its shim: the next container
 // starts another one.
 type pinner struct {
-	runtime Runtime
-	pins    Pins
+	shims Shims
+	pins  Pins
 
 	stopped chan struct{} // closed by the first Stop
 	stop    sync.Once
 	at      time.Time // of the first Stop; read once stopped is closed
 }
 
-func newPinner(r Runtime, p Pins) *pinner {
-	return &pinner{runtime: r, pins: p, stopped: make(chan struct{})}
+func newPinner(s Shims, p Pins) *pinner {
+	return &pinner{shims: s, pins: p, stopped: make(chan struct{})}
 }
 
 // Create makes the namespaces that the specification of the sandbox has, with the hostname and the
@@ -35,7 +35,7 @@ func (p *pinner) Create(ctx context.Context, r SandboxRequest) (Instance, error)
 	if err := p.pins.Make(pinsOf(r)); err != nil {
 		return Instance{}, err
 	}
-	return Instance{}, p.runtime.StartShim(ctx, r)
+	return Instance{}, p.shims.StartShim(ctx, r)
 }
 
 func pinsOf(r SandboxRequest) pins.Request {
@@ -95,4 +95,4 @@ func (p *pinner) Status(ctx context.Context, id string) (TaskState, error) {
 }
 
 // Shutdown ends the shim. The pins are released by themselves.
-func (p *pinner) Shutdown(ctx context.Context, id string) error { return p.runtime.EndShim(ctx, id) }
+func (p *pinner) Shutdown(ctx context.Context, id string) error { return p.shims.EndShim(ctx, id) }

@@ -104,12 +104,29 @@ type TaskState struct {
 // what is absent, ErrUnavailable when containerd cannot be reached. Every Delete of what is absent
 // is ErrNotFound and harmless.
 type Runtime interface {
+	Objects
+	Layers
+	Tasks
+	Shims
+	// Inventory lists what containerd has of ours. It does not wait for shims that do not answer.
+	Inventory(ctx context.Context) (Inventory, error)
+}
+
+// Objects are what containerd has on record of sandboxes and containers.
+type Objects interface {
 	// CreateSandbox makes a sandbox object: a pod's, or a container's of the same ID, which keeps
 	// an ended task from being cleaned away by a containerd that starts.
 	CreateSandbox(ctx context.Context, id string, h Handler) error
 	DeleteSandbox(ctx context.Context, id string) error
 	CreateContainer(ctx context.Context, o Object) error
 	DeleteContainer(ctx context.Context, id string) error
+	// Spec returns the OCI spec of a container object, UpdateSpec replaces it.
+	Spec(ctx context.Context, id string) (*specs.Spec, error)
+	UpdateSpec(ctx context.Context, id string, s *specs.Spec) error
+}
+
+// Layers are the root file systems of containers, and images that are mounted.
+type Layers interface {
 	// PrepareSnapshot makes a writable layer on the image's chain, safe from containerd's garbage
 	// collection until it is deleted.
 	PrepareSnapshot(ctx context.Context, l Layer) error
@@ -117,18 +134,21 @@ type Runtime interface {
 	// RenewSnapshot undoes all changes in a writable layer. It can be cut off and called again: a
 	// view named spare keeps the layers below meanwhile.
 	RenewSnapshot(ctx context.Context, snapshotter, key, spare string) error
+	// ApplyChanges makes the changes that a tar of a layer has in a writable layer. It can be cut off
+	// and called again.
+	ApplyChanges(ctx context.Context, snapshotter, key, changes string) error
 	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
 	// is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a writable
 	// one is asked for. ErrNotFound says that the image is not unpacked.
 	MountImage(ctx context.Context, v ImageView) error
+}
 
+// Tasks are the processes that shims run.
+type Tasks interface {
 	// CreateTask makes the task and its process, which does not run the user's program yet. The task
 	// of a container that is restored has no process; its PID is 0.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
 	StartTask(ctx context.Context, id string) error
-	// ApplyChanges makes the changes that a tar of a layer has in a writable layer. It can be cut off
-	// and called again.
-	ApplyChanges(ctx context.Context, snapshotter, key, changes string) error
 	// RestoreTask has the task's process, which CreateTask did not make, restored from the
 	// checkpoint. The error names CRIU's reason, from its log in the directory work.
 	RestoreTask(ctx context.Context, id, work string) error
@@ -139,27 +159,22 @@ type Runtime interface {
 	TaskState(ctx context.Context, id string) (TaskState, error)
 	// WaitTask returns when the task's process ended, with what the shim measured.
 	WaitTask(ctx context.Context, id string) (TaskState, error)
+	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
+	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and may have set a
+	// part before; after any other error but ErrNotFound it may have carried out the change.
+	UpdateTask(ctx context.Context, id string, r *specs.LinuxResources) error
+}
 
-	// Inventory lists what containerd has of ours. It does not wait for shims that do not answer.
-	Inventory(ctx context.Context) (Inventory, error)
+// Shims are the shims of sandboxes.
+type Shims interface {
 	// Sandboxer returns a sandbox controller of containerd's.
 	Sandboxer(name string) Sandboxer
-
 	// StartShim starts the shim of a sandbox without a process. It serves the containers' tasks until
 	// EndShim, also while there are none. ErrAlreadyExists says that containerd knows one. CreateTask
 	// is ErrNotFound for a container whose sandbox has lost its shim.
 	StartShim(ctx context.Context, r SandboxRequest) error
 	// EndShim ends it, and makes sure that nothing of it is left.
 	EndShim(ctx context.Context, id string) error
-
-	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
-	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and left everything
-	// as it was; after any other error but ErrNotFound it may have carried out the change.
-	UpdateTask(ctx context.Context, id string, r *specs.LinuxResources) error
-
-	// Spec returns the OCI spec of a container object, UpdateSpec replaces it.
-	Spec(ctx context.Context, id string) (*specs.Spec, error)
-	UpdateSpec(ctx context.Context, id string, s *specs.Spec) error
 }
 
 // TaskRequest asks for a task.

@@ -22,7 +22,7 @@ import (
 type sandboxMaker struct {
 	host       spec.Host
 	resolvConf string // the path of the host's
-	runtime    Runtime
+	objects    Objects
 	network    Network
 	netns      NetNS
 	files      Files
@@ -177,7 +177,7 @@ func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
 	if err := m.makeFiles(u, oci.Linux.MountLabel); err != nil {
 		return err
 	}
-	if err := m.runtime.CreateSandbox(ctx, u.id, u.handler); err != nil {
+	if err := m.objects.CreateSandbox(ctx, u.id, u.handler); err != nil {
 		return err
 	}
 	made, err := u.sandboxer.Create(ctx, SandboxRequest{

@@ -21,7 +21,8 @@ import (
 
 // starter starts containers.
 type starter struct {
-	runtime   Runtime
+	objects   Objects
+	tasks     Tasks
 	units     *registry
 	files     Files
 	hooks     Hooks // nil for none
@@ -157,7 +158,7 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 		return proc, made, err
 	}
 	made = s.processes.program(u, proc.Pid)
-	if err := s.runtime.StartTask(ctx, u.id); err != nil {
+	if err := s.tasks.StartTask(ctx, u.id); err != nil {
 		// An answer may be lost although the start took effect. Then the kernel says whether the
 		// program runs. Where the OCI runtime says that it has failed, what it has done is undone.
 		if ctx.Err() != nil || !unanswered(err) || !s.processes.waitExec(ctx, u, proc.Pid, made, answerPatience) {
@@ -174,7 +175,7 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 // cgroup: whatever cuts the restore off, what it has left there is found and ended, or is adopted
 // once the shim names it.
 func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
-	made, err := s.runtime.Spec(ctx, u.id)
+	made, err := s.objects.Spec(ctx, u.id)
 	if err != nil {
 		return state.Process{}, err
 	}
@@ -191,7 +192,7 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	if err := s.beforeRun(ctx, u); err != nil {
 		return state.Process{}, err
 	}
-	err = s.runtime.RestoreTask(ctx, u.id, from.Work)
+	err = s.tasks.RestoreTask(ctx, u.id, from.Work)
 	if err == nil {
 		err = s.checkTarget(ctx, u) // a restore joins the namespaces
 	}
@@ -207,7 +208,7 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 // watchRestored makes the witnesses watch the process that the shim has restored, and records it.
 // One that has ended by now is a start that succeeded: the shim has its code.
 func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, error) {
-	st, err := s.runtime.TaskState(ctx, u.id)
+	st, err := s.tasks.TaskState(ctx, u.id)
 	if err != nil {
 		return state.Process{}, err
 	}
@@ -216,11 +217,11 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 		proc, err = s.processes.watch(u, st.Pid)
 		switch {
 		case errdefs.IsNotFound(err): // it has ended, and the shim is about to learn it
-			st, err = s.runtime.WaitTask(ctx, u.id)
+			st, err = s.tasks.WaitTask(ctx, u.id)
 		case err == nil:
 			// The process could have ended before it was watched, and its PID be another's now. The
 			// shim reaps it, and says so: if it still runs, then what is watched is it.
-			st, err = s.runtime.TaskState(ctx, u.id)
+			st, err = s.tasks.TaskState(ctx, u.id)
 		}
 		if err != nil {
 			s.processes.forget(u) // it may be another's, and is not to be killed by its PID
@@ -287,7 +288,7 @@ func (s *starter) checkTarget(ctx context.Context, u *unit) error {
 	if err != nil {
 		return fmt.Errorf("its target container, whose PID namespace it joins: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
-	made, err := s.runtime.Spec(ctx, u.id)
+	made, err := s.objects.Spec(ctx, u.id)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,8 @@ import (
 // teardown releases what units hold outside berth.
 type teardown struct {
 	undoTimeout time.Duration
-	runtime     Runtime
+	objects     Objects
+	layers      Layers
 	network     Network
 	netns       NetNS
 	files       Files
@@ -90,12 +91,12 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	task.release(state.HoldIO, state.HoldTask, func() error { return t.output.release(ctx, u) })
 	own := sequence{want: want, id: u.id, gone: task.gone}
 	side.Go(func() {
-		own.release(state.HoldSandbox, state.HoldTask, func() error { return t.runtime.DeleteSandbox(ctx, u.id) })
+		own.release(state.HoldSandbox, state.HoldTask, func() error { return t.objects.DeleteSandbox(ctx, u.id) })
 		own.release(state.HoldFiles, state.HoldTask, func() error { return t.files.Remove(u.id) })
 		own.release(state.HoldPins, 0, func() error { return t.pins.Remove(u.id) })
 		own.release(state.HoldViews, state.HoldTask|state.HoldFiles, func() error { return t.volumes.release(ctx, u) })
 	})
-	task.release(state.HoldContainer, state.HoldTask, func() error { return t.runtime.DeleteContainer(ctx, u.id) })
+	task.release(state.HoldContainer, state.HoldTask, func() error { return t.objects.DeleteContainer(ctx, u.id) })
 	task.release(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func() error {
 		return t.releaseSnapshot(ctx, u)
 	})
@@ -149,11 +150,11 @@ func (s *sequence) release(h, after state.Hold, f func() error) {
 func (t *teardown) releaseSnapshot(ctx context.Context, u *unit) error {
 	snapshotter := u.container.Snapshotter
 	if u.attempt().spare {
-		if err := absent(t.runtime.DeleteSnapshot(ctx, snapshotter, spareKey(u.id))); err != nil {
+		if err := absent(t.layers.DeleteSnapshot(ctx, snapshotter, spareKey(u.id))); err != nil {
 			return err
 		}
 	}
-	return t.runtime.DeleteSnapshot(ctx, snapshotter, u.id)
+	return t.layers.DeleteSnapshot(ctx, snapshotter, u.id)
 }
 
 // releaseTask ends what may still run and deletes the task.
@@ -278,7 +279,7 @@ func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 	// When the caller of a creation goes away, containerd deletes the bundle although the shim may
 	// just be mounting the root filesystem in it. The files of the container are deleted with it.
 	u.setSpare(true)
-	err := t.runtime.RenewSnapshot(ctx, u.container.Snapshotter, u.id, spareKey(u.id))
+	err := t.layers.RenewSnapshot(ctx, u.container.Snapshotter, u.id, spareKey(u.id))
 	if absent(err) != nil {
 		return err
 	}

@@ -50,6 +50,6 @@ func (m units) sandboxerOf(s *state.Sandbox) Sandboxer {
 	case s.Pinned:
 		return newPinner(m.runtime, m.pins)
 	default:
-		return pauser{m.runtime}
+		return pauser{m.runtime, m.runtime}
 	}
 }

@@ -46,7 +46,8 @@ func podResources(pod *unit) (overhead, resources *runtimeapi.LinuxContainerReso
 // Changes that wait are carried out one after the other: see queuedUpdate.
 type updater struct {
 	host    spec.Host
-	runtime Runtime
+	objects Objects
+	tasks   Tasks
 	lanes   *lanes
 	ops     *operations
 	obs     Observer
@@ -224,7 +225,7 @@ func (x *updater) carryOut(ctx context.Context, u *unit, st *state.Status, versi
 	if err != nil {
 		return x.refuse(u, version, err)
 	}
-	if err := x.runtime.UpdateTask(ctx, u.id, x.careful(u, st, r)); err != nil {
+	if err := x.tasks.UpdateTask(ctx, u.id, x.careful(u, st, r)); err != nil {
 		if !answered(err) {
 			return err
 		}
@@ -245,7 +246,7 @@ func (x *updater) carryOut(ctx context.Context, u *unit, st *state.Status, versi
 func (x *updater) takeBack(ctx context.Context, u *unit, version *state.Resources) error {
 	r, err := spec.RestoredResources(x.host, u.container.Config.GetLinux().GetResources(), limits(version.Applied), limits(version.Wanted))
 	if err == nil {
-		if err = x.runtime.UpdateTask(ctx, u.id, checked(r)); err != nil && !answered(err) {
+		if err = x.tasks.UpdateTask(ctx, u.id, checked(r)); err != nil && !answered(err) {
 			return fmt.Errorf("take back a refused change of the resources: %w", err)
 		}
 	}
@@ -301,7 +302,7 @@ func checked(r *specs.LinuxResources) *specs.LinuxResources {
 // rewrite changes the specification of the container's object: what it starts with, and where
 // others read what it has.
 func (x *updater) rewrite(ctx context.Context, u *unit, r *specs.LinuxResources, oomScore int64) error {
-	s, err := x.runtime.Spec(ctx, u.id)
+	s, err := x.objects.Spec(ctx, u.id)
 	if err != nil {
 		return fmt.Errorf("read the spec of container %s: %w", u.id, err)
 	}
@@ -309,7 +310,7 @@ func (x *updater) rewrite(ctx context.Context, u *unit, r *specs.LinuxResources,
 	if oomScore != 0 {
 		noteDegraded(x.obs, u, spec.ChangeOOMScore(x.host, s, oomScore))
 	}
-	return x.runtime.UpdateSpec(ctx, u.id, s)
+	return x.objects.UpdateSpec(ctx, u.id, s)
 }
 
 // confirm records that what r wants is in effect.

@@ -84,7 +84,8 @@ func New(cfg Config, p Ports) *Controller {
 	publisher := &publisher{p.Feed, statuses, units}
 	updater := &updater{
 		host:    cfg.Host,
-		runtime: p.Runtime,
+		objects: p.Runtime,
+		tasks:   p.Runtime,
 		lanes:   lanes,
 		ops:     ops,
 		obs:     p.Observer,
@@ -119,7 +120,8 @@ func New(cfg Config, p Ports) *Controller {
 	}
 	teardown := &teardown{
 		undoTimeout: cfg.UndoTimeout,
-		runtime:     p.Runtime,
+		objects:     p.Runtime,
+		layers:      p.Runtime,
 		network:     p.Network,
 		netns:       p.NetNS,
 		files:       p.Files,
@@ -137,7 +139,9 @@ func New(cfg Config, p Ports) *Controller {
 		obs:         p.Observer,
 	}
 	taskMaker := &taskMaker{
-		runtime:  p.Runtime,
+		layers:   p.Runtime,
+		tasks:    p.Runtime,
+		shims:    p.Runtime,
 		files:    p.Files,
 		output:   output,
 		teardown: teardown,
@@ -146,7 +150,7 @@ func New(cfg Config, p Ports) *Controller {
 	sandboxes := &sandboxMaker{
 		host:       cfg.Host,
 		resolvConf: cfg.ResolvConf,
-		runtime:    p.Runtime,
+		objects:    p.Runtime,
 		network:    p.Network,
 		netns:      p.NetNS,
 		files:      p.Files,
@@ -164,7 +168,8 @@ func New(cfg Config, p Ports) *Controller {
 		obs:        p.Observer,
 	}
 	creator := &creator{
-		runtime:     p.Runtime,
+		objects:     p.Runtime,
+		layers:      p.Runtime,
 		images:      p.Images,
 		checkpoints: p.Checkpoints,
 		files:       p.Files,
@@ -180,7 +185,8 @@ func New(cfg Config, p Ports) *Controller {
 		obs:         p.Observer,
 	}
 	starter := &starter{
-		runtime:   p.Runtime,
+		objects:   p.Runtime,
+		tasks:     p.Runtime,
 		units:     units,
 		files:     p.Files,
 		hooks:     p.Hooks,

@@ -23,16 +23,16 @@ type workload interface {
 
 // task is the workload of a container.
 type task struct {
-	runtime Runtime
-	id      string
+	tasks Tasks
+	id    string
 }
 
 func (t task) Kill(ctx context.Context, sig unix.Signal) error {
-	return t.runtime.KillTask(ctx, t.id, sig)
+	return t.tasks.KillTask(ctx, t.id, sig)
 }
-func (t task) Wait(ctx context.Context) (TaskState, error)  { return t.runtime.WaitTask(ctx, t.id) }
-func (t task) State(ctx context.Context) (TaskState, error) { return t.runtime.TaskState(ctx, t.id) }
-func (t task) Delete(ctx context.Context) error             { return t.runtime.DeleteTask(ctx, t.id) }
+func (t task) Wait(ctx context.Context) (TaskState, error)  { return t.tasks.WaitTask(ctx, t.id) }
+func (t task) State(ctx context.Context) (TaskState, error) { return t.tasks.TaskState(ctx, t.id) }
+func (t task) Delete(ctx context.Context) error             { return t.tasks.DeleteTask(ctx, t.id) }
 
 // sandboxProcess is the workload of a sandbox.
 type sandboxProcess struct {
@@ -53,40 +53,43 @@ func (s sandboxProcess) Delete(ctx context.Context) error { return s.sandboxer.S
 
 // pauser is the built-in sandboxer of pods that need a process: a task whose process does nothing
 // but hold namespaces, and reap.
-type pauser struct{ runtime Runtime }
+type pauser struct {
+	objects Objects
+	tasks   Tasks
+}
 
 func (p pauser) Create(ctx context.Context, r SandboxRequest) (Instance, error) {
-	if err := p.runtime.CreateContainer(ctx, Object{ID: r.ID, Handler: r.Handler, Spec: r.Spec, Labels: r.Labels}); err != nil {
+	if err := p.objects.CreateContainer(ctx, Object{ID: r.ID, Handler: r.Handler, Spec: r.Spec, Labels: r.Labels}); err != nil {
 		return Instance{}, err
 	}
-	pid, err := p.runtime.CreateTask(ctx, TaskRequest{ID: r.ID})
+	pid, err := p.tasks.CreateTask(ctx, TaskRequest{ID: r.ID})
 	return Instance{Pid: pid}, err
 }
 
 func (p pauser) Start(ctx context.Context, id string) (Instance, error) {
-	return Instance{}, p.runtime.StartTask(ctx, id)
+	return Instance{}, p.tasks.StartTask(ctx, id)
 }
 
 func (p pauser) Stop(ctx context.Context, id string, timeout time.Duration) error {
 	if timeout > 0 {
-		if err := p.runtime.KillTask(ctx, id, unix.SIGTERM); err != nil {
+		if err := p.tasks.KillTask(ctx, id, unix.SIGTERM); err != nil {
 			return err
 		}
 		wait, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		if _, err := p.runtime.WaitTask(wait, id); err == nil || ctx.Err() != nil {
+		if _, err := p.tasks.WaitTask(wait, id); err == nil || ctx.Err() != nil {
 			return err
 		}
 	}
-	return p.runtime.KillTask(ctx, id, unix.SIGKILL)
+	return p.tasks.KillTask(ctx, id, unix.SIGKILL)
 }
 
 func (p pauser) Wait(ctx context.Context, id string) (TaskState, error) {
-	return p.runtime.WaitTask(ctx, id)
+	return p.tasks.WaitTask(ctx, id)
 }
 
 func (p pauser) Status(ctx context.Context, id string) (TaskState, error) {
-	return p.runtime.TaskState(ctx, id)
+	return p.tasks.TaskState(ctx, id)
 }
 
-func (p pauser) Shutdown(ctx context.Context, id string) error { return p.runtime.DeleteTask(ctx, id) }
+func (p pauser) Shutdown(ctx context.Context, id string) error { return p.tasks.DeleteTask(ctx, id) }
