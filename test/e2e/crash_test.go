@@ -40,7 +40,7 @@ func TestKill9AndBack(t *testing.T) {
 		term(t, pid)
 		n.Until("the second one has ended", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 		n.StartBerth()
-		node.ExpectExit(t, n.Ended(ends), 42, "Error")
+		node.ExpectExit(t, n.Measured(ends), 42, "Error")
 		if st := n.Container(runs); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("%v", st)
 		}

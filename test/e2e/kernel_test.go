@@ -209,7 +209,7 @@ func TestEveryOOMKillIsReportedAndNoOther(t *testing.T) {
 	}
 	n.Until("the shim has reaped it", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 	n.StartBerth()
-	node.ExpectExit(t, n.Ended(while), 137, "OOMKilled")
+	node.ExpectExit(t, n.Measured(while), 137, "OOMKilled")
 }
 
 // RuntimeDefault, and no word at all, mean the default profile wherever there is AppArmor: that the

@@ -55,5 +55,5 @@ func TestAnOOMKillThatAContainerSurvivesDoesNotExplainItsEnd(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	node.ExpectExit(t, n.Ended(away), 1, "Error")
+	node.ExpectExit(t, n.Measured(away), 1, "Error")
 }

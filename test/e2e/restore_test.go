@@ -156,7 +156,7 @@ func TestARestoredContainerGoesOn(t *testing.T) {
 		n.StartBerth()
 		n.Until("it goes on", func() bool { _, _, now := counting(n, id); return now > last })
 		term(t, n.Pid(id))
-		node.ExpectExit(t, n.Ended(id), 42, "Error")
+		node.ExpectExit(t, n.Measured(id), 42, "Error")
 	})
 }
 

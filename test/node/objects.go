@@ -102,6 +102,19 @@ func (n *Node) Ended(id string) *runtimeapi.ContainerStatus {
 	return st
 }
 
+// Measured waits until a container is EXITED with a code that was measured. Where the kernel reports
+// no codes, a berth that was away asks the shim. A shim that is slow to answer leaves the code unknown
+// until then, since the end itself is told at once.
+func (n *Node) Measured(id string) *runtimeapi.ContainerStatus {
+	n.t.Helper()
+	var st *runtimeapi.ContainerStatus
+	n.Until("the code of container "+id, func() bool {
+		st = n.Ended(id)
+		return st.GetReason() != "Unknown"
+	})
+	return st
+}
+
 // Killed kills the process of a container, and returns the time from then until a client sees that
 // the container is EXITED. berth can begin once the kernel reports that the process has ended.
 func (n *Node) Killed(id string) Span {
