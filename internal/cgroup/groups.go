@@ -11,9 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/pkg/kernelversion"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/retry"
 )
 
 // finished is the attribute of a group whose run finished by itself, and left processes that are to
@@ -27,9 +30,10 @@ const finished = "user.berth.finished"
 // The groups are in the unified hierarchy, which every kernel has beside those of cgroup v1, and
 // have no controllers.
 type Groups struct {
-	name  string   // begins the names of the groups
-	bases []string // where they are: new ones in the first
-	keep  *os.File // holds a mount that bases are in; nil without one
+	name  string    // begins the names of the groups
+	bases []string  // where they are: new ones in the first
+	keep  *os.File  // holds a mount that bases are in; nil without one
+	left  time.Time // until then what was cut off is left to finish its step
 
 	mu struct {
 		sync.Mutex
@@ -37,17 +41,19 @@ type Groups struct {
 	}
 }
 
-// NewGroups returns the groups of a name, which the next berth gives again. It makes none. The
-// error says why groups cannot be made on this host: the kernel is older than Linux 5.7, which was
-// the first to start a program in a group, or the unified hierarchy cannot be mounted.
-func NewGroups(name string) (*Groups, error) {
+// NewGroups returns the groups of a name, which the next berth gives again. It makes none. What an
+// earlier berth has left at work may go on for the grace, since a program that is killed between two
+// of its steps may leave what nobody finds again. The error says why groups cannot be made on this
+// host: the kernel is older than Linux 5.7, which was the first to start a program in a group, or
+// the unified hierarchy cannot be mounted.
+func NewGroups(name string, grace time.Duration) (*Groups, error) {
 	switch ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 7}); {
 	case err != nil:
 		return nil, fmt.Errorf("find out whether programs can be started in a cgroup: %w", err)
 	case !ok:
 		return nil, errors.New("a program can be started in a cgroup from Linux 5.7 on, and this kernel is older")
 	}
-	g := &Groups{name: "berth-" + name + "-"}
+	g := &Groups{name: "berth-" + name + "-", left: time.Now().Add(grace)}
 	g.mu.running = map[string]bool{}
 	root, err := unified()
 	if err != nil {
@@ -206,8 +212,9 @@ func remove(path string) bool {
 }
 
 // End ends what the runs for id have left that were cut off, in this berth or in an earlier one,
-// and returns when nothing of it is there. A run that goes on is cut off. What finished runs have
-// left is not touched. If ctx ends before, the error wraps ctx's.
+// and returns when nothing of it is there. While the grace lasts (see NewGroups), End waits for
+// what is at work to end by itself. A run that goes on is cut off. What finished runs have left is
+// not touched. If ctx ends before, the error wraps ctx's.
 func (g *Groups) End(ctx context.Context, id string) error {
 	paths, err := g.list(func(of string) bool { return of == id })
 	var errs []error
@@ -216,15 +223,28 @@ func (g *Groups) End(ctx context.Context, id string) error {
 			errs = append(errs, err)
 			continue
 		}
+		g.leave(ctx, path)
 		_, err := removeTree(ctx, path)
 		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, err)...)
 }
 
+// leave returns when nothing is in a group, or when the grace is over.
+func (g *Groups) leave(ctx context.Context, path string) {
+	ctx, cancel := context.WithDeadline(ctx, g.left)
+	defer cancel()
+	for range retry.Doubling(ctx.Done(), firstLook, slowestLook) {
+		if empty, err := Empty(path); empty || err != nil {
+			return
+		}
+	}
+}
+
 // Sweep kills what was cut off, of all IDs, without waiting for its end, and removes the groups in
-// which nothing is. It does not touch runs that go on. It is called once when berth starts, before
-// the first run, and now and then, because what finished runs have left may have ended since.
+// which nothing is. It does not touch runs that go on, and kills nothing while the grace lasts. It
+// is called when the grace is over, and now and then, because what finished runs have left may have
+// ended since.
 func (g *Groups) Sweep() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,7 +255,7 @@ func (g *Groups) Sweep() error {
 			continue
 		}
 		isFinished, err := hasFinished(path)
-		if err == nil && !isFinished {
+		if err == nil && !isFinished && time.Now().After(g.left) {
 			_, err = killOnce(path)
 		}
 		errs = append(errs, err)

@@ -21,7 +21,7 @@ import (
 func groupsOf(t testing.TB) (g *Groups, name string) {
 	t.Helper()
 	name = fmt.Sprintf("test%d-%d", os.Getpid(), time.Now().UnixNano())
-	g, err := NewGroups(name)
+	g, err := NewGroups(name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestTheNextBerthKnowsWhatWasCutOff(t *testing.T) {
 	if err := groups["served"].Finish(); err != nil {
 		t.Fatal(err)
 	}
-	next, err := NewGroups(name)
+	next, err := NewGroups(name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +109,44 @@ func TestTheNextBerthKnowsWhatWasCutOff(t *testing.T) {
 	if err := next.Sweep(); err != nil {
 		t.Fatal(err)
 	}
+	for _, c := range groups {
+		_ = c.dir.Close()
+	}
+}
+
+// PROPERTIES 37: a program that berth's end cut off is left to finish its step. host-local was killed
+// after it had made the file of an address, and before it had written into it whose it is.
+func TestWhatABerthThatWasKilledHasLeftMayFinishItsStep(t *testing.T) {
+	g, name := groupsOf(t)
+	step := t.TempDir() + "/step"
+	var groups []*Group
+	for _, id := range []string{"steps", "hangs"} {
+		c, err := g.New(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups = append(groups, c)
+	}
+	steps := started(t, groups[0], "echo; sleep 0.2; echo done > "+step)
+	hangs := started(t, groups[1], "echo; exec sleep 1000")
+	next, err := NewGroups(name, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(next.Sweep(), next.End(t.Context(), "steps"), steps.Wait()); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(step); string(b) != "done\n" {
+		t.Errorf("half a step is left: %q, %v", b, err)
+	}
+	if err := hangs.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("it was ended within the grace: %v", err)
+	}
+	next.left = time.Now().Add(10 * time.Millisecond)
+	if err := next.End(t.Context(), "hangs"); err != nil {
+		t.Error(err)
+	}
+	killed(t, hangs)
 	for _, c := range groups {
 		_ = c.dir.Close()
 	}

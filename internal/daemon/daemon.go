@@ -233,7 +233,7 @@ func (d *daemon) openNetwork() error {
 		def = &network.Bridge{Name: n.DefaultBridge, Subnet: n.DefaultSubnet, DataDir: filepath.Join(d.cfg.Root, "ipam")}
 	}
 	var groups network.Groups // a nil *cgroup.Groups would not be a nil interface
-	if g, err := cgroup.NewGroups("cni-" + d.store.Owner()); err != nil {
+	if g, err := cgroup.NewGroups("cni-"+d.store.Owner(), network.Grace); err != nil {
 		d.log.Warn("CNI plug-ins run without cgroups of their own: what a call leaves that is cut off is not ended", "err", err)
 	} else {
 		groups = pluginGroups{g}

@@ -17,6 +17,8 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/retry"
 )
 
 const (
@@ -56,15 +58,21 @@ func newWatcher() (watcher, error) {
 	return inotify{w}, nil
 }
 
-// Run follows the configuration directory until ctx ends. inotify instances are few (128 for each
+// Run follows the configuration directory until ctx ends, and ends what the calls of an earlier
+// berth have left when their grace is over. inotify instances are few (128 for each
 // user), and others may have all of them: the directory is then polled, and watching is tried
 // again.
 func (n *Network) Run(ctx context.Context) error {
-	var handlers sync.WaitGroup
-	defer handlers.Wait()
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	for _, own := range n.handlers {
-		handlers.Go(func() { _ = own.Run(ctx) }) // it returns nil, once ctx has ended
+		beside.Go(func() { _ = own.Run(ctx) }) // it returns nil, once ctx has ended
 	}
+	beside.Go(func() {
+		if retry.Sleep(ctx.Done(), Grace) {
+			n.sweep()
+		}
+	})
 	reported := false
 	for ctx.Err() == nil {
 		w, err := n.watch()

@@ -12,11 +12,12 @@
 //     the log says so. Its pods share one rule that masquerades. A runtime handler may have a
 //     directory of its own.
 //   - Each call of a plug-in runs in a cgroup of its own. A call finishes when the plug-in exits by
-//     itself, and what it leaves, such as a daemon for all pods, lives on. A call is cut off a second
-//     after its context ended, by a signal that ends the plug-in, or by a kill of berth: what it
-//     leaves is ended, and the pod is not disconnected before. A call whose group cannot be made is not started. On
-//     a kernel that cannot start programs in a cgroup calls have none, berth's log says so, and what
-//     a call leaves is not ended, since nothing tells whose it is.
+//     itself, and what it leaves, such as a daemon for all pods, lives on. A call is cut off when its
+//     context ends, by a signal that ends the plug-in, or by a kill of berth. The plug-in has a second
+//     then to finish its step, from the start of the next berth if berth was killed. What is left is
+//     ended, and the pod is not disconnected before. A call whose group cannot be made is not
+//     started. On a kernel that cannot start programs in a cgroup calls have none, berth's log says
+//     so, and what a call leaves is not ended, since nothing tells whose it is.
 //
 // # Never
 //

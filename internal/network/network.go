@@ -105,7 +105,6 @@ func New(cfg Config) (*Network, error) {
 		cni:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, exec),
 		watch: newWatcher,
 	}
-	n.sweep()
 	n.reload()
 	n.handlers = map[string]*Network{}
 	for handler, dir := range cfg.Handlers {

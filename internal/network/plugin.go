@@ -25,10 +25,10 @@ import (
 )
 
 const (
-	// grace is how long a plug-in whose call is over may go on before it is killed. A plug-in that
-	// is killed between two of its steps leaves what no later call finds: host-local makes the file
-	// of an address first, and writes into it whose the address is.
-	grace = time.Second
+	// Grace is how long a plug-in whose call is over, or whose berth was killed, may go on before it
+	// is killed. A plug-in that is killed between two of its steps leaves what no later call finds:
+	// host-local makes the file of an address first, and writes into it whose the address is.
+	Grace = time.Second
 	// lingering is how long a call waits for a plug-in that was killed, or for one that has ended
 	// and whose output another process holds open.
 	lingering = time.Second
@@ -45,8 +45,10 @@ type Groups interface {
 	New(id string) (Group, error)
 	// End ends what the calls for id have left that were cut off, in this berth or an earlier one.
 	// It returns when nothing of it is there, and does not touch what finished calls have left.
+	// The calls of an earlier berth have the Grace from the start of this one.
 	End(ctx context.Context, id string) error
-	// Sweep kills what was cut off, of all IDs, and removes groups in which nothing is.
+	// Sweep kills what was cut off, of all IDs, unless it still has the Grace, and removes groups in
+	// which nothing is.
 	Sweep() error
 }
 
@@ -77,7 +79,7 @@ func (p *plugins) FindInPath(plugin string, dirs []string) (string, error) {
 // ExecPlugin runs a plug-in in a cgroup of its own, and returns what it wrote to standard output.
 //
 // A call finishes when the plug-in exits by itself, with any code. It is cut off when ctx ended a
-// second before (see grace), when a signal ends the plug-in, or when berth is killed: then
+// second before (see Grace), when a signal ends the plug-in, or when berth is killed: then
 // everything that it has started is killed as well, since it would go on with what is being undone.
 // A plug-in that is killed and does not end, since it hangs in the kernel, is not waited for. No
 // plug-in is started once ctx has ended.
@@ -102,7 +104,7 @@ func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("start plug-in %s: %w", filepath.Base(path), err)
 	}
-	ctx, done := prolonged(ctx, grace)
+	ctx, done := prolonged(ctx, Grace)
 	defer done()
 	c := &call{name: filepath.Base(path), log: p.log}
 	c.stdout.most, c.stderr.most = maxOutput, maxMessage

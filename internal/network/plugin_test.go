@@ -29,7 +29,7 @@ func (g cgroups) New(id string) (Group, error) { return g.Groups.New(id) }
 func groups(t testing.TB) cgroups {
 	t.Helper()
 	name := fmt.Sprintf("cni-test%d-%d", os.Getpid(), time.Now().UnixNano())
-	g, err := cgroup.NewGroups(name)
+	g, err := cgroup.NewGroups(name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
