@@ -217,6 +217,9 @@ func Hide(life context.Context, state string) (*Tasks, error) {
 // take hides a bundle that is called path now, or leaves it to containerd.
 func (a *Tasks) take(ctx context.Context, h *Task, path string, found *sockets) error {
 	b, err := Bootstrap(path)
+	if err != nil { // its server was killed while it started the shim
+		readLog(ctx, path)
+	}
 	if err != nil || b.GetProtocol() != "ttrpc" || !found.serves(b.GetAddress()) ||
 		!h.joinable(b) && ask(ctx, path, h.ID, startTimeout) != silent {
 		if path == h.Bundle() {
@@ -233,6 +236,23 @@ func (a *Tasks) take(ctx context.Context, h *Task, path string, found *sockets) 
 	defer a.mu.Unlock()
 	a.tasks[h.ID] = h
 	return nil
+}
+
+// readLog keeps the log of a shim open, until ctx ends, whose bundle containerd will remove because it
+// does not say how the shim is reached. A shim that waits for a reader of its log would wait for ever
+// then. Its socket, which is that of its pod's shim before, is there already: the tasks of that one
+// would be taken for tasks of a shim that hangs.
+func readLog(ctx context.Context, bundle string) {
+	if reader, err := openLog(bundle); err == nil {
+		context.AfterFunc(ctx, func() { _ = reader.Close() })
+	}
+}
+
+// openLog opens the log of a shim for reading, which waits for nothing. A shim opens its log before
+// it serves, and waits for a reader: for ever where the containerd that started it was killed in
+// between.
+func openLog(bundle string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(bundle, "log"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 }
 
 // sockets remembers of each shim's socket whether somebody serves it. The tasks of a pod share one.
@@ -301,9 +321,7 @@ func ask(ctx context.Context, bundle, id string, timeout time.Duration) answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// A shim opens its log before it serves, and waits for a reader: for ever where the containerd
-	// that started it was killed in between.
-	reader, err := os.OpenFile(filepath.Join(bundle, "log"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	reader, err := openLog(bundle)
 	if err == nil {
 		defer reader.Close()
 	}

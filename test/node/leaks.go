@@ -103,9 +103,22 @@ func (n *Node) eachOwn(f func(pid int, cmdline []byte)) {
 
 func (n *Node) leftProcesses() (left []string) {
 	n.eachOwn(func(pid int, b []byte) {
-		left = append(left, fmt.Sprintf("process %d %s", pid, bytes.ReplaceAll(b, []byte{0}, []byte(" "))))
+		left = append(left, fmt.Sprintf("process %d %s%s", pid, bytes.ReplaceAll(b, []byte{0}, []byte(" ")), waiting(pid)))
 	})
 	return left
+}
+
+// waiting returns in which functions of the kernel the threads of a process wait.
+func waiting(pid int) string {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
+	var in []string
+	for _, t := range tasks {
+		if b, err := os.ReadFile(t); err == nil {
+			in = append(in, string(b))
+		}
+	}
+	slices.Sort(in)
+	return fmt.Sprintf("(in %s)", strings.Join(slices.Compact(in), ", "))
 }
 
 func (n *Node) mounts() (left []string) {
