@@ -43,10 +43,11 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/spec":     nil,
 		"internal/feed":     nil,
 		"internal/network":  nil,
-		"internal/logs":     nil,
+		"internal/logs":     {"berth/internal/event"}, // it says what happens to output
+		"internal/event":    {"berth/internal/exit"},
 		"internal/cgroup":   {"berth/internal/pidfd"}, // it ends processes
 		"internal/config":   nil,
-		"internal/timeline": nil,
+		"internal/timeline": {"berth/internal/event"}, // it keeps events
 		"internal/pins":     nil,
 		"internal/podfiles": nil,
 		"internal/manifest": nil,
@@ -105,7 +106,7 @@ func TestFakesAreNotAPartOfBerth(t *testing.T) {
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{
 		"internal/lane", "internal/exit", "internal/pidfd", "internal/cgroup", "internal/fdstore", "internal/logs",
-		"internal/network", "internal/pins", "internal/podfiles", "internal/timeline", "internal/config", "internal/embed",
+		"internal/network", "internal/pins", "internal/podfiles", "internal/timeline", "internal/event", "internal/config", "internal/embed",
 	}
 	for _, f := range source(t) {
 		for _, p := range f.imports() {

@@ -153,7 +153,7 @@ func (f Fact) Detail() string {
 	return s
 }
 
-// String returns the fact in one line, for logs and the timeline.
+// String returns the fact in one line.
 func (f Fact) String() string {
 	if f.Zero() {
 		return "no exit"

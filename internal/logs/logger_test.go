@@ -85,7 +85,7 @@ func TestALoggerThatWasKilledIsReported(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	var r reports
-	o.Report = r.add
+	o.Note = r.add
 	drain(t, o, func() {})
 	if !r.contain("is lost") {
 		t.Errorf("reported %q", r.all)
@@ -99,7 +99,7 @@ func TestAFIFOThatEndedUnseenIsReported(t *testing.T) {
 	_, _ = out.WriteString("lost\n")
 	_, _ = out.Close(), errs.Close()
 	var r reports
-	o.Report = r.add
+	o.Note = r.add
 	drain(t, o, func() {})
 	if !r.contain("may be missing") {
 		t.Errorf("reported %q", r.all)

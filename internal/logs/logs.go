@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/event"
 )
 
 // DefaultMaxLine is how many bytes of a line go into one log line when Options do not say.
@@ -52,9 +54,8 @@ type Options struct {
 	AnyUser bool
 	// MaxLine is in bytes; 0 for DefaultMaxLine. Longer lines are split.
 	MaxLine int
-	// Report is called with what a person should know of this container's output. err may be nil.
-	// It must not block. It may be nil.
-	Report func(what string, err error)
+	// Note is called with what happens to this container's output. It must not block. It may be nil.
+	Note func(e event.Event)
 }
 
 // Log is one container's stdio. Its methods may be called from any goroutine.
@@ -194,8 +195,8 @@ func newLog(o Options, d disk) *Log {
 	if o.MaxLine <= 0 {
 		o.MaxLine = DefaultMaxLine
 	}
-	if o.Report == nil {
-		o.Report = func(string, error) {}
+	if o.Note == nil {
+		o.Note = func(event.Event) {}
 	}
 	l := &Log{
 		o:       o,

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"berth/internal/event"
 )
 
 // logger is the berth-logger that is built once for all tests.
@@ -68,10 +70,11 @@ type reports struct {
 	all []string
 }
 
-func (r *reports) add(what string, err error) {
+func (r *reports) add(e event.Event) {
 	r.Lock()
 	defer r.Unlock()
-	r.all = append(r.all, fmt.Sprint(what, ": ", err))
+	line := event.Describe(e)
+	r.all = append(r.all, fmt.Sprint(line.Message, ": ", line.Err, " ", line.Attrs))
 }
 
 func (r *reports) contain(text string) bool {
@@ -110,7 +113,7 @@ func ways(t *testing.T, f func(t *testing.T, o Options)) {
 func start(t *testing.T, o Options, d disk) *container {
 	t.Helper()
 	c := &container{t: t, o: o}
-	c.o.Report = c.reports.add
+	c.o.Note = c.reports.add
 	l, err := createOn(c.o, d)
 	if err != nil {
 		t.Fatal(err)

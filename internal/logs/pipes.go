@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/event"
 )
 
 // socket is the logger's, in Dir: see logger/logger.c for what is said over it.
@@ -97,10 +99,10 @@ func (l *Log) connect() bool {
 		case errors.Is(err, unix.ENOENT):
 			return true // the logger ended by itself: nothing was left in the pipes
 		case errors.Is(err, unix.ECONNREFUSED):
-			l.o.Report("berth-logger was killed: what the container wrote while berth was away is lost", nil)
+			l.o.Note(event.LoggerKilled{})
 			return true
 		default:
-			l.o.Report("berth-logger does not hand over the container's output, which waits", err)
+			l.o.Note(event.LoggerSilent{Err: err.Error()})
 			if !l.sleep(&wait) {
 				return false
 			}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/event"
 )
 
 // What fails is tried again after firstWait, which doubles up to lastWait.
@@ -136,8 +138,7 @@ func (l *Log) pump(s *stream) {
 			err = l.answer(s, pipe, raw)
 		case err == nil && n == 0:
 			if s.inherited && !l.direct {
-				l.o.Report("container ended while berth was away: its last output may be missing, for the kernel "+
-					"drops what waits in a FIFO that nobody holds open", nil)
+				l.o.Note(event.OutputMayMiss{Stream: s.name})
 			}
 			l.end(s)
 			return
@@ -151,12 +152,12 @@ func (l *Log) pump(s *stream) {
 		}
 		if err == nil {
 			if wait != firstWait {
-				s.ok(l.o.Report)
+				s.ok(l.o.Note)
 			}
 			wait = firstWait
 			continue
 		}
-		s.fail(l.o.Report, err)
+		s.fail(l.o.Note, err)
 		if !l.sleep(&wait) {
 			return
 		}
@@ -264,7 +265,7 @@ func (l *Log) end(s *stream) {
 	defer func() { <-l.turn }()
 	s.ended = true
 	if err := l.save(); err != nil { // a later berth finds the end of the pipe once more
-		l.o.Report("end of "+s.name+" cannot be recorded", err)
+		l.o.Note(event.OutputEndUnrecorded{Stream: s.name, Err: err.Error()})
 	}
 }
 
@@ -280,7 +281,7 @@ func (l *Log) append(s *stream, last bool) bool {
 		if l.takeTurn(context.Background()) != nil {
 			return false
 		}
-		silent := time.AfterFunc(silentTimeout, func() { s.fail(l.o.Report, errSilent) })
+		silent := time.AfterFunc(silentTimeout, func() { s.fail(l.o.Note, errSilent) })
 		err := l.appendLocked(s, last)
 		silent.Stop()
 		<-l.turn
@@ -288,10 +289,10 @@ func (l *Log) append(s *stream, last bool) bool {
 			return false
 		}
 		if err == nil {
-			s.ok(l.o.Report)
+			s.ok(l.o.Note)
 			return true
 		}
-		s.fail(l.o.Report, err)
+		s.fail(l.o.Note, err)
 		if !l.sleep(&wait) {
 			return false
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/event"
 )
 
 // Run moves the output to the log until all streams have ended, ctx ends, or Close. It returns nil
@@ -185,15 +187,15 @@ func (l *Log) Stats() Stats {
 
 // fail notes why a stream's output cannot be written, and ok that it can be. Only a change is
 // reported.
-func (s *stream) fail(report func(string, error), err error) {
+func (s *stream) fail(note func(event.Event), err error) {
 	if s.failure.Swap(&err) == nil {
-		report(s.name+" cannot be logged, and waits", err)
+		note(event.OutputHeld{Stream: s.name, Err: err.Error()})
 	}
 }
 
-func (s *stream) ok(report func(string, error)) {
+func (s *stream) ok(note func(event.Event)) {
 	if s.failure.Swap(nil) != nil {
-		report(s.name+" can be logged again", nil)
+		note(event.OutputResumed{Stream: s.name})
 	}
 }
 

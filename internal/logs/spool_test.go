@@ -113,7 +113,7 @@ func TestTheSpoolIsBoundedWithoutHoles(t *testing.T) {
 func TestAFullRuntimeDirectoryLosesNothing(t *testing.T) {
 	ways(t, func(t *testing.T, o Options) {
 		c := &container{t: t, o: o}
-		c.o.Report = c.reports.add
+		c.o.Note = c.reports.add
 		l, err := Create(c.o)
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +141,7 @@ func TestAFullRuntimeDirectoryLosesNothing(t *testing.T) {
 		if n := refused.Load(); n > 20 {
 			t.Errorf("tried %d times within moments", n)
 		}
-		if !c.reports.contain("stdout cannot be logged, and waits: no space left") {
+		if !c.reports.contain("output cannot be logged, and waits: no space left on device [stream=stdout]") {
 			t.Errorf("reported %q", c.reports.all)
 		}
 		full.Store(false)

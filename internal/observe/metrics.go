@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
+
+	"berth/internal/event"
 )
 
 // Metrics counts what happens. It implements cri.Observer. docs/metrics.md has each metric.
@@ -71,6 +73,24 @@ func NewMetrics() *Metrics {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
+}
+
+// noted counts an event.
+func (m *Metrics) noted(e event.Event) {
+	switch e := e.(type) {
+	case event.ExitSettled:
+		m.lag.WithLabelValues(string(e.Witness)).Observe(max(e.Lag, 0).Seconds())
+	case event.OOMKillSurvived:
+		m.oomKills.Add(float64(e.Kills))
+	case event.ExitFound:
+		m.repairs.WithLabelValues("exit").Inc()
+	case event.OrphanRemoved, event.LateTask:
+		m.repairs.WithLabelValues("orphan").Inc()
+	case event.AttemptPanicked:
+		m.Panicked("lane")
+	case event.ContainerdLost:
+		m.reconnects.Inc()
+	}
 }
 
 // Called implements cri.Observer.

@@ -4,6 +4,7 @@ package observe
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,11 +12,14 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"berth/internal/event"
 	"berth/internal/lane"
+	"berth/internal/state"
 )
 
 // trips traces the trip of each exit: one span from the process's end to the last thing given back,
-// below it the way to the durable fact and every attempt.
+// below it the way to the durable fact and every attempt. What happens to the unit meanwhile are the
+// span's events.
 type trips struct {
 	tracer trace.Tracer
 
@@ -27,23 +31,48 @@ func newTrips(t trace.Tracer) *trips {
 	return &trips{tracer: t, byID: map[string]trace.Span{}}
 }
 
-// settled begins the trip of id, whose process ended lag ago.
-func (t *trips) settled(id, origin string, lag time.Duration) {
-	now := time.Now()
-	died := now.Add(-max(lag, 0))
+// noted begins and ends trips, and adds what happens in between to the trip that it is a part of.
+func (t *trips) noted(n event.Entry, line event.Line) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, ok := n.Event.(event.ExitSettled); ok {
+		t.beginLocked(n, e)
+		return
+	}
+	root := t.byID[n.ID]
+	if root == nil {
+		return
+	}
+	attrs := make([]attribute.KeyValue, 0, len(line.Attrs)+1)
+	for _, a := range line.Attrs {
+		attrs = append(attrs, attribute.String(a.Key, a.Value.String()))
+	}
+	if line.Err != "" {
+		attrs = append(attrs, attribute.String("err", line.Err))
+	}
+	root.AddEvent(line.Message, trace.WithTimestamp(n.At), trace.WithAttributes(attrs...))
+	switch e := n.Event.(type) {
+	case event.Released:
+		if slices.Contains(e.What, state.HoldTask.String()) {
+			t.endLocked(n.ID)
+		}
+	case event.Removed:
+		t.endLocked(n.ID)
+	}
+}
+
+// beginLocked begins the trip of an exit. t.mu must be held.
+func (t *trips) beginLocked(n event.Entry, e event.ExitSettled) {
+	died := n.At.Add(-max(e.Lag, 0))
 	ctx, root := t.tracer.Start(context.Background(), "exit", trace.WithNewRoot(), trace.WithTimestamp(died),
-		trace.WithAttributes(attribute.String("berth.id", id), attribute.String("berth.witness", origin)))
+		trace.WithAttributes(attribute.String("berth.id", n.ID), attribute.String("berth.witness", string(e.Witness))))
 	_, s := t.tracer.Start(ctx, "settle", trace.WithTimestamp(died))
-	s.End(trace.WithTimestamp(now))
+	s.End(trace.WithTimestamp(n.At))
 	if !root.IsRecording() {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if old := t.byID[id]; old != nil {
-		old.End()
-	}
-	t.byID[id] = root
+	t.endLocked(n.ID)
+	t.byID[n.ID] = root
 }
 
 // attempted records an attempt of the lane of id.
@@ -64,10 +93,8 @@ func (t *trips) attempted(id string, n int, took time.Duration, r lane.Result) {
 	s.End(trace.WithTimestamp(now))
 }
 
-// released ends the trip of id.
-func (t *trips) released(id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// endLocked ends the trip of id, if there is one. t.mu must be held.
+func (t *trips) endLocked(id string) {
 	if root := t.byID[id]; root != nil {
 		root.End()
 		delete(t.byID, id)

@@ -11,6 +11,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"berth/internal/event"
+	"berth/internal/exit"
 	"berth/internal/lane"
 )
 
@@ -21,12 +23,18 @@ func TestTheTripOfAnExitIsOneTrace(t *testing.T) {
 	defer func() { _ = tp.Shutdown(context.Background()) }()
 	tr := newTrips(tp.Tracer("berth"))
 	tr.attempted("c1", 1, time.Second, lane.Done()) // of a lane that has no exit
-	tr.settled("c1", "kernel", time.Minute)
+	note := func(id string, e event.Event) {
+		tr.noted(event.Entry{At: time.Now(), ID: id, Event: e}, event.Describe(e))
+	}
+	note("c1", event.StopRequested{}) // before the exit, and so not a part of its trip
+	note("c1", event.ExitSettled{Exit: event.Exit{Witness: exit.Kernel}, Lag: time.Minute})
 	tr.attempted("c1", 1, time.Second, lane.Done())
 	tr.attempted("c1", 1, time.Second, lane.Retry(errors.New("busy")))
-	tr.released("other")
-	tr.released("c1")
-	tr.released("c1")
+	note("c1", event.AttemptFailed{Step: "release", Attempt: 1, Err: "busy"})
+	note("other", event.Removed{})
+	note("c1", event.Released{What: []string{"files"}})
+	note("c1", event.Released{What: []string{"task", "io"}})
+	note("c1", event.Removed{}) // the trip is over
 	var root sdktrace.ReadOnlySpan
 	for _, s := range spans.Ended() {
 		if s.Name() == "exit" {
@@ -35,6 +43,9 @@ func TestTheTripOfAnExitIsOneTrace(t *testing.T) {
 	}
 	if root == nil || root.EndTime().Sub(root.StartTime()) < time.Minute || root.Parent().IsValid() {
 		t.Fatalf("%v", root)
+	}
+	if happened := root.Events(); len(happened) != 3 || happened[0].Name != "lane attempt failed" || len(happened[0].Attributes) != 3 {
+		t.Errorf("the events of the span are %v", happened)
 	}
 	names, failed := map[string]int{}, 0
 	for _, s := range spans.Ended() {

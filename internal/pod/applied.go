@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -63,7 +64,7 @@ func namespacesOf(u *unit) *runtimeapi.Namespace {
 
 func noteDegraded(obs Observer, u *unit, degraded []spec.Degraded) {
 	for _, d := range degraded {
-		obs.Event(u.id, "degraded: "+d.What, nil, "why", d.Why)
+		obs.Note(u.id, event.Degraded{What: d.What, Why: d.Why})
 	}
 }
 

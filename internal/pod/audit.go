@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 )
 
@@ -100,7 +101,7 @@ func (a *auditor) relist(ctx context.Context) (soon bool) {
 	defer cancel()
 	soon, err := a.recovery.relist(ctx)
 	if err != nil {
-		a.obs.Event("", "audit: records cannot be compared with containerd", err)
+		a.obs.Note("", event.NotCompared{Err: err.Error()})
 	}
 	return soon
 }
@@ -146,7 +147,7 @@ func (a *auditor) audit() {
 			// Whoever asked for the removal is gone, or could not end it.
 			a.ask(u, func(ctx context.Context) {
 				if err := a.stopper.kill(ctx, u); err != nil {
-					a.obs.Event(u.id, "it is to be removed and cannot be killed", err)
+					a.obs.Note(u.id, event.KillFailed{Err: err.Error()})
 				}
 			})
 		}
@@ -158,8 +159,7 @@ func (a *auditor) auditProcess(u *unit) {
 	case processAlive:
 	case processGone:
 		if known, _ := u.evidence.known(); known.Zero() {
-			a.obs.Event(u.id, "audit: the process ended, and no witness reported it", nil)
-			a.obs.Repaired(RepairedExit)
+			a.obs.Note(u.id, event.ExitFound{})
 			a.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit}) // another witness may know when
 		}
 	case processUnreachable, processUnknown:

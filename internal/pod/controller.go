@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/lane"
 	"berth/internal/spec"
@@ -274,7 +275,7 @@ func (c *Controller) UpdatePodSandboxResources(_ context.Context, id string, ove
 	if err != nil {
 		return fmt.Errorf("update sandbox %s: %w", u.id, err)
 	}
-	c.obs.Event(u.id, "resources of the pod recorded", nil)
+	c.obs.Note(u.id, event.PodResourcesRecorded{})
 	return nil
 }
 
@@ -289,11 +290,19 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step])
 	}
 	switch {
 	case errors.Is(err, errMembers): // as it often is, and nothing is wrong
-		c.obs.Event(a.Key.ID, string(a.Item)+" waits for the removal of the pod's containers", nil, "attempt", a.N)
+		c.obs.Note(a.Key.ID, event.AttemptPostponed{
+			Step:    string(a.Item),
+			Attempt: a.N,
+			Until:   "the pod's containers are removed",
+		})
 	case errors.Is(err, errTurn): // likewise
-		c.obs.Event(a.Key.ID, string(a.Item)+" waits for those of containers that ended earlier", nil, "attempt", a.N)
+		c.obs.Note(a.Key.ID, event.AttemptPostponed{
+			Step:    string(a.Item),
+			Attempt: a.N,
+			Until:   "those of containers that ended earlier",
+		})
 	default:
-		c.obs.Event(a.Key.ID, string(a.Item)+" attempt ended with an error", err, "attempt", a.N)
+		c.obs.Note(a.Key.ID, event.AttemptFailed{Step: string(a.Item), Attempt: a.N, Err: err.Error()})
 	}
 	if a.Item == StepSettle {
 		return lane.RetryWithin(err, c.cfg.SettleRetry)

@@ -15,6 +15,7 @@ import (
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/spec"
 	"berth/internal/state"
 )
@@ -82,12 +83,10 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	err = interrupted(ctx, guard(func() error { return c.makeContainer(ctx, u, img) }))
 	u.task.unlock()
 	if err != nil {
-		c.obs.Event(id, "container could not be made", err)
+		c.obs.Note(id, event.ContainerNotMade{Names: u.names(), Err: err.Error()})
 		return errors.Join(err, c.teardown.undo(ctx, u, err))
 	}
-	c.obs.Event(id, "container CREATED", nil,
-		"name", u.pod.sandbox.Config.GetMetadata().GetName()+"/"+u.container.Config.GetMetadata().GetName(),
-		"took", time.Since(began).String())
+	c.obs.Note(id, event.ContainerCreated{Names: u.names(), Took: time.Since(began)})
 	if c.hooks != nil {
 		c.hooks.Created(ctx, targetOf(u))
 	}

@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/state"
 )
 
@@ -28,7 +29,7 @@ func (d *damaged) add(rec state.Damaged) {
 	d.mu.Lock()
 	d.byID[rec.ID] = rec
 	d.mu.Unlock()
-	d.obs.Event(rec.ID, "record cannot be read and is left alone; remove it to give back what it holds", rec.Err)
+	d.obs.Note(rec.ID, event.RecordDamaged{Err: rec.Err.Error()})
 }
 
 func (d *damaged) has(id string) bool {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"berth/internal/event"
 )
 
 // maxEndings bounds the exits of which the hooks have not been notified, so that a plug-in that
@@ -35,7 +37,7 @@ func (e *endings) notify(u *unit) {
 	}
 	e.mu.Unlock()
 	if full {
-		e.obs.Event(u.id, "plug-ins are not notified of the end", fmt.Errorf("they have not answered for %d others", maxEndings))
+		e.obs.Note(u.id, event.PluginsNotNotified{Waiting: maxEndings})
 		return
 	}
 	e.lanes.notify(u)

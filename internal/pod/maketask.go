@@ -10,6 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/event"
 )
 
 // mostTries bounds how often a task is made after a start that was cut off.
@@ -35,7 +37,7 @@ func (m *taskMaker) make(ctx context.Context, u *unit) (pid uint32, err error) {
 		if err == nil || !u.attempt().again || try == mostTries || ctx.Err() != nil {
 			return pid, err
 		}
-		m.obs.Event(u.id, "its task cannot be made after a start that was cut off: it is tried again", err)
+		m.obs.Note(u.id, event.TaskRetried{Err: err.Error()})
 		if terr := m.teardown.takeBack(ctx, u); terr != nil {
 			return 0, errors.Join(err, terr)
 		}
@@ -104,7 +106,7 @@ func (m *taskMaker) reviveShim(ctx context.Context, p *unit) error {
 		return nil // another container was faster, or it was not the shim that was missing
 	}
 	if err == nil {
-		m.obs.Event(p.id, "its shim had died, and was started again", nil)
+		m.obs.Note(p.id, event.ShimRestarted{})
 	}
 	return err
 }

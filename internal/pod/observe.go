@@ -5,6 +5,7 @@ package pod
 import (
 	"time"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/state"
 )
@@ -67,13 +68,13 @@ func (w *witnesses) report(f exit.Fact) {
 func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 	hint := false
 	if f.Origin != exit.Kernel {
-		switch w.processes.observe(u) {
+		switch process := w.processes.observe(u); process {
 		case processAlive:
-			w.obs.Event(u.id, "exit doubted: the kernel says that the process lives", nil, "fact", f.String())
+			w.obs.Note(u.id, event.ExitDoubted{Exit: event.ExitOf(f), Process: string(process)})
 			return
 		case processUnreachable:
 			if f.Origin != exit.Task || !f.Measured {
-				w.obs.Event(u.id, "exit doubted: the kernel cannot be asked whether the process lives", nil, "fact", f.String())
+				w.obs.Note(u.id, event.ExitDoubted{Exit: event.ExitOf(f), Process: string(process)})
 				return
 			}
 		case processGone:
@@ -92,7 +93,7 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 	if !u.evidence.add(f, hint) && u.now().Phase.Ended() {
 		return
 	}
-	w.obs.Event(u.id, "exit reported", nil, "fact", f.String())
+	w.obs.Note(u.id, event.ExitReported{Exit: event.ExitOf(f)})
 	if known, _ := u.evidence.known(); !known.Zero() {
 		w.lanes.settleAgain(u)
 	}
@@ -105,7 +106,7 @@ func (w *witnesses) reportOOM(id string) {
 	if !ok {
 		return
 	}
-	w.obs.Event(id, "containerd reports an OOM kill", nil)
+	w.obs.Note(id, event.OOMKillReported{})
 	u.oom.report(time.Now())
 	if u.now().Phase.Ended() {
 		w.lanes.correct(u) // the report came later than the end

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/pidfd"
 	"berth/internal/state"
@@ -22,7 +23,7 @@ func (p *processes) armOOM(u *unit) (more bool) {
 	}
 	all, err := p.cgroups.WatchOOM(u.id, dir)
 	if absent(err) != nil {
-		p.obs.Event(u.id, "the kernel cannot notify of its OOM kills: they are counted when it ends", err)
+		p.obs.Note(u.id, event.OOMNotWatched{Err: err.Error()})
 	}
 	kills, kerr := p.cgroups.OOMKills(dir)
 	hits, herr := p.cgroups.LimitHits(dir)
@@ -95,11 +96,11 @@ func (p *processes) readOOM(u *unit, f exit.Fact) error {
 		return err
 	}
 	if n := p.restOfPodOOM(u); n > 0 {
-		p.obs.Event(u.id, "the cgroup vanished, and the pod's counts an OOM kill", nil)
+		p.obs.Note(u.id, event.OOMKillOfPod{})
 		p.countOOM(u, "", n, true)
 		return nil
 	}
-	p.obs.Event(u.id, "the cgroup and its counter of OOM kills vanished: what containerd reported counts", err)
+	p.obs.Note(u.id, event.OOMCounterGone{Err: err.Error()})
 	return nil
 }
 

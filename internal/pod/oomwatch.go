@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth/internal/event"
 	"berth/internal/pidfd"
 	"berth/internal/state"
 )
@@ -103,7 +104,7 @@ func (w *oomWatcher) survived(u *unit) {
 	e.mu.Lock()
 	e.counter.survived = c.kills
 	e.mu.Unlock()
-	w.obs.Survived(u.id, grown, c.last.limit)
+	w.obs.Note(u.id, event.OOMKillSurvived{Kills: grown, Limit: c.last.limit})
 }
 
 // survivedText returns the message of a status, which says how many OOM kills a container that runs

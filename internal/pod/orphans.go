@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/event"
 	"berth/internal/network"
 	"berth/internal/state"
 )
@@ -100,7 +101,7 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 	}
 	pins, err := o.netns.Pinned(ctx)
 	if err != nil {
-		o.obs.Event("", "network namespaces cannot be listed", err)
+		o.obs.Note("", event.OrphansUnlisted{What: "network namespaces", Err: err.Error()})
 	}
 	for _, id := range pins {
 		what := found[id]
@@ -109,11 +110,11 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 	}
 	ids, err := o.files.IDs()
 	if err != nil {
-		o.obs.Event("", "files of pods cannot be listed", err)
+		o.obs.Note("", event.OrphansUnlisted{What: "files of pods", Err: err.Error()})
 	}
 	spaces, err := o.pins.IDs()
 	if err != nil {
-		o.obs.Event("", "pinned namespaces cannot be listed", err)
+		o.obs.Note("", event.OrphansUnlisted{What: "pinned namespaces", Err: err.Error()})
 	}
 	for _, id := range slices.Concat(ids, spaces) {
 		what := found[id]
@@ -131,15 +132,14 @@ func (o *orphans) reap(ctx context.Context, id string) error {
 	if _, known := o.units.get(id); known || !ok {
 		return nil
 	}
-	o.obs.Event(id, "ours without a record: reaping", nil)
+	o.obs.Note(id, event.OrphanFound{})
 	if err := o.giveBack(ctx, id, what); err != nil {
 		return fmt.Errorf("reap %s: %w", id, err)
 	}
 	o.mu.Lock()
 	delete(o.byID, id)
 	o.mu.Unlock()
-	o.obs.Event(id, "ours without a record: reaped", nil)
-	o.obs.Repaired(RepairedOrphan)
+	o.obs.Note(id, event.OrphanRemoved{})
 	return nil
 }
 
@@ -248,6 +248,6 @@ func (o *orphans) removeDamaged(ctx context.Context, id string, kind state.Kind)
 		return fmt.Errorf("remove %s %s, whose record is damaged: %w", kind, rec.ID, err)
 	}
 	o.damaged.drop(rec.ID)
-	o.obs.Removed(rec.ID)
+	o.obs.Note(rec.ID, event.Removed{})
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/event"
 	"berth/internal/logs"
 	"berth/internal/spec"
 	"berth/internal/state"
@@ -35,7 +36,7 @@ func (o *output) options(u *unit) logs.Options {
 		Stderr:    !cfg.GetTty(),
 		Terminal:  cfg.GetTty(),
 		MaxLine:   o.maxLine,
-		Report:    func(what string, err error) { o.obs.Event(u.id, what, err) },
+		Note:      func(e event.Event) { o.obs.Note(u.id, e) },
 	}
 	_, opts.AnyUser = spec.UserNamespace(u.pod.sandbox.Config)
 	if u.container.LogPath != "" {
@@ -84,7 +85,7 @@ func (o *output) reopen(u *unit) error {
 func (o *output) pump(u *unit, s Stdio) {
 	o.ops.spawn(func() {
 		if err := s.Run(o.ops.life); err != nil && !o.ops.stopping() {
-			o.obs.Event(u.id, "log pump ended", err)
+			o.obs.Note(u.id, event.LogPumpEnded{Err: err.Error()})
 		}
 	})
 }
@@ -110,7 +111,7 @@ func (o *output) release(ctx context.Context, u *unit) error {
 			if !u.now().Removing { // the pump goes on, and so does the lane
 				return fmt.Errorf("the log is not written to its end: %w", err)
 			}
-			o.obs.Event(u.id, "log not drained to its end", err)
+			o.obs.Note(u.id, event.LogNotDrained{Err: err.Error()})
 		}
 	}
 	return o.discard(u)

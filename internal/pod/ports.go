@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/exit"
+	"berth/internal/event"
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pidfd"
@@ -457,40 +457,15 @@ type Devices interface {
 	Inject(s *specs.Spec, names []string) error
 }
 
-// Repair names something that no witness reported and the audit found.
-type Repair string
-
-// What the audit repairs.
-const (
-	RepairedExit   Repair = "exit"
-	RepairedOrphan Repair = "orphan"
-)
-
-// Observer is notified of what happens, for logs, metrics and timelines. Its methods must not
-// block.
+// Observer is notified of what happens, for logs, metrics and timelines. It must not block.
 type Observer interface {
-	// Event is one thing that happened to id. err may be nil.
-	Event(id, what string, err error, fields ...any)
-	// Settled reports a settled exit. lag is the time from the process's end to its exit being
-	// durable and visible.
-	Settled(id string, f exit.Fact, lag time.Duration)
-	// Survived reports OOM kills after which the container id goes on.
-	Survived(id string, kills uint64, limit exit.Limit)
-	// Released reports what was given back, and what id still holds.
-	Released(id string, gone, held state.Hold)
-	// Removed reports that the record of id was deleted.
-	Removed(id string)
-	Repaired(what Repair)
+	// Note takes an event of the sandbox or container id, or of the node if id is "".
+	Note(id string, e event.Event)
 }
 
 type noObserver struct{}
 
-func (noObserver) Event(string, string, error, ...any)      {}
-func (noObserver) Settled(string, exit.Fact, time.Duration) {}
-func (noObserver) Survived(string, uint64, exit.Limit)      {}
-func (noObserver) Released(string, state.Hold, state.Hold)  {}
-func (noObserver) Removed(string)                           {}
-func (noObserver) Repaired(Repair)                          {}
+func (noObserver) Note(string, event.Event) {}
 
 // Sandboxer makes, asks and ends pod sandboxes of one kind, with the verbs of containerd's sandbox
 // controllers. Of the built-in ones, [pinner] pins a pod's namespaces as files and [pauser] holds

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/event"
 	"berth/internal/pidfd"
 	"berth/internal/retry"
 	"berth/internal/spec"
@@ -48,7 +49,7 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 		return proc, err
 	}
 	if proc.Cgroup, err = p.cgroups.Of(pid); err != nil {
-		p.obs.Event(u.id, "cgroup cannot be read: it is taken for the one that the runtime was asked for", err)
+		p.obs.Note(u.id, event.CgroupUnread{Err: err.Error()})
 		proc.Cgroup = p.askedGroup(u)
 	}
 	if a, _ := p.kernel.Look(u.id); a != pidfd.Alive {
@@ -103,7 +104,7 @@ func (p *processes) waitExec(ctx context.Context, u *unit, pid uint32, made pidf
 			return true
 		}
 		if time.Since(began) >= most {
-			p.obs.Event(u.id, "its program does not run yet", nil, "still", made.Command)
+			p.obs.Note(u.id, event.ExecPending{Still: made.Command})
 			return false
 		}
 	}
@@ -124,7 +125,7 @@ func (p *processes) observe(u *unit) observedProcess {
 	case errdefs.IsNotFound(err):
 		return processGone
 	case err != nil:
-		p.obs.Event(u.id, "the kernel cannot be asked about the process", err)
+		p.obs.Note(u.id, event.ProcessUnanswered{Err: err.Error()})
 		return processUnreachable
 	}
 	a, _ := p.kernel.Look(u.id) // it may have ended; a pidfd that was kept may yet have the code
@@ -228,7 +229,7 @@ func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Dura
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := p.cgroups.KillAll(ctx, dir); err != nil {
-		p.obs.Event(u.id, "processes remain after the container's init ended", err)
+		p.obs.Note(u.id, event.LeftoversRemain{Err: err.Error()})
 	}
 }
 

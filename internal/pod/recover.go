@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/state"
 )
@@ -50,7 +51,7 @@ func (r *recovery) restore(loaded state.Loaded) {
 		r.damaged.add(d)
 	}
 	for _, id := range loaded.Orphans {
-		r.obs.Event(id, "a status without a record was deleted: an earlier berth was killed while it deleted the record", nil)
+		r.obs.Note(id, event.StatusDeleted{})
 	}
 	for _, rec := range loaded.Sandboxes {
 		r.add(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
@@ -95,7 +96,7 @@ func (r *recovery) handlerOf(name string) Handler {
 func (r *recovery) add(u *unit) {
 	r.units.add(u)
 	if !r.names.take(nameOf(u), u.id) && !u.now().Removing {
-		r.obs.Event(u.id, "another unit has the same name", nil, "name", nameOf(u))
+		r.obs.Note(u.id, event.NameTaken{Names: u.names()})
 	}
 }
 
@@ -108,12 +109,12 @@ func (r *recovery) open(u *unit) {
 	}
 	u.setSpare(!u.isSandbox()) // until it is compared
 	if err := r.output.reopen(u); err != nil {
-		r.obs.Event(u.id, "its output cannot be read for now", err) // the release tries again
+		r.obs.Note(u.id, event.OutputUnread{Err: err.Error()}) // the release tries again
 	}
 	u.moveAsRecorded() // its stdio shows that a start was begun
 	if r.labels != nil && u.label() != "" {
 		if err := r.labels.Reserve(u.label()); err != nil {
-			r.obs.Event(u.id, "its SELinux label cannot be reserved: another pod may get the same", err)
+			r.obs.Note(u.id, event.LabelNotReserved{Err: err.Error()})
 		}
 	}
 	if u.now().Holds.Has(state.HoldTask) {
@@ -183,8 +184,12 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	o, task := r.observe(ctx, u, inv)
 	do := decide(o)
 	if do != actionNone {
-		r.obs.Event(u.id, "compared with containerd", nil,
-			"phase", string(o.Phase), "task", string(o.Task), "process", string(o.Process), "action", string(do))
+		r.obs.Note(u.id, event.Compared{
+			Phase:   string(o.Phase),
+			Task:    string(o.Task),
+			Process: string(o.Process),
+			Action:  string(do),
+		})
 	}
 	if r.do(ctx, u, do, task) {
 		u.compared.Happen()
@@ -238,7 +243,7 @@ func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) b
 		return true
 	}
 	if err := u.keepStart(); err != nil {
-		r.obs.Event(u.id, "that its start is not taken back cannot be recorded", err)
+		r.obs.Note(u.id, event.StartNotKept{Err: err.Error()})
 		return false
 	}
 	switch do {
@@ -276,7 +281,7 @@ func (r *recovery) undo(u *unit) {
 // resume continues with a unit that runs: its log and the task witness.
 func (r *recovery) resume(u *unit, known TaskState) {
 	if err := r.output.reopen(u); err != nil {
-		r.obs.Event(u.id, "its output cannot be read for now", err)
+		r.obs.Note(u.id, event.OutputUnread{Err: err.Error()})
 	}
 	if u.now().Process.Pid == 0 && known.Pid != 0 {
 		if p, err := r.processes.watch(u, known.Pid); err == nil {
@@ -299,7 +304,7 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 		return true
 	}
 	if err != nil {
-		r.obs.Event(u.id, "its process cannot be identified", err)
+		r.obs.Note(u.id, event.ProcessNotIdentified{Err: err.Error()})
 		return false
 	}
 	if u.process().Pid == 0 {
@@ -312,13 +317,17 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 				r.witnesses.reportFor(u, taskFact(u.id, now))
 				return true
 			}
-			r.obs.Event(u.id, "whether it runs cannot be seen", serr)
+			unclear := event.TaskUnclear{}
+			if serr != nil {
+				unclear.Err = serr.Error()
+			}
+			r.obs.Note(u.id, unclear)
 			return false
 		}
 	}
 	u.setProcess(p)
 	if err := r.output.reopen(u); err != nil {
-		r.obs.Event(u.id, "its output cannot be read for now", err)
+		r.obs.Note(u.id, event.OutputUnread{Err: err.Error()})
 	}
 	adopted := false
 	if err := u.change(func(st *state.Status) bool {
@@ -327,7 +336,7 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 		}
 		return adopted
 	}); err != nil {
-		r.obs.Event(u.id, "its start cannot be recorded", err)
+		r.obs.Note(u.id, event.StartNotRecorded{Err: err.Error()})
 		return false
 	}
 	if !adopted {
@@ -347,10 +356,9 @@ func (r *recovery) holdAgain(u *unit) {
 		st.Process = state.Process{}
 		return true
 	}); err != nil {
-		r.obs.Event(u.id, "a task that was made after the release cannot be recorded", err) // the next relist tries again
+		r.obs.Note(u.id, event.LateTaskNotRecorded{Err: err.Error()}) // the next relist tries again
 		return
 	}
 	u.setProcess(state.Process{})
-	r.obs.Event(u.id, "a task was made after the release: releasing it, too", nil)
-	r.obs.Repaired(RepairedOrphan)
+	r.obs.Note(u.id, event.LateTask{})
 }

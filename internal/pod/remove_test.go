@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/exit"
+	"berth/internal/event"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"
@@ -97,26 +97,16 @@ type failures struct {
 	failed []string
 }
 
-func (f *failures) Event(_, what string, err error, _ ...any) {
+func (f *failures) Note(_ string, e event.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if strings.Contains(what, "waits for the removal") {
+	if _, ok := e.(event.AttemptPostponed); ok {
 		f.waits++
 	}
-	if err != nil {
-		f.failed = append(f.failed, what+": "+err.Error())
+	if line := event.Describe(e); line.Err != "" {
+		f.failed = append(f.failed, line.Message+": "+line.Err)
 	}
 }
-
-func (*failures) Settled(string, exit.Fact, time.Duration) {}
-
-func (*failures) Survived(string, uint64, exit.Limit) {}
-
-func (*failures) Released(string, state.Hold, state.Hold) {}
-
-func (*failures) Removed(string) {}
-
-func (*failures) Repaired(pod.Repair) {}
 
 // Whoever asked for the removal of what runs has gone before it could be killed: the audit goes on.
 func TestARemovalOfWhatRunsGoesOnWithoutItsCaller(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/network"
 	"berth/internal/podfiles"
 	"berth/internal/spec"
@@ -75,10 +76,10 @@ func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 	err := guard(func() error { return m.makeAll(ctx, u) })
 	u.task.unlock()
 	if err != nil {
-		m.obs.Event(u.id, "sandbox could not be made", err)
+		m.obs.Note(u.id, event.SandboxNotMade{Names: u.names(), Err: err.Error()})
 		return errors.Join(fmt.Errorf("run sandbox %s: %w", u.id, err), m.teardown.undo(ctx, u, err))
 	}
-	m.obs.Event(u.id, "sandbox READY", nil, "name", u.sandbox.Config.GetMetadata().GetName(), "took", time.Since(began).String())
+	m.obs.Note(u.id, event.SandboxReady{Names: u.names(), Took: time.Since(began)})
 	m.publisher.started(u)
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/state"
 )
@@ -80,7 +81,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	if err != nil || !settled {
 		return err
 	}
-	s.obs.Settled(u.id, known, time.Since(known.At))
+	s.obs.Note(u.id, event.ExitSettled{Exit: event.ExitOf(known), Lag: time.Since(known.At)})
 	if u.now().Undone == "" {
 		s.publisher.stopped(u)
 		s.endings.notify(u)
@@ -112,7 +113,7 @@ func (s *settler) countOOM(ctx context.Context, u *unit, known exit.Fact) {
 		case <-again.C:
 		case <-ctx.Done():
 			again.Stop()
-			s.obs.Event(u.id, "the cgroup's counter of OOM kills cannot be read: what containerd reported counts", err)
+			s.obs.Note(u.id, event.OOMCounterUnread{Err: err.Error()})
 			return
 		}
 	}
@@ -294,7 +295,7 @@ func (s *settler) correct(u *unit, known exit.Fact) error {
 	if err != nil || !changed {
 		return err
 	}
-	s.obs.Event(u.id, "exit code corrected", nil, "fact", u.now().Exit.String())
+	s.obs.Note(u.id, event.ExitCorrected{Exit: event.ExitOf(u.now().Exit)})
 	s.publisher.stoppedAgain(u)
 	return nil
 }
@@ -351,7 +352,7 @@ func (s *settler) drain(ctx context.Context, u *unit) (wait func()) {
 	}()
 	return func() {
 		if err := <-drained; err != nil {
-			s.obs.Event(u.id, "log still draining", err)
+			s.obs.Note(u.id, event.LogDraining{Err: err.Error()})
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/spec"
 )
 
@@ -97,9 +98,8 @@ func (s *specBuilder) makeHostPath(ctx context.Context, u *unit, path string) er
 	said := make(chan struct{})
 	slow := time.AfterFunc(hostPathPatience, func() {
 		defer close(said)
-		what := "host_path " + path + ", whose file system does not answer"
-		waitsFor(ctx, what)
-		s.obs.Event(u.id, "waits for "+what, nil)
+		waitsFor(ctx, "host_path "+path+", whose file system does not answer")
+		s.obs.Note(u.id, event.HostPathSilent{Path: path})
 	})
 	err := s.files.MakeHostPath(ctx, path)
 	if !slow.Stop() {

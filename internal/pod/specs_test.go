@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,51 +18,37 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/pod"
 	"berth/internal/spec"
 	"berth/internal/state"
 	"berth/test/world"
 )
 
-// recorder notes the events of units, and does as another observer besides.
+// recorder collects the events of units.
 type recorder struct {
-	pod.Observer
 	mu     sync.Mutex
-	events []string
+	events []event.Event
 }
 
-func (r *recorder) Event(id, what string, err error, fields ...any) {
+func (r *recorder) Note(_ string, e event.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range fields {
-		if s, ok := f.(string); ok {
-			what += " " + s
-		}
-	}
-	r.events = append(r.events, what)
-	r.Observer.Event(id, what, err, fields...)
+	r.events = append(r.events, e)
 }
 
-func (r *recorder) has(words ...string) bool {
+// has reports whether there was an event.
+func (r *recorder) has(e event.Event) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.events {
-		all := true
-		for _, w := range words {
-			all = all && strings.Contains(e, w)
-		}
-		if all {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.events, func(other event.Event) bool { return reflect.DeepEqual(e, other) })
 }
 
 // A host_path on a file system that does not answer is named: to a caller whose deadline passes, in
 // the timeline, and in the error of the creation.
 func TestAHostPathThatDoesNotAnswerIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events := &recorder{Observer: &failures{}}
+		events := &recorder{}
 		b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) { p.Observer = events })
 		p := b.pod("p1", "")
 		cfg := ctr("c1")
@@ -74,7 +62,7 @@ func TestAHostPathThatDoesNotAnswerIsNamed(t *testing.T) {
 				t.Errorf("at the deadline of the call: %v", err)
 			}
 		}
-		if !events.has("host_path", "/mnt/dead") {
+		if !events.has(event.HostPathSilent{Path: "/mnt/dead"}) {
 			t.Errorf("the timeline has %q", events.events)
 		}
 		_, err := b.CreateContainer(t.Context(), p, cfg)

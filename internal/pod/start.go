@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/pidfd"
 	"berth/internal/spec"
@@ -129,7 +130,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	}
 	u.move(stageStarted)
 	s.processes.waitExec(ctx, u, proc.Pid, made, execPatience) // by now it has mostly happened
-	s.obs.Event(u.id, "container RUNNING", nil, "pid", proc.Pid, "took", time.Since(began).String())
+	s.obs.Note(u.id, event.ContainerRunning{Pid: proc.Pid, Took: time.Since(began)})
 	s.publisher.started(u)
 	if s.hooks != nil {
 		s.hooks.Started(ctx, targetOf(u))
@@ -164,7 +165,7 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 		if ctx.Err() != nil || !unanswered(err) || !s.processes.waitExec(ctx, u, proc.Pid, made, answerPatience) {
 			return proc, made, err
 		}
-		s.obs.Event(u.id, "the start was not answered, and its program runs", err)
+		s.obs.Note(u.id, event.StartUnanswered{Err: err.Error()})
 	}
 	s.witnesses.listen(u)
 	return proc, made, nil
@@ -248,7 +249,7 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 	// What was restored is not needed any more, and may be as large as the memory of a process. What
 	// stays, because berth is killed before this, is removed with the container.
 	if err := s.files.RemoveCheckpoint(u.id); err != nil {
-		s.obs.Event(u.id, "the checkpoint that it was restored from cannot be removed", err)
+		s.obs.Note(u.id, event.CheckpointLeft{Err: err.Error()})
 	}
 	return proc, nil
 }
@@ -310,7 +311,7 @@ func (s *starter) checkTarget(ctx context.Context, u *unit) error {
 
 // abandon gives up a start that failed; the lane settles it.
 func (s *starter) abandon(u *unit, why error) {
-	s.obs.Event(u.id, "start did not succeed", why)
+	s.obs.Note(u.id, event.StartFailed{Err: why.Error()})
 	if s.ops.stopping() {
 		return // whether it was started is seen when berth is back
 	}

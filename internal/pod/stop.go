@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/state"
 )
@@ -75,13 +76,13 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	case st.Phase == state.Created:
 		return s.stopUnstarted(ctx, u, timeout)
 	}
-	s.obs.Event(u.id, "stop requested", nil, "timeout", timeout.String())
+	s.obs.Note(u.id, event.StopRequested{Timeout: timeout})
 	defer u.stops.begin()()
 	s.lanes.poke(u.id) // a settle that failed is tried now
 	if timeout > 0 {
 		err := s.signal(ctx, u, signalNumber(u), u.evidence.stop)
 		if absent(err) != nil {
-			s.obs.Event(u.id, "stop signal not delivered, killing", err)
+			s.obs.Note(u.id, event.StopSignalLost{Err: err.Error()})
 		} else {
 			wait, cancel := context.WithTimeout(ctx, timeout)
 			err := s.lanes.waitSettled(wait, u)

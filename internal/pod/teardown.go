@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/network"
 	"berth/internal/state"
@@ -116,7 +117,7 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 			return true
 		})
 		if cerr == nil {
-			t.obs.Released(u.id, gone, u.now().Holds)
+			t.obs.Note(u.id, event.Released{What: gone.Names(), Holds: u.now().Holds.Names()})
 			if gone.Has(state.HoldTask) {
 				t.shimServed(u.pod)
 			}
@@ -181,7 +182,7 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {
-		t.obs.Event(u.id, "what is left of it could not be killed", err) // the deletion will show
+		t.obs.Note(u.id, event.LeftoversNotKilled{Err: err.Error()}) // the deletion will show
 	}
 	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
 	st, err := waitEnd(ctx, u)
@@ -252,7 +253,7 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
 	u.move(stageNone)
-	t.obs.Event(u.id, "the start that was cut off is undone; it can be started again", nil)
+	t.obs.Note(u.id, event.StartTakenBack{})
 	u.compared.Happen()
 	t.shimServed(u.pod)
 	return nil
@@ -367,7 +368,7 @@ func (t *teardown) forget(u *unit) error {
 	} else if u.pod.now().Removing {
 		t.lanes.poke(u.pod.id) // it may have waited for this container
 	}
-	t.obs.Removed(u.id)
+	t.obs.Note(u.id, event.Removed{})
 	u.removed.Happen()
 	return nil
 }

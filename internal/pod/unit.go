@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/lane"
 	"berth/internal/state"
 )
@@ -435,6 +436,22 @@ func (u *unit) podNamespaces() *runtimeapi.NamespaceOption {
 }
 
 func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.NamespaceMode_NODE }
+
+// names returns what clients call u.
+func (u *unit) names() event.Names {
+	pod := u.pod.sandbox.Config.GetMetadata()
+	n := event.Names{
+		Namespace: pod.GetNamespace(),
+		Pod:       pod.GetName(),
+		UID:       pod.GetUid(),
+		Attempt:   pod.GetAttempt(),
+	}
+	if !u.isSandbox() {
+		own := u.container.Config.GetMetadata()
+		n.Sandbox, n.Container, n.Attempt = u.pod.id, own.GetName(), own.GetAttempt()
+	}
+	return n
+}
 
 func (u *unit) podUID() string { return u.pod.sandbox.Config.GetMetadata().GetUid() }
 

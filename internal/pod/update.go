@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/lane"
 	"berth/internal/spec"
 	"berth/internal/state"
@@ -94,12 +95,12 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	}
 	noteDegraded(x.obs, u, degraded)
 	if kept {
-		x.obs.Event(u.id, "oom_score_adj of processes that run stays as it is", nil)
+		x.obs.Note(u.id, event.OOMScoreKept{})
 	}
 	if w.version == 0 {
 		return nil // everything is as the request wants it
 	}
-	x.obs.Event(u.id, "new resources recorded", nil, "version", w.version)
+	x.obs.Note(u.id, event.ResourcesRecorded{Version: w.version})
 	x.lanes.update(u)
 	waiter, life := x.lanes.waitUpdate(u), x.lanes.wait(u)
 	defer waiter.End()
@@ -251,7 +252,7 @@ func (x *updater) takeBack(ctx context.Context, u *unit, version *state.Resource
 		}
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		x.obs.Event(u.id, "a refused change of the resources cannot be taken back: a part of it may be in effect", err, "version", version.Version)
+		x.obs.Note(u.id, event.ResourcesNotTakenBack{Version: version.Version, Err: err.Error()})
 	}
 	return nil
 }
@@ -319,7 +320,7 @@ func (x *updater) confirm(u *unit, r *state.Resources, degraded []spec.Degraded)
 		return err // the next attempt does it again
 	}
 	noteDegraded(x.obs, u, degraded)
-	x.obs.Event(u.id, "new resources in effect", nil, "version", r.Version)
+	x.obs.Note(u.id, event.ResourcesApplied{Version: r.Version})
 	x.finish(u.id, r.Version, nil)
 	return nil
 }
@@ -332,7 +333,7 @@ func (x *updater) refuse(u *unit, r *state.Resources, why error) error {
 	if err := x.conclude(u, r, r.Applied); err != nil {
 		return err
 	}
-	x.obs.Event(u.id, "new resources refused", why, "version", r.Version)
+	x.obs.Note(u.id, event.ResourcesRefused{Version: r.Version, Err: why.Error()})
 	x.finish(u.id, r.Version, why)
 	return nil
 }

@@ -5,6 +5,7 @@ package timeline
 import (
 	"container/list"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/event"
 )
 
 const (
@@ -26,12 +29,14 @@ const (
 	maxText = 2048
 )
 
-// Entry is one thing that happened.
+// Entry is an event in words.
 type Entry struct {
-	At     time.Time `json:"at"`
-	What   string    `json:"what"`
-	Detail string    `json:"detail,omitempty"`
-	Err    string    `json:"error,omitempty"`
+	At     time.Time   `json:"at"`
+	Kind   string      `json:"kind,omitempty"` // of the event; "" for a gap
+	By     event.Actor `json:"by,omitempty"`
+	What   string      `json:"what"`
+	Detail string      `json:"detail,omitempty"`
+	Err    string      `json:"error,omitempty"`
 }
 
 // Timeline holds the entries. Its methods may be called from any goroutine.
@@ -57,21 +62,25 @@ func New() *Timeline {
 	return t
 }
 
-// Add adds an entry. fields are keys and values in turn. The field "name" is also what the ID may
-// be called by.
-func (t *Timeline) Add(id string, at time.Time, what string, err error, fields ...any) {
-	e := Entry{At: at, What: what, Detail: detail(fields)}
-	if err != nil {
-		e.Err = cut(err.Error())
+// Add adds an event. One that has a name gives the ID that name, too.
+func (t *Timeline) Add(n event.Entry) {
+	line := event.Describe(n.Event)
+	e := Entry{
+		At:     n.At,
+		Kind:   event.Kind(n.Event),
+		By:     line.Actor,
+		What:   line.Message,
+		Detail: detail(line.Attrs),
+		Err:    cut(line.Err),
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	el, ok := t.mu.byID[id]
+	el, ok := t.mu.byID[n.ID]
 	if ok {
 		t.mu.used.MoveToFront(el)
 	} else {
-		el = t.mu.used.PushFront(&history{id: id})
-		t.mu.byID[id] = el
+		el = t.mu.used.PushFront(&history{id: n.ID})
+		t.mu.byID[n.ID] = el
 		if t.mu.used.Len() > maxIDs {
 			old := t.mu.used.Remove(t.mu.used.Back()).(*history)
 			delete(t.mu.byID, old.id)
@@ -83,20 +92,20 @@ func (t *Timeline) Add(id string, at time.Time, what string, err error, fields .
 		h.dropped++
 	}
 	h.entries = append(h.entries, e)
-	for i := 0; i+1 < len(fields); i += 2 {
-		if name, ok := fields[i+1].(string); ok && fields[i] == "name" {
-			h.name = name
-		}
+	if named, ok := n.Event.(interface{ Name() string }); ok {
+		h.name = named.Name()
 	}
 }
 
-func detail(fields []any) string {
+func detail(attrs []slog.Attr) string {
 	var d strings.Builder
-	for i := 0; i+1 < len(fields); i += 2 {
+	for i, a := range attrs {
 		if i > 0 {
 			d.WriteByte(' ')
 		}
-		fmt.Fprintf(&d, "%v=%v", fields[i], fields[i+1])
+		d.WriteString(a.Key)
+		d.WriteByte('=')
+		d.WriteString(a.Value.String())
 	}
 	return cut(d.String())
 }

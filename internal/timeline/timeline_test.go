@@ -3,27 +3,33 @@
 package timeline
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/event"
 )
 
 // PROPERTIES 15.
 func TestWhatHappenedIsReturnedInOrder(t *testing.T) {
 	tl := New()
 	at := time.Unix(1, 0)
-	tl.Add("abc1", at, "made", nil, "took", time.Second)
-	tl.Add("abc1", at.Add(1), "ended", errors.New("oops"))
+	tl.Add(event.Entry{At: at, ID: "abc1", Event: event.ContainerRunning{Pid: 7, Took: time.Second}})
+	tl.Add(event.Entry{At: at.Add(1), ID: "abc1", Event: event.LogPumpEnded{Err: "oops"}})
 	id, es, err := tl.Of("abc")
-	if err != nil || id != "abc1" || len(es) != 2 || es[0].Detail != "took=1s" || es[1].Err != "oops" {
+	want := []Entry{
+		{At: at, Kind: "ContainerRunning", By: event.Call, What: "container RUNNING", Detail: "pid=7 took=1s"},
+		{At: at.Add(1), Kind: "LogPumpEnded", By: event.Berth, What: "log pump ended", Err: "oops"},
+	}
+	if err != nil || id != "abc1" || !slices.Equal(es, want) {
 		t.Fatalf("%s %+v %v", id, es, err)
 	}
-	tl.Add("abc2", at, "made", nil)
+	tl.Add(event.Entry{At: at, ID: "abc2", Event: event.Removed{}})
 	if _, _, err := tl.Of("abc"); !errdefs.IsInvalidArgument(err) {
 		t.Fatal(err)
 	}
@@ -35,7 +41,7 @@ func TestWhatHappenedIsReturnedInOrder(t *testing.T) {
 func TestAnEntryIsBounded(t *testing.T) {
 	tl := New()
 	long := strings.Repeat("ä", maxText)
-	tl.Add("a", time.Unix(1, 0), "attempt", errors.New(long), "output", long)
+	tl.Add(event.Entry{At: time.Unix(1, 0), ID: "a", Event: event.AttemptFailed{Step: long, Err: long}})
 	_, es, err := tl.Of("a")
 	if err != nil || len(es) != 1 {
 		t.Fatal(es, err)
@@ -53,23 +59,27 @@ func BenchmarkAdd(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		i++
-		tl.Add(fmt.Sprint("id", i%1500), time.Unix(int64(i), 0), "attempt", nil, "took", time.Second)
+		tl.Add(event.Entry{
+			At:    time.Unix(int64(i), 0),
+			ID:    fmt.Sprint("id", i%1500),
+			Event: event.AttemptFailed{Step: "release", Attempt: i},
+		})
 	}
 }
 
 func TestTheTimelineIsBounded(t *testing.T) {
 	tl := New()
 	for i := range 3 * maxIDs {
-		tl.Add(fmt.Sprint("id", i), time.Unix(int64(i), 0), "x", nil)
+		tl.Add(event.Entry{At: time.Unix(int64(i), 0), ID: fmt.Sprint("id", i), Event: event.Removed{}})
 	}
 	for i := range 3 * maxEntries {
-		tl.Add("busy", time.Unix(int64(i), 0), fmt.Sprint(i), nil)
+		tl.Add(event.Entry{At: time.Unix(int64(i), 0), ID: "busy", Event: event.ResourcesApplied{Version: uint64(i)}})
 	}
 	if len(tl.mu.byID) != maxIDs || tl.mu.used.Len() != maxIDs {
 		t.Fatal(len(tl.mu.byID))
 	}
 	_, es, _ := tl.Of("busy")
-	if len(es) != maxEntries+1 || es[0].What != "0" || es[len(es)-1].What != fmt.Sprint(3*maxEntries-1) {
+	if len(es) != maxEntries+1 || es[0].Detail != "version=0" || es[len(es)-1].Detail != fmt.Sprint("version=", 3*maxEntries-1) {
 		t.Fatalf("%d entries, %v ... %v", len(es), es[0], es[len(es)-1])
 	}
 }
@@ -78,10 +88,11 @@ func TestTheTimelineIsBounded(t *testing.T) {
 func TestWhatWasRemovedIsFoundByItsName(t *testing.T) {
 	tl := New()
 	now := time.Now()
-	tl.Add("aaa", now, "sandbox READY", nil, "name", "web")
-	tl.Add("bbb", now, "container CREATED", nil, "name", "web/nginx")
-	tl.Add("ccc", now, "container CREATED", nil, "name", "web/nginx")
-	tl.Add("bbb", now, "removed", nil)
+	web, nginx := event.Names{Pod: "web"}, event.Names{Pod: "web", Container: "nginx"}
+	tl.Add(event.Entry{At: now, ID: "aaa", Event: event.SandboxReady{Names: web}})
+	tl.Add(event.Entry{At: now, ID: "bbb", Event: event.ContainerCreated{Names: nginx}})
+	tl.Add(event.Entry{At: now, ID: "ccc", Event: event.ContainerNotMade{Names: nginx}})
+	tl.Add(event.Entry{At: now, ID: "bbb", Event: event.Removed{}})
 	for name, want := range map[string]string{"web": "aaa", "nginx": "bbb", "web/nginx": "bbb", "cc": "ccc", "ccc": "ccc"} {
 		if id, _, err := tl.Of(name); id != want {
 			t.Errorf("%s is %q, not %s: %v", name, id, want, err)

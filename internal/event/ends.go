@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"log/slog"
+	"time"
+
+	"berth/internal/exit"
+)
+
+// Exit is what is known of the end of a process.
+type Exit struct {
+	Code     uint32      `json:"code"`
+	Measured bool        `json:"measured"` // what nobody measured has code 255
+	Reason   string      `json:"reason"`
+	Witness  exit.Origin `json:"witness"`
+	Ended    time.Time   `json:"ended,omitzero"` // the instant, as far as the witness knows
+	OOM      bool        `json:"oom,omitempty"`
+	Detail   string      `json:"detail,omitempty"` // a sentence for a person
+}
+
+// ExitOf returns what a fact says.
+func ExitOf(f exit.Fact) Exit {
+	return Exit{
+		Code:     f.ExitCode(),
+		Measured: f.Measured,
+		Reason:   f.Reason(),
+		Witness:  f.Origin,
+		Ended:    f.At,
+		OOM:      f.OOM,
+		Detail:   f.Detail(),
+	}
+}
+
+// actor returns who spoke for the witness.
+func (e Exit) actor() Actor {
+	switch e.Witness {
+	case exit.Kernel:
+		return Kernel
+	case exit.Task, exit.Stream:
+		return Containerd
+	case exit.Audit, exit.Start:
+	}
+	return Berth
+}
+
+func (e Exit) attrs() []slog.Attr {
+	code := slog.Uint64("code", uint64(e.Code))
+	if !e.Measured {
+		code = slog.String("code", "unknown")
+	}
+	return []slog.Attr{code, slog.String("witness", string(e.Witness))}
+}
+
+// ExitReported says that a witness saw the process end.
+type ExitReported struct {
+	Exit
+}
+
+func (e ExitReported) line() Line { return info(e.actor(), "exit reported", e.attrs()...) }
+
+// ExitDoubted says that a witness reported an end that does not count, since the kernel does not
+// bear it out.
+type ExitDoubted struct {
+	Exit
+	// Process is what the kernel says of the process.
+	Process string `json:"process"`
+}
+
+func (e ExitDoubted) line() Line {
+	return info(e.actor(), "exit doubted, the kernel does not confirm it", append(e.attrs(), slog.String("process", e.Process))...)
+}
+
+// ExitFound says that the audit found a process gone whose end no witness had reported.
+type ExitFound struct{}
+
+func (ExitFound) line() Line { return info(Berth, "exit found by the audit, no witness reported it") }
+
+// ExitSettled says that an exit is durable, and visible to everybody.
+type ExitSettled struct {
+	Exit
+	// Lag is the time from the end of the process until then.
+	Lag time.Duration `json:"lag"`
+}
+
+func (e ExitSettled) line() Line {
+	return info(Berth, "exit settled",
+		slog.Uint64("code", uint64(e.Code)), slog.String("reason", e.Reason), slog.String("witness", string(e.Witness)))
+}
+
+// ExitCorrected says that a code was measured after the exit was settled without one.
+type ExitCorrected struct {
+	Exit
+}
+
+func (e ExitCorrected) line() Line { return info(e.actor(), "exit code corrected", e.attrs()...) }
+
+// ProcessUnanswered says that the kernel could not be asked whether the process lives.
+type ProcessUnanswered struct {
+	Err string `json:"err"`
+}
+
+func (e ProcessUnanswered) line() Line {
+	return warn(Kernel, "process not known, since the kernel cannot be asked", e.Err)
+}
+
+// CgroupUnread says that the cgroup of a process is not known for certain.
+type CgroupUnread struct {
+	Err string `json:"err"`
+}
+
+func (e CgroupUnread) line() Line {
+	return warn(Kernel, "cgroup not read, it is taken for the one that the runtime was asked for", e.Err)
+}
+
+// KillFailed says that what is to be removed still runs. The audit tries again.
+type KillFailed struct {
+	Err string `json:"err"`
+}
+
+func (e KillFailed) line() Line { return warn(Berth, "process not killed, its removal waits", e.Err) }
+
+// LeftoversRemain says that an exit is settled while processes that init left behind live on.
+type LeftoversRemain struct {
+	Err string `json:"err"`
+}
+
+func (e LeftoversRemain) line() Line {
+	return warn(Kernel, "processes remain after the end of the container's init", e.Err)
+}
+
+// LeftoversNotKilled says that a release goes on to the deletion of the task all the same.
+type LeftoversNotKilled struct {
+	Err string `json:"err"`
+}
+
+func (e LeftoversNotKilled) line() Line { return warn(Berth, "leftover processes not killed", e.Err) }
+
+// PluginsNotNotified says that no hook is called for an end, because those before hang.
+type PluginsNotNotified struct {
+	// Waiting is for how many ends hooks have not answered.
+	Waiting int `json:"waiting"`
+}
+
+func (e PluginsNotNotified) line() Line {
+	return warn(Berth, "plug-ins not notified of the end, they have not answered for others", "", slog.Int("waiting", e.Waiting))
+}
+
+// OOMKillSurvived says that the OOM killer fired in the cgroup of a container that goes on.
+type OOMKillSurvived struct {
+	Kills uint64     `json:"kills"`
+	Limit exit.Limit `json:"limit,omitempty"` // the one that was reached
+}
+
+func (e OOMKillSurvived) line() Line {
+	return info(Kernel, "OOM kill survived by the container", slog.Uint64("kills", e.Kills), slog.String("because", e.Limit.String()))
+}
+
+// OOMKillReported says that containerd reports an OOM kill.
+type OOMKillReported struct{}
+
+func (OOMKillReported) line() Line { return info(Containerd, "OOM kill reported by containerd") }
+
+// OOMNotWatched says that OOM kills are counted when the container ends, and not before.
+type OOMNotWatched struct {
+	Err string `json:"err"`
+}
+
+func (e OOMNotWatched) line() Line {
+	return warn(Kernel, "OOM kills of the container not watched, they are counted when it ends", e.Err)
+}
+
+// OOMCounterUnread says that the counter of OOM kills could not be read in time.
+type OOMCounterUnread struct {
+	Err string `json:"err"`
+}
+
+func (e OOMCounterUnread) line() Line {
+	return warn(Kernel, "counter of OOM kills not read, what containerd reported counts", e.Err)
+}
+
+// OOMCounterGone says that the counter of OOM kills vanished before it was read.
+type OOMCounterGone struct {
+	Err string `json:"err"`
+}
+
+func (e OOMCounterGone) line() Line {
+	return warn(Kernel, "counter of OOM kills vanished with its cgroup, what containerd reported counts", e.Err)
+}
+
+// OOMKillOfPod says that the counter vanished, and that the pod's counts a kill that is in no other
+// container.
+type OOMKillOfPod struct{}
+
+func (OOMKillOfPod) line() Line {
+	return info(Kernel, "OOM kill counted by the pod's cgroup, the container's vanished")
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+)
+
+// Entry is an event with what every event has: when it happened, and to what.
+type Entry struct {
+	At time.Time
+	// ID is that of the sandbox or container that it happened to, whole, or "" for the node.
+	ID    string
+	Event Event
+}
+
+// ErrUnknown is the error of [Entry.UnmarshalJSON] for an event of a kind that this berth does not
+// have: a newer one wrote it.
+var ErrUnknown = errors.New("unknown kind of event")
+
+// entry is an Entry in JSON.
+type entry struct {
+	At    time.Time       `json:"at"`
+	ID    string          `json:"id,omitempty"`
+	Kind  string          `json:"kind"`
+	Event json.RawMessage `json:"event"`
+}
+
+// MarshalJSON writes the entry with the kind of its event.
+func (n Entry) MarshalJSON() ([]byte, error) {
+	if n.Event == nil {
+		return nil, errors.New("write an entry: it has no event")
+	}
+	raw, err := json.Marshal(n.Event)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(entry{n.At, n.ID, Kind(n.Event), raw})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote. After [ErrUnknown] the entry has its instant and its
+// ID, and no event.
+func (n *Entry) UnmarshalJSON(b []byte) error {
+	var read entry
+	if err := json.Unmarshal(b, &read); err != nil {
+		return err
+	}
+	*n = Entry{At: read.At, ID: read.ID}
+	t, ok := types[read.Kind]
+	if !ok {
+		return fmt.Errorf("read an entry: %w: %q", ErrUnknown, read.Kind)
+	}
+	e := reflect.New(t)
+	if err := json.Unmarshal(read.Event, e.Interface()); err != nil {
+		return fmt.Errorf("read an entry: %s: %w", read.Kind, err)
+	}
+	n.Event = e.Elem().Interface().(Event)
+	return nil
+}

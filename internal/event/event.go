@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"log/slog"
+	"reflect"
+)
+
+// Event is something that happened. The types of this package are all there are; kinds.go lists them.
+type Event interface {
+	line() Line
+}
+
+// Actor is who made an event happen, as far as that is known.
+type Actor string
+
+// The actors.
+const (
+	Berth      Actor = "berth"      // by itself: a step of a lane, the audit, the recovery
+	Call       Actor = "call"       // a call of CRI: the kubelet's, crictl's, or a person's
+	Kernel     Actor = "kernel"     // what it does or reports
+	Containerd Actor = "containerd" // what it reports, of its own or for a shim
+)
+
+// Line is an event in words.
+type Line struct {
+	Level   slog.Level
+	Actor   Actor
+	Message string
+	// Attrs are what differs between events with the same message, without the error.
+	Attrs []slog.Attr
+	// Err is why it happened, or "". It is the text of an error.
+	Err string
+}
+
+// Describe returns an event in words.
+func Describe(e Event) Line { return e.line() }
+
+// Kind returns the name of an event's type.
+func Kind(e Event) string { return reflect.TypeOf(e).Name() }
+
+// info is the line of an event after which everything is in order.
+func info(by Actor, message string, attrs ...slog.Attr) Line {
+	return Line{Level: slog.LevelInfo, Actor: by, Message: message, Attrs: attrs}
+}
+
+// warn is the line of an event that a person may have to look into. why is the text of an error, or
+// "".
+func warn(by Actor, message, why string, attrs ...slog.Attr) Line {
+	return Line{Level: slog.LevelWarn, Actor: by, Message: message, Attrs: attrs, Err: why}
+}

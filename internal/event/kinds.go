@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import "reflect"
+
+// kinds has one event of each type.
+var kinds = []Event{
+	// life.go
+	SandboxReady{},
+	SandboxNotMade{},
+	ContainerCreated{},
+	ContainerNotMade{},
+	HostPathSilent{},
+	Degraded{},
+	ContainerRunning{},
+	StartFailed{},
+	StartUnanswered{},
+	ExecPending{},
+	TaskRetried{},
+	ShimRestarted{},
+	CheckpointLeft{},
+	StartTakenBack{},
+	StopRequested{},
+	StopSignalLost{},
+	// ends.go
+	ExitReported{},
+	ExitDoubted{},
+	ExitFound{},
+	ExitSettled{},
+	ExitCorrected{},
+	ProcessUnanswered{},
+	CgroupUnread{},
+	KillFailed{},
+	LeftoversRemain{},
+	LeftoversNotKilled{},
+	PluginsNotNotified{},
+	OOMKillSurvived{},
+	OOMKillReported{},
+	OOMNotWatched{},
+	OOMCounterUnread{},
+	OOMCounterGone{},
+	OOMKillOfPod{},
+	// release.go
+	AttemptFailed{},
+	AttemptPostponed{},
+	AttemptPanicked{},
+	Released{},
+	Removed{},
+	OrphanFound{},
+	OrphanRemoved{},
+	OrphansUnlisted{},
+	// records.go
+	RecordDamaged{},
+	StatusDeleted{},
+	NameTaken{},
+	LabelNotReserved{},
+	NotCompared{},
+	Compared{},
+	ProcessNotIdentified{},
+	TaskUnclear{},
+	StartNotRecorded{},
+	StartNotKept{},
+	LateTask{},
+	LateTaskNotRecorded{},
+	ContainerdLost{},
+	ContainerdAbsent{},
+	// output.go
+	OutputUnread{},
+	OutputHeld{},
+	OutputResumed{},
+	OutputEndUnrecorded{},
+	OutputMayMiss{},
+	LoggerKilled{},
+	LoggerSilent{},
+	LogDraining{},
+	LogNotDrained{},
+	LogPumpEnded{},
+	// resources.go
+	PodResourcesRecorded{},
+	ResourcesRecorded{},
+	ResourcesApplied{},
+	ResourcesRefused{},
+	ResourcesNotTakenBack{},
+	OOMScoreKept{},
+}
+
+// types are the types of events by their names.
+var types = func() map[string]reflect.Type {
+	m := map[string]reflect.Type{}
+	for _, e := range kinds {
+		m[Kind(e)] = reflect.TypeOf(e)
+	}
+	return m
+}()

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Names is how clients call a sandbox or a container. Events that begin a history have it.
+type Names struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	UID       string `json:"uid"`                 // of the pod
+	Sandbox   string `json:"sandbox,omitempty"`   // the ID of a container's sandbox
+	Container string `json:"container,omitempty"` // "" for a sandbox
+	Attempt   uint32 `json:"attempt"`             // the kubelet's
+}
+
+// Name returns POD, or POD/CONTAINER.
+func (n Names) Name() string {
+	if n.Container == "" {
+		return n.Pod
+	}
+	return n.Pod + "/" + n.Container
+}
+
+func (n Names) attr() slog.Attr { return slog.String("name", n.Name()) }
+
+// SandboxReady says that a sandbox was made.
+type SandboxReady struct {
+	Names
+	Took time.Duration `json:"took"`
+}
+
+func (e SandboxReady) line() Line {
+	return info(Call, "sandbox READY", e.attr(), slog.Duration("took", e.Took))
+}
+
+// SandboxNotMade says that the creation of a sandbox failed. It is undone.
+type SandboxNotMade struct {
+	Names
+	Err string `json:"err"`
+}
+
+func (e SandboxNotMade) line() Line { return warn(Call, "sandbox not made", e.Err, e.attr()) }
+
+// ContainerCreated says that a container was made.
+type ContainerCreated struct {
+	Names
+	Took time.Duration `json:"took"`
+}
+
+func (e ContainerCreated) line() Line {
+	return info(Call, "container CREATED", e.attr(), slog.Duration("took", e.Took))
+}
+
+// ContainerNotMade says that the creation of a container failed. It is undone.
+type ContainerNotMade struct {
+	Names
+	Err string `json:"err"`
+}
+
+func (e ContainerNotMade) line() Line { return warn(Call, "container not made", e.Err, e.attr()) }
+
+// HostPathSilent says that a creation waits for the file system below a host_path.
+type HostPathSilent struct {
+	Path string `json:"path"`
+}
+
+func (e HostPathSilent) line() Line {
+	return warn(Call, "file system of a host_path does not answer, the creation waits", "", slog.String("host_path", e.Path))
+}
+
+// Degraded says that a container or sandbox works without a part of what was asked for.
+type Degraded struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+func (e Degraded) line() Line {
+	return info(Call, "request degraded", slog.String("what", e.What), slog.String("why", e.Why))
+}
+
+// ContainerRunning says that a container was started.
+type ContainerRunning struct {
+	Pid  uint32        `json:"pid"`
+	Took time.Duration `json:"took"`
+}
+
+func (e ContainerRunning) line() Line {
+	return info(Call, "container RUNNING", slog.Uint64("pid", uint64(e.Pid)), slog.Duration("took", e.Took))
+}
+
+// StartFailed says that a start came to nothing. The container is EXITED next, unless berth stops.
+type StartFailed struct {
+	Err string `json:"err"`
+}
+
+func (e StartFailed) line() Line { return warn(Call, "start failed", e.Err) }
+
+// StartUnanswered says that the answer to a start was lost, and that the program runs.
+type StartUnanswered struct {
+	Err string `json:"err"`
+}
+
+func (e StartUnanswered) line() Line {
+	return warn(Containerd, "start not answered, the program runs", e.Err)
+}
+
+// ExecPending says that the process of a container still executes the OCI runtime's program.
+type ExecPending struct {
+	Still string `json:"still"`
+}
+
+func (e ExecPending) line() Line {
+	return info(Kernel, "program does not run yet", slog.String("still", e.Still))
+}
+
+// TaskRetried says that the task of a start after one that was cut off is made again.
+type TaskRetried struct {
+	Err string `json:"err"`
+}
+
+func (e TaskRetried) line() Line {
+	return warn(Berth, "task not made after a start that was cut off, it is tried again", e.Err)
+}
+
+// ShimRestarted says that the shim of a pod had died, and was started for a container.
+type ShimRestarted struct{}
+
+func (ShimRestarted) line() Line { return info(Berth, "shim had died, and was started again") }
+
+// CheckpointLeft says that the checkpoint that a container was restored from stays until the
+// container is removed.
+type CheckpointLeft struct {
+	Err string `json:"err"`
+}
+
+func (e CheckpointLeft) line() Line {
+	return warn(Berth, "checkpoint not removed after the restore", e.Err)
+}
+
+// StartTakenBack says that a start that a kill of berth cut off is undone.
+type StartTakenBack struct{}
+
+func (StartTakenBack) line() Line {
+	return info(Berth, "start that was cut off is undone, the container can be started again")
+}
+
+// StopRequested says that a container or sandbox that runs is to be stopped.
+type StopRequested struct {
+	// Timeout is how long it has between the stop signal and SIGKILL.
+	Timeout time.Duration `json:"timeout"`
+}
+
+func (e StopRequested) line() Line {
+	return info(Call, "stop requested", slog.Duration("timeout", e.Timeout))
+}
+
+// StopSignalLost says that a stop goes on to SIGKILL at once.
+type StopSignalLost struct {
+	Err string `json:"err"`
+}
+
+func (e StopSignalLost) line() Line { return warn(Berth, "stop signal not delivered, killing", e.Err) }

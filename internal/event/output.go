@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import "log/slog"
+
+// OutputUnread says that the output of a container waits in its pipes.
+type OutputUnread struct {
+	Err string `json:"err"`
+}
+
+func (e OutputUnread) line() Line { return warn(Berth, "output cannot be read for now", e.Err) }
+
+// OutputHeld says that what a container writes waits, since its log takes nothing.
+type OutputHeld struct {
+	Stream string `json:"stream"`
+	Err    string `json:"err"`
+}
+
+func (e OutputHeld) line() Line {
+	return warn(Berth, "output cannot be logged, and waits", e.Err, slog.String("stream", e.Stream))
+}
+
+// OutputResumed says that the log takes output again.
+type OutputResumed struct {
+	Stream string `json:"stream"`
+}
+
+func (e OutputResumed) line() Line {
+	return info(Berth, "output can be logged again", slog.String("stream", e.Stream))
+}
+
+// OutputEndUnrecorded says that the next berth has to find the end of the output once more.
+type OutputEndUnrecorded struct {
+	Stream string `json:"stream"`
+	Err    string `json:"err"`
+}
+
+func (e OutputEndUnrecorded) line() Line {
+	return warn(Berth, "end of the output not recorded", e.Err, slog.String("stream", e.Stream))
+}
+
+// OutputMayMiss says that a container ended while berth was away. The kernel drops what waits in a
+// FIFO that nobody holds open.
+type OutputMayMiss struct {
+	Stream string `json:"stream"`
+}
+
+func (e OutputMayMiss) line() Line {
+	return warn(Kernel, "end of the output may be missing: the container ended while berth was away", "",
+		slog.String("stream", e.Stream))
+}
+
+// LoggerKilled says that what a container wrote while berth was away is lost.
+type LoggerKilled struct{}
+
+func (LoggerKilled) line() Line {
+	return warn(Berth, "berth-logger was killed: what the container wrote while berth was away is lost", "")
+}
+
+// LoggerSilent says that berth-logger does not hand over the pipes that it keeps.
+type LoggerSilent struct {
+	Err string `json:"err"`
+}
+
+func (e LoggerSilent) line() Line {
+	return warn(Berth, "berth-logger does not hand over the container's output, which waits", e.Err)
+}
+
+// LogDraining says that an exit is settled while output of the container is not in its log yet.
+type LogDraining struct {
+	Err string `json:"err"`
+}
+
+func (e LogDraining) line() Line { return warn(Berth, "log still draining", e.Err) }
+
+// LogNotDrained says that output is dropped, since the container is removed.
+type LogNotDrained struct {
+	Err string `json:"err"`
+}
+
+func (e LogNotDrained) line() Line { return warn(Berth, "log not drained to its end", e.Err) }
+
+// LogPumpEnded says that nothing copies the output of a container any more.
+type LogPumpEnded struct {
+	Err string `json:"err"`
+}
+
+func (e LogPumpEnded) line() Line { return warn(Berth, "log pump ended", e.Err) }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+)
+
+// AttemptFailed says that a step of a lane is tried again later.
+type AttemptFailed struct {
+	Step    string `json:"step"`
+	Attempt int    `json:"attempt"`
+	Err     string `json:"err"`
+}
+
+func (e AttemptFailed) line() Line {
+	return warn(Berth, "lane attempt failed", e.Err, slog.String("step", e.Step), slog.Int("attempt", e.Attempt))
+}
+
+// AttemptPostponed says that a step of a lane waits for another lane, as it should.
+type AttemptPostponed struct {
+	Step    string `json:"step"`
+	Attempt int    `json:"attempt"`
+	Until   string `json:"until"`
+}
+
+func (e AttemptPostponed) line() Line {
+	return info(Berth, "lane attempt postponed",
+		slog.String("step", e.Step), slog.Int("attempt", e.Attempt), slog.String("until", e.Until))
+}
+
+// AttemptPanicked says that a step of a lane panicked. berth goes on, and the lane tries again.
+type AttemptPanicked struct {
+	Lane    string `json:"lane,omitempty"` // "" for that of the unit's life
+	Attempt int    `json:"attempt"`
+	Err     string `json:"err"`
+	Stack   string `json:"stack"`
+}
+
+func (e AttemptPanicked) line() Line {
+	l := warn(Berth, "lane attempt panicked", e.Err, slog.Int("attempt", e.Attempt), slog.String("stack", e.Stack))
+	l.Level = slog.LevelError
+	if e.Lane != "" {
+		l.Attrs = slices.Insert(l.Attrs, 0, slog.String("lane", e.Lane))
+	}
+	return l
+}
+
+// Released says that a part of what was held is given back.
+type Released struct {
+	What  []string `json:"what"`
+	Holds []string `json:"holds"` // what is left
+}
+
+func (e Released) line() Line {
+	return info(Berth, "holds released",
+		slog.String("what", strings.Join(e.What, ",")), slog.String("holds", strings.Join(e.Holds, ",")))
+}
+
+// Removed says that nothing is held any more, and that the record is deleted.
+type Removed struct{}
+
+func (Removed) line() Line { return info(Berth, "record removed") }
+
+// OrphanFound says that something of berth's own has no record, and is being removed.
+type OrphanFound struct{}
+
+func (OrphanFound) line() Line { return info(Berth, "orphan without a record, removing it") }
+
+// OrphanRemoved says that it is removed.
+type OrphanRemoved struct{}
+
+func (OrphanRemoved) line() Line { return info(Berth, "orphan removed") }
+
+// OrphansUnlisted says that the search for orphans leaves something out.
+type OrphansUnlisted struct {
+	What string `json:"what"`
+	Err  string `json:"err"`
+}
+
+func (e OrphansUnlisted) line() Line {
+	return warn(Berth, "search for orphans incomplete", e.Err, slog.String("without", e.What))
+}
