@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -277,23 +276,14 @@ func waitsIn(t *testing.T, n *node.Node, pod string, sandbox *runtimeapi.PodSand
 // settledBy is the witness whose fact the exit was settled with.
 func settledBy(t *testing.T, n *node.Node, id string) string {
 	t.Helper()
-	raw, err := n.Timeline(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var timeline struct {
-		Entries []struct{ What, Detail string }
-	}
-	if err := json.Unmarshal(raw, &timeline); err != nil {
-		t.Fatalf("%v: %s", err, raw)
-	}
-	for _, e := range timeline.Entries {
-		if e.What == "settled" {
+	history := n.History(id)
+	for _, e := range history {
+		if e.Kind == "ExitSettled" {
 			_, by, _ := strings.Cut(e.Detail, "witness=")
 			return by
 		}
 	}
-	t.Fatalf("not settled: %s", raw)
+	t.Fatalf("not settled: %v", history)
 	return ""
 }
 

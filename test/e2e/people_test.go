@@ -169,7 +169,7 @@ func TestAScriptUsesTheCommands(t *testing.T) {
 	if out, err := command(n, "rm", "-f", "web").CombinedOutput(); err != nil {
 		t.Fatalf("rm: %s %v", out, err)
 	}
-	if out, err := command(n, "timeline", "web").CombinedOutput(); err != nil || !strings.Contains(string(out), "removed") {
+	if out, err := command(n, "timeline", "web").CombinedOutput(); err != nil || !strings.Contains(string(out), "record removed") {
 		t.Errorf("timeline: %s %v", out, err)
 	}
 }

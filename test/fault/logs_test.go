@@ -81,7 +81,7 @@ func TestWhatIsWrittenWhileBerthIsAwayIsLogged(t *testing.T) {
 		if all := "begin\n" + fewText + "unfinished"; !strings.HasPrefix(all, n.Log(copied)) {
 			t.Errorf("the log of %s is not what was written", copied)
 		}
-		if text := timeline(t, n, copied); !strings.Contains(text, "its last output may be missing") {
+		if text := timeline(t, n, copied); !strings.Contains(text, "end of the output may be missing") {
 			t.Errorf("the timeline does not say what the kernel dropped: %s", text)
 		}
 	})
@@ -105,7 +105,7 @@ func TestAFullLogDiskHoldsUpNobody(t *testing.T) {
 	node.ExpectExit(t, n.Ended(other), 43, "Error")
 	id := n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", script+"; printf unfinished; sleep 1; exit 42"))
 	n.Until("the timeline says what is waited for", func() bool {
-		return strings.Contains(timeline(t, n, id), "stdout cannot be logged, and waits")
+		return strings.Contains(timeline(t, n, id), "output cannot be logged, and waits")
 	})
 	for range 3 {
 		n.Berth.Kill(unix.SIGKILL)

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/timeline"
 )
 
 var names atomic.Int32
@@ -266,4 +268,18 @@ func (n *Node) pidIn(verbose map[string]string, id string) int {
 		n.t.Fatalf("pid %d of %s: %v", info.Pid, id, err)
 	}
 	return info.Pid
+}
+
+// History returns the timeline of a container or sandbox.
+func (n *Node) History(id string) []timeline.Entry {
+	n.t.Helper()
+	raw, err := n.Timeline(n.t.Context(), id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var h struct{ Entries []timeline.Entry }
+	if err := json.Unmarshal(raw, &h); err != nil {
+		n.t.Fatalf("timeline of %s: %v: %s", id, err, raw)
+	}
+	return h.Entries
 }
