@@ -26,7 +26,8 @@
 //   - The message of an event is the same for every event of its type, different from that of every
 //     other type, and a string literal, so that grep finds it. It names what it is about. What
 //     differs is in the attributes.
-//   - An event does not repeat the ID of what it is about.
+//   - An event does not repeat the ID of what it is about. Where the text of an error names it, the
+//     line of an [Entry] has it shortened.
 //   - An entry that is written as JSON is read again as it was, with its type.
 //
 // # To add an event

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 )
 
@@ -16,6 +17,19 @@ type Entry struct {
 	// ID is that of the sandbox or container that it happened to, whole, or "" for the node.
 	ID    string
 	Event Event
+}
+
+// shortID is the length of an ID that people are shown, as crictl has it.
+const shortID = 13
+
+// Line returns the event in words. The ID of the entry is not in it, except shortened in the text of
+// an error, which names what it is about.
+func (n Entry) Line() Line {
+	l := n.Event.line()
+	if len(n.ID) > shortID {
+		l.Err = strings.ReplaceAll(l.Err, n.ID, n.ID[:shortID])
+	}
+	return l
 }
 
 // ErrUnknown is the error of [Entry.UnmarshalJSON] for an event of a kind that this berth does not

@@ -111,6 +111,22 @@ func TestAnEventOfANewerBerthIsAnErrorOfItsOwn(t *testing.T) {
 	}
 }
 
+// The ID of an entry is beside its line: the text of an error repeated it twice more.
+func TestALineDoesNotRepeatTheID(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	other := strings.Repeat("f", 64)
+	n := Entry{ID: id, Event: AttemptFailed{Err: "release task of " + id + ": delete task " + id + ": " + other + " is busy"}}
+	if got, want := n.Line().Err, "release task of 0123456789abc: delete task 0123456789abc: "+other+" is busy"; got != want {
+		t.Errorf("got %q", got)
+	}
+	for _, id := range []string{"", "c1"} {
+		n := Entry{ID: id, Event: AttemptFailed{Err: "delete task c1: busy"}}
+		if got := n.Line().Err; got != "delete task c1: busy" {
+			t.Errorf("of %q: %q", id, got)
+		}
+	}
+}
+
 // describing returns the line methods of this package's types, by the name of the type.
 func describing(t *testing.T) map[string]*ast.FuncDecl {
 	t.Helper()

@@ -44,7 +44,7 @@ func New(cfg Config) *Observer {
 // Note implements pod.Observer. id is "" for an event of the node.
 func (o *Observer) Note(id string, e event.Event) {
 	n := event.Entry{At: time.Now(), ID: id, Event: e}
-	line := event.Describe(e)
+	line := n.Line()
 	o.cfg.Timeline.Add(n)
 	o.print(id, line)
 	o.metrics.noted(e)

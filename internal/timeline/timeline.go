@@ -64,7 +64,7 @@ func New() *Timeline {
 
 // Add adds an event. One that has a name gives the ID that name, too.
 func (t *Timeline) Add(n event.Entry) {
-	line := event.Describe(n.Event)
+	line := n.Line()
 	e := Entry{
 		At:     n.At,
 		Kind:   event.Kind(n.Event),
