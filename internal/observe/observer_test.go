@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"berth/internal/event"
 	"berth/internal/exit"
@@ -31,10 +33,11 @@ type observed struct {
 	metrics  *Metrics
 	happened []string
 	removed  []string
+	spans    *tracetest.SpanRecorder
 }
 
 func newObserved() *observed {
-	o := &observed{metrics: NewMetrics()}
+	o := &observed{metrics: NewMetrics(), spans: tracetest.NewSpanRecorder()}
 	drop := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
@@ -47,6 +50,7 @@ func newObserved() *observed {
 		Metrics:  o.metrics,
 		Removed:  func(id string) { o.removed = append(o.removed, id) },
 		Happened: func(id string) { o.happened = append(o.happened, id) },
+		Tracing:  &Tracing{provider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(o.spans))},
 	})
 	return o
 }
@@ -65,8 +69,8 @@ func (o *observed) counts() []string {
 	return counts
 }
 
-// PROPERTIES 15: one event is one line of the log and one entry of the timeline, in the same words,
-// and what counts it is a metric. Nothing says the ID twice.
+// PROPERTIES 15: one event is one line of the log, one entry of the timeline, and an event of the
+// exit's trace, in the same words. Nothing says the ID twice.
 func TestAnEventIsToldOnceEverywhere(t *testing.T) {
 	o := newObserved()
 	f := exit.Fact{ID: "c1", Code: 42, Measured: true, Origin: exit.Kernel, At: time.Now()}
@@ -105,6 +109,15 @@ Removed: record removed ()
 `
 	if told.String() != want {
 		t.Errorf("the timeline is\n%s", told.String())
+	}
+	var spans []string
+	for _, s := range o.spans.Ended() {
+		for _, e := range s.Events() {
+			spans = append(spans, s.Name()+": "+e.Name)
+		}
+	}
+	if !slices.Equal(spans, []string{"exit: lane attempt failed", "exit: holds released"}) {
+		t.Errorf("the traces have %q", spans)
 	}
 	if !slices.Equal(o.happened, []string{"c1", "c1", "c1", "c1", "c1", "", "c1"}) || !slices.Equal(o.removed, []string{"c1"}) {
 		t.Errorf("happened to %q, removed %q", o.happened, o.removed)
