@@ -87,7 +87,7 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 		}
 	}
 	if u.handler.SystemdCgroup {
-		_ = w.processes.readOwnOOM(u, f) // systemd removes the group at any moment; settle tries again
+		_ = w.ooms.reader.readOwn(u, f) // systemd removes the group at any moment; settle tries again
 	}
 	w.pacer.reported(u.id)
 	if !u.evidence.add(f, hint) && u.now().Phase.Ended() {

@@ -14,10 +14,10 @@ import (
 // oomWatcher notices OOM kills of containers that live, so that the end of one is not explained by
 // a kill long before. What a container survives is in its timeline, its status and a metric.
 type oomWatcher struct {
-	units     *registry
-	processes *processes
-	ops       *operations
-	obs       Observer
+	units  *registry
+	reader *oomReader
+	ops    *operations
+	obs    Observer
 }
 
 // noted takes IDs whose containers may have had an OOM kill. It does not block.
@@ -32,7 +32,7 @@ func (w *oomWatcher) noted(ids []string) {
 // arm asks for notices about a container of an earlier berth, and looks at once if it had an OOM
 // kill meanwhile.
 func (w *oomWatcher) arm(u *unit) {
-	if w.processes.armOOM(u) {
+	if w.reader.arm(u) {
 		w.look(u)
 	}
 }
@@ -61,7 +61,7 @@ func (w *oomWatcher) lookOnce(u *unit) bool {
 		if u.evidence.hasEnded() || w.ops.stopping() {
 			break // who settles the end reads the counter
 		}
-		w.processes.sampleOOM(u)
+		w.reader.sample(u)
 		if wait == 0 {
 			w.survived(u)
 			break
@@ -87,7 +87,7 @@ func (w *oomWatcher) survived(u *unit) {
 	c := e.counter
 	e.mu.Unlock()
 	grown := c.kills - min(c.kills, c.survived)
-	if a, _ := w.processes.kernel.Look(u.id); grown == 0 || a != pidfd.Alive {
+	if a, _ := w.reader.kernel.Look(u.id); grown == 0 || a != pidfd.Alive {
 		return
 	}
 	recorded := false

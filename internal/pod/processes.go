@@ -23,6 +23,7 @@ import (
 type processes struct {
 	kernel  Kernel
 	cgroups Cgroups
+	ooms    *oomReader
 	obs     Observer
 }
 
@@ -50,12 +51,12 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	}
 	if proc.Cgroup, err = p.cgroups.Of(pid); err != nil {
 		p.obs.Note(u.id, event.CgroupUnread{Err: err.Error()})
-		proc.Cgroup = p.askedGroup(u)
+		proc.Cgroup = askedGroup(p.cgroups, u)
 	}
 	if a, _ := p.kernel.Look(u.id); a != pidfd.Alive {
-		proc.Cgroup = p.askedGroup(u) // what was read may be about a process that got the PID meanwhile
+		proc.Cgroup = askedGroup(p.cgroups, u) // what was read may be about a process that got the PID meanwhile
 	}
-	p.countPodOOM(u, &proc)
+	p.ooms.notePod(u, &proc)
 	return proc, nil
 }
 
@@ -64,7 +65,7 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 func (p *processes) record(u *unit, proc state.Process) error {
 	u.setProcess(proc) // the witnesses may need it before it is on disk
 	u.oom.begin()
-	_ = p.armOOM(u) // nothing was counted before
+	_ = p.ooms.arm(u) // nothing was counted before
 	return u.change(func(st *state.Status) bool { st.Process, st.Start = proc, state.Start{}; return true })
 }
 
@@ -246,20 +247,11 @@ func (p *processes) endRestored(ctx context.Context, u *unit) (found bool, err e
 	return found, nil
 }
 
-// restoredGroup is the cgroup of what the shim was asked to restore for u, or "" where the record
-// names the process or none was asked for.
-func (p *processes) restoredGroup(u *unit) string {
-	if u.now().Restoring == "" {
-		return ""
-	}
-	return p.askedGroup(u)
-}
-
 // askedGroup is the cgroup that the runtime was asked to make for u.
-func (p *processes) askedGroup(u *unit) string {
+func askedGroup(cgroups Cgroups, u *unit) string {
 	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
 	if err != nil {
 		return "" // a container is not made with such a parent
 	}
-	return p.cgroups.Dir(path)
+	return cgroups.Dir(path)
 }

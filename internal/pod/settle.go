@@ -19,6 +19,7 @@ import (
 type settler struct {
 	cfg       Config
 	processes *processes
+	ooms      *oomReader
 	lanes     *lanes
 	pacer     *pacer
 	ops       *operations
@@ -103,7 +104,7 @@ func (s *settler) countOOM(ctx context.Context, u *unit, known exit.Fact) {
 	ctx, cancel := context.WithTimeout(ctx, oomPatience)
 	defer cancel()
 	for {
-		err := s.processes.readOOM(u, known)
+		err := s.ooms.read(u, known)
 		u.oom.setUnread(err != nil)
 		if err == nil {
 			return
@@ -126,7 +127,7 @@ func (s *settler) lastOOM(u *unit) error {
 	if !u.oom.isUnread() || !known.Measured {
 		return nil
 	}
-	if err := s.processes.readOOM(u, known); err != nil && time.Since(known.At) < oomPatienceAfter {
+	if err := s.ooms.read(u, known); err != nil && time.Since(known.At) < oomPatienceAfter {
 		return fmt.Errorf("read the counter of OOM kills: %w", err)
 	}
 	u.oom.setUnread(false)

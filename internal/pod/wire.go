@@ -59,7 +59,8 @@ func New(cfg Config, p Ports) *Controller {
 	ops := newOperations(cfg.CreateTimeout)
 	names := newInflight(ops, cfg.NewID)
 	lanes := newLanes(cfg, c.attempt, func() { c.auditor.relistAwaited() }, p.LaneObserver)
-	processes := &processes{p.Kernel, p.Cgroups, p.Observer}
+	oomReader := &oomReader{p.Kernel, p.Cgroups, p.Observer}
+	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
 	output := &output{p.Stdios, p.Files, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
@@ -92,7 +93,7 @@ func New(cfg Config, p Ports) *Controller {
 		waiting: map[string][]*updateWaiter{},
 		last:    map[string]error{},
 	}
-	ooms := &oomWatcher{units, processes, ops, p.Observer}
+	ooms := &oomWatcher{units, oomReader, ops, p.Observer}
 	witnesses := &witnesses{
 		units:     units,
 		processes: processes,
@@ -111,6 +112,7 @@ func New(cfg Config, p Ports) *Controller {
 	settler := &settler{
 		cfg:       cfg,
 		processes: processes,
+		ooms:      oomReader,
 		lanes:     lanes,
 		pacer:     pacer,
 		ops:       ops,
