@@ -52,6 +52,12 @@
 // It ends the back-off, and keeps it at Config.Awaited at most while it is there. So nobody waits
 // for minutes because something had failed often before he came, or fails again while he waits.
 //
+// # Pace
+//
+// Lanes do not wait for each other, and share processors and disks all the same. A [Pacer] lets work
+// that can wait, a release, begin when it is not in the way of work that cannot, a settle. Its waits
+// are bounded.
+//
 // # To look at it live
 //
 // [Runner.Snapshot] lists the lanes that are not idle; `berth debug lanes` prints them.

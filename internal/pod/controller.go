@@ -295,7 +295,7 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step])
 			Attempt: a.N,
 			Until:   "the pod's containers are removed",
 		})
-	case errors.Is(err, errTurn): // likewise
+	case errors.Is(err, lane.ErrTurn): // likewise
 		c.obs.Note(a.Key.ID, event.AttemptPostponed{
 			Step:    string(a.Item),
 			Attempt: a.N,
@@ -319,7 +319,7 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 	}
 	u, ok := c.units.get(a.Key.ID)
 	if !ok {
-		c.teardown.pacer.forget(a.Key.ID)
+		c.teardown.pacer.Forget(a.Key.ID)
 		return nil
 	}
 	switch a.Item {

@@ -32,7 +32,7 @@
 //	unit.go units.go registry.go             sandboxes and containers, made and found
 //	evidence.go oomverdict.go stops.go       what is known of the end of one
 //	inflight.go operations.go gate.go        calls in flight, and what outlives its caller
-//	lanes.go pacer.go                        when something happens
+//	lanes.go                                 when something happens
 //	processes.go oom.go oomwatch.go          what the kernel says: processes and OOM kills
 //	workload.go pinned.go maketask.go        tasks, and the sandboxes of pods
 //	output.go                                stdio

@@ -7,6 +7,7 @@ import (
 
 	"berth/internal/event"
 	"berth/internal/exit"
+	"berth/internal/lane"
 	"berth/internal/state"
 )
 
@@ -17,7 +18,7 @@ type witnesses struct {
 	processes *processes
 	ooms      *oomWatcher
 	lanes     *lanes
-	pacer     *pacer
+	pacer     *lane.Pacer
 	ops       *operations
 	obs       Observer
 }
@@ -89,7 +90,7 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 	if u.handler.SystemdCgroup {
 		_ = w.ooms.reader.readOwn(u, f) // systemd removes the group at any moment; settle tries again
 	}
-	w.pacer.reported(u.id)
+	w.pacer.Reported(u.id)
 	if !u.evidence.add(f, hint) && u.now().Phase.Ended() {
 		return
 	}

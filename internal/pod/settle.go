@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/event"
 	"berth/internal/exit"
+	"berth/internal/lane"
 	"berth/internal/state"
 )
 
@@ -21,7 +22,7 @@ type settler struct {
 	processes *processes
 	ooms      *oomReader
 	lanes     *lanes
-	pacer     *pacer
+	pacer     *lane.Pacer
 	ops       *operations
 	publisher *publisher
 	endings   *endings
@@ -32,7 +33,7 @@ type settler struct {
 // release. It is attempted by the unit's lane until it succeeds, and does nothing when nothing was
 // reported.
 func (s *settler) settle(ctx context.Context, u *unit) error {
-	defer s.pacer.settle(u.id)()
+	defer s.pacer.Settle(u.id)()
 	if u.attempt().at == stageGivenUp && !u.now().Phase.Ended() {
 		if err := s.endAbandoned(ctx, u); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/event"
 	"berth/internal/exit"
+	"berth/internal/lane"
 	"berth/internal/network"
 	"berth/internal/state"
 )
@@ -34,7 +35,7 @@ type teardown struct {
 	units       *registry
 	names       *inflight
 	lanes       *lanes
-	pacer       *pacer
+	pacer       *lane.Pacer
 	labels      Labels // nil without SELinux
 	publisher   *publisher
 	obs         Observer
@@ -67,8 +68,8 @@ func due(u *unit, st *state.Status) state.Hold {
 // lane. Each part is idempotent; what fails does not keep later, independent parts from being
 // tried. The error says what remains.
 func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
-	if first || t.pacer.waits(u.id) {
-		done, err := t.pacer.admit(ctx, u.id, u.hurried.Notice())
+	if first || t.pacer.Waits(u.id) {
+		done, err := t.pacer.Admit(ctx, u.id, u.hurried.Notice())
 		if err != nil {
 			return err
 		}

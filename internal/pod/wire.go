@@ -53,7 +53,7 @@ func New(cfg Config, p Ports) *Controller {
 	// The lanes call the controller, and through it the parts that work on units: after New has
 	// returned, when all of them are complete.
 	c := new(Controller)
-	pacer := newPacer()
+	pacer := lane.NewPacer()
 	newUnits := units{p.Runtime, p.Pins, p.Store}
 	units := newRegistry()
 	ops := newOperations(cfg.CreateTimeout)

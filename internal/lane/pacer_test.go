@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package lane
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 )
 
 // admitted is how long the pacer keeps the release of a unit waiting.
-func admitted(ctx context.Context, p *pacer, id string, hurried <-chan struct{}) time.Duration {
+func admitted(ctx context.Context, p *Pacer, id string, hurried <-chan struct{}) time.Duration {
 	began := time.Now()
-	done, err := p.admit(ctx, id, hurried)
+	done, err := p.Admit(ctx, id, hurried)
 	if err != nil {
 		panic(err)
 	}
@@ -31,55 +31,55 @@ func TestAReleaseKeepsOutOfTheWayOfTheExitsOfOthers(t *testing.T) {
 	close(hurried)
 	for _, tc := range []struct {
 		name    string
-		before  func(p *pacer)
+		before  func(p *Pacer)
 		hurried <-chan struct{}
 		want    time.Duration
 	}{
-		{"an exit that comes alone", func(p *pacer) {
-			p.reported("a")
-			p.settle("a")()
-			p.reported("a") // by another witness
+		{"an exit that comes alone", func(p *Pacer) {
+			p.Reported("a")
+			p.Settle("a")()
+			p.Reported("a") // by another witness
 		}, nil, 0},
-		{"another exit just before", func(p *pacer) {
-			p.reported("b")
+		{"another exit just before", func(p *Pacer) {
+			p.Reported("b")
 			time.Sleep(10 * ms)
-			p.reported("a")
+			p.Reported("a")
 		}, nil, 50 * ms},
-		{"another exit just after", func(p *pacer) {
-			p.reported("a")
+		{"another exit just after", func(p *Pacer) {
+			p.Reported("a")
 			time.Sleep(10 * ms)
-			p.reported("b")
+			p.Reported("b")
 		}, nil, 50 * ms},
-		{"another exit a while ago", func(p *pacer) {
-			p.settle("b")()
+		{"another exit a while ago", func(p *Pacer) {
+			p.Settle("b")()
 			time.Sleep(60 * ms)
-			p.reported("a")
+			p.Reported("a")
 		}, nil, 0},
-		{"a correction of its own in flight", func(p *pacer) {
-			p.settle("a")
-			p.settle("a")()
+		{"a correction of its own in flight", func(p *Pacer) {
+			p.Settle("a")
+			p.Settle("a")()
 		}, nil, 0},
-		{"another exit that is not settled", func(p *pacer) { p.settle("b") }, nil, time.Second},
-		{"exits without end", func(p *pacer) {
+		{"another exit that is not settled", func(p *Pacer) { p.Settle("b") }, nil, time.Second},
+		{"exits without end", func(p *Pacer) {
 			go func() {
 				for i := range 100 {
-					p.reported(fmt.Sprint("b", i))
+					p.Reported(fmt.Sprint("b", i))
 					time.Sleep(20 * ms)
 				}
 			}()
 			time.Sleep(ms)
 		}, nil, time.Second},
-		{"young releases that hang", func(p *pacer) {
+		{"young releases that hang", func(p *Pacer) {
 			for i := range p.most {
-				hanging, _ := p.admit(context.Background(), fmt.Sprint("b", i), nil)
+				hanging, _ := p.Admit(context.Background(), fmt.Sprint("b", i), nil)
 				_ = hanging // is never called
 			}
 		}, nil, 100 * ms},
-		{"somebody waits", func(p *pacer) { p.settle("b") }, hurried, 0},
+		{"somebody waits", func(p *Pacer) { p.Settle("b") }, hurried, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPacer()
+				p := NewPacer()
 				tc.before(p)
 				if got := admitted(t.Context(), p, "a", tc.hurried); got != tc.want {
 					t.Errorf("the release waited for %v, want %v", got, tc.want)
@@ -93,14 +93,14 @@ func TestAReleaseKeepsOutOfTheWayOfTheExitsOfOthers(t *testing.T) {
 // herd lets the releases of many units begin, the oldest first, each of which takes a while. It
 // returns in which order they began, how long the last one waited, and how many ran at once at
 // most.
-func herd(ctx context.Context, p *pacer, units int, takes time.Duration) (order []int, last time.Duration, most int) {
+func herd(ctx context.Context, p *Pacer, units int, takes time.Duration) (order []int, last time.Duration, most int) {
 	began := time.Now()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	running := 0
 	for i := range units {
 		wg.Go(func() {
-			done, err := p.admit(ctx, fmt.Sprint("u", i), nil)
+			done, err := p.Admit(ctx, fmt.Sprint("u", i), nil)
 			if err != nil {
 				panic(err)
 			}
@@ -125,8 +125,8 @@ func herd(ctx context.Context, p *pacer, units int, takes time.Duration) (order 
 // same instant, after a second, and took the processors from the exits.
 func TestReleasesThatHaveWaitedBeginAFewAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer()
-		p.settle("b")
+		p := NewPacer()
+		p.Settle("b")
 		order, last, most := herd(t.Context(), p, 500, 90*time.Millisecond)
 		if most > p.most || !slices.IsSorted(order) {
 			t.Errorf("%d releases ran at once, want %d; they began in the order %v", most, p.most, order)
@@ -145,7 +145,7 @@ func TestReleasesThatHaveWaitedBeginAFewAtATime(t *testing.T) {
 // Releases that hang delay the others, but not for ever: some begin in each tenth of a second.
 func TestReleasesThatHangDelayOthersForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer()
+		p := NewPacer()
 		order, last, _ := herd(t.Context(), p, 50, time.Hour)
 		if want := p.youth * time.Duration(50/p.most+1); len(order) != 50 || last > want {
 			t.Errorf("%d began, the last one after %v, want %v", len(order), last, want)
@@ -156,14 +156,14 @@ func TestReleasesThatHangDelayOthersForABoundedTime(t *testing.T) {
 // An attempt that is over before the turn of its release leaves the turn to the next attempt.
 func TestAReleaseKeepsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer()
+		p := NewPacer()
 		p.youth = time.Hour
 		for i := range p.most {
-			_, _ = p.admit(t.Context(), fmt.Sprint("hangs", i), nil)
+			_, _ = p.Admit(t.Context(), fmt.Sprint("hangs", i), nil)
 		}
 		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := p.admit(short, "old", nil); !errors.Is(err, errTurn) || !p.waits("old") {
+		if _, err := p.Admit(short, "old", nil); !errors.Is(err, ErrTurn) || !p.Waits("old") {
 			t.Fatal(err)
 		}
 		var order []string
@@ -171,7 +171,7 @@ func TestAReleaseKeepsItsTurn(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, id := range []string{"young", "old"} {
 			wg.Go(func() {
-				_, err := p.admit(t.Context(), id, nil)
+				_, err := p.Admit(t.Context(), id, nil)
 				mu.Lock()
 				defer mu.Unlock()
 				if order = append(order, id); err != nil {
@@ -196,7 +196,7 @@ func TestAReleaseKeepsItsTurn(t *testing.T) {
 		p.mu.Unlock()
 		hurried := make(chan struct{})
 		wg.Go(func() {
-			if _, err := p.admit(t.Context(), "hurried", hurried); err != nil {
+			if _, err := p.Admit(t.Context(), "hurried", hurried); err != nil {
 				t.Error(err)
 			}
 		})
@@ -205,10 +205,10 @@ func TestAReleaseKeepsItsTurn(t *testing.T) {
 		wg.Wait()
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := p.admit(over, "gone", nil); !errors.Is(err, errTurn) {
+		if _, err := p.Admit(over, "gone", nil); !errors.Is(err, ErrTurn) {
 			t.Error(err)
 		}
-		p.forget("gone")
+		p.Forget("gone")
 		if len(p.waiting) != 0 {
 			t.Errorf("%d wait", len(p.waiting))
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pod
+package lane
 
 import (
 	"context"
@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// errTurn ends an attempt to release that was over before its turn came. The next attempt has the
+// ErrTurn ends an attempt to release that was over before its turn came. The next attempt has the
 // turn that this one had.
-var errTurn = errors.New("the release waits for those of containers that ended earlier")
+var ErrTurn = errors.New("the release waits for those of containers that ended earlier")
 
-// pacer keeps releases out of the way of settles. When many containers end at once, the releases of
+// Pacer keeps releases out of the way of settles. A settle makes an exit visible, and a release gives
+// back what was held. When many containers end at once, the releases of
 // the first (deletions by runc, commits of containerd) take the processors and the disk that the
 // exits of the others need. So a release begins when no other exit is being settled and none was
 // reported for a moment, or once it has waited for that for its patience. Then it waits for its
@@ -24,7 +25,7 @@ var errTurn = errors.New("the release waits for those of containers that ended e
 // No ID waits without a bound for another one: a release is young for a tenth of a second at most,
 // so that some of those that wait begin in each such span, whatever hangs. A release that somebody
 // waits for, and one that was tried before, begin at once.
-type pacer struct {
+type Pacer struct {
 	quiet    time.Duration // without a report, before a release begins
 	patience time.Duration
 	youth    time.Duration // how long a release is young at most
@@ -50,8 +51,10 @@ type turn struct {
 	begin  chan struct{} // closed when it may begin, and counts among the young ones
 }
 
-func newPacer() *pacer {
-	return &pacer{
+// NewPacer makes a pacer. Its bounds are fixed: they are about processors and disks, and are the same
+// on every node.
+func NewPacer() *Pacer {
+	return &Pacer{
 		quiet:    50 * time.Millisecond,
 		patience: time.Second,
 		youth:    100 * time.Millisecond,
@@ -61,15 +64,15 @@ func newPacer() *pacer {
 	}
 }
 
-// reported notes that the end of a unit's process was reported.
-func (p *pacer) reported(id string) {
+// Reported notes that the end of a unit's process was reported.
+func (p *Pacer) Reported(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.note(id)
 }
 
-// settle notes that a unit's exit is being settled, until done is called.
-func (p *pacer) settle(id string) (done func()) {
+// Settle notes that a unit's exit is being settled, until done is called.
+func (p *Pacer) Settle(id string) (done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.settling[id]++
@@ -84,7 +87,7 @@ func (p *pacer) settle(id string) (done func()) {
 }
 
 // note notes a report, or the end of a settle. p.mu is held.
-func (p *pacer) note(id string) {
+func (p *Pacer) note(id string) {
 	if id != p.latest.of {
 		p.latest.of, p.latest.alone = id, time.Since(p.latest.at) >= p.quiet
 	}
@@ -92,7 +95,7 @@ func (p *pacer) note(id string) {
 }
 
 // wait returns how long it is until the release of a unit may begin at the earliest; 0: now.
-func (p *pacer) wait(id string) time.Duration {
+func (p *Pacer) wait(id string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := len(p.settling); n > 1 || n == 1 && p.settling[id] == 0 {
@@ -104,17 +107,17 @@ func (p *pacer) wait(id string) time.Duration {
 	return p.quiet - time.Since(p.latest.at)
 }
 
-// waits reports whether the release of a unit waits for its turn, since an attempt that was over
+// Waits reports whether the release of a unit waits for its turn, since an attempt that was over
 // before that came.
-func (p *pacer) waits(id string) bool {
+func (p *Pacer) Waits(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.waiting[id] != nil
 }
 
-// admit waits until the release of a unit may begin, and not at all once hurried is closed. done
-// must be called when the release is over. The error is [errTurn] if ctx ended before.
-func (p *pacer) admit(ctx context.Context, id string, hurried <-chan struct{}) (done func(), err error) {
+// Admit waits until the release of a unit may begin, and not at all once hurried is closed. done
+// must be called when the release is over. The error is [ErrTurn] if ctx ended before.
+func (p *Pacer) Admit(ctx context.Context, id string, hurried <-chan struct{}) (done func(), err error) {
 	t := p.enqueue(id)
 	if err := p.awaitQuiet(ctx, id, t, hurried); err != nil {
 		return nil, err
@@ -135,7 +138,7 @@ func (p *pacer) admit(ctx context.Context, id string, hurried <-chan struct{}) (
 
 // awaitQuiet waits until the release of a unit is not in the way of other exits, for the patience
 // of the pacer at most.
-func (p *pacer) awaitQuiet(ctx context.Context, id string, t *turn, hurried <-chan struct{}) error {
+func (p *Pacer) awaitQuiet(ctx context.Context, id string, t *turn, hurried <-chan struct{}) error {
 	for {
 		wait := min(p.wait(id), p.patience-time.Since(t.since))
 		if wait <= 0 {
@@ -150,13 +153,13 @@ func (p *pacer) awaitQuiet(ctx context.Context, id string, t *turn, hurried <-ch
 			return nil
 		case <-ctx.Done():
 			again.Stop()
-			return errTurn
+			return ErrTurn
 		}
 	}
 }
 
 // enqueue returns the turn of a release, which it keeps until it begins.
-func (p *pacer) enqueue(id string) *turn {
+func (p *Pacer) enqueue(id string) *turn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.waiting[id]
@@ -168,7 +171,7 @@ func (p *pacer) enqueue(id string) *turn {
 	return t
 }
 
-func (p *pacer) makeReady(t *turn) {
+func (p *Pacer) makeReady(t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t.ready = true
@@ -177,7 +180,7 @@ func (p *pacer) makeReady(t *turn) {
 
 // conclude ends the wait of a release for its turn, and reports whether it came. Otherwise the
 // release begins without one, if somebody waits for it, or keeps its turn.
-func (p *pacer) conclude(id string, t *turn, hurried <-chan struct{}) (young bool, err error) {
+func (p *Pacer) conclude(id string, t *turn, hurried <-chan struct{}) (young bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiting[id] != t {
@@ -189,19 +192,19 @@ func (p *pacer) conclude(id string, t *turn, hurried <-chan struct{}) (young boo
 		return false, nil
 	default:
 		t.ready = false
-		return false, errTurn
+		return false, ErrTurn
 	}
 }
 
-// forget takes the release of a unit that is gone out of those that wait.
-func (p *pacer) forget(id string) {
+// Forget takes the release of a unit that is gone out of those that wait.
+func (p *Pacer) Forget(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.waiting, id)
 }
 
 // leave notes that a young release is over, or is not young any more.
-func (p *pacer) leave() {
+func (p *Pacer) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.young--
@@ -209,7 +212,7 @@ func (p *pacer) leave() {
 }
 
 // grant lets releases begin as long as there is room, the oldest first. p.mu is held.
-func (p *pacer) grant() {
+func (p *Pacer) grant() {
 	for p.young < p.most {
 		var oldest string
 		for id, t := range p.waiting {
