@@ -8,6 +8,8 @@
 //   - A [Fact] is immutable: it is copied, or merged into a new one, never changed in place.
 //   - [Merge] is the only rule: a measured code replaces an unknown one, never the reverse; the
 //     first measured code stands; an instant, once known, stays.
+//   - [Evidence] adds what berth itself did to the process: a start that was given up, and signals of
+//     its own, which explain an end that the OOM killer would explain otherwise.
 //   - No code is invented. What nobody measured is [CodeUnknown], and [Fact.Reason] says so.
 //
 // # Never

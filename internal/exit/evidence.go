@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exit
+
+import "syscall"
+
+// Evidence is what is known of one end before it is settled: the facts of the witnesses, and what
+// berth itself did to the process. Its methods may not be called at the same time.
+type Evidence struct {
+	// Fact is the facts that count, merged.
+	Fact Fact
+	// Hint is what others than the kernel reported while the kernel watches the process. It supplies
+	// the code that the kernel may lack, and nothing else.
+	Hint Fact
+	// Kills counts the SIGKILLs of berth's own that were delivered, or are on their way, and Stops
+	// the stop signals.
+	Kills, Stops int
+
+	// givenUp is why a start was given up. The process that was made for it is killed, unless it
+	// has ended before: ranOut says that it has, and that nobody could be asked how.
+	givenUp error
+	ranOut  bool
+}
+
+// Add merges a fact, or a hint, and reports whether it said anything new.
+func (e *Evidence) Add(f Fact, hint bool) (more bool) {
+	into := &e.Fact
+	if hint {
+		into = &e.Hint
+	}
+	*into, more = Merge(*into, f)
+	return more
+}
+
+// Known returns what is known, with the hint's code where the kernel could not give one. It is zero
+// as long as no fact counts. The end of a process whose start was given up is that of the start,
+// unless its program may have run.
+func (e *Evidence) Known() Fact {
+	f := e.Fact
+	if f.Zero() {
+		return f
+	}
+	if e.Hint.Measured {
+		f, _ = Merge(f, e.Hint)
+	}
+	if e.givenUp != nil && (!f.Measured && !e.ranOut || f.Origin == Start || killed(f)) {
+		f = NotStarted(f.ID, f.At, e.givenUp.Error())
+	}
+	return f
+}
+
+// Measured reports whether a witness has reported the exit code, or the start that there is none.
+func (e *Evidence) Measured() bool { return e.Fact.Measured || e.Hint.Measured }
+
+// GiveUp notes that a start was given up. The first reason stands.
+func (e *Evidence) GiveUp(why error) {
+	if e.givenUp == nil {
+		e.givenUp = why
+	}
+}
+
+// EndedAlone notes that the process of a start that was given up has ended, and that nobody could be
+// asked how: it may have run. It reports false where berth has killed the process.
+func (e *Evidence) EndedAlone() bool {
+	e.ranOut = e.Kills == 0
+	return e.ranOut
+}
+
+// Explains reports whether a signal of berth's own explains an end.
+func (e *Evidence) Explains(f Fact) bool { return e.Kills > 0 || e.Stops > 0 && !killed(f) }
+
+// killed reports whether SIGKILL ended the process.
+func killed(f Fact) bool { return f.Signal() == int(syscall.SIGKILL) }

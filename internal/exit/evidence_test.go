@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exit
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// What is known of an end, from facts, hints, and what berth did to the process.
+func TestWhatIsKnownOfAnEnd(t *testing.T) {
+	gaveUp := func(e *Evidence) { e.GiveUp(errors.New("no such program")); e.GiveUp(errors.New("too late")) }
+	add := func(f Fact) func(*Evidence) { return func(e *Evidence) { e.Add(f, false) } }
+	hint := func(f Fact) func(*Evidence) { return func(e *Evidence) { e.Add(f, true) } }
+	notStarted := NotStarted("c1", t0, "no such program")
+	for _, tc := range []struct {
+		name string
+		did  []func(*Evidence)
+		want Fact
+	}{
+		{"nothing", nil, Fact{}},
+		{"a hint alone", []func(*Evidence){hint(measured(42, Stream, t0))}, Fact{}},
+		{"a fact", []func(*Evidence){add(measured(42, Kernel, t0))}, measured(42, Kernel, t0)},
+		{"a hint supplies the code that the kernel lacks",
+			[]func(*Evidence){hint(measured(42, Stream, t0.Add(1))), add(unmeasured(Kernel, t0))}, measured(42, Stream, t0)},
+		{"a hint does not replace the kernel's code",
+			[]func(*Evidence){hint(measured(1, Stream, t0)), add(measured(42, Kernel, t0))}, measured(42, Kernel, t0)},
+		{"a hint without a code says nothing",
+			[]func(*Evidence){hint(unmeasured(Stream, t0)), add(unmeasured(Kernel, t0))}, unmeasured(Kernel, t0)},
+		{"a start that was given up is not an end by itself", []func(*Evidence){gaveUp}, Fact{}},
+		{"the process of a start that was given up was killed", []func(*Evidence){gaveUp, add(measured(137, Kernel, t0))}, notStarted},
+		{"nobody knows how it ended", []func(*Evidence){gaveUp, add(unmeasured(Kernel, t0))}, notStarted},
+		{"the program ran, and ended by itself", []func(*Evidence){gaveUp, add(measured(42, Kernel, t0))}, measured(42, Kernel, t0)},
+		{"the program may have run, and nobody can be asked",
+			[]func(*Evidence){gaveUp, func(e *Evidence) { e.EndedAlone() }, add(unmeasured(Audit, t0))}, unmeasured(Audit, t0)},
+		{"berth has killed it, and nobody can be asked",
+			[]func(*Evidence){gaveUp, func(e *Evidence) { e.Kills++; e.EndedAlone() }, add(unmeasured(Audit, t0))}, notStarted},
+	} {
+		var e Evidence
+		for _, do := range tc.did {
+			do(&e)
+		}
+		if got := e.Known(); got != tc.want {
+			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// PROPERTIES 10: a kill of berth's own explains every end, and its stop signal any but by SIGKILL,
+// which the OOM killer sends, too.
+func TestASignalOfOursExplainsAnEnd(t *testing.T) {
+	kill, end := measured(137, Kernel, time.Time{}), measured(143, Kernel, time.Time{})
+	for _, tc := range []struct {
+		kills, stops int
+		f            Fact
+		want         bool
+	}{
+		{0, 0, kill, false},
+		{0, 0, end, false},
+		{1, 0, kill, true},
+		{1, 0, end, true},
+		{0, 1, kill, false},
+		{0, 1, end, true},
+		{0, 1, unmeasured(Kernel, time.Time{}), true},
+	} {
+		if e := (&Evidence{Kills: tc.kills, Stops: tc.stops}); e.Explains(tc.f) != tc.want {
+			t.Errorf("%d kills and %d stop signals before %v: %v", tc.kills, tc.stops, tc.f, !tc.want)
+		}
+	}
+}
+
+func TestEvidenceIsMeasuredByAnyWitness(t *testing.T) {
+	for _, hint := range []bool{false, true} {
+		var e Evidence
+		if !e.Add(unmeasured(Kernel, t0), hint) || e.Measured() {
+			t.Error("an end without a code is measured, or not new")
+		}
+		if !e.Add(measured(42, Task, t0), hint) || !e.Measured() {
+			t.Error("a code is not measured, or not new")
+		}
+		if e.Add(measured(42, Task, t0), hint) {
+			t.Error("the same again is new")
+		}
+	}
+}
