@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	"github.com/pelletier/go-toml/v2"
 )
 
@@ -72,6 +74,9 @@ type Image struct {
 	MinBytesPerMinute      int      `toml:"min_bytes_per_minute" doc:"A pull is given up as well when fewer bytes than this come in a minute, on average over pull_timeout, while nothing is unpacked. 0: any byte is enough."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
 	MaxConcurrentUnpacks   int      `toml:"max_concurrent_unpacks" doc:"Number of layers of one image that are unpacked at the same time, if containerd runs inside berth. An image with a layer that lacks the directory of one of its files is unpacked layer by layer."`
+	Pinned                 []string `toml:"pinned" doc:"Images that the kubelet's image garbage collection and berth images prune leave: references, IDs, or patterns in which * stands for any text. CRI reports them as pinned; a client that removes one by its name does remove it."`
+	PreloadDir             string   `toml:"preload_dir" doc:"Directory of archives (.tar, .tar.gz, .tgz, .tar.zst or .tzst, of docker save or in the OCI layout) that are imported and pinned in the background when berth starts and when it reads its settings again. An archive that has not changed since, and whose images are there, is not imported again. Nobody but root may be able to write to it. Empty: none."`
+	DiscardBlobs           bool     `toml:"discard_blobs" doc:"Do not keep the compressed layers of images that are pulled or imported from now on once they are unpacked. It saves disk. A layer that is damaged or lost, or that another snapshotter needs, has to be fetched from the registry again then, and the image cannot be exported."`
 	// Auth has the credentials of registries by host. They are used where the request has none.
 	Auth map[string]Auth `toml:"auth"`
 }
@@ -221,6 +226,7 @@ func Default() Config {
 			MinBytesPerMinute:      1 << 10,
 			MaxConcurrentDownloads: 3,
 			MaxConcurrentUnpacks:   3,
+			Pinned:                 []string{},
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Pod: Pod{Pause: PauseAuto},
@@ -363,6 +369,7 @@ func (c *Config) Check() error {
 		{"streams.key_file", c.Streams.KeyFile},
 		{"image.registry_dir", c.Image.RegistryDir},
 		{"image.decryption_keys_dir", c.Image.DecryptionKeysDir},
+		{"image.preload_dir", c.Image.PreloadDir},
 		{"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
 	}
 	for i, d := range c.Network.BinDirs {
@@ -435,6 +442,7 @@ func (c *Config) Check() error {
 	}
 	checkStreams(c.Streams, bad)
 	checkAuth(c.Image.Auth, bad)
+	checkPinned(c.Image.Pinned, bad)
 	c.NRI.check(bad)
 	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
 		bad("default_runtime", "there is no table [runtimes.%s]", c.DefaultRuntime)
@@ -446,6 +454,19 @@ func (c *Config) Check() error {
 		r.check("runtimes."+name+".", bad)
 	}
 	return errors.Join(errs...)
+}
+
+// checkPinned reports what names no image.
+func checkPinned(entries []string, bad func(key, format string, args ...any)) {
+	for i, entry := range entries {
+		key := fmt.Sprintf("image.pinned[%d]", i)
+		if _, err := digest.Parse(entry); err == nil || strings.Contains(entry, "*") {
+			continue
+		}
+		if _, err := reference.ParseDockerRef(entry); err != nil {
+			bad(key, "%q is not a reference, a pattern with * or an ID that begins with sha256: %v", entry, err)
+		}
+	}
 }
 
 // checkStreams reports an address on which streams cannot be served, or not safely.

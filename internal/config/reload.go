@@ -15,7 +15,7 @@ import (
 
 // reloadable are the settings that hold at once when the configuration is read again, and the
 // tables of such settings.
-var reloadable = []string{"log.level", "image.auth"}
+var reloadable = []string{"log.level", "image.auth", "image.pinned", "image.preload_dir", "image.discard_blobs"}
 
 // Reload returns the settings that hold after next was read while c held: c with those settings of
 // next that need no restart. changed names these where they differ, and restart names all others
@@ -30,6 +30,8 @@ func (c Config) Reload(next Config) (merged Config, changed, restart []string) {
 	}
 	merged = c
 	merged.Log.Level, merged.Image.Auth = next.Log.Level, next.Image.Auth
+	merged.Image.Pinned, merged.Image.PreloadDir = next.Image.Pinned, next.Image.PreloadDir
+	merged.Image.DiscardBlobs = next.Image.DiscardBlobs
 	return merged, changed, restart
 }
 

@@ -162,7 +162,8 @@ func (d *daemon) open(ctx context.Context) error {
 	d.images = image.New(d.stored, image.Config{
 		PullTimeout:       time.Duration(cfg.Image.PullTimeout),
 		MinBytesPerMinute: int64(cfg.Image.MinBytesPerMinute),
-		Pinned:            sandboxImages(cfg.Runtimes),
+		Needed:            sandboxImages(cfg.Runtimes),
+		Pinned:            cfg.Image.Pinned,
 		Logger:            d.log.Logger,
 		Panicked:          d.panickedOverImage,
 	})

@@ -126,6 +126,7 @@ func (d *daemon) follow(changes <-chan config.Config) func(context.Context) erro
 			case cfg := <-changes:
 				d.settings.Store(&cfg)
 				d.stored.SetCredentials(credentials(cfg.Image.Auth))
+				d.images.SetPinned(cfg.Image.Pinned)
 			}
 		}
 	}

@@ -22,7 +22,8 @@ type Stored struct {
 	ChainID string
 	Size    int64
 	Config  ocispec.ImageConfig // shared by all names of the image: read-only
-	Pinned  bool
+	Pinned  bool                // by containerd's label; of an [Image], for any reason
+	Created time.Time           // when the name was made on this node; zero if that is not known
 	// Checkpoint says that the image is not one to run, but holds a checkpoint of a container.
 	Checkpoint bool
 }
@@ -65,9 +66,12 @@ type Config struct {
 	// will do.
 	MinBytesPerMinute int64
 	UnpackTimeout     time.Duration // of unpacking a layer of a pull, or an image that is there already; 10 min
-	// Pinned are the names of images that the garbage collection of the kubelet is to leave: those
+	// Needed are the names of images that the garbage collection of the kubelet is to leave: those
 	// that pods need besides the images of their containers. Names that are not references are not
 	// used.
+	Needed []string
+	// Pinned are references and patterns of further images that it is to leave: see
+	// [Service.SetPinned].
 	Pinned []string
 	Logger *slog.Logger
 	// Panicked is called when a panic over an image was contained. It may be nil.
@@ -84,7 +88,6 @@ type Service struct {
 	// progress is that of the pulls in flight.
 	progress progress
 	files    *Cache[[2][]byte] // passwd and group by chain ID
-	pinned   map[string]bool   // by normalized name; never changes
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
 	reading  *semaphore.Weighted
@@ -110,16 +113,10 @@ func New(b Backend, cfg Config) *Service {
 		cfg:      cfg,
 		dirty:    make(chan string, 1024),
 		files:    NewCache[[2][]byte](maxCachedFiles),
-		pinned:   map[string]bool{},
 		reading:  semaphore.NewWeighted(1),
 		measured: make(chan struct{}),
 	}
-	for _, ref := range cfg.Pinned {
-		if name, err := Normalize(ref); err == nil {
-			s.pinned[name] = true
-		}
-	}
-	s.mu.index = newIndex(nil)
+	s.mu.index = newIndex(nil, pins{}.withNeeded(cfg.Needed).withConfigured(cfg.Pinned))
 	return s
 }
 
@@ -182,12 +179,9 @@ func (s *Service) Refresh(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("list images: %w", err)
 		}
-		for i := range all {
-			all[i].Pinned = all[i].Pinned || s.pinned[all[i].Name]
-		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.mu.index = newIndex(all)
+		s.mu.index = newIndex(all, s.mu.index.pins)
 		return nil
 	})
 }
@@ -198,7 +192,6 @@ func (s *Service) refreshName(ctx context.Context, name string) error {
 		if err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("read image %s: %w", name, err)
 		}
-		st.Pinned = st.Pinned || s.pinned[name]
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil {

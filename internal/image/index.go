@@ -5,12 +5,14 @@ package image
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // Image is an image with all its names.
 type Image struct {
 	Stored
 	Tags, Digests []string // names with a tag, names with a digest; sorted
+	Pins          []Pin    // why it is pinned; none if it is not
 }
 
 // Ref returns a repo digest where there is one, else the ID.
@@ -36,13 +38,15 @@ type index struct {
 	byName map[string]Stored
 	byID   map[string]Image
 	names  map[string]map[string]bool // of each ID
+	pins   pins
 }
 
-func newIndex(all []Stored) index {
+func newIndex(all []Stored, p pins) index {
 	x := index{
 		byName: make(map[string]Stored, len(all)),
 		byID:   map[string]Image{},
 		names:  map[string]map[string]bool{},
+		pins:   p,
 	}
 	for _, st := range all {
 		x.byName[st.Name] = st
@@ -90,13 +94,17 @@ func (x *index) rebuild(id string) {
 		return
 	}
 	var i Image
+	var labelled bool
+	var created time.Time
 	for name := range names {
 		st := x.byName[name]
-		pinned := i.Pinned || st.Pinned
+		labelled = labelled || st.Pinned
+		if created.IsZero() && !st.Created.IsZero() || !st.Created.IsZero() && st.Created.Before(created) {
+			created = st.Created
+		}
 		if i.Name == "" || st.Name < i.Name { // the same one each time
 			i.Stored = st
 		}
-		i.Pinned = pinned
 		switch {
 		case name == id:
 		case strings.Contains(name, "@"):
@@ -107,5 +115,7 @@ func (x *index) rebuild(id string) {
 	}
 	slices.Sort(i.Tags)
 	slices.Sort(i.Digests)
+	i.Pins = x.pins.of(i, names, labelled)
+	i.Pinned, i.Created = len(i.Pins) > 0, created
 	x.byID[id] = i
 }

@@ -156,7 +156,7 @@ func TestUsageThatWasNotMeasuredIsLeftOut(t *testing.T) {
 // the removal of a pinned image gets it.
 func TestTheImageOfSandboxesIsPinned(t *testing.T) {
 	f := newFake()
-	s := New(f, Config{Logger: slog.New(slog.DiscardHandler), Pinned: []string{"pause", "not a reference"}})
+	s := New(f, Config{Logger: slog.New(slog.DiscardHandler), Needed: []string{"pause", "not a reference"}})
 	pinned := func() (ids []string) {
 		t.Helper()
 		list, err := s.List(nil)

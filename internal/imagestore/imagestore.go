@@ -148,6 +148,7 @@ func (i *Store) read(ctx context.Context, img images.Image) (image.Stored, error
 		Size:    p.size,
 		Config:  p.config,
 		Pinned:  img.Labels[labelPinned] == "pinned",
+		Created: img.CreatedAt,
 
 		Checkpoint: p.checkpoint,
 	}, nil
