@@ -98,9 +98,11 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },
 		"can connect to":         func(c *Config) { c.Streams.Address = "0.0.0.0:1" },
 		"image.preload_dir":      func(c *Config) { c.Image.PreloadDir = "x" },
-		"image.pinned[3]":        func(c *Config) { c.Image.Pinned = []string{"app", "*/x", "sha256:" + strings.Repeat("a", 64), "Not One"} },
-		"streams.cert_file":      func(c *Config) { c.Streams.KeyFile = "/key" },
-		"streams.key_file":       func(c *Config) { c.Streams.CertFile, c.Streams.KeyFile = "/cert", "key" },
+		"image.pinned[3]": func(c *Config) {
+			c.Image.Pinned = []string{"app", "*/x", "sha256:" + strings.Repeat("a", 64), "Not One"}
+		},
+		"streams.cert_file": func(c *Config) { c.Streams.KeyFile = "/key" },
+		"streams.key_file":  func(c *Config) { c.Streams.CertFile, c.Streams.KeyFile = "/cert", "key" },
 	} {
 		c := Default()
 		edit(&c)

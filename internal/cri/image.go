@@ -16,7 +16,8 @@ import (
 type Images interface {
 	List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error)
 	Status(ref string) (*runtimeapi.Image, *image.Image, error)
-	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig) (string, error)
+	// Pull pulls an image for who: a pod, or "" if that is not known.
+	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who string) (string, error)
 	Remove(ctx context.Context, ref string) error
 	FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse
 }
@@ -81,7 +82,11 @@ func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	if err := s.checkHandler("pull image", req.GetImage()); err != nil {
 		return nil, err
 	}
-	id, err := s.Images.Pull(ctx, ref, req.GetAuth())
+	who := ""
+	if m := req.GetSandboxConfig().GetMetadata(); m != nil {
+		who = m.GetNamespace() + "/" + m.GetName()
+	}
+	id, err := s.Images.Pull(ctx, ref, req.GetAuth(), who)
 	if err != nil {
 		return nil, err
 	}

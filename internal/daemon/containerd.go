@@ -223,11 +223,11 @@ func (k known) Status(ref string) (*runtimeapi.Image, *image.Image, error) {
 }
 
 // Pull fetches an image.
-func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig) (string, error) {
+func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who string) (string, error) {
 	if err := k.d.reach(ctx); err != nil {
 		return "", fmt.Errorf("pull %s: %w", ref, err)
 	}
-	return k.Service.Pull(ctx, ref, auth)
+	return k.Service.Pull(ctx, ref, auth, who)
 }
 
 // Remove removes an image.

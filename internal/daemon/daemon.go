@@ -76,6 +76,7 @@ type daemon struct {
 	ctrd     *ctrd.Containerd
 	stored   *imagestore.Store
 	images   *image.Service
+	preload  *image.Preload
 
 	network  *network.Network
 	netns    *pins.Networks
@@ -166,6 +167,13 @@ func (d *daemon) open(ctx context.Context) error {
 		Pinned:            cfg.Image.Pinned,
 		Logger:            d.log.Logger,
 		Panicked:          d.panickedOverImage,
+		Pulled:            d.metrics.Pulled,
+	})
+	d.stored.SetDiscard(cfg.Image.DiscardBlobs)
+	d.preload = image.NewPreload(d.images, image.PreloadConfig{
+		Dir:    cfg.Image.PreloadDir,
+		Memory: filepath.Join(cfg.Root, "preload.json"),
+		Ready:  func(ctx context.Context) error { return d.core.Await(ctx) },
 	})
 	if err := d.openNetwork(); err != nil {
 		return err
@@ -342,6 +350,7 @@ func (d *daemon) openCRI() {
 		LogDropped: d.log.Dropped,
 		Tracing:    d.tracing,
 	})
+	d.metrics.ReadImages(d.images)
 	d.cri = cri.NewServer(
 		&cri.Runtime{
 			Pods:        d.pods(),

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/apparmor"
 	"berth/internal/config"
+	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/probe"
@@ -28,6 +29,7 @@ type health struct {
 	handlers       map[string]pod.Handler
 	defaultHandler string
 	probe          *probe.Probe
+	preload        *image.Preload
 	apparmor       *apparmor.AppArmor // nil where AppArmor is off
 	settings       *atomic.Pointer[config.Config]
 	exact          bool // the kernel says how a process ended that somebody else reaped
@@ -48,6 +50,7 @@ func (d *daemon) health() *health {
 		handlers:       d.host.handlers,
 		defaultHandler: d.cfg.DefaultRuntime,
 		probe:          d.probe,
+		preload:        d.preload,
 		apparmor:       d.host.apparmor,
 		settings:       &d.settings,
 		exact:          d.kernel.Exact(),
@@ -65,6 +68,7 @@ func (h *health) Network() error { return h.network.Status() }
 func (h *health) Info() map[string]any {
 	name, source, conf := h.network.Active()
 	warnings := h.probe.Warnings()
+	warnings = append(warnings, h.preload.Problems()...)
 	if text := h.apparmor.Warning(); text != "" {
 		warnings = append(warnings, text)
 	}

@@ -41,6 +41,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
 		{"network", atOnce, d.persistently("follow the network configuration", d.network.Run)},
 		{"images", atOnce, d.images.Run},
+		{"archives of images", atOnce, d.preload.Run},
 		{"CDI devices", atOnce, d.devices.Run},
 		{"statistics", atOnce, d.stats.Run},
 		{"features of OCI runtimes", atOnce, d.probe.RunFeatures},
@@ -126,7 +127,9 @@ func (d *daemon) follow(changes <-chan config.Config) func(context.Context) erro
 			case cfg := <-changes:
 				d.settings.Store(&cfg)
 				d.stored.SetCredentials(credentials(cfg.Image.Auth))
+				d.stored.SetDiscard(cfg.Image.DiscardBlobs)
 				d.images.SetPinned(cfg.Image.Pinned)
+				d.preload.Look(cfg.Image.PreloadDir)
 			}
 		}
 	}

@@ -70,7 +70,7 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 
 // Pull fetches an image with the credentials that are configured.
 func (i images) Pull(ctx context.Context, ref string) error {
-	_, err := i.s.Pull(ctx, ref, nil)
+	_, err := i.s.Pull(ctx, ref, nil, "berth itself")
 	return err
 }
 

@@ -5,6 +5,7 @@ package image
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -23,16 +24,16 @@ type flights[K comparable, V any] struct {
 }
 
 type flight[V any] struct {
-	waiting int // callers; guarded by flights.mu
+	waiting []string // the callers, as they want to be known; guarded by flights.mu
 	cancel  context.CancelCauseFunc
 	done    chan struct{}
 	value   V // once done is closed, as err
 	err     error
 }
 
-// join waits for the work under key, which run does, or for ctx. The context of run is cancelled
-// with a cause; cancel cancels it with another one.
-func (f *flights[K, V]) join(ctx context.Context, key K, run func(ctx context.Context, cancel context.CancelCauseFunc) (V, error)) (V, error) {
+// join waits for the work under key, which run does, or for ctx. who is what the caller is listed as.
+// The context of run is cancelled with a cause; cancel cancels it with another one.
+func (f *flights[K, V]) join(ctx context.Context, key K, who string, run func(ctx context.Context, cancel context.CancelCauseFunc) (V, error)) (V, error) {
 	var none V
 	f.mu.Lock()
 	if f.ended {
@@ -54,13 +55,13 @@ func (f *flights[K, V]) join(ctx context.Context, key K, run func(ctx context.Co
 			close(w.done)
 		})
 	}
-	w.waiting++
+	w.waiting = append(w.waiting, who)
 	f.mu.Unlock()
 	select {
 	case <-w.done:
 		return w.value, w.err
 	case <-ctx.Done():
-		f.leave(key, w)
+		f.leave(key, w, who)
 		return none, ctx.Err()
 	}
 }
@@ -74,16 +75,29 @@ func (f *flights[K, V]) land(key K, w *flight[V]) {
 	}
 }
 
-func (f *flights[K, V]) leave(key K, w *flight[V]) {
+func (f *flights[K, V]) leave(key K, w *flight[V], who string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if w.waiting--; w.waiting > 0 {
+	if n := slices.Index(w.waiting, who); n >= 0 {
+		w.waiting = slices.Delete(w.waiting, n, n+1)
+	}
+	if len(w.waiting) > 0 {
 		return
 	}
 	w.cancel(errGone)
 	if f.by[key] == w {
 		delete(f.by, key)
 	}
+}
+
+// who lists the callers that wait for the work under key.
+func (f *flights[K, V]) who(key K) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w, ok := f.by[key]; ok {
+		return slices.Clone(w.waiting)
+	}
+	return nil
 }
 
 // end cancels what is in flight, refuses anything more, and waits.

@@ -56,6 +56,8 @@ type Backend interface {
 	// Usage measures until ctx ends; what it could not measure by then is as it was the time
 	// before.
 	Usage(ctx context.Context) (Usage, error)
+	// Contents reads what is on the disk, and what images consist of.
+	Contents(ctx context.Context) (Contents, error)
 	Snapshotter() string
 }
 
@@ -76,6 +78,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Panicked is called when a panic over an image was contained. It may be nil.
 	Panicked func()
+	// Pulled is called when a pull has ended. It may be nil.
+	Pulled func(Pulled)
 }
 
 // Service is the image service. Its methods may be called from any goroutine.
@@ -85,9 +89,10 @@ type Service struct {
 	dirty   chan string // names that changed
 	pulls   flights[pullKey, string]
 	unpacks flights[unpackKey, struct{}]
-	// progress is that of the pulls in flight.
-	progress progress
-	files    *Cache[[2][]byte] // passwd and group by chain ID
+	// transfers are the pulls and imports in flight.
+	transfers transfers
+	arrivals  arrivals
+	files     *Cache[[2][]byte] // passwd and group by chain ID
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
 	reading  *semaphore.Weighted

@@ -34,6 +34,8 @@ type fake struct {
 	file    []byte          // of each image
 	packed  map[string]bool // chain IDs of images that are not unpacked
 	unpacks int
+
+	contents Contents
 }
 
 func newFake() *fake {
@@ -141,7 +143,8 @@ func (f *fake) CopyOut(context.Context, string, map[string]string) error { retur
 func (f *fake) Usage(context.Context) (Usage, error) {
 	return Usage{Path: "/x", Images: Space{Bytes: 1}, Containers: Space{Bytes: 2}, At: time.Now()}, nil
 }
-func (f *fake) Snapshotter() string { return "fake" }
+func (f *fake) Contents(context.Context) (Contents, error) { return f.contents, nil }
+func (f *fake) Snapshotter() string                        { return "fake" }
 
 // service runs one in the bubble.
 func service(t *testing.T, f *fake) *Service {
@@ -165,7 +168,7 @@ func TestAHundredCallersOnePull(t *testing.T) {
 				if i%2 == 0 {
 					ref = "docker.io/library/busybox:latest"
 				}
-				if id, err := s.Pull(t.Context(), ref, nil); err != nil || id != imageID {
+				if id, err := s.Pull(t.Context(), ref, nil, ""); err != nil || id != imageID {
 					t.Errorf("%s %v", id, err)
 				}
 			})
@@ -190,8 +193,8 @@ func TestAPullEndsWhenAllWhoAskedHaveGone(t *testing.T) {
 		one, cancelOne := context.WithCancel(t.Context())
 		two, cancelTwo := context.WithCancel(t.Context())
 		errs := make(chan error, 2)
-		go func() { _, err := s.Pull(one, "x", nil); errs <- err }()
-		go func() { _, err := s.Pull(two, "x", nil); errs <- err }()
+		go func() { _, err := s.Pull(one, "x", nil, ""); errs <- err }()
+		go func() { _, err := s.Pull(two, "x", nil, ""); errs <- err }()
 		synctest.Wait()
 		cancelOne()
 		if err := <-errs; !errors.Is(err, context.Canceled) {
@@ -216,7 +219,7 @@ func TestAPullWithoutAByteIsGivenUp(t *testing.T) {
 		s := service(t, f)
 		began := time.Now()
 		errs := make(chan error)
-		go func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }()
+		go func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }()
 		time.Sleep(4 * time.Minute)
 		f.mu.Lock()
 		f.bytes(1)
@@ -236,7 +239,7 @@ func TestAPullThatHardlyGetsAByteIsGivenUp(t *testing.T) {
 			s := New(f, Config{MinBytesPerMinute: 1 << 10, Logger: slog.New(slog.DiscardHandler)})
 			errs := make(chan error, 1)
 			began := time.Now()
-			go func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }()
+			go func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }()
 			for range 3600 { // an hour
 				time.Sleep(time.Second)
 				f.mu.Lock()
@@ -267,7 +270,7 @@ func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
 		f := newFake()
 		s := service(t, f)
 		errs := make(chan error)
-		pull := func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }
+		pull := func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }
 		go pull()
 		synctest.Wait()
 		done, other := f.unpack(), f.unpack()
@@ -298,7 +301,7 @@ func TestAPullIsNotGivenUpWhileItsLayersWaitForOthers(t *testing.T) {
 		f := newFake()
 		s := service(t, f)
 		errs := make(chan error, 1)
-		go func() { _, err := s.Pull(t.Context(), "x", nil); errs <- err }()
+		go func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }()
 		synctest.Wait()
 		f.unpack()
 		over := f.wait()

@@ -33,9 +33,18 @@ func (s *Service) Remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-// Import reads the images of an archive and returns their names. ref names an image that has no
-// name in the archive.
-func (s *Service) Import(ctx context.Context, path, ref string) ([]string, error) {
+// Import reads the images of an archive, which may be compressed, and returns their names. ref names
+// an image that has no name in the archive.
+func (s *Service) Import(ctx context.Context, path, ref string) (names []string, err error) {
+	all, err := s.load(ctx, KindImport, path, ref)
+	for _, st := range all {
+		names = append(names, st.Name)
+	}
+	return names, err
+}
+
+// load is Import, as a kind of transfer.
+func (s *Service) load(ctx context.Context, kind, path, ref string) ([]Stored, error) {
 	if ref != "" {
 		n, err := Normalize(ref)
 		if err != nil {
@@ -43,22 +52,20 @@ func (s *Service) Import(ctx context.Context, path, ref string) ([]string, error
 		}
 		ref = n
 	}
-	read, end := s.progress.reading(path)
-	defer end()
+	t := s.transfers.begin(kind, path, pullKey{})
+	defer t.end()
 	all, err := Contain(s.cfg.Logger, s.cfg.Panicked, path, func() ([]Stored, error) {
-		return s.backend.Import(ctx, path, ref, read)
+		return s.backend.Import(ctx, path, ref, t.reads)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", path, err)
 	}
-	var names []string
 	for _, st := range all {
 		if err := s.keep(ctx, st); err != nil {
 			return nil, fmt.Errorf("import %s: %w", path, err)
 		}
-		names = append(names, st.Name)
 	}
-	return names, nil
+	return all, nil
 }
 
 // keep makes st known under its own name, its digest and its ID.

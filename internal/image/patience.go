@@ -94,13 +94,15 @@ func (p *patience) over() {
 	case p.layers == 0 && p.queued > 0, time.Now().Before(p.until):
 		// The timer was stopped or set anew when it had run off already.
 	case p.layers == 0 && p.came > 0:
-		p.cancel(fmt.Errorf("only %d bytes came from the registry in %s, fewer than the %d that image.min_bytes_per_minute asks for", p.came, p.forByte, p.least))
+		p.cancel(stalled("only %d bytes came from the registry in %s, fewer than the %d that image.min_bytes_per_minute asks for", p.came, p.forByte, p.least))
 	case p.layers == 0:
-		p.cancel(fmt.Errorf("no byte came from the registry for %s", p.forByte))
+		p.cancel(stalled("no byte came from the registry for %s", p.forByte))
 	default:
-		p.cancel(fmt.Errorf("no layer was unpacked within %s", p.forLayer))
+		p.cancel(stalled("no layer was unpacked within %s", p.forLayer))
 	}
 }
 
 // end ends the wait, since the pull is over.
 func (p *patience) end() { p.timer.Stop() }
+
+func stalled(format string, args ...any) error { return stalledError{fmt.Errorf(format, args...)} }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -37,60 +38,137 @@ type Watch struct {
 // Progress is how far the pulls of an image have come.
 type Progress struct {
 	// Total is the size of what the image consists of, in bytes, and Fetched how much of that is on
-	// this node. Total is 0 as long as the registry has not said what the image consists of.
+	// this node. Total is 0 as long as the registry has not said what the image consists of. Of an
+	// archive they are its size and how much of it was read.
 	Total   int64 `json:"total"`
 	Fetched int64 `json:"fetched"`
-	// Blobs and Complete count the parts, and those of them that are here as a whole.
+	// Blobs and Complete count the parts, and those of them that are here as a whole. They are 0 for
+	// an archive.
 	Blobs    int `json:"blobs"`
 	Complete int `json:"complete"`
 }
 
-// progress holds what the images that are being pulled consist of, and how much of archives was
-// read. The zero value is ready.
-type progress struct {
-	mu      sync.Mutex
-	pulls   map[*pulling]bool
-	imports map[string]Progress // by path
+// The kinds of transfers.
+const (
+	KindPull    = "pull"    // from a registry
+	KindImport  = "import"  // of an archive that somebody asked for
+	KindPreload = "preload" // of an archive in image.preload_dir
+)
+
+// The states of transfers.
+const (
+	StateWaiting   = "waiting"   // for an archive that is being imported
+	StateResolving = "resolving" // the registry has not said what the image consists of
+	StateFetching  = "fetching"
+	StateUnpacking = "unpacking" // everything is here but the last layers' files
+)
+
+// Transfer is an image that is on its way to this node.
+type Transfer struct {
+	Image string    `json:"image"` // its name, or the path of the archive
+	Kind  string    `json:"kind"`
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	Progress
+	// Came is how many bytes have come from the registry.
+	Came int64 `json:"came"`
+	// Unpacking and Queued count the layers whose files are being written, and those that wait until
+	// other layers are.
+	Unpacking int `json:"unpacking"`
+	Queued    int `json:"queued"`
+	// Waiters says who waits for it: the pods that pulls are for, as NAMESPACE/NAME, or another word.
+	Waiters []string `json:"waiters"`
+	// Archive is the path of the archive that a pull waits for.
+	Archive string `json:"archive,omitempty"`
+	// Problem says why it is not known how many bytes are here.
+	Problem string `json:"problem,omitempty"`
 }
 
-// pulling is one pull.
-type pulling struct {
-	name  string
-	blobs map[string]Blob // by digest; guarded by progress.mu
+// transfers are the pulls and imports in flight. The zero value is ready.
+type transfers struct {
+	mu  sync.Mutex
+	all map[*transfer]bool
 }
 
-// begin notes a pull. end must be called when it is over.
-func (p *progress) begin(name string) (needs func([]Blob), end func()) {
-	pull := &pulling{name, map[string]Blob{}}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pulls == nil {
-		p.pulls = map[*pulling]bool{}
+// transfer is one pull or import. What it consists of is guarded by transfers.mu.
+type transfer struct {
+	in    *transfers
+	kind  string
+	name  string // of the image, or path of the archive
+	key   pullKey
+	since time.Time
+
+	blobs     map[string]Blob // by digest
+	read      Progress        // of an archive
+	came      int64
+	unpacking int
+	queued    int
+	archive   string // that it waits for
+}
+
+// begin notes a transfer. end must be called when it is over.
+func (ts *transfers) begin(kind, name string, key pullKey) *transfer {
+	t := &transfer{
+		in:    ts,
+		kind:  kind,
+		name:  name,
+		key:   key,
+		since: time.Now(),
+		blobs: map[string]Blob{},
 	}
-	p.pulls[pull] = true
-	needs = func(more []Blob) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.all == nil {
+		ts.all = map[*transfer]bool{}
+	}
+	ts.all[t] = true
+	return t
+}
+
+func (t *transfer) change(f func()) {
+	t.in.mu.Lock()
+	defer t.in.mu.Unlock()
+	f()
+}
+
+func (t *transfer) end() { t.change(func() { delete(t.in.all, t) }) }
+
+func (t *transfer) needs(more []Blob) {
+	t.change(func() {
 		for _, b := range more {
-			pull.blobs[b.Digest] = b
+			t.blobs[b.Digest] = b
 		}
-	}
-	return needs, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.pulls, pull)
-	}
+	})
 }
+
+func (t *transfer) bytes(n int) { t.change(func() { t.came += int64(n) }) }
+
+// received returns how many bytes have come.
+func (t *transfer) received() (n int64) {
+	t.change(func() { n = t.came })
+	return n
+}
+
+// layers counts layers that are being unpacked, and those that wait for it.
+func (t *transfer) layers(unpacking, queued int) {
+	t.change(func() { t.unpacking, t.queued = t.unpacking+unpacking, t.queued+queued })
+}
+
+func (t *transfer) reads(done, total int64) {
+	t.change(func() { t.read = Progress{Total: total, Fetched: done} })
+}
+
+func (t *transfer) waitsFor(archive string) { t.change(func() { t.archive = archive }) }
 
 // of returns what an image consists of, and whether it is being pulled.
-func (p *progress) of(name string) (blobs []Blob, pulled bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (ts *transfers) of(name string) (blobs []Blob, pulled bool) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
 	all := map[string]Blob{}
-	for pull := range p.pulls {
-		if pull.name == name {
+	for t := range ts.all {
+		if t.kind == KindPull && t.name == name {
 			pulled = true
-			maps.Copy(all, pull.blobs)
+			maps.Copy(all, t.blobs)
 		}
 	}
 	return slices.Collect(maps.Values(all)), pulled
@@ -105,7 +183,7 @@ func (s *Service) Progress(ctx context.Context, ref string) (*Progress, error) {
 	if err != nil {
 		return nil, err
 	}
-	blobs, pulled := s.progress.of(name)
+	blobs, pulled := s.transfers.of(name)
 	if !pulled {
 		return nil, nil
 	}
@@ -115,7 +193,13 @@ func (s *Service) Progress(ctx context.Context, ref string) (*Progress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("progress of pull %s: %w", name, err)
 	}
-	out := &Progress{Blobs: len(blobs)}
+	p := sumUp(blobs, here)
+	return &p, nil
+}
+
+// sumUp returns the progress of what consists of blobs, of which so many bytes are here.
+func sumUp(blobs []Blob, here map[string]int64) Progress {
+	out := Progress{Blobs: len(blobs)}
 	for _, b := range blobs {
 		n := min(here[b.Digest], b.Size)
 		out.Total += b.Size
@@ -124,34 +208,95 @@ func (s *Service) Progress(ctx context.Context, ref string) (*Progress, error) {
 			out.Complete++
 		}
 	}
-	return out, nil
-}
-
-// reading notes that an archive is imported. read is called with how many of its bytes were read,
-// and end when the import is over.
-func (p *progress) reading(path string) (read func(done, total int64), end func()) {
-	read = func(done, total int64) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.imports == nil {
-			p.imports = map[string]Progress{}
-		}
-		p.imports[path] = Progress{Total: total, Fetched: done}
-	}
-	return read, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.imports, path)
-	}
+	return out
 }
 
 // ImportProgress returns how many bytes of an archive were read, or nil if it is not being
 // imported. All of it was read when its images are being unpacked.
 func (s *Service) ImportProgress(path string) *Progress {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	if p, ok := s.progress.imports[path]; ok {
-		return &p
+	s.transfers.mu.Lock()
+	defer s.transfers.mu.Unlock()
+	for t := range s.transfers.all {
+		if t.kind != KindPull && t.name == path {
+			p := t.read
+			return &p
+		}
 	}
 	return nil
+}
+
+// Transfers lists the pulls and imports in flight, the oldest first.
+func (s *Service) Transfers(ctx context.Context) []Transfer {
+	var list []Transfer
+	var keys []pullKey
+	var parts [][]Blob
+	all := map[string]Blob{}
+	s.transfers.mu.Lock()
+	for t := range s.transfers.all {
+		list = append(list, Transfer{
+			Image:     t.name,
+			Kind:      t.kind,
+			Since:     t.since,
+			Progress:  t.read,
+			Came:      t.came,
+			Unpacking: t.unpacking,
+			Queued:    t.queued,
+			Waiters:   []string{},
+			Archive:   t.archive,
+		})
+		keys = append(keys, t.key)
+		parts = append(parts, slices.Collect(maps.Values(t.blobs)))
+		maps.Copy(all, t.blobs)
+	}
+	s.transfers.mu.Unlock()
+	var here map[string]int64
+	var err error
+	if len(all) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, progressTimeout)
+		defer cancel()
+		here, err = s.backend.Fetched(ctx, slices.Collect(maps.Values(all)))
+	}
+	for n := range list {
+		t := &list[n]
+		if t.Kind == KindPull {
+			t.Progress = sumUp(parts[n], here)
+			t.Waiters = append(t.Waiters, s.pulls.who(keys[n])...)
+			if err != nil {
+				t.Problem = redact(err).Error()
+			}
+		}
+		t.State = t.state()
+	}
+	slices.SortFunc(list, func(a, b Transfer) int {
+		if c := a.Since.Compare(b.Since); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Image, b.Image)
+	})
+	return list
+}
+
+// InFlight counts the transfers by their kind.
+func (s *Service) InFlight() map[string]int {
+	n := map[string]int{KindPull: 0, KindImport: 0, KindPreload: 0}
+	s.transfers.mu.Lock()
+	defer s.transfers.mu.Unlock()
+	for t := range s.transfers.all {
+		n[t.kind]++
+	}
+	return n
+}
+
+func (t *Transfer) state() string {
+	switch {
+	case t.Archive != "":
+		return StateWaiting
+	case t.Total == 0:
+		return StateResolving
+	case t.Fetched < t.Total && t.Problem == "":
+		return StateFetching
+	case t.Problem != "" && t.Unpacking == 0:
+		return StateFetching
+	}
+	return StateUnpacking
 }

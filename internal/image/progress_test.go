@@ -3,8 +3,11 @@
 package image
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/containerd/errdefs"
 )
@@ -25,7 +28,7 @@ func TestAPullSaysHowFarItHasCome(t *testing.T) {
 		expect("before", nil)
 		done := make(chan error)
 		go func() {
-			_, err := s.Pull(t.Context(), "app", nil)
+			_, err := s.Pull(t.Context(), "app", nil, "")
 			done <- err
 		}()
 		synctest.Wait()
@@ -69,6 +72,63 @@ func TestAnImportSaysHowFarItHasCome(t *testing.T) {
 		}
 		if p := s.ImportProgress("/a.tar"); p != nil {
 			t.Errorf("afterwards: %+v", p)
+		}
+	})
+}
+
+// The list of transfers names whoever waits, and what each does.
+func TestTransfersSayWhoWaitsForWhat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.blobs = []Blob{{"sha256:a", 10}, {"sha256:b", 20}}
+		var ended []Pulled
+		s := service(t, f)
+		s.cfg.Pulled = func(p Pulled) { ended = append(ended, p) }
+		one := func(states ...string) Transfer {
+			t.Helper()
+			list := s.Transfers(t.Context())
+			if len(list) != 1 || !slices.Contains(states, list[0].State) {
+				t.Fatalf("%+v, want one that is %q", list, states)
+			}
+			return list[0]
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		done := make(chan error, 2)
+		go func() { _, err := s.Pull(ctx, "app", nil, "team/a"); done <- err }()
+		go func() { _, err := s.Pull(t.Context(), "app", nil, "team/b"); done <- err }()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		got := one(StateFetching)
+		slices.Sort(got.Waiters)
+		if got.Image != "docker.io/library/app:latest" || got.Kind != KindPull || got.Total != 30 || time.Since(got.Since) < time.Second || !slices.Equal(got.Waiters, []string{"team/a", "team/b"}) {
+			t.Errorf("%+v", got)
+		}
+		leave()
+		<-done
+		f.bytes(7)
+		layer := f.unpack()
+		f.fetched = map[string]int64{"sha256:a": 10, "sha256:b": 20}
+		if got := one(StateUnpacking); got.Came != 7 || got.Unpacking != 1 || got.Queued != 0 || !slices.Equal(got.Waiters, []string{"team/b"}) {
+			t.Errorf("%+v", got)
+		}
+		over := f.wait()
+		if got := one(StateUnpacking); got.Unpacking != 0 || got.Queued != 1 {
+			t.Errorf("%+v", got)
+		}
+		if n := s.InFlight(); n[KindPull] != 1 || n[KindImport] != 0 {
+			t.Errorf("%v", n)
+		}
+		over()
+		layer()
+		close(f.release)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if list := s.Transfers(t.Context()); len(list) != 0 {
+			t.Errorf("%+v", list)
+		}
+		if len(ended) != 1 || ended[0].Bytes != 7 || ended[0].Took != time.Second || ended[0].Err != nil {
+			t.Errorf("%+v", ended)
 		}
 	})
 }

@@ -44,6 +44,9 @@ func (s *Service) Resolve(ref string) (Image, error) {
 	case 1:
 		return found[0], nil
 	case 0:
+		if archive := s.arrivals.archive(ref); archive != "" {
+			return Image{}, fmt.Errorf("image %q is being imported from %s and not on this node yet: %w", ref, archive, errdefs.ErrNotFound)
+		}
 		return Image{}, fmt.Errorf("image %q is not on this node; pull or import it: %w", ref, errdefs.ErrNotFound)
 	default:
 		return Image{}, fmt.Errorf("image %q: %d images have IDs that begin so: %w", ref, len(found), errdefs.ErrInvalidArgument)

@@ -19,7 +19,7 @@ func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.unpacks.join(ctx, unpackKey{i.ID, snapshotter}, func(ctx context.Context, _ context.CancelCauseFunc) (struct{}, error) {
+	_, err = s.unpacks.join(ctx, unpackKey{i.ID, snapshotter}, "", func(ctx context.Context, _ context.CancelCauseFunc) (struct{}, error) {
 		timeout := fmt.Errorf("it took more than %s", s.cfg.UnpackTimeout)
 		ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.UnpackTimeout, timeout)
 		defer cancel()

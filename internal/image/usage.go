@@ -29,6 +29,7 @@ type Usage struct {
 	Path       string
 	Images     Space // the layers of images
 	Containers Space // the writable layers of containers
+	Blobs      int64 // bytes of manifests, configurations and compressed layers
 	At         time.Time
 }
 
@@ -72,6 +73,13 @@ func (s *Service) measure(ctx context.Context) {
 		close(s.measured)
 	}
 	s.mu.usage = u
+}
+
+// Measured returns what was measured last; ok is false if nothing was.
+func (s *Service) Measured() (u Usage, ok bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.mu.usage, s.isMeasured()
 }
 
 // Mountpoint returns the directory that images are in, or "" before anything was measured.

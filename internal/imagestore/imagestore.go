@@ -71,6 +71,7 @@ type Store struct {
 	usage  sampler
 	// credentials are those that are configured now, by host; nil: those of cfg.
 	credentials atomic.Pointer[map[string]image.Credentials]
+	discards    atomic.Bool // the compressed layers of what is pulled or imported are not kept
 
 	processors processors
 }
@@ -99,6 +100,10 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 
 // SetCredentials replaces the credentials of the configuration, for pulls that begin from now on.
 func (i *Store) SetCredentials(byHost map[string]image.Credentials) { i.credentials.Store(&byHost) }
+
+// SetDiscard says whether the compressed layers of images that are pulled or imported from now on are
+// dropped once they are unpacked.
+func (i *Store) SetDiscard(on bool) { i.discards.Store(on) }
 
 // Snapshotter returns the name of the snapshotter that images are unpacked into.
 func (i *Store) Snapshotter() string { return i.cfg.Snapshotter }
@@ -243,8 +248,16 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 			return name
 		}), containerd.WithIndexName(ref))
 	}
+	if i.discards.Load() {
+		opts = append(opts, containerd.WithDiscardUnpackedLayers())
+	}
+	archive, err := plain(&archiveFile{f: f, size: st.Size(), read: read})
+	if err != nil {
+		return nil, err
+	}
+	defer archive.Close()
 	defer i.processors.more(1)()
-	imgs, err := i.bounded().Import(ctx, &archiveFile{f: f, size: st.Size(), read: read}, opts...)
+	imgs, err := i.bounded().Import(ctx, archive, opts...)
 	if err != nil {
 		return nil, connection.Native(err)
 	}

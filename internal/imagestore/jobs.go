@@ -38,14 +38,20 @@ func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ er
 		defer i.jobs.Delete(key)
 		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
 		defer cancel()
-		if err := i.unlease(ctx, key); err != nil {
+		var opts []leases.DeleteOpt
+		if i.discards.Load() {
+			opts = append(opts, leases.SynchronousDelete) // else the blobs stay until containerd collects next
+		}
+		if err := i.unleaseWith(ctx, key, opts...); err != nil {
 			i.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
 		}
 	}, nil
 }
 
-func (i *Store) unlease(ctx context.Context, key string) error {
-	if err := connection.Native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key})); err != nil && !errdefs.IsNotFound(err) {
+func (i *Store) unlease(ctx context.Context, key string) error { return i.unleaseWith(ctx, key) }
+
+func (i *Store) unleaseWith(ctx context.Context, key string, opts ...leases.DeleteOpt) error {
+	if err := connection.Native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key}, opts...)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete lease %s: %w", key, err)
 	}
 	return nil

@@ -46,7 +46,7 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 		img, err = i.pull(ctx, ref, creds, w, 1)
 	}
 	if err != nil {
-		return image.Stored{}, connection.Native(err)
+		return image.Stored{}, failure(err)
 	}
 	return i.read(ctx, img.Metadata())
 }
@@ -63,7 +63,7 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
-	return i.bounded().Pull(ctx, ref,
+	return i.bounded().Pull(ctx, ref, append(i.keeping(),
 		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
 		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs)),
@@ -72,7 +72,7 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
-		containerd.WithPlatformMatcher(platforms.Default()))
+		containerd.WithPlatformMatcher(platforms.Default()))...)
 }
 
 // reporting reports what an image consists of, as the handlers of a pull find it out. They run in

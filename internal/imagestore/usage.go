@@ -25,6 +25,13 @@ func (i *Store) Usage(ctx context.Context) (image.Usage, error) {
 	if u.Path, err = i.client.SnapshotterRoot(ctx, i.cfg.Snapshotter); err != nil {
 		return u, err
 	}
+	blobs, err := i.blobs(ctx) // first, since the rest may take all of the time
+	if err != nil {
+		return u, err
+	}
+	for _, size := range blobs {
+		u.Blobs += size
+	}
 	u.Images, u.Containers, err = i.usage.round(ctx, i.client.SnapshotService(i.cfg.Snapshotter))
 	return u, err
 }

@@ -30,6 +30,7 @@ type Metrics struct {
 	repairs    *prometheus.CounterVec
 	panics     *prometheus.CounterVec
 	oomKills   prometheus.Counter
+	pulls      pulls
 }
 
 // NewMetrics makes metrics that are all zero.
@@ -60,9 +61,12 @@ func NewMetrics() *Metrics {
 			Name: "berth_oom_kills_survived_total",
 			Help: "Processes that the OOM killer ended in containers that went on.",
 		}),
+		pulls: newPulls(),
 	}
 	m.reg.MustRegister(
 		m.oomKills,
+		m.pulls.seconds,
+		m.pulls.bytes,
 		m.lag,
 		m.attempts,
 		m.reconnects,

@@ -296,4 +296,5 @@ func (s *imageStore) Fetched(context.Context, []image.Blob) (map[string]int64, e
 }
 func (s *imageStore) CopyOut(context.Context, string, map[string]string) error { return nil }
 func (s *imageStore) Usage(context.Context) (image.Usage, error)               { return image.Usage{}, nil }
+func (s *imageStore) Contents(context.Context) (image.Contents, error)         { return image.Contents{}, nil }
 func (s *imageStore) Snapshotter() string                                      { return "fake" }

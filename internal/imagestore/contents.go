@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/connection"
+	"berth/internal/image"
+)
+
+// maxDepth bounds how far the indexes of an image are followed.
+const maxDepth = 8
+
+// Contents returns what is on the disk, and what images consist of. The sizes of layers are those
+// that were measured last.
+func (i *Store) Contents(ctx context.Context) (image.Contents, error) {
+	ctx = connection.Namespaced(ctx)
+	c := image.Contents{
+		Images:   map[string]image.Parts{},
+		Layers:   map[string]image.Layer{},
+		Writable: map[string]image.Layer{},
+	}
+	var err error
+	if c.Blobs, err = i.blobs(ctx); err != nil {
+		return c, err
+	}
+	if err := i.layers(ctx, &c); err != nil {
+		return c, err
+	}
+	all, err := i.client.ImageService().List(ctx)
+	if err != nil {
+		return c, fmt.Errorf("list images: %w", connection.Native(err))
+	}
+	for _, img := range all {
+		parts, id, err := i.parts(ctx, img)
+		if ctx.Err() != nil {
+			return c, ctx.Err()
+		}
+		if err != nil { // it is left out of the list as well
+			i.cfg.Logger.Debug("what an image consists of cannot be read", "name", img.Name, "err", err)
+			c.Unread = append(c.Unread, img.Name)
+		}
+		had := c.Images[id]
+		for d := range parts.Blobs {
+			if had.Blobs == nil {
+				had.Blobs = map[string]bool{}
+			}
+			had.Blobs[d] = true
+		}
+		had.ChainID = parts.ChainID
+		c.Images[id] = had
+	}
+	return c, nil
+}
+
+// blobs returns the sizes of all blobs by their digests.
+func (i *Store) blobs(ctx context.Context) (map[string]int64, error) {
+	sizes := map[string]int64{}
+	err := i.client.ContentStore().Walk(ctx, func(info content.Info) error {
+		sizes[info.Digest.String()] = info.Size
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list blobs: %w", connection.Native(err))
+	}
+	return sizes, nil
+}
+
+// layers adds the snapshots of the snapshotter.
+func (i *Store) layers(ctx context.Context, c *image.Contents) error {
+	err := i.client.SnapshotService(i.cfg.Snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		l := image.Layer{Parent: info.Parent}
+		if info.Kind == snapshots.KindCommitted {
+			c.Layers[info.Name] = l
+		} else {
+			c.Writable[info.Name] = l
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list snapshots: %w", connection.Native(err))
+	}
+	i.usage.mu.Lock()
+	defer i.usage.mu.Unlock()
+	for _, set := range []struct {
+		layers   map[string]image.Layer
+		measured map[string]snapshots.Usage
+	}{
+		{c.Layers, i.usage.committed},
+		{c.Writable, i.usage.active},
+	} {
+		for name, l := range set.layers {
+			if u, ok := set.measured[name]; ok {
+				l.Size, l.Measured = max(u.Size, 0), true
+				set.layers[name] = l
+			}
+		}
+	}
+	return nil
+}
+
+// parts returns what a name stands for consists of, as far as that is here, and the ID of the image.
+// An image that cannot be read has its blobs all the same, so that nothing that it needs counts as
+// free.
+func (i *Store) parts(ctx context.Context, img images.Image) (p image.Parts, id string, err error) {
+	p.Blobs = map[string]bool{}
+	_, err = image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (struct{}, error) {
+		return struct{}{}, i.addParts(ctx, img.Target, p.Blobs, maxDepth)
+	})
+	st, readErr := i.read(ctx, img)
+	if readErr != nil {
+		return p, "", readErr
+	}
+	p.ChainID = st.ChainID
+	return p, st.ID, err
+}
+
+func (i *Store) addParts(ctx context.Context, desc ocispec.Descriptor, to map[string]bool, depth int) error {
+	to[desc.Digest.String()] = true
+	if depth == 0 || !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
+		return nil
+	}
+	children, err := images.Children(ctx, boundedStore{i.client.ContentStore()}, desc)
+	if errdefs.IsNotFound(connection.Native(err)) { // of another platform
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", digest.Digest(desc.Digest), connection.Native(err))
+	}
+	for _, child := range children {
+		if err := i.addParts(ctx, child, to, depth-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
