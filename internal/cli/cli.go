@@ -106,6 +106,8 @@ func (a *app) root() *cobra.Command {
 		a.rmCommand(),
 		a.imagesCommand(),
 		a.pullCommand(),
+		a.pullsCommand(),
+		a.dfCommand(),
 		a.importCommand(),
 		a.inspectCommand(),
 		a.statusCommand(),

@@ -23,6 +23,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 
 	"berth/internal/cri"
+	"berth/internal/image"
 )
 
 // fake is a CRI service in memory. A container ends as soon as it is started, with the code that
@@ -48,6 +49,8 @@ type fake struct {
 	refuseRun error            // what RunPodSandbox returns
 	hold      chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
 	lanes     []map[string]any // what Lanes returns
+	transfers []image.Transfer // what Transfers returns
+	plain     bool             // the service lacks Images
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -325,6 +328,54 @@ func (f *fake) Import(_ context.Context, path, ref string) ([]string, error) {
 func (f *fake) PullProgress(context.Context, string) (any, error) { return nil, nil }
 
 func (f *fake) ImportProgress(context.Context, string) (any, error) { return nil, nil }
+
+func (f *fake) Transfers(context.Context) (any, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("transfers")
+	return f.transfers, nil
+}
+
+func (f *fake) Images(context.Context) (any, error) {
+	if f.plain {
+		return nil, status.Error(codes.Unimplemented, "unknown method Images")
+	}
+	return []image.Listed{
+		{
+			ID:       "sha256:0123456789abcdef",
+			RepoTags: []string{"busybox:1"},
+			Size:     5 << 20,
+			Disk:     9 << 20,
+			Frees:    3 << 20,
+			Created:  time.Now().Add(-3*time.Hour - time.Second),
+			Pinned:   true,
+			Pins:     []image.Pin{image.PinConfig, image.PinArchive},
+			Users:    []string{"a/b/c", "d/e/f", "g/h/i"},
+		},
+		{ID: "sha256:fedcba", RepoDigests: []string{"x@sha256:1"}},
+	}, nil
+}
+
+func (f *fake) PruneImages(_ context.Context, dryRun bool, olderThan time.Duration) (any, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("prune %v %s", dryRun, olderThan)
+	return image.Pruned{
+		Images: []image.PrunedImage{{ID: "sha256:1", Names: []string{"old:1"}, Bytes: 7 << 20}, {ID: "sha256:2", Names: []string{"stuck:1"}, Error: "the disk is read-only"}},
+		Bytes:  7 << 20,
+		Used:   2,
+		Pinned: 1,
+	}, nil
+}
+
+func (f *fake) Disk(context.Context) (any, error) {
+	return cri.Disk{
+		Path:   "/var/lib/berth",
+		Total:  50 << 30,
+		Free:   20 << 30,
+		Shares: []image.Share{{What: "images", Count: 3, Bytes: 70 << 20, Reclaimable: 40 << 20}, {What: "logs", Bytes: 1 << 20, Unknown: 1}},
+	}, nil
+}
 
 func (f *fake) Timeline(_ context.Context, id string) (any, error) {
 	return map[string]any{"id": id, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil

@@ -3,52 +3,184 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/image"
 )
 
 func (a *app) imagesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "images", Short: "List or remove images", Args: cobra.NoArgs}
+	cmd := &cobra.Command{
+		Use:   "images",
+		Short: "List images, with what uses them and what their removal frees; remove or prune them",
+		Long: "List images. SIZE is what the image has in its registry, DISK what it takes here together with what it shares with\n" +
+			"others, and FREES what its removal gives back. A pinned image is left by the kubelet's garbage collection and by prune.",
+		Args: cobra.NoArgs,
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+			list, err := c.Images(ctx)
+			if cri.IsUnimplemented(err) {
+				return a.plainImages(ctx, cmd, c)
+			}
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
-				fmt.Fprintln(w, "IMAGE\tNAME\tSIZE")
-				for _, i := range list.GetImages() {
-					names := i.GetRepoTags()
-					if len(names) == 0 {
-						names = append(i.GetRepoDigests(), "<none>")[:1]
-					}
-					for _, n := range names {
-						fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.GetId()), n, size(i.GetSize()))
+			return a.print(cmd.OutOrStdout(), map[string]any{"images": list}, func(w *tabwriter.Writer) {
+				fmt.Fprintln(w, "IMAGE\tNAME\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
+				for _, i := range list {
+					for _, n := range names(i.RepoTags, i.RepoDigests) {
+						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+							short(i.ID),
+							n,
+							size(i.Size),
+							amount(i.Disk),
+							amount(i.Frees),
+							age(nanoseconds(i.Created)),
+							pinned(i.Pins),
+							few(i.Users))
 					}
 				}
 			})
 		})
 	}
-	rm := &cobra.Command{Use: "rm IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.complete(images)}
+	cmd.AddCommand(a.imagesRmCommand(), a.imagesPruneCommand())
+	return cmd
+}
+
+// plainImages lists images as CRI has them, for a runtime that is not berth or an earlier one.
+func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *cri.Client) error {
+	list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return err
+	}
+	return a.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
+		fmt.Fprintln(w, "IMAGE\tNAME\tSIZE")
+		for _, i := range list.GetImages() {
+			for _, n := range names(i.GetRepoTags(), i.GetRepoDigests()) {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.GetId()), n, size(i.GetSize()))
+			}
+		}
+	})
+}
+
+// names are those that an image is listed with: its tags, or else a digest.
+func names(tags, digests []string) []string {
+	if len(tags) > 0 {
+		return tags
+	}
+	return append(slices.Clone(digests), "<none>")[:1]
+}
+
+// amount is size for a number of bytes that cannot be negative.
+func amount(n int64) string { return size(uint64(max(n, 0))) }
+
+func nanoseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// pinned says why an image is pinned, for a table.
+func pinned(pins []image.Pin) string {
+	words := make([]string, 0, len(pins))
+	for _, p := range pins {
+		words = append(words, string(p))
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
+}
+
+// few names the first two of many.
+func few(all []string) string {
+	const most = 2
+	switch {
+	case len(all) == 0:
+		return "-"
+	case len(all) > most:
+		return oneLine(fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most))
+	}
+	return oneLine(strings.Join(all, ", "))
+}
+
+func (a *app) imagesRmCommand() *cobra.Command {
+	rm := &cobra.Command{
+		Use:   "rm IMAGE...",
+		Short: "Remove images, also pinned ones",
+		Args:  cobra.MinimumNArgs(1),
+
+		ValidArgsFunction: a.complete(images),
+	}
 	rm.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {
-				_, err := c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: arg}})
+				spec := &runtimeapi.ImageSpec{Image: arg}
+				st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+				if err == nil && st.GetImage().GetPinned() {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s is pinned; it is removed since it was named\n", arg)
+				}
+				_, err = c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
 				return err
 			})
 		})
 	}
-	cmd.AddCommand(rm)
+	return rm
+}
+
+func (a *app) imagesPruneCommand() *cobra.Command {
+	var dryRun bool
+	var olderThan time.Duration
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove all images that no container uses",
+		Long: "Remove all images that no container uses, in whatever state it is, that are not pinned, not being pulled, and that came\n" +
+			"to this node longer ago than --older-than: as the kubelet's garbage collection does when the disk is full.",
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and print what would be removed")
+	cmd.Flags().DurationVar(&olderThan, "older-than", 2*time.Minute, "leave images that came to this node since; a pod may be about to use them")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if olderThan < 0 {
+			return fmt.Errorf("--older-than %s is less than 0", olderThan)
+		}
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			p, err := c.PruneImages(ctx, dryRun, olderThan)
+			if err != nil {
+				return err
+			}
+			err = a.print(cmd.OutOrStdout(), p, func(w *tabwriter.Writer) {
+				fmt.Fprintln(w, "IMAGE\tNAME\tFREES")
+				for _, i := range p.Images {
+					if i.Error == "" {
+						fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.ID), names(i.Names, nil)[0], amount(i.Bytes))
+					}
+				}
+				verb := "were freed"
+				if dryRun {
+					verb = "would be freed"
+				}
+				fmt.Fprintf(w, "%s %s; %d images are used, %d pinned, %d too young\n", amount(p.Bytes), verb, p.Used, p.Pinned, p.Young)
+			})
+			for _, i := range p.Images {
+				if i.Error != "" {
+					err = errors.Join(err, fmt.Errorf("image %s: %s", names(i.Names, []string{i.ID})[0], i.Error))
+				}
+			}
+			return err
+		})
+	}
 	return cmd
 }
 

@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"berth/internal/image"
@@ -23,6 +26,15 @@ type AdminServer interface {
 	PullProgress(ctx context.Context, ref string) (any, error)
 	// ImportProgress returns how much of an archive was imported, or nil if it is not being imported.
 	ImportProgress(ctx context.Context, path string) (any, error)
+	// Transfers returns the pulls and imports in flight.
+	Transfers(ctx context.Context) (any, error)
+	// Images returns all images with their users, and what the removal of each would give back.
+	Images(ctx context.Context) (any, error)
+	// PruneImages removes the images that nothing needs and that are older than an age, or says
+	// which these are.
+	PruneImages(ctx context.Context, dryRun bool, olderThan time.Duration) (any, error)
+	// Disk returns what takes the space on the disk.
+	Disk(ctx context.Context) (any, error)
 	// Timeline returns what happened to a sandbox or container.
 	Timeline(ctx context.Context, id string) (any, error)
 	// Lanes returns the lanes that are not idle.
@@ -42,6 +54,23 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 	},
 	"ImportProgress": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.ImportProgress(ctx, text(in, "path"))
+	},
+	"Transfers": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
+		return srv.Transfers(ctx)
+	},
+	"Images": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
+		return srv.Images(ctx)
+	},
+	"PruneImages": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		dryRun, _ := in["dryRun"].(bool)
+		age, err := time.ParseDuration(text(in, "olderThan"))
+		if err != nil {
+			return nil, invalid("prune images: older than %q: it is not a duration", text(in, "olderThan"))
+		}
+		return srv.PruneImages(ctx, dryRun, age)
+	},
+	"Disk": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
+		return srv.Disk(ctx)
 	},
 	"Timeline": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.Timeline(ctx, text(in, "id"))
@@ -97,6 +126,10 @@ func wrap(v any) (*structpb.Struct, error) {
 	return s, err
 }
 
+// IsUnimplemented reports whether an error says that the service does not have what was asked for: it
+// is an earlier berth, or another runtime.
+func IsUnimplemented(err error) bool { return status.Code(err) == codes.Unimplemented }
+
 func (c *Client) admin(ctx context.Context, name string, in map[string]any, out any) error {
 	req, err := structpb.NewStruct(in)
 	if err != nil {
@@ -131,6 +164,39 @@ func (c *Client) PullProgress(ctx context.Context, ref string) (p *image.Progres
 func (c *Client) ImportProgress(ctx context.Context, path string) (p *image.Progress, err error) {
 	err = c.admin(ctx, "ImportProgress", map[string]any{"path": path}, &p)
 	return p, err
+}
+
+// Transfers returns the pulls and imports in flight, the oldest first.
+func (c *Client) Transfers(ctx context.Context) (list []image.Transfer, err error) {
+	err = c.admin(ctx, "Transfers", nil, &list)
+	return list, err
+}
+
+// Images returns all images with their users, and what the removal of each would give back.
+func (c *Client) Images(ctx context.Context) (list []image.Listed, err error) {
+	err = c.admin(ctx, "Images", nil, &list)
+	return list, err
+}
+
+// PruneImages removes the images that nothing uses, that are not pinned, and that came to the node
+// longer ago than an age. With dryRun it removes nothing and returns the same.
+func (c *Client) PruneImages(ctx context.Context, dryRun bool, olderThan time.Duration) (p image.Pruned, err error) {
+	err = c.admin(ctx, "PruneImages", map[string]any{"dryRun": dryRun, "olderThan": olderThan.String()}, &p)
+	return p, err
+}
+
+// Disk returns what takes the space on the disk.
+func (c *Client) Disk(ctx context.Context) (d Disk, err error) {
+	err = c.admin(ctx, "Disk", nil, &d)
+	return d, err
+}
+
+// Disk is what takes the space on the disk of images.
+type Disk struct {
+	Path   string        `json:"path"` // of the directory that images are in; "" if it is not known
+	Total  uint64        `json:"total"`
+	Free   uint64        `json:"free"` // without what is reserved for root
+	Shares []image.Share `json:"shares"`
 }
 
 // Timeline returns what happened to a sandbox or container.

@@ -54,6 +54,23 @@ func (adminFake) ImportProgress(_ context.Context, path string) (any, error) {
 	return &image.Progress{Total: 1 << 40, Fetched: 7}, nil
 }
 
+func (adminFake) Transfers(context.Context) (any, error) {
+	return []image.Transfer{{Image: "app", Progress: image.Progress{Total: 1 << 40}, Waiters: []string{"a/b"}}}, nil
+}
+
+func (adminFake) Images(context.Context) (any, error) {
+	return []image.Listed{{ID: "sha256:1", Size: 1 << 40, Disk: 1 << 41}}, nil
+}
+
+func (adminFake) PruneImages(_ context.Context, dryRun bool, olderThan time.Duration) (any, error) {
+	if !dryRun || olderThan != 90*time.Second {
+		return nil, fmt.Errorf("dry run %v, older than %s: %w", dryRun, olderThan, errdefs.ErrInvalidArgument)
+	}
+	return image.Pruned{Bytes: 7, Used: 1}, nil
+}
+
+func (adminFake) Disk(context.Context) (any, error) { return Disk{Path: "/x", Total: 1 << 40}, nil }
+
 func (adminFake) Timeline(_ context.Context, id string) (any, error) {
 	return nil, fmt.Errorf("timeline of %q: %w", id, errdefs.ErrNotFound)
 }
@@ -229,5 +246,28 @@ func TestTheProgressOfPullsAndImportsIsAnswered(t *testing.T) {
 	}
 	if p, err := c.ImportProgress(t.Context(), "/b.tar"); err != nil || p != nil {
 		t.Errorf("not being imported: %+v %v", p, err)
+	}
+}
+
+func TestWhatImagesAreAndTakeIsAnswered(t *testing.T) {
+	c := dialFake(t)
+	if list, err := c.Transfers(t.Context()); err != nil || len(list) != 1 || list[0].Image != "app" || list[0].Total != 1<<40 || len(list[0].Waiters) != 1 {
+		t.Errorf("%+v %v", list, err)
+	}
+	if list, err := c.Images(t.Context()); err != nil || len(list) != 1 || list[0].Size != 1<<40 || list[0].Disk != 1<<41 {
+		t.Errorf("%+v %v", list, err)
+	}
+	if p, err := c.PruneImages(t.Context(), true, 90*time.Second); err != nil || p.Bytes != 7 || p.Used != 1 {
+		t.Errorf("%+v %v", p, err)
+	}
+	var out image.Pruned
+	if err := c.admin(t.Context(), "PruneImages", map[string]any{"dryRun": true}, &out); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("without an age: %v", err)
+	}
+	if d, err := c.Disk(t.Context()); err != nil || d.Path != "/x" || d.Total != 1<<40 {
+		t.Errorf("%+v %v", d, err)
+	}
+	if err := c.admin(t.Context(), "Nothing", nil, &out); !IsUnimplemented(err) {
+		t.Errorf("%v", err)
 	}
 }

@@ -3,12 +3,17 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cri"
 	"berth/internal/image"
 )
 
@@ -16,6 +21,7 @@ import (
 type admin struct {
 	core   *Core
 	images *image.Service
+	disk   *disk
 	reach  func(ctx context.Context) error // waits a little for containerd
 }
 
@@ -38,6 +44,93 @@ func (a admin) PullProgress(ctx context.Context, ref string) (any, error) {
 // ImportProgress implements cri.AdminServer.
 func (a admin) ImportProgress(_ context.Context, path string) (any, error) {
 	return a.images.ImportProgress(path), nil
+}
+
+// Transfers implements cri.AdminServer.
+func (a admin) Transfers(ctx context.Context) (any, error) {
+	list := a.images.Transfers(ctx)
+	if list == nil {
+		list = []image.Transfer{}
+	}
+	return list, nil
+}
+
+// Images implements cri.AdminServer.
+func (a admin) Images(ctx context.Context) (any, error) {
+	if err := a.reach(ctx); err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	return a.images.Details(ctx, a.users)
+}
+
+// PruneImages implements cri.AdminServer.
+func (a admin) PruneImages(ctx context.Context, dryRun bool, olderThan time.Duration) (any, error) {
+	if err := a.reach(ctx); err != nil {
+		return nil, fmt.Errorf("prune images: %w", err)
+	}
+	return a.images.Prune(ctx, image.PruneOptions{
+		DryRun:    dryRun,
+		OlderThan: olderThan,
+		Used:      a.users,
+	})
+}
+
+// Disk implements cri.AdminServer.
+func (a admin) Disk(ctx context.Context) (any, error) {
+	if err := a.reach(ctx); err != nil {
+		return nil, fmt.Errorf("measure the disk: %w", err)
+	}
+	shares, err := a.images.Shares(ctx, a.users)
+	if err != nil {
+		return nil, err
+	}
+	d := cri.Disk{Path: a.images.Mountpoint(), Shares: append(shares, a.disk.shares(ctx, a.logs())...)}
+	if d.Path != "" {
+		d.Total, d.Free = space(d.Path)
+	}
+	return d, nil
+}
+
+// users names the containers that use each image, by the ID of the image: as NAMESPACE/POD/CONTAINER,
+// in any state. A container uses the images that it mounts, too.
+func (a admin) users() map[string][]string {
+	pods := map[string]string{}
+	for _, p := range a.core.Pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{}) {
+		pods[p.GetId()] = p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()
+	}
+	by := map[string][]string{}
+	add := func(id, who string) {
+		if id != "" && !slices.Contains(by[id], who) {
+			by[id] = append(by[id], who)
+		}
+	}
+	for _, c := range a.core.Pods.ListContainers(&runtimeapi.ContainerFilter{}) {
+		who := pods[c.GetPodSandboxId()] + "/" + c.GetMetadata().GetName()
+		add(c.GetImageId(), who)
+		st, err := a.core.Pods.ContainerStatus(context.Background(), c.GetId(), false) // from memory
+		if err != nil {
+			continue // removed meanwhile
+		}
+		for _, m := range st.GetStatus().GetMounts() {
+			if ref := cmp.Or(m.GetImage().GetImageRef(), m.GetImage().GetImage()); ref != "" {
+				if i, err := a.images.Resolve(ref); err == nil {
+					add(i.ID, who)
+				}
+			}
+		}
+	}
+	return by
+}
+
+// logs returns the paths of the logs of all containers.
+func (a admin) logs() (paths []string) {
+	for _, c := range a.core.Pods.ListContainers(&runtimeapi.ContainerFilter{}) {
+		st, err := a.core.Pods.ContainerStatus(context.Background(), c.GetId(), false)
+		if err == nil && st.GetStatus().GetLogPath() != "" {
+			paths = append(paths, st.GetStatus().GetLogPath())
+		}
+	}
+	return paths
 }
 
 // Timeline implements cri.AdminServer.

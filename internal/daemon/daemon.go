@@ -365,7 +365,7 @@ func (d *daemon) openCRI() {
 			Images:   known{d.images, d},
 			Handlers: slices.Sorted(maps.Keys(d.host.handlers)),
 		},
-		admin{d.core, d.images, d.reach},
+		admin{d.core, d.images, &disk{dirs: []string{d.cfg.Root, d.cfg.State}, without: filepath.Join(d.cfg.Root, "containerd")}, d.reach},
 		d.log.Logger,
 		d.metrics,
 		d.tracing.Server()...)

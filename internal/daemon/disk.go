@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"berth/internal/image"
+)
+
+// diskTimeout bounds the measurement of logs and records. A file system that hangs costs one
+// goroutine, however often somebody asks.
+const diskTimeout = 5 * time.Second
+
+// disk measures what is not an image: logs, and the files of berth itself.
+type disk struct {
+	dirs    []string // of berth
+	without string   // the directory of containerd, which is measured as images and layers
+	busy    sync.Mutex
+}
+
+// shares returns what the logs at the given paths, and those that they were rotated to, take, and
+// what berth's own files do.
+func (d *disk) shares(ctx context.Context, logs []string) []image.Share {
+	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
+	own := []image.Share{
+		{What: "logs", Note: "output of containers, with what was rotated"},
+		{What: "state", Note: "records, checkpoints and files of pods"},
+	}
+	if !d.busy.TryLock() {
+		cancel()
+		return unmeasured(own, "a measurement that was begun before has not ended")
+	}
+	done := make(chan []image.Share, 1)
+	go func() {
+		defer d.busy.Unlock()
+		measured := []image.Share{own[0], own[1]}
+		for _, path := range logs {
+			addLog(ctx, &measured[0], path)
+		}
+		for _, dir := range d.dirs {
+			d.addDir(ctx, &measured[1], dir)
+		}
+		done <- measured
+	}()
+	defer cancel()
+	select {
+	case measured := <-done:
+		if ctx.Err() != nil {
+			return unmeasured(measured, "there was no time to measure all")
+		}
+		return measured
+	case <-ctx.Done():
+		return unmeasured(own, "the file system does not answer")
+	}
+}
+
+func unmeasured(shares []image.Share, why string) []image.Share {
+	for i := range shares {
+		shares[i].Unknown++
+		shares[i].Note = why
+	}
+	return shares
+}
+
+// addLog adds a log and what it was rotated to: the files whose names begin like its name.
+func addLog(ctx context.Context, s *image.Share, path string) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || ctx.Err() != nil {
+		if err == nil || !os.IsNotExist(err) {
+			s.Unknown++
+		}
+		return
+	}
+	for _, e := range entries {
+		if name, base := e.Name(), filepath.Base(path); name == base || strings.HasPrefix(name, base+".") {
+			add(s, e)
+		}
+	}
+}
+
+// addDir adds the files below a directory, on its own file system.
+func (d *disk) addDir(ctx context.Context, s *image.Share, dir string) {
+	top, err := os.Lstat(dir)
+	if err != nil {
+		s.Unknown++
+		return
+	}
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !os.IsNotExist(err):
+			s.Unknown++
+			return nil
+		case err != nil: // removed meanwhile
+			return nil
+		case !e.IsDir():
+			add(s, e)
+			return nil
+		}
+		if st, err := e.Info(); path == d.without || err == nil && device(st) != device(top) {
+			return filepath.SkipDir
+		}
+		return nil
+	})
+}
+
+// add adds a file with what it takes of the disk, which is less than its size if it has holes.
+func add(s *image.Share, e fs.DirEntry) {
+	st, err := e.Info()
+	if err != nil || !st.Mode().IsRegular() {
+		return
+	}
+	s.Count++
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		s.Bytes += sys.Blocks * 512
+	}
+}
+
+func device(st fs.FileInfo) uint64 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return sys.Dev
+	}
+	return 0
+}
+
+// space returns the size of the file system that a path is on, and what is free of it.
+func space(path string) (total, free uint64) {
+	var st syscall.Statfs_t
+	if syscall.Statfs(path, &st) != nil || st.Bsize <= 0 {
+		return 0, 0
+	}
+	return st.Blocks * uint64(st.Bsize), st.Bavail * uint64(st.Bsize)
+}
