@@ -20,8 +20,8 @@ import (
 // maxDepth bounds how far the indexes of an image are followed.
 const maxDepth = 8
 
-// Contents returns what is on the disk, and what images consist of. The sizes of layers are those
-// that were measured last.
+// Contents returns what is on the disk, and what images consist of. The sizes of the layers of
+// containers are those that were measured last.
 func (i *Store) Contents(ctx context.Context) (image.Contents, error) {
 	ctx = connection.Namespaced(ctx)
 	c := image.Contents{
@@ -75,9 +75,11 @@ func (i *Store) blobs(ctx context.Context) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// layers adds the snapshots of the snapshotter.
+// layers adds the snapshots of the snapshotter. Layers of images that were not measured yet are: the
+// snapshotter knows what they use.
 func (i *Store) layers(ctx context.Context, c *image.Contents) error {
-	err := i.client.SnapshotService(i.cfg.Snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+	sn := i.client.SnapshotService(i.cfg.Snapshotter)
+	err := sn.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		l := image.Layer{Parent: info.Parent}
 		if info.Kind == snapshots.KindCommitted {
 			c.Layers[info.Name] = l
@@ -91,6 +93,16 @@ func (i *Store) layers(ctx context.Context, c *image.Contents) error {
 	}
 	i.usage.mu.Lock()
 	defer i.usage.mu.Unlock()
+	if i.usage.committed == nil {
+		i.usage.committed = map[string]snapshots.Usage{}
+	}
+	for name := range c.Layers {
+		if _, known := i.usage.committed[name]; !known {
+			if stopped := measure(ctx, sn, name, i.usage.committed); stopped {
+				return ctx.Err()
+			}
+		}
+	}
 	for _, set := range []struct {
 		layers   map[string]image.Layer
 		measured map[string]snapshots.Usage

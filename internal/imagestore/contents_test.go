@@ -96,9 +96,6 @@ func TestContentsAreOfEachImage(t *testing.T) {
 	above, err := mutate.AppendLayers(base, layer)
 	try(t, err)
 	one, two := fetched(t, i, reg.Push("team/base:1", base)), fetched(t, i, reg.Push("team/above:1", above))
-	if _, err := i.Usage(t.Context()); err != nil { // measures the layers
-		t.Fatal(err)
-	}
 	c, err := i.Contents(t.Context())
 	try(t, err)
 	if len(c.Images) != 2 || len(c.Unread) != 0 || len(c.Layers) != 2 || c.Layers[two.ChainID].Parent != one.ChainID {
