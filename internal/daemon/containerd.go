@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/embed"
+	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/pod"
 	"berth/internal/retry"
@@ -227,7 +228,26 @@ func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig
 	if err := k.d.reach(ctx); err != nil {
 		return "", fmt.Errorf("pull %s: %w", ref, err)
 	}
-	return k.Service.Pull(ctx, ref, auth, who)
+	began, pod := time.Now(), k.d.podCalled(who)
+	k.d.core.obs.Note(pod, event.PullBegan{Image: ref})
+	id, err := k.Service.Pull(ctx, ref, auth, who)
+	if err != nil {
+		k.d.core.obs.Note(pod, event.ImageNotPulled{Image: ref, Took: time.Since(began), Err: err.Error()})
+		return "", err
+	}
+	k.d.core.obs.Note(pod, event.ImagePulled{Image: ref, Took: time.Since(began)})
+	return id, nil
+}
+
+// podCalled returns the ID of the latest pod with a name, which is NAMESPACE/NAME, or "".
+func (d *daemon) podCalled(name string) (id string) {
+	var latest int64
+	for _, p := range d.core.Pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{}) {
+		if m := p.GetMetadata(); m.GetNamespace()+"/"+m.GetName() == name && p.GetCreatedAt() >= latest {
+			id, latest = p.GetId(), p.GetCreatedAt()
+		}
+	}
+	return id
 }
 
 // Remove removes an image.

@@ -76,6 +76,10 @@ var kinds = []Event{
 	LogDraining{},
 	LogNotDrained{},
 	LogPumpEnded{},
+	// images.go
+	PullBegan{},
+	ImagePulled{},
+	ImageNotPulled{},
 	// resources.go
 	PodResourcesRecorded{},
 	ResourcesRecorded{},

@@ -10,12 +10,19 @@
 //     It ends when everybody who asked has gone. A pull also ends when no byte has come for
 //     [Config].PullTimeout while nothing was unpacked, and the unpacking of an image, or of a layer
 //     in a pull, after [Config].UnpackTimeout.
-//   - Progress says in bytes how far a pull has come, for whoever asks, and costs the pull nothing.
+//   - Progress and Transfers say in bytes how far a pull has come, for whoever asks, and cost the
+//     pull nothing.
 //   - Credentials go to the registry that they are for and to no other. An error names no
 //     credentials: what a URL carries beyond its path is cut off.
 //   - An image's names are those that the ecosystem reads: its tag, its digest and its ID.
-//   - An image that pods need besides those of their containers is reported as pinned. As CRI has
-//     it, that is a recommendation to whoever collects garbage: Remove removes a pinned image, too.
+//   - An image is reported as pinned if pods need it besides those of their containers, if the
+//     configuration names it, if it came from an archive of [Preload], or if it has containerd's
+//     label. As CRI has it, that is a recommendation to whoever collects garbage: Remove removes a
+//     pinned image, too, and Prune leaves it.
+//   - An archive of [Preload] that is bad, or takes long, delays nothing but the pulls of its own
+//     images. What could not be asked is not taken for an answer: an archive is not bad because
+//     containerd is away, and not gone because its directory cannot be read.
+//   - What Details and Prune say an image frees is what no other image and no container needs.
 //   - What an image brings along is bounded before it is read or kept.
 //   - Measuring what images use delays nothing else.
 //

@@ -32,5 +32,6 @@
 // processors.go are how, jobs.go and views.go have the leases, imageroot.go and volumes.go read what
 // is in an image, and usage.go measures. layers.go has the layers of containers, idmap.go shifts the
 // owners of their files, unsynced.go mounts them without syncs, and changes.go reads and writes what
-// they have changed.
+// they have changed. contents.go says what is on the disk, compressed.go reads archives that are
+// compressed, discard.go drops compressed layers, and failure.go says of which kind an error is.
 package imagestore

@@ -208,6 +208,9 @@ func TestAPullIsListedWithThePodThatWaits(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
+		if line, err := n.Timeline(t.Context(), pod); err != nil || !strings.Contains(string(line), "pull began") || !strings.Contains(string(line), "image pulled") {
+			t.Errorf("%s %v", line, err)
+		}
 		if list, err := n.Transfers(t.Context()); err != nil || len(list) != 0 {
 			t.Errorf("%+v %v", list, err)
 		}

@@ -12,7 +12,7 @@ func imageRows() []Row {
 		honoured("ImageStatusRequest.verbose", "the configuration of the image"),
 		honoured("PullImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "imagestore.TestCredentialsAreNotSentToHostsThatAManifestNames"),
-		below(noEffect("PullImageRequest.sandbox_config", "an image is pulled the same for all pods")),
+		below(noEffect("PullImageRequest.sandbox_config", "an image is pulled the same for all pods; its metadata is how berth pulls and the timeline name the pod")),
 		honoured("RemoveImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 
 		honoured("ImageSpec.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),

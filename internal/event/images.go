@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"log/slog"
+	"time"
+)
+
+// PullBegan says that a client asked for an image to be pulled, for the sandbox that the event is
+// of, or for none.
+type PullBegan struct {
+	Image string `json:"image"`
+}
+
+func (e PullBegan) line() Line { return info(Call, "pull began", slog.String("image", e.Image)) }
+
+// ImagePulled says that an image is there, and unpacked.
+type ImagePulled struct {
+	Image string        `json:"image"`
+	Took  time.Duration `json:"took"`
+}
+
+func (e ImagePulled) line() Line {
+	return info(Call, "image pulled", slog.String("image", e.Image), slog.Duration("took", e.Took))
+}
+
+// ImageNotPulled says why an image could not be pulled.
+type ImageNotPulled struct {
+	Image string        `json:"image"`
+	Took  time.Duration `json:"took"`
+	Err   string        `json:"err"`
+}
+
+func (e ImageNotPulled) line() Line {
+	return warn(Call, "image not pulled", e.Err, slog.String("image", e.Image), slog.Duration("took", e.Took))
+}
