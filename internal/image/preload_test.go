@@ -29,7 +29,6 @@ type archives struct {
 	dir  string
 	err  map[string]error         // of archives, by file name
 	hold map[string]chan struct{} // imports of archives, by file name
-	away bool                     // containerd is
 
 	lock     sync.Mutex
 	imported []string // file names

@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/connection"
@@ -146,7 +145,7 @@ func (i *Store) addParts(ctx context.Context, desc ocispec.Descriptor, to map[st
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", digest.Digest(desc.Digest), connection.Native(err))
+		return fmt.Errorf("read %s: %w", desc.Digest, connection.Native(err))
 	}
 	for _, child := range children {
 		if err := i.addParts(ctx, child, to, depth-1); err != nil {

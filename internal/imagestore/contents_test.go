@@ -3,6 +3,7 @@
 package imagestore
 
 import (
+	"net/http"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -63,7 +64,7 @@ func TestCompressedLayersAreDiscarded(t *testing.T) {
 	}
 	for _, r := range reg.Requests()[asked:] {
 		for _, d := range layerDigests(t, first) {
-			if r.Method == "GET" && r.Path == "/v2/team/first/blobs/"+d {
+			if r.Method == http.MethodGet && r.Path == "/v2/team/first/blobs/"+d {
 				t.Errorf("the layer was fetched again: %v", r)
 			}
 		}
