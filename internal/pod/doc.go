@@ -29,7 +29,7 @@
 //
 // # What they share
 //
-//	unit.go units.go registry.go             sandboxes and containers, made and found
+//	unit.go members.go units.go registry.go  sandboxes and containers, made and found
 //	evidence.go oomverdict.go stops.go       what is known of the end of one
 //	inflight.go operations.go gate.go        calls in flight, and what outlives its caller
 //	lanes.go                                 when something happens

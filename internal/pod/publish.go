@@ -4,6 +4,7 @@ package pod
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -17,12 +18,18 @@ type publisher struct {
 	units    *registry
 }
 
+// published is which events of a unit were published.
+type published struct {
+	pod  sync.Mutex // of a sandbox: serialises the events of its pod
+	next int        // the type after the last one; guarded by the lock of the pod
+}
+
 // publish publishes an event of u, after those that come before it and were not published yet:
 // CREATED, STARTED, STOPPED, DELETED, in this order, each once.
 func (p *publisher) publish(u *unit, what runtimeapi.ContainerEventType) {
-	u.pod.publishing.Lock()
-	defer u.pod.publishing.Unlock()
-	first := u.published
+	u.pod.published.pod.Lock()
+	defer u.pod.published.pod.Unlock()
+	first := u.published.next
 	if what == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT && first == 0 {
 		return // no subscriber ever saw it
 	}
@@ -32,7 +39,7 @@ func (p *publisher) publish(u *unit, what runtimeapi.ContainerEventType) {
 			continue // it never started; it was removed without having run
 		}
 		p.sendLocked(u, runtimeapi.ContainerEventType(t))
-		u.published = t + 1
+		u.published.next = t + 1
 	}
 }
 
@@ -43,9 +50,9 @@ func (p *publisher) stopped(u *unit) {
 
 // stoppedAgain repeats the STOPPED event of u, whose content has changed.
 func (p *publisher) stoppedAgain(u *unit) {
-	u.pod.publishing.Lock()
-	defer u.pod.publishing.Unlock()
-	if u.published == int(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)+1 {
+	u.pod.published.pod.Lock()
+	defer u.pod.published.pod.Unlock()
+	if u.published.next == int(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)+1 {
 		p.sendLocked(u, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 }
@@ -56,16 +63,16 @@ func (p *publisher) assume(u *unit) {
 	switch st := u.now(); {
 	case !u.visible():
 	case st.StartedAt.IsZero():
-		u.published = int(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT) + 1
+		u.published.next = int(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT) + 1
 	default:
-		u.published = int(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT) + 1
+		u.published.next = int(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT) + 1
 	}
 }
 
 // forget lets the feed drop what it keeps of a pod that is gone.
 func (p *publisher) forget(sandbox *unit) { p.feed.Forget(sandbox.id) }
 
-// sendLocked needs the publishing lock of the pod held.
+// sendLocked needs the lock of the pod held.
 func (p *publisher) sendLocked(u *unit, what runtimeapi.ContainerEventType) {
 	sandbox := u.pod
 	stamp := p.feed.Stamp(sandbox.id, time.Now()) // before the snapshot, which is never older

@@ -39,7 +39,7 @@ func (r *registry) get(id string) (*unit, bool) {
 func (r *registry) add(u *unit) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !u.isSandbox() && !u.pod.join(u) {
+	if !u.isSandbox() && !u.pod.members.join(u) {
 		return false
 	}
 	r.byID[u.id] = u
@@ -69,7 +69,7 @@ func (r *registry) drop(u *unit) {
 		*list = slices.Delete(*list, i, i+1)
 	}
 	if !u.isSandbox() {
-		u.pod.leave(u)
+		u.pod.members.leave(u)
 		return
 	}
 	uid := u.podUID()

@@ -350,7 +350,7 @@ var errMembers = errors.New("its containers are still being removed")
 // forget deletes the record of u, which holds nothing any more.
 func (t *teardown) forget(u *unit) error {
 	if u.isSandbox() {
-		if n := u.seal(); n > 0 {
+		if n := u.members.seal(); n > 0 {
 			return fmt.Errorf("remove sandbox %s: %w: %d", u.id, errMembers, n)
 		}
 	}

@@ -78,19 +78,8 @@ type unit struct {
 		interrupt context.CancelCauseFunc
 	}
 
-	// published is the last event type published, plus one; guarded by the publishing lock of the
-	// pod.
-	published  int
-	publishing sync.Mutex // of a sandbox: serialises the events of its pod
-
-	members members // of a sandbox
-}
-
-// members are the containers of a sandbox, by ID.
-type members struct {
-	mu     sync.RWMutex
-	byID   map[string]*unit
-	sealed bool // the sandbox's record is being deleted: no container can join any more
+	published published
+	members   members // of a sandbox
 }
 
 // listItem is a unit as lists contain it. It is never changed.
@@ -348,41 +337,7 @@ func (u *unit) stopping() <-chan struct{} {
 }
 
 // containers lists the containers of a sandbox.
-func (u *unit) containers() []*unit {
-	u.members.mu.RLock()
-	defer u.members.mu.RUnlock()
-	list := make([]*unit, 0, len(u.members.byID))
-	for _, c := range u.members.byID {
-		list = append(list, c)
-	}
-	byAge(list)
-	return list
-}
-
-// join makes c a container of the sandbox u. False: the sandbox is being removed.
-func (u *unit) join(c *unit) bool {
-	u.members.mu.Lock()
-	defer u.members.mu.Unlock()
-	if !u.members.sealed {
-		u.members.byID[c.id] = c
-	}
-	return !u.members.sealed
-}
-
-// seal keeps containers from joining from now on. It returns how many are there; it takes effect
-// only if there are none.
-func (u *unit) seal() int {
-	u.members.mu.Lock()
-	defer u.members.mu.Unlock()
-	u.members.sealed = len(u.members.byID) == 0
-	return len(u.members.byID)
-}
-
-func (u *unit) leave(c *unit) {
-	u.members.mu.Lock()
-	defer u.members.mu.Unlock()
-	delete(u.members.byID, c.id)
-}
+func (u *unit) containers() []*unit { return u.members.list() }
 
 // serves reports whether a container of the sandbox u may have a task, which the shim of u serves.
 func (u *unit) serves() bool {

@@ -23,7 +23,6 @@ func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
 		createdAt: s.CreatedAt.UnixNano(),
 	}
 	u.pod = u
-	u.members.byID = map[string]*unit{}
 	u.init(st)
 	return u
 }
