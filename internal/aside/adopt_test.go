@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
 )
 
 // PROPERTIES 17: a task whose shim answered again was given up when it could not be loaded at the
@@ -155,6 +159,40 @@ func hiding(t *testing.T, ids ...string) *Tasks {
 		}
 	}
 	return a
+}
+
+// The setting tricks.set_aside turned off: what the server before has hidden is containerd's again.
+func TestLeaveGivesHiddenBundlesTheirNamesBack(t *testing.T) {
+	state := t.TempDir()
+	bundles := filepath.Join(state, taskPart, connection.Namespace)
+	l, err := net.Listen("unix", filepath.Join(state, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	bootstrap := `{"version":3,"protocol":"ttrpc","address":"unix://` + l.Addr().String() + `"}`
+	for _, name := range []string{"c1", asidePrefix + "c2"} {
+		if err := os.MkdirAll(filepath.Join(bundles, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string]string{"bootstrap.json": bootstrap, "sandbox": "p1"} {
+			if err := os.WriteFile(filepath.Join(bundles, name, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	a, err := Hide(t.Context(), state)
+	if err != nil || len(a.all()) != 2 || exists(filepath.Join(bundles, "c1")) {
+		t.Fatalf("%d of 2 tasks are set aside: %v", len(a.all()), err)
+	}
+	if a, err = Leave(t.Context(), state); err != nil || len(a.all()) != 0 || a.SetAside(t.Context(), "c1") {
+		t.Errorf("%d tasks are set aside: %v", len(a.all()), err)
+	}
+	for _, id := range []string{"c1", "c2"} {
+		if !exists(filepath.Join(bundles, id)) {
+			t.Errorf("the bundle of %s is hidden", id)
+		}
+	}
 }
 
 func exists(path string) bool {

@@ -183,7 +183,14 @@ func newTasks(life context.Context) *Tasks {
 // Hide hides the bundles of tasks below containerd's state directory, before containerd is started.
 // life is that of the server. It finds out side by side which shims have ended, which asks
 // nothing of the others; where a question is needed it takes little more than startTimeout.
-func Hide(life context.Context, state string) (*Tasks, error) {
+func Hide(life context.Context, state string) (*Tasks, error) { return find(life, state, false) }
+
+// Leave gives the bundles that a server has hidden their names back, and hides none: containerd
+// takes up all tasks itself.
+func Leave(life context.Context, state string) (*Tasks, error) { return find(life, state, true) }
+
+// find looks at each bundle below containerd's state directory, and hides or leaves it.
+func find(life context.Context, state string, leave bool) (*Tasks, error) {
 	a := newTasks(life)
 	found := sockets{served: map[string]func() bool{}}
 	var g errgroup.Group
@@ -199,7 +206,7 @@ func Hide(life context.Context, state string) (*Tasks, error) {
 			if e.IsDir() && !strings.HasPrefix(id, ".") {
 				path := filepath.Join(dir, e.Name())
 				h := &Task{ID: id, Dir: dir, Pod: podOf(path), asked: make(chan struct{})}
-				g.Go(func() error { return a.take(life, h, path, &found) })
+				g.Go(func() error { return a.take(life, h, path, leave, &found) })
 			}
 		}
 	}
@@ -215,12 +222,12 @@ func Hide(life context.Context, state string) (*Tasks, error) {
 }
 
 // take hides a bundle that is called path now, or leaves it to containerd.
-func (a *Tasks) take(ctx context.Context, h *Task, path string, found *sockets) error {
+func (a *Tasks) take(ctx context.Context, h *Task, path string, leave bool, found *sockets) error {
 	b, err := Bootstrap(path)
 	if err != nil { // its server was killed while it started the shim
 		readLog(ctx, path)
 	}
-	if err != nil || b.GetProtocol() != "ttrpc" || !found.serves(b.GetAddress()) ||
+	if leave || err != nil || b.GetProtocol() != "ttrpc" || !found.serves(b.GetAddress()) ||
 		!h.joinable(b) && ask(ctx, path, h.ID, startTimeout) != silent {
 		if path == h.Bundle() {
 			return nil

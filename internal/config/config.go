@@ -39,6 +39,7 @@ type Config struct {
 	Metrics        Metrics            `toml:"metrics"`
 	Checkpoint     Checkpoint         `toml:"checkpoint"`
 	Tracing        Tracing            `toml:"tracing"`
+	Tricks         Tricks             `toml:"tricks"`
 	Runtimes       map[string]Runtime `toml:"runtimes"`
 }
 
@@ -170,6 +171,16 @@ type Tracing struct {
 	Sampling float64 `toml:"sampling" doc:"Share of the traces begun by berth that is kept: from 0 to 1."`
 }
 
+// Tricks says which of the tricks are used that have no other setting. A trick relies on what
+// containerd, Go or the kernel do not promise: docs/tricks.md lists all of them.
+type Tricks struct {
+	CleanupScript bool `toml:"cleanup_script" doc:"Let a script answer where containerd starts a shim after a deletion to delete what is deleted already. If off, each deletion of a container or pod also starts a shim and an OCI runtime. A change holds for new pods and containers."`
+	SetAside      bool `toml:"set_aside" doc:"Let containerd start without its tasks, and give it each one once its shim has answered, if containerd runs inside berth. If off, containerd asks every shim before it serves, and kills the containers of a shim that does not answer within five seconds."`
+	SpareThreads  bool `toml:"spare_threads" doc:"Let Go run more threads at the same time while images are pulled, so that the end of a container is not queued behind layers."`
+	EncodeOnce    bool `toml:"encode_once" doc:"Keep the items of lists as they were encoded, for the next list. If off, each answer to a list encodes every item anew."`
+	KeepOutput    bool `toml:"keep_output" doc:"Let berth-logger keep the pipes of a container's output open. If off, the shim copies the output into FIFOs, and the last output of a container that ends while berth is away is lost. A change holds for new containers."`
+}
+
 // Runtime configures one runtime handler.
 type Runtime struct {
 	Type                         string   `toml:"type" doc:"containerd runtime: a name such as io.containerd.runc.v2, or the path of a shim."`
@@ -245,6 +256,13 @@ func Default() Config {
 		},
 		Checkpoint: Checkpoint{MaxMiB: 16 << 10},
 		Tracing:    Tracing{Sampling: 1},
+		Tricks: Tricks{
+			CleanupScript: true,
+			SetAside:      true,
+			SpareThreads:  true,
+			EncodeOnce:    true,
+			KeepOutput:    true,
+		},
 		Runtimes: map[string]Runtime{"runc": {
 			Type:                 "io.containerd.runc.v2",
 			HostProcess:          true,

@@ -62,6 +62,9 @@ type Runtime struct {
 	Restorer    Restorer
 	Health      Health
 	Subscribe   func() Events
+
+	// EncodeAgain encodes each item of a list anew in each answer: see codec.go.
+	EncodeAgain bool
 }
 
 // APIVersion is the version of CRI that berth serves.

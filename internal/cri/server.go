@@ -51,8 +51,10 @@ type Server struct {
 func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *Server {
 	s := &Server{log: log, observer: observer, ending: make(chan struct{})}
 	s.mu.conns = map[*conn]bool{}
+	if !r.EncodeAgain {
+		opts = append(opts, grpc.ForceServerCodecV2(newCodec()))
+	}
 	s.Server = grpc.NewServer(append(opts,
-		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(s.interceptUnary),

@@ -37,6 +37,7 @@ func (d *daemon) embedConfig() embed.Config {
 		SocketDir:   filepath.Join(d.cfg.State, "s"),
 		Snapshotter: d.cfg.Containerd.Snapshotter,
 		Libexec:     d.libexec,
+		LeaveTasks:  !d.cfg.Tricks.SetAside,
 		Debug:       d.cfg.Log.Level == "debug",
 		Logger:      d.log.With("from", "containerd"),
 	}

@@ -137,9 +137,11 @@ func (d *daemon) open(ctx context.Context) error {
 		Snapshotter:    cfg.Containerd.Snapshotter,
 		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
 		StateDir:       filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
-		CleanupDir:     filepath.Join(cfg.Root, "cleanup"),
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
 		Logger:         d.log.Logger,
+	}
+	if cfg.Tricks.CleanupScript {
+		adapter.CleanupDir = filepath.Join(cfg.Root, "cleanup")
 	}
 	if d.embeds() {
 		adapter.SetAside, adapter.StateDir = d.setAside, d.embedConfig().State
@@ -153,6 +155,7 @@ func (d *daemon) open(ctx context.Context) error {
 		Credentials:            credentials(cfg.Image.Auth),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		MaxConcurrentUnpacks:   d.unpacks(),
+		NoSpareThreads:         !cfg.Tricks.SpareThreads,
 		Owner:                  d.store.Owner(),
 		MountDir:               filepath.Join(cfg.State, "images"),
 		Logger:                 d.log.Logger,
@@ -360,6 +363,7 @@ func (d *daemon) openCRI() {
 			Restorer:    d.restorer,
 			Health:      d.health(),
 			Subscribe:   d.core.Subscribe,
+			EncodeAgain: !d.cfg.Tricks.EncodeOnce,
 		},
 		&cri.Image{
 			Images:   known{d.images, d},

@@ -50,7 +50,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 				h.Root = filepath.Join(d.cfg.State, "runc")
 			}
 		}
-		if logger := filepath.Join(d.libexec, "berth-logger"); r.IsRunc() {
+		if logger := filepath.Join(d.libexec, "berth-logger"); r.IsRunc() && d.cfg.Tricks.KeepOutput {
 			if _, err := os.Stat(logger); err == nil {
 				h.Logger = logger
 			} else {

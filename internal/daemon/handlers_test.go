@@ -20,6 +20,7 @@ func TestAHandlerOfRuncsShimGetsWhatBerthBringsAlong(t *testing.T) {
 	}
 	d := &daemon{libexec: libexec}
 	d.cfg.State = "/state"
+	d.cfg.Tricks.KeepOutput = true
 	d.cfg.Runtimes = map[string]config.Runtime{
 		"runc": {Type: "io.containerd.runc.v2"},
 		"path": {Type: "/opt/bin/containerd-shim-runc-v2"},
@@ -41,5 +42,9 @@ func TestAHandlerOfRuncsShimGetsWhatBerthBringsAlong(t *testing.T) {
 		if got := [3]string{h.Binary, h.Root, h.Logger}; got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
+	}
+	d.cfg.Tricks.KeepOutput = false
+	if handlers, err = d.makeHandlers(); err != nil || handlers["runc"].Logger != "" {
+		t.Errorf("berth-logger is used although tricks.keep_output is off: %q, %v", handlers["runc"].Logger, err)
 	}
 }

@@ -45,6 +45,8 @@ type Config struct {
 	// Libexec, if set, is put in front of PATH of this process, so that
 	// containerd and its shims find containerd-shim-runc-v2 and runc in it.
 	Libexec string
+	// LeaveTasks has containerd take up all tasks itself when it starts, and none be set aside.
+	LeaveTasks bool
 	// Debug makes containerd, and the shims that it starts, log at debug level.
 	Debug bool
 	// Logger gets containerd's log lines.

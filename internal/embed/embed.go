@@ -98,7 +98,11 @@ func (s *Server) open(life context.Context) error {
 	bridge.fatal.Store(&fail)
 
 	var err error
-	if s.aside, err = aside.Hide(life, s.cfg.State); err != nil {
+	hide := aside.Hide
+	if s.cfg.LeaveTasks {
+		hide = aside.Leave
+	}
+	if s.aside, err = hide(life, s.cfg.State); err != nil {
 		return err
 	}
 	if s.parts, err = load(life, s.cfg); err != nil {

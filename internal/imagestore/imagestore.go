@@ -51,6 +51,7 @@ type Config struct {
 	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
 	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
 	MaxConcurrentUnpacks int
+	NoSpareThreads       bool // while images are pulled: see processors.go
 	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
 	Credentials map[string]image.Credentials
 	Owner       string // this berth's ID
@@ -92,9 +93,10 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	return &Store{
-		client: conn,
-		cfg:    cfg,
-		parsed: image.NewCache[parsed](maxParsed),
+		client:     conn,
+		cfg:        cfg,
+		parsed:     image.NewCache[parsed](maxParsed),
+		processors: processors{off: cfg.NoSpareThreads},
 	}, nil
 }
 

@@ -2,7 +2,7 @@
 
 // This file holds a trick whole: more threads for Go while images are pulled. It relies on what Go and
 // the kernel do not promise: that a goroutine which computes keeps its slot for ten milliseconds, and
-// that the kernel prefers a thread that has hardly run. No setting turns it off.
+// that the kernel prefers a thread that has hardly run. The setting tricks.spare_threads turns it off.
 // Delete when layers are fetched in a process of their own, as they are unpacked in one.
 
 package imagestore
@@ -21,6 +21,7 @@ import (
 // priority: the garbage collector waits for every thread now and then, and then all would wait for
 // those.
 type processors struct {
+	off   bool
 	mu    sync.Mutex
 	base  int // GOMAXPROCS without any pull
 	extra int
@@ -33,6 +34,9 @@ func (p *processors) more(n int) (done func()) {
 }
 
 func (p *processors) add(n int) {
+	if p.off {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.extra == 0 {

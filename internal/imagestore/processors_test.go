@@ -24,4 +24,7 @@ func TestPullsLeaveProcessorsToOthers(t *testing.T) {
 	want("one of two has ended", base+2)
 	second()
 	want("both have ended", base)
+	off := processors{off: true}
+	defer off.more(4)()
+	want("turned off", base)
 }

@@ -4,8 +4,8 @@
 // containerd does not promise: it runs the program that a task or a sandbox was created with, with
 // the arguments -id ID and delete as the last one, takes what that prints for an encoded
 // DeleteResponse, and asks no more of it. It relies on runc, too, which keeps a directory ROOT/ID as
-// long as a container exists. No setting turns it off: it is not used where the script cannot be run,
-// nor with shims that are not for runc. Delete when containerd does not run a shim's program after a
+// long as a container exists. The setting tricks.cleanup_script turns it off; it is not used where the
+// script cannot be run, nor with shims that are not for runc. Delete when containerd does not run a shim's program after a
 // deletion that has succeeded.
 
 package shims
