@@ -3,6 +3,7 @@
 package cri
 
 import (
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,4 +78,22 @@ func TestEncodedItemsAreForgotten(t *testing.T) {
 			t.Errorf("%d items are kept that do not exist any more", kept)
 		}
 	})
+}
+
+// The setting tricks.encode_once: a change of an item in place, which nobody makes, shows which.
+func TestItemsAreEncodedOnceUnlessThatIsTurnedOff(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		pods := newListed(1)
+		c := dialServer(t, &Runtime{Pods: pods, EncodeAgain: again}, slog.New(slog.DiscardHandler), &observed{})
+		for _, id := range []string{"before", "after"} {
+			pods.list[0].Id = id
+			resp, err := c.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := resp.GetContainers()[0].GetId(); id == "after" && (got == id) != again {
+				t.Errorf("encoded anew: %t, want %t", got == id, again)
+			}
+		}
+	}
 }
