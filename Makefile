@@ -140,10 +140,22 @@ fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m
 	  (set -x; go test -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(or $(FUZZTIME),30s) "$$(dirname "$$file")"); \
 	done
 
-.PHONY: bench
-bench: setup tools build ## Compare berth with containerd's CRI plug-in, as root, into bench/: make bench ARGS=-quick
+# The samples are in Go's benchmark format, and benchstat makes tables of them.
+OUT ?= bench
+.PHONY: bench tables
+bench: setup tools build ## Compare berth with containerd's CRI plug-in, as root: make bench ARGS=-quick OUT=/tmp/bench
 	go build -o $(BUILD)/bin/bench ./test/bench
-	$(BUILD)/bin/bench -build $(BUILD) -out bench $(ARGS)
+	$(BUILD)/bin/bench -build $(BUILD) -out $(OUT) $(ARGS)
+	@$(MAKE) tables OUT='$(OUT)'
+
+# $(call table,NAME,ARGUMENTS) appends to the table of a file of samples, if there is one.
+table = if [[ -e $(OUT)/$(1).txt ]]; then $(BUILD)/bin/benchstat $(2) $(OUT)/$(1).txt >> $(OUT)/$(1).benchstat; fi
+tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measured
+	rm -f $(OUT)/*.benchstat
+	$(call table,results,-col '/daemon@(containerd berth)')
+	$(call table,scale,-col '/daemon@(containerd berth)')
+	$(call table,scale,-filter /daemon:berth -col /pods)
+	$(call table,tricks,-table /of -col '/trick@(off on)')
 
 .PHONY: lint
 lint: $(BUILD)/lint/golangci-lint ## Run golangci-lint (the first run builds it, which takes minutes)
@@ -195,6 +207,10 @@ $(LIBEXEC)/berth-logger: logger/logger.c
 
 $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && go build -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+$(BUILD)/bin/benchstat: tools/benchstat/go.mod tools/benchstat/go.sum
+	cd tools/benchstat && go build -ldflags '-s -w' -o $@ golang.org/x/perf/cmd/benchstat
 	@touch $@
 
 $(BUILD)/bin/kubelet: tools/kubelet/go.mod tools/kubelet/go.sum

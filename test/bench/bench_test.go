@@ -4,11 +4,11 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"compress/gzip"
 	"encoding/xml"
 	"errors"
 	"io"
-	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,188 +20,105 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// The lines are those of golang.org/design/14313-benchmark-format, which benchstat reads.
+func TestMeasurementsAreLinesOfTheBenchmarkFormat(t *testing.T) {
+	var b strings.Builder
+	rec := record{&lines{to: &b}, "/daemon=berth"}
+	rec.line("ListContainers/containers=200", 1500*time.Microsecond, "ns/op", 2*time.Second, "cpu-ns/op")
+	rec.line("AtRest", 0.84, "%core")
+	rec.line("Memory/pods=50", 60<<20, "pss-B")
+	if err := rec.time("Pull", func() error { return errors.New("no") }); err == nil || !strings.Contains(err.Error(), "Pull") {
+		t.Errorf("the error of a call: %v", err)
+	}
+	want := "BenchmarkListContainers/containers=200/daemon=berth 1 1500000 ns/op 2000000000 cpu-ns/op\n" +
+		"BenchmarkAtRest/daemon=berth 1 0.84 %core\n" +
+		"BenchmarkMemory/pods=50/daemon=berth 1 62914560 pss-B\n"
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+	if got := samples("goos: linux\n# x\n" + b.String()); len(got) != 1 || !slices.Equal(got["ListContainers/containers=200"]["berth"], []float64{1.5}) {
+		t.Errorf("read back: %v", got)
+	}
+}
+
 func TestPercentileIsTheSmallestSampleThatCoversTheShare(t *testing.T) {
 	var hundred []float64
 	for i := range 100 {
-		hundred = append(hundred, float64(100-i)) // 100 to 1: the order does not matter
+		hundred = append(hundred, float64(i+1))
 	}
-	for _, c := range []struct {
-		samples []float64
-		p, want float64
-	}{
-		{hundred, 50, 50}, {hundred, 99, 99}, {hundred, 100, 100}, {hundred, 0, 1},
-		{[]float64{7}, 50, 7}, {[]float64{7}, 99, 7},
-		{[]float64{1, 2}, 50, 1}, {[]float64{3, 1, 2}, 50, 2}, {[]float64{3, 1, 2}, 99, 3},
+	for p, want := range map[float64]float64{50: 50, 99: 99, 100: 100, 0: 1} {
+		if got := percentile(hundred, p); got != want {
+			t.Errorf("percentile %g: %g, want %g", p, got, want)
+		}
+	}
+	if got := percentile([]float64{1, 2, 3}, 99); got != 3 {
+		t.Errorf("99th percentile of three: %g", got)
+	}
+}
+
+func TestThePictureIsWellFormedAndStaysInside(t *testing.T) {
+	for name, s := range map[string]map[string]map[string][]float64{
+		"nothing":         nil,
+		"off every scale": {killToExited: {"berth": {0, 0.0001, 1e6}}, stuckOwn: {"containerd": {60000, 60001}}},
 	} {
-		if got := percentile(c.samples, c.p); got != c.want {
-			t.Errorf("percentile %g of %d samples: %g, want %g", c.p, len(c.samples), got, c.want)
+		svg := picture(s)
+		if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") || name != "nothing" && !strings.Contains(svg, "&gt; 60 s") {
+			t.Errorf("%s:\n%s", name, svg)
 		}
-	}
-	if got := percentile(nil, 50); !math.IsNaN(got) {
-		t.Errorf("percentile of nothing: %g, want NaN", got)
-	}
-	if hundred[0] != 100 {
-		t.Error("percentile sorted its caller's samples")
-	}
-}
-
-// made returns a run in which every sample of berth is b and every sample of containerd is c.
-func made(b, c float64) *results {
-	r := newResults(full(1))
-	r.At = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, m := range metrics(r.Sizes) {
-		for range 5 {
-			if m.key == cniAlone && !math.IsNaN(c) { // it is berth's alone that is measured
-				r.add(m.key, "berth", c-5)
-				continue
+		d := xml.NewDecoder(strings.NewReader(svg))
+		for {
+			tok, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
 			}
-			r.add(m.key, "berth", b)
-			r.add(m.key, "containerd", c)
-		}
-	}
-	return r
-}
-
-func TestVerdictsFollowTheSamples(t *testing.T) {
-	reached := func(r *results) (list []bool) {
-		for _, v := range verdicts(r) {
-			list = append(list, v.reached)
-		}
-		return list
-	}
-	all := func(list []bool, want bool) bool {
-		return !slices.Contains(list, !want)
-	}
-	if got := reached(made(1, 1000)); !all(got, true) {
-		t.Errorf("a thousandth of containerd's everywhere: %v", got)
-	}
-	if got := reached(made(11, 10)); !all(got, false) {
-		t.Errorf("slower than containerd everywhere: %v", got)
-	}
-	if got := reached(newResults(full(1))); !all(got, false) {
-		t.Errorf("what was not measured counts as reached: %v", got)
-	}
-	// As fast as containerd is enough where no more is asked for, and 5 ms is under 10 ms.
-	for _, v := range verdicts(made(5, 5)) {
-		if want := strings.Contains(v.threshold, "no slower") || strings.Contains(v.threshold, "no more") || strings.Contains(v.threshold, "5 ms more") || strings.Contains(v.threshold, "under 10 ms"); v.reached != want {
-			t.Errorf("%s: reached %t with equal samples", v.threshold, v.reached)
-		}
-	}
-}
-
-func TestTableSaysPlainlyWhatIsNotReached(t *testing.T) {
-	if md := markdown(made(1, 1000)); strings.Contains(md, "**not reached**") || !strings.Contains(md, "not reached: 0.") {
-		t.Errorf("all thresholds are reached:\n%s", md)
-	}
-	md := markdown(made(11, 10))
-	if got, want := strings.Count(md, "**not reached**"), len(verdicts(made(11, 10))); got != want {
-		t.Errorf("%d rows say not reached, want %d:\n%s", got, want, md)
-	}
-	for _, m := range metrics(full(1)) {
-		if !strings.Contains(md, "| "+m.title+" |") {
-			t.Errorf("no row for %s", m.title)
-		}
-	}
-	if md := markdown(newResults(full(1))); !strings.Contains(md, "not measured") {
-		t.Errorf("a table of nothing:\n%s", md)
-	}
-	if md := markdown(newResults(quick())); !strings.Contains(md, "A quick run") {
-		t.Errorf("a quick run is not called one:\n%s", md)
-	}
-}
-
-func TestAnExitThatNobodySawIsMoreThanTheBound(t *testing.T) {
-	r := made(1, 1)
-	r.Samples[stuckOwn]["containerd"] = []float64{r.Bound, r.Bound}
-	md := markdown(r)
-	if !strings.Contains(md, "> 60 s") || !strings.Contains(md, "< 0.00002") {
-		t.Errorf("the bound is written as if it were measured:\n%s", md)
-	}
-}
-
-func TestEveryValueIsReadable(t *testing.T) {
-	for _, c := range []struct {
-		v    float64
-		unit string
-		want string
-	}{
-		{0.123, "ms", "0.12 ms"}, {12.34, "ms", "12.3 ms"}, {123.4, "ms", "123 ms"}, {1234, "ms", "1.23 s"}, {60000, "ms", "> 60 s"}, {61.23, "MiB", "61.2 MiB"}, {math.NaN(), "ms", "not measured"},
-	} {
-		if got := value(c.v, c.unit, 60000); got != c.want {
-			t.Errorf("%g %s: %q, want %q", c.v, c.unit, got, c.want)
-		}
-	}
-}
-
-func TestPlotsAreWellFormedAndStayInside(t *testing.T) {
-	some := made(3, 4000)
-	some.Samples[killToExited]["berth"] = []float64{0, 0.0001, 1e6} // off every scale
-	for name, r := range map[string]*results{"some": some, "nothing": newResults(full(1)), "one daemon": made(1, math.NaN())} {
-		if name == "one daemon" {
-			for _, m := range r.Samples {
-				delete(m, "containerd")
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
 			}
-		}
-		pictures := plots(r)
-		if len(pictures) != 3 {
-			t.Errorf("%s: %d pictures", name, len(pictures))
-		}
-		for file, svg := range pictures {
-			check(t, name+": "+file, svg)
-		}
-	}
-}
-
-// check parses a picture and looks for coordinates outside it.
-func check(t *testing.T, name, svg string) {
-	t.Helper()
-	if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-		t.Errorf("%s has a place that is not a number", name)
-	}
-	d := xml.NewDecoder(strings.NewReader(svg))
-	elements := 0
-	for {
-		tok, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if e, ok := tok.(xml.StartElement); ok {
-			elements++
-			if e.Name.Space != "http://www.w3.org/2000/svg" {
-				t.Errorf("%s: element %s is not SVG's", name, e.Name.Local)
-			}
-			for _, a := range e.Attr {
-				if x := a.Value; strings.HasPrefix(x, "-") && (a.Name.Local == "x" || a.Name.Local == "cx" || a.Name.Local == "x1" || a.Name.Local == "width") {
-					t.Errorf("%s: %s=%s", name, a.Name.Local, x)
+			if e, ok := tok.(xml.StartElement); ok {
+				for _, a := range e.Attr {
+					if strings.HasPrefix(a.Value, "-") && a.Name.Local != "class" {
+						t.Errorf("%s: %s=%s", name, a.Name.Local, a.Value)
+					}
 				}
 			}
 		}
 	}
-	if elements < 5 {
-		t.Errorf("%s has %d elements", name, elements)
-	}
 }
 
-func TestResultsSurviveTheFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "results.json")
-	r := made(1.23456, 1e-7)
-	r.Machine = []property{{"processor", "[1, 2]\n[ 3 ]"}}
-	if err := r.write(path); err != nil {
-		t.Fatal(err)
-	}
-	got, err := readResults(path)
+// The committed picture is that of the committed results.
+func TestThePictureIsThatOfTheResults(t *testing.T) {
+	dir := filepath.Join("..", "..", "bench")
+	results, err := os.ReadFile(filepath.Join(dir, "results.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Machine[0] != r.Machine[0] || !slices.Equal(got.of(restart, "berth"), r.of(restart, "berth")) || markdown(got) != markdown(r) {
-		t.Errorf("read back: %+v", got)
+	drawn, err := os.ReadFile(filepath.Join(dir, "exits.svg"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	b, _ := os.ReadFile(path)
-	if lines := bytes.Count(b, []byte("\n")); lines > 220 {
-		t.Errorf("%d lines: samples are not one line each", lines)
+	if picture(samples(string(results))) != string(drawn) {
+		t.Error("bench/exits.svg is not that of bench/results.txt: run the bench with -plot")
+	}
+}
+
+func TestANodeIsMeasuredAtThreeSizes(t *testing.T) {
+	for pods, want := range map[int][]int{500: {50, 150, 500}, 20: {2, 6, 20}, 2: {1, 2}} {
+		if got := counts(pods); !slices.Equal(got, want) {
+			t.Errorf("%d pods: %v, want %v", pods, got, want)
+		}
+	}
+}
+
+// The layers compress to about half, as those of real images do.
+func TestTheContentOfLayersIsCompressible(t *testing.T) {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	content := compressible(rand.NewChaCha8([32]byte{}), 1<<20)
+	if _, err := w.Write(content); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	if share := float64(b.Len()) / float64(len(content)); len(content) != 1<<20 || share < 0.4 || share > 0.7 {
+		t.Errorf("%d bytes compress to %.2f of that", len(content), share)
 	}
 }
 
@@ -224,49 +141,5 @@ func TestItemsOfAnAnswerAreCountedWithoutDecoding(t *testing.T) {
 	}
 	if _, err := r[:len(r)-1].items(); err == nil {
 		t.Error("half an item counts as one")
-	}
-	if got, err := received(nil).items(); got != 0 || err != nil {
-		t.Errorf("an empty answer: %d items, %v", got, err)
-	}
-}
-
-func TestProcessorTimeOfAProcessGrows(t *testing.T) {
-	before, err := processorTime(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for after := before; after == before; {
-		if after, err = processorTime(os.Getpid()); err != nil || after < before {
-			t.Fatalf("from %s to %s: %v", before, after, err)
-		}
-	}
-	if _, err := processorTime(1 << 22); err == nil { // PID_MAX_LIMIT: the kernel gives no process this ID
-		t.Error("a process that does not exist has used processor time")
-	}
-}
-
-// -plot reports a run in the same way as the run itself, and a missed threshold is an error only
-// with -strict.
-func TestPlotNotesAndStrict(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "NOTES.md"), []byte("Why so.\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := report(dir, made(11, 10), true); err != nil {
-		t.Fatal(err)
-	}
-	if err := command(context.Background(), []string{"-plot", "-out", dir}, io.Discard, io.Discard); err != nil {
-		t.Error(err)
-	}
-	if err := command(context.Background(), []string{"-plot", "-strict", "-out", dir}, io.Discard, io.Discard); !errors.Is(err, errMissed) {
-		t.Errorf("-strict with missed thresholds: %v", err)
-	}
-	if b, _ := os.ReadFile(filepath.Join(dir, "RESULTS.md")); !strings.HasSuffix(string(b), "## Notes\n\nWhy so.\n") {
-		t.Errorf("the notes are not in the results:\n%s", b)
-	}
-	for _, f := range []string{"RESULTS.md", "exits.svg", "operations.svg", "memory.svg"} {
-		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
-			t.Error(err)
-		}
 	}
 }

@@ -4,10 +4,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
@@ -15,6 +16,9 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/network"
+	"berth/internal/pins"
 )
 
 // crowd makes as many containers as s.Crowd says and measures a list of them. Then it starts
@@ -32,7 +36,7 @@ func (n *node) crowd(ctx context.Context, s sizes, rec record) error {
 	for _, list := range created {
 		ids = append(ids, list[:s.Running/s.Pods]...)
 	}
-	if err := parallel(4, ids, func(id string) error { return n.startContainer(ctx, id) }); err != nil {
+	if _, err := n.startAll(ctx, ids); err != nil {
 		return err
 	}
 	time.Sleep(quiet)
@@ -50,19 +54,13 @@ func (n *node) rawLists(ctx context.Context, count, want int, rec record) error 
 	defer conn.Close()
 	for range count {
 		var answer received
-		took, used, err := n.timed(func() error {
+		if err := n.timed(rec, listName(want)+"/undecoded", func() error {
 			return conn.Invoke(ctx, runtimeapi.RuntimeService_ListContainers_FullMethodName, &runtimeapi.ListContainersRequest{}, &answer)
-		})
-		if err != nil {
-			return fmt.Errorf("list containers: %w", err)
+		}); err != nil {
+			return err
 		}
-		rec(listCrowd, ms(took))
-		rec(listCrowd+cpu, ms(used))
-		switch got, err := answer.items(); {
-		case err != nil:
-			return fmt.Errorf("list containers: %w", err)
-		case got != want:
-			return fmt.Errorf("list containers: %d, want %d", got, want)
+		if got, err := answer.items(); got != want || err != nil {
+			return fmt.Errorf("list containers: %d, want %d: %w", got, want, err)
 		}
 	}
 	return nil
@@ -72,15 +70,12 @@ func (n *node) rawLists(ctx context.Context, count, want int, rec record) error 
 func (n *node) stats(ctx context.Context, count, want int, rec record) error {
 	for range count {
 		var resp *runtimeapi.ListContainerStatsResponse
-		took, used, err := n.timed(func() (err error) {
+		if err := n.timed(rec, fmt.Sprintf("ListContainerStats/running=%d", want), func() (err error) {
 			resp, err = n.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
 			return err
-		})
-		if err != nil {
-			return fmt.Errorf("list statistics of containers: %w", err)
+		}); err != nil {
+			return err
 		}
-		rec(listStats, ms(took))
-		rec(listStats+cpu, ms(used))
 		got := 0
 		for _, st := range resp.GetStats() {
 			if st.GetMemory().GetWorkingSetBytes().GetValue() > 0 {
@@ -92,32 +87,6 @@ func (n *node) stats(ctx context.Context, count, want int, rec record) error {
 		}
 	}
 	return nil
-}
-
-// timed carries out a call, and returns how long it took and how much processor time the daemon
-// used meanwhile.
-func (n *node) timed(call func() error) (took, used time.Duration, err error) {
-	before, err := processorTime(n.cmd.Process.Pid)
-	if err != nil {
-		return 0, 0, err
-	}
-	began := time.Now()
-	if err := call(); err != nil {
-		return 0, 0, err
-	}
-	took = time.Since(began)
-	after, err := processorTime(n.cmd.Process.Pid)
-	return took, after - before, err
-}
-
-// processorTime is what all threads of a process have used: clock_getcpuclockid(3).
-func processorTime(pid int) (time.Duration, error) {
-	const sched = 2 // CPUCLOCK_SCHED: nanoseconds, as the scheduler counts them
-	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid)<<3|sched, &t); err != nil { //nolint:gosec // PIDs have 22 bits
-		return 0, fmt.Errorf("read processor time of process %d: %w", pid, err)
-	}
-	return time.Duration(t.Nano()), nil
 }
 
 // received is an answer in wire format.
@@ -144,5 +113,46 @@ type undecoded struct{ encoding.CodecV2 }
 // Unmarshal implements encoding.CodecV2.
 func (undecoded) Unmarshal(data mem.BufferSlice, v any) error {
 	*v.(*received) = data.Materialize()
+	return nil
+}
+
+// plugins measures what CNI's plug-ins take by themselves to connect a pod, with nothing around
+// them.
+func (n *node) plugins(ctx context.Context, count int, rec record) error {
+	cni, err := network.New(network.Config{
+		ConfDir:  n.dir + "/net.d",
+		BinDirs:  []string{n.build + "/cni"},
+		CacheDir: n.dir + "/cni-alone",
+		Logger:   slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	netns, err := pins.NewNetworks(n.dir+"/netns-alone", "bench")
+	if err != nil {
+		return err
+	}
+	for i := range count {
+		time.Sleep(idlePause)
+		id := fmt.Sprintf("alone%d", i)
+		p := network.Pod{
+			ID:        id,
+			Name:      id,
+			Namespace: "bench",
+			UID:       id,
+			NetNS:     netns.PathFor(id),
+		}
+		if err := netns.Create(ctx, p.NetNS); err != nil {
+			return err
+		}
+		var got network.Result
+		err := rec.time("CNIAlone", func() (err error) { got, err = cni.Setup(ctx, p); return err })
+		if err == nil {
+			err = cni.Teardown(ctx, p, got)
+		}
+		if err := errors.Join(err, netns.Remove(ctx, p.NetNS)); err != nil {
+			return fmt.Errorf("connect a pod: %w", err)
+		}
+	}
 	return nil
 }

@@ -7,20 +7,19 @@
 // # What it does
 //
 // The daemons take turns, round after round, each with directories of its own, so that a change of
-// the machine affects both. The results are RESULTS.md (a table, and a verdict for each threshold),
-// results.json (every sample) and *.svg (plots). `-plot` writes the first and the last again from
-// results.json.
+// the machine affects both. Each measurement is a line in Go's benchmark format
+// (golang.org/design/14313-benchmark-format), which benchstat reads: results.txt, of which exits.svg
+// is a picture and results.benchstat a table. bench/RESULTS.md says how each figure is measured.
 //
-// With -scale it fills one node of each daemon with more and more pods instead, and writes SCALE.md
-// and scale.json.
+// With -scale it fills one node of each daemon with more and more pods instead, and writes
+// scale.txt. With -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on and
+// off, and writes tricks.txt.
 //
 // # What it promises
 //
 // Nothing is measured from inside a daemon: each figure is what a CRI client sees, or what the
-// kernel says about the daemon's process. Only trace.svg shows the inside, of a berth of its own
-// that sends traces. Percentiles are nearest-rank over all samples of all rounds; no sample is
-// dropped. A threshold that is not reached is reported, and is an error only with -strict. After
-// each round all pods are removed through CRI, and whatever a daemon leaves behind is an error.
+// kernel says about the daemon's process. No sample is dropped. After each round all pods are
+// removed through CRI, and whatever a daemon leaves behind is an error.
 //
 // # What it needs
 //

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -24,164 +25,117 @@ const (
 	bound = time.Minute
 )
 
-// exited polls until a container is EXITED, and returns how long after since that was. It gives up
-// after bound, and returns bound.
-func (n *node) exited(ctx context.Context, id string, since time.Time) (time.Duration, error) {
-	for ctx.Err() == nil {
-		resp, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-		if err != nil {
-			return 0, fmt.Errorf("status of container %s: %w", id, err)
+// exits kills containers of one pod one after the other, and measures how long after its end each is
+// known to have ended. ready, unless nil, waits until a container may be killed.
+func (n *node) exits(ctx context.Context, count int, name string, rec record, ready func(victim) error, known func(context.Context, victim) error) error {
+	pods, err := n.pods(ctx, 1, 1, "")
+	if err != nil {
+		return err
+	}
+	for i := range count {
+		v, err := n.victim(ctx, pods[0], fmt.Sprintf("c%d", i))
+		if err == nil && ready != nil {
+			err = ready(v)
 		}
-		took := time.Since(since)
-		switch {
-		case resp.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED:
-			return took, nil
-		case took > bound:
-			return bound, nil
+		if err != nil {
+			return err
+		}
+		time.Sleep(idlePause)
+		if err := rec.time(name, func() error { return v.killed(ctx, known) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killed kills v and waits until its end is known.
+func (v victim) killed(ctx context.Context, known func(context.Context, victim) error) error {
+	if err := v.kill(); err != nil {
+		return err
+	}
+	return known(ctx, v)
+}
+
+// exited polls until a container is EXITED. It gives up after bound.
+func (n *node) exited(ctx context.Context, v victim) error {
+	for began := time.Now(); ctx.Err() == nil; {
+		resp, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: v.id})
+		if err != nil {
+			return fmt.Errorf("status of container %s: %w", v.id, err)
+		}
+		switch took := time.Since(began); {
+		case resp.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED || took > bound:
+			return nil
 		case took > time.Second: // a higher resolution would only take the processor from others
 			time.Sleep(5 * time.Millisecond)
 		default:
 			time.Sleep(pollPause)
 		}
 	}
-	return 0, ctx.Err()
+	return ctx.Err()
 }
 
-// polledExits kills the containers of one pod one after the other, and polls the status of each.
-func (n *node) polledExits(ctx context.Context, count int, metric string, rec record) error {
-	pods, err := n.pods(ctx, 1, "")
-	if err != nil {
-		return err
-	}
-	for i := range count {
-		v, err := n.victim(ctx, pods[0], fmt.Sprintf("polled%d", i))
-		if err != nil {
-			return err
-		}
-		time.Sleep(idlePause)
-		began := time.Now()
-		if err := v.kill(); err != nil {
-			return err
-		}
-		took, err := n.exited(ctx, v.id, began)
-		if err != nil {
-			return err
-		}
-		rec(metric, ms(took))
-	}
-	return nil
-}
-
-// arrival is an event and the instant at which it arrived.
-type arrival struct {
-	id   string
-	kind runtimeapi.ContainerEventType
-	at   time.Time
-}
+// events are those of containers, as they come.
+type events <-chan *runtimeapi.ContainerEventResponse
 
 // listen subscribes to container events until stop is called.
-func (n *node) listen(ctx context.Context) (<-chan arrival, func(), error) {
+func (n *node) listen(ctx context.Context) (events, func(), error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := n.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		cancel()
 		return nil, nil, fmt.Errorf("subscribe to events: %w", err)
 	}
-	events, done := make(chan arrival, 10000), make(chan struct{})
+	got, done := make(chan *runtimeapi.ContainerEventResponse, 10000), make(chan struct{})
 	go func() {
 		defer close(done)
-		defer close(events)
-		for {
-			ev, err := stream.Recv()
-			if err != nil {
-				return
-			}
-			events <- arrival{ev.GetContainerId(), ev.GetContainerEventType(), time.Now()}
+		defer close(got)
+		for ev, err := stream.Recv(); err == nil; ev, err = stream.Recv() {
+			got <- ev
 		}
 	}()
-	return events, func() { cancel(); <-done }, nil
+	return got, func() { cancel(); <-done }, nil
 }
 
 // await reads events until one of this kind comes for this container.
-func await(events <-chan arrival, id string, kind runtimeapi.ContainerEventType) (time.Time, error) {
+func (e events) await(id string, kind runtimeapi.ContainerEventType) error {
 	timeout := time.After(bound)
 	for {
 		select {
-		case ev, ok := <-events:
+		case ev, ok := <-e:
 			if !ok {
-				return time.Time{}, fmt.Errorf("the event stream ended before %s of container %s", kind, id)
+				return fmt.Errorf("the event stream ended before %s of container %s", kind, id)
 			}
-			if ev.id == id && ev.kind == kind {
-				return ev.at, nil
+			if ev.GetContainerId() == id && ev.GetContainerEventType() == kind {
+				return nil
 			}
 		case <-timeout:
-			return time.Time{}, fmt.Errorf("no %s of container %s within %s", kind, id, bound)
+			return fmt.Errorf("no %s of container %s within %s", kind, id, bound)
 		}
 	}
 }
 
-// killedAndAnnounced kills v and returns how long it took until its end was in events.
-func (v victim) killedAndAnnounced(events <-chan arrival) (time.Duration, error) {
-	began := time.Now()
-	if err := v.kill(); err != nil {
-		return 0, err
-	}
-	at, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	return at.Sub(began), err
+func (e events) started(v victim) error {
+	return e.await(v.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 }
 
-// publishedExits kills containers as polledExits does, and measures when a subscriber gets the
-// event. Nobody polls.
+func (e events) stopped(_ context.Context, v victim) error {
+	return e.await(v.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+}
+
+// publishedExits measures when a subscriber gets the event of an exit. Nobody polls.
 func (n *node) publishedExits(ctx context.Context, count int, rec record) error {
 	events, stop, err := n.listen(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	pods, err := n.pods(ctx, 1, "")
-	if err != nil {
-		return err
-	}
-	for i := range count {
-		v, err := n.victim(ctx, pods[0], fmt.Sprintf("published%d", i))
-		if err != nil {
-			return err
-		}
-		if _, err := await(events, v.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT); err != nil {
-			return err
-		}
-		time.Sleep(idlePause)
-		took, err := v.killedAndAnnounced(events)
-		if err != nil {
-			return err
-		}
-		rec(killToEvent, ms(took))
-	}
-	return nil
+	return n.exits(ctx, count, killToEvent, rec, events.started, events.stopped)
 }
 
-// exitsAtOnce starts half of the containers of each pod, kills all of these at once, and polls the
-// list of exited containers.
-func (n *node) exitsAtOnce(ctx context.Context, created map[string][]string, rec record) error {
-	var ids []string
-	for _, list := range created {
-		ids = append(ids, list[:len(list)/2]...)
-	}
-	if len(ids) == 0 { // -only has left out the step that creates them
-		return nil
-	}
-	var mu sync.Mutex
-	var victims []victim
-	err := parallel(4, ids, func(id string) error {
-		if err := n.startContainer(ctx, id); err != nil {
-			return err
-		}
-		pid, err := n.pid(ctx, id)
-		mu.Lock()
-		defer mu.Unlock()
-		victims = append(victims, victim{id, pid})
-		return err
-	})
+// exitsAtOnce starts containers, kills all of them at once, and polls the list of exited containers.
+func (n *node) exitsAtOnce(ctx context.Context, ids []string, rec record) error {
+	victims, err := n.startAll(ctx, ids)
 	if err != nil {
 		return err
 	}
@@ -194,17 +148,19 @@ func (n *node) exitsAtOnce(ctx context.Context, created map[string][]string, rec
 	}
 	filter := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}}
 	seen := map[string]bool{}
-	var took time.Duration
 	for len(seen) < len(victims) {
 		resp, err := n.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: filter})
 		if err != nil {
 			return fmt.Errorf("list containers: %w", err)
 		}
-		took = time.Since(began)
+		took := time.Since(began)
 		for _, c := range resp.GetContainers() {
 			if !seen[c.GetId()] {
 				seen[c.GetId()] = true
-				rec(exitsEach, ms(took))
+				rec.line(exitsAtOnce, took, "ns/op")
+				if len(seen) == len(victims) {
+					rec.line("ExitsAtOnce/last", took, "ns/op")
+				}
 			}
 		}
 		if took > bound {
@@ -212,14 +168,13 @@ func (n *node) exitsAtOnce(ctx context.Context, created map[string][]string, rec
 		}
 		time.Sleep(pollPause)
 	}
-	rec(exitsLast, ms(took))
 	return nil
 }
 
 // stuckExits makes the deletion of containers hang. It measures when their own exits are visible,
 // and then, while all of them hang, the exits of other containers.
 func (n *node) stuckExits(ctx context.Context, watched, wedged, others int, rec record) (err error) {
-	pods, err := n.pods(ctx, wedged, "hanging")
+	pods, err := n.pods(ctx, wedged, 4, "hanging")
 	if err != nil {
 		return err
 	}
@@ -235,40 +190,28 @@ func (n *node) stuckExits(ctx context.Context, watched, wedged, others int, rec 
 		}
 	}
 	var wg sync.WaitGroup
-	var mu sync.Mutex
 	errs := make([]error, watched)
 	defer func() {
 		wg.Wait()
-		for _, e := range errs {
-			if err == nil {
-				err = e
-			}
-		}
+		err = errors.Join(err, errors.Join(errs...))
 		for _, v := range victims {
 			n.unhang(v.id)
 		}
 	}()
-	time.Sleep(time.Second)
 	for i, v := range victims {
-		began := time.Now()
-		if err := v.kill(); err != nil {
-			return err
-		}
 		if i >= watched {
+			if err := v.kill(); err != nil {
+				return err
+			}
 			continue
 		}
-		wg.Go(func() {
-			took, err := n.exited(ctx, v.id, began)
-			mu.Lock()
-			defer mu.Unlock()
-			if errs[i] = err; err == nil {
-				rec(stuckOwn, ms(took))
-			}
-		})
 		time.Sleep(time.Second) // so that these exits do not disturb each other
+		wg.Go(func() {
+			errs[i] = rec.time(stuckOwn, func() error { return v.killed(ctx, n.exited) })
+		})
 	}
 	time.Sleep(time.Second)
-	return n.polledExits(ctx, others, stuckOther, func(m string, v float64) { mu.Lock(); defer mu.Unlock(); rec(m, v) })
+	return n.exits(ctx, others, stuckOther, rec, nil, n.exited)
 }
 
 // unhang lets the deletion of a container go on, whether it waits already or begins later.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,14 +23,19 @@ import (
 // silently.
 func (n *node) leftovers() error {
 	var left []string
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // shims end by themselves, a moment after
-		left = append(n.processes(false), n.mounts(false)...)
-		if len(left) == 0 || time.Now().After(deadline) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if len(n.processes())+len(n.mounts()) == 0 { // shims end by themselves, a moment after
 			break
 		}
 	}
-	n.processes(true)
-	n.mounts(true)
+	for pid, command := range n.processes() {
+		left = append(left, "process "+command)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	for _, m := range n.mounts() {
+		left = append(left, "mount "+m)
+		_ = syscall.Unmount(m, syscall.MNT_DETACH)
+	}
 	left = append(left, n.rules()...)
 	if l, err := netlink.LinkByName(n.bridge); err == nil {
 		if err := netlink.LinkDel(l); err != nil {
@@ -47,32 +51,26 @@ func (n *node) leftovers() error {
 
 // processes are those with the directory in their command line: the daemon, its shims, runc,
 // plug-ins.
-func (n *node) processes(kill bool) (left []string) {
+func (n *node) processes() map[int]string {
+	all := map[int]string{}
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range found {
 		b, _ := os.ReadFile(p)
-		if !bytes.Contains(b, []byte(n.dir+"/")) {
-			continue
-		}
-		left = append(left, "process "+strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " ")))
-		if pid, err := strconv.Atoi(strings.Split(p, "/")[2]); err == nil && kill {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		if pid, err := strconv.Atoi(strings.Split(p, "/")[2]); err == nil && strings.Contains(string(b), n.dir+"/") {
+			all[pid] = strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))
 		}
 	}
-	return left
+	return all
 }
 
-func (n *node) mounts(unmount bool) (left []string) {
+func (n *node) mounts() (all []string) {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) > 5 && strings.HasPrefix(f[4], n.dir+"/") {
-			left = append(left, "mount "+f[4])
-			if unmount {
-				_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
-			}
+			all = append(all, f[4])
 		}
 	}
-	return left
+	return all
 }
 
 // rules removes masquerading rules of the network, which the bridge plug-in names in a comment, and

@@ -9,15 +9,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err := command(ctx, os.Args[1:])
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -25,102 +28,100 @@ func main() {
 	}
 }
 
-// errMissed is the error of -strict.
-var errMissed = errors.New("a threshold is not reached")
-
-func command(ctx context.Context, args []string, out, progress io.Writer) error {
+func command(ctx context.Context, args []string) (err error) {
+	b := &bench{sizes: full}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.SetOutput(progress)
-	dir := f.String("out", "bench", "directory of RESULTS.md, results.json and the plots")
-	build := f.String("build", "build", "directory with the output of `make tools build`")
-	rounds := f.Int("rounds", 3, "rounds of each daemon")
+	dir := f.String("out", "bench", "directory of the results")
+	f.StringVar(&b.build, "build", "build", "directory with the output of `make tools build`")
+	f.IntVar(&b.rounds, "rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
-	only := f.String("only", "", "carry out only the steps whose title contains this, to work on them")
-	setting := f.String("set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; the results name it, use another -out")
-	scale := f.Bool("scale", false, "measure how both daemons bear many pods instead, into SCALE.md and scale.json; -only NAME: one of them")
+	f.StringVar(&b.only, "only", "", "carry out only the steps whose title contains this, to work on them")
+	f.StringVar(&b.setting, "set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; use another -out")
+	scale := f.Bool("scale", false, "measure how both daemons bear many pods instead, into scale.txt")
 	pods := f.Int("pods", 500, "with -scale, pods with two containers each; a node with a tenth and with three tenths of them is measured as well")
-	plot := f.Bool("plot", false, "measure nothing; write table and plots again from results.json")
-	strict := f.Bool("strict", false, "fail when a threshold is not reached")
+	tricks := f.Bool("tricks", false, "measure berth with each of its tricks on and off instead, into tricks.txt")
+	plot := f.Bool("plot", false, "measure nothing; draw exits.svg again from results.txt")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if f.NArg() > 0 || *rounds < 1 {
-		return fmt.Errorf("arguments %q, %d rounds: the bench takes flags only, and at least one round", f.Args(), *rounds)
+	if f.NArg() > 0 || b.rounds < 1 || *pods < 2 {
+		return fmt.Errorf("arguments %q, %d rounds, %d pods: the bench takes flags only, at least one round and two pods", f.Args(), b.rounds, *pods)
 	}
-	if *scale {
-		if *pods < 2 {
-			return fmt.Errorf("%d pods: -scale needs two at least", *pods)
-		}
-		return scaled(ctx, *build, *dir, *pods, *only, *plot, out, progress)
+	if *fast {
+		b.sizes, b.rounds = quick, 1
 	}
-	r, err := readResults(filepath.Join(*dir, "results.json"))
-	if !*plot {
-		r, err = measure(ctx, *build, *rounds, *fast, *only, *setting, progress)
+	name, run := "results.txt", b.run
+	switch {
+	case *plot:
+		return draw(*dir)
+	case *scale:
+		name, run = "scale.txt", func(ctx context.Context) error { return b.runNodes(ctx, counts(*pods)) }
+	case *tricks:
+		name, run = "tricks.txt", b.runTricks
 	}
+	if os.Geteuid() != 0 {
+		return errors.New("the bench runs real containers and needs root")
+	}
+	if b.build, err = inside(b.build); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*dir, 0o755); err != nil {
+		return err
+	}
+	out, err := os.Create(filepath.Join(*dir, name))
 	if err != nil {
 		return err
 	}
-	if err := report(*dir, r, !*plot); err != nil {
+	defer func() { err = errors.Join(err, out.Close()) }()
+	b.out = &lines{to: io.MultiWriter(out, os.Stdout)}
+	began := time.Now()
+	b.out.printf("%s# %s, load %s before, %d rounds%s\n", machine(b.build), began.UTC().Format("2 January 2006, 15:04 MST"), load(), b.rounds, map[bool]string{true: ", quick"}[*fast])
+	err = run(ctx)
+	b.out.printf("# took %s, load %s after\n", time.Since(began).Round(time.Second), load())
+	if err != nil || *scale || *tricks {
 		return err
 	}
-	fmt.Fprint(out, markdown(r))
-	if *strict && !allReached(verdicts(r)) {
-		return errMissed
-	}
-	return nil
+	return draw(*dir)
 }
 
-func measure(ctx context.Context, build string, rounds int, fast bool, only, setting string, progress io.Writer) (*results, error) {
-	s := full(rounds)
-	if fast {
-		s = quick()
+// inside makes the path of the build directory absolute, because the daemons are given paths below
+// it.
+func inside(build string) (string, error) {
+	abs, err := filepath.Abs(build)
+	if err != nil {
+		return "", err
 	}
-	b := &bench{build: build, sizes: s, only: only, setting: setting, progress: progress, results: newResults(s)}
-	return b.measured(ctx, b.run)
-}
-
-// measured runs f, and notes the machine and its load.
-func (b *bench) measured(ctx context.Context, f func(context.Context) error) (_ *results, err error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("the bench runs real containers and needs root")
-	}
-	if b.build, err = inside(b.build); err != nil {
-		return nil, err
-	}
-	r := b.results
-	r.Machine, r.Versions["runc"], r.Load[0] = machine(os.TempDir()), runcVersion(b.build), load()
-	err = f(ctx)
-	r.Load[1], r.Took = load(), time.Since(r.At).Round(time.Second).String()
-	return r, err
-}
-
-// report writes all files, and the raw samples first. NOTES.md, if it exists, is what a person has
-// to say about the figures, such as why a threshold is not reached; it becomes the end of
-// RESULTS.md.
-func report(dir string, r *results, raw bool) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if raw {
-		if err := r.write(filepath.Join(dir, "results.json")); err != nil {
-			return err
+	for _, f := range []string{"bin/berth", "libexec/containerd", "libexec/containerd-shim-runc-v2", "libexec/runc", "libexec/pause", "cni/bridge"} {
+		if _, err := os.Stat(filepath.Join(abs, f)); err != nil {
+			return "", fmt.Errorf("%w: run `make tools build`, or name the directory with -build", err)
 		}
 	}
-	notes, err := os.ReadFile(filepath.Join(dir, "NOTES.md"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	return abs, nil
+}
+
+// machine describes the machine that is measured on. benchstat compares results of the same one;
+// what differs from run to run is a comment.
+func machine(build string) string {
+	first := func(command ...string) string {
+		out, _ := exec.Command(command[0], command[1:]...).Output()
+		line, _, _ := strings.Cut(string(out), "\n")
+		return strings.Join(strings.Fields(line), " ")
 	}
-	if len(notes) > 0 {
-		notes = append([]byte("\n## Notes\n\n"), notes...)
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	_, cpu, _ := strings.Cut(string(info), "model name\t: ")
+	cpu, _, _ = strings.Cut(cpu, "\n")
+	groups := "v1"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		groups = "v2"
 	}
-	files := map[string]string{"RESULTS.md": markdown(r) + string(notes)}
-	for name, svg := range plots(r) {
-		files[name] = svg
-	}
-	for name, body := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	return fmt.Sprintf("goos: %s\ngoarch: %s\ncpu: %s, %d visible\nmemory: %s\nkernel: %s\ncgroups: %s\nfilesystem: %s\n# %s\n",
+		runtime.GOOS, runtime.GOARCH, cpu, runtime.NumCPU(), first("grep", "MemTotal", "/proc/meminfo"), first("uname", "-sr"), groups,
+		first("findmnt", "-no", "FSTYPE", "-T", os.TempDir()), first(build+"/libexec/runc", "--version"))
+}
+
+// load is the one-minute load average.
+func load() string {
+	b, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(b), " ")
+	return one
 }

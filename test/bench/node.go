@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -22,15 +21,6 @@ import (
 
 // startTimeout is how long a daemon may take until CRI says that it is ready.
 const startTimeout = time.Minute
-
-// kind is one of the two daemons that are compared.
-type kind struct {
-	name string
-	// prepare writes the daemon's configuration below n.dir and returns its command line.
-	prepare func(n *node) ([]string, error)
-}
-
-var kinds = []kind{{"berth", prepareBerth}, {"containerd", prepareContainerd}}
 
 // node is one daemon with directories, a bridge and a subnet of its own.
 type node struct {
@@ -87,6 +77,9 @@ func newNode(k kind, build, registry string) (*node, error) {
 		return n, err
 	}
 	n.command, err = k.prepare(n)
+	for _, s := range k.settings {
+		n.command = append(n.command, "--set", s)
+	}
 	return n, err
 }
 
@@ -239,45 +232,5 @@ func (n *node) close(interrupted bool) error {
 	if n.account.dir != "" {
 		errs = append(errs, n.account.close())
 	}
-	return errors.Join(errs...)
-}
-
-// removeAll stops and removes every pod, k at a time.
-func (n *node) removeAll(ctx context.Context, k int) error {
-	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
-	return parallel(k, pods.GetItems(), func(p *runtimeapi.PodSandbox) error {
-		if _, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-			return fmt.Errorf("stop pod %s: %w", p.GetMetadata().GetName(), err)
-		}
-		if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-			return fmt.Errorf("remove pod %s: %w", p.GetMetadata().GetName(), err)
-		}
-		return nil
-	})
-}
-
-// parallel calls f for each element of list, k at a time, and returns all errors.
-func parallel[T any](k int, list []T, f func(T) error) error {
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		errs  []error
-		slots = make(chan struct{}, k)
-	)
-	for _, v := range list {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			if err := f(v); err != nil {
-				mu.Lock()
-				errs = append(errs, err)
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
 	return errors.Join(errs...)
 }

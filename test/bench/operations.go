@@ -12,11 +12,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// obedient is a command that ends at once on SIGTERM. It prints ready when it handles the signal.
-var obedient = []string{"sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 1000000 & wait"}
-
-// postponed is how long a daemon may take with what it does after its answers.
-const postponed = 2 * time.Second
+const (
+	// obedient is a script that ends at once on SIGTERM. It prints ready when it handles the signal.
+	obedient = "trap 'exit 0' TERM; echo ready; sleep 1000000 & wait"
+	// postponed is how long a daemon may take with what it does after its answers.
+	postponed = 2 * time.Second
+)
 
 // lives measures each call in the life of a pod with one container, count times, with a pause after
 // each call.
@@ -24,59 +25,57 @@ func (n *node) lives(ctx context.Context, count int, rec record) error {
 	for range count {
 		var p pod
 		var id string
+		var running, last time.Duration
 		cfg := n.podConfig()
-		steps := []struct {
-			metric string
-			call   func() error
-		}{
-			{runPod, func() (err error) { p, err = n.run(ctx, cfg, ""); return err }},
-			{createContainer, func() (err error) {
-				id, err = n.create(ctx, p, containerConfig("c", nil, obedient...))
-				return err
-			}},
-			{startContainer, func() error { return n.startContainer(ctx, id) }},
-			{"", func() error { return n.says(ctx, cfg.GetLogDirectory()+"/c.log", "ready") }},
-			{updateContainer, func() error {
-				_, err := n.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
-					ContainerId: id,
-					Linux:       &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 90000},
-				})
-				return err
-			}},
-			{stopContainer, func() error {
-				_, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 10})
-				return err
-			}},
-			{removeContainer, func() error {
-				_, err := n.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-				return err
-			}},
-			{stopPod, func() error {
-				_, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.id})
-				return err
-			}},
-			{removePod, func() error {
-				_, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.id})
-				return err
-			}},
-		}
-		running := 0.
-		for _, s := range steps {
+		measured := func(name string, call func() error) error {
 			began := time.Now()
-			if err := s.call(); err != nil {
-				return fmt.Errorf("%s: %w", s.metric, err)
-			}
-			took := ms(time.Since(began))
-			if s.metric != "" {
-				rec(s.metric, took)
-			}
-			switch s.metric {
-			case runPod, createContainer:
-				running += took
-			case startContainer:
-				rec(podRunning, running+took)
+			err := call()
+			if last = time.Since(began); err == nil {
+				rec.line(name, last, "ns/op")
 			}
 			time.Sleep(idlePause)
+			return err
+		}
+		for _, s := range []func() error{
+			func() error {
+				return measured("RunPodSandbox", func() (err error) { p, err = n.run(ctx, cfg, ""); return err })
+			},
+			func() error {
+				running = last
+				return measured("CreateContainer", func() (err error) {
+					id, err = n.create(ctx, p, containerConfig("c", "sh", "-c", obedient))
+					return err
+				})
+			},
+			func() error {
+				running += last
+				return measured("StartContainer", func() error { return n.startContainer(ctx, id) })
+			},
+			func() error {
+				rec.line("PodUntilItRuns", running+last, "ns/op")
+				return n.says(ctx, cfg.GetLogDirectory()+"/c.log", "ready")
+			},
+			func() error {
+				return measured("UpdateContainerResources", func() error {
+					_, err := n.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+						ContainerId: id,
+						Linux:       &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 90000},
+					})
+					return err
+				})
+			},
+			func() error {
+				return measured("StopContainer", func() error { return n.stopContainer(ctx, id, 10) })
+			},
+			func() error {
+				return measured("RemoveContainer", func() error { return n.removeContainer(ctx, id) })
+			},
+			func() error { return measured("StopPodSandbox", func() error { return n.stopPod(ctx, p.id) }) },
+			func() error { return measured("RemovePodSandbox", func() error { return n.removePod(ctx, p.id) }) },
+		} {
+			if err := s(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -91,35 +90,37 @@ func (n *node) wholeLives(ctx context.Context, count int, rec record) error {
 		return err
 	}
 	for range count {
-		began := time.Now()
-		p, err := n.run(ctx, n.podConfig(), "")
-		if err != nil {
+		if err := rec.time("WholeLife", func() error { return n.life(ctx, sleeper...) }); err != nil {
 			return err
 		}
-		v, err := n.victim(ctx, p, "c")
-		if err != nil {
-			return err
-		}
-		if _, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: v.id}); err != nil { // without a grace period
-			return fmt.Errorf("stop container: %w", err)
-		}
-		if _, err := n.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: v.id}); err != nil {
-			return fmt.Errorf("remove container: %w", err)
-		}
-		if _, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.id}); err != nil {
-			return fmt.Errorf("stop pod: %w", err)
-		}
-		if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.id}); err != nil {
-			return fmt.Errorf("remove pod: %w", err)
-		}
-		rec(wholeLife, ms(time.Since(began)))
 	}
 	time.Sleep(postponed)
 	after, err := n.account.used()
+	rec.line("WholeLife", (after-before)/time.Duration(count), "cpu-ns/op")
+	return err
+}
+
+// life runs a pod with one container that does not end by itself, and removes it.
+func (n *node) life(ctx context.Context, command ...string) error {
+	p, err := n.run(ctx, n.podConfig(), "")
 	if err != nil {
 		return err
 	}
-	rec(wholeLife+cpu, ms(after-before)/float64(count))
+	id, err := n.create(ctx, p, containerConfig("c", command...))
+	if err != nil {
+		return err
+	}
+	for _, call := range []func() error{
+		func() error { return n.startContainer(ctx, id) },
+		func() error { return n.stopContainer(ctx, id, 0) },
+		func() error { return n.removeContainer(ctx, id) },
+		func() error { return n.stopPod(ctx, p.id) },
+		func() error { return n.removePod(ctx, p.id) },
+	} {
+		if err := call(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -135,7 +136,7 @@ func (n *node) says(ctx context.Context, path, word string) error {
 
 // execs measures ExecSync in one container, count times, with a pause after each call.
 func (n *node) execs(ctx context.Context, count int, rec record) error {
-	pods, err := n.pods(ctx, 1, "")
+	pods, err := n.pods(ctx, 1, 1, "")
 	if err != nil {
 		return err
 	}
@@ -145,59 +146,33 @@ func (n *node) execs(ctx context.Context, count int, rec record) error {
 	}
 	for range count {
 		time.Sleep(idlePause)
-		began := time.Now()
-		resp, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: v.id, Cmd: []string{"true"}, Timeout: 10})
-		if err != nil {
-			return fmt.Errorf("exec in container %s: %w", v.id, err)
-		}
-		rec(execSync, ms(time.Since(began)))
-		if resp.GetExitCode() != 0 {
-			return fmt.Errorf("exec in container %s: true ends with code %d", v.id, resp.GetExitCode())
+		if err := rec.time("ExecSync", func() error {
+			resp, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: v.id, Cmd: []string{"true"}, Timeout: 10})
+			if err == nil && resp.GetExitCode() != 0 {
+				err = fmt.Errorf("true ends with code %d", resp.GetExitCode())
+			}
+			return err
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// fill creates containers in new pods and starts none of them. It returns their IDs by pod.
-func (n *node) fill(ctx context.Context, podCount, containers int) (map[string][]string, error) {
-	pods, err := n.pods(ctx, podCount, "")
-	if err != nil {
-		return nil, err
-	}
-	made := make([][]string, podCount)
-	index := make([]int, podCount)
-	for i := range index {
-		index[i] = i
-	}
-	err = parallel(4, index, func(i int) error {
-		for j := range containers {
-			id, err := n.create(ctx, pods[i], containerConfig(fmt.Sprintf("c%d", j), map[string]string{"number": fmt.Sprint(j)}, sleeper...))
-			if err != nil {
-				return err
-			}
-			made[i] = append(made[i], id)
-		}
-		return nil
-	})
-	created := map[string][]string{}
-	for i, p := range pods {
-		created[p.id] = made[i]
-	}
-	return created, err
 }
 
 // lists measures ListContainers without a filter, as the kubelet calls it.
 func (n *node) lists(ctx context.Context, count, want int, rec record) error {
 	for range count {
-		began := time.Now()
-		resp, err := n.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-		if err != nil {
-			return fmt.Errorf("list containers: %w", err)
-		}
-		rec(listContainers, ms(time.Since(began)))
-		if got := len(resp.GetContainers()); got != want {
-			return fmt.Errorf("list containers: %d, want %d", got, want)
+		if err := rec.time(listName(want), func() error {
+			resp, err := n.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+			if got := len(resp.GetContainers()); err == nil && got != want {
+				err = fmt.Errorf("%d containers, want %d", got, want)
+			}
+			return err
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+func listName(containers int) string { return fmt.Sprintf("ListContainers/containers=%d", containers) }

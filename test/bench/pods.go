@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"syscall"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -44,9 +45,10 @@ var (
 )
 
 // containerConfig returns an ordinary container, as the kubelet requests it.
-func containerConfig(name string, labels map[string]string, command ...string) *runtimeapi.ContainerConfig {
+func containerConfig(name string, command ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: busybox}, Command: command, LogPath: name + ".log", Labels: labels,
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: busybox}, Command: command,
+		LogPath: name + ".log", Labels: map[string]string{"name": name},
 		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 			Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
@@ -66,19 +68,45 @@ func (n *node) run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	return pod{resp.GetPodSandboxId(), cfg}, nil
 }
 
-// pods runs k pods, four at a time.
-func (n *node) pods(ctx context.Context, k int, handler string) ([]pod, error) {
-	out := make([]pod, k)
-	index := make([]int, k)
-	for i := range out {
-		index[i], out[i].config = i, n.podConfig()
+// pods runs so many pods, atOnce at a time.
+func (n *node) pods(ctx context.Context, count, atOnce int, handler string) ([]pod, error) {
+	out := make([]pod, count)
+	configs := make([]*runtimeapi.PodSandboxConfig, count)
+	for i := range configs {
+		configs[i] = n.podConfig()
 	}
-	err := parallel(4, index, func(i int) error {
-		p, err := n.run(ctx, out[i].config, handler)
-		out[i].id = p.id
+	return out, parallel(atOnce, configs, func(i int, cfg *runtimeapi.PodSandboxConfig) (err error) {
+		out[i], err = n.run(ctx, cfg, handler)
 		return err
 	})
-	return out, err
+}
+
+// fill creates containers in new pods and starts none of them. It returns their IDs by pod.
+func (n *node) fill(ctx context.Context, count, perPod int) ([][]string, error) {
+	pods, err := n.pods(ctx, count, 4, "")
+	if err != nil {
+		return nil, err
+	}
+	made := make([][]string, count)
+	return made, parallel(4, pods, func(i int, p pod) error {
+		for j := range perPod {
+			id, err := n.create(ctx, p, containerConfig(fmt.Sprintf("c%d", j), sleeper...))
+			if err != nil {
+				return err
+			}
+			made[i] = append(made[i], id)
+		}
+		return nil
+	})
+}
+
+// startAll starts containers and finds their processes.
+func (n *node) startAll(ctx context.Context, ids []string) ([]victim, error) {
+	out := make([]victim, len(ids))
+	return out, parallel(4, ids, func(i int, id string) (err error) {
+		out[i], err = n.started(ctx, id)
+		return err
+	})
 }
 
 func (n *node) create(ctx context.Context, p pod, cfg *runtimeapi.ContainerConfig) (string, error) {
@@ -90,10 +118,49 @@ func (n *node) create(ctx context.Context, p pod, cfg *runtimeapi.ContainerConfi
 }
 
 func (n *node) startContainer(ctx context.Context, id string) error {
-	if _, err := n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
-		return fmt.Errorf("start container %s: %w", id, err)
+	_, err := n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
+	return about("start container", id, err)
+}
+
+func (n *node) stopContainer(ctx context.Context, id string, seconds int64) error {
+	_, err := n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+	return about("stop container", id, err)
+}
+
+func (n *node) removeContainer(ctx context.Context, id string) error {
+	_, err := n.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+	return about("remove container", id, err)
+}
+
+func (n *node) stopPod(ctx context.Context, id string) error {
+	_, err := n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	return about("stop pod", id, err)
+}
+
+func (n *node) removePod(ctx context.Context, id string) error {
+	_, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return about("remove pod", id, err)
+}
+
+func about(what, id string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", what, id, err)
 	}
 	return nil
+}
+
+// removeAll stops and removes every pod, so many at a time.
+func (n *node) removeAll(ctx context.Context, atOnce int) error {
+	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	return parallel(atOnce, pods.GetItems(), func(_ int, p *runtimeapi.PodSandbox) error {
+		if err := n.stopPod(ctx, p.GetId()); err != nil {
+			return err
+		}
+		return n.removePod(ctx, p.GetId())
+	})
 }
 
 // victim is a running container whose process the bench may kill.
@@ -104,37 +171,52 @@ type victim struct {
 
 // victim creates and starts a sleeper and finds its process.
 func (n *node) victim(ctx context.Context, p pod, name string) (victim, error) {
-	id, err := n.create(ctx, p, containerConfig(name, nil, sleeper...))
-	if err == nil {
-		err = n.startContainer(ctx, id)
-	}
+	id, err := n.create(ctx, p, containerConfig(name, sleeper...))
 	if err != nil {
 		return victim{}, err
 	}
-	pid, err := n.pid(ctx, id)
-	return victim{id, pid}, err
+	return n.started(ctx, id)
 }
 
-// kill ends the process as the OOM killer or an operator would, without the daemon.
-func (v victim) kill() error {
-	if err := syscall.Kill(v.pid, syscall.SIGKILL); err != nil {
-		return fmt.Errorf("kill process %d of container %s: %w", v.pid, v.id, err)
+// started starts a container and finds its process: "pid" in the document "info" of a verbose
+// status, with both daemons.
+func (n *node) started(ctx context.Context, id string) (victim, error) {
+	if err := n.startContainer(ctx, id); err != nil {
+		return victim{}, err
 	}
-	return nil
-}
-
-// pid returns the process of a container: "pid" in the document "info" of a verbose status, with
-// both daemons.
-func (n *node) pid(ctx context.Context, id string) (int, error) {
 	resp, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
-		return 0, fmt.Errorf("status of container %s: %w", id, err)
+		return victim{}, fmt.Errorf("status of container %s: %w", id, err)
 	}
 	var info struct {
 		Pid int `json:"pid"`
 	}
 	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil || info.Pid <= 1 {
-		return 0, fmt.Errorf("verbose status of container %s has pid %d: %w", id, info.Pid, err)
+		return victim{}, fmt.Errorf("verbose status of container %s has pid %d: %w", id, info.Pid, err)
 	}
-	return info.Pid, nil
+	return victim{id, info.Pid}, nil
+}
+
+// kill ends the process as the OOM killer or an operator would, without the daemon.
+func (v victim) kill() error {
+	return about("kill the process of container", v.id, syscall.Kill(v.pid, syscall.SIGKILL))
+}
+
+// parallel calls f for each element of list, k at a time, and returns the first error.
+func parallel[T any](k int, list []T, f func(int, T) error) error {
+	var wg sync.WaitGroup
+	var once sync.Once
+	var first error
+	slots := make(chan struct{}, k)
+	for i, v := range list {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := f(i, v); err != nil {
+				once.Do(func() { first = err })
+			}
+		})
+	}
+	wg.Wait()
+	return first
 }

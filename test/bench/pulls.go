@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -86,20 +87,10 @@ func (n *node) pulls(ctx context.Context, count, mib int, rec record) error {
 	for range count {
 		unix.Sync() // what earlier steps wrote is not part of the pull
 		time.Sleep(time.Second)
-		before, err := processorTime(n.cmd.Process.Pid)
-		if err != nil {
+		served := blobBytes.Load()
+		if err := n.timed(rec, "PullImage", func() error { return n.fetch(ctx) }); err != nil {
 			return err
 		}
-		served, began := blobBytes.Load(), time.Now()
-		if err := n.fetch(ctx); err != nil {
-			return err
-		}
-		rec(pullImage, ms(time.Since(began)))
-		after, err := processorTime(n.cmd.Process.Pid)
-		if err != nil {
-			return err
-		}
-		rec(pullImage+cpu, ms(after-before))
 		if got := blobBytes.Load() - served; got < int64(mib)<<20/4 {
 			return fmt.Errorf("pull %s: the registry served %d bytes: parts were on the node before", layered, got)
 		}
@@ -111,26 +102,18 @@ func (n *node) pulls(ctx context.Context, count, mib int, rec record) error {
 }
 
 func (n *node) fetch(ctx context.Context) error {
-	if _, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: layered}}); err != nil {
-		return fmt.Errorf("pull %s: %w", layered, err)
-	}
-	return nil
+	_, err := n.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: layered}})
+	return about("pull", layered, err)
 }
 
 func (n *node) discard(ctx context.Context) error {
-	if _, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: layered}}); err != nil {
-		return fmt.Errorf("remove image %s: %w", layered, err)
-	}
-	return nil
+	_, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: layered}})
+	return about("remove image", layered, err)
 }
 
 // exitsWhilePulling pulls and removes the image over and over, and meanwhile kills the containers
 // of one pod one after the other. Each is killed while a pull is under way.
 func (n *node) exitsWhilePulling(ctx context.Context, count int, rec record) error {
-	pods, err := n.pods(ctx, 1, "")
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var pulling, enough atomic.Bool
 	done := make(chan struct{})
@@ -149,24 +132,11 @@ func (n *node) exitsWhilePulling(ctx context.Context, count int, rec record) err
 		}
 	}()
 	defer func() { enough.Store(true); <-done; cancel(nil) }()
-	for i := range count {
-		v, err := n.victim(ctx, pods[0], fmt.Sprintf("pulling%d", i))
-		if err != nil {
-			return err
-		}
-		time.Sleep(idlePause)
+	err := n.exits(ctx, count, killWhilePulling, rec, func(victim) error {
 		for !pulling.Load() && ctx.Err() == nil {
 			time.Sleep(idlePause)
 		}
-		began := time.Now()
-		if err := v.kill(); err != nil {
-			return err
-		}
-		took, err := n.exited(ctx, v.id, began)
-		if err != nil {
-			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
-		}
-		rec(killWhilePulling, ms(took))
-	}
-	return context.Cause(ctx)
+		return context.Cause(ctx)
+	}, n.exited)
+	return errors.Join(err, context.Cause(ctx))
 }

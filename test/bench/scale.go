@@ -3,13 +3,12 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -18,66 +17,46 @@ import (
 	"berth/internal/cri"
 )
 
-// quiet is how long a daemon is left alone before its memory is read.
-const quiet = 2 * time.Second
-
 // scale runs total pods with one container each, the first atOnce of them at the same time. It
-// measures the daemon's memory before and after, and the time from a kill -9 until the daemon is
-// ready again. The pods stay.
+// measures the daemon's memory before and after, and its restart. The pods stay.
 func (n *node) scale(ctx context.Context, atOnce, total int, rec record) error {
-	if err := n.weigh(memory0, "", rec); err != nil {
+	if err := n.weigh("Memory/pods=0", false, rec); err != nil {
 		return err
 	}
-	configs := make([]*runtimeapi.PodSandboxConfig, total)
-	for i := range configs {
-		configs[i] = n.podConfig()
+	var pods []pod
+	if err := rec.time(fmt.Sprintf("RunPodSandboxesAtOnce/pods=%d", atOnce), func() (err error) {
+		pods, err = n.pods(ctx, atOnce, atOnce, "")
+		return err
+	}); err != nil {
+		return err
 	}
-	bring := func(cfgs []*runtimeapi.PodSandboxConfig, k int) ([]pod, error) {
-		out := make(chan pod, len(cfgs))
-		err := parallel(k, cfgs, func(cfg *runtimeapi.PodSandboxConfig) error {
-			p, err := n.run(ctx, cfg, "")
-			out <- p
-			return err
-		})
-		close(out)
-		var pods []pod
-		for p := range out {
-			pods = append(pods, p)
-		}
-		return pods, err
-	}
-	began := time.Now()
-	pods, err := bring(configs[:atOnce], atOnce)
+	more, err := n.pods(ctx, total-atOnce, 4, "")
 	if err != nil {
 		return err
 	}
-	rec(runPodsAtOnce, ms(time.Since(began)))
-	more, err := bring(configs[atOnce:], 4)
-	if err != nil {
+	if err := parallel(4, append(pods, more...), func(_ int, p pod) error {
+		_, err := n.victim(ctx, p, "c")
+		return err
+	}); err != nil {
 		return err
 	}
-	err = parallel(4, append(pods, more...), func(p pod) error {
-		id, err := n.create(ctx, p, containerConfig("c", nil, sleeper...))
-		if err == nil {
-			err = n.startContainer(ctx, id)
-		}
-		return err
-	})
-	if err != nil {
+	if err := n.weigh(fmt.Sprintf("Memory/pods=%d", total), true, rec); err != nil {
 		return err
 	}
-	if err := n.weigh(memory50, shims50, rec); err != nil {
-		return err
-	}
+	return n.rebooted(ctx, total, fmt.Sprintf("KillToReady/pods=%d", total), rec)
+}
+
+// rebooted kills the daemon and measures the time until it is ready again and reports all containers
+// that run.
+func (n *node) rebooted(ctx context.Context, want int, name string, rec record) error {
 	if err := n.end(syscall.SIGKILL); err != nil {
 		return err
 	}
-	took, err := n.start(ctx, func(ctx context.Context, c *cri.Client) bool { return running(ctx, c) == total })
-	if err != nil {
-		return err
+	took, err := n.start(ctx, func(ctx context.Context, c *cri.Client) bool { return running(ctx, c) == want })
+	if err == nil {
+		rec.line(name, took, "ns/op")
 	}
-	rec(restart, ms(took))
-	return nil
+	return err
 }
 
 // running counts the containers that the daemon reports as running; -1 if it does not answer.
@@ -94,55 +73,193 @@ func running(ctx context.Context, c *cri.Client) (k int) {
 	return k
 }
 
-// weigh records the proportional and resident set sizes of the daemon and, if shims names a metric,
-// the sum of the proportional set sizes of its shims.
-func (n *node) weigh(metric, shims string, rec record) error {
-	time.Sleep(quiet)
-	m, err := readMemory(n.cmd.Process.Pid)
+// A node is filled in steps, and all of this is measured at each of them.
+const (
+	fillAtOnce   = 20 // pods that are made, and removed, at the same time
+	perPod       = 2  // containers in each of them
+	idleWindow   = 15 * time.Second
+	exitsAtScale = 10 // containers that end, one a second
+	callsAtScale = 20 // of each list
+	relists      = 5
+)
+
+// counts are the numbers of pods at which a node is measured, the last of them pods.
+func counts(pods int) []int {
+	return slices.Compact([]int{max(1, pods/10), max(1, pods*3/10), pods})
+}
+
+// runNodes measures how both daemons bear that many pods.
+func (b *bench) runNodes(ctx context.Context, sizes []int) error {
+	stop, err := b.serve(1)
 	if err != nil {
 		return err
 	}
-	rec(metric, m["Pss"])
-	rec(metric+rss, m["Rss"])
-	if shims == "" {
-		return nil
-	}
-	var sum float64
-	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, p := range found {
-		b, _ := os.ReadFile(p)
-		if !bytes.Contains(b, []byte("containerd-shim")) || !bytes.Contains(b, []byte(n.dir+"/")) {
-			continue
-		}
-		pid, _ := strconv.Atoi(strings.Split(p, "/")[2])
-		m, err := readMemory(pid)
-		if err != nil {
+	defer stop()
+	for _, k := range kinds {
+		grow := step{"a full node", func(ctx context.Context, n *node, rec record) error { return n.grow(ctx, sizes, rec) }, false}
+		if err := b.measure(ctx, k, "scale", "/daemon="+k.name, []step{grow}); err != nil {
 			return err
 		}
-		sum += m["Pss"]
 	}
-	rec(shims, sum)
 	return nil
 }
 
-// readMemory reads smaps_rollup, and returns MiB by name.
-func readMemory(pid int) (map[string]float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return nil, fmt.Errorf("read memory of process %d: %w", pid, err)
-	}
-	m := map[string]float64{}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 3 && f[2] == "kB" {
-			kb, err := strconv.ParseFloat(f[1], 64)
-			if err != nil {
-				return nil, fmt.Errorf("read memory of process %d: %w", pid, err)
+// grow fills a node step by step, measures it at each step, and empties it.
+func (n *node) grow(ctx context.Context, sizes []int, rec record) error {
+	var running []victim
+	made, of := 0, rec.of
+	for _, count := range sizes {
+		rec.of = fmt.Sprintf("/pods=%d%s", count, of)
+		began := time.Now()
+		more, err := n.more(ctx, count-made)
+		if err != nil {
+			return err
+		}
+		rec.line("MakePod", time.Since(began)/time.Duration(count-made), "ns/op")
+		running, made = append(running, more...), count
+		ending := min(exitsAtScale, len(running)/2)
+		for _, measure := range []func() error{
+			func() error { return n.weigh("Memory", true, rec) },
+			func() error { return n.share(rec, "AtRest", func() error { return pause(ctx, idleWindow) }) },
+			func() error { return n.relistsOf(ctx, count, rec) },
+			func() error {
+				return n.share(rec, "OneExitASecond", func() error { return n.exitsOneByOne(ctx, running[:ending], rec) })
+			},
+			func() error {
+				running = running[ending:]
+				return n.rebooted(ctx, len(running), "KillToReady", rec)
+			},
+			func() error {
+				err := pause(ctx, idleWindow)
+				used, perr := processorTime(n.cmd.Process.Pid)
+				rec.line("Restart", used, "cpu-ns/op")
+				return cmp.Or(err, perr)
+			},
+		} {
+			if err := measure(); err != nil {
+				return err
 			}
-			m[strings.TrimSuffix(f[0], ":")] = kb / 1024
+		}
+		fmt.Fprintf(os.Stderr, "%-11s %4d pods, %s\n", n.name, count, time.Since(began).Round(time.Second))
+	}
+	began := time.Now()
+	if err := n.removeAll(ctx, fillAtOnce); err != nil {
+		return err
+	}
+	rec.line("RemovePod", time.Since(began)/time.Duration(made), "ns/op")
+	return nil
+}
+
+// more makes that many pods, and returns their containers, which run.
+func (n *node) more(ctx context.Context, count int) (made []victim, err error) {
+	var mu sync.Mutex
+	configs := make([]*runtimeapi.PodSandboxConfig, count)
+	for i := range configs {
+		configs[i] = n.podConfig()
+	}
+	err = parallel(fillAtOnce, configs, func(_ int, cfg *runtimeapi.PodSandboxConfig) error {
+		p, err := n.run(ctx, cfg, "")
+		for i := 0; i < perPod && err == nil; i++ {
+			var v victim
+			v, err = n.victim(ctx, p, fmt.Sprintf("c%d", i))
+			mu.Lock()
+			made = append(made, v)
+			mu.Unlock()
+		}
+		return err
+	})
+	return made, err
+}
+
+// share records what share of a core the daemon used while f ran.
+func (n *node) share(rec record, name string, f func() error) error {
+	began := time.Now()
+	before, err := processorTime(n.cmd.Process.Pid)
+	if err == nil {
+		err = f()
+	}
+	after, perr := processorTime(n.cmd.Process.Pid)
+	rec.line(name, 100*float64(after-before)/float64(time.Since(began)), "%core")
+	return cmp.Or(err, perr)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// exitsOneByOne kills a container every second while a client listens to the events.
+func (n *node) exitsOneByOne(ctx context.Context, victims []victim, rec record) error {
+	events, stop, err := n.listen(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for _, v := range victims {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		if err := rec.time(killToEvent, func() error { return v.killed(ctx, events.stopped) }); err != nil {
+			return err
 		}
 	}
-	if m["Pss"] == 0 || m["Rss"] == 0 {
-		return nil, fmt.Errorf("read memory of process %d: no Pss or Rss", pid)
+	return nil
+}
+
+// relistsOf measures the lists, and what the kubelet asks when it has to look at everything.
+func (n *node) relistsOf(ctx context.Context, pods int, rec record) error {
+	var p *runtimeapi.ListPodSandboxResponse
+	var c *runtimeapi.ListContainersResponse
+	list := func() error {
+		if err := rec.time("ListPodSandbox", func() (err error) {
+			p, err = n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := rec.time("ListContainers", func() (err error) {
+			c, err = n.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+			return err
+		}); err != nil {
+			return err
+		}
+		if len(p.GetItems()) != pods || len(c.GetContainers()) != pods*perPod {
+			return fmt.Errorf("%d pods and %d containers are listed, want %d and %d", len(p.GetItems()), len(c.GetContainers()), pods, pods*perPod)
+		}
+		return nil
 	}
-	return m, nil
+	for range callsAtScale {
+		if err := list(); err != nil {
+			return err
+		}
+	}
+	for range relists {
+		if err := n.timed(rec, "Relist", func() error {
+			if err := list(); err != nil {
+				return err
+			}
+			for _, p := range p.GetItems() {
+				if _, err := n.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId()}); err != nil {
+					return about("status of pod", p.GetId(), err)
+				}
+			}
+			for _, c := range c.GetContainers() {
+				if _, err := n.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()}); err != nil {
+					return about("status of container", c.GetId(), err)
+				}
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -9,6 +9,31 @@ import (
 	"strings"
 )
 
+// kind is one of the two daemons that are compared.
+type kind struct {
+	name string
+	// prepare writes the daemon's configuration below n.dir and returns its command line.
+	prepare  func(n *node) ([]string, error)
+	settings []string // as KEY=VALUE
+}
+
+var kinds = []kind{{name: "berth", prepare: prepareBerth}, {name: "containerd", prepare: prepareContainerd}}
+
+// prepareBerth configures berth as it ships, with containerd inside. Only paths differ from the
+// defaults.
+func prepareBerth(n *node) ([]string, error) {
+	n.socket = n.dir + "/cri.sock"
+	runc := func(name, binary string) string {
+		return fmt.Sprintf("[runtimes.%s]\ntype = 'io.containerd.runc.v2'\nbinary = %q\nroot = %q\nhost_process = true\n", name, binary, n.dir+"/runc")
+	}
+	cfg := fmt.Sprintf("root = %q\nstate = %q\naddress = %q\nlibexec = %q\n", n.dir+"/lib", n.dir+"/run", n.socket, n.build+"/libexec") +
+		"[containerd]\nlink = ''\n" + fmt.Sprintf("[network]\nconf_dir = %q\nbin_dirs = [%q]\nnetns_dir = %q\n", n.dir+"/net.d", n.build+"/cni", n.dir+"/netns") +
+		fmt.Sprintf("[image]\nregistry_dir = %q\n", n.dir+"/certs.d") +
+		runc("runc", n.build+"/libexec/runc") + runc("hanging", n.dir+"/hanging-runc")
+	path := filepath.Join(n.dir, "config.toml")
+	return []string{n.build + "/bin/berth", "serve", "--config", path}, os.WriteFile(path, []byte(cfg), 0o600)
+}
+
 // prepareContainerd configures containerd with its CRI plug-in as its authors ship it (`containerd
 // config default`). Only paths differ and, where this process may not lower oom_score_adj, the
 // setting that pods start without that.
@@ -56,4 +81,21 @@ func lacksSysResource() (bool, error) {
 		}
 	}
 	return false, fmt.Errorf("no CapEff in /proc/self/status")
+}
+
+// hangingRunc returns an OCI runtime: runc behind a shell script, which costs both daemons the
+// same. Its delete of a container hangs for 30 s while the directory hang has a FIFO with the
+// container's ID. It stands for an unmount on a disk that does not answer.
+func hangingRunc(n *node) string {
+	return fmt.Sprintf(`#!/bin/sh
+for id; do :; done
+case " $* " in
+*" delete "*)
+	if [ -p %[1]s/"$id" ]; then
+		# Opening it waits until somebody opens the other end, without using the processor.
+		timeout -s KILL 30 cat %[1]s/"$id"
+	fi ;;
+esac
+exec %[2]s "$@"
+`, n.dir+"/hang", n.build+"/libexec/runc")
 }

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"html"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The picture is a card with colours of its own, so that it can be read on any page. The card is
+// dark if the viewer prefers dark pages.
+const style = `
+text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; font-size: 13px; fill: #1f2328; }
+.card { fill: #ffffff; stroke: #d0d7de; }
+.title { font-size: 17px; font-weight: 600; }
+.faint { fill: #59636e; font-size: 12px; }
+.grid { stroke: #d8dee4; stroke-width: 1; }
+.berth { fill: #1f6feb; stroke: #1f6feb; }
+.containerd { fill: #d9730d; stroke: #d9730d; }
+circle.dot { stroke: none; fill-opacity: 0.38; }
+.mark { stroke-width: 2.5; }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3; }
+.card { fill: #161b22; stroke: #30363d; }
+.faint { fill: #9198a1; }
+.grid { stroke: #30363d; }
+.berth { fill: #58a6ff; stroke: #58a6ff; }
+.containerd { fill: #f0883e; stroke: #f0883e; }
+}
+text.berth, text.containerd { stroke: none; font-weight: 600; }
+`
+
+// rows are the measurements in the picture.
+var rows = []struct{ name, title string }{
+	{killToExited, "kill to EXITED, polled"},
+	{killToEvent, "kill to CONTAINER_STOPPED event"},
+	{exitsAtOnce, "many exits at once: each"},
+	{stuckOwn, "kill to EXITED, its own delete hangs 30 s"},
+	{stuckOther, "kill to EXITED, others' deletes hang"},
+	{killWhilePulling, "kill to EXITED while an image is pulled"},
+}
+
+const (
+	width, left, right, top, row = 960., 300., 710., 92., 66.
+	bottom                       = top + 6*row
+)
+
+// draw draws exits.svg from results.txt.
+func draw(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "results.txt"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "exits.svg"), []byte(picture(samples(string(b)))), 0o644)
+}
+
+// picture draws each exit as a dot, on a logarithmic axis.
+func picture(all map[string]map[string][]float64) string {
+	var w strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&w, format+"\n", args...) }
+	text := func(x, y float64, class, anchor, s string) {
+		p(`<text x="%.1f" y="%.1f" class="%s" text-anchor="%s">%s</text>`, x, y, class, anchor, html.EscapeString(s))
+	}
+	from, to := decades(all)
+	at := func(v float64) float64 {
+		return left + min(math.Log(max(v, from)/from)/math.Log(to/from), 1)*(right-left)
+	}
+	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`, width, bottom+42, width, bottom+42)
+	p("<title>From the end of a process to everybody knowing</title>\n<style>%s</style>", style)
+	p(`<rect class="card" x="0.5" y="0.5" width="%g" height="%g" rx="8"/>`, width-1, bottom+41)
+	text(24, 34, "title", "start", "From the end of a process to everybody knowing")
+	text(24, 55, "faint", "start", "every dot is one exit; the bar marks the median; logarithmic axis, further left is better")
+	text(width-112, 34, "berth", "end", "berth")
+	text(width-24, 34, "containerd", "end", "containerd")
+	text(right+20, top-10, "faint", "start", "median")
+	text(right+130, top-10, "faint", "start", "99th percentile")
+	for d := from; d <= to*1.001; d *= 10 {
+		p(`<line x1="%.1f" y1="%g" x2="%.1f" y2="%g" class="grid"/>`, at(d), top, at(d), bottom)
+		text(at(d), bottom+18, "faint", "middle", short(d))
+	}
+	for i, r := range rows {
+		y := top + row*float64(i)
+		text(24, y+row/2+5, "", "start", r.title)
+		for k, name := range []string{"berth", "containerd"} {
+			mid := y + row*(0.28+0.44*float64(k))
+			s := slices.Sorted(slices.Values(all[r.name][name]))
+			for j, v := range s {
+				p(`<circle cx="%.1f" cy="%.1f" r="2.6" class="%s dot"/>`, at(v), mid+(2*math.Mod(float64(j+1)*math.Phi, 1)-1)*row*0.15, name)
+			}
+			if len(s) > 0 {
+				x := at(percentile(s, 50))
+				p(`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="%s mark"/>`, x, mid-row*0.19, x, mid+row*0.19, name)
+				text(right+20, mid+5, name, "start", short(percentile(s, 50)))
+				text(right+130, mid+5, name, "start", short(percentile(s, 99)))
+			}
+		}
+	}
+	return w.String() + "</svg>\n"
+}
+
+// decades returns the powers of ten between which all values of the picture are.
+func decades(all map[string]map[string][]float64) (from, to float64) {
+	var values []float64
+	for _, r := range rows {
+		for _, s := range slices.Collect(maps.Values(all[r.name])) {
+			values = append(values, s...)
+		}
+	}
+	if values = slices.DeleteFunc(values, func(v float64) bool { return v <= 0 }); len(values) == 0 {
+		return 1, 10
+	}
+	from = math.Pow(10, math.Floor(math.Log10(slices.Min(values))))
+	return from, max(10*from, math.Pow(10, math.Ceil(math.Log10(slices.Max(values)))))
+}
+
+// percentile returns the nearest-rank percentile: the smallest sample such that p percent of all
+// samples are not larger.
+func percentile(sorted []float64, p float64) float64 {
+	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
+}
+
+// short writes milliseconds with three digits. What took longer than bound was given up.
+func short(ms float64) string {
+	switch {
+	case ms >= float64(bound.Milliseconds()):
+		return fmt.Sprintf("> %.0f s", bound.Seconds())
+	case ms >= 1000:
+		return fmt.Sprintf("%.3g s", ms/1000)
+	case ms < 0.99:
+		return fmt.Sprintf("%.3g µs", ms*1000)
+	}
+	return fmt.Sprintf("%.3g ms", ms)
+}
