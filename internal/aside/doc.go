@@ -8,7 +8,7 @@
 // begin with a dot, a bundle has the files bootstrap.json and sandbox, and a shim answers to Connect.
 // The setting tricks.set_aside turns it off; a containerd beside berth is left as it is. Delete when
 // containerd asks shims side by side when it starts, and does not take one that does not answer for
-// one that has ended.
+// one that has ended: https://github.com/containerd/containerd/issues/11409 and pull/13954.
 //
 // # Promises
 //

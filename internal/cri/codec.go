@@ -2,7 +2,8 @@
 
 // This file holds a trick whole: the items of lists are encoded once. It relies on what gRPC does not
 // promise: it asks the codec for nothing else, and sends what that returns. The setting
-// tricks.encode_once turns it off. Delete when the kubelet follows events and lists seldom.
+// tricks.encode_once turns it off. Delete when the kubelet follows events and lists seldom:
+// https://github.com/kubernetes/enhancements/issues/3386.
 
 package cri
 

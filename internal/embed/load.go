@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// This file holds a trick whole: containerd's parts are made here, and not by the program that they
+// are written for. It relies on what containerd does not promise: that its parts are plug-ins which
+// are ordered by its registry, that they need no other properties than these, and that who makes them
+// closes them in the reverse order. The setting containerd.address turns it off. Delete when
+// containerd can be started in a process that is not its own, with a list of plug-ins.
+
 package embed
 
 import (

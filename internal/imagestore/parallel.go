@@ -4,7 +4,7 @@
 // containerd does not promise: its unpacker asks for a layer that is apart from those below with one
 // overlay mount that has no lower directory. The setting image.max_concurrent_unpacks turns it off
 // with 1. Delete when containerd's own differ leaves a directory that a layer lacks as the layers
-// below have it.
+// below have it: https://github.com/containerd/containerd/pull/12332.
 
 package imagestore
 

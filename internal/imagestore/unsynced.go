@@ -3,7 +3,8 @@
 // This file holds a trick whole: writable layers that are never synced. It relies on what overlayfs
 // and containerd do not promise: where overlayfs keeps the mark of such a mount, and that nobody but
 // berth mounts the layer. The setting containerd.sync_layers turns it off. Delete when containerd's
-// snapshotter can mount the layers of containers without syncs by itself.
+// snapshotter can mount the layers of containers without syncs by itself:
+// https://github.com/containerd/containerd/issues/6406.
 
 package imagestore
 

@@ -5,8 +5,9 @@
 // the arguments -id ID and delete as the last one, takes what that prints for an encoded
 // DeleteResponse, and asks no more of it. It relies on runc, too, which keeps a directory ROOT/ID as
 // long as a container exists. The setting tricks.cleanup_script turns it off; it is not used where the
-// script cannot be run, nor with shims that are not for runc. Delete when containerd does not run a shim's program after a
-// deletion that has succeeded.
+// script cannot be run, nor with shims that are not for runc. Delete when containerd does not run a
+// shim's program after a deletion that has succeeded:
+// https://github.com/containerd/containerd/pull/4804.
 
 package shims
 

@@ -4,7 +4,7 @@
 // promised: the names and arguments of shims and OCI runtimes, and where runc keeps records. No
 // setting turns it off, since what is left would stay for good. Delete when containerd records how to
 // reach a shim before it starts the shim, and finishes after its next start each clean-up that was
-// cut off.
+// cut off: https://github.com/containerd/containerd/issues/5015.
 
 package shims
 
