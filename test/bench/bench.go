@@ -62,12 +62,7 @@ func (b *bench) round() []step {
 	var created [][]string
 	return []step{
 		{"memory and pods at once", func(ctx context.Context, n *node, rec record) error { return n.scale(ctx, s.AtOnce, s.Total, rec) }, false},
-		{"operations", func(ctx context.Context, n *node, rec record) error {
-			if err := n.lives(ctx, s.Lives, rec); err != nil {
-				return err
-			}
-			return n.wholeLives(ctx, s.Lives, rec)
-		}, false},
+		{"operations", func(ctx context.Context, n *node, rec record) error { return n.bothLives(ctx, s, rec) }, false},
 		{"CNI operations", func(ctx context.Context, n *node, rec record) error {
 			if n.name != kinds[0].name { // the plug-ins are the same for both
 				return nil
@@ -91,14 +86,15 @@ func (b *bench) round() []step {
 	}
 }
 
-// once are the steps that are carried out in the last round alone, in a node of their own.
-func (b *bench) once() []step {
-	return []step{
-		{"exits, stuck", func(ctx context.Context, n *node, rec record) error {
-			return n.stuckExits(ctx, b.sizes.Watched, b.sizes.Wedged, b.sizes.Kills, rec)
-		}, false},
-		{"a full node", func(ctx context.Context, n *node, rec record) error { return n.crowd(ctx, b.sizes, rec) }, false},
-	}
+// stuck and crowd are measured in the last round alone, each in a node of its own.
+func (b *bench) stuck() []step {
+	return []step{{"exits, stuck", func(ctx context.Context, n *node, rec record) error {
+		return n.stuckExits(ctx, b.sizes.Watched, b.sizes.Wedged, b.sizes.Kills, rec)
+	}, false}}
+}
+
+func (b *bench) crowd() []step {
+	return []step{{"a full node", func(ctx context.Context, n *node, rec record) error { return n.crowd(ctx, b.sizes, rec) }, false}}
 }
 
 func halves(created [][]string) (ids []string) {
@@ -120,13 +116,13 @@ func (b *bench) run(ctx context.Context) error {
 		order[0] = with(order[0], b.setting)
 	}
 	for i := range b.rounds {
-		parts := []part{{"round", b.round()}}
+		parts := [][]step{b.round()}
 		if i == b.rounds-1 {
-			parts = append(parts, part{"once", b.once()[:1]}, part{"once", b.once()[1:]})
+			parts = append(parts, b.stuck(), b.crowd())
 		}
-		for _, p := range parts {
+		for _, steps := range parts {
 			for _, k := range order {
-				if err := b.measure(ctx, k, fmt.Sprintf("%s %d of %d", p.title, i+1, b.rounds), "/daemon="+k.name, p.steps); err != nil {
+				if err := b.measure(ctx, k, fmt.Sprintf("round %d of %d", i+1, b.rounds), "/daemon="+k.name, steps); err != nil {
 					return err
 				}
 			}
@@ -134,11 +130,6 @@ func (b *bench) run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-type part struct {
-	title string
-	steps []step
 }
 
 // with is a daemon with other settings than those it ships with.

@@ -59,7 +59,7 @@ func prepareContainerd(n *node) ([]string, error) {
 		"[plugins.'io.containerd.cri.v1.runtime']\n" + fmt.Sprintf("restrict_oom_score_adj = %t\nnetns_mounts_under_state_dir = true\n", restrict) +
 		"[plugins.'io.containerd.cri.v1.runtime'.cni]\n" + fmt.Sprintf("bin_dirs = [%q]\nconf_dir = %q\n", n.build+"/cni", n.dir+"/net.d") +
 		runc("runc", n.build+"/libexec/runc") + runc("hanging", n.dir+"/hanging-runc")
-	path := filepath.Join(n.dir, "config.toml")
+	path := filepath.Join(n.dir, "containerd.toml")
 	return []string{n.build + "/libexec/containerd", "--config", path}, os.WriteFile(path, []byte(cfg), 0o600)
 }
 

@@ -73,36 +73,17 @@ func (n *node) mounts() (all []string) {
 	return all
 }
 
-// rules removes masquerading rules of the network, which the bridge plug-in names in a comment, and
-// their chains.
+// rules are masquerading rules of the network, which the bridge plug-in names in a comment. They are
+// not removed.
 func (n *node) rules() (left []string) {
 	out, err := exec.Command("iptables", "-w", "-t", "nat", "-S").Output()
 	if err != nil {
 		return []string{fmt.Sprintf("list iptables rules: %v", err)}
 	}
-	jumps, chains := "", map[string]bool{}
 	for line := range strings.Lines(string(out)) {
-		if !strings.Contains(line, `\"`+n.network+`\"`) {
-			continue
+		if strings.Contains(line, `\"`+n.network+`\"`) {
+			left = append(left, "iptables "+strings.TrimSpace(line))
 		}
-		left = append(left, "iptables "+strings.TrimSpace(line))
-		if rule, ok := strings.CutPrefix(line, "-A POSTROUTING "); ok {
-			jumps += "-D POSTROUTING " + rule
-		} else if f := strings.Fields(line); len(f) > 1 {
-			chains[f[1]] = true
-		}
-	}
-	if len(left) == 0 {
-		return nil
-	}
-	script := "*nat\n" + jumps
-	for chain := range chains {
-		script += "-F " + chain + "\n-X " + chain + "\n"
-	}
-	cmd := exec.Command("iptables-restore", "-w", "--noflush")
-	cmd.Stdin = strings.NewReader(script + "COMMIT\n")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		left = append(left, fmt.Sprintf("remove iptables rules: %v: %s", err, out))
 	}
 	return left
 }

@@ -35,7 +35,7 @@ func command(ctx context.Context, args []string) (err error) {
 	f.StringVar(&b.build, "build", "build", "directory with the output of `make tools build`")
 	f.IntVar(&b.rounds, "rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
-	f.StringVar(&b.only, "only", "", "carry out only the steps whose title contains this, to work on them")
+	f.StringVar(&b.only, "only", "", "carry out only the steps whose title contains this, to work on them; with -scale the daemon, with -tricks the settings")
 	f.StringVar(&b.setting, "set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; use another -out")
 	scale := f.Bool("scale", false, "measure how both daemons bear many pods instead, into scale.txt")
 	pods := f.Int("pods", 500, "with -scale, pods with two containers each; a node with a tenth and with three tenths of them is measured as well")

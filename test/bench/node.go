@@ -35,6 +35,7 @@ type node struct {
 	command []string
 	account account // of what the daemon and its programs use
 	cmd     *exec.Cmd
+	beside  *exec.Cmd     // a containerd that berth uses; nil: it runs inside
 	up      bool          // it has answered since it was started last, and Client is connected to it
 	ended   chan struct{} // closed when cmd was waited for
 	*cri.Client
@@ -228,7 +229,12 @@ func (n *node) close(interrupted bool) error {
 		}
 	}
 	n.disconnect()
-	errs = append(errs, n.end(syscall.SIGTERM), n.leftovers(), os.RemoveAll(n.dir))
+	errs = append(errs, n.end(syscall.SIGTERM))
+	if n.beside != nil {
+		_ = n.beside.Process.Kill()
+		_ = n.beside.Wait()
+	}
+	errs = append(errs, n.leftovers(), os.RemoveAll(n.dir))
 	if n.account.dir != "" {
 		errs = append(errs, n.account.close())
 	}

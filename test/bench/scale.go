@@ -3,11 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -88,14 +88,19 @@ func counts(pods int) []int {
 	return slices.Compact([]int{max(1, pods/10), max(1, pods*3/10), pods})
 }
 
-// runNodes measures how both daemons bear that many pods.
+// runNodes measures how both daemons, or the one whose name contains b.only, bear that many pods.
 func (b *bench) runNodes(ctx context.Context, sizes []int) error {
 	stop, err := b.serve(1)
 	if err != nil {
 		return err
 	}
 	defer stop()
+	only := b.only
+	b.only = ""
 	for _, k := range kinds {
+		if !strings.Contains(k.name, only) {
+			continue
+		}
 		grow := step{"a full node", func(ctx context.Context, n *node, rec record) error { return n.grow(ctx, sizes, rec) }, false}
 		if err := b.measure(ctx, k, "scale", "/daemon="+k.name, []step{grow}); err != nil {
 			return err
@@ -130,10 +135,12 @@ func (n *node) grow(ctx context.Context, sizes []int, rec record) error {
 				return n.rebooted(ctx, len(running), "KillToReady", rec)
 			},
 			func() error {
-				err := pause(ctx, idleWindow)
-				used, perr := processorTime(n.cmd.Process.Pid)
+				if err := pause(ctx, idleWindow); err != nil {
+					return err
+				}
+				used, err := processorTime(n.cmd.Process.Pid)
 				rec.line("Restart", used, "cpu-ns/op")
-				return cmp.Or(err, perr)
+				return err
 			},
 		} {
 			if err := measure(); err != nil {
@@ -173,14 +180,18 @@ func (n *node) more(ctx context.Context, count int) (made []victim, err error) {
 
 // share records what share of a core the daemon used while f ran.
 func (n *node) share(rec record, name string, f func() error) error {
-	began := time.Now()
 	before, err := processorTime(n.cmd.Process.Pid)
-	if err == nil {
-		err = f()
+	if err != nil {
+		return err
 	}
-	after, perr := processorTime(n.cmd.Process.Pid)
-	rec.line(name, 100*float64(after-before)/float64(time.Since(began)), "%core")
-	return cmp.Or(err, perr)
+	began := time.Now()
+	if err := f(); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	after, err := processorTime(n.cmd.Process.Pid)
+	rec.line(name, 100*float64(after-before)/float64(took), "%core")
+	return err
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,44 +17,37 @@ import (
 // trick is one of docs/tricks.md.
 type trick struct {
 	setting string // KEY=VALUE that turns it off
+	// prepare prepares a daemon without it where a setting alone does not; nil: it does.
+	prepare func(n *node) ([]string, error)
 	// do measures what the trick speeds up, or what it costs.
-	do func(ctx context.Context, n *node, s sizes, rec record) error
+	do func(n *node, ctx context.Context, s sizes, rec record) error
 }
 
 var tricks = []trick{
-	{"pod.pause=always", func(ctx context.Context, n *node, s sizes, rec record) error {
-		if err := both(n.lives, n.wholeLives)(ctx, s.Lives, rec); err != nil {
-			return err
-		}
-		if _, err := n.pods(ctx, s.AtOnce, 4, ""); err != nil {
-			return err
-		}
-		return n.weigh("Memory", true, rec)
-	}},
-	{"tricks.cleanup_script=false", func(ctx context.Context, n *node, s sizes, rec record) error {
-		return both(n.lives, n.wholeLives)(ctx, s.Lives, rec)
-	}},
-	{"tricks.keep_output=false", func(ctx context.Context, n *node, s sizes, rec record) error {
-		return both(n.lives, n.wholeLives)(ctx, s.Lives, rec)
-	}},
-	{"containerd.sync_layers=true", func(ctx context.Context, n *node, s sizes, rec record) error {
+	{"pod.pause=always", nil, (*node).livesAndMemory},
+	{"tricks.cleanup_script=false", nil, (*node).bothLives},
+	{"tricks.keep_output=false", nil, (*node).bothLives},
+	{"containerd.sync_layers=true", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		for range s.Pulls {
-			if err := rec.time("LifeThatWrites32MiB", func() error { return n.writes(ctx) }); err != nil {
+			if err := rec.time("LifeThatWrites32MiB", func() error {
+				return n.life(ctx, "wrote", "sh", "-c", "dd if=/dev/zero of=/file bs=1M count=32; echo wrote; sleep 1000000")
+			}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}},
-	{"image.max_concurrent_unpacks=1", func(ctx context.Context, n *node, s sizes, rec record) error {
+	{"image.max_concurrent_unpacks=1", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.pulls(ctx, s.Pulls, s.PullMiB, rec)
 	}},
-	{"tricks.spare_threads=false", func(ctx context.Context, n *node, s sizes, rec record) error {
+	{"tricks.spare_threads=false", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.exitsWhilePulling(ctx, s.Kills, rec)
 	}},
-	{"tricks.set_aside=false", func(ctx context.Context, n *node, s sizes, rec record) error {
+	{"tricks.set_aside=false", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.hanging(ctx, s.Total, rec)
 	}},
-	{"tricks.encode_once=false", func(ctx context.Context, n *node, s sizes, rec record) error {
+	{"containerd.address=SOCKET", beside, (*node).livesAndMemory},
+	{"tricks.encode_once=false", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		if _, err := n.fill(ctx, s.Pods, s.Crowd/s.Pods); err != nil {
 			return err
 		}
@@ -61,13 +55,23 @@ var tricks = []trick{
 	}},
 }
 
-func both(first, second func(context.Context, int, record) error) func(context.Context, int, record) error {
-	return func(ctx context.Context, count int, rec record) error {
-		if err := first(ctx, count, rec); err != nil {
-			return err
-		}
-		return second(ctx, count, rec)
+// bothLives measures the life of pods, with pauses and without.
+func (n *node) bothLives(ctx context.Context, s sizes, rec record) error {
+	if err := n.lives(ctx, s.Lives, rec); err != nil {
+		return err
 	}
+	return n.wholeLives(ctx, s.Lives, rec)
+}
+
+// livesAndMemory measures the memory of pods without containers, too.
+func (n *node) livesAndMemory(ctx context.Context, s sizes, rec record) error {
+	if err := n.bothLives(ctx, s, rec); err != nil {
+		return err
+	}
+	if _, err := n.pods(ctx, s.AtOnce, 4, ""); err != nil {
+		return err
+	}
+	return n.weigh("Memory", true, rec)
 }
 
 // few is less of everything, so that each trick can be turned on and off more often.
@@ -137,33 +141,29 @@ func parent(pid int) (ppid int, err error) {
 	return ppid, err
 }
 
-// writes runs a pod whose container has written to its layer, and removes it.
-func (n *node) writes(ctx context.Context) error {
-	cfg := n.podConfig()
-	p, err := n.run(ctx, cfg, "")
+// beside prepares a berth that uses a containerd beside it, and starts that one.
+func beside(n *node) ([]string, error) {
+	command, err := prepareContainerd(n)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	id, err := n.create(ctx, p, containerConfig("c", "sh", "-c", "dd if=/dev/zero of=/file bs=1M count=32; echo ready; sleep 1000000"))
-	if err == nil {
-		err = n.startContainer(ctx, id)
-	}
-	if err == nil {
-		err = n.says(ctx, cfg.GetLogDirectory()+"/c.log", "ready")
-	}
+	address, config := n.socket, command[len(command)-1]
+	b, err := os.ReadFile(config)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := n.stopContainer(ctx, id, 0); err != nil {
-		return err
+	if err := os.WriteFile(config, append([]byte("disabled_plugins = ['io.containerd.grpc.v1.cri']\n"), b...), 0o600); err != nil {
+		return nil, err
 	}
-	if err := n.removeContainer(ctx, id); err != nil {
-		return err
+	n.beside = exec.Command(command[0], command[1:]...)
+	if err := n.beside.Start(); err != nil {
+		return nil, err
 	}
-	if err := n.stopPod(ctx, p.id); err != nil {
-		return err
+	if err := n.account.take(n.beside.Process.Pid); err != nil {
+		return nil, err
 	}
-	return n.removePod(ctx, p.id)
+	command, err = prepareBerth(n)
+	return append(command, "--set", "containerd.address="+address), err
 }
 
 // runTricks measures each trick, or those whose setting contains b.only. In each round it is once on
@@ -192,7 +192,10 @@ func (b *bench) runTricks(ctx context.Context) error {
 				if is == "off" {
 					k = with(k, t.setting)
 				}
-				measure := step{key, func(ctx context.Context, n *node, rec record) error { return t.do(ctx, n, s, rec) }, false}
+				if is == "off" && t.prepare != nil {
+					k = kind{name: k.name, prepare: t.prepare}
+				}
+				measure := step{key, func(ctx context.Context, n *node, rec record) error { return t.do(n, ctx, s, rec) }, false}
 				if err := b.measure(ctx, k, fmt.Sprintf("round %d of %d, %s", i+1, b.rounds, is), fmt.Sprintf("/of=%s/trick=%s", key, is), []step{measure}); err != nil {
 					return err
 				}

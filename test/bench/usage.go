@@ -107,6 +107,13 @@ func (n *node) weigh(name string, shims bool, rec record) error {
 	if err != nil {
 		return err
 	}
+	if n.beside != nil {
+		p, r, err := readMemory(n.beside.Process.Pid)
+		if err != nil {
+			return err
+		}
+		pss, rss = pss+p, rss+r
+	}
 	rec.line(name, pss, "pss-B", rss, "rss-B")
 	if !shims {
 		return nil
