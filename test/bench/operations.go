@@ -90,7 +90,7 @@ func (n *node) wholeLives(ctx context.Context, count int, rec record) error {
 		return err
 	}
 	for range count {
-		if err := rec.time("WholeLife", func() error { return n.life(ctx, "", sleeper...) }); err != nil {
+		if err := rec.time("WholeLife", func() error { return n.life(ctx, sleeper...) }); err != nil {
 			return err
 		}
 	}
@@ -100,11 +100,9 @@ func (n *node) wholeLives(ctx context.Context, count int, rec record) error {
 	return err
 }
 
-// life runs a pod with one container that does not end by itself, and removes it once the container
-// has written a word; "" for at once.
-func (n *node) life(ctx context.Context, word string, command ...string) error {
-	cfg := n.podConfig()
-	p, err := n.run(ctx, cfg, "")
+// life runs a pod with one container that does not end by itself, and removes it.
+func (n *node) life(ctx context.Context, command ...string) error {
+	p, err := n.run(ctx, n.podConfig(), "")
 	if err != nil {
 		return err
 	}
@@ -114,7 +112,6 @@ func (n *node) life(ctx context.Context, word string, command ...string) error {
 	}
 	for _, call := range []func() error{
 		func() error { return n.startContainer(ctx, id) },
-		func() error { return n.says(ctx, cfg.GetLogDirectory()+"/c.log", word) },
 		func() error { return n.stopContainer(ctx, id, 0) },
 		func() error { return n.removeContainer(ctx, id) },
 		func() error { return n.stopPod(ctx, p.id) },

@@ -28,14 +28,7 @@ var tricks = []trick{
 	{"tricks.cleanup_script=false", nil, (*node).bothLives},
 	{"tricks.keep_output=false", nil, (*node).bothLives},
 	{"containerd.sync_layers=true", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
-		for range s.Pulls {
-			if err := rec.time("LifeThatWrites32MiB", func() error {
-				return n.life(ctx, "wrote", "sh", "-c", "dd if=/dev/zero of=/file bs=1M count=32; echo wrote; sleep 1000000")
-			}); err != nil {
-				return err
-			}
-		}
-		return nil
+		return n.besideAWriter(ctx, s.Kills, rec)
 	}},
 	{"image.max_concurrent_unpacks=1", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.pulls(ctx, s.Pulls, s.PullMiB, rec)
@@ -105,6 +98,28 @@ func (n *node) hanging(ctx context.Context, total int, rec record) error {
 	}
 	defer func() { _ = syscall.Kill(shim, syscall.SIGCONT) }()
 	return n.nextPod(ctx, total, fmt.Sprintf("KillToNextPod/pods=%d/oneShimHangs", total), rec)
+}
+
+// besideAWriter measures the life of pods while a container of another one writes to its layer, which
+// is on the same disk.
+func (n *node) besideAWriter(ctx context.Context, count int, rec record) error {
+	pods, err := n.pods(ctx, 1, 1, "")
+	if err != nil {
+		return err
+	}
+	id, err := n.create(ctx, pods[0], containerConfig("c", "sh", "-c", "while dd if=/dev/zero of=/file bs=1M count=64; do sleep 0.1; done"))
+	if err != nil {
+		return err
+	}
+	if err := n.startContainer(ctx, id); err != nil {
+		return err
+	}
+	for range count {
+		if err := rec.time("LifeBesideAWriter", func() error { return n.life(ctx, sleeper...) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nextPod kills the daemon and measures the time from the start of the new one until a pod has been
