@@ -151,7 +151,7 @@ func Start(t testing.TB, o Options) *Node {
 		"--cni-conf-dir", dir + "/net.d", "--set", "containerd.link=", "--set", "network.netns_dir=" + dir + "/netns", "--set", "network.default_bridge=" + n.Bridge,
 		"--set", "network.default_subnet=" + n.Subnet, "--set", "network.bin_dirs=[\"" + cni + "\"]", "--set", "runtimes.runc.binary=" + runc,
 	}
-	n.args = append(n.args, o.Args...)
+	n.args = append(append(n.args, usual()...), o.Args...)
 	if err := os.WriteFile(dir+"/config.toml", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
