@@ -3,10 +3,12 @@
 package daemon
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"berth/internal/asynclog"
 	"berth/internal/config"
 )
 
@@ -46,5 +48,16 @@ func TestAHandlerOfRuncsShimGetsWhatBerthBringsAlong(t *testing.T) {
 	d.cfg.Tricks.KeepOutput = false
 	if handlers, err = d.makeHandlers(); err != nil || handlers["runc"].Logger != "" {
 		t.Errorf("berth-logger is used although tricks.keep_output is off: %q, %v", handlers["runc"].Logger, err)
+	}
+}
+
+func TestContainerdTakesUpItsTasksWhereTheyAreNotSetAside(t *testing.T) {
+	d := &daemon{cfg: config.Default(), log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
+	if d.embedConfig().LeaveTasks {
+		t.Error("tasks are left although tricks.set_aside is on")
+	}
+	d.cfg.Tricks.SetAside = false
+	if !d.embedConfig().LeaveTasks {
+		t.Error("tasks are set aside although tricks.set_aside is off")
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,8 @@ import (
 
 	"google.golang.org/grpc/encoding"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/config"
 )
 
 // The lines are those of golang.org/design/14313-benchmark-format, which benchstat reads.
@@ -141,5 +145,46 @@ func TestItemsOfAnAnswerAreCountedWithoutDecoding(t *testing.T) {
 	}
 	if _, err := r[:len(r)-1].items(); err == nil {
 		t.Error("half an item counts as one")
+	}
+}
+
+// docs/tricks.md has each trick with its setting, which exists, and the committed results have it on
+// and off. The files that it names are there.
+func TestEachTrickIsListedAndMeasured(t *testing.T) {
+	root := filepath.Join("..", "..")
+	read := func(path string) string {
+		b, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	docs, measured := read("docs/tricks.md"), read("bench/tricks.txt")
+	var keys []string
+	for _, trick := range tricks {
+		key, value, _ := strings.Cut(trick.setting, "=")
+		keys = append(keys, key)
+		cfg := config.Default()
+		if err := cfg.Set(key, value); err != nil {
+			t.Error(err)
+		}
+		for _, is := range []string{"on", "off"} {
+			if of := "/of=" + key + "/trick=" + is + " "; !strings.Contains(measured, of) {
+				t.Errorf("bench/tricks.txt has nothing of %q", of)
+			}
+		}
+		if !strings.Contains(docs, "`"+key) {
+			t.Errorf("docs/tricks.md does not have %s", key)
+		}
+	}
+	for f := range reflect.TypeFor[config.Tricks]().Fields() {
+		if key := "tricks." + f.Tag.Get("toml"); !slices.Contains(keys, key) {
+			t.Errorf("%s is not measured", key)
+		}
+	}
+	for _, path := range regexp.MustCompile("`((?:internal|logger|tools)/[^`]*)`").FindAllStringSubmatch(docs, -1) {
+		if _, err := os.Stat(filepath.Join(root, path[1])); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 func TestAWritableLayerIsNotSynced(t *testing.T) {
 	t.Parallel()
 	for _, o := range []node.Options{
-		{},
-		{External: true},
+		{Args: []string{"--set", "containerd.sync_layers=false"}},
+		{Args: []string{"--set", "containerd.sync_layers=false"}, External: true},
 		{Args: []string{"--set", "containerd.sync_layers=true"}},
 	} {
 		n := node.Start(t, o)
@@ -27,7 +27,7 @@ func TestAWritableLayerIsNotSynced(t *testing.T) {
 		if !strings.Contains(got, "overlay") {
 			t.Errorf("its root is %q", got)
 		}
-		if unsynced := strings.Contains(got, "volatile"); unsynced != (len(o.Args) == 0) {
+		if unsynced := strings.Contains(got, "volatile"); unsynced != strings.HasSuffix(o.Args[1], "=false") {
 			t.Errorf("with %q its root is %q", o.Args, got)
 		}
 	}
