@@ -178,7 +178,7 @@ type Tricks struct {
 	SetAside      bool `toml:"set_aside" doc:"Let containerd start without its tasks, and give it each one once its shim has answered, if containerd runs inside berth. If off, containerd asks every shim before it serves, and kills the containers of a shim that does not answer within five seconds."`
 	SpareThreads  bool `toml:"spare_threads" doc:"Let Go run more threads at the same time while images are pulled, so that the end of a container is not queued behind layers."`
 	EncodeOnce    bool `toml:"encode_once" doc:"Keep the items of lists as they were encoded, for the next list. If off, each answer to a list encodes every item anew."`
-	KeepOutput    bool `toml:"keep_output" doc:"Let berth-logger keep the pipes of a container's output open. If off, the shim copies the output into FIFOs, and the last output of a container that ends while berth is away is lost. A change holds for new containers."`
+	KeepOutput    bool `toml:"keep_output" doc:"Let berth-logger keep the pipes of a container's output open. If off, the shim copies the output into FIFOs, the last output of a container that ends while berth is away is lost, and a container in a user namespace cannot open /dev/stdout. A change holds for new containers."`
 }
 
 // Runtime configures one runtime handler.

@@ -188,7 +188,7 @@ func TestKill9WhileAContainerIsRestored(t *testing.T) {
 		for _, when := range []string{"before", "after"} {
 			dir := t.TempDir()
 			hang := filepath.Join(dir, when)
-			n := node.Start(t, node.Options{Runc: restorer(t, dir), External: external})
+			n := node.Start(t, node.Options{Runc: restorer(t, dir), External: external, Args: keepOutput})
 			sandbox := n.PodConfig()
 			pod := n.Pod(sandbox)
 			cfg := node.ContainerConfig("c", "sh", "-c", counts)
