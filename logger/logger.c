@@ -20,6 +20,11 @@
 // something to keep, a child of that process goes on keeping it.
 //
 // Built static, and small: each container has one.
+//
+// It is a trick: it relies on a shim's handing a logging program the read ends of
+// the container's own pipes, and not a copy of the output. berth's setting
+// tricks.keep_output turns it off. Delete when a shim keeps the pipes itself and
+// gives them to whoever asks.
 
 #define _GNU_SOURCE
 #include <errno.h>

@@ -5,7 +5,7 @@
 // the mount called rootfs, and the leading dot of those that containerd was removing. No setting turns
 // it off, since a bundle that is left is in the way of the next task of its ID. Delete when containerd
 // removes, after its next start, what it could not remove:
-// https://github.com/containerd/containerd/pull/13925.
+// https://github.com/containerd/containerd/issues/11376.
 
 package shims
 

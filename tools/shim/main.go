@@ -9,6 +9,11 @@
 // the specifications of the containers. One thread of the shim waits in the network namespace,
 // where there is one, for those who take the network's figures of a pod from /proc/PID/net/dev of a
 // process in it: the cAdvisor in the kubelet does.
+//
+// With the pins of package pins it is a trick: it relies on containerd's shim being a library, and on
+// its sandbox controller, which starts whatever shim has a sandbox API. berth's setting pod.pause
+// turns it off with always. Delete when containerd's shim for runc has a sandbox API that pins the
+// namespaces: https://github.com/containerd/containerd/issues/14106.
 package main
 
 import (
