@@ -165,7 +165,7 @@ func (b *bench) measure(ctx context.Context, k kind, title, of string, steps []s
 	if err != nil {
 		return fmt.Errorf("ask %s for its version: %w", n.name, err)
 	}
-	b.out.printf("# %s: %s %s %s\n", title, k.name, v.GetRuntimeVersion(), strings.Join(k.settings, " "))
+	b.out.printf("# %s: %s %s, load %s %s\n", title, k.name, v.GetRuntimeVersion(), load(), strings.Join(k.settings, " "))
 	if err := n.pull(ctx); err != nil {
 		return err
 	}
