@@ -176,7 +176,6 @@ type Tracing struct {
 type Tricks struct {
 	CleanupScript bool `toml:"cleanup_script" doc:"Let a script answer where containerd starts a shim after a deletion to delete what is deleted already. If off, each deletion of a container or pod also starts a shim and an OCI runtime. A change holds for new pods and containers."`
 	SetAside      bool `toml:"set_aside" doc:"Let containerd start without its tasks, and give it each one once its shim has answered, if containerd runs inside berth. If off, containerd asks every shim before it serves, and kills the containers of a shim that does not answer within five seconds."`
-	SpareThreads  bool `toml:"spare_threads" doc:"Let Go run more threads at the same time while images are pulled, so that the end of a container is not queued behind layers."`
 	EncodeOnce    bool `toml:"encode_once" doc:"Keep the items of lists as they were encoded, for the next list. If off, each answer to a list encodes every item anew."`
 	KeepOutput    bool `toml:"keep_output" doc:"Let berth-logger keep the pipes of a container's output open. If off, the shim copies the output into FIFOs, the last output of a container that ends while berth is away is lost, and a container in a user namespace cannot open /dev/stdout. A change holds for new containers."`
 }
@@ -259,7 +258,6 @@ func Default() Config {
 		Tricks: Tricks{
 			CleanupScript: true,
 			SetAside:      true,
-			SpareThreads:  true,
 			EncodeOnce:    true,
 			KeepOutput:    true,
 		},

@@ -155,7 +155,6 @@ func (d *daemon) open(ctx context.Context) error {
 		Credentials:            credentials(cfg.Image.Auth),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
 		MaxConcurrentUnpacks:   d.unpacks(),
-		NoSpareThreads:         !cfg.Tricks.SpareThreads,
 		Owner:                  d.store.Owner(),
 		MountDir:               filepath.Join(cfg.State, "images"),
 		Logger:                 d.log.Logger,

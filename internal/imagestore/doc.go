@@ -7,7 +7,7 @@
 // # Promises
 //
 //   - An image whose layers were unpacked beside each other is the same as one that was unpacked layer
-//     by layer, and pulls leave processors to the settling of exits.
+//     by layer.
 //   - What a registry, an archive or a layer says does not decide how much memory berth uses, and a
 //     panic over one ends that call alone.
 //   - Credentials and keys go to the registry and to the layer that they are for.
@@ -28,10 +28,10 @@
 //
 // # Files
 //
-// imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go, bounded.go and
-// processors.go are how, jobs.go and views.go have the leases, imageroot.go and volumes.go read what
-// is in an image, and usage.go measures. layers.go has the layers of containers, idmap.go shifts the
-// owners of their files, unsynced.go mounts them without syncs, and changes.go reads and writes what
-// they have changed. contents.go says what is on the disk, compressed.go reads archives that are
-// compressed, discard.go drops compressed layers, and failure.go says of which kind an error is.
+// imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go and bounded.go are how,
+// jobs.go and views.go have the leases, imageroot.go and volumes.go read what is in an image, and
+// usage.go measures. layers.go has the layers of containers, idmap.go shifts the owners of their
+// files, unsynced.go mounts them without syncs, and changes.go reads and writes what they have
+// changed. contents.go says what is on the disk, compressed.go reads archives that are compressed,
+// discard.go drops compressed layers, and failure.go says of which kind an error is.
 package imagestore

@@ -51,7 +51,6 @@ type Config struct {
 	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
 	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
 	MaxConcurrentUnpacks int
-	NoSpareThreads       bool // while images are pulled: see processors.go
 	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
 	Credentials map[string]image.Credentials
 	Owner       string // this berth's ID
@@ -73,8 +72,6 @@ type Store struct {
 	// credentials are those that are configured now, by host; nil: those of cfg.
 	credentials atomic.Pointer[map[string]image.Credentials]
 	discards    atomic.Bool // the compressed layers of what is pulled or imported are not kept
-
-	processors processors
 }
 
 // parsed is what a manifest or an index stands for. It never changes.
@@ -93,10 +90,9 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	return &Store{
-		client:     conn,
-		cfg:        cfg,
-		parsed:     image.NewCache[parsed](maxParsed),
-		processors: processors{off: cfg.NoSpareThreads},
+		client: conn,
+		cfg:    cfg,
+		parsed: image.NewCache[parsed](maxParsed),
 	}, nil
 }
 
@@ -258,7 +254,6 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 		return nil, err
 	}
 	defer archive.Close()
-	defer i.processors.more(1)()
 	imgs, err := i.bounded().Import(ctx, archive, opts...)
 	if err != nil {
 		return nil, connection.Native(err)
@@ -307,7 +302,6 @@ func (i *Store) Unpack(ctx context.Context, name, snapshotter string) error {
 }
 
 func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string) error {
-	defer i.processors.more(1)()
 	if err := containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, connection.Native(err))
 	}

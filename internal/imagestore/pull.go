@@ -39,7 +39,6 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	if w.Unpacking != nil {
 		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
 	}
-	defer i.processors.more(i.cfg.MaxConcurrentDownloads + i.cfg.MaxConcurrentUnpacks)()
 	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
 	if errors.Is(err, unpack.ErrNeedsParent) {
 		i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)

@@ -33,9 +33,6 @@ var tricks = []trick{
 	{"image.max_concurrent_unpacks=1", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.pulls(ctx, s.Pulls, s.PullMiB, rec)
 	}},
-	{"tricks.spare_threads=false", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
-		return n.exitsWhilePulling(ctx, s.Kills, rec)
-	}},
 	{"tricks.set_aside=false", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.hanging(ctx, s.Total, rec)
 	}},
