@@ -78,9 +78,17 @@ type Image struct {
 	Pinned                 []string `toml:"pinned" doc:"Images that the kubelet's image garbage collection and berth images prune leave: references, IDs, or patterns in which * stands for any text. CRI reports them as pinned; a client that removes one by its name does remove it."`
 	PreloadDir             string   `toml:"preload_dir" doc:"Directory of archives (.tar, .tar.gz, .tgz, .tar.zst or .tzst, of docker save or in the OCI layout) that are imported and pinned in the background when berth starts and when it reads its settings again. An archive that has not changed since, and whose images are there, is not imported again. Nobody but root may be able to write to it. Empty: none."`
 	DiscardBlobs           bool     `toml:"discard_blobs" doc:"Do not keep the compressed layers of images that are pulled or imported from now on once they are unpacked. It saves disk. A layer that is damaged or lost, or that another snapshotter needs, has to be fetched from the registry again then, and the image cannot be exported."`
+	PolicyFile             string   `toml:"policy_file" doc:"File of the rules that say which images may be pulled, and which containers may be made from, by the namespace of the pod: see docs/policy.md. Changes of the file hold from the next decision on. Nobody but root may be able to write to it. Empty: every image is allowed."`
+	PolicyFailure          string   `toml:"policy_failure" doc:"What holds while policy_file cannot be used. closed: nothing is pulled and no container is made. open: every image is allowed. What runs is left alone in any case."`
 	// Auth has the credentials of registries by host. They are used where the request has none.
 	Auth map[string]Auth `toml:"auth"`
 }
+
+// What image.policy_failure can be.
+const (
+	PolicyClosed = "closed"
+	PolicyOpen   = "open"
+)
 
 // CDI configures the devices of the Container Device Interface.
 type CDI struct {
@@ -237,6 +245,7 @@ func Default() Config {
 			MaxConcurrentDownloads: 3,
 			MaxConcurrentUnpacks:   3,
 			Pinned:                 []string{},
+			PolicyFailure:          PolicyClosed,
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Pod: Pod{Pause: PauseAuto},
@@ -386,6 +395,7 @@ func (c *Config) Check() error {
 		{"image.registry_dir", c.Image.RegistryDir},
 		{"image.decryption_keys_dir", c.Image.DecryptionKeysDir},
 		{"image.preload_dir", c.Image.PreloadDir},
+		{"image.policy_file", c.Image.PolicyFile},
 		{"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
 	}
 	for i, d := range c.Network.BinDirs {
@@ -418,6 +428,9 @@ func (c *Config) Check() error {
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		bad("log.format", "%q is not text or json", c.Log.Format)
+	}
+	if f := c.Image.PolicyFailure; f != PolicyClosed && f != PolicyOpen {
+		bad("image.policy_failure", "%q is not closed or open", f)
 	}
 	if c.Pod.Pause != PauseAuto && c.Pod.Pause != PauseAlways {
 		bad("pod.pause", "%q is not auto or always", c.Pod.Pause)

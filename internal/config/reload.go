@@ -15,7 +15,7 @@ import (
 
 // reloadable are the settings that hold at once when the configuration is read again, and the
 // tables of such settings.
-var reloadable = []string{"log.level", "image.auth", "image.pinned", "image.preload_dir", "image.discard_blobs"}
+var reloadable = []string{"log.level", "image.auth", "image.pinned", "image.preload_dir", "image.discard_blobs", "image.policy_file", "image.policy_failure"}
 
 // Reload returns the settings that hold after next was read while c held: c with those settings of
 // next that need no restart. changed names these where they differ, and restart names all others
@@ -32,6 +32,7 @@ func (c Config) Reload(next Config) (merged Config, changed, restart []string) {
 	merged.Log.Level, merged.Image.Auth = next.Log.Level, next.Image.Auth
 	merged.Image.Pinned, merged.Image.PreloadDir = next.Image.Pinned, next.Image.PreloadDir
 	merged.Image.DiscardBlobs = next.Image.DiscardBlobs
+	merged.Image.PolicyFile, merged.Image.PolicyFailure = next.Image.PolicyFile, next.Image.PolicyFailure
 	return merged, changed, restart
 }
 

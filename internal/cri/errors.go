@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // code returns the gRPC code for an error of another room.
@@ -57,6 +58,12 @@ func toStatus(err error) error {
 		return err
 	}
 	return status.Error(code(err), err.Error())
+}
+
+// signatureFailure returns the error of a pull as the kubelet knows it: it looks at how the message
+// begins, and at messages of the code Unknown alone.
+func signatureFailure(err error) error {
+	return status.Error(codes.Unknown, crierrors.ErrSignatureValidationFailed.Error()+": "+err.Error())
 }
 
 func invalid(format string, args ...any) error {

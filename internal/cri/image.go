@@ -5,9 +5,11 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/image"
 )
@@ -16,8 +18,7 @@ import (
 type Images interface {
 	List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error)
 	Status(ref string) (*runtimeapi.Image, *image.Image, error)
-	// Pull pulls an image for who: a pod, or "" if that is not known.
-	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who string) (string, error)
+	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who image.Caller) (string, error)
 	Remove(ctx context.Context, ref string) error
 	FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse
 }
@@ -82,11 +83,14 @@ func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	if err := s.checkHandler("pull image", req.GetImage()); err != nil {
 		return nil, err
 	}
-	who := ""
+	who := image.Caller{}
 	if m := req.GetSandboxConfig().GetMetadata(); m != nil {
-		who = m.GetNamespace() + "/" + m.GetName()
+		who.Name, who.Namespace = m.GetNamespace()+"/"+m.GetName(), m.GetNamespace()
 	}
 	id, err := s.Images.Pull(ctx, ref, req.GetAuth(), who)
+	if errors.Is(err, crierrors.ErrSignatureValidationFailed) {
+		return nil, signatureFailure(err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -225,11 +225,11 @@ func (k known) Status(ref string) (*runtimeapi.Image, *image.Image, error) {
 }
 
 // Pull fetches an image.
-func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who string) (string, error) {
+func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who image.Caller) (string, error) {
 	if err := k.d.reach(ctx); err != nil {
 		return "", fmt.Errorf("pull %s: %w", ref, err)
 	}
-	began, pod := time.Now(), k.d.podCalled(who)
+	began, pod := time.Now(), k.d.podCalled(who.Name)
 	k.d.core.obs.Note(pod, event.PullBegan{Image: ref})
 	id, err := k.Service.Pull(ctx, ref, auth, who)
 	if err != nil {

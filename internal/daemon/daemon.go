@@ -33,6 +33,7 @@ import (
 	"berth/internal/pins"
 	"berth/internal/pod"
 	"berth/internal/podfiles"
+	"berth/internal/policy"
 	"berth/internal/probe"
 	"berth/internal/state"
 	"berth/internal/stats"
@@ -77,6 +78,7 @@ type daemon struct {
 	stored   *imagestore.Store
 	images   *image.Service
 	preload  *image.Preload
+	policy   *policy.Guard
 
 	network  *network.Network
 	netns    *pins.Networks
@@ -162,6 +164,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	d.openPolicy()
 	d.images = image.New(d.stored, image.Config{
 		PullTimeout:       time.Duration(cfg.Image.PullTimeout),
 		MinBytesPerMinute: int64(cfg.Image.MinBytesPerMinute),
@@ -170,6 +173,7 @@ func (d *daemon) open(ctx context.Context) error {
 		Logger:            d.log.Logger,
 		Panicked:          d.panickedOverImage,
 		Pulled:            d.metrics.Pulled,
+		Policy:            pullPolicy{d.policy},
 	})
 	d.stored.SetDiscard(cfg.Image.DiscardBlobs)
 	d.preload = image.NewPreload(d.images, image.PreloadConfig{
@@ -309,6 +313,7 @@ func (d *daemon) openPods() (err error) {
 			Pins:           pins.New(filepath.Join(d.cfg.State, "pins")),
 			Stdios:         d.stdios,
 			Images:         images{d.images},
+			Policy:         createPolicy{d.policy, d.images},
 			Store:          d.store,
 			Labels:         labels,
 			Checkpoints:    checkpoint.Archives{},

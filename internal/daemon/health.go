@@ -17,6 +17,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/pod"
+	"berth/internal/policy"
 	"berth/internal/probe"
 	"berth/internal/version"
 )
@@ -30,6 +31,7 @@ type health struct {
 	defaultHandler string
 	probe          *probe.Probe
 	preload        *image.Preload
+	policy         *policy.Guard
 	apparmor       *apparmor.AppArmor // nil where AppArmor is off
 	settings       *atomic.Pointer[config.Config]
 	exact          bool // the kernel says how a process ended that somebody else reaped
@@ -51,6 +53,7 @@ func (d *daemon) health() *health {
 		defaultHandler: d.cfg.DefaultRuntime,
 		probe:          d.probe,
 		preload:        d.preload,
+		policy:         d.policy,
 		apparmor:       d.host.apparmor,
 		settings:       &d.settings,
 		exact:          d.kernel.Exact(),
@@ -69,6 +72,7 @@ func (h *health) Info() map[string]any {
 	name, source, conf := h.network.Active()
 	warnings := h.probe.Warnings()
 	warnings = append(warnings, h.preload.Problems()...)
+	warnings = append(warnings, h.policy.Problems()...)
 	if text := h.apparmor.Warning(); text != "" {
 		warnings = append(warnings, text)
 	}

@@ -129,6 +129,7 @@ func (d *daemon) follow(changes <-chan config.Config) func(context.Context) erro
 				d.stored.SetCredentials(credentials(cfg.Image.Auth))
 				d.stored.SetDiscard(cfg.Image.DiscardBlobs)
 				d.images.SetPinned(cfg.Image.Pinned)
+				d.usePolicy(cfg.Image)
 				d.preload.Look(cfg.Image.PreloadDir)
 			}
 		}

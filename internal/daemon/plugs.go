@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
 	"berth/internal/image"
@@ -68,9 +69,15 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	}, nil
 }
 
-// Pull fetches an image with the credentials that are configured.
+// Pull fetches an image that berth needs, with the credentials that are configured.
 func (i images) Pull(ctx context.Context, ref string) error {
-	_, err := i.s.Pull(ctx, ref, nil, "berth itself")
+	_, err := i.s.Pull(ctx, ref, nil, image.Caller{Name: "berth itself", Itself: true})
+	return err
+}
+
+// PullFor fetches an image for a pod, with the credentials that are configured.
+func (i images) PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) error {
+	_, err := i.s.Pull(ctx, ref, nil, image.Caller{Name: pod.GetNamespace() + "/" + pod.GetName(), Namespace: pod.GetNamespace()})
 	return err
 }
 

@@ -17,8 +17,9 @@ import (
 // Stored is one name in containerd's image store and what it stands for.
 type Stored struct {
 	Name    string
-	Digest  string // of the manifest or index
-	ID      string // digest of the configuration
+	Digest  string             // of the manifest or index
+	Target  ocispec.Descriptor // the same, as its registry describes it: read-only
+	ID      string             // digest of the configuration
 	ChainID string
 	Size    int64
 	Config  ocispec.ImageConfig // shared by all names of the image: read-only
@@ -59,6 +60,9 @@ type Backend interface {
 	// Contents reads what is on the disk, and what images consist of.
 	Contents(ctx context.Context) (Contents, error)
 	Snapshotter() string
+	// Registry returns the registry of an image, with the credentials that the configuration has for
+	// it. Nothing is asked yet.
+	Registry(ref string) Registry
 }
 
 // Config is the service's settings. Zero durations take the defaults.
@@ -80,6 +84,8 @@ type Config struct {
 	Panicked func()
 	// Pulled is called when a pull has ended. It may be nil.
 	Pulled func(Pulled)
+	// Policy decides which images may be pulled; nil: all may.
+	Policy Policy
 }
 
 // Service is the image service. Its methods may be called from any goroutine.

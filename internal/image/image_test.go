@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -36,6 +37,8 @@ type fake struct {
 	unpacks int
 
 	contents Contents
+	target   ocispec.Descriptor // what each name stands for at the registry
+	registry Registry
 }
 
 func newFake() *fake {
@@ -78,6 +81,11 @@ func (f *fake) Pull(ctx context.Context, ref string, c Credentials, w Watch) (St
 	f.pulls++
 	f.creds, f.bytes, f.unpack, f.wait = c, w.Bytes, w.Unpacking, w.Waiting
 	f.mu.Unlock()
+	if w.Resolved != nil {
+		if err := w.Resolved(ctx, f.target, f.registry); err != nil {
+			return Stored{}, fmt.Errorf("resolve %s: %w", ref, err)
+		}
+	}
 	w.Needs(f.blobs)
 	select {
 	case <-f.release:
@@ -145,6 +153,7 @@ func (f *fake) Usage(context.Context) (Usage, error) {
 }
 func (f *fake) Contents(context.Context) (Contents, error) { return f.contents, nil }
 func (f *fake) Snapshotter() string                        { return "fake" }
+func (f *fake) Registry(string) Registry                   { return f.registry }
 
 // service runs one in the bubble.
 func service(t *testing.T, f *fake) *Service {
@@ -168,7 +177,7 @@ func TestAHundredCallersOnePull(t *testing.T) {
 				if i%2 == 0 {
 					ref = "docker.io/library/busybox:latest"
 				}
-				if id, err := s.Pull(t.Context(), ref, nil, ""); err != nil || id != imageID {
+				if id, err := s.Pull(t.Context(), ref, nil, Caller{}); err != nil || id != imageID {
 					t.Errorf("%s %v", id, err)
 				}
 			})
@@ -193,8 +202,8 @@ func TestAPullEndsWhenAllWhoAskedHaveGone(t *testing.T) {
 		one, cancelOne := context.WithCancel(t.Context())
 		two, cancelTwo := context.WithCancel(t.Context())
 		errs := make(chan error, 2)
-		go func() { _, err := s.Pull(one, "x", nil, ""); errs <- err }()
-		go func() { _, err := s.Pull(two, "x", nil, ""); errs <- err }()
+		go func() { _, err := s.Pull(one, "x", nil, Caller{}); errs <- err }()
+		go func() { _, err := s.Pull(two, "x", nil, Caller{}); errs <- err }()
 		synctest.Wait()
 		cancelOne()
 		if err := <-errs; !errors.Is(err, context.Canceled) {
@@ -219,7 +228,7 @@ func TestAPullWithoutAByteIsGivenUp(t *testing.T) {
 		s := service(t, f)
 		began := time.Now()
 		errs := make(chan error)
-		go func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }()
+		go func() { _, err := s.Pull(t.Context(), "x", nil, Caller{}); errs <- err }()
 		time.Sleep(4 * time.Minute)
 		f.mu.Lock()
 		f.bytes(1)
@@ -239,7 +248,7 @@ func TestAPullThatHardlyGetsAByteIsGivenUp(t *testing.T) {
 			s := New(f, Config{MinBytesPerMinute: 1 << 10, Logger: slog.New(slog.DiscardHandler)})
 			errs := make(chan error, 1)
 			began := time.Now()
-			go func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }()
+			go func() { _, err := s.Pull(t.Context(), "x", nil, Caller{}); errs <- err }()
 			for range 3600 { // an hour
 				time.Sleep(time.Second)
 				f.mu.Lock()
@@ -270,7 +279,7 @@ func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
 		f := newFake()
 		s := service(t, f)
 		errs := make(chan error)
-		pull := func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }
+		pull := func() { _, err := s.Pull(t.Context(), "x", nil, Caller{}); errs <- err }
 		go pull()
 		synctest.Wait()
 		done, other := f.unpack(), f.unpack()
@@ -301,7 +310,7 @@ func TestAPullIsNotGivenUpWhileItsLayersWaitForOthers(t *testing.T) {
 		f := newFake()
 		s := service(t, f)
 		errs := make(chan error, 1)
-		go func() { _, err := s.Pull(t.Context(), "x", nil, ""); errs <- err }()
+		go func() { _, err := s.Pull(t.Context(), "x", nil, Caller{}); errs <- err }()
 		synctest.Wait()
 		f.unpack()
 		over := f.wait()

@@ -48,7 +48,7 @@ func TestAPanicOverAnImageEndsTheCallAlone(t *testing.T) {
 	survived := 0
 	s := New(f, Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Panicked: func() { survived++ }})
 	calls := map[string]func() error{
-		"docker.io/library/evil:1": func() error { _, err := s.Pull(t.Context(), "evil:1", nil, ""); return err },
+		"docker.io/library/evil:1": func() error { _, err := s.Pull(t.Context(), "evil:1", nil, Caller{}); return err },
 		"/evil.tar":                func() error { _, err := s.Import(t.Context(), "/evil.tar", ""); return err },
 		imageID:                    func() error { return s.Unpack(t.Context(), imageID, "overlayfs") },
 	}

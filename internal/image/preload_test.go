@@ -276,11 +276,11 @@ func TestAPullWaitsForItsArchive(t *testing.T) {
 		defer stop()
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Pull(t.Context(), "registry.example/c:1", nil, "team/web")
+			_, err := s.Pull(t.Context(), "registry.example/c:1", nil, Caller{Name: "team/web"})
 			done <- err
 		}()
 		synctest.Wait()
-		if _, err := s.Pull(t.Context(), "registry.example/other:1", nil, ""); err != nil {
+		if _, err := s.Pull(t.Context(), "registry.example/other:1", nil, Caller{}); err != nil {
 			t.Error(err)
 		}
 		if _, err := s.Resolve("registry.example/c:1"); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "c.tar") {
@@ -317,7 +317,7 @@ func TestAPullOutlivesABadArchive(t *testing.T) {
 		defer stop()
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Pull(t.Context(), "registry.example/a:1", nil, "")
+			_, err := s.Pull(t.Context(), "registry.example/a:1", nil, Caller{})
 			done <- err
 		}()
 		synctest.Wait()

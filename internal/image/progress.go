@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // Blob is one part of an image that a registry serves: a layer, or what describes the image.
@@ -19,7 +21,7 @@ type Blob struct {
 }
 
 // Watch is notified of how a pull goes. Its functions may be called from any goroutine and do not
-// block.
+// block, apart from Resolved.
 type Watch struct {
 	// Bytes is called whenever bytes come, with how many, and with 0 when a request is answered
 	// that is not for the rest of a blob.
@@ -33,6 +35,10 @@ type Watch struct {
 	// Needs is called with what the image consists of, as that becomes known, whether it is on this
 	// node or has to be fetched.
 	Needs func(blobs []Blob)
+	// Resolved is called when the registry has said what the name of the image stands for, before
+	// anything of that is fetched, and perhaps once more if the pull begins anew. from is its registry,
+	// with the credentials of the pull. An error ends the pull. It may be nil, and it does wait.
+	Resolved func(ctx context.Context, target ocispec.Descriptor, from Registry) error
 }
 
 // Progress is how far the pulls of an image have come.

@@ -28,7 +28,7 @@ func TestAPullSaysHowFarItHasCome(t *testing.T) {
 		expect("before", nil)
 		done := make(chan error)
 		go func() {
-			_, err := s.Pull(t.Context(), "app", nil, "")
+			_, err := s.Pull(t.Context(), "app", nil, Caller{})
 			done <- err
 		}()
 		synctest.Wait()
@@ -94,8 +94,8 @@ func TestTransfersSayWhoWaitsForWhat(t *testing.T) {
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		done := make(chan error, 2)
-		go func() { _, err := s.Pull(ctx, "app", nil, "team/a"); done <- err }()
-		go func() { _, err := s.Pull(t.Context(), "app", nil, "team/b"); done <- err }()
+		go func() { _, err := s.Pull(ctx, "app", nil, Caller{Name: "team/a"}); done <- err }()
+		go func() { _, err := s.Pull(t.Context(), "app", nil, Caller{Name: "team/b"}); done <- err }()
 		synctest.Wait()
 		time.Sleep(time.Second)
 		got := one(StateFetching)

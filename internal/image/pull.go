@@ -8,29 +8,34 @@ import (
 	"fmt"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 type pullKey struct {
 	ref   string
 	creds Credentials
+	pass  Pass
 }
 
 // Pull makes sure that the image is here in the version that the registry has now, and returns its
-// ID. who is what the caller is called in the list of transfers: the pod that the pull is for, as
-// NAMESPACE/NAME, or another word. While an archive that is known to have the image is imported,
-// the pull waits for that, and fetches what is missing then.
-func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who string) (string, error) {
+// ID. While an archive that is known to have the image is imported, the pull waits for that, and
+// fetches what is missing then. ErrPermissionDenied: the policy does not let the image in.
+func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who Caller) (string, error) {
 	name, err := Normalize(ref)
 	if err != nil {
 		return "", err
+	}
+	pass, err := s.judge(name, who)
+	if err != nil {
+		return "", fmt.Errorf("pull %s: %w", name, err)
 	}
 	creds, err := credentials(name, auth)
 	if err != nil {
 		return "", fmt.Errorf("pull %s: %w", name, err)
 	}
-	key := pullKey{name, creds}
-	id, err := s.pulls.join(ctx, key, who, func(ctx context.Context, cancel context.CancelCauseFunc) (string, error) {
+	key := pullKey{name, creds, pass}
+	id, err := s.pulls.join(ctx, key, who.Name, func(ctx context.Context, cancel context.CancelCauseFunc) (string, error) {
 		t := s.transfers.begin(KindPull, name, key)
 		defer t.end()
 		if err := s.awaitArchive(ctx, t); err != nil {
@@ -56,7 +61,8 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, t *transfer) (string, error) {
 	p := newPatience(s.cfg.PullTimeout, s.cfg.UnpackTimeout, s.cfg.MinBytesPerMinute, cancel)
 	defer p.end()
-	st, err := s.backend.Pull(ctx, t.key.ref, t.key.creds, Watch{
+	var refused error
+	w := Watch{
 		Bytes: func(n int) {
 			t.bytes(n)
 			p.bytes(n)
@@ -78,7 +84,17 @@ func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, t *t
 			}
 		},
 		Needs: t.needs,
-	})
+	}
+	if t.key.pass != nil {
+		w.Resolved = func(ctx context.Context, target ocispec.Descriptor, from Registry) error {
+			refused = t.key.pass.Pass(ctx, t.key.ref, target, from)
+			return refused
+		}
+	}
+	st, err := s.backend.Pull(ctx, t.key.ref, t.key.creds, w)
+	if refused != nil {
+		err = refusal(refused) // the backend's translation knows other errors
+	}
 	if err == nil {
 		err = s.keep(ctx, st)
 	}

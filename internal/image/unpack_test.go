@@ -89,7 +89,7 @@ func TestNothingIsBegunOnceTheServiceEnded(t *testing.T) {
 	if err := s.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Pull(t.Context(), "x", nil, ""); !errdefs.IsUnavailable(err) {
+	if _, err := s.Pull(t.Context(), "x", nil, Caller{}); !errdefs.IsUnavailable(err) {
 		t.Error(err)
 	}
 }
@@ -114,7 +114,7 @@ func TestErrorsNameNoCredentials(t *testing.T) {
 	}
 	f := &failing{fake: newFake(), err: cause}
 	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
-	_, err := s.Pull(t.Context(), "x", nil, "")
+	_, err := s.Pull(t.Context(), "x", nil, Caller{})
 	if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "abc") || !strings.Contains(err.Error(), "s3.example/bucket/x") {
 		t.Error(err)
 	}

@@ -146,6 +146,7 @@ func (i *Store) read(ctx context.Context, img images.Image) (image.Stored, error
 	return image.Stored{
 		Name:    img.Name,
 		Digest:  img.Target.Digest.String(),
+		Target:  img.Target,
 		ID:      p.configDigest.String(),
 		ChainID: p.chainID,
 		Size:    p.size,

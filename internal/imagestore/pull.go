@@ -62,8 +62,12 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})
+	if w.Resolved != nil {
+		resolver = askingResolver{resolver, w.Resolved}
+	}
 	return i.bounded().Pull(ctx, ref, append(i.keeping(),
-		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
+		containerd.WithResolver(resolver),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
 		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs)),
 		containerd.WithPullUnpack,

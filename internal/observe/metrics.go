@@ -31,6 +31,7 @@ type Metrics struct {
 	panics     *prometheus.CounterVec
 	oomKills   prometheus.Counter
 	pulls      pulls
+	decisions  *prometheus.CounterVec
 }
 
 // NewMetrics makes metrics that are all zero.
@@ -61,12 +62,14 @@ func NewMetrics() *Metrics {
 			Name: "berth_oom_kills_survived_total",
 			Help: "Processes that the OOM killer ended in containers that went on.",
 		}),
-		pulls: newPulls(),
+		pulls:     newPulls(),
+		decisions: newDecisions(),
 	}
 	m.reg.MustRegister(
 		m.oomKills,
 		m.pulls.seconds,
 		m.pulls.bytes,
+		m.decisions,
 		m.lag,
 		m.attempts,
 		m.reconnects,

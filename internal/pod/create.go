@@ -25,6 +25,7 @@ type creator struct {
 	objects     Objects
 	layers      Layers
 	images      Images
+	policy      Policy      // nil for none
 	checkpoints Checkpoints // nil for none
 	files       Files
 	store       Store
@@ -54,6 +55,9 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	from.image = img
 	volumes, err := c.volumes.plan(config, p.handler)
 	if err != nil {
+		return err
+	}
+	if err := c.allowed(ctx, p, config, from, volumes); err != nil {
 		return err
 	}
 	u, err := c.plan(id, p, config, from, volumes)
@@ -94,6 +98,34 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	return nil
 }
 
+// allowed asks the policy about the images that a container of the sandbox p is made from and mounts.
+// The timeline of the pod has a refusal: there is no container yet that it could be about.
+func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, from source, volumes []state.ImageVolume) error {
+	if c.policy == nil {
+		return nil
+	}
+	asked := cmp.Or(config.GetImage().GetUserSpecifiedImage(), imageRef(config))
+	if from.checkpoint != nil {
+		asked = "" // it is the checkpoint that was asked for
+	}
+	namespace := p.sandbox.Config.GetMetadata().GetNamespace()
+	err := c.policy.Allow(ctx, namespace, asked, from.image.ID)
+	for _, vol := range volumes {
+		if err != nil {
+			break
+		}
+		m := config.GetMounts()[vol.Mount]
+		asked := cmp.Or(m.GetImage().GetUserSpecifiedImage(), m.GetImage().GetImage())
+		if err = c.policy.Allow(ctx, namespace, asked, vol.ImageID); err != nil {
+			err = mountFailed(m, err)
+		}
+	}
+	if err != nil {
+		c.obs.Event(p.id, "container not made: its image is not allowed, or that could not be asked", err, "container", config.GetMetadata().GetName())
+	}
+	return err
+}
+
 // source is what a container is made from: an image, or a checkpoint and the image that the
 // checkpoint names.
 type source struct {
@@ -120,7 +152,7 @@ func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.Cont
 	if err != nil {
 		return source{}, err
 	}
-	img, err := c.imageOf(ctx, said)
+	img, err := c.imageOf(ctx, p.sandbox.Config.GetMetadata(), said)
 	if err != nil {
 		return source{}, fmt.Errorf("image of checkpoint %s: %w", ref, err)
 	}
@@ -149,7 +181,7 @@ func (c *creator) mayRestore(p *unit) error {
 
 // imageOf returns the image that a checkpoint was made with: the very same, also if its name has
 // moved on to another one since.
-func (c *creator) imageOf(ctx context.Context, said Checkpoint) (Image, error) {
+func (c *creator) imageOf(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, said Checkpoint) (Image, error) {
 	exact := cmp.Or(said.ImageRef, said.Image)
 	img, err := c.images.Resolve(exact)
 	if errdefs.IsNotFound(err) {
@@ -157,7 +189,7 @@ func (c *creator) imageOf(ctx context.Context, said Checkpoint) (Image, error) {
 		if from == "" || strings.Contains(exact, "@") {
 			from = exact // by its digest
 		}
-		if err := c.images.Pull(ctx, from); err != nil {
+		if err := c.images.PullFor(ctx, pod, from); err != nil {
 			return img, err
 		}
 		if img, err = c.images.Resolve(exact); errdefs.IsNotFound(err) {

@@ -374,7 +374,10 @@ type Images interface {
 	Resolve(ref string) (Image, error)
 	// Pull fetches an image from its registry, and returns once Resolve finds it. Whoever asks at the
 	// same time shares the work.
+	// No policy is asked: the image is one that berth needs.
 	Pull(ctx context.Context, ref string) error
+	// PullFor does the same for a pod. ErrPermissionDenied: the policy does not let the image in.
+	PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) error
 	// Name is how people call the image of an ID now: its first tag, else its digest reference; "" if
 	// the node has no such image any more. It reads memory alone.
 	Name(id string) string
@@ -387,6 +390,15 @@ type Images interface {
 	// ownership and modes kept. A path that the image does not have leaves its directory empty. What
 	// is too large together is ErrInvalidArgument.
 	CopyOut(ctx context.Context, img Image, dirs map[string]string) error
+}
+
+// Policy decides which images containers may be made from: package policy.
+type Policy interface {
+	// Allow returns nil if a container of a pod in a namespace may be made from the image of an ID,
+	// which is on this node, or mount it. asked is what the pod calls the image, which may be its ID; "" if that
+	// is not known. It may ask a registry, and then takes a minute at most. ErrPermissionDenied names
+	// the rule that does not allow it; ErrUnavailable: that could not be asked.
+	Allow(ctx context.Context, namespace, asked, id string) error
 }
 
 // Labels keeps the SELinux labels that package spec has allocated: package selinux.

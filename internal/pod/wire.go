@@ -21,6 +21,7 @@ type Ports struct {
 	Pins    Pins
 	Stdios  Stdios
 	Images  Images
+	Policy  Policy // nil: every image is allowed
 	Store   Store
 	Feed    Feed
 	// Labels may be nil: the host does not have SELinux.
@@ -173,6 +174,7 @@ func New(cfg Config, p Ports) *Controller {
 		objects:     p.Runtime,
 		layers:      p.Runtime,
 		images:      p.Images,
+		policy:      p.Policy,
 		checkpoints: p.Checkpoints,
 		files:       p.Files,
 		store:       p.Store,

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/logs"
 	"berth/internal/network"
@@ -340,6 +341,9 @@ func (library) Name(string) string { return Image }
 
 func (i library) Pull(ctx context.Context, ref string) error {
 	return i.w.do(ctx, i.l, "pull", ref, func() error { i.w.remote = i.w.remote || ref == Remote; return nil })
+}
+func (i library) PullFor(ctx context.Context, _ *runtimeapi.PodSandboxMetadata, ref string) error {
+	return i.Pull(ctx, ref)
 }
 func (library) Unpack(context.Context, pod.Image) error { return nil }
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {

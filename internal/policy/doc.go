@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy decides which images may come to this node, and which containers may be made from:
+// by an ordered list of rules in a file, each for namespaces of pods and for registries or
+// repositories.
+//
+// # Promises
+//
+//   - The first rule that is for the namespace and the image decides, and the last rule is for every
+//     image: nothing is left to a default that nobody wrote down. A refusal names the rule.
+//   - An image is judged by its name before its registry is asked, and by its signatures once the
+//     registry has said which digest the name stands for, before anything of the image is fetched.
+//     The image of a container is judged again when the container is made.
+//   - What cannot be asked is not an answer: a registry that is away, or a verifier that hangs or
+//     crashes, is ErrUnavailable with the reason, which lets nothing in and blames no image. Every
+//     question has a time-out.
+//   - A file that changed holds from the next decision on. One that cannot be used is told in the log
+//     and in [Guard.Problems], and lets nothing in, or everything, as it is configured. It never is
+//     half used. A file that somebody writes at this moment, and that breaks off, is not one that
+//     allows more: each rule names what it is for, and without the last rule the file is not used.
+//   - Without a file nothing is asked and nothing is waited for.
+//
+// # Never
+//
+// It does not fetch, keep or remove images, and it does not know pods: what was let in, runs on. It
+// speaks to no registry itself: [Registry] does.
+//
+// # Files
+//
+// file.go reads the file, pattern.go has what a rule is for, and rules.go decides: all three are
+// pure. guard.go keeps the rules that hold now, create.go judges the images of containers, and
+// signatures.go asks for signatures: cosign.go reads those that keys of the rule verify, verifiers.go
+// runs programs, and verified.go remembers what was verified.
+package policy

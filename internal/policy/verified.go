@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// maxVerified bounds how much is remembered.
+const maxVerified = 4096
+
+// verified remembers which digests had the signatures that were wanted, so that a container is made
+// from an image that is here while its registry is away: also after a reboot. An entry holds for the
+// same repository and for the same keys and programs.
+type verified struct {
+	file string // "" for none
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	loaded bool
+	at     map[string]time.Time // by key
+}
+
+// verifiedKey is what an entry is remembered by.
+func verifiedKey(wanted string, n name, d digest.Digest) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", wanted, n.repository, d))
+	return hex.EncodeToString(sum[:])
+}
+
+// has reports whether an image was verified.
+func (v *verified) has(wanted string, n name, d digest.Digest) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.loadLocked()
+	_, ok := v.at[verifiedKey(wanted, n, d)]
+	return ok
+}
+
+// add remembers that an image was verified.
+func (v *verified) add(wanted string, n name, d digest.Digest) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.loadLocked()
+	key := verifiedKey(wanted, n, d)
+	if _, ok := v.at[key]; ok {
+		return
+	}
+	v.at[key] = time.Now()
+	if len(v.at) > maxVerified {
+		delete(v.at, slices.MinFunc(slices.Collect(maps.Keys(v.at)), func(a, b string) int { return v.at[a].Compare(v.at[b]) }))
+	}
+	v.writeLocked()
+}
+
+// forget forgets that an image was verified.
+func (v *verified) forget(wanted string, n name, d digest.Digest) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.loadLocked()
+	key := verifiedKey(wanted, n, d)
+	if _, ok := v.at[key]; ok {
+		delete(v.at, key)
+		v.writeLocked()
+	}
+}
+
+func (v *verified) loadLocked() {
+	if v.loaded {
+		return
+	}
+	v.loaded = true
+	if v.file != "" {
+		b, err := os.ReadFile(v.file)
+		if err == nil {
+			err = json.Unmarshal(b, &v.at)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			v.at = nil
+			v.log.Warn("which images were verified cannot be read, and they are verified again", "file", v.file, "err", err)
+		}
+	}
+	if v.at == nil {
+		v.at = map[string]time.Time{}
+	}
+}
+
+// writeLocked writes what is remembered. If it cannot, the images are verified again by the next
+// berth.
+func (v *verified) writeLocked() {
+	if v.file == "" {
+		return
+	}
+	b, err := json.Marshal(v.at)
+	if err == nil {
+		err = writeFile(v.file, b)
+	}
+	if err != nil {
+		v.log.Warn("which images were verified cannot be written", "file", v.file, "err", err)
+	}
+}
+
+// writeFile replaces a file.
+func writeFile(path string, b []byte) error {
+	next := path + ".new"
+	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync() // else it may be empty after a crash
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
