@@ -51,18 +51,19 @@ type entry struct {
 	VerifierDir  absolute            `toml:"verifier_dir"`
 }
 
-// What is written as text is checked as it is read, so that the error has the line.
+// What is written as text is checked as it is read, so that the error has the line. These are no
+// strings, which the decoder would set without asking.
 type (
-	action     string
-	signatures string
-	absolute   string
-	duration   time.Duration
+	action     struct{ text string }
+	signatures struct{ text string }
+	absolute   struct{ path string }
+	duration   struct{ time.Duration }
 )
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (a *action) UnmarshalText(b []byte) error {
-	*a = action(b)
-	if *a != "allow" && *a != "deny" {
+	a.text = string(b)
+	if a.text != "allow" && a.text != "deny" {
 		return fmt.Errorf("action: %q is not allow or deny", b)
 	}
 	return nil
@@ -70,8 +71,8 @@ func (a *action) UnmarshalText(b []byte) error {
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *signatures) UnmarshalText(b []byte) error {
-	*s = signatures(b)
-	if *s != "required" && *s != "none" {
+	s.text = string(b)
+	if s.text != "required" && s.text != "none" {
 		return fmt.Errorf("signatures: %q is not required or none", b)
 	}
 	return nil
@@ -79,7 +80,7 @@ func (s *signatures) UnmarshalText(b []byte) error {
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (a *absolute) UnmarshalText(b []byte) error {
-	*a = absolute(b)
+	a.path = string(b)
 	if !filepath.IsAbs(string(b)) {
 		return fmt.Errorf("%q is not an absolute path", b)
 	}
@@ -92,7 +93,7 @@ func (d *duration) UnmarshalText(b []byte) error {
 	if err == nil && (v <= 0 || v > maxVerifierTimeout) {
 		err = fmt.Errorf("%s is not more than 0 and at most %s", v, maxVerifierTimeout)
 	}
-	*d = duration(v)
+	d.Duration = v
 	return err
 }
 
@@ -117,7 +118,7 @@ func Parse(b []byte, read func(path string) ([]byte, error)) (*Policy, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	p := &Policy{VerifierTimeout: cmp.Or(time.Duration(doc.VerifierTimeout), defaultVerifierTimeout)}
+	p := &Policy{VerifierTimeout: cmp.Or(doc.VerifierTimeout.Duration, defaultVerifierTimeout)}
 	if len(doc.Rules) == 0 {
 		return nil, fmt.Errorf("it has no rules: %w", errdefs.ErrInvalidArgument)
 	}
@@ -150,7 +151,7 @@ func Parse(b []byte, read func(path string) ([]byte, error)) (*Policy, error) {
 func (e entry) rule(read func(path string) ([]byte, error)) (*Rule, error) {
 	r := &Rule{
 		Name:         e.Name,
-		Allow:        e.Action == "allow",
+		Allow:        e.Action.text == "allow",
 		DigestOnly:   e.DigestOnly,
 		registries:   e.Registries,
 		repositories: e.Repositories,
@@ -158,34 +159,34 @@ func (e entry) rule(read func(path string) ([]byte, error)) (*Rule, error) {
 	if e.Namespaces != nil {
 		r.namespaces = *e.Namespaces
 	}
-	required := e.Signatures == "required"
+	required := e.Signatures.text == "required"
 	switch {
 	case e.Name == "":
 		return nil, errors.New("it has no name, by which refusals call it")
 	case len(e.Name) > maxName, strings.ContainsFunc(e.Name, func(c rune) bool { return !unicode.IsPrint(c) }):
 		return nil, fmt.Errorf("its name has more than %d bytes, or characters that cannot be printed", maxName)
-	case e.Action == "":
+	case e.Action.text == "":
 		return nil, errors.New("action is missing; it is allow or deny")
 	case len(e.Registries)+len(e.Repositories) == 0:
 		return nil, errors.New("it names neither registries nor repositories; registries = ['*'] is all of them")
 	case e.Namespaces != nil && len(*e.Namespaces) == 0:
 		return nil, errors.New("namespaces is empty; leave it out if the rule is for all")
-	case !r.Allow && (e.DigestOnly || e.Signatures != ""):
+	case !r.Allow && (e.DigestOnly || e.Signatures.text != ""):
 		return nil, errors.New("it denies images, and says which of them it allows")
-	case required && len(e.Keys) == 0 && e.VerifierDir == "":
+	case required && len(e.Keys) == 0 && e.VerifierDir.path == "":
 		return nil, errors.New("signatures are required, and neither keys nor verifier_dir says whose")
-	case !required && (len(e.Keys) > 0 || e.VerifierDir != ""):
+	case !required && (len(e.Keys) > 0 || e.VerifierDir.path != ""):
 		return nil, errors.New("it has keys or verifier_dir, and signatures is not required")
 	}
-	r.VerifierDir = string(e.VerifierDir)
-	for _, path := range e.Keys {
-		b, err := read(string(path))
+	r.VerifierDir = e.VerifierDir.path
+	for _, key := range e.Keys {
+		b, err := read(key.path)
 		var keys []crypto.PublicKey
 		if err == nil {
 			keys, err = parseKeys(b)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("keys: %s: %w", path, err)
+			return nil, fmt.Errorf("keys: %s: %w", key.path, err)
 		}
 		r.Keys = append(r.Keys, keys...)
 	}
