@@ -98,6 +98,8 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },
 		"can connect to":         func(c *Config) { c.Streams.Address = "0.0.0.0:1" },
 		"image.preload_dir":      func(c *Config) { c.Image.PreloadDir = "x" },
+		"image.policy_file":      func(c *Config) { c.Image.PolicyFile = "x" },
+		"image.policy_failure":   func(c *Config) { c.Image.PolicyFailure = "ajar" },
 		"image.pinned[3]": func(c *Config) {
 			c.Image.Pinned = []string{"app", "*/x", "sha256:" + strings.Repeat("a", 64), "Not One"}
 		},

@@ -19,19 +19,20 @@ func TestReloadTakesWhatItCanAndNamesTheRest(t *testing.T) {
 	next.Log.Level = "debug"
 	next.Image.Auth = map[string]Auth{"same.example": {"me", "x"}, "new.example": {"me", "y"}}
 	next.Image.Pinned, next.Image.PreloadDir, next.Image.DiscardBlobs = []string{"app"}, "/archives", true
+	next.Image.PolicyFile, next.Image.PolicyFailure = "/policy.toml", PolicyOpen
 	next.Root, next.Network.BinDirs = "/elsewhere", []string{"/bin"}
 	next.Runtimes["crun"] = Runtime{Type: "io.containerd.runc.v2"}
 	runc := next.Runtimes["runc"]
 	runc.SystemdCgroup = true
 	next.Runtimes["runc"] = runc
 	got, changed, restart := old.Reload(next)
-	if want := []string{"log.level", "image.pinned", "image.preload_dir", "image.discard_blobs", `image.auth."new.example".password`, `image.auth."old.example"`}; !slices.Equal(changed, want) {
+	if want := []string{"log.level", "image.pinned", "image.preload_dir", "image.discard_blobs", "image.policy_file", "image.policy_failure", `image.auth."new.example".password`, `image.auth."old.example"`}; !slices.Equal(changed, want) {
 		t.Errorf("changed %q, want %q", changed, want)
 	}
 	if want := []string{"root", "network.bin_dirs", "runtimes.crun", "runtimes.runc.systemd_cgroup"}; !slices.Equal(restart, want) {
 		t.Errorf("restart for %q, want %q", restart, want)
 	}
-	if len(got.Image.Pinned) != 1 || got.Image.PreloadDir != "/archives" || !got.Image.DiscardBlobs {
+	if len(got.Image.Pinned) != 1 || got.Image.PreloadDir != "/archives" || !got.Image.DiscardBlobs || got.Image.PolicyFile != "/policy.toml" || got.Image.PolicyFailure != PolicyOpen {
 		t.Errorf("%+v", got.Image)
 	}
 	if got.Log.Level != "debug" || got.Image.Auth["new.example"].Password != "y" || got.Root != old.Root || len(got.Runtimes) != 1 {
