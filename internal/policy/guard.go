@@ -112,7 +112,8 @@ func (g *Guard) rules() (p *Policy, checked bool, err error) {
 	case g.mu.open:
 		return nil, false, nil
 	}
-	return nil, false, fmt.Errorf("the image policy cannot be used, and image.policy_failure is closed: %w: %w", g.mu.err, errdefs.ErrUnavailable)
+	// The reason is text: the request is not what is invalid.
+	return nil, false, fmt.Errorf("the image policy cannot be used, and image.policy_failure is closed: %s: %w", g.mu.err.Error(), errdefs.ErrUnavailable)
 }
 
 // changedLocked reports whether the files are not what they were when they were read, or may not be.
