@@ -12,6 +12,9 @@
 //     in a pull, after [Config].UnpackTimeout.
 //   - Progress and Transfers say in bytes how far a pull has come, for whoever asks, and cost the
 //     pull nothing.
+//   - A pull that the [Policy] refuses asks its registry for nothing but what the name stands for, and
+//     for that only if the policy wants to know it. Pulls that have to pass something are shared with
+//     those that have to pass the same.
 //   - Credentials go to the registry that they are for and to no other. An error names no
 //     credentials: what a URL carries beyond its path is cut off.
 //   - An image's names are those that the ecosystem reads: its tag, its digest and its ID.

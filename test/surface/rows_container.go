@@ -58,7 +58,8 @@ func containerRows() []Row {
 		honoured("CreateContainerRequest.config.image.image", "an ID, the beginning of one, a reference, or the absolute path of a checkpoint's archive",
 			"image.TestResolveAndRemove", "test/e2e.TestARestoredContainerGoesOn"),
 		noEffect("CreateContainerRequest.config.image.annotations", "berth knows images by their reference alone; reported in the status"),
-		honoured("CreateContainerRequest.config.image.user_specified_image", "reported in the status"),
+		honoured("CreateContainerRequest.config.image.user_specified_image", "reported in the status; what the rules of image.policy_file are asked about", "pod.TestThePolicyIsAskedAboutEachImageOfAContainer"),
+		honoured("CreateContainerRequest.config.mounts.image.user_specified_image", "what the rules of image.policy_file are asked about", "pod.TestThePolicyIsAskedAboutEachImageOfAContainer"),
 		honoured("CreateContainerRequest.config.image.runtime_handler", "one that is not the sandbox's is InvalidArgument", "test/surface.TestAnImageIsForAHandlerThatThereIs"),
 		noEffect("CreateContainerRequest.config.image.image_ref", "it belongs to answers: the digest of a volume's image"),
 

@@ -12,7 +12,8 @@ func imageRows() []Row {
 		honoured("ImageStatusRequest.verbose", "the configuration of the image"),
 		honoured("PullImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "imagestore.TestCredentialsAreNotSentToHostsThatAManifestNames"),
-		below(noEffect("PullImageRequest.sandbox_config", "an image is pulled the same for all pods; its metadata is how berth pulls and the timeline name the pod")),
+		below(honoured("PullImageRequest.sandbox_config", "the namespace in its metadata is what the rules of image.policy_file are for, and the metadata is what berth pulls and the timeline call the pod; nothing else in it has an effect",
+			"cri.TestThePodOfAPullIsKnownAndTheKubeletKnowsTheError", "test/e2e.TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun")),
 		honoured("RemoveImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 
 		honoured("ImageSpec.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),
