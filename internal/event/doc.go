@@ -18,7 +18,7 @@
 //	release.go    the steps of lanes, releases, removals, orphans
 //	records.go    records that are restored, and compared with containerd
 //	output.go     the output of containers
-//	images.go     pulls
+//	images.go     pulls, and images that are not allowed
 //	resources.go  resources that are asked for, and in effect
 //
 // # Promises

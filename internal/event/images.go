@@ -25,6 +25,17 @@ func (e ImagePulled) line() Line {
 	return info(Call, "image pulled", slog.String("image", e.Image), slog.Duration("took", e.Took))
 }
 
+// ImageRefused says that a container of the sandbox was not made because the policy of the node does
+// not allow one of its images, or could not be asked.
+type ImageRefused struct {
+	Container string `json:"container"`
+	Err       string `json:"err"`
+}
+
+func (e ImageRefused) line() Line {
+	return warn(Call, "container not made, an image of it is not allowed or that could not be asked", e.Err, slog.String("container", e.Container))
+}
+
 // ImageNotPulled says why an image could not be pulled.
 type ImageNotPulled struct {
 	Image string        `json:"image"`

@@ -79,6 +79,7 @@ var kinds = []Event{
 	// images.go
 	PullBegan{},
 	ImagePulled{},
+	ImageRefused{},
 	ImageNotPulled{},
 	// resources.go
 	PodResourcesRecorded{},

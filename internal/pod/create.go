@@ -121,7 +121,7 @@ func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.Conta
 		}
 	}
 	if err != nil {
-		c.obs.Event(p.id, "container not made: its image is not allowed, or that could not be asked", err, "container", config.GetMetadata().GetName())
+		c.obs.Note(p.id, event.ImageRefused{Container: config.GetMetadata().GetName(), Err: err.Error()})
 	}
 	return err
 }

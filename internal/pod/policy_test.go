@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/event"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"
@@ -38,18 +39,17 @@ func (p *policy) Allow(_ context.Context, namespace, asked, id string) error {
 	return nil
 }
 
-// told is an observer that notes events with errors.
+// told is an observer that keeps refusals.
 type told struct {
-	pod.Observer
 	mu     sync.Mutex
 	events []string
 }
 
-func (o *told) Event(id, what string, err error, _ ...any) {
+func (o *told) Note(id string, e event.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err != nil {
-		o.events = append(o.events, id+" "+what+" "+err.Error())
+	if refused, ok := e.(event.ImageRefused); ok {
+		o.events = append(o.events, id+" "+refused.Container+" "+refused.Err)
 	}
 }
 
@@ -67,7 +67,7 @@ func withPolicy(p pod.Policy, o pod.Observer) func(*pod.Ports) {
 // after a restart.
 func TestThePolicyIsAskedAboutEachImageOfAContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, o := &policy{}, &told{Observer: &failures{}}
+		p, o := &policy{}, &told{}
 		b := start(t, world.Free(), state.Loaded{}, withPolicy(p, o))
 		sb := b.pod("p1", "")
 		if len(p.asked) != 0 {
