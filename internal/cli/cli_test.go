@@ -238,7 +238,7 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	f.images["b"] = &runtimeapi.Image{}
 	out, problem, code, dir := play(t, f, podYAML, "--wait", "--rm")
 	want := []string{
-		"pull a ", "pull b ", "run pod0 ",
+		"pull a default", "pull b default", "run pod0 ",
 		"create first", "start first", "create second", "start second", "create one", "start one", "create two", "start two",
 		"remove-pod pod0",
 	}

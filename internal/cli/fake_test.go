@@ -309,7 +309,7 @@ func (f *fake) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) 
 func (f *fake) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.call("pull %s %s", r.GetImage().GetImage(), r.GetAuth().GetUsername())
+	f.call("pull %s %s%s", r.GetImage().GetImage(), r.GetAuth().GetUsername(), r.GetSandboxConfig().GetMetadata().GetNamespace())
 	if strings.HasPrefix(r.GetImage().GetImage(), "nowhere/") {
 		return nil, status.Error(codes.Unavailable, "registry nowhere does not answer")
 	}

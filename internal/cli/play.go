@@ -135,7 +135,7 @@ type played struct{ name, id string }
 func (p *player) play(ctx context.Context) error {
 	all := slices.Concat(p.plan.Init, p.plan.Containers)
 	for _, pc := range all { // before anything is made
-		if err := needImage(ctx, p.client, pc); err != nil {
+		if err := needImage(ctx, p.client, p.plan.Sandbox, pc); err != nil {
 			return err
 		}
 	}
@@ -257,9 +257,9 @@ func (p *player) remove(ctx context.Context) error {
 
 func (p *player) uid() string { return p.plan.Sandbox.GetMetadata().GetUid() }
 
-// needImage pulls an image that is not on the node, or that is to be pulled always, and checks its
-// user. The archive of a checkpoint is left to the service.
-func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error {
+// needImage pulls an image for a pod if it is not on the node, or is to be pulled always, and checks
+// its user. The archive of a checkpoint is left to the service.
+func needImage(ctx context.Context, c *cri.Client, pod *runtimeapi.PodSandboxConfig, pc manifest.Container) error {
 	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
 	name := pc.Config.GetMetadata().GetName()
 	if filepath.IsAbs(spec.GetImage()) { // the archive of a checkpoint, which names the image
@@ -277,7 +277,7 @@ func needImage(ctx context.Context, c *cri.Client, pc manifest.Container) error 
 		return fmt.Errorf("container %s: image %s is not on the node, and imagePullPolicy is Never; use `berth import` or `berth pull`", name, spec.GetImage())
 	case pc.PullPolicy == string(corev1.PullAlways), st.GetImage() == nil:
 		over := pullProgress(ctx, c, spec.GetImage())
-		_, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec})
+		_, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, SandboxConfig: pod})
 		over()
 		if err != nil {
 			return fmt.Errorf("container %s: pull image %s: %w", name, spec.GetImage(), err)

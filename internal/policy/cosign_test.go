@@ -174,6 +174,35 @@ func TestASignatureIsVerifiedWithEachKindOfKey(t *testing.T) {
 	}
 }
 
+// A key, a payload and a signature that sigstore's own libraries have written, with which cosign signs.
+func TestASignatureOfSigstoresIsVerified(t *testing.T) {
+	const key = `-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEc/n6F7FINNkmd3NsRnpm/QKnFDag
+EI5JGQuZocAq6mUVcOjZdexizl/bi/BER10aPu36kI1Webo7zxmPPps4iA==
+-----END PUBLIC KEY-----
+`
+	const payload = `{"critical":{"identity":{"docker-reference":"registry.example/team/app"},"image":{"docker-manifest-digest":"sha256:6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"},"type":"cosign container image signature"},"optional":null}`
+	const signature = `MEUCIQCgd59g8f9Rzo0HbVphLoTxL43Su+X0OgQ5pn5+qHPgSAIgfM3lQRrA15zjPaECF52MVNh75oRp8Q7C+wIf4FlF/Ns=`
+	const target = digest.Digest("sha256:6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d")
+	keys, err := parseKeys([]byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := base64.StdEncoding.DecodeString(signature)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := parseName("registry.example/team/app:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := newRegistry()
+	reg.add("registry.example/team/app", target, []byte(payload), b)
+	if err := verifyCosign(t.Context(), reg, n, target, keys); err != nil {
+		t.Error(err)
+	}
+}
+
 // PROPERTIES 39: what is not a signature of this digest by one of the keys is none, and what the
 // registry does not answer is not the answer that there is none.
 func TestOnlyASignatureOfThisDigestByAKeyOfTheRuleCounts(t *testing.T) {

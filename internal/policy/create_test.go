@@ -119,6 +119,20 @@ func TestSignaturesAreWantedOfWhatIsHere(t *testing.T) {
 			t.Errorf("unsigned: %v", err)
 		}
 	}
+	// One name is not signed, and of the other that is not known: it is not refused for good.
+	away := newRegistry()
+	away.err = errors.New("connection refused")
+	for _, first := range []string{"app", "moved"} {
+		err := g.Create(t.Context(), "n", byID, func(ref string) Registry {
+			if strings.Contains(ref, first) {
+				return away
+			}
+			return reg
+		})
+		if !errdefs.IsUnavailable(err) {
+			t.Errorf("the registry of %s is away: %v", first, err)
+		}
+	}
 	// A signature in the repository of another name is one of that name.
 	reg.add("x.example/moved", index, payloadOf(index), sign(t, key, payloadOf(index)))
 	if err := create(byID); err != nil {

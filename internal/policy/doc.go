@@ -15,9 +15,8 @@
 //     crashes, is ErrUnavailable with the reason, which lets nothing in and blames no image. Every
 //     question has a time-out.
 //   - A file that changed holds from the next decision on. One that cannot be used is told in the log
-//     and in [Guard.Problems], and lets nothing in, or everything, as it is configured. It never is
-//     half used. A file that somebody writes at this moment, and that breaks off, is not one that
-//     allows more: each rule names what it is for, and without the last rule the file is not used.
+//     and in [Guard.Problems], and lets nothing in, or everything, as it is configured. Without the
+//     last rule, or with a rule that does not say what it is for, a file is not used: it broke off.
 //   - Without a file nothing is asked and nothing is waited for.
 //
 // # Never

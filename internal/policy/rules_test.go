@@ -104,6 +104,12 @@ func TestTheFirstRuleForTheNamespaceAndTheImageDecides(t *testing.T) {
 			t.Errorf("%q %s: %+v by %+v, %v; want %q, allowed %v", tt.namespace, tt.ref, d, d.Rule, err, tt.rule, tt.allowed)
 		}
 	}
+	pods := parse(t, "[[rules]]\nname='pods'\nnamespaces=['*']\nregistries=['*']\naction='allow'\n"+rest)
+	for namespace, want := range map[string]bool{"x": true, "": false} {
+		if d, err := pods.Decide(namespace, "busybox"); err != nil || d.Allowed != want {
+			t.Errorf("the rule for all namespaces, in %q: %+v %v", namespace, d, err)
+		}
+	}
 	if _, err := p.Decide("", "x.example/UPPER"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "x.example/UPPER") {
 		t.Errorf("%v", err)
 	}
@@ -176,8 +182,8 @@ func TestAPolicyIsReadStrictly(t *testing.T) {
 	}
 }
 
-// PROPERTIES 39: whoever reads the file while it is being written finds no policy, or one that allows
-// no more.
+// PROPERTIES 39: whoever reads a file like this one while it is being written finds no policy, or one
+// that allows no more.
 func TestAFileThatBreaksOffAllowsNoMore(t *testing.T) {
 	whole := parse(t, example)
 	refs := []string{"registry.k8s.io/a", "registry.example:5000/prod/a", "registry.example:5000/prod/a" + digestOf, "evil/a", "busybox", "x.evil.example/a", "other.example/a"}
