@@ -222,7 +222,7 @@ func (r *Refusal) Unwrap() error { return errdefs.ErrPermissionDenied }
 
 // Is reports whether the refusal is ErrSignatureValidationFailed of CRI.
 func (r *Refusal) Is(target error) bool {
-	return r.Unsigned && target == crierrors.ErrSignatureValidationFailed //nolint:errorlint // it is what errors.Is calls
+	return r.Unsigned && target == crierrors.ErrSignatureValidationFailed
 }
 
 func refuse(p *Policy, r *Rule, namespace, image, why string) *Refusal {
