@@ -23,6 +23,7 @@ import (
 	"berth/internal/connection"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
+	"berth/internal/durable"
 	"berth/internal/embed"
 	"berth/internal/fdstore"
 	"berth/internal/image"
@@ -128,6 +129,10 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openTracing(ctx); err != nil {
 		return err
 	}
+	boot, err := durable.OpenBoot(cfg.Root)
+	if err != nil {
+		d.log.Warn("it cannot be noted in which boot images are made: after a power cut they may be checked needlessly, or not at all", "err", err)
+	}
 	if err := d.openContainerd(); err != nil {
 		return err
 	}
@@ -138,6 +143,7 @@ func (d *daemon) open(ctx context.Context) error {
 		StateDir:       filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
 		CleanupDir:     filepath.Join(cfg.Root, "cleanup"),
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
+		Trust:          d.trust,
 		Logger:         d.log.Logger,
 	}
 	if d.embeds() {
@@ -156,8 +162,13 @@ func (d *daemon) open(ctx context.Context) error {
 		MountDir:               filepath.Join(cfg.State, "images"),
 		Logger:                 d.log.Logger,
 		Panicked:               d.panickedOverImage,
+		Boot:                   boot,
+		Checked:                d.metrics.DurabilityChecked,
 	}); err != nil {
 		return err
+	}
+	if d.embeds() { // whatever else uses another containerd may make images there after this one has stopped
+		d.undo = append(d.undo, func() error { return d.stored.Settle(d.embedConfig().Root) })
 	}
 	d.images = image.New(d.stored, image.Config{
 		PullTimeout:       time.Duration(cfg.Image.PullTimeout),
@@ -193,6 +204,25 @@ func (d *daemon) open(ctx context.Context) error {
 
 // panickedOverImage counts a panic over an image.
 func (d *daemon) panickedOverImage() { d.metrics.Panicked("image") }
+
+// trust waits for layers that are doubted after an unclean boot.
+func (d *daemon) trust(ctx context.Context, snapshotter, chainID string) error {
+	return d.stored.Trust(ctx, snapshotter, chainID)
+}
+
+// imageChanged takes note of an image event of containerd.
+func (d *daemon) imageChanged(name string) {
+	d.images.Changed(name)
+	d.stored.MayHaveChanged()
+}
+
+// keepDurable keeps a power cut from making images wrong, once containerd is there.
+func (d *daemon) keepDurable(ctx context.Context) error {
+	if d.core.Await(ctx) != nil {
+		return nil // ctx has ended
+	}
+	return d.stored.KeepDurable(ctx)
+}
 
 // unpacks returns how many layers of an image are unpacked at the same time. Another containerd
 // unpacks itself, layer by layer.
@@ -312,7 +342,7 @@ func (d *daemon) openPods() (err error) {
 		Restored:      d.kernel.ForgetUnclaimed,
 		Follow:        d.ctrd.Follow,
 		Sweep:         d.stored.Sweep,
-		ImageChanged:  d.images.Changed,
+		ImageChanged:  d.imageChanged,
 		RefreshImages: d.images.Refresh,
 		Metrics:       d.metrics,
 		Tracing:       d.tracing,

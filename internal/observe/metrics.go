@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
+
+	"berth/internal/durable"
 )
 
 // Metrics counts what happens. It implements cri.Observer. docs/metrics.md has each metric.
@@ -27,6 +29,7 @@ type Metrics struct {
 	calls      *prometheus.HistogramVec
 	repairs    *prometheus.CounterVec
 	panics     *prometheus.CounterVec
+	durability *prometheus.CounterVec
 	oomKills   prometheus.Counter
 }
 
@@ -54,6 +57,10 @@ func NewMetrics() *Metrics {
 		}, []string{"method", "code"}),
 		repairs: counter("berth_audit_repairs_total", "What the audit found that no witness had reported, by what it was.", "what"),
 		panics:  counter("berth_panics_total", "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.", "where"),
+		durability: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_layers_checked_total",
+			Help: "Layers and blobs of images that were checked after an unclean boot, or repaired, by what came of it: whole, repaired, removed.",
+		}, []string{"kind", "outcome"}),
 		oomKills: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_oom_kills_survived_total",
 			Help: "Processes that the OOM killer ended in containers that went on.",
@@ -67,6 +74,7 @@ func NewMetrics() *Metrics {
 		m.calls,
 		m.repairs,
 		m.panics,
+		m.durability,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -80,6 +88,11 @@ func (m *Metrics) Called(method string, took time.Duration, code codes.Code) {
 
 // Panicked counts a panic that berth has survived. It implements cri.Observer.
 func (m *Metrics) Panicked(where string) { m.panics.WithLabelValues(where).Inc() }
+
+// DurabilityChecked counts what the check of a layer or a blob has come to.
+func (m *Metrics) DurabilityChecked(i durable.Item, o durable.Outcome) {
+	m.durability.WithLabelValues(string(i.Kind), string(o)).Inc()
+}
 
 const (
 	maxScrapes    = 4

@@ -26,6 +26,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"berth/internal/durable"
 )
 
 const (
@@ -50,6 +52,8 @@ type request struct {
 	Payloads   map[string]payload // of stream processors, by their names
 	Sync       bool               // the file system is synced afterwards
 	Memory     int64              // bytes
+	Work       work               // "": a layer is unpacked
+	Idle       bool               // let everybody else go first
 }
 
 // payload is a protobuf message of any type.
@@ -74,6 +78,8 @@ const (
 	resourceExhausted  kind = "resource exhausted"
 	failedPrecondition kind = "failed precondition"
 	invalidArgument    kind = "invalid argument"
+	wrong              kind = "wrong"
+	noIndex            kind = "no index"
 )
 
 var kinds = map[kind]error{
@@ -81,6 +87,8 @@ var kinds = map[kind]error{
 	resourceExhausted:  errdefs.ErrResourceExhausted,
 	failedPrecondition: errdefs.ErrFailedPrecondition,
 	invalidArgument:    errdefs.ErrInvalidArgument,
+	wrong:              durable.ErrWrong,
+	noIndex:            durable.ErrNoIndex,
 }
 
 func (a answer) err() error { return remote{a.Error, kinds[a.Kind]} }
@@ -115,7 +123,10 @@ func init() {
 	if err := confine(); err != nil {
 		new(guard).answer(err, answer{})
 	}
-	a, err := r.apply(context.Background(), layer)
+	if r.Idle {
+		yield()
+	}
+	a, err := r.carryOut(context.Background(), layer)
 	if err == nil {
 		err = g.check(r.Memory)
 	}
@@ -253,6 +264,11 @@ func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
 	// What follows the end of the archive counts for the digest.
 	if _, err := io.Copy(io.Discard, tar); err != nil {
 		return answer{}, fmt.Errorf("read the end of the layer: %w", err)
+	}
+	if r.Target.Index != "" {
+		if err := durable.WriteIndex(r.Target.Dir, r.Target.Index); err != nil {
+			return answer{}, err
+		}
 	}
 	if r.Sync {
 		if err := syncFileSystem(r.Target.Dir); err != nil {

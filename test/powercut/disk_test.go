@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package powercut
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth/test/node"
+)
+
+// disk is a file system in a file, mounted at dir.
+type disk struct {
+	t    *testing.T
+	file string
+	dir  string
+	kind string
+}
+
+// newDisk makes a disk and mounts it. The test's end unmounts it, after the node that was started
+// later has stopped.
+func newDisk(t *testing.T, kind string) *disk {
+	t.Helper()
+	base := node.TempDir(t)
+	d := &disk{t: t, file: base + "/disk", dir: base + "/mnt", kind: kind}
+	t.Cleanup(func() {
+		_ = unix.Unmount(d.dir, unix.MNT_DETACH)
+		if err := os.RemoveAll(base); err != nil {
+			t.Error(err)
+		}
+	})
+	const size = 640 << 20 // mkfs.xfs refuses less than 300 MiB
+	if err := errors.Join(os.WriteFile(d.file, nil, 0o600), os.Truncate(d.file, size), os.Mkdir(d.dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mkfs."+kind, "-q", d.file)
+	d.mount()
+	return d
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+func (d *disk) mount() {
+	d.t.Helper()
+	run(d.t, "mount", "-o", "loop", d.file, d.dir)
+}
+
+// shutdown and noFlush are EXT4_IOC_SHUTDOWN and its flag, which are XFS_IOC_GOINGDOWN and its as
+// well.
+const (
+	shutdown = 0x8004587d
+	noFlush  = 2
+)
+
+// cut is the power cut: nothing more of the file system is written to the disk, nor what the journal
+// has not been given yet.
+func (d *disk) cut() {
+	d.t.Helper()
+	fd, err := unix.Open(d.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.IoctlSetPointerInt(fd, shutdown, noFlush); err != nil {
+		d.t.Fatalf("shut down %s: %v", d.dir, err)
+	}
+}
+
+// boot mounts the disk again, as the next boot does. The kernel of the test is the same one, so what
+// berth has noted of its boot is changed to be of another one.
+func (d *disk) boot() {
+	d.t.Helper()
+	var err error
+	for range 200 { // a process that was killed may still be in the middle of a write
+		if err = unix.Unmount(d.dir, 0); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: 5e7}, nil) //nolint:errcheck // the loop looks again
+	}
+	if err != nil {
+		d.t.Fatalf("unmount %s: %v", d.dir, err)
+	}
+	d.mount()
+	path := filepath.Join(d.dir, "lib/boot")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		d.t.Fatalf("berth has not noted its boot: %v", err)
+	}
+	var r map[string]any
+	if err := json.Unmarshal(text, &r); err != nil {
+		d.t.Fatalf("%s has %q: %v", path, text, err)
+	}
+	r["boot"] = "an earlier one"
+	if text, err = json.Marshal(r); err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func cuts(t *testing.T) int {
+	t.Helper()
+	n := 6
+	if s := os.Getenv("BERTH_CUTS"); s != "" {
+		if _, err := fmt.Sscan(s, &n); err != nil {
+			t.Fatalf("BERTH_CUTS=%s: %v", s, err)
+		}
+	}
+	return n
+}
