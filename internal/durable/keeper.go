@@ -225,6 +225,7 @@ func (k *Keeper) mark(ctx context.Context) error {
 		return fmt.Errorf("list what is not known to be on the disk: %w", err)
 	}
 	var errs []error
+	marked := 0
 	for _, i := range slices.Backward(items) { // whoever finds an upper layer has found those below
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -242,6 +243,12 @@ func (k *Keeper) mark(ctx context.Context) error {
 		if err != nil && !errdefs.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("%s %s: %w", i.Kind, i.ID, err))
 		}
+		if err == nil {
+			marked++
+		}
+	}
+	if marked > 0 {
+		k.cfg.Log.Info("images are on the disk", "layers and blobs", marked)
 	}
 	return errors.Join(errs...)
 }
