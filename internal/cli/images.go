@@ -48,7 +48,7 @@ func (a *app) imagesCommand() *cobra.Command {
 			})
 		})
 	}
-	cmd.AddCommand(rm)
+	cmd.AddCommand(rm, a.verifyCommand())
 	return cmd
 }
 

@@ -23,6 +23,8 @@ type AdminServer interface {
 	PullProgress(ctx context.Context, ref string) (any, error)
 	// ImportProgress returns how much of an archive was imported, or nil if it is not being imported.
 	ImportProgress(ctx context.Context, path string) (any, error)
+	// VerifyImage compares an image with what it was made from, and may repair it.
+	VerifyImage(ctx context.Context, ref string, repair bool) (any, error)
 	// Timeline returns what happened to a sandbox or container.
 	Timeline(ctx context.Context, id string) (any, error)
 	// Lanes returns the lanes that are not idle.
@@ -42,6 +44,10 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 	},
 	"ImportProgress": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.ImportProgress(ctx, text(in, "path"))
+	},
+	"VerifyImage": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		repair, _ := in["repair"].(bool)
+		return srv.VerifyImage(ctx, text(in, "image"), repair)
 	},
 	"Timeline": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.Timeline(ctx, text(in, "id"))
@@ -131,6 +137,12 @@ func (c *Client) PullProgress(ctx context.Context, ref string) (p *image.Progres
 func (c *Client) ImportProgress(ctx context.Context, path string) (p *image.Progress, err error) {
 	err = c.admin(ctx, "ImportProgress", map[string]any{"path": path}, &p)
 	return p, err
+}
+
+// VerifyImage compares an image with what it was made from, and repairs it if that is asked for.
+func (c *Client) VerifyImage(ctx context.Context, ref string, repair bool) (parts []image.Part, err error) {
+	err = c.admin(ctx, "VerifyImage", map[string]any{"image": ref, "repair": repair}, &parts)
+	return parts, err
 }
 
 // Timeline returns what happened to a sandbox or container.

@@ -10,12 +10,14 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/image"
+	"berth/internal/imagestore"
 )
 
 // admin serves berth.v1.Admin.
 type admin struct {
 	core   *Core
 	images *image.Service
+	stored *imagestore.Store
 	reach  func(ctx context.Context) error // waits a little for containerd
 }
 
@@ -38,6 +40,18 @@ func (a admin) PullProgress(ctx context.Context, ref string) (any, error) {
 // ImportProgress implements cri.AdminServer.
 func (a admin) ImportProgress(_ context.Context, path string) (any, error) {
 	return a.images.ImportProgress(path), nil
+}
+
+// VerifyImage implements cri.AdminServer.
+func (a admin) VerifyImage(ctx context.Context, ref string, repair bool) (any, error) {
+	if err := a.reach(ctx); err != nil {
+		return nil, fmt.Errorf("verify image %s: %w", ref, err)
+	}
+	img, err := a.images.Resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	return a.stored.Verify(ctx, img.Name, repair)
 }
 
 // Timeline implements cri.AdminServer.

@@ -385,7 +385,7 @@ func (d *daemon) openCRI() {
 			Images:   known{d.images, d},
 			Handlers: slices.Sorted(maps.Keys(d.host.handlers)),
 		},
-		admin{d.core, d.images, d.reach},
+		admin{d.core, d.images, d.stored, d.reach},
 		d.log.Logger,
 		d.metrics,
 		d.tracing.Server()...)

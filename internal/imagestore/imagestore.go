@@ -84,6 +84,7 @@ type Store struct {
 	keeper  *durable.Keeper // nil: no image is ever doubted
 	dirs    layerDirs
 	mending locks    // by chain ID: one repair at a time
+	wrong   sync.Map // the layers that a verification has found wrong and not repaired
 	looked  sync.Map // by chain ID: the layers that a pull has compared with their indexes
 }
 

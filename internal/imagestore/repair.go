@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -372,13 +371,15 @@ func (i *Store) mend(ctx context.Context, img images.Image, begun time.Time, con
 		if err == nil && made.After(begun) {
 			continue
 		}
-		if _, before := i.looked.LoadOrStore(item, nil); before && !contents {
+		_, wrong := i.wrong.Load(item)
+		if _, before := i.looked.LoadOrStore(item, nil); before && !contents && !wrong {
 			continue
 		}
-		if err := d.lookInto(ctx, item, blobs[n].Digest, contents); err != nil {
+		if err := d.lookInto(ctx, item, blobs[n].Digest, contents || wrong); err != nil {
 			i.looked.Delete(item)
 			return fmt.Errorf("layer %s: %w", item.ID, err)
 		}
+		i.wrong.Delete(item)
 	}
 	return nil
 }
@@ -459,10 +460,4 @@ func (l *locks) lock(ctx context.Context, name string) (unlock func(), _ error) 
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// short returns the beginning of a digest, for a person.
-func short(id string) string {
-	_, hex, _ := strings.Cut(id, ":")
-	return hex[:min(len(hex), 12)]
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -83,19 +84,18 @@ func (d *disk) cut() {
 // berth has noted of its boot is changed to be of another one.
 func (d *disk) boot() {
 	d.t.Helper()
-	var err error
-	for range 200 { // a process that was killed may still be in the middle of a write
-		if err = unix.Unmount(d.dir, 0); !errors.Is(err, unix.EBUSY) {
-			break
-		}
-		unix.Nanosleep(&unix.Timespec{Nsec: 5e7}, nil) //nolint:errcheck // the loop looks again
-	}
-	if err != nil {
-		d.t.Fatalf("unmount %s: %v", d.dir, err)
-	}
-	d.mount()
 	path := filepath.Join(d.dir, "lib/boot")
-	text, err := os.ReadFile(path)
+	var text []byte
+	var err error
+	for range 200 { // a process that was killed may still use the file system, and keeps it as it is
+		if err = unix.Unmount(d.dir, 0); err == nil {
+			d.mount()
+			if text, err = os.ReadFile(path); !errors.Is(err, unix.EIO) {
+				break
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 	if err != nil {
 		d.t.Fatalf("berth has not noted its boot: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -90,25 +91,28 @@ func registry(t *testing.T) (*testregistry.Registry, *atomic.Int64) {
 }
 
 // start starts a node whose berth has its root directory on the disk.
-func start(t *testing.T, d *disk, program string) *node.Node {
+func start(t *testing.T, d *disk, external bool) *node.Node {
 	t.Helper()
 	dir := node.TempDir(t)
-	if err := os.Symlink(filepath.Join(d.dir, "lib"), dir+"/lib"); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"/lib", "/cl"} { // of berth, and of a containerd beside it
+		if err := errors.Join(os.Symlink(d.dir+name, dir+name), os.Mkdir(d.dir+name, 0o700)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.Mkdir(filepath.Join(d.dir, "lib"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	n := node.Start(t, node.Options{Dir: dir})
-	n.Program = program
-	return n
+	return node.Start(t, node.Options{Dir: dir, External: external})
 }
 
 // powerCut cuts the power: the disk is shut down, berth is killed, and both come back.
 func powerCut(n *node.Node, d *disk) {
 	d.cut()
 	n.Berth.Kill(syscall.SIGKILL)
+	if n.Containerd != nil {
+		n.Containerd.Kill(syscall.SIGKILL)
+	}
 	d.boot()
+	if n.Containerd != nil {
+		n.StartContainerd()
+	}
 	n.StartBerth()
 }
 
@@ -165,9 +169,13 @@ func fileSystem() string { return cmp.Or(os.Getenv("BERTH_CUTS_FS"), "ext4") }
 // An image was listed, and all its files were empty: containerd names a layer before its files are
 // on the disk. Imported again, they were still empty. PROPERTIES 39.
 func TestAnImageIsWholeAfterAPowerCut(t *testing.T) {
+	node.Modes(t, imageIsWhole)
+}
+
+func imageIsWhole(t *testing.T, external bool) {
 	d := newDisk(t, fileSystem())
 	im, _ := makeImage(t, t.TempDir(), "localhost/cut:1", 1)
-	n := start(t, d, "")
+	n := start(t, d, external)
 	for round, again := range []bool{false, true} {
 		if _, err := n.Import(t.Context(), im.archive, ""); err != nil {
 			t.Fatal(err)
@@ -217,7 +225,7 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 		}
 		images = append(images, im)
 	}
-	n := start(t, d, "")
+	n := start(t, d, false)
 	var seen, whole int
 	for round := range cuts(t) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -295,14 +303,18 @@ func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
 	}
 	d := newDisk(t, fileSystem())
 	im, _ := makeImage(t, t.TempDir(), "localhost/cut:1", 1)
-	n := start(t, d, program)
+	n := start(t, d, false)
+	n.Program = program
 	n.Berth.Kill(syscall.SIGTERM)
 	n.StartBerth()
-	done := strings.Count(n.Berth.Output(), marked)
+	has := func(times int) func() bool {
+		return func() bool { return strings.Count(n.Berth.Output(), marked) >= times }
+	}
+	n.Until("the image of the node has the mark", has(1))
 	if _, err := n.Import(t.Context(), im.archive, ""); err != nil {
 		t.Fatal(err)
 	}
-	n.Until("the image has the mark", func() bool { return strings.Count(n.Berth.Output(), marked) > done })
+	n.Until("the image has the mark", has(2))
 	powerCut(n, d)
 	if files, err := wrong(t, n, im); err == nil && len(files) == 0 {
 		t.Error("the files are right although nothing has synced them: the test proves nothing")
