@@ -37,16 +37,13 @@ type LayersConfig struct {
 type Layers struct {
 	client   *connection.Connection
 	owner    string
-	unsynced bool // writable layers are mounted without syncs
-	trust    func(ctx context.Context, snapshotter, chainID string) error
+	unsynced bool                                                         // writable layers are mounted without syncs
+	trust    func(ctx context.Context, snapshotter, chainID string) error // nil: nothing is ever doubted
 	log      *slog.Logger
 }
 
 // NewLayers makes the layers of a connection, which the caller closes.
 func NewLayers(conn *connection.Connection, cfg LayersConfig) *Layers {
-	if cfg.Trust == nil {
-		cfg.Trust = func(context.Context, string, string) error { return nil }
-	}
 	return &Layers{
 		client:   conn,
 		owner:    cfg.Owner,
@@ -59,7 +56,7 @@ func NewLayers(conn *connection.Connection, cfg LayersConfig) *Layers {
 // PrepareSnapshot makes a writable layer. It waits for the layers of the image below it while those
 // are doubted after an unclean boot.
 func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
-	if err := l.trust(ctx, layer.Snapshotter, layer.ChainID); err != nil {
+	if err := l.trusted(ctx, layer.Snapshotter, layer.ChainID); err != nil {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, err)
 	}
 	_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(connection.Namespaced(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
@@ -67,6 +64,14 @@ func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, connection.Native(err))
 	}
 	return nil
+}
+
+// trusted waits until nothing is doubted of a layer and of those below it.
+func (l *Layers) trusted(ctx context.Context, snapshotter, chainID string) error {
+	if l.trust == nil {
+		return nil
+	}
+	return l.trust(ctx, snapshotter, chainID)
 }
 
 // keeping labels a snapshot, which stays until it is deleted. The snapshotter shifts the owners of
@@ -129,7 +134,7 @@ func (l *Layers) RenewSnapshot(ctx context.Context, snapshotter, key, spare stri
 // MountImage makes a view of an image and mounts it. The mount stays when this process ends.
 // ErrFailedPrecondition says that the owners of its files cannot be shifted as v.IDs says.
 func (l *Layers) MountImage(ctx context.Context, v pod.ImageView) error {
-	if err := l.trust(ctx, v.Snapshotter, v.ChainID); err != nil {
+	if err := l.trusted(ctx, v.Snapshotter, v.ChainID); err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, err)
 	}
 	snapshotter := l.client.SnapshotService(v.Snapshotter)

@@ -291,7 +291,7 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 // marked is what berth logs once everything has the mark.
 const marked = "images are on the disk"
 
-// A berth that gives the mark to what is not on the disk yet has images that are listed and empty:
+// PROPERTIES 39: a berth that gives the mark to what is not on the disk yet has images that are listed and empty:
 // the tests above see it.
 func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
 	program := t.TempDir() + "/berth"
