@@ -13,7 +13,7 @@
 //   - After a boot that did not follow a clean stop, whatever lacks the mark is checked before a
 //     container gets it. A container waits for the layers that it needs, and for no other.
 //   - A check that could not be made is not taken for an answer: it is made again.
-//   - Nothing is synced while an image is being pulled, imported or unpacked, for a minute at most.
+//   - Nothing is synced or indexed while an image is being pulled, imported or unpacked, for a minute at most.
 //   - A kill of berth on the same boot makes nothing doubtful: what the kernel holds is still there.
 //
 // # Never

@@ -132,6 +132,19 @@ func twoLayers(t *testing.T) v1.Image {
 	return img
 }
 
+// synced puts the layers of an image onto the disk, which writes their indexes.
+func (n *durableNode) synced(t *testing.T, chainID string) {
+	t.Helper()
+	d := durability{n.Store}
+	items, err := d.Below(t.Context(), overlay, chainID)
+	for _, item := range items {
+		err = errors.Join(err, d.Sync(connection.Namespaced(t.Context()), item))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // lose empties each file of the layers of an image, and their indexes if these are to be lost too.
 func (n *durableNode) lose(t *testing.T, chainID string, indexes bool) {
 	t.Helper()
@@ -174,6 +187,7 @@ func TestAWrongLayerIsRepaired(t *testing.T) {
 	img := twoLayers(t)
 	st := imported(t, n.Store, img)
 	n.whole(t, st.ChainID, "imported")
+	n.synced(t, st.ChainID)
 	for _, indexes := range []bool{false, true} {
 		run := n.unclean(t)
 		n.lose(t, st.ChainID, indexes)
@@ -221,6 +235,7 @@ func TestAnImageWithoutAWholeBlobIsRemoved(t *testing.T) {
 	n := kept(t)
 	img := twoLayers(t)
 	st := imported(t, n.Store, img)
+	n.synced(t, st.ChainID)
 	manifest, err := img.Manifest()
 	if err != nil {
 		t.Fatal(err)
@@ -283,6 +298,8 @@ func TestAnImageIsVerified(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	expect(outcomes(false), "layer unknown, layer unknown")
+	n.synced(t, st.ChainID)
 	expect(outcomes(false), "")
 	n.lose(t, st.ChainID, false)
 	expect(outcomes(false), "layer wrong, layer wrong")

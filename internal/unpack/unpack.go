@@ -43,7 +43,8 @@ type Target struct {
 	Overlay bool     // files that the layer deletes are marked as overlayfs has them
 	// Alone refuses a layer that has a file in a directory of a layer below, with ErrNeedsParent.
 	Alone bool
-	// Index is where the index of the layer is written; "" for none. See package durable.
+	// Index is where the index of the layer is written; "" for none yet. See package durable. It takes
+	// some percent of the time of a pull, so Sync writes it, when nobody waits any more.
 	Index string
 }
 
@@ -141,7 +142,6 @@ func target(mounts []mount.Mount) (Target, bool) {
 	if mounts[0].Type == "bind" {
 		to.Dir = mounts[0].Source
 	}
-	to.Index = IndexOf(to.Dir)
 	return to, to.Dir != ""
 }
 
@@ -169,8 +169,8 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 		Descriptor: desc,
 		Target:     to,
 		Payloads:   map[string]payload{},
-		// Where there is no index, nothing could tell after a power cut that the layer is lost.
-		Sync:   config.SyncFs || to.Index == "",
+		// Where there can be no index, nothing could tell after a power cut that the layer is lost.
+		Sync:   config.SyncFs || to.Index == "" && IndexOf(to.Dir) == "",
 		Memory: Memory,
 	}
 	for id, p := range config.ProcessorPayloads {
