@@ -92,10 +92,10 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	doubts map[Item]*doubt
-	order  []Item    // of doubts, those below first
-	busy   int       // how many pulls, imports and unpackings are in flight
-	last   time.Time // when one of them ended
-	life   context.Context
+	order  []Item          // of doubts, those below first
+	busy   int             // how many pulls, imports and unpackings are in flight
+	last   time.Time       // when one of them ended, or berth began
+	life   context.Context // of the checks
 }
 
 // doubt is an item that is doubted, from when that is known until it was checked.
@@ -164,6 +164,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 		wg.Go(func() { k.checkAll(ctx) })
 	}
 	close(k.loaded)
+	k.mu.Lock()
+	k.last = time.Now() // whoever waited for berth comes first
+	k.mu.Unlock()
 	k.Changed()
 	for {
 		select {

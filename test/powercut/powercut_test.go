@@ -269,7 +269,6 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 			whole++
 		}
 		verified(n, d)
-		t.Logf("round %d: cut after %s", round, at)
 		if now := asked.Load(); now != before {
 			t.Errorf("round %d: %d requests to the registry by a repair", round, now-before)
 		}
