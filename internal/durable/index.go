@@ -77,7 +77,7 @@ func (x *indexer) describe(path string, root, contents bool) (entry, error) {
 		target, err = os.Readlink(path)
 		e.Sum = xxhash.Sum64String(target)
 	case unix.S_IFCHR, unix.S_IFBLK:
-		e.Device = uint64(st.Rdev)
+		e.Device = st.Rdev
 	}
 	if err != nil {
 		return entry{}, err

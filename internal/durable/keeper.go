@@ -273,16 +273,20 @@ func (k *Keeper) load(ctx context.Context) bool {
 		if len(items) > 0 {
 			k.cfg.Log.Warn("the last boot was not clean: what was not on the disk for certain is checked before it is used", "layers and blobs", len(items))
 		}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.life = ctx
-		for _, i := range items {
-			k.doubts[i] = &doubt{item: i, attempt: make(chan struct{}), settled: make(chan struct{})}
-		}
-		k.order = items
+		k.doubt(ctx, items)
 		return true
 	}
 	return false
+}
+
+// doubt notes that items are doubted.
+func (k *Keeper) doubt(ctx context.Context, items []Item) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.life, k.order = ctx, items
+	for _, i := range items {
+		k.doubts[i] = &doubt{item: i, attempt: make(chan struct{}), settled: make(chan struct{})}
+	}
 }
 
 // checkAll checks all that is doubted, one after the other, the lowest layers first. What fails is

@@ -330,7 +330,7 @@ func (d durability) blobIsWhole(ctx context.Context, dgst digest.Digest) (bool, 
 		}
 		n, err := in.Read(buf)
 		_, _ = v.Write(buf[:n])
-		if err == io.EOF { //nolint:errorlint // a reader returns it as it is
+		if err == io.EOF {
 			return v.Verified(), nil
 		}
 		if err != nil {

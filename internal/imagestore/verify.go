@@ -46,13 +46,14 @@ func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.P
 			continue
 		}
 		whole, err := d.blobIsWhole(ctx, b)
-		if err == nil && !whole && repair {
+		switch {
+		case err != nil || whole:
+			p.Outcome = image.PartWhole
+		case repair:
 			_, err = d.checkBlob(ctx, b)
 			p.Outcome = image.PartRemoved
-		} else if err == nil && !whole {
+		default:
 			p.Outcome = image.PartWrong
-		} else {
-			p.Outcome = image.PartWhole
 		}
 		parts = append(parts, failed(p, err))
 	}
