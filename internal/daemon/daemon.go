@@ -150,6 +150,10 @@ func (d *daemon) open(ctx context.Context) error {
 		adapter.SetAside, adapter.StateDir = d.setAside, d.embedConfig().State
 	}
 	d.ctrd = ctrd.New(d.conn, adapter)
+	contents := ""
+	if d.embeds() {
+		contents = d.embedConfig().Root
+	}
 	if d.stored, err = imagestore.New(d.conn, imagestore.Config{
 		Snapshotter:            cfg.Containerd.Snapshotter,
 		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
@@ -163,12 +167,13 @@ func (d *daemon) open(ctx context.Context) error {
 		Logger:                 d.log.Logger,
 		Panicked:               d.panickedOverImage,
 		Boot:                   boot,
+		Root:                   contents,
 		Checked:                d.metrics.DurabilityChecked,
 	}); err != nil {
 		return err
 	}
 	if d.embeds() { // whatever else uses another containerd may make images there after this one has stopped
-		d.undo = append(d.undo, func() error { return d.stored.Settle(d.embedConfig().Root) })
+		d.undo = append(d.undo, d.stored.Settle)
 	}
 	d.images = image.New(d.stored, image.Config{
 		PullTimeout:       time.Duration(cfg.Image.PullTimeout),

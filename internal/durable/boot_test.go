@@ -3,6 +3,8 @@
 package durable
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -60,5 +62,56 @@ func TestABootThatCannotBeToldIsDoubted(t *testing.T) {
 	b, err := OpenBoot(dir)
 	if err == nil || b == nil || !b.Doubted() {
 		t.Errorf("%v %v", b, err)
+	}
+}
+
+// What cannot be noted at first is noted before the next image is made, and whether anything is
+// doubted is known meanwhile.
+func TestABootThatCannotBeNotedIsNotedLater(t *testing.T) {
+	dir := t.TempDir()
+	if b, err := openBoot(dir, "a"); err != nil || b.Stopped() != nil {
+		t.Fatal(err)
+	}
+	inTheWay := filepath.Join(dir, bootName+".new", "x")
+	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := openBoot(dir, "b")
+	if err == nil || b.Doubted() {
+		t.Fatalf("%v, doubted is %v", err, b.Doubted())
+	}
+	k := NewKeeper(Config{Boot: b, Log: slog.New(slog.DiscardHandler)})
+	k.Busy()()
+	if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+		t.Fatal(err)
+	}
+	k.Busy()()
+	if b, err := openBoot(dir, "c"); err != nil || !b.Doubted() {
+		t.Errorf("%v: images of a boot that was not noted are trusted", err)
+	}
+}
+
+// Where the file cannot be read, nobody knows what could not be synced in this boot.
+func TestWithoutTheFileNothingGetsTheMark(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, bootName)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := openBoot(dir, "a")
+	if err == nil || !b.Unsynced(mid) {
+		t.Errorf("%v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Checked(); err != nil || !b.Unsynced(mid) {
+		t.Errorf("%v", err)
+	}
+	if b, err = openBoot(dir, "a"); err != nil || !b.Unsynced(mid) || !errors.Is(b.Stopped(), ErrUnsynced) {
+		t.Errorf("%v", err)
+	}
+	if b, err = openBoot(dir, "b"); err != nil || b.Unsynced(mid) || !b.Doubted() {
+		t.Errorf("%v", err)
 	}
 }

@@ -42,7 +42,12 @@ const (
 	Whole    Outcome = "whole"    // it was right
 	Repaired Outcome = "repaired" // it was wrong, and is right now
 	Removed  Outcome = "removed"  // it was wrong and could not be repaired, or has gone by itself
+	Unsynced Outcome = "unsynced" // it could not be put onto the disk
 )
+
+// ErrUnsynced says that something could not be put onto the disk, so that what is read of it may be in
+// memory alone.
+var ErrUnsynced = errors.New("it could not be put onto the disk, and may be lost from there")
 
 // Store has the items. Errors are ErrNotFound for an item that is gone.
 type Store interface {
@@ -50,9 +55,15 @@ type Store interface {
 	Unmarked(ctx context.Context) ([]Item, error)
 	// Below returns a layer and the layers below it, the lowest first.
 	Below(ctx context.Context, snapshotter, chainID string) ([]Item, error)
-	// Sync puts an item onto the disk. Nobody waits for it.
+	// Index writes down what a layer consists of, if nobody has. It syncs nothing, and is called again
+	// when it has failed.
+	Index(ctx context.Context, i Item) error
+	// Sync puts a layer onto the disk. Nobody waits for it. It is not called again when it has failed: the
+	// kernel reports a write that has failed once, and a second sync succeeds although nothing was
+	// written.
 	Sync(ctx context.Context, i Item) error
-	// Mark gives an item the mark, and returns once the mark is on the disk.
+	// Mark gives an item the mark, and returns once the mark is on the disk. It is an error if the item
+	// was written again since Sync was called.
 	Mark(ctx context.Context, i Item) error
 	// Check compares an item with what it was made from, and repairs or removes it if it is wrong. The
 	// layers below it are right. With idle set, nobody waits for it. An error says that it cannot tell, or
@@ -60,12 +71,13 @@ type Store interface {
 	Check(ctx context.Context, i Item, idle bool) (Outcome, error)
 }
 
-// Config is what a keeper needs to know. Log and Done may not be nil.
+// Config is what a keeper needs to know. Log may not be nil.
 type Config struct {
 	Store Store
 	Boot  *Boot
 	Log   *slog.Logger
-	// Checked is called with the outcome of each check of a doubted item. It may be nil.
+	// Checked is called with the outcome of each check of a doubted item, and with Unsynced. It may be
+	// nil.
 	Checked func(i Item, o Outcome)
 }
 
@@ -138,6 +150,7 @@ func (k *Keeper) Changed() {
 
 // Busy says that something is being made, until done is called. Nothing is synced meanwhile.
 func (k *Keeper) Busy() (done func()) {
+	k.note()
 	k.mu.Lock()
 	k.busy++
 	k.mu.Unlock()
@@ -148,6 +161,27 @@ func (k *Keeper) Busy() (done func()) {
 		k.mu.Unlock()
 		k.Changed()
 	}
+}
+
+// note tries once more to note in which boot images are made, if that could not be done: after a
+// power cut nobody would doubt them otherwise.
+func (k *Keeper) note() {
+	if err := k.cfg.Boot.note(); err != nil {
+		k.cfg.Log.Warn("it cannot be noted in which boot images are made: after a power cut they may not be checked", "err", err)
+	}
+}
+
+// Unsynced reports whether an item may be lost from the disk though it is right in memory: see
+// [Boot.Unsynced].
+func (k *Keeper) Unsynced(i Item) bool { return k.cfg.Boot.Unsynced(i) }
+
+// Rewritten says that an item consists of new files, which may be synced.
+func (k *Keeper) Rewritten(i Item) error {
+	if !k.Unsynced(i) {
+		return nil
+	}
+	defer k.Changed()
+	return k.cfg.Boot.synced(i)
 }
 
 // Run checks what is doubted, and gives marks, until ctx ends. It is called once, when containerd is
@@ -177,6 +211,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if !k.untilQuiet(ctx) {
 			return nil
 		}
+		k.note()
 		if err := k.mark(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -221,39 +256,64 @@ func (k *Keeper) untilQuiet(ctx context.Context) bool {
 	return true
 }
 
-// mark puts onto the disk what lacks the mark, and gives it the mark. What is doubted is left out.
+// mark puts onto the disk what lacks the mark, and gives it the mark. What is doubted is left out, and
+// what a sync has failed for.
 func (k *Keeper) mark(ctx context.Context) error {
 	items, err := k.cfg.Store.Unmarked(ctx)
 	if err != nil {
 		return fmt.Errorf("list what is not known to be on the disk: %w", err)
 	}
-	var errs []error
+	errs := []error{k.cfg.Boot.forgetOthers(items)}
 	marked := 0
 	for _, i := range slices.Backward(items) { // whoever finds an upper layer has found those below
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if k.of(i) != nil {
+		if k.of(i) != nil || k.Unsynced(i) {
 			continue
 		}
-		var err error
-		if withheld == "" {
-			err = k.cfg.Store.Sync(ctx, i)
-		}
+		err := k.sync(ctx, i)
 		if err == nil {
 			err = k.cfg.Store.Mark(ctx, i)
 		}
-		if err != nil && !errdefs.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("%s %s: %w", i.Kind, i.ID, err))
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			marked++
+		case errdefs.IsNotFound(err), errors.Is(err, ErrUnsynced):
+		default:
+			errs = append(errs, fmt.Errorf("%s %s: %w", i.Kind, i.ID, err))
 		}
 	}
 	if marked > 0 {
 		k.cfg.Log.Info("images are on the disk", "layers and blobs", marked)
 	}
 	return errors.Join(errs...)
+}
+
+// sync puts an item onto the disk. ErrUnsynced says that it could not be done and must not be tried
+// again; that is logged. Blobs are there already.
+func (k *Keeper) sync(ctx context.Context, i Item) error {
+	if i.Kind == Blob || withheld != "" {
+		return nil
+	}
+	if err := k.cfg.Store.Index(ctx, i); err != nil {
+		return err
+	}
+	// Noted before: whoever is killed in the middle has not told anybody what the kernel has reported.
+	if err := k.cfg.Boot.syncing(i); err != nil {
+		return err
+	}
+	failed := k.cfg.Store.Sync(ctx, i)
+	if failed == nil || errdefs.IsNotFound(failed) {
+		return errors.Join(failed, k.cfg.Boot.synced(i))
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	k.cfg.Log.Error("a layer of an image could not be put onto the disk: the kernel may have lost it without saying so again. After a power cut it is checked; "+
+		"berth images verify --repair, a pull or an import of the image writes it again", "layer", i.ID, "err", failed)
+	k.cfg.Checked(i, Unsynced)
+	return fmt.Errorf("%w: %w", ErrUnsynced, failed)
 }
 
 func (k *Keeper) of(i Item) *doubt {

@@ -3,9 +3,12 @@
 package durable
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -23,9 +26,12 @@ type fake struct {
 	marked   map[Item]bool
 	below    map[string][]Item
 	fail     map[string]error
+	noSync   map[string]error // of the next sync alone: the kernel says it once
+	noIndex  map[string]error // of the next index
 	outcome  map[string]Outcome
 	checks   []string
 	away     bool
+	kill     func() // ends the keeper of the test
 }
 
 func (f *fake) Unmarked(context.Context) ([]Item, error) {
@@ -39,17 +45,27 @@ func (f *fake) Unmarked(context.Context) ([]Item, error) {
 
 func (f *fake) Below(_ context.Context, _, id string) ([]Item, error) { return f.below[id], nil }
 
-func (f *fake) Sync(_ context.Context, i Item) error {
+func (f *fake) Index(_ context.Context, i Item) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.noIndex[i.ID]
+	delete(f.noIndex, i.ID)
+	return err
+}
+
+func (f *fake) Sync(ctx context.Context, i Item) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.synced[i] = true
-	return nil
+	err := f.noSync[i.ID]
+	delete(f.noSync, i.ID)
+	return errors.Join(err, ctx.Err())
 }
 
 func (f *fake) Mark(_ context.Context, i Item) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.synced[i] {
+	if i.Kind == Layer && !f.synced[i] {
 		return errors.New("marked before it was synced")
 	}
 	f.marked[i] = true
@@ -112,6 +128,8 @@ func keep(t *testing.T, unclean bool, test func(t *testing.T, k *Keeper, f *fake
 			below:    map[string][]Item{"base": {base}, "mid": {base, mid}, "top": {base, mid, top}, "far": {far}, "old": {{Kind: Layer, Snapshotter: "s", ID: "old"}}},
 			fail:     map[string]error{},
 			outcome:  map[string]Outcome{},
+			noSync:   map[string]error{},
+			noIndex:  map[string]error{},
 		}
 		k := NewKeeper(Config{Store: f, Boot: boot, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -122,9 +140,12 @@ func keep(t *testing.T, unclean bool, test func(t *testing.T, k *Keeper, f *fake
 				t.Error(err)
 			}
 		}()
+		f.kill = func() {
+			cancel()
+			<-ended
+		}
+		defer f.kill()
 		test(t, k, f)
-		cancel()
-		<-ended
 	})
 }
 
@@ -153,6 +174,118 @@ func TestWhatIsNewIsSyncedAndThenMarked(t *testing.T) {
 		time.Sleep(latest + 2*quiet)
 		if n := f.count(f.marked); n != 5 {
 			t.Errorf("%d of 5 have the mark: pulls without end put it off", n)
+		}
+	})
+}
+
+// again runs the keeper of a berth that is started in the given boot, after the one of the test was
+// killed. It returns once that has had ten hours.
+func again(t *testing.T, k *Keeper, f *fake, id string) *Keeper {
+	t.Helper()
+	f.kill()
+	boot, err := openBoot(filepath.Dir(k.cfg.Boot.path), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := NewKeeper(Config{Store: f, Boot: boot, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Hour)
+	defer cancel()
+	if err := next.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	return next
+}
+
+func (f *fake) has(i Item) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.marked[i]
+}
+
+// PROPERTIES 39: the kernel reports a write that has failed once, and a second sync succeeds although
+// the data is lost. So what could not be synced does not get the mark in this boot, whoever syncs it,
+// unless it is written again; a stop is not a clean one, and the next boot has it checked.
+func TestASyncThatHasFailedIsNotTrustedASecondTime(t *testing.T) {
+	keep(t, false, func(t *testing.T, k *Keeper, f *fake) {
+		var told []Outcome
+		k.cfg.Checked = func(i Item, o Outcome) {
+			if i == mid {
+				told = append(told, o)
+			}
+		}
+		f.mu.Lock()
+		f.noSync["mid"] = errors.New("fsync: input/output error")
+		f.noIndex["far"] = errors.New("a process that cannot be started")
+		f.mu.Unlock()
+		time.Sleep(10 * time.Hour)
+		if n := f.count(f.marked); n != 3 || f.has(mid) {
+			t.Errorf("%d of 3 have the mark, and what could not be synced: %v", n, f.has(mid))
+		}
+		if !slices.Equal(told, []Outcome{Unsynced}) {
+			t.Errorf("told %s", told)
+		}
+		if err := k.Trust(t.Context(), "s", "top"); err != nil {
+			t.Errorf("what is right in memory is not waited for: %v", err)
+		}
+		for _, later := range []*Keeper{again(t, k, f, "a"), again(t, k, f, "a")} {
+			if f.has(mid) || !later.Unsynced(mid) {
+				t.Error("a berth that was started again in the same boot has given it the mark")
+			}
+			if err := later.cfg.Boot.Stopped(); !errors.Is(err, ErrUnsynced) {
+				t.Errorf("stopped: %v", err)
+			}
+			if text, _ := os.ReadFile(later.cfg.Boot.path); bytes.Contains(text, []byte("clean")) {
+				t.Errorf("a clean stop is noted: %s", text)
+			}
+		}
+		next := again(t, k, f, "b")
+		if !slices.Equal(f.checks, []string{"mid"}) || !f.has(mid) || next.Unsynced(mid) {
+			t.Errorf("in the next boot %s were checked, and it has the mark: %v", f.checks, f.has(mid))
+		}
+		if err := next.cfg.Boot.Stopped(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What was written again is synced again.
+func TestWhatIsWrittenAgainIsSynced(t *testing.T) {
+	keep(t, false, func(t *testing.T, k *Keeper, f *fake) {
+		f.mu.Lock()
+		f.noSync["mid"] = errors.New("fsync: no space left on device")
+		f.mu.Unlock()
+		time.Sleep(time.Hour)
+		if f.has(mid) {
+			t.Fatal("it has the mark")
+		}
+		if err := k.Rewritten(mid); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if !f.has(mid) {
+			t.Error("it has no mark")
+		}
+		if err := k.cfg.Boot.Stopped(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What a berth was killed in the middle of, nobody knows the outcome of.
+func TestASyncThatWasCutOffIsNotTrusted(t *testing.T) {
+	keep(t, false, func(t *testing.T, k *Keeper, f *fake) {
+		if err := k.cfg.Boot.syncing(mid); err != nil { // and killed
+			t.Fatal(err)
+		}
+		again(t, k, f, "a")
+		if f.has(mid) || !f.has(top) {
+			t.Errorf("marked: %v, the others: %v", f.has(mid), f.has(top))
+		}
+		f.mu.Lock()
+		f.unmarked = slices.DeleteFunc(f.unmarked, func(i Item) bool { return i == mid }) // it is removed
+		f.mu.Unlock()
+		if last := again(t, k, f, "a"); last.cfg.Boot.Stopped() != nil {
+			t.Error("what has gone keeps the stop from being clean")
 		}
 	})
 }

@@ -4,9 +4,12 @@ package imagestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,21 +75,48 @@ func (i *Store) MayHaveChanged() {
 }
 
 // Settle notes that all images are on the disk, so that the next boot need not doubt any, and puts
-// them there if that takes a moment only. root is the directory of the containerd in this process.
-// It is called when berth stops and nothing is made any more.
-func (i *Store) Settle(root string) error {
+// them there if that takes a moment only. It is called when berth stops and nothing is made any more,
+// and only for the containerd in this process. If it cannot be told that all are there, that is an
+// error, and not noted.
+func (i *Store) Settle() error {
+	if i.keeper == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
 	left, err := (durability{i}).Unmarked(ctx)
 	if err != nil {
-		return fmt.Errorf("find out what is not on the disk: %w", err)
+		return fmt.Errorf("find out which images are not on the disk: %w", err)
 	}
-	if len(left) > 0 {
-		if err := unpack.SyncAll(ctx, root); err != nil {
-			return fmt.Errorf("put images onto the disk: %w", err)
+	if slices.ContainsFunc(left, func(l durable.Item) bool { return l.Kind == durable.Layer }) {
+		if i.root == nil {
+			return fmt.Errorf("put images onto the disk: %w", errNoRoot)
+		}
+		if err := unpack.SyncAll(ctx, i.root); err != nil {
+			return fmt.Errorf("put images onto the disk; the next boot checks those that were made last: %w", err)
 		}
 	}
-	return i.cfg.Boot.Stopped()
+	if err := i.cfg.Boot.Stopped(); err != nil {
+		return fmt.Errorf("note that images are on the disk: %w", err)
+	}
+	return nil
+}
+
+// errNoRoot says that the root directory could not be opened, or that there is none.
+var errNoRoot = errors.New("the directory of containerd is not open")
+
+// openRoot opens the directory of the containerd in this process, before anything is made in it: what
+// the kernel cannot write from then on is reported to Settle, whoever else was told of it.
+func openRoot(dir string, log *slog.Logger) *os.File {
+	if dir == "" {
+		return nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		log.Warn("images that are made shortly before berth stops are checked after the next boot", "err", err)
+		return nil
+	}
+	return f
 }
 
 // making says that an image is being made, until done is called: nothing is synced meanwhile.
@@ -191,20 +221,43 @@ func (d durability) Below(ctx context.Context, snapshotter, chainID string) ([]d
 	return out, nil
 }
 
-// Sync puts a layer onto the disk. containerd itself has synced a blob before it became one.
+// Index writes the index of a layer that has none.
+func (d durability) Index(ctx context.Context, item durable.Item) error {
+	return d.inLayer(ctx, item, unpack.WriteIndex)
+}
+
+// syncLayer is unpack.Sync but in a test.
+var syncLayer = unpack.Sync
+
+// Sync puts a layer onto the disk.
 func (d durability) Sync(ctx context.Context, item durable.Item) error {
-	if item.Kind == durable.Blob {
-		return nil
+	unlock, err := d.mending.lock(ctx, item.ID)
+	if err != nil {
+		return err
 	}
+	d.syncs.Store(item, d.remakes(item)) // not in the middle of a repair
+	unlock()
+	return d.inLayer(ctx, item, syncLayer)
+}
+
+// inLayer has something done with a layer. ErrNotFound says that the layer has gone.
+func (d durability) inLayer(ctx context.Context, item durable.Item, do func(ctx context.Context, dir, index string) error) error {
 	at, err := d.dirOf(ctx, item)
 	if err != nil {
 		return err
 	}
-	err = unpack.Sync(ctx, at.dir, unpack.IndexOf(at.dir))
+	err = do(ctx, at.dir, unpack.IndexOf(at.dir))
 	if err != nil && d.gone(ctx, item) {
 		return errdefs.ErrNotFound
 	}
 	return err
+}
+
+// remakes returns how often a layer was written again in the life of this berth.
+func (d durability) remakes(item durable.Item) int {
+	n, _ := d.remade.Load(item)
+	times, _ := n.(int)
+	return times
 }
 
 // gone reports whether a layer is not there any more.
@@ -219,10 +272,41 @@ func (d durability) Mark(ctx context.Context, item durable.Item) (err error) {
 	labels := map[string]string{labelDurable: item.Made}
 	if item.Kind == durable.Blob {
 		_, err = d.client.ContentStore().Update(ctx, content.Info{Digest: digest.Digest(item.ID), Labels: labels}, "labels."+labelDurable)
-	} else {
-		_, err = d.client.SnapshotService(item.Snapshotter).Update(ctx, snapshots.Info{Name: item.ID, Labels: labels}, "labels."+labelDurable)
+		return connection.Native(err)
 	}
+	unlock, err := d.mending.lock(ctx, item.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if at, synced := d.syncs.LoadAndDelete(item); synced && at != d.remakes(item) {
+		return fmt.Errorf("it was unpacked again meanwhile: %w", errdefs.ErrAborted)
+	}
+	_, err = d.client.SnapshotService(item.Snapshotter).Update(ctx, snapshots.Info{Name: item.ID, Labels: labels}, "labels."+labelDurable)
 	return connection.Native(err)
+}
+
+// rewrote says that a layer consists of new files. The caller has taken the mark from it before, and
+// holds its lock.
+func (d durability) rewrote(item durable.Item) error {
+	if d.keeper == nil {
+		return nil
+	}
+	d.remade.Store(item, d.remakes(item)+1)
+	defer d.keeper.Changed()
+	return d.keeper.Rewritten(item)
+}
+
+// unmark takes the mark from a layer.
+func (d durability) unmark(ctx context.Context, item durable.Item) error {
+	unmarked := snapshots.Info{Name: item.ID, Labels: map[string]string{labelDurable: ""}}
+	_, err := d.client.SnapshotService(item.Snapshotter).Update(ctx, unmarked, "labels."+labelDurable)
+	return connection.Native(err)
+}
+
+// unsynced reports whether a layer may be lost from the disk though it can be read.
+func (d durability) unsynced(item durable.Item) bool {
+	return d.keeper != nil && d.keeper.Unsynced(item)
 }
 
 // Check compares a layer with its index, or a blob with its digest.

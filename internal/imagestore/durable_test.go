@@ -10,12 +10,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
@@ -82,6 +85,7 @@ func (n *durableNode) open(t *testing.T) {
 		MountDir:               filepath.Join(n.cfg.State, "images"),
 		Logger:                 slog.New(slog.NewTextHandler(&n.log, nil)),
 		Boot:                   boot,
+		Root:                   n.cfg.Root,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -137,8 +141,9 @@ func (n *durableNode) synced(t *testing.T, chainID string) {
 	t.Helper()
 	d := durability{n.Store}
 	items, err := d.Below(t.Context(), overlay, chainID)
+	ctx := connection.Namespaced(t.Context())
 	for _, item := range items {
-		err = errors.Join(err, d.Sync(connection.Namespaced(t.Context()), item))
+		err = errors.Join(err, d.Index(ctx, item), d.Sync(ctx, item))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -310,4 +315,141 @@ func TestAnImageIsVerified(t *testing.T) {
 	expect(outcomes(false), "layer unknown, layer unknown")
 	expect(outcomes(true), "layer repaired, layer repaired")
 	n.whole(t, st.ChainID, "repaired without an index")
+}
+
+// PROPERTIES 39: a layer whose sync has failed never gets the mark by a second sync, and the stop is
+// not a clean one, until the layer is written again: by a repair that a person asks for, or by an
+// import.
+func TestALayerThatCouldNotBeSyncedIsWrittenAgain(t *testing.T) {
+	n := kept(t)
+	fails := errors.New("fsync: input/output error")
+	var fail atomic.Bool
+	syncLayer = func(ctx context.Context, dir, index string) error {
+		if err := unpack.Sync(ctx, dir, index); err != nil || !fail.Load() {
+			return err
+		}
+		return fails
+	}
+	defer func() { syncLayer = unpack.Sync }()
+	fail.Store(true)
+	img := twoLayers(t)
+	st := imported(t, n.Store, img)
+	d := durability{n.Store}
+	ctx := connection.Namespaced(t.Context())
+	items, err := d.Below(ctx, overlay, st.ChainID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := func(ok func(i durable.Item) bool) func() bool {
+		return func() bool { return !slices.ContainsFunc(items, func(i durable.Item) bool { return !ok(i) }) }
+	}
+	marked := func(i durable.Item) bool {
+		info, err := n.client.SnapshotService(overlay).Stat(ctx, i.ID)
+		return err == nil && info.Labels[labelDurable] == i.Made
+	}
+	running, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.KeepDurable(running) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	for again, write := range []func(){
+		func() {
+			parts, err := n.Verify(t.Context(), st.Name, false)
+			if err != nil || parts[len(parts)-1].Outcome != image.PartUnknown || !strings.Contains(parts[len(parts)-1].Detail, "onto the disk") {
+				t.Errorf("%+v %v", parts, err)
+			}
+			if _, err := n.Verify(t.Context(), st.Name, true); err != nil {
+				t.Error(err)
+			}
+		},
+		func() { imported(t, n.Store, img) },
+	} {
+		n.until(t, all(n.Store.keeper.Unsynced))
+		if slices.ContainsFunc(items, marked) {
+			t.Fatal("what could not be synced has the mark")
+		}
+		if err := n.Settle(); !errors.Is(err, durable.ErrUnsynced) {
+			t.Errorf("settled: %v", err)
+		}
+		n.whole(t, st.ChainID, "unsynced")
+		fail.Store(again == 0) // the first rewriting cannot be synced either
+		write()
+		n.whole(t, st.ChainID, "written again")
+	}
+	n.until(t, all(marked))
+	if err := n.Settle(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A layer that is unpacked again while it is synced does not get the mark of that sync.
+func TestALayerThatIsRepairedWhileItIsSyncedGetsNoMark(t *testing.T) {
+	n := kept(t)
+	st := imported(t, n.Store, twoLayers(t))
+	n.synced(t, st.ChainID)
+	d := durability{n.Store}
+	ctx := connection.Namespaced(t.Context())
+	items, err := d.Below(ctx, overlay, st.ChainID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syncLayer = func(ctx context.Context, dir, index string) error {
+		n.lose(t, st.ChainID, false)
+		_, verifying := n.Verify(t.Context(), st.Name, true)
+		return errors.Join(verifying, unpack.Sync(ctx, dir, index))
+	}
+	defer func() { syncLayer = unpack.Sync }()
+	top := items[len(items)-1]
+	if err := d.Sync(ctx, top); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Mark(ctx, top); !errdefs.IsAborted(err) {
+		t.Errorf("marked: %v", err)
+	}
+	syncLayer = unpack.Sync
+	if err := errors.Join(d.Sync(ctx, top), d.Mark(ctx, top)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A blob whose commit fails is not continued: the kernel may have lost what was written of it, and a
+// second sync would succeed.
+func TestABlobThatCouldNotBeSyncedBeginsAnew(t *testing.T) {
+	n := kept(t)
+	ctx := connection.Namespaced(t.Context())
+	cs := boundedStore{failing{n.client.ContentStore()}}
+	w, err := cs.Writer(ctx, content.WithRef("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("half")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Commit(ctx, 0, ""); err == nil {
+		t.Fatal("it is committed")
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := n.client.ContentStore().Status(ctx, "a"); !errdefs.IsNotFound(err) {
+		t.Errorf("it goes on after %d bytes: %v", st.Offset, err)
+	}
+}
+
+// failing is a content store that cannot sync.
+type failing struct{ content.Store }
+
+func (f failing) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
+	w, err := f.Store.Writer(ctx, opts...)
+	return failingWriter{w}, err
+}
+
+type failingWriter struct{ content.Writer }
+
+func (w failingWriter) Commit(context.Context, int64, digest.Digest, ...content.Opt) error {
+	return errors.Join(errors.New("sync failed: input/output error"), w.Close())
 }

@@ -63,6 +63,8 @@ type Config struct {
 	// Boot says whether images are doubted after an unclean boot. With nil, no image gets a mark and none
 	// is ever doubted.
 	Boot *durable.Boot
+	// Root is the directory of the containerd in this process; "" for another one, or for none.
+	Root string
 	// Checked is called with what the check of a layer or a blob has come to. It may be nil.
 	Checked func(i durable.Item, o durable.Outcome)
 }
@@ -83,7 +85,10 @@ type Store struct {
 
 	keeper  *durable.Keeper // nil: no image is ever doubted
 	dirs    layerDirs
+	root    *os.File // nil: it is not open
 	mending locks    // by chain ID: one repair at a time
+	remade  sync.Map // by layer: how often it was written again, an int
+	syncs   sync.Map // by layer: how often it had been when its sync began
 	wrong   sync.Map // the layers that a verification has found wrong and not repaired
 	looked  sync.Map // by chain ID: the layers that a pull has compared with their indexes
 }
@@ -109,6 +114,7 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 		parsed: image.NewCache[parsed](maxParsed),
 	}
 	if cfg.Boot != nil {
+		i.root = openRoot(cfg.Root, cfg.Logger)
 		i.keeper = durable.NewKeeper(durable.Config{
 			Store:   durability{i},
 			Boot:    cfg.Boot,

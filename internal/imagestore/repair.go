@@ -212,10 +212,14 @@ func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, 
 		}
 		why = err
 	}
+	// The mark is taken under the lock, so that no sync of the old files gives it to the new ones.
+	if err := d.unmark(ctx, item); err != nil {
+		return "", err
+	}
 	if err := d.exchange(ctx, item, dir, at.dir); err != nil {
 		return "", err
 	}
-	if err := os.Rename(index+".remade", index); err != nil {
+	if err := errors.Join(d.rewrote(item), os.Rename(index+".remade", index)); err != nil {
 		return "", err
 	}
 	d.cfg.Logger.Warn("a layer was wrong and is unpacked again from its blob", "layer", item.ID, "images", from.names, "reason", why)
@@ -372,7 +376,7 @@ func (i *Store) mend(ctx context.Context, img images.Image, begun time.Time, con
 			continue
 		}
 		_, wrong := i.wrong.Load(item)
-		if _, before := i.looked.LoadOrStore(item, nil); before && !contents && !wrong {
+		if _, before := i.looked.LoadOrStore(item, nil); before && !contents && !wrong && !d.unsynced(item) {
 			continue
 		}
 		if err := d.lookInto(ctx, item, blobs[n].Digest, contents || wrong); err != nil {
@@ -391,40 +395,43 @@ func (d durability) lookInto(ctx context.Context, item durable.Item, blob digest
 		return err
 	}
 	index := unpack.IndexOf(at.dir)
+	var why error
 	if contents {
-		err = unpack.Check(ctx, at.dir, index, false)
+		why = unpack.Check(ctx, at.dir, index, false)
 	} else {
-		err = durable.CheckIndex(at.dir, index, false)
+		why = durable.CheckIndex(at.dir, index, false)
 	}
-	if !errors.Is(err, durable.ErrWrong) {
-		if errors.Is(err, durable.ErrNoIndex) { // it has none yet
-			err = nil
-		}
-		return err
+	wrong := errors.Is(why, durable.ErrWrong)
+	if !wrong && d.unsynced(item) { // it is right in memory, which says nothing
+		why = durable.ErrUnsynced
+	}
+	switch {
+	case wrong, errors.Is(why, durable.ErrUnsynced):
+	case errors.Is(why, durable.ErrNoIndex): // it has none yet
+		return nil
+	default:
+		return why
 	}
 	if _, err := d.client.ContentStore().Info(ctx, blob); err != nil {
+		if !wrong { // it can be read, and is checked after the next unclean boot
+			return nil
+		}
 		return fmt.Errorf("it is wrong, and its blob %s: %w", blob, connection.Native(err))
 	}
-	_, err = d.repair(ctx, item, at, err)
+	_, err = d.repair(ctx, item, at, why)
 	return err
 }
 
-// repair unpacks a layer again that nobody doubts, and takes the mark from it until it is on the
-// disk.
+// repair unpacks a layer again that nobody doubts. It lacks the mark until it is on the disk.
 func (d durability) repair(ctx context.Context, item durable.Item, at layerDir, why error) (durable.Outcome, error) {
 	from, err := d.sourceOf(ctx, item.ID)
 	if err != nil {
 		return "", err
 	}
-	unmarked := snapshots.Info{Name: item.ID, Labels: map[string]string{labelDurable: ""}}
-	if _, err := d.client.SnapshotService(item.Snapshotter).Update(ctx, unmarked, "labels."+labelDurable); err != nil {
-		return "", connection.Native(err)
-	}
 	outcome, err := d.remake(ctx, item, at, from, why)
 	if err == nil && d.cfg.Checked != nil {
 		d.cfg.Checked(item, outcome)
 	}
-	d.keeper.Changed()
 	return outcome, err
 }
 

@@ -89,7 +89,11 @@ func (d durability) verifyLayer(ctx context.Context, item durable.Item, repair b
 	}
 	why := unpack.Check(ctx, at.dir, unpack.IndexOf(at.dir), true)
 	wrong := errors.Is(why, durable.ErrWrong)
-	if !wrong && !(repair && errors.Is(why, durable.ErrNoIndex)) {
+	if !wrong && d.unsynced(item) {
+		why = durable.ErrUnsynced
+	}
+	repairable := errors.Is(why, durable.ErrNoIndex) || errors.Is(why, durable.ErrUnsynced)
+	if !wrong && !(repair && repairable) {
 		return failed(p, why)
 	}
 	if wrong {

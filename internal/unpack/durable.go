@@ -21,6 +21,7 @@ type work string
 
 const (
 	checking   work = "check"                // compare it with its index
+	indexing   work = "index"                // write its index, if it has none
 	syncing    work = "sync"                 // put it onto the disk, with its index
 	syncingAll work = "sync the file system" // that the directory is in
 )
@@ -31,20 +32,49 @@ func Check(ctx context.Context, dir, index string, idle bool) error {
 	return with(ctx, checking, dir, index, idle)
 }
 
-// SyncAll puts everything in the file system of a directory onto the disk. It returns when ctx ends,
-// though the kernel may not end the process before the disk has answered.
-func SyncAll(ctx context.Context, dir string) error {
+// SyncAll puts everything in a file system onto the disk. of is any file or directory of it. What the
+// kernel could not write since that was opened is an error, whoever was told of it before. Before
+// Linux 5.8 the kernel does not tell: the error is ErrUnsupported, and nothing is synced. SyncAll
+// returns when ctx ends, though the kernel may not end the process before the disk has answered.
+func SyncAll(ctx context.Context, of *os.File) error {
+	if !syncTells() {
+		return fmt.Errorf("sync the file system of %s: before Linux 5.8 the kernel does not say whether it could: %w", of.Name(), errors.ErrUnsupported)
+	}
 	done := make(chan error, 1)
-	go func() { done <- with(ctx, syncingAll, dir, "", false) }()
+	go func() {
+		r := request{Memory: Memory, Work: syncingAll, file: of}
+		_, err := r.run(ctx, strings.NewReader(""))
+		done <- err
+	}()
 	select {
 	case err := <-done:
+		if err != nil {
+			err = fmt.Errorf("sync the file system of %s: %w", of.Name(), err)
+		}
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// Sync puts a layer onto the disk, and everybody else goes first. A layer without an index gets one.
+// syncTells reports whether syncfs returns the errors of what was written before it.
+func syncTells() bool {
+	var u unix.Utsname
+	var major, minor int
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	n, _ := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return n == 2 && (major > 5 || major == 5 && minor >= 8)
+}
+
+// WriteIndex writes the index of a layer that has none, and everybody else goes first.
+func WriteIndex(ctx context.Context, dir, index string) error {
+	return with(ctx, indexing, dir, index, true)
+}
+
+// Sync puts a layer that has an index onto the disk, and everybody else goes first. If it fails, the
+// layer may be lost from the disk though it can be read, and a second Sync does not tell.
 func Sync(ctx context.Context, dir, index string) error {
 	return with(ctx, syncing, dir, index, true)
 }
@@ -71,13 +101,13 @@ func (r request) carryOut(ctx context.Context, layer io.Reader) (answer, error) 
 	case checking:
 		return answer{}, durable.CheckIndex(r.Target.Dir, r.Target.Index, true)
 	case syncingAll:
-		return answer{}, syncFileSystem(r.Target.Dir)
-	case syncing:
+		return answer{}, unix.Syncfs(passedFile)
+	case indexing:
 		if _, err := os.Stat(r.Target.Index); errors.Is(err, os.ErrNotExist) {
-			if err := durable.WriteIndex(r.Target.Dir, r.Target.Index); err != nil {
-				return answer{}, err
-			}
+			return answer{}, durable.WriteIndex(r.Target.Dir, r.Target.Index)
 		}
+		return answer{}, nil
+	case syncing:
 		return answer{}, durable.SyncLayer(r.Target.Dir, r.Target.Index)
 	default:
 		return answer{}, fmt.Errorf("asked to %q a layer: %w", r.Work, errors.ErrUnsupported)

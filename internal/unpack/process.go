@@ -54,7 +54,12 @@ type request struct {
 	Memory     int64              // bytes
 	Work       work               // "": a layer is unpacked
 	Idle       bool               // let everybody else go first
+
+	file *os.File // is passedFile in the process, unless it is nil
 }
+
+// passedFile is the descriptor of the file that the process is given.
+const passedFile = 3
 
 // payload is a protobuf message of any type.
 type payload struct {
@@ -233,11 +238,15 @@ func (g *guard) answer(err error, a answer) {
 
 // apply unpacks a layer.
 func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
+	dir, err := os.Open(r.Target.Dir) // before anything is written: what syncfs reports counts from here
+	if err != nil {
+		return answer{}, err
+	}
+	defer dir.Close()
 	payloads := map[string]typeurl.Any{}
 	for id, p := range r.Payloads {
 		payloads[id] = &anypb.Any{TypeUrl: p.TypeURL, Value: p.Value}
 	}
-	var err error
 	stream := diff.NewProcessorChain(r.Descriptor.MediaType, layer)
 	for first := true; first || stream.MediaType() != ocispec.MediaTypeImageLayer; first = false {
 		if stream, err = diff.GetProcessor(ctx, stream, payloads); err != nil {
@@ -271,20 +280,11 @@ func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
 		}
 	}
 	if r.Sync {
-		if err := syncFileSystem(r.Target.Dir); err != nil {
-			return answer{}, err
+		if err := unix.Syncfs(int(dir.Fd())); err != nil {
+			return answer{}, fmt.Errorf("sync the file system of %s: %w", r.Target.Dir, err)
 		}
 	}
 	return answer{Digest: digester.Digest().String(), Size: tar.n}, nil
-}
-
-func syncFileSystem(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.Syncfs(int(f.Fd()))
 }
 
 // counted counts what is read.

@@ -44,7 +44,7 @@ type Target struct {
 	// Alone refuses a layer that has a file in a directory of a layer below, with ErrNeedsParent.
 	Alone bool
 	// Index is where the index of the layer is written; "" for none yet. See package durable. It takes
-	// some percent of the time of a pull, so Sync writes it, when nobody waits any more.
+	// some percent of the time of a pull, so WriteIndex does, when nobody waits any more.
 	Index string
 }
 
@@ -220,6 +220,9 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	}
 	cmd.Dir = "/"
+	if r.file != nil {
+		cmd.ExtraFiles = []*os.File{r.file}
+	}
 	// The process need not read to the end, so exec is not given a reader to copy from.
 	in, err := cmd.StdinPipe()
 	if err != nil {

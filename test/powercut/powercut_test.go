@@ -103,8 +103,8 @@ func start(t *testing.T, d *disk, external bool) *node.Node {
 }
 
 // powerCut cuts the power: the disk is shut down, berth is killed, and both come back.
-func powerCut(n *node.Node, d *disk) {
-	d.cut()
+func powerCut(n *node.Node, d *disk, flag int) {
+	d.cut(flag)
 	n.Berth.Kill(syscall.SIGKILL)
 	if n.Containerd != nil {
 		n.Containerd.Kill(syscall.SIGKILL)
@@ -180,7 +180,7 @@ func imageIsWhole(t *testing.T, external bool) {
 		if _, err := n.Import(t.Context(), im.archive, ""); err != nil {
 			t.Fatal(err)
 		}
-		powerCut(n, d)
+		powerCut(n, d, []int{noFlush, logFlush}[round])
 		if !listed(t, n, im.ref) {
 			t.Fatal("the image is not listed: its blobs were on the disk")
 		}
@@ -226,7 +226,12 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 		images = append(images, im)
 	}
 	n := start(t, d, false)
-	var seen, whole int
+	if os.Getenv("BERTH_WITHHELD") != "" {
+		n.Program = withholding(t)
+		n.Berth.Kill(syscall.SIGTERM)
+		n.StartBerth()
+	}
+	var seen, whole, stops, twice, repairs int
 	for round := range cuts(t) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -241,14 +246,26 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 		}
 		// Most of what can be cut off is in the first second; the sync is after three.
 		at := time.Duration(random.Int64N(int64([]time.Duration{time.Second, 6 * time.Second}[round%2])))
+		flag := []int{noFlush, logFlush}[random.IntN(2)]
 		time.Sleep(at)
-		d.cut()
+		stop := random.IntN(5) == 0
+		if stop { // in order: what it has noted then is believed
+			stops++
+			n.Berth.Kill(syscall.SIGTERM)
+		}
+		d.cut(flag)
 		n.Berth.Kill(syscall.SIGKILL)
 		cancel()
 		wg.Wait()
 		d.boot()
 		before := asked.Load()
 		n.StartBerth()
+		if random.IntN(4) == 0 { // and again while what is doubted is checked
+			twice++
+			time.Sleep(time.Duration(random.Int64N(int64(time.Second))))
+			powerCut(n, d, flag)
+		}
+		what := fmt.Sprintf("round %d, cut after %s with flag %d, stopped before: %v", round, at, flag, stop)
 		for _, im := range images {
 			if !listed(t, n, im.ref) {
 				continue
@@ -259,18 +276,19 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 				continue // it was removed, and that is said
 			}
 			if err != nil {
-				t.Errorf("round %d, cut after %s: image %s: %v", round, at, im.ref, err)
+				t.Errorf("%s: image %s: %v", what, im.ref, err)
 				continue
 			}
 			if len(files) > 0 {
-				t.Errorf("round %d, cut after %s: image %s: %d of %d files are wrong: %s", round, at, im.ref, len(files), len(im.files), files[0])
+				t.Errorf("%s: image %s: %d of %d files are wrong: %s", what, im.ref, len(files), len(im.files), files[0])
 				continue
 			}
 			whole++
 		}
 		verified(n, d)
+		repairs += strings.Count(n.Berth.Output(), "a layer was wrong and is unpacked again")
 		if now := asked.Load(); now != before {
-			t.Errorf("round %d: %d requests to the registry by a repair", round, now-before)
+			t.Errorf("%s: %d requests to the registry by a repair", what, now-before)
 		}
 		if t.Failed() {
 			t.FailNow()
@@ -284,7 +302,21 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d images were listed after %d cuts, %d of them are whole and %d were removed", seen, cuts(t), whole, seen-whole)
+	t.Logf("%s, %d cuts, of which %d after a stop and %d twice: %d images were listed, %d of them are whole and %d were removed; %d layers were repaired",
+		fileSystem(), cuts(t), stops, twice, seen, whole, seen-whole, repairs)
+}
+
+// withholding builds a berth that gives the mark to what it has not synced.
+func withholding(t *testing.T) (program string) {
+	t.Helper()
+	program = t.TempDir() + "/berth"
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X berth/internal/durable.withheld=yes", "-o", program, "./cmd/berth")
+	cmd.Dir = node.Module(t)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
 }
 
 // marked is what berth logs once everything has the mark.
@@ -293,13 +325,7 @@ const marked = "images are on the disk"
 // PROPERTIES 39: a berth that gives the mark to what is not on the disk yet has images that are listed and empty:
 // the tests above see it.
 func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
-	program := t.TempDir() + "/berth"
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X berth/internal/durable.withheld=yes", "-o", program, "./cmd/berth")
-	cmd.Dir = node.Module(t)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := withholding(t)
 	d := newDisk(t, fileSystem())
 	im, _ := makeImage(t, t.TempDir(), "localhost/cut:1", 1)
 	n := start(t, d, false)
@@ -314,7 +340,7 @@ func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Until("the image has the mark", has(2))
-	powerCut(n, d)
+	powerCut(n, d, noFlush)
 	if files, err := wrong(t, n, im); err == nil && len(files) == 0 {
 		t.Error("the files are right although nothing has synced them: the test proves nothing")
 	}
