@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -146,7 +147,7 @@ func wrong(t *testing.T, n *node.Node, im image) (files []string, _ error) {
 	if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()}); err != nil {
 		return []string{"bin/sleep: " + err.Error()}, nil
 	}
-	root := fmt.Sprintf("/proc/%d/root", n.Pid(made.GetContainerId()))
+	root := fmt.Sprintf("/proc/%d/root", pid(t, n, made.GetContainerId()))
 	for path, want := range im.files {
 		have, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil || !bytes.Equal(have, want) {
@@ -154,6 +155,20 @@ func wrong(t *testing.T, n *node.Node, im image) (files []string, _ error) {
 		}
 	}
 	return files, nil
+}
+
+// pid is the ID of the process of a container, and 0 once that has ended: its program may be wrong.
+func pid(t *testing.T, n *node.Node, id string) int {
+	t.Helper()
+	resp, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	var info struct{ Pid int }
+	if err == nil {
+		err = json.Unmarshal([]byte(resp.GetInfo()["info"]), &info)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Pid
 }
 
 // verified waits until nothing is doubted any more.
