@@ -13,6 +13,10 @@
 //   - After a boot that did not follow a clean stop, whatever lacks the mark is checked before a
 //     container gets it. A container waits for the layers that it needs, and for no other.
 //   - A check that could not be made is not taken for an answer: it is made again.
+//   - What could not be put onto the disk is never trusted because a second sync succeeds: the kernel
+//     reports a write that has failed once. A layer whose sync has failed or was cut off gets no mark in
+//     this boot, from no berth, unless it is written again, and a stop is not a clean one. The same
+//     holds where it cannot be noted which layer is about to be synced.
 //   - Nothing is synced or indexed while an image is being pulled, imported or unpacked, for a minute at most.
 //   - A kill of berth on the same boot makes nothing doubtful: what the kernel holds is still there.
 //
@@ -21,10 +25,15 @@
 // It does not know containerd: package imagestore finds the layers, and repairs them. It promises
 // nothing for writable layers, which no container uses after a boot.
 //
+// It does not see what the kernel has forgotten before it was asked: a write that fails in the
+// background, of a file that then leaves the kernel's memory before the file is synced. A clean stop
+// does: syncfs reports such writes from Linux 5.8 on. On an older kernel a stop while something lacks
+// the mark is not a clean one.
+//
 // # To look at it live
 //
-// The file boot in berth's root directory says which boot the images were made in, and whether they
-// are doubted. The index of a layer is the file berth-index beside its directory. What has the mark
+// The file boot in berth's root directory says which boot the images were made in, whether they are
+// doubted, and which layers are being synced or could not be. The index of a layer is the file berth-index beside its directory. What has the mark
 // has the label berth/durable:
 //
 //	ctr --address /run/berth/containerd/containerd.sock -n k8s.io snapshots info CHAIN-ID

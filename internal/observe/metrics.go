@@ -59,7 +59,7 @@ func NewMetrics() *Metrics {
 		panics:  counter("berth_panics_total", "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.", "where"),
 		durability: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_layers_checked_total",
-			Help: "Layers and blobs of images that were checked after an unclean boot, or repaired, by what came of it: whole, repaired, removed.",
+			Help: "Layers and blobs of images that were checked after an unclean boot, or repaired, by what came of it: whole, repaired, removed; or unsynced: not put onto the disk.",
 		}, []string{"kind", "outcome"}),
 		oomKills: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_oom_kills_survived_total",
