@@ -100,6 +100,12 @@ func start(t *testing.T, d *disk, external bool) *node.Node {
 			t.Fatal(err)
 		}
 	}
+	// What the cut loses of the network's deletions is not looked at here.
+	for _, name := range []string{"/cni", "/ipam"} {
+		if err := errors.Join(os.Mkdir(dir+name, 0o700), os.Symlink(dir+name, d.dir+"/lib"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return node.Start(t, node.Options{Dir: dir, External: external})
 }
 
