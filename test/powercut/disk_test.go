@@ -145,3 +145,43 @@ func cuts(t *testing.T) int {
 	}
 	return n
 }
+
+// thinDisk makes an ext4 whose file lies in a tmpfs, and returns what bounds that: from then on there is
+// room for so many more bytes, as in a thin volume that is full. What does not fit is an error of the
+// disk, not of the file system.
+func thinDisk(t *testing.T) (d *disk, bound func(more uint64)) {
+	t.Helper()
+	needLoop(t)
+	base := node.TempDir(t)
+	thin := base + "/thin"
+	d = &disk{t: t, file: thin + "/disk", dir: base + "/mnt", kind: "ext4"}
+	t.Cleanup(func() {
+		d.unmount()
+		_ = unix.Unmount(thin, unix.MNT_DETACH)
+		if err := os.RemoveAll(base); err != nil {
+			t.Error(err)
+		}
+	})
+	const size = 300 << 20
+	if err := errors.Join(os.Mkdir(thin, 0o700), os.Mkdir(d.dir, 0o755), unix.Mount("tmpfs", thin, "tmpfs", 0, "size=400m")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(d.file, nil, 0o600), os.Truncate(d.file, size)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("UNIX_IO_NOZEROOUT", "1") // the journal and the tables have room from the beginning
+	run(t, "mkfs.ext4", "-q", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", d.file)
+	d.mount()
+	return d, func(more uint64) {
+		t.Helper()
+		var st unix.Statfs_t
+		err := unix.Statfs(thin, &st)
+		if err == nil {
+			used := (st.Blocks - st.Bfree) * uint64(st.Bsize) //nolint:gosec // not negative
+			err = unix.Mount("", thin, "", unix.MS_REMOUNT, fmt.Sprintf("size=%d", used+more))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
