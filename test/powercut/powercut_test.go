@@ -47,6 +47,12 @@ const (
 // makeImage makes an image of busybox and of layers with files, and an archive of it.
 func makeImage(t *testing.T, dir, ref string, seed byte) (image, v1.Image) {
 	t.Helper()
+	return makeImageOf(t, dir, ref, seed, filesEach, 40_000)
+}
+
+// makeImageOf makes one whose layers have that many files, each of at most so many bytes and 100 more.
+func makeImageOf(t *testing.T, dir, ref string, seed byte, filesEach int, most uint64) (image, v1.Image) {
+	t.Helper()
 	random := rand.NewChaCha8([32]byte{seed})
 	base, err := testimage.BusyboxLayer()
 	if err != nil {
@@ -58,7 +64,7 @@ func makeImage(t *testing.T, dir, ref string, seed byte) (image, v1.Image) {
 		name := fmt.Sprintf("layer%d", l)
 		list := []testimage.File{{Name: name, Mode: fs.ModeDir | 0o755}}
 		for n := range filesEach {
-			body := make([]byte, 100+random.Uint64()%40_000)
+			body := make([]byte, 100+random.Uint64()%most)
 			_, _ = random.Read(body)
 			path := fmt.Sprintf("%s/file%d", name, n)
 			im.files[path] = body
@@ -371,7 +377,7 @@ func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
 // berth of this boot gives the mark to that layer: after a power cut it is checked and repaired.
 func TestWhatTheDiskHasLostIsNotTrusted(t *testing.T) {
 	d, bound := thinDisk(t)
-	im, _ := makeImage(t, t.TempDir(), "localhost/cut:1", 1)
+	im, _ := makeImageOf(t, t.TempDir(), "localhost/cut:1", 1, 1, 4<<20) // the one file is told of once
 	other, _ := makeImage(t, t.TempDir(), "localhost/other:1", 2)
 	n := start(t, d, false)
 	says := func(what string) func() bool {
