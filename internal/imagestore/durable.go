@@ -111,7 +111,11 @@ func openRoot(dir string, log *slog.Logger) *os.File {
 	if dir == "" {
 		return nil
 	}
-	f, err := os.Open(dir)
+	err := os.MkdirAll(dir, 0o700) // containerd makes it as well, later
+	var f *os.File
+	if err == nil {
+		f, err = os.Open(dir)
+	}
 	if err != nil {
 		log.Warn("images that are made shortly before berth stops are checked after the next boot", "err", err)
 		return nil

@@ -453,3 +453,19 @@ type failingWriter struct{ content.Writer }
 func (w failingWriter) Commit(context.Context, int64, digest.Digest, ...content.Opt) error {
 	return errors.Join(errors.New("sync failed: input/output error"), w.Close())
 }
+
+// The directory of containerd is held from before containerd has made it, so that a stop soon after
+// the first image is a clean one.
+func TestAStopAfterTheFirstImageIsClean(t *testing.T) {
+	n := kept(t)
+	n.cfg.Root = filepath.Join(t.TempDir(), "not made yet")
+	n.open(t)
+	imported(t, n.Store, twoLayers(t))
+	if err := n.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(n.root, "boot"))
+	if err != nil || !strings.Contains(string(text), "clean") {
+		t.Errorf("%s %v", text, err)
+	}
+}
