@@ -271,7 +271,7 @@ func TestWhatIsWrittenAgainIsSynced(t *testing.T) {
 	})
 }
 
-// What a berth was killed in the middle of, nobody knows the outcome of.
+// PROPERTIES 39: what a berth was killed in the middle of, nobody knows the outcome of.
 func TestASyncThatWasCutOffIsNotTrusted(t *testing.T) {
 	keep(t, false, func(t *testing.T, k *Keeper, f *fake) {
 		if err := k.cfg.Boot.syncing(mid); err != nil { // and killed

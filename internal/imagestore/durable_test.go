@@ -416,8 +416,8 @@ func TestALayerThatIsRepairedWhileItIsSyncedGetsNoMark(t *testing.T) {
 	}
 }
 
-// A blob whose commit fails is not continued: the kernel may have lost what was written of it, and a
-// second sync would succeed.
+// PROPERTIES 39: a blob whose commit fails is not continued: the kernel may have lost what was written
+// of it, and a second sync would succeed.
 func TestABlobThatCouldNotBeSyncedBeginsAnew(t *testing.T) {
 	n := kept(t)
 	ctx := connection.Namespaced(t.Context())
