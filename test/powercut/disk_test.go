@@ -137,7 +137,7 @@ func (d *disk) boot() {
 
 func cuts(t *testing.T) int {
 	t.Helper()
-	n := 5
+	n := 4
 	if s := os.Getenv("BERTH_CUTS"); s != "" {
 		if _, err := fmt.Sscan(s, &n); err != nil {
 			t.Fatalf("BERTH_CUTS=%s: %v", s, err)
