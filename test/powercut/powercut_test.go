@@ -389,14 +389,20 @@ func TestWhatTheDiskHasLostIsNotTrusted(t *testing.T) {
 	}
 	const notes = 64 << 10 // room for what berth notes before it syncs, and for few files
 	bound(notes)
-	n.Until("a layer cannot be synced", says("could not be put onto the disk"))
+	lost, elsewhere := says("could not be put onto the disk"), says("not everything of the images is known to be on the disk")
+	n.Until("a layer cannot be synced", func() bool { return lost() || elsewhere() })
+	hit := lost()
 	bound(200 << 20)
-	n.Berth.Kill(syscall.SIGKILL)
-	n.StartBerth()
-	if _, err := n.Import(t.Context(), other.archive, ""); err != nil { // something that can be synced
-		t.Fatal(err)
+	// The kernel may have written the layer on its own before, and then it is the notes that there was no
+	// room for: the file system is read-only then, and there is nothing to be started again.
+	if hit {
+		n.Berth.Kill(syscall.SIGKILL)
+		n.StartBerth()
+		if _, err := n.Import(t.Context(), other.archive, ""); err != nil { // something that can be synced
+			t.Fatal(err)
+		}
+		n.Until("everything else has the mark", says(marked))
 	}
-	n.Until("everything else has the mark", says(marked))
 	powerCut(n, d, noFlush)
 	files, err := wrong(t, n, im)
 	if err != nil {
@@ -405,7 +411,7 @@ func TestWhatTheDiskHasLostIsNotTrusted(t *testing.T) {
 	if len(files) > 0 {
 		t.Errorf("%d of %d files are wrong: %s", len(files), len(im.files), files[0])
 	}
-	if !says("a layer was wrong and is unpacked again")() {
+	if hit && !says("a layer was wrong and is unpacked again")() {
 		t.Error("nothing was lost: the test proves nothing")
 	}
 }
