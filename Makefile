@@ -55,7 +55,7 @@ PKG ?= ./...
 # as any user, without downloads.
 HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/imagestore internal/logs \
   internal/network internal/pidfd internal/pins internal/podfiles internal/shims internal/testimage \
-  test/e2e test/fault test/node
+  test/e2e test/fault test/node test/powercut
 
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test
@@ -113,6 +113,12 @@ e2e: ## Test real containers, as root
 fault: export BERTH_ROUNDS := $(ROUNDS)
 fault: ## Test real containers under faults, as root: make fault ROUNDS=10 repeats what is random
 	@$(MAKE) test PKG=./test/fault TIMEOUT=$$((15 * $(or $(ROUNDS),1)))m
+
+.PHONY: powercut
+powercut: export BERTH_CUTS := $(or $(CUTS),200)
+powercut: export BERTH_CUTS_FS := $(FS)
+powercut: ## Cut the power in pulls and imports 200 times, as root: make powercut CUTS=20 FS=xfs
+	@$(MAKE) test PKG=./test/powercut TIMEOUT=$$((10 + $(BERTH_CUTS) / 4))m
 
 .PHONY: soak
 soak: export BERTH_PICK := $(or $(PICK),all)

@@ -325,6 +325,8 @@ func (f *fake) Import(_ context.Context, path, ref string) ([]string, error) {
 	return []string{filepath.Base(path) + " as " + ref}, nil
 }
 
+func (f *fake) VerifyImage(context.Context, string, bool) (any, error) { return nil, nil }
+
 func (f *fake) PullProgress(context.Context, string) (any, error) { return nil, nil }
 
 func (f *fake) ImportProgress(context.Context, string) (any, error) { return nil, nil }

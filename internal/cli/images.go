@@ -56,7 +56,7 @@ func (a *app) imagesCommand() *cobra.Command {
 			})
 		})
 	}
-	cmd.AddCommand(a.imagesRmCommand(), a.imagesPruneCommand(), a.imagesAllowedCommand())
+	cmd.AddCommand(a.imagesRmCommand(), a.imagesPruneCommand(), a.imagesAllowedCommand(), a.verifyCommand())
 	return cmd
 }
 

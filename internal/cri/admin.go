@@ -35,6 +35,8 @@ type AdminServer interface {
 	PruneImages(ctx context.Context, dryRun bool, olderThan time.Duration) (any, error)
 	// Disk returns what takes the space on the disk.
 	Disk(ctx context.Context) (any, error)
+	// VerifyImage compares an image with what it was made from, and may repair it.
+	VerifyImage(ctx context.Context, ref string, repair bool) (any, error)
 	// Timeline returns what happened to a sandbox or container.
 	Timeline(ctx context.Context, id string) (any, error)
 	// Lanes returns the lanes that are not idle.
@@ -71,6 +73,10 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 	},
 	"Disk": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
 		return srv.Disk(ctx)
+	},
+	"VerifyImage": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		repair, _ := in["repair"].(bool)
+		return srv.VerifyImage(ctx, text(in, "image"), repair)
 	},
 	"Timeline": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		return srv.Timeline(ctx, text(in, "id"))
@@ -164,6 +170,12 @@ func (c *Client) PullProgress(ctx context.Context, ref string) (p *image.Progres
 func (c *Client) ImportProgress(ctx context.Context, path string) (p *image.Progress, err error) {
 	err = c.admin(ctx, "ImportProgress", map[string]any{"path": path}, &p)
 	return p, err
+}
+
+// VerifyImage compares an image with what it was made from, and repairs it if that is asked for.
+func (c *Client) VerifyImage(ctx context.Context, ref string, repair bool) (parts []image.Part, err error) {
+	err = c.admin(ctx, "VerifyImage", map[string]any{"image": ref, "repair": repair}, &parts)
+	return parts, err
 }
 
 // Transfers returns the pulls and imports in flight, the oldest first.

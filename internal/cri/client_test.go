@@ -40,6 +40,8 @@ func (adminFake) Import(ctx context.Context, path, ref string) ([]string, error)
 	return []string{path, ref}, nil
 }
 
+func (adminFake) VerifyImage(context.Context, string, bool) (any, error) { return nil, nil }
+
 func (adminFake) PullProgress(_ context.Context, ref string) (any, error) {
 	if ref != "app" {
 		return (*image.Progress)(nil), nil

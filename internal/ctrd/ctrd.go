@@ -29,7 +29,9 @@ type Config struct {
 	CleanupDir string
 	// UnsyncedLayers is Unsynced of [imagestore.LayersConfig].
 	UnsyncedLayers bool
-	Logger         *slog.Logger
+	// Trust is that of [imagestore.LayersConfig].
+	Trust  func(ctx context.Context, snapshotter, chainID string) error
+	Logger *slog.Logger
 }
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
@@ -57,6 +59,7 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 		Layers: imagestore.NewLayers(conn, imagestore.LayersConfig{
 			Owner:    cfg.Owner,
 			Unsynced: cfg.UnsyncedLayers,
+			Trust:    cfg.Trust,
 			Logger:   cfg.Logger,
 		}),
 		client:       conn,

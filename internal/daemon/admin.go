@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/image"
+	"berth/internal/imagestore"
 )
 
 // admin serves berth.v1.Admin.
@@ -22,6 +23,7 @@ type admin struct {
 	core   *Core
 	images *image.Service
 	disk   *disk
+	stored *imagestore.Store
 	reach  func(ctx context.Context) error // waits a little for containerd
 }
 
@@ -44,6 +46,18 @@ func (a admin) PullProgress(ctx context.Context, ref string) (any, error) {
 // ImportProgress implements cri.AdminServer.
 func (a admin) ImportProgress(_ context.Context, path string) (any, error) {
 	return a.images.ImportProgress(path), nil
+}
+
+// VerifyImage implements cri.AdminServer.
+func (a admin) VerifyImage(ctx context.Context, ref string, repair bool) (any, error) {
+	if err := a.reach(ctx); err != nil {
+		return nil, fmt.Errorf("verify image %s: %w", ref, err)
+	}
+	img, err := a.images.Resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	return a.stored.Verify(ctx, img.Name, repair)
 }
 
 // Transfers implements cri.AdminServer.

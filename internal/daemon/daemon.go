@@ -23,6 +23,7 @@ import (
 	"berth/internal/connection"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
+	"berth/internal/durable"
 	"berth/internal/embed"
 	"berth/internal/fdstore"
 	"berth/internal/image"
@@ -131,6 +132,10 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openTracing(ctx); err != nil {
 		return err
 	}
+	boot, err := durable.OpenBoot(cfg.Root)
+	if err != nil {
+		d.log.Warn("it cannot be noted in which boot images are made: after a power cut they may be checked needlessly, or not at all", "err", err)
+	}
 	if err := d.openContainerd(); err != nil {
 		return err
 	}
@@ -140,6 +145,7 @@ func (d *daemon) open(ctx context.Context) error {
 		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
 		StateDir:       filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
+		Trust:          d.trust,
 		Logger:         d.log.Logger,
 	}
 	if cfg.Tricks.CleanupScript {
@@ -149,6 +155,10 @@ func (d *daemon) open(ctx context.Context) error {
 		adapter.SetAside, adapter.StateDir = d.setAside, d.embedConfig().State
 	}
 	d.ctrd = ctrd.New(d.conn, adapter)
+	contents := ""
+	if d.embeds() {
+		contents = d.embedConfig().Root
+	}
 	if d.stored, err = imagestore.New(d.conn, imagestore.Config{
 		Snapshotter:            cfg.Containerd.Snapshotter,
 		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
@@ -161,8 +171,14 @@ func (d *daemon) open(ctx context.Context) error {
 		MountDir:               filepath.Join(cfg.State, "images"),
 		Logger:                 d.log.Logger,
 		Panicked:               d.panickedOverImage,
+		Boot:                   boot,
+		Root:                   contents,
+		Checked:                d.metrics.DurabilityChecked,
 	}); err != nil {
 		return err
+	}
+	if d.embeds() { // whatever else uses another containerd may make images there after this one has stopped
+		d.undo = append(d.undo, d.stored.Settle)
 	}
 	d.openPolicy()
 	d.images = image.New(d.stored, image.Config{
@@ -208,6 +224,25 @@ func (d *daemon) open(ctx context.Context) error {
 
 // panickedOverImage counts a panic over an image.
 func (d *daemon) panickedOverImage() { d.metrics.Panicked("image") }
+
+// trust waits for layers that are doubted after an unclean boot.
+func (d *daemon) trust(ctx context.Context, snapshotter, chainID string) error {
+	return d.stored.Trust(ctx, snapshotter, chainID)
+}
+
+// imageChanged takes note of an image event of containerd.
+func (d *daemon) imageChanged(name string) {
+	d.images.Changed(name)
+	d.stored.MayHaveChanged()
+}
+
+// keepDurable keeps a power cut from making images wrong, once containerd is there.
+func (d *daemon) keepDurable(ctx context.Context) error {
+	if d.core.Await(ctx) != nil {
+		return nil // ctx has ended
+	}
+	return d.stored.KeepDurable(ctx)
+}
 
 // unpacks returns how many layers of an image are unpacked at the same time. Another containerd
 // unpacks itself, layer by layer.
@@ -328,7 +363,7 @@ func (d *daemon) openPods() (err error) {
 		Restored:      d.kernel.ForgetUnclaimed,
 		Follow:        d.ctrd.Follow,
 		Sweep:         d.stored.Sweep,
-		ImageChanged:  d.images.Changed,
+		ImageChanged:  d.imageChanged,
 		RefreshImages: d.images.Refresh,
 		Metrics:       d.metrics,
 		Tracing:       d.tracing,
@@ -373,7 +408,7 @@ func (d *daemon) openCRI() {
 			Images:   known{d.images, d},
 			Handlers: slices.Sorted(maps.Keys(d.host.handlers)),
 		},
-		admin{d.core, d.images, &disk{dirs: []string{d.cfg.Root, d.cfg.State}, without: filepath.Join(d.cfg.Root, "containerd")}, d.reach},
+		admin{d.core, d.images, &disk{dirs: []string{d.cfg.Root, d.cfg.State}, without: filepath.Join(d.cfg.Root, "containerd")}, d.stored, d.reach},
 		d.log.Logger,
 		d.metrics,
 		d.tracing.Server()...)

@@ -41,6 +41,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
 		{"network", atOnce, d.persistently("follow the network configuration", d.network.Run)},
 		{"images", atOnce, d.images.Run},
+		{"durable images", atOnce, d.keepDurable},
 		{"archives of images", atOnce, d.preload.Run},
 		{"CDI devices", atOnce, d.devices.Run},
 		{"statistics", atOnce, d.stats.Run},

@@ -4,6 +4,7 @@ package imagestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/connection"
@@ -55,6 +57,45 @@ func (s boundedStore) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (co
 		return r, err
 	}
 	return largeBlob{r, desc}, nil
+}
+
+// Writer begins a blob, or continues one.
+func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
+	var o content.WriterOpts
+	for _, opt := range opts {
+		if err := opt(&o); err != nil {
+			return nil, err
+		}
+	}
+	w, err := s.Store.Writer(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return blobWriter{w, s.Store, o.Ref}, nil
+}
+
+// blobWriter writes a blob that begins anew after a commit that has failed. The kernel reports a
+// write that has failed once: whoever continued the blob would sync it with success and without its
+// data.
+type blobWriter struct {
+	content.Writer
+	store content.Store
+	ref   string
+}
+
+// Commit ends the blob.
+func (w blobWriter) Commit(ctx context.Context, size int64, expected digest.Digest, opts ...content.Opt) error {
+	err := w.Writer.Commit(ctx, size, expected, opts...)
+	if err == nil || errdefs.IsAlreadyExists(connection.Native(err)) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	w.Close()
+	if aborting := connection.Native(w.store.Abort(ctx, w.ref)); aborting != nil && !errdefs.IsNotFound(aborting) {
+		err = errors.Join(err, fmt.Errorf("discard what was written: %w", aborting))
+	}
+	return err
 }
 
 // largeBlob lets parts of itself be read. To whoever wants all of it its size is one byte more than

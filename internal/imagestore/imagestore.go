@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
@@ -23,6 +24,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/connection"
+	"berth/internal/durable"
 	"berth/internal/image"
 )
 
@@ -58,6 +60,13 @@ type Config struct {
 	Logger      *slog.Logger
 	// Panicked is called when a panic over an image was contained. It may be nil.
 	Panicked func()
+	// Boot says whether images are doubted after an unclean boot. With nil, no image gets a mark and none
+	// is ever doubted.
+	Boot *durable.Boot
+	// Root is the directory of the containerd in this process; "" for another one, or for none.
+	Root string
+	// Checked is called with what the check of a layer or a blob has come to. It may be nil.
+	Checked func(i durable.Item, o durable.Outcome)
 }
 
 // Store is containerd's image store.
@@ -72,6 +81,15 @@ type Store struct {
 	// credentials are those that are configured now, by host; nil: those of cfg.
 	credentials atomic.Pointer[map[string]image.Credentials]
 	discards    atomic.Bool // the compressed layers of what is pulled or imported are not kept
+
+	keeper  *durable.Keeper // nil: no image is ever doubted
+	dirs    layerDirs
+	root    *os.File // nil: it is not open
+	mending locks    // by chain ID: one repair at a time
+	remade  sync.Map // by layer: how often it was written again, an int
+	syncs   sync.Map // by layer: how often it had been when its sync began
+	wrong   sync.Map // the layers that a verification has found wrong and not repaired
+	looked  sync.Map // by chain ID: the layers that a pull has compared with their indexes
 }
 
 // parsed is what a manifest or an index stands for. It never changes.
@@ -89,11 +107,21 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 	if err := prepareMounts(cfg.MountDir, cfg.Logger); err != nil {
 		return nil, err
 	}
-	return &Store{
+	i := &Store{
 		client: conn,
 		cfg:    cfg,
 		parsed: image.NewCache[parsed](maxParsed),
-	}, nil
+	}
+	if cfg.Boot != nil {
+		i.root = openRoot(cfg.Root, cfg.Logger)
+		i.keeper = durable.NewKeeper(durable.Config{
+			Store:   durability{i},
+			Boot:    cfg.Boot,
+			Log:     cfg.Logger,
+			Checked: cfg.Checked,
+		})
+	}
+	return i, nil
 }
 
 // SetCredentials replaces the credentials of the configuration, for pulls that begin from now on.
@@ -218,6 +246,8 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 
 // Import reads an archive and unpacks what is in it. read is called as it goes on.
 func (i *Store) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]image.Stored, error) {
+	defer i.making()()
+	begun := time.Now()
 	ctx, done, err := i.lease(ctx)
 	if err != nil {
 		return nil, err
@@ -264,6 +294,9 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 		if err := i.unpack(ctx, img, i.cfg.Snapshotter); err != nil {
 			return nil, err
 		}
+		if err := i.mend(ctx, img, begun, true); err != nil {
+			return nil, err
+		}
 		st, err := i.read(ctx, img)
 		if err != nil {
 			return nil, err
@@ -303,6 +336,7 @@ func (i *Store) Unpack(ctx context.Context, name, snapshotter string) error {
 }
 
 func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string) error {
+	defer i.making()()
 	if err := containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, connection.Native(err))
 	}

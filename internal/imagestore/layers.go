@@ -27,14 +27,18 @@ type LayersConfig struct {
 	// Unsynced has writable layers of overlayfs mounted with its option volatile, where the kernel
 	// knows it.
 	Unsynced bool
-	Logger   *slog.Logger
+	// Trust waits until nothing is doubted of a layer and of those below it: see [Store.Trust]. It may
+	// be nil: nothing is ever doubted.
+	Trust  func(ctx context.Context, snapshotter, chainID string) error
+	Logger *slog.Logger
 }
 
 // Layers makes and deletes the writable layers of containers, and views of images.
 type Layers struct {
 	client   *connection.Connection
 	owner    string
-	unsynced bool // writable layers are mounted without syncs
+	unsynced bool                                                         // writable layers are mounted without syncs
+	trust    func(ctx context.Context, snapshotter, chainID string) error // nil: nothing is ever doubted
 	log      *slog.Logger
 }
 
@@ -44,17 +48,30 @@ func NewLayers(conn *connection.Connection, cfg LayersConfig) *Layers {
 		client:   conn,
 		owner:    cfg.Owner,
 		unsynced: cfg.Unsynced && canLeaveUnsynced(),
+		trust:    cfg.Trust,
 		log:      cfg.Logger,
 	}
 }
 
-// PrepareSnapshot makes a writable layer.
+// PrepareSnapshot makes a writable layer. It waits for the layers of the image below it while those
+// are doubted after an unclean boot.
 func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
+	if err := l.trusted(ctx, layer.Snapshotter, layer.ChainID); err != nil {
+		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, err)
+	}
 	_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(connection.Namespaced(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
 	if err != nil {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, connection.Native(err))
 	}
 	return nil
+}
+
+// trusted waits until nothing is doubted of a layer and of those below it.
+func (l *Layers) trusted(ctx context.Context, snapshotter, chainID string) error {
+	if l.trust == nil {
+		return nil
+	}
+	return l.trust(ctx, snapshotter, chainID)
 }
 
 // keeping labels a snapshot, which stays until it is deleted. The snapshotter shifts the owners of
@@ -117,6 +134,9 @@ func (l *Layers) RenewSnapshot(ctx context.Context, snapshotter, key, spare stri
 // MountImage makes a view of an image and mounts it. The mount stays when this process ends.
 // ErrFailedPrecondition says that the owners of its files cannot be shifted as v.IDs says.
 func (l *Layers) MountImage(ctx context.Context, v pod.ImageView) error {
+	if err := l.trusted(ctx, v.Snapshotter, v.ChainID); err != nil {
+		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, err)
+	}
 	snapshotter := l.client.SnapshotService(v.Snapshotter)
 	prepare, opts := snapshotter.View, []string{"nosuid", "nodev", "ro"}
 	if v.Writable {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
@@ -29,6 +30,8 @@ import (
 
 // Pull fetches and unpacks an image.
 func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (image.Stored, error) {
+	defer i.making()()
+	begun := time.Now()
 	// What was fetched must still be there if the image has to be unpacked in another way.
 	ctx, done, err := i.lease(ctx)
 	if err != nil {
@@ -39,10 +42,25 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	if w.Unpacking != nil {
 		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
 	}
-	img, err := i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks)
-	if errors.Is(err, unpack.ErrNeedsParent) {
-		i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
-		img, err = i.pull(ctx, ref, creds, w, 1)
+	// A layer that is there and doubted may have to be unpacked again: then its blob is needed.
+	all := i.Doubts() > 0
+	pull := func() (img containerd.Image, err error) {
+		img, err = i.pull(ctx, ref, creds, w, i.cfg.MaxConcurrentUnpacks, all)
+		if errors.Is(err, unpack.ErrNeedsParent) {
+			i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
+			img, err = i.pull(ctx, ref, creds, w, 1, all)
+		}
+		return img, err
+	}
+	img, err := pull()
+	if err == nil {
+		err = i.mend(ctx, img.Metadata(), begun, false)
+		if errdefs.IsNotFound(err) { // the blob of what is wrong
+			all = true
+			if img, err = pull(); err == nil {
+				err = i.mend(ctx, img.Metadata(), begun, false)
+			}
+		}
 	}
 	if err != nil {
 		return image.Stored{}, failure(err)
@@ -50,13 +68,17 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	return i.read(ctx, img.Metadata())
 }
 
-// pull fetches an image and unpacks that many of its layers at the same time.
-func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int) (containerd.Image, error) {
+// pull fetches an image and unpacks that many of its layers at the same time. With all set, it also
+// fetches the blobs of layers that are unpacked already.
+func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int, all bool) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	unpack := []containerd.UnpackOpt{encryption.WithUnpackConfigApplyOpts(i.decrypting)}
+	if all {
+		unpack = append(unpack, containerd.WithUnpackFetchAllContent())
+	}
 	if unpacks > 1 {
 		// The limit is that of one image: a layer counts while its bytes are waited for, and one pull must
 		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.

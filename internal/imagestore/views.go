@@ -52,7 +52,10 @@ func prepareMounts(dir string, logger *slog.Logger) error {
 // host. A device node in an image is only a file to berth. When ctx ends, view returns at once,
 // also while containerd hangs, and what is made meanwhile is removed in the background.
 func (i *Store) view(ctx context.Context, chainID string, f func(root string) error) error {
-	key := fmt.Sprintf("%s%d-%d-%d", viewPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
+	if err := i.Trust(ctx, i.cfg.Snapshotter, chainID); err != nil {
+		return fmt.Errorf("view image: %w", err)
+	}
+	key := i.viewKey()
 	i.views.Store(key, nil)
 	// Nothing interrupts these calls: the outcome of one that was interrupted is not known, and a
 	// lease that containerd makes after it was deleted would stay.
@@ -86,6 +89,11 @@ func (i *Store) view(ctx context.Context, chainID string, f func(root string) er
 	return mount.WithReadonlyTempMount(connection.Namespaced(ctx), withOptions(mounts, "nodev", "nosuid", "noexec"), f)
 }
 
+// viewKey returns a new name of a view.
+func (i *Store) viewKey() string {
+	return fmt.Sprintf("%s%d-%d-%d", viewPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
+}
+
 func (i *Store) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
@@ -98,10 +106,14 @@ func (i *Store) makeView(ctx context.Context, key, chainID string) ([]mount.Moun
 }
 
 func (i *Store) removeView(ctx context.Context, key string) {
+	i.removeViewFrom(ctx, i.cfg.Snapshotter, key)
+}
+
+func (i *Store) removeViewFrom(ctx context.Context, snapshotter, key string) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
 	defer i.views.Delete(key)
-	if err := i.unview(ctx, key); err != nil {
+	if err := i.unviewFrom(ctx, snapshotter, key); err != nil {
 		i.cfg.Logger.Warn("view of an image cannot be removed now, the next sweep does, or containerd once its lease has ended", "view", key, "err", err)
 	}
 }
@@ -121,7 +133,11 @@ func withOptions(ms []mount.Mount, options ...string) []mount.Mount {
 }
 
 func (i *Store) unview(ctx context.Context, key string) error {
-	if err := connection.Native(i.client.SnapshotService(i.cfg.Snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
+	return i.unviewFrom(ctx, i.cfg.Snapshotter, key)
+}
+
+func (i *Store) unviewFrom(ctx context.Context, snapshotter, key string) error {
+	if err := connection.Native(i.client.SnapshotService(snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove view %s: %w", key, err)
 	}
 	return i.unlease(ctx, key)

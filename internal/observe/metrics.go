@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
 
+	"berth/internal/durable"
 	"berth/internal/event"
 )
 
@@ -29,6 +30,7 @@ type Metrics struct {
 	calls      *prometheus.HistogramVec
 	repairs    *prometheus.CounterVec
 	panics     *prometheus.CounterVec
+	durability *prometheus.CounterVec
 	oomKills   prometheus.Counter
 	pulls      pulls
 	decisions  *prometheus.CounterVec
@@ -58,6 +60,10 @@ func NewMetrics() *Metrics {
 		}, []string{"method", "code"}),
 		repairs: counter("berth_audit_repairs_total", "What the audit found that no witness had reported, by what it was.", "what"),
 		panics:  counter("berth_panics_total", "Panics that ended a call, by its method, or an attempt of a lane. The log has their stacks.", "where"),
+		durability: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_layers_checked_total",
+			Help: "Layers and blobs of images that were checked after an unclean boot, or repaired, by what came of it: whole, repaired, removed; or unsynced: not put onto the disk.",
+		}, []string{"kind", "outcome"}),
 		oomKills: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_oom_kills_survived_total",
 			Help: "Processes that the OOM killer ended in containers that went on.",
@@ -76,6 +82,7 @@ func NewMetrics() *Metrics {
 		m.calls,
 		m.repairs,
 		m.panics,
+		m.durability,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -107,6 +114,11 @@ func (m *Metrics) Called(method string, took time.Duration, code codes.Code) {
 
 // Panicked counts a panic that berth has survived. It implements cri.Observer.
 func (m *Metrics) Panicked(where string) { m.panics.WithLabelValues(where).Inc() }
+
+// DurabilityChecked counts what the check of a layer or a blob has come to.
+func (m *Metrics) DurabilityChecked(i durable.Item, o durable.Outcome) {
+	m.durability.WithLabelValues(string(i.Kind), string(o)).Inc()
+}
 
 const (
 	maxScrapes    = 4

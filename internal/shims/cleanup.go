@@ -125,7 +125,8 @@ func (c *cleanups) write(ctx context.Context, shim, records string) (string, err
 		if err := os.MkdirAll(c.dir, 0o700); err != nil {
 			return err
 		}
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		// It is not synced: after a power cut it may be there and empty.
+		if has, err := os.ReadFile(path); err != nil || string(has) != text {
 			if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o700), os.Rename(path+".new", path)); err != nil { //nolint:gosec // a program
 				return err
 			}

@@ -63,3 +63,16 @@ func TestACleanupThatCannotBeRunIsNotUsed(t *testing.T) {
 		t.Errorf("%s can be run", path)
 	}
 }
+
+// After a power cut the program was there and empty, and it stayed so for good.
+func TestACleanupThatAPowerCutHasEmptiedIsMadeAgain(t *testing.T) {
+	dir := t.TempDir()
+	shim := filepath.Join(dir, "shim")
+	try(t, os.WriteFile(shim, []byte("#!/bin/sh\n"), 0o700))
+	for range 2 {
+		c := cleanups{dir: filepath.Join(dir, "programs")}
+		path, err := c.write(t.Context(), shim, filepath.Join(dir, "records"))
+		try(t, err)
+		try(t, os.Truncate(path, 0))
+	}
+}

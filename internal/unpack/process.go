@@ -26,6 +26,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"berth/internal/durable"
 )
 
 const (
@@ -50,7 +52,14 @@ type request struct {
 	Payloads   map[string]payload // of stream processors, by their names
 	Sync       bool               // the file system is synced afterwards
 	Memory     int64              // bytes
+	Work       work               // "": a layer is unpacked
+	Idle       bool               // let everybody else go first
+
+	file *os.File // is passedFile in the process, unless it is nil
 }
+
+// passedFile is the descriptor of the file that the process is given.
+const passedFile = 3
 
 // payload is a protobuf message of any type.
 type payload struct {
@@ -74,6 +83,8 @@ const (
 	resourceExhausted  kind = "resource exhausted"
 	failedPrecondition kind = "failed precondition"
 	invalidArgument    kind = "invalid argument"
+	wrong              kind = "wrong"
+	noIndex            kind = "no index"
 )
 
 var kinds = map[kind]error{
@@ -81,6 +92,8 @@ var kinds = map[kind]error{
 	resourceExhausted:  errdefs.ErrResourceExhausted,
 	failedPrecondition: errdefs.ErrFailedPrecondition,
 	invalidArgument:    errdefs.ErrInvalidArgument,
+	wrong:              durable.ErrWrong,
+	noIndex:            durable.ErrNoIndex,
 }
 
 func (a answer) err() error { return remote{a.Error, kinds[a.Kind]} }
@@ -115,7 +128,10 @@ func init() {
 	if err := confine(); err != nil {
 		new(guard).answer(err, answer{})
 	}
-	a, err := r.apply(context.Background(), layer)
+	if r.Idle {
+		yield()
+	}
+	a, err := r.carryOut(context.Background(), layer)
 	if err == nil {
 		err = g.check(r.Memory)
 	}
@@ -222,11 +238,15 @@ func (g *guard) answer(err error, a answer) {
 
 // apply unpacks a layer.
 func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
+	dir, err := os.Open(r.Target.Dir) // before anything is written: what syncfs reports counts from here
+	if err != nil {
+		return answer{}, err
+	}
+	defer dir.Close()
 	payloads := map[string]typeurl.Any{}
 	for id, p := range r.Payloads {
 		payloads[id] = &anypb.Any{TypeUrl: p.TypeURL, Value: p.Value}
 	}
-	var err error
 	stream := diff.NewProcessorChain(r.Descriptor.MediaType, layer)
 	for first := true; first || stream.MediaType() != ocispec.MediaTypeImageLayer; first = false {
 		if stream, err = diff.GetProcessor(ctx, stream, payloads); err != nil {
@@ -254,21 +274,17 @@ func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
 	if _, err := io.Copy(io.Discard, tar); err != nil {
 		return answer{}, fmt.Errorf("read the end of the layer: %w", err)
 	}
-	if r.Sync {
-		if err := syncFileSystem(r.Target.Dir); err != nil {
+	if r.Target.Index != "" {
+		if err := durable.WriteIndex(r.Target.Dir, r.Target.Index); err != nil {
 			return answer{}, err
 		}
 	}
-	return answer{Digest: digester.Digest().String(), Size: tar.n}, nil
-}
-
-func syncFileSystem(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
+	if r.Sync {
+		if err := unix.Syncfs(int(dir.Fd())); err != nil {
+			return answer{}, fmt.Errorf("sync the file system of %s: %w", r.Target.Dir, err)
+		}
 	}
-	defer f.Close()
-	return unix.Syncfs(int(f.Fd()))
+	return answer{Digest: digester.Digest().String(), Size: tar.n}, nil
 }
 
 // counted counts what is read.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -42,6 +43,19 @@ type Target struct {
 	Overlay bool     // files that the layer deletes are marked as overlayfs has them
 	// Alone refuses a layer that has a file in a directory of a layer below, with ErrNeedsParent.
 	Alone bool
+	// Index is where the index of the layer is written; "" for none yet. See package durable. It takes
+	// some percent of the time of a pull, so WriteIndex does, when nobody waits any more.
+	Index string
+}
+
+// IndexOf returns where the index of a layer is that a snapshotter keeps in dir: beside the
+// directory, so that it is removed with the layer. It returns "" for a snapshotter that has nothing
+// beside it.
+func IndexOf(dir string) string {
+	if filepath.Base(dir) != "fs" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(dir), "berth-index")
 }
 
 // most is how many layers are unpacked at the same time.
@@ -155,8 +169,9 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 		Descriptor: desc,
 		Target:     to,
 		Payloads:   map[string]payload{},
-		Sync:       config.SyncFs,
-		Memory:     Memory,
+		// Where there can be no index, nothing could tell after a power cut that the layer is lost.
+		Sync:   config.SyncFs || to.Index == "" && IndexOf(to.Dir) == "",
+		Memory: Memory,
 	}
 	for id, p := range config.ProcessorPayloads {
 		r.Payloads[id] = payload{p.GetTypeUrl(), p.GetValue()}
@@ -205,6 +220,9 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	}
 	cmd.Dir = "/"
+	if r.file != nil {
+		cmd.ExtraFiles = []*os.File{r.file}
+	}
 	// The process need not read to the end, so exec is not given a reader to copy from.
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package durable
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// PROPERTIES 39: images are doubted after a boot that did not follow a clean stop, until they were
+// checked, and at no other time.
+func TestImagesAreDoubtedAfterAnUncleanBoot(t *testing.T) {
+	dir := t.TempDir()
+	open := func(id string, doubted bool) *Boot {
+		t.Helper()
+		b, err := openBoot(dir, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Doubted() != doubted {
+			t.Errorf("opened in boot %s: doubted is %v", id, b.Doubted())
+		}
+		return b
+	}
+	open("a", false)      // for the first time
+	b := open("a", false) // killed, in the same boot: what the kernel holds is still there
+	if err := b.Stopped(); err != nil {
+		t.Fatal(err)
+	}
+	open("b", false) // stopped, and booted
+	open("c", true)  // the power was cut
+	open("c", true)  // killed while it checks
+	b = open("d", true)
+	if err := b.Stopped(); err != nil { // stopped while it checks
+		t.Fatal(err)
+	}
+	b = open("d", true)
+	if err := b.Checked(); err != nil || b.Doubted() {
+		t.Fatalf("%v, doubted is %v", err, b.Doubted())
+	}
+	open("d", false)
+	for _, cutOff := range []string{"", "{", `{"boot":`} {
+		if err := os.WriteFile(filepath.Join(dir, bootName), []byte(cutOff), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b = open("d", true)
+		if err := b.Checked(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What cannot be told is doubted, and berth goes on.
+func TestABootThatCannotBeToldIsDoubted(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, bootName), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := OpenBoot(dir)
+	if err == nil || b == nil || !b.Doubted() {
+		t.Errorf("%v %v", b, err)
+	}
+}
+
+// What cannot be noted at first is noted before the next image is made, and whether anything is
+// doubted is known meanwhile.
+func TestABootThatCannotBeNotedIsNotedLater(t *testing.T) {
+	dir := t.TempDir()
+	if b, err := openBoot(dir, "a"); err != nil || b.Stopped() != nil {
+		t.Fatal(err)
+	}
+	inTheWay := filepath.Join(dir, bootName+".new", "x")
+	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := openBoot(dir, "b")
+	if err == nil || b.Doubted() {
+		t.Fatalf("%v, doubted is %v", err, b.Doubted())
+	}
+	k := NewKeeper(Config{Boot: b, Log: slog.New(slog.DiscardHandler)})
+	k.Busy()()
+	if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+		t.Fatal(err)
+	}
+	k.Busy()()
+	if b, err := openBoot(dir, "c"); err != nil || !b.Doubted() {
+		t.Errorf("%v: images of a boot that was not noted are trusted", err)
+	}
+}
+
+// Where the file cannot be read, nobody knows what could not be synced in this boot.
+func TestWithoutTheFileNothingGetsTheMark(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, bootName)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := openBoot(dir, "a")
+	if err == nil || !b.Unsynced(mid) {
+		t.Errorf("%v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Checked(); err != nil || !b.Unsynced(mid) {
+		t.Errorf("%v", err)
+	}
+	if b, err = openBoot(dir, "a"); err != nil || !b.Unsynced(mid) || !errors.Is(b.Stopped(), ErrUnsynced) {
+		t.Errorf("%v", err)
+	}
+	if b, err = openBoot(dir, "b"); err != nil || b.Unsynced(mid) || !b.Doubted() {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package durable keeps a power cut from making images wrong. containerd names a layer before the
+// files of the layer are on the disk: after a cut the image is listed, and its files are empty.
+//
+// A layer or a blob that is new lacks a mark until it is on the disk, which is seen to in the
+// background. After an unclean boot, what lacks the mark is doubted: it is checked before anybody
+// uses it, and repaired or removed where it is wrong.
+//
+// # Promises
+//
+//   - What has the mark was on the disk before it got the mark.
+//   - After a boot that did not follow a clean stop, whatever lacks the mark is checked before a
+//     container gets it. A container waits for the layers that it needs, and for no other.
+//   - A check that could not be made is not taken for an answer: it is made again.
+//   - What could not be put onto the disk is never trusted because a second sync succeeds: the kernel
+//     reports a write that has failed once. A layer whose sync has failed or was cut off gets no mark in
+//     this boot, from no berth, unless it is written again, and a stop is not a clean one. The same
+//     holds where it cannot be noted which layer is about to be synced.
+//   - Nothing is synced or indexed while an image is being pulled, imported or unpacked, for a minute at most.
+//   - A kill of berth on the same boot makes nothing doubtful: what the kernel holds is still there.
+//
+// # Never
+//
+// It does not know containerd: package imagestore finds the layers, and repairs them. It promises
+// nothing for writable layers, which no container uses after a boot.
+//
+// It does not see what the kernel has forgotten before it was asked: a write that fails in the
+// background, of a file that then leaves the kernel's memory before the file is synced. A clean stop
+// does: syncfs reports such writes from Linux 5.8 on. On an older kernel a stop while something lacks
+// the mark is not a clean one.
+//
+// # To look at it live
+//
+// The file boot in berth's root directory says which boot the images were made in, whether they are
+// doubted, and which layers are being synced or could not be. The index of a layer is the file berth-index beside its directory. What has the mark
+// has the label berth/durable:
+//
+//	ctr --address /run/berth/containerd/containerd.sock -n k8s.io snapshots info CHAIN-ID
+//
+// # Files
+//
+// keeper.go has the marks and the doubts, boot.go tells an unclean boot. index.go writes down what
+// a layer consists of and compares the layer with that, and sync.go puts a layer onto the disk: both
+// do their work in the process that package unpack starts.
+package durable

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+// Part is what a verification says of one blob or unpacked layer of an image.
+type Part struct {
+	Kind    string `json:"kind"` // layer or blob
+	ID      string `json:"id"`   // the chain ID of a layer, the digest of a blob
+	Outcome string `json:"outcome"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// What a verification comes to.
+const (
+	PartWhole    = "whole"
+	PartWrong    = "wrong"
+	PartRepaired = "repaired"
+	PartRemoved  = "removed"
+	PartMissing  = "missing" // the blob of a layer that is unpacked need not be there
+	PartUnknown  = "unknown" // it could not be looked at
+)

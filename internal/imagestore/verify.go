@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"berth/internal/connection"
+	"berth/internal/durable"
+	"berth/internal/image"
+	"berth/internal/unpack"
+)
+
+// Verify compares the blobs and the layers of an image with what they were made from, at leisure. With
+// repair set, what is wrong is repaired from what is on this node, or removed. A part that cannot be
+// looked at is in the answer, with the reason.
+func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.Part, error) {
+	ctx = connection.Namespaced(ctx)
+	img, err := i.client.ImageService().Get(ctx, name)
+	if err != nil {
+		return nil, connection.Native(err)
+	}
+	d := durability{i}
+	var parts []image.Part
+	blobs := []digest.Digest{img.Target.Digest}
+	chain, layers, _, err := i.imageLayers(ctx, img)
+	if err != nil {
+		return nil, fmt.Errorf("verify image %s: %w", name, err)
+	}
+	if p, err := i.parse(ctx, img); err == nil {
+		blobs = append(blobs, p.configDigest)
+	}
+	for _, l := range layers {
+		blobs = append(blobs, l.Digest)
+	}
+	for _, b := range blobs {
+		p := image.Part{Kind: string(durable.Blob), ID: b.String()}
+		if _, err := i.client.ContentStore().Info(ctx, b); errdefs.IsNotFound(connection.Native(err)) {
+			p.Outcome = image.PartMissing
+			parts = append(parts, p)
+			continue
+		}
+		whole, err := d.blobIsWhole(ctx, b)
+		switch {
+		case err != nil || whole:
+			p.Outcome = image.PartWhole
+		case repair:
+			_, err = d.checkBlob(ctx, b)
+			p.Outcome = image.PartRemoved
+		default:
+			p.Outcome = image.PartWrong
+		}
+		parts = append(parts, failed(p, err))
+	}
+	if i.cfg.Snapshotter != overlay || len(chain) == 0 {
+		return parts, ctx.Err()
+	}
+	items, err := d.Below(ctx, overlay, chain[len(chain)-1])
+	if errdefs.IsNotFound(err) { // it is not unpacked
+		return parts, ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range items {
+		parts = append(parts, d.verifyLayer(ctx, item, repair))
+	}
+	return parts, ctx.Err()
+}
+
+// failed puts the reason into a part that could not be looked at, or not be repaired.
+func failed(p image.Part, err error) image.Part {
+	if err != nil {
+		p.Outcome, p.Detail = image.PartUnknown, err.Error()
+	}
+	return p
+}
+
+func (d durability) verifyLayer(ctx context.Context, item durable.Item, repair bool) image.Part {
+	p := image.Part{Kind: string(durable.Layer), ID: item.ID, Outcome: image.PartWhole}
+	at, err := d.dirOf(ctx, item)
+	if err != nil {
+		return failed(p, err)
+	}
+	why := unpack.Check(ctx, at.dir, unpack.IndexOf(at.dir), true)
+	wrong := errors.Is(why, durable.ErrWrong)
+	if !wrong && d.unsynced(item) {
+		why = durable.ErrUnsynced
+	}
+	repairable := errors.Is(why, durable.ErrNoIndex) || errors.Is(why, durable.ErrUnsynced)
+	if !wrong && !(repair && repairable) {
+		return failed(p, why)
+	}
+	if wrong {
+		d.wrong.Store(item, nil) // a pull looks at it again
+		p.Outcome, p.Detail = image.PartWrong, why.Error()
+	}
+	if !repair || d.keeper == nil {
+		return p
+	}
+	outcome, err := d.repair(ctx, item, at, why)
+	if err != nil {
+		p.Detail = fmt.Sprintf("%s; it cannot be repaired from this node, so pull the image again: %s", p.Detail, connection.Native(err))
+		return p
+	}
+	d.wrong.Delete(item)
+	p.Outcome = string(outcome)
+	return p
+}
