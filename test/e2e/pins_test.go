@@ -144,9 +144,7 @@ func TestAPodThatSharesItsPIDNamespaceHasAPauseProcess(t *testing.T) {
 	c := node.ContainerConfig("c", "sleep", "1000")
 	c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	id := n.Run(pod, cfg, c)
-	if found := pauses(t, n); len(found) != 1 {
-		t.Errorf("pause processes: %q", found)
-	}
+	n.Until("there is one pause process", func() bool { return len(pauses(t, n)) == 1 })
 	if got := says(t, n, id, "cat", "/proc/1/comm"); got != "pause" {
 		t.Errorf("its first process is %q", got)
 	}
@@ -157,9 +155,8 @@ func TestThePauseProcessIsThereWhereItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{Args: []string{"--set", "pod.pause=always"}})
 	n.Pod(n.PodConfig())
-	if found := pauses(t, n); len(found) != 1 {
-		t.Errorf("pause processes: %q", found)
-	}
+	// A sandbox is READY as soon as it is started, and runc may need a moment to execute its program.
+	n.Until("there is one pause process", func() bool { return len(pauses(t, n)) == 1 })
 }
 
 // A pod in the host's namespaces has nothing to pin. It is READY until it is stopped like any

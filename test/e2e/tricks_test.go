@@ -28,9 +28,7 @@ func TestBerthWithoutTricks(t *testing.T) {
 		if got := n.Log(fails); !strings.HasPrefix(got, "to the log\n") || !strings.Contains(got, "overlay") || strings.Contains(got, "volatile") {
 			t.Errorf("the log is %q", got)
 		}
-		if found := pauses(t, n); len(found) != 3 {
-			t.Errorf("pause processes of three pods: %q", found)
-		}
+		n.Until("the three pods have pause processes", func() bool { return len(pauses(t, n)) == 3 })
 		if found := loggers(t, n); len(found) > 0 {
 			t.Errorf("loggers run: %q", found)
 		}
