@@ -95,7 +95,7 @@ func TestAShimThatWasBeingStartedAgainAnswers(t *testing.T) {
 
 // serveOnceLogged serves a socket as a shim does: it listens at once, and answers once its log is
 // open, which waits for a reader; logged is closed then. The caller calls stop when it has answered.
-func serveOnceLogged(t *testing.T, socket, fifo string) (logged chan struct{}, stop func()) {
+func serveOnceLogged(t *testing.T, socket, fifo string) (logged <-chan struct{}, stop func()) {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -106,7 +106,7 @@ func serveOnceLogged(t *testing.T, socket, fifo string) (logged chan struct{}, s
 		t.Fatal(err)
 	}
 	shimapi.RegisterTTRPCTaskService(server, connects{})
-	logged = make(chan struct{})
+	opened := make(chan struct{})
 	served := make(chan error, 1)
 	go func() {
 		log, err := os.OpenFile(fifo, os.O_WRONLY, 0) // waits for a reader
@@ -115,10 +115,10 @@ func serveOnceLogged(t *testing.T, socket, fifo string) (logged chan struct{}, s
 			return
 		}
 		defer log.Close()
-		close(logged)
+		close(opened)
 		served <- server.Serve(t.Context(), l)
 	}()
-	return logged, func() {
+	return opened, func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)
 		}

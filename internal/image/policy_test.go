@@ -50,7 +50,7 @@ func (r *rules) Pull(namespace, name string) (Pass, error) {
 	return nil, nil
 }
 
-// PROPERTIES 39: the policy is asked before the registry, and once more before anything is fetched. A
+// PROPERTIES 40: the policy is asked before the registry, and once more before anything is fetched. A
 // pull that has to pass nothing is not shared with one that has to.
 func TestAPullPassesThePolicyFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

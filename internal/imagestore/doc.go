@@ -33,5 +33,8 @@
 // usage.go measures. layers.go has the layers of containers, idmap.go shifts the owners of their
 // files, unsynced.go mounts them without syncs, and changes.go reads and writes what they have
 // changed. contents.go says what is on the disk, compressed.go reads archives that are compressed,
-// discard.go drops compressed layers, and failure.go says of which kind an error is.
+// discard.go drops compressed layers, documents.go reads what belongs to an image in its registry, and
+// failure.go says of which kind an error is. durable.go says of what is made that it is to be put onto
+// the disk, and verify.go and repair.go compare and mend what may not be
+// there.
 package imagestore

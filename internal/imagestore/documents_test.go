@@ -20,7 +20,7 @@ import (
 	"berth/internal/testimage/testregistry"
 )
 
-// PROPERTIES 39: whoever decides on a pull is asked once the registry has said what the name stands
+// PROPERTIES 40: whoever decides on a pull is asked once the registry has said what the name stands
 // for, and can read documents before anything of the image is fetched.
 func TestAResolverAsksBeforeAnythingIsFetched(t *testing.T) {
 	img, err := testimage.Image(v1Config())

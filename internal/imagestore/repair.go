@@ -188,7 +188,6 @@ func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, 
 	if err := encryption.WithUnpackConfigApplyOpts(d.decrypting)(ctx, &cfg); err != nil {
 		return "", err
 	}
-	defer d.processors.more(1)()
 	made, err := unpack.Applier{Layers: d.client.ContentStore()}.Into(ctx, from.blob, unpack.Target{
 		Dir:     dir,
 		Parents: at.parents,

@@ -62,7 +62,7 @@ func withPolicy(p pod.Policy, o pod.Observer) func(*pod.Ports) {
 	}
 }
 
-// PROPERTIES 39: a container is made from no image that the policy does not allow, nor does it mount
+// PROPERTIES 40: a container is made from no image that the policy does not allow, nor does it mount
 // one, and the timeline of the pod says so. What was made is left alone: it starts, and it is there
 // after a restart.
 func TestThePolicyIsAskedAboutEachImageOfAContainer(t *testing.T) {

@@ -203,7 +203,7 @@ EI5JGQuZocAq6mUVcOjZdexizl/bi/BER10aPu36kI1Webo7zxmPPps4iA==
 	}
 }
 
-// PROPERTIES 39: what is not a signature of this digest by one of the keys is none, and what the
+// PROPERTIES 40: what is not a signature of this digest by one of the keys is none, and what the
 // registry does not answer is not the answer that there is none.
 func TestOnlyASignatureOfThisDigestByAKeyOfTheRuleCounts(t *testing.T) {
 	key, stranger := ecdsaKey(t, elliptic.P256()), ecdsaKey(t, elliptic.P256())

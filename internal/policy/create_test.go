@@ -35,7 +35,7 @@ registries = ["*"]
 action = "deny"
 `
 
-// PROPERTIES 39: the image of a container is judged by what the pod calls it, and by what it is called
+// PROPERTIES 40: the image of a container is judged by what the pod calls it, and by what it is called
 // on this node, however it came here.
 func TestTheImageOfAContainerIsJudgedByItsNames(t *testing.T) {
 	const id = "sha256:deadbeef00000000000000000000000000000000000000000000000000000000"
@@ -92,7 +92,7 @@ func TestTheImageOfAContainerIsJudgedByItsNames(t *testing.T) {
 	}
 }
 
-// PROPERTIES 39: an image that came without a pull is made into no container before it is verified,
+// PROPERTIES 40: an image that came without a pull is made into no container before it is verified,
 // and one signed digest of it is enough.
 func TestSignaturesAreWantedOfWhatIsHere(t *testing.T) {
 	g := newGuarded(t)

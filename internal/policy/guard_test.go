@@ -82,7 +82,7 @@ func (g *guarded) decisions() []string {
 
 const hub = "[[rules]]\nname='hub'\nregistries=['docker.io']\naction='allow'\n" + rest
 
-// PROPERTIES 39: without a file everything is let in; with one, what a rule refuses is refused with
+// PROPERTIES 40: without a file everything is let in; with one, what a rule refuses is refused with
 // its name; a change holds from the next decision on.
 func TestTheFileThatIsThereNowDecides(t *testing.T) {
 	g := newGuarded(t)
@@ -132,7 +132,7 @@ func TestTheFileThatIsThereNowDecides(t *testing.T) {
 	}
 }
 
-// PROPERTIES 39: a file that cannot be used lets in nothing, or everything, as it is configured, and
+// PROPERTIES 40: a file that cannot be used lets in nothing, or everything, as it is configured, and
 // says so. It does not look like a refusal: whoever asks tries again.
 func TestAFileThatCannotBeUsedIsClosedOrOpen(t *testing.T) {
 	for what, spoil := range map[string]func(g *guarded){
@@ -234,7 +234,7 @@ func (g *guarded) created(ctx context.Context, target digest.Digest, from Regist
 	}, func(string) Registry { return from })
 }
 
-// PROPERTIES 39: what was verified by a pull is remembered for the containers that are made of it,
+// PROPERTIES 40: what was verified by a pull is remembered for the containers that are made of it,
 // also by the next berth, for the same keys alone.
 func TestWhatAPullVerifiedNeedsNoRegistryLater(t *testing.T) {
 	g := newGuarded(t)
@@ -316,7 +316,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
-// PROPERTIES 39: a registry that does not answer costs a minute at most, and whoever goes away does not
+// PROPERTIES 40: a registry that does not answer costs a minute at most, and whoever goes away does not
 // wait; whoever asks the same shares the answer.
 func TestARegistryThatDoesNotAnswerIsNotWaitedForForEver(t *testing.T) {
 	dir := t.TempDir()

@@ -57,7 +57,7 @@ action = "deny"
 
 var digestOf = "@sha256:" + strings.Repeat("a", 64)
 
-// PROPERTIES 39: the first rule that is for the namespace and the image decides.
+// PROPERTIES 40: the first rule that is for the namespace and the image decides.
 func TestTheFirstRuleForTheNamespaceAndTheImageDecides(t *testing.T) {
 	p := parse(t, example)
 	for _, tt := range []struct {
@@ -182,7 +182,7 @@ func TestAPolicyIsReadStrictly(t *testing.T) {
 	}
 }
 
-// PROPERTIES 39: whoever reads a file like this one while it is being written finds no policy, or one
+// PROPERTIES 40: whoever reads a file like this one while it is being written finds no policy, or one
 // that allows no more.
 func TestAFileThatBreaksOffAllowsNoMore(t *testing.T) {
 	whole := parse(t, example)

@@ -15,7 +15,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
-// PROPERTIES 39: a verifier that hangs, crashes or cannot be run has not answered, and lets nothing
+// PROPERTIES 40: a verifier that hangs, crashes or cannot be run has not answered, and lets nothing
 // in; nor does a directory that is empty, or not there, or that others may write to.
 func TestOnlyVerifiersThatAcceptLetAnImageIn(t *testing.T) {
 	target := digest.FromString("image")
@@ -81,7 +81,7 @@ func TestOnlyVerifiersThatAcceptLetAnImageIn(t *testing.T) {
 	}
 }
 
-// PROPERTIES 39: what programs have accepted is remembered for these programs alone, and a rule with
+// PROPERTIES 40: what programs have accepted is remembered for these programs alone, and a rule with
 // keys and programs wants both.
 func TestOtherProgramsAreAskedAgain(t *testing.T) {
 	g := newGuarded(t)

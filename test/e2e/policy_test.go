@@ -58,7 +58,7 @@ func signature(t *testing.T, key *ecdsa.PrivateKey, of v1.Image) (tag string, im
 	return digest.Algorithm + "-" + digest.Hex + ".sig", img
 }
 
-// PROPERTIES 39: of an image that a rule refuses no byte is fetched, whoever asks and however it came
+// PROPERTIES 40: of an image that a rule refuses no byte is fetched, whoever asks and however it came
 // here nothing runs from it, and what runs is left alone. A change of the file holds at once, and a
 // file that cannot be used stops pulls and creations, and neither berth nor containers.
 func TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun(t *testing.T) {
