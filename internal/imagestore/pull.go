@@ -45,13 +45,17 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 		i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
 		img, err = i.pull(ctx, ref, creds, w, 1)
 	}
+	if errors.Is(err, errArtifact) {
+		img, err = i.pullArtifact(ctx, ref, creds, w)
+	}
 	if err != nil {
 		return image.Stored{}, failure(err)
 	}
 	return i.read(ctx, img.Metadata())
 }
 
-// pull fetches an image and unpacks that many of its layers at the same time.
+// pull fetches an image and unpacks that many of its layers at the same time; 0 unpacks nothing. An
+// artifact has no layers to be unpacked: errArtifact says so before any of them is fetched.
 func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -63,25 +67,32 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
-	return i.bounded().Pull(ctx, ref, append(i.keeping(),
+	opts := i.keeping()
+	if unpacks > 0 {
+		opts = append(opts, containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
+	}
+	return i.bounded().Pull(ctx, ref, append(opts,
 		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
-		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs)),
-		containerd.WithPullUnpack,
-		containerd.WithUnpackOpts(unpack),
+		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs, unpacks > 0)),
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
 		containerd.WithPlatformMatcher(platforms.Default()))...)
 }
 
-// reporting reports what an image consists of, as the handlers of a pull find it out. They run in
-// goroutines of containerd's client, where a panic over the image name would end berth.
-func (i *Store) reporting(name string, needs func([]image.Blob)) func(images.Handler) images.Handler {
+// reporting reports what an image consists of, as the handlers of a pull find it out, and stops at
+// the manifest of an artifact: see checkArtifact. They run in goroutines of containerd's client, where
+// a panic over the image name would end berth.
+func (i *Store) reporting(name string, needs func([]image.Blob), unpacks bool) func(images.Handler) images.Handler {
 	return func(h images.Handler) images.Handler {
 		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 			children, err := image.Contain(i.cfg.Logger, i.cfg.Panicked, name, func() ([]ocispec.Descriptor, error) {
-				return h.Handle(ctx, desc)
+				children, err := h.Handle(ctx, desc)
+				if err == nil && images.IsManifestType(desc.MediaType) {
+					err = i.checkArtifact(ctx, desc, unpacks)
+				}
+				return children, err
 			})
 			if err == nil {
 				blobs := []image.Blob{{Digest: desc.Digest.String(), Size: desc.Size}}
