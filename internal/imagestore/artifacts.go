@@ -142,7 +142,7 @@ func (i *Store) checkArtifact(ctx context.Context, desc ocispec.Descriptor, unpa
 
 // pullArtifact fetches an artifact and lays its files out.
 func (i *Store) pullArtifact(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (containerd.Image, error) {
-	img, err := i.pull(ctx, ref, creds, w, 0)
+	img, err := i.pull(ctx, ref, creds, w, fetchOnly)
 	if err != nil {
 		return nil, err
 	}

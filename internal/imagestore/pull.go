@@ -54,8 +54,11 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	return i.read(ctx, img.Metadata())
 }
 
-// pull fetches an image and unpacks that many of its layers at the same time; 0 unpacks nothing. An
-// artifact has no layers to be unpacked: errArtifact says so before any of them is fetched.
+// fetchOnly is no number of layers to be unpacked at the same time: nothing is unpacked.
+const fetchOnly = -1
+
+// pull fetches an image and unpacks that many of its layers at the same time, or none with fetchOnly.
+// An artifact has no layers to be unpacked: errArtifact says so before any of them is fetched.
 func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -68,13 +71,13 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
 	opts := i.keeping()
-	if unpacks > 0 {
+	if unpacks != fetchOnly {
 		opts = append(opts, containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
 	}
 	return i.bounded().Pull(ctx, ref, append(opts,
 		containerd.WithResolver(docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
-		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs, unpacks > 0)),
+		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs, unpacks != fetchOnly)),
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
