@@ -36,6 +36,7 @@ func layers(titles ...string) (m ocispec.Manifest) {
 	return m
 }
 
+// PROPERTIES 25: no file of an artifact is outside its volume.
 func TestNamesOfFiles(t *testing.T) {
 	long := strings.Repeat("x", maxElement)
 	for _, c := range []struct {

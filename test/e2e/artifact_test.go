@@ -169,7 +169,7 @@ func TestAnArtifactIsMountedAsAVolume(t *testing.T) {
 	})
 }
 
-// A name of a layer that leads out of the volume is refused before the layer is fetched.
+// PROPERTIES 25: a name of a layer that leads out of the volume is refused before the layer is fetched.
 func TestAnArtifactThatLeavesItsVolumeIsRefused(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{})
