@@ -3,16 +3,21 @@
 package imagestore
 
 import (
+	"bytes"
 	"context"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -141,6 +146,69 @@ func TestAnArtifactWithABadNameIsRefusedBeforeItsLayersAreFetched(t *testing.T) 
 	if _, err := i.Get(t.Context(), ref); !errdefs.IsNotFound(err) {
 		t.Errorf("it is there all the same: %v", err)
 	}
+}
+
+// A pull that failed in the middle of a blob of many GiB began it again. What is kept for that goes once
+// the next pull has ended.
+func TestAPullGoesOnWhereTheLastOneFailed(t *testing.T) {
+	i := store(t)
+	const size, cut = 4 << 20, 1 << 20
+	large := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+	var served atomic.Int64
+	var broken atomic.Bool
+	broken.Store(true)
+	reg := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, digest.FromBytes(large).String()) {
+				next.ServeHTTP(w, r)
+				return
+			}
+			if broken.Load() {
+				if served.Load() > 0 {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				w.Header().Set("Content-Length", strconv.Itoa(size))
+				n, _ := w.Write(large[:cut])
+				served.Add(int64(n))
+				panic(http.ErrAbortHandler)
+			}
+			served.Store(0)
+			http.ServeContent(counted{w, &served}, r, "", time.Time{}, bytes.NewReader(large))
+		})
+	}))
+	ref := reg.Push("team/large:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "l", Body: large}))
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, watching()); err == nil {
+		t.Fatal("pulled from a registry that is broken")
+	}
+	ctx := connection.Namespaced(t.Context())
+	// What no lease keeps goes with the next collection, for which this waits.
+	l, err := i.client.LeasesService().Create(ctx, leases.WithRandomID())
+	try(t, err)
+	try(t, i.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
+	try(t, i.Sweep(ctx))
+	broken.Store(false)
+	_, err = i.Pull(t.Context(), ref, image.Credentials{}, watching())
+	try(t, err)
+	if n := served.Load(); n == 0 || n > size-cut/2 {
+		t.Errorf("the second pull was served %d bytes of %d, of which the first had %d", n, size, cut)
+	}
+	left, err := i.client.LeasesService().List(ctx)
+	if err != nil || len(left) != 0 {
+		t.Errorf("%+v %v", left, err)
+	}
+}
+
+// counted counts the bytes of an answer.
+type counted struct {
+	http.ResponseWriter
+	n *atomic.Int64
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // The layer goes with the name, and comes again from the blobs when it is lost.

@@ -17,6 +17,8 @@
 //   - Links in an image lead to no file outside it, and opening its files acts on no device.
 //   - A lease keeps what a call has containerd make until the call has ended. What a berth that was
 //     killed has left is removed by [Store.Sweep] and by [New].
+//   - What a pull that has failed had fetched is kept for ten minutes for the next one of the same name,
+//     unless the disk was full.
 //   - What is made carries the label connection.LabelOwner.
 //
 // # Never
@@ -32,7 +34,7 @@
 // # Files
 //
 // imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go, bounded.go and
-// processors.go are how, jobs.go and views.go have the leases, imageroot.go and volumes.go read what
+// processors.go are how, jobs.go, resume.go and views.go have the leases, imageroot.go and volumes.go read what
 // is in an image, artifacts.go has what is not an image, and usage.go measures. layers.go has the layers of containers, idmap.go shifts the
 // owners of their files, unsynced.go mounts them without syncs, and changes.go reads and writes what
 // they have changed. contents.go says what is on the disk, compressed.go reads archives that are

@@ -28,13 +28,14 @@ import (
 )
 
 // Pull fetches and unpacks an image.
-func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (image.Stored, error) {
+func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (st image.Stored, err error) {
 	// What was fetched must still be there if the image has to be unpacked in another way.
 	ctx, done, err := i.lease(ctx)
 	if err != nil {
 		return image.Stored{}, err
 	}
 	defer done()
+	defer func() { i.hold(ctx, ref, err) }()
 	ctx = unpack.ForImage(ctx, w.Waiting)
 	if w.Unpacking != nil {
 		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
