@@ -98,7 +98,7 @@ func Files(m ocispec.Manifest) ([]File, error) {
 			return nil, refuse("which layer %s has as well", other)
 		}
 		layers[clean] = l.Digest
-		for dir := path.Dir(clean); dir != "."; dir = path.Dir(dir) {
+		for dir := path.Dir(clean); dir != "." && !dirs[dir]; dir = path.Dir(dir) {
 			dirs[dir] = true
 		}
 		if len(layers)+len(dirs) > maxEntries {
