@@ -85,6 +85,11 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		containerd.WithPlatformMatcher(platforms.Default()))...)
 }
 
+// fileMediaType is what a file of an artifact is to containerd's client, which takes each blob of the
+// common type application/octet-stream for the configuration of an early Docker image, and notes that
+// from several goroutines without a lock.
+const fileMediaType = "application/x-octet-stream"
+
 // reporting reports what an image consists of, as the handlers of a pull find it out, and stops at
 // the manifest of an artifact: see checkArtifact. They run in goroutines of containerd's client, where
 // a panic over the image name would end berth.
@@ -92,6 +97,9 @@ func (i *Store) reporting(name string, needs func([]image.Blob), unpacks bool) f
 	return func(h images.Handler) images.Handler {
 		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 			children, err := image.Contain(i.cfg.Logger, i.cfg.Panicked, name, func() ([]ocispec.Descriptor, error) {
+				if !unpacks && desc.MediaType == docker.LegacyConfigMediaType {
+					desc.MediaType = fileMediaType
+				}
 				children, err := h.Handle(ctx, desc)
 				if err == nil && images.IsManifestType(desc.MediaType) {
 					err = i.checkArtifact(ctx, desc, unpacks)
