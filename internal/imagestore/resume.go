@@ -52,9 +52,9 @@ func (i *Store) held(key string) bool {
 // there is.
 func (i *Store) dropHeld(ctx context.Context, ref, own string) {
 	i.jobs.Range(func(k, v any) bool {
-		key, h := k.(string), heldLease{}
-		var ok bool
-		if h, ok = v.(heldLease); !ok || key == own || h.ref != ref && time.Now().Before(h.until) {
+		key := k.(string)
+		h, ok := v.(heldLease)
+		if !ok || key == own || h.ref != ref && time.Now().Before(h.until) {
 			return true
 		}
 		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
