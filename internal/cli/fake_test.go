@@ -354,7 +354,7 @@ func (f *fake) Images(context.Context) (any, error) {
 			Pins:     []image.Pin{image.PinConfig, image.PinArchive},
 			Users:    []string{"a/b/c", "d/e/f", "g/h/i"},
 		},
-		{ID: "sha256:fedcba", RepoDigests: []string{"x@sha256:1"}},
+		{ID: "sha256:fedcba", RepoDigests: []string{"x@sha256:1"}, Artifact: "application/vnd.model"},
 	}, nil
 }
 

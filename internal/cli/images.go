@@ -26,7 +26,7 @@ func (a *app) imagesCommand() *cobra.Command {
 		Use:   "images",
 		Short: "List images, with what uses them and what their removal frees; remove or prune them",
 		Long: "List images. SIZE is what the image has in its registry, DISK what it takes here together with what it shares with\n" +
-			"others, and FREES what its removal gives back. A pinned image is left by the kubelet's garbage collection and by prune.",
+			"others, and FREES what its removal gives back. An artifact is not run, but mounted by containers as a volume. A pinned image is left by the kubelet's garbage collection and by prune.",
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -39,12 +39,13 @@ func (a *app) imagesCommand() *cobra.Command {
 				return err
 			}
 			return a.print(cmd.OutOrStdout(), map[string]any{"images": list}, func(w *tabwriter.Writer) {
-				fmt.Fprintln(w, "IMAGE\tNAME\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
+				fmt.Fprintln(w, "IMAGE\tNAME\tKIND\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
 				for _, i := range list {
 					for _, n := range names(i.RepoTags, i.RepoDigests) {
-						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 							short(i.ID),
 							n,
+							kind(i),
 							size(i.Size),
 							amount(i.Disk),
 							amount(i.Frees),
@@ -82,6 +83,14 @@ func names(tags, digests []string) []string {
 		return tags
 	}
 	return append(slices.Clone(digests), "<none>")[:1]
+}
+
+// kind says whether an image is one to run, or an artifact to mount.
+func kind(i image.Listed) string {
+	if i.Artifact != "" {
+		return "artifact"
+	}
+	return "image"
 }
 
 // amount is size for a number of bytes that cannot be negative.

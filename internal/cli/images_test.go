@@ -21,7 +21,7 @@ func TestImagesAreListedWithWhatUsesThem(t *testing.T) {
 	f := newFake()
 	at := serveFake(t, f)
 	out, problem := berth(t, at, "images")
-	says(t, "images", out, "busybox:1", "5120 KiB", "9216 KiB", "3072 KiB", "3h ago", "configuration, archive", "a/b/c, d/e/f and 1 more", "x@sha256:1")
+	says(t, "images", out, "busybox:1", "5120 KiB", "9216 KiB", "3072 KiB", "3h ago", "configuration, archive", "a/b/c, d/e/f and 1 more", "x@sha256:1", "artifact")
 	if problem != "" {
 		t.Error(problem)
 	}

@@ -242,9 +242,28 @@ func (c *Connection) SnapshotterCapabilities(ctx context.Context, name string) (
 
 // SnapshotterRoot returns the directory of a snapshotter; "" if it does not say.
 func (c *Connection) SnapshotterRoot(ctx context.Context, name string) (string, error) {
-	resp, err := c.IntrospectionService().Plugins(Namespaced(ctx), `type==io.containerd.snapshotter.v1,id==`+name)
+	root, err := c.root(ctx, `type==io.containerd.snapshotter.v1,id==`+name)
 	if err != nil {
-		return "", fmt.Errorf("find directory of snapshotter %s: %w", name, Native(err))
+		return "", fmt.Errorf("find directory of snapshotter %s: %w", name, err)
+	}
+	return root, nil
+}
+
+// ContentRoot returns the directory of the content store, whose blobs are the files
+// blobs/ALGORITHM/DIGEST in it; "" if it does not say.
+func (c *Connection) ContentRoot(ctx context.Context) (string, error) {
+	root, err := c.root(ctx, `type==io.containerd.content.v1,id==content`)
+	if err != nil {
+		return "", fmt.Errorf("find directory of the content store: %w", err)
+	}
+	return root, nil
+}
+
+// root returns the directory of the plugin that a filter selects; "" if it does not say.
+func (c *Connection) root(ctx context.Context, filter string) (string, error) {
+	resp, err := c.IntrospectionService().Plugins(Namespaced(ctx), filter)
+	if err != nil {
+		return "", Native(err)
 	}
 	for _, p := range resp.Plugins {
 		if root := p.Exports["root"]; root != "" {

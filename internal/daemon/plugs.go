@@ -66,6 +66,7 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 		Snapshotter: i.s.Snapshotter(),
 		Config:      img.Config,
 		Checkpoint:  img.Checkpoint,
+		Artifact:    img.Artifact != "",
 	}, nil
 }
 

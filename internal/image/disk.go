@@ -102,6 +102,8 @@ type Listed struct {
 	Pinned  bool      `json:"pinned"`
 	Pins    []Pin     `json:"pins"` // why it is pinned
 	Users   []string  `json:"users"`
+	// Artifact is the type of an OCI artifact, which is mounted and not run; "" for an image.
+	Artifact string `json:"artifact,omitempty"`
 }
 
 // Usages names what uses each image, by the image's ID.
@@ -127,6 +129,7 @@ func (s *Service) Details(ctx context.Context, used Usages) ([]Listed, error) {
 			Pinned:      i.Pinned,
 			Pins:        append([]Pin{}, i.Pins...),
 			Users:       append([]string{}, users[i.ID]...),
+			Artifact:    i.Artifact,
 		})
 	}
 	return list, nil

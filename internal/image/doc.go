@@ -17,6 +17,8 @@
 //     those that have to pass the same.
 //   - Credentials go to the registry that they are for and to no other. An error names no
 //     credentials: what a URL carries beyond its path is cut off.
+//   - An OCI artifact is listed, pulled, pinned and removed as an image is. Its ID is the digest of its
+//     manifest.
 //   - An image's names are those that the ecosystem reads: its tag, its digest and its ID.
 //   - An image is reported as pinned if pods need it besides those of their containers, if the
 //     configuration names it, if it came from an archive of [Preload], or if it has containerd's

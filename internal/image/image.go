@@ -19,7 +19,7 @@ type Stored struct {
 	Name    string
 	Digest  string             // of the manifest or index
 	Target  ocispec.Descriptor // the same, as its registry describes it: read-only
-	ID      string             // digest of the configuration
+	ID      string             // digest of the configuration; of an artifact, of the manifest
 	ChainID string
 	Size    int64
 	Config  ocispec.ImageConfig // shared by all names of the image: read-only
@@ -27,6 +27,9 @@ type Stored struct {
 	Created time.Time           // when the name was made on this node; zero if that is not known
 	// Checkpoint says that the image is not one to run, but holds a checkpoint of a container.
 	Checkpoint bool
+	// Artifact is the type of an OCI artifact, and "" for an image. An artifact is mounted as an image
+	// is, and not run. Its ID is the digest of its manifest.
+	Artifact string
 }
 
 // Backend is containerd's image store.

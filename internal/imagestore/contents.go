@@ -32,7 +32,8 @@ func (i *Store) Contents(ctx context.Context) (image.Contents, error) {
 	if c.Blobs, err = i.blobs(ctx); err != nil {
 		return c, err
 	}
-	if err := i.layers(ctx, &c); err != nil {
+	shared, err := i.layers(ctx, &c)
+	if err != nil {
 		return c, err
 	}
 	all, err := i.client.ImageService().List(ctx)
@@ -58,7 +59,26 @@ func (i *Store) Contents(ctx context.Context) (image.Contents, error) {
 		had.ChainID = parts.ChainID
 		c.Images[id] = had
 	}
+	i.countOnce(&c, shared)
 	return c, nil
+}
+
+// countOnce takes what the layers of artifacts share with blobs that are here from their sizes. shared
+// has how much that is at most, by layer.
+func (i *Store) countOnce(c *image.Contents, shared map[string]int64) {
+	for _, p := range c.Images {
+		l, ok := c.Layers[p.ChainID]
+		if !ok || shared[p.ChainID] == 0 {
+			continue
+		}
+		var here int64
+		for d := range p.Blobs {
+			here += c.Blobs[d]
+		}
+		l.Size = max(l.Size-min(here, shared[p.ChainID]), 0)
+		c.Layers[p.ChainID] = l
+		delete(shared, p.ChainID)
+	}
 }
 
 // blobs returns the sizes of all blobs by their digests.
@@ -74,21 +94,26 @@ func (i *Store) blobs(ctx context.Context) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// layers adds the snapshots of the snapshotter. Layers of images that were not measured yet are: the
-// snapshotter knows what they use.
-func (i *Store) layers(ctx context.Context, c *image.Contents) error {
+// layers adds the snapshots of the snapshotter, and returns how many bytes of those of artifacts are
+// also those of blobs. Layers of images that were not measured yet are: the snapshotter knows what
+// they use.
+func (i *Store) layers(ctx context.Context, c *image.Contents) (shared map[string]int64, err error) {
+	shared = map[string]int64{}
 	sn := i.client.SnapshotService(i.cfg.Snapshotter)
-	err := sn.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+	err = sn.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		l := image.Layer{Parent: info.Parent}
 		if info.Kind == snapshots.KindCommitted {
 			c.Layers[info.Name] = l
+			if n := sharedBytes(info.Labels); n > 0 {
+				shared[info.Name] = n
+			}
 		} else {
 			c.Writable[info.Name] = l
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("list snapshots: %w", connection.Native(err))
+		return nil, fmt.Errorf("list snapshots: %w", connection.Native(err))
 	}
 	i.usage.mu.Lock()
 	defer i.usage.mu.Unlock()
@@ -98,7 +123,7 @@ func (i *Store) layers(ctx context.Context, c *image.Contents) error {
 	for name := range c.Layers {
 		if _, known := i.usage.committed[name]; !known {
 			if stopped := measure(ctx, sn, name, i.usage.committed); stopped {
-				return ctx.Err()
+				return nil, ctx.Err()
 			}
 		}
 	}
@@ -116,7 +141,7 @@ func (i *Store) layers(ctx context.Context, c *image.Contents) error {
 			}
 		}
 	}
-	return nil
+	return shared, nil
 }
 
 // parts returns what a name stands for consists of, as far as that is here, and the ID of the image.

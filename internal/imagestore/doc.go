@@ -11,9 +11,14 @@
 //   - What a registry, an archive or a layer says does not decide how much memory berth uses, and a
 //     panic over one ends that call alone.
 //   - Credentials and keys go to the registry and to the layer that they are for.
+//   - An artifact is laid out by the rules of package artifact in a layer of its own, which the views of
+//     containers keep, which is made again from the blobs if it is lost, and which goes with its name.
+//     One that cannot be laid out is refused before its layers are fetched.
 //   - Links in an image lead to no file outside it, and opening its files acts on no device.
 //   - A lease keeps what a call has containerd make until the call has ended. What a berth that was
 //     killed has left is removed by [Store.Sweep] and by [New].
+//   - What a pull that has failed had fetched is kept for ten minutes for the next one of the same name,
+//     unless the disk was full.
 //   - What is made carries the label connection.LabelOwner.
 //
 // # Never
@@ -29,12 +34,12 @@
 // # Files
 //
 // imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go and bounded.go are how,
-// jobs.go and views.go have the leases, imageroot.go and volumes.go read what is in an image, and
-// usage.go measures. layers.go has the layers of containers, idmap.go shifts the owners of their
-// files, unsynced.go mounts them without syncs, and changes.go reads and writes what they have
-// changed. contents.go says what is on the disk, compressed.go reads archives that are compressed,
-// discard.go drops compressed layers, documents.go reads what belongs to an image in its registry, and
-// failure.go says of which kind an error is. durable.go says of what is made that it is to be put onto
-// the disk, and verify.go and repair.go compare and mend what may not be
-// there.
+// jobs.go, resume.go and views.go have the leases, imageroot.go and volumes.go read what is in an
+// image, artifacts.go has what is not an image, and usage.go measures. layers.go has the layers of
+// containers, idmap.go shifts the owners of their files, unsynced.go mounts them without syncs, and
+// changes.go reads and writes what they have changed. contents.go says what is on the disk,
+// compressed.go reads archives that are compressed, discard.go drops compressed layers, documents.go
+// reads what belongs to an image in its registry, and failure.go says of which kind an error is.
+// durable.go says of what is made that it is to be put onto the disk, and verify.go and repair.go
+// compare and mend what may not be there.
 package imagestore

@@ -269,6 +269,65 @@ func TestAnImageWithoutAWholeBlobIsRemoved(t *testing.T) {
 	n.whole(t, st.ChainID, "imported again")
 }
 
+// PROPERTIES 39: the files of an artifact that an unclean boot has lost are laid out again from its
+// blobs, and it is removed where one of them is lost. A person sees both.
+func TestAnArtifactThatIsWrongIsLaidOutAgain(t *testing.T) {
+	n := kept(t)
+	img := artifactOf(t, testimage.ArtifactConfig{},
+		testimage.Blob{Title: "d/model", Body: []byte("weights")}, testimage.Blob{Title: "card", Body: []byte("text")})
+	st := imported(t, n.Store, img)
+	d := durability{n.Store}
+	ctx := connection.Namespaced(t.Context())
+	files := func(when, want string) {
+		t.Helper()
+		items, err := d.Below(ctx, overlay, st.ChainID)
+		try(t, err)
+		at, err := d.dirOf(ctx, items[0])
+		try(t, err)
+		if b, err := os.ReadFile(at.dir + "/d/model"); string(b) != want {
+			t.Errorf("%s: %q %v", when, b, err)
+		}
+		if want == "weights" { // as a write that the disk has lost, and not into the blob
+			try(t, errors.Join(os.Remove(at.dir+"/d/model"), os.WriteFile(at.dir+"/d/model", nil, 0o444)))
+		}
+	}
+	n.synced(t, st.ChainID)
+	files("laid out", "weights")
+	outcomes := func(repair bool) (all string) {
+		t.Helper()
+		parts, err := n.Verify(t.Context(), st.Name, repair)
+		try(t, err)
+		for _, p := range parts {
+			if p.Outcome != image.PartWhole {
+				all += p.Kind + " " + p.Outcome + " "
+			}
+		}
+		return all
+	}
+	if got := []string{outcomes(false), outcomes(true), outcomes(false)}; !slices.Equal(got, []string{"layer wrong ", "layer repaired ", ""}) {
+		t.Errorf("verified: %q", got)
+	}
+	files("repaired", "weights")
+	settled := n.unclean(t)()
+	try(t, n.Trust(t.Context(), overlay, st.ChainID))
+	settled()
+	d = durability{n.Store}
+	files("after an unclean boot", "weights")
+
+	run := n.unclean(t)
+	path := filepath.Join(n.cfg.Root, "io.containerd.content.v1.content/blobs/sha256", digest.FromString("weights").Encoded())
+	try(t, errors.Join(os.Chmod(path, 0o600), os.Truncate(path, 0)))
+	run()()
+	if _, err := n.Get(t.Context(), st.Name); !errdefs.IsNotFound(err) {
+		t.Errorf("an artifact without its blob is still there: %v", err)
+	}
+	if again := imported(t, n.Store, img); again.ChainID != st.ChainID {
+		t.Error("another artifact")
+	}
+	d = durability{n.Store}
+	files("imported again", "weights")
+}
+
 // until waits for a condition.
 func (n *durableNode) until(t *testing.T, ok func() bool) {
 	t.Helper()

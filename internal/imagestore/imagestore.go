@@ -99,6 +99,7 @@ type parsed struct {
 	size         int64
 	config       ocispec.ImageConfig
 	checkpoint   bool
+	artifact     string // the type of an artifact, whose configDigest is that of its manifest
 }
 
 // New makes the image store of a connection, which the caller closes. There is one in a
@@ -183,6 +184,7 @@ func (i *Store) read(ctx context.Context, img images.Image) (image.Stored, error
 		Created: img.CreatedAt,
 
 		Checkpoint: p.checkpoint,
+		Artifact:   p.artifact,
 	}, nil
 }
 
@@ -200,6 +202,11 @@ func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, er
 	if p, ok := i.parsed.Get(key); ok {
 		_, err := cs.Info(ctx, p.configDigest)
 		return p, err
+	}
+	if a, err := i.artifactOf(ctx, img.Target); err == nil && a != nil {
+		p := a.parsed(img.Target)
+		i.parsed.Put(key, p, len(p.artifact))
+		return p, nil
 	}
 	c := containerd.NewImage(i.bounded(), img)
 	manifest, err := images.Manifest(ctx, cs, img.Target, c.Platform())
@@ -337,6 +344,9 @@ func (i *Store) Unpack(ctx context.Context, name, snapshotter string) error {
 
 func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string) error {
 	defer i.making()()
+	if a, err := i.artifactOf(ctx, img.Target); err == nil && a != nil {
+		return i.layOut(ctx, img.Name, a, snapshotter)
+	}
 	if err := containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, connection.Native(err))
 	}

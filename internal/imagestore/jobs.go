@@ -25,7 +25,7 @@ const (
 )
 
 // lease keeps what a pull or an import has containerd make until the caller calls done. If berth is
-// killed before, the next one deletes the lease: see [Store.Sweep].
+// killed before, the next one deletes the lease: see [Store.Sweep]. A lease that is held stays.
 func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
 	key := fmt.Sprintf("%s%d-%d-%d", jobPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
 	i.jobs.Store(key, nil)
@@ -35,6 +35,9 @@ func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ er
 		return nil, nil, connection.Native(err)
 	}
 	return leased, func() {
+		if i.held(key) {
+			return
+		}
 		defer i.jobs.Delete(key)
 		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
 		defer cancel()

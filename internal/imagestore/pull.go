@@ -29,7 +29,7 @@ import (
 )
 
 // Pull fetches and unpacks an image.
-func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (image.Stored, error) {
+func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (st image.Stored, err error) {
 	defer i.making()()
 	begun := time.Now()
 	// What was fetched must still be there if the image has to be unpacked in another way.
@@ -38,6 +38,7 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 		return image.Stored{}, err
 	}
 	defer done()
+	defer func() { i.hold(ctx, ref, err) }()
 	ctx = unpack.ForImage(ctx, w.Waiting)
 	if w.Unpacking != nil {
 		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
@@ -62,14 +63,21 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 			}
 		}
 	}
+	if errors.Is(err, errArtifact) {
+		img, err = i.pullArtifact(ctx, ref, creds, w)
+	}
 	if err != nil {
 		return image.Stored{}, failure(err)
 	}
 	return i.read(ctx, img.Metadata())
 }
 
-// pull fetches an image and unpacks that many of its layers at the same time. With all set, it also
-// fetches the blobs of layers that are unpacked already.
+// fetchOnly is no number of layers to be unpacked at the same time: nothing is unpacked.
+const fetchOnly = -1
+
+// pull fetches an image and unpacks that many of its layers at the same time, or none with fetchOnly.
+// With all set, it also fetches the blobs of layers that are unpacked already. An artifact has no
+// layers to be unpacked: errArtifact says so before any of them is fetched.
 func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int, all bool) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -88,25 +96,40 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 	if w.Resolved != nil {
 		resolver = askingResolver{resolver, w.Resolved}
 	}
-	return i.bounded().Pull(ctx, ref, append(i.keeping(),
+	opts := i.keeping()
+	if unpacks != fetchOnly {
+		opts = append(opts, containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
+	}
+	return i.bounded().Pull(ctx, ref, append(opts,
 		containerd.WithResolver(resolver),
 		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
-		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs)),
-		containerd.WithPullUnpack,
-		containerd.WithUnpackOpts(unpack),
+		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs, unpacks != fetchOnly)),
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
 		containerd.WithPlatformMatcher(platforms.Default()))...)
 }
 
-// reporting reports what an image consists of, as the handlers of a pull find it out. They run in
-// goroutines of containerd's client, where a panic over the image name would end berth.
-func (i *Store) reporting(name string, needs func([]image.Blob)) func(images.Handler) images.Handler {
+// fileMediaType is what a file of an artifact is to containerd's client, which takes each blob of the
+// common type application/octet-stream for the configuration of an early Docker image, and notes that
+// from several goroutines without a lock.
+const fileMediaType = "application/x-octet-stream"
+
+// reporting reports what an image consists of, as the handlers of a pull find it out, and stops at
+// the manifest of an artifact: see checkArtifact. They run in goroutines of containerd's client, where
+// a panic over the image name would end berth.
+func (i *Store) reporting(name string, needs func([]image.Blob), unpacks bool) func(images.Handler) images.Handler {
 	return func(h images.Handler) images.Handler {
 		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 			children, err := image.Contain(i.cfg.Logger, i.cfg.Panicked, name, func() ([]ocispec.Descriptor, error) {
-				return h.Handle(ctx, desc)
+				if !unpacks && desc.MediaType == docker.LegacyConfigMediaType {
+					desc.MediaType = fileMediaType
+				}
+				children, err := h.Handle(ctx, desc)
+				if err == nil && images.IsManifestType(desc.MediaType) {
+					err = i.checkArtifact(ctx, desc, unpacks)
+				}
+				return children, err
 			})
 			if err == nil {
 				blobs := []image.Blob{{Digest: desc.Digest.String(), Size: desc.Size}}

@@ -3,6 +3,7 @@
 package imagestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,8 +47,12 @@ type source struct {
 	names  []string // of the images that have the layer
 }
 
-// imageLayers returns the layers of an image by their chain IDs, the lowest first.
+// imageLayers returns the layers of an image by their chain IDs, the lowest first. An artifact is
+// ErrInvalidArgument.
 func (i *Store) imageLayers(ctx context.Context, img images.Image) (chain []string, blobs []ocispec.Descriptor, diffIDs []digest.Digest, err error) {
+	if a, err := i.artifactOf(ctx, img.Target); err != nil || a != nil {
+		return nil, nil, nil, cmp.Or(err, fmt.Errorf("%w: %w", errArtifact, errdefs.ErrInvalidArgument))
+	}
 	cs := i.bounded().ContentStore()
 	m, err := images.Manifest(ctx, cs, img.Target, platforms.Default())
 	if err != nil {
@@ -107,6 +112,12 @@ func (i *Store) sourceOf(ctx context.Context, chainID string) (source, error) {
 // checkLayer compares a layer with its index, unpacks it again if it is wrong, and removes it with
 // the images that have it if there is nothing whole to unpack.
 func (d durability) checkLayer(ctx context.Context, item durable.Item, idle bool) (durable.Outcome, error) {
+	if a, name, err := d.artifactIn(ctx, item.ID); err != nil || a != nil {
+		if err != nil {
+			return "", err
+		}
+		return d.checkArtifactLayer(ctx, item, a, name, true)
+	}
 	at, err := d.dirOf(ctx, item)
 	if err != nil {
 		return "", err
@@ -356,6 +367,9 @@ func (i *Store) mend(ctx context.Context, img images.Image, begun time.Time, con
 		return nil
 	}
 	chain, blobs, _, err := i.imageLayers(ctx, img)
+	if errors.Is(err, errArtifact) { // laid out from its blobs, and nobody can write to it
+		return nil
+	}
 	if err != nil || len(chain) == 0 {
 		return err
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/artifact"
 	"berth/internal/connection"
 	"berth/internal/durable"
 	"berth/internal/image"
@@ -28,11 +30,18 @@ func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.P
 	d := durability{i}
 	var parts []image.Part
 	blobs := []digest.Digest{img.Target.Digest}
-	chain, layers, _, err := i.imageLayers(ctx, img)
+	a, err := i.artifactOf(ctx, img.Target)
 	if err != nil {
 		return nil, fmt.Errorf("verify image %s: %w", name, err)
 	}
-	if p, err := i.parse(ctx, img); err == nil {
+	var chain []string
+	var layers []ocispec.Descriptor
+	if a != nil {
+		chain, layers = []string{artifact.ChainID(a.desc.Digest)}, append([]ocispec.Descriptor{a.Config}, a.Layers...)
+	} else if chain, layers, _, err = i.imageLayers(ctx, img); err != nil {
+		return nil, fmt.Errorf("verify image %s: %w", name, err)
+	}
+	if p, err := i.parse(ctx, img); err == nil && a == nil {
 		blobs = append(blobs, p.configDigest)
 	}
 	for _, l := range layers {
@@ -68,9 +77,24 @@ func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.P
 		return nil, err
 	}
 	for _, item := range items {
+		if a != nil {
+			parts = append(parts, d.verifyArtifact(ctx, item, a, name, repair))
+			continue
+		}
 		parts = append(parts, d.verifyLayer(ctx, item, repair))
 	}
 	return parts, ctx.Err()
+}
+
+func (d durability) verifyArtifact(ctx context.Context, item durable.Item, a *artifactManifest, name string, repair bool) image.Part {
+	p := image.Part{Kind: string(durable.Layer), ID: item.ID}
+	outcome, err := d.checkArtifactLayer(ctx, item, a, name, repair)
+	if errors.Is(err, artifact.ErrWrong) {
+		p.Outcome, p.Detail = image.PartWrong, err.Error()
+		return p
+	}
+	p.Outcome = string(outcome)
+	return failed(p, err)
 }
 
 // failed puts the reason into a part that could not be looked at, or not be repaired.

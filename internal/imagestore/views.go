@@ -160,7 +160,12 @@ func (i *Store) Sweep(ctx context.Context) error {
 		if strings.HasPrefix(l.ID, jobPrefix) {
 			used, remove = &i.jobs, i.unlease
 		}
-		if _, inUse := used.Load(l.ID); !inUse {
+		v, inUse := used.Load(l.ID)
+		if _, ok := v.(heldLease); ok && !i.held(l.ID) {
+			i.jobs.Delete(l.ID)
+			inUse = false
+		}
+		if !inUse {
 			errs = append(errs, remove(ctx, l.ID))
 		}
 	}

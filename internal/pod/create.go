@@ -143,6 +143,9 @@ func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.Cont
 			err = fmt.Errorf("image %s: it holds a checkpoint of a container, and berth restores from an archive on this node alone; name the path of one: %w",
 				ref, errdefs.ErrNotImplemented)
 		}
+		if err == nil {
+			err = mayRun(img, ref)
+		}
 		return source{image: img}, err
 	}
 	if err := c.mayRestore(p); err != nil {
@@ -199,7 +202,18 @@ func (c *creator) imageOf(ctx context.Context, pod *runtimeapi.PodSandboxMetadat
 	if err == nil && img.Checkpoint {
 		err = fmt.Errorf("%s holds a checkpoint itself: %w", exact, errdefs.ErrInvalidArgument)
 	}
+	if err == nil {
+		err = mayRun(img, exact)
+	}
 	return img, err
+}
+
+// mayRun refuses what is not an image to run.
+func mayRun(img Image, ref string) error {
+	if img.Artifact {
+		return fmt.Errorf("image %s: it is an OCI artifact, which a container can mount as a volume and not run: %w", ref, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // plan makes the unit of a container that is about to be made, with all that it may come to hold.

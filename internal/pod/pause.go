@@ -53,6 +53,9 @@ func (p *pauses) plan(ctx context.Context, h Handler) (*state.SandboxImage, erro
 	if img.Checkpoint {
 		return nil, fmt.Errorf("sandbox image of handler %s: %s is a checkpoint of a container: %w", h.Name, h.SandboxImage, errdefs.ErrInvalidArgument)
 	}
+	if err := mayRun(img, h.SandboxImage); err != nil {
+		return nil, fmt.Errorf("sandbox image of handler %s: %w", h.Name, err)
+	}
 	return &state.SandboxImage{
 		ID:          img.ID,
 		ChainID:     img.ChainID,

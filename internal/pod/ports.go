@@ -360,12 +360,13 @@ type Stdios interface {
 
 // Image is what a container needs of an image.
 type Image struct {
-	ID          string // config digest
+	ID          string // config digest; of an artifact, that of its manifest
 	Ref         string // repo digest where there is one, else ID
 	ChainID     string
 	Snapshotter string
 	Config      ocispec.ImageConfig
 	Checkpoint  bool // it is not an image to run, but holds a checkpoint of a container
+	Artifact    bool // it is not an image to run, but files to mount
 }
 
 // Images resolves images.

@@ -72,7 +72,7 @@ func containerRows() []Row {
 		honoured("Mount.gidMappings", "as uidMappings", "test/e2e.TestAPodHasAUserNamespace"),
 		honoured("Mount.recursive_read_only", "advertised for the handlers whose OCI runtime and kernel have it, and refused on a kernel that has not",
 			"spec.TestARecursiveReadOnlyMountNeedsTheKernel", "probe.TestFeaturesAreAdvertisedWhereTheRuntimeAndTheKernelHaveThem"),
-		honoured("Mount.image", "read-only, with its digest in the status", images, "test/e2e.TestAMountedImageOutlivesItsNameAndBerth"),
+		honoured("Mount.image", "an image or an OCI artifact, read-only, with its digest in the status", images, "test/e2e.TestAMountedImageOutlivesItsNameAndBerth"),
 		honoured("Mount.image_sub_path", "a path beneath the root of the image, which no link leaves; without an image it is refused", images),
 		honoured("Mount.mount_options", "noatime, nodev, nodiratime, noexec, nosuid, nosymfollow, relatime and strictatime; others are refused", "spec.TestMountOptionsAreGivenOrRefused"),
 

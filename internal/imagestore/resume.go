@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+
+	"berth/internal/connection"
+)
+
+// resumable is how long what a pull that has failed had fetched is kept for the next one of the same
+// name: the kubelet tries again within five minutes.
+const resumable = 10 * time.Minute
+
+// heldLease is the lease of a pull that has failed. It is the value of its key in Store.jobs.
+type heldLease struct {
+	ref   string
+	until time.Time
+}
+
+// hold keeps what a pull of ref has fetched when it ends with an error that a repetition may not end
+// with. containerd then goes on where a blob was cut off. A full disk gets its bytes back at once.
+func (i *Store) hold(ctx context.Context, ref string, err error) {
+	own, leased := leases.FromContext(ctx)
+	if !leased {
+		return
+	}
+	switch {
+	case err == nil,
+		errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT),
+		errdefs.IsInvalidArgument(err), errdefs.IsNotFound(err), errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
+	default:
+		i.jobs.Store(own, heldLease{ref, time.Now().Add(resumable)})
+	}
+	i.dropHeld(ctx, ref, own)
+}
+
+// held reports whether a lease is kept for the next pull, now.
+func (i *Store) held(key string) bool {
+	v, _ := i.jobs.Load(key)
+	h, ok := v.(heldLease)
+	return ok && time.Now().Before(h.until)
+}
+
+// dropHeld deletes the leases that earlier pulls of ref have left, but not own: the last one has what
+// there is.
+func (i *Store) dropHeld(ctx context.Context, ref, own string) {
+	i.jobs.Range(func(k, v any) bool {
+		key := k.(string)
+		h, ok := v.(heldLease)
+		if !ok || key == own || h.ref != ref && time.Now().Before(h.until) {
+			return true
+		}
+		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
+		defer cancel()
+		if err := i.unlease(ctx, key); err != nil {
+			i.cfg.Logger.Warn("lease of a pull that has failed cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
+		}
+		i.jobs.Delete(key)
+		return true
+	})
+}
