@@ -68,9 +68,10 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 		}
 		req.Options = opts
 	}
+	synced := false
 	create := func() (*tasks.CreateTaskResponse, error) {
 		if r.SnapshotKey != "" {
-			ms, err := c.Mounts(ctx, r.Snapshotter, r.SnapshotKey, label)
+			ms, err := c.Mounts(ctx, r.Snapshotter, r.SnapshotKey, label, synced)
 			if err != nil {
 				return nil, fmt.Errorf("mounts of its snapshot: %w", err)
 			}
@@ -80,6 +81,13 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	}
 	c.replaced.makeAgain(r.ID)
 	resp, err := create()
+	if err != nil && c.Unsynced() && says(err, notMounted, r.ID) {
+		// The kernel mounts no layer without syncs while it has an error of that file system which nobody
+		// has been told of: a write to the disk has failed.
+		c.log.Warn("a layer cannot be mounted without syncs, since a write to its disk has failed: it is mounted with them", "id", r.ID, "err", err)
+		synced = true
+		resp, err = create()
+	}
 	for again := 1; again < createAttempts && cutOff(r, connection.Native(err)); again++ {
 		c.log.Info("a task that was being made earlier is taken back", "id", r.ID, "err", err)
 		c.replaced.make(r.ID)

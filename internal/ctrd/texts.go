@@ -36,6 +36,8 @@ const (
 	shimBundleLeft
 	// hungUp: the shim ended before it had answered.
 	hungUp
+	// notMounted: the root file system cannot be mounted, since the disk has failed.
+	notMounted
 )
 
 // texts has, by statement, what the text of an error contains: one word of each line. ID stands for
@@ -52,6 +54,7 @@ var texts = map[statement][][]string{
 	ofBundle:       {{shims.TaskDir + "ID"}},
 	shimBundleLeft: {{shims.SandboxDir + "ID: file exists"}},
 	hungUp:         {{ttrpc.ErrClosed.Error()}},
+	notMounted:     {{"mount rootfs"}, {"input/output error"}},
 }
 
 // says reports whether the text of an error makes a statement about an ID.

@@ -21,6 +21,7 @@ func TestTheTextsOfOtherPrograms(t *testing.T) {
 		"OCI runtime restore failed: could not open CRIU: No such file or directory":                           {noCRIU, ofRuntime},
 		"runc did not terminate successfully: exit status 1: criu failed: type NOTIFY errno 0":                 nil,
 		"ttrpc: closed": {cutShort, hungUp},
+		`failed to mount rootfs component: mount source: "overlay", target: "/run/x/rootfs", fstype: overlay, flags: 0, data: "volatile", err: input/output error`: {notMounted},
 		"runc did not terminate successfully: signal: killed":                                                                                        {cutShort},
 		"runc did not terminate successfully: exit status 1: write cpuset.cpus: invalid argument":                                                    {badValue},
 		"crun did not terminate successfully: exit status 1: write file `cpuset.cpus`: Numerical result out of range":                                {badValue},

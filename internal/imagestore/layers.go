@@ -88,12 +88,15 @@ func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
 	return snapshots.WithLabels(labels)
 }
 
+// Unsynced reports whether writable layers are mounted without syncs.
+func (l *Layers) Unsynced() bool { return l.unsynced }
+
 // Mounts returns what is to be mounted for a container that runs on a writable layer. label is the
-// SELinux label of all its files; "" for none.
-func (l *Layers) Mounts(ctx context.Context, snapshotter, key, label string) ([]mount.Mount, error) {
+// SELinux label of all its files; "" for none. With synced set, it is mounted with syncs in any case.
+func (l *Layers) Mounts(ctx context.Context, snapshotter, key, label string, synced bool) ([]mount.Mount, error) {
 	ms, err := l.client.SnapshotService(snapshotter).Mounts(ctx, key)
 	if err == nil && l.unsynced {
-		ms, err = unsynced(ms)
+		ms, err = writable(ms, synced)
 	}
 	return withOptions(ms, labelled(label)...), err
 }

@@ -30,14 +30,14 @@ func canLeaveUnsynced() bool {
 	return err == nil && ok
 }
 
-// unsynced has the writable layer of a root filesystem mounted without syncs. Otherwise an unmount,
-// and so each release, waits until everything that anybody has written to the same disk is on it.
-// What is lost when the node crashes is a layer that no container uses after that.
+// writable has the writable layer of a root filesystem mounted without syncs, unless synced is set.
+// With syncs an unmount, and so each release, waits until everything that anybody has written to the
+// same disk is on it. What is lost when the node crashes is a layer that no container uses after that.
 //
 // The kernel marks such a layer and refuses to mount it again, since it cannot know whether the
 // node crashed meanwhile. The mark is taken away here: a start that was cut off may have left it,
 // and after a reboot no container is started whose layer was ever mounted.
-func unsynced(ms []mount.Mount) ([]mount.Mount, error) {
+func writable(ms []mount.Mount, synced bool) ([]mount.Mount, error) {
 	ms = slices.Clone(ms)
 	for i, m := range ms {
 		work := optionOf(m.Options, "workdir=")
@@ -48,7 +48,7 @@ func unsynced(ms []mount.Mount) ([]mount.Mount, error) {
 		if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("take away the mark of an earlier mount: %w", err)
 		}
-		if !slices.Contains(m.Options, volatile) {
+		if !synced && !slices.Contains(m.Options, volatile) {
 			ms[i].Options = append(slices.Clone(m.Options), volatile)
 		}
 	}
