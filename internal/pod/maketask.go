@@ -71,7 +71,7 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	}
 	pid, err = m.tasks.CreateTask(ctx, req)
 	if errdefs.IsNotFound(err) && u.pod.isPinned() {
-		if err = m.reviveShim(ctx, u.pod); err == nil {
+		if err = m.reviveShim(ctx, u); err == nil {
 			pid, err = m.tasks.CreateTask(ctx, req)
 		}
 	}
@@ -84,8 +84,11 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	return pid, err
 }
 
-// reviveShim starts the shim of the sandbox p again, which has died.
-func (m *taskMaker) reviveShim(ctx context.Context, p *unit) error {
+// reviveShim starts the shim of the sandbox of u again, which has died. What a start that failed has
+// left of it is ended: it has the pod's socket, and the next start would take it for the shim, also
+// where it never answers.
+func (m *taskMaker) reviveShim(ctx context.Context, u *unit) error {
+	p := u.pod
 	// Whoever releases the shim holds it, too: nothing is started that nobody would end.
 	if err := p.task.lock(ctx); err != nil {
 		return fmt.Errorf("start the shim of sandbox %s again: %w", p.id, err)
@@ -107,6 +110,12 @@ func (m *taskMaker) reviveShim(ctx context.Context, p *unit) error {
 	}
 	if err == nil {
 		m.obs.Note(p.id, event.ShimRestarted{})
+		return nil
 	}
-	return err
+	if p.serves(u) { // another container may have been faster
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.teardown.undoTimeout)
+	defer cancel()
+	return errors.Join(err, absent(m.shims.EndShim(ctx, p.id)))
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -114,6 +115,29 @@ func TestASandboxWithoutAProcessOutlivesItsShim(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		b.expectLeft(nil)
+	})
+}
+
+// The program that starts a shim was killed when it had started it. The shim had the pod's socket and
+// waited for somebody to read its log: each start in this pod took it for the pod's shim and hung.
+func TestWhatAFailedStartOfAShimHasLeftIsEnded(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		b.KillShim(p)
+		time.Sleep(time.Minute)
+		id := b.create(p, ctr("c"))
+		b.RefuseInPart("start-shim", p, errors.New("signal: killed"))
+		if err := b.StartContainer(t.Context(), id); err == nil || !strings.Contains(err.Error(), "signal: killed") {
+			t.Errorf("it was started: %v", err)
+		}
+		if got := b.Calls("end-shim", p); got != 1 {
+			t.Errorf("the shim was ended %d times", got)
+		}
+		b.run(p, "after")
 		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

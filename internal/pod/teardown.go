@@ -58,7 +58,7 @@ func due(u *unit, st *state.Status) state.Hold {
 	if st.Removing {
 		d = ^state.Hold(0)
 	}
-	if u.isPinned() && u.serves() {
+	if u.isPinned() && u.serves(nil) {
 		d &^= state.HoldTask | state.HoldSandbox | state.HoldFiles // the shim, and what rests on it
 	}
 	return st.Holds & d

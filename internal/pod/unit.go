@@ -339,11 +339,13 @@ func (u *unit) stopping() <-chan struct{} {
 // containers lists the containers of a sandbox.
 func (u *unit) containers() []*unit { return u.members.list() }
 
-// serves reports whether a container of the sandbox u may have a task, which the shim of u serves.
-func (u *unit) serves() bool {
+// serves reports whether a container of the sandbox u, other than but, may have a task, which the shim
+// of u serves. but may be nil.
+func (u *unit) serves(but *unit) bool {
 	for _, ct := range u.containers() {
 		st := ct.now()
 		switch {
+		case ct == but:
 		case !st.Holds.Has(state.HoldTask):
 		case st.Phase.Ended(), st.Phase == state.Running:
 			return true
