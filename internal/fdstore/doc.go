@@ -12,7 +12,7 @@
 //   - Keep and Drop do not block. What the manager does not take at once waits here, and only the
 //     latest call for each ID counts.
 //   - The manager has at most one descriptor for an ID, and none for an ID that was dropped, once
-//     everything that waits was sent.
+//     everything that waits was sent. At a clean stop of berth that is sent, too.
 //   - Without a service manager that speaks this protocol, every function here is a no-op.
 //   - What was inherited is closed on exec and taken out of the environment, so that no shim
 //     inherits it.

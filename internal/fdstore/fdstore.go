@@ -25,6 +25,8 @@ const (
 	sendTimeout = 100 * time.Millisecond
 	// retryAfter is how long Run leaves a manager alone that refused a message.
 	retryAfter = time.Second
+	// flushTimeout bounds how long Run goes on sending once it is to end.
+	flushTimeout = time.Second
 )
 
 // Store is the manager's store. Its methods may be called from any goroutine.
@@ -123,7 +125,8 @@ func (o order) close() {
 	}
 }
 
-// Run sends what waits until ctx ends. What still waits then is not sent.
+// Run sends what waits until ctx ends, and then, for a moment, what waits still: a container that was
+// started just before berth stops is watched by the next one. Nothing is sent after it has returned.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.close()
 	for {
@@ -139,10 +142,23 @@ func (s *Store) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+			s.flush(ctx)
 			return nil
 		case <-wait:
 		case <-s.wake:
 		}
+	}
+}
+
+// flush sends what waits, unless the manager does not take it.
+func (s *Store) flush(ctx context.Context) {
+	if s.sock < 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	if err := s.send(ctx); err != nil {
+		s.log.Warn("the service manager does not take a descriptor before berth ends", "err", err)
 	}
 }
 

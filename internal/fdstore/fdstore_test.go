@@ -240,3 +240,32 @@ func TestNothingIsKeptWithoutAManager(t *testing.T) {
 		t.Errorf("took what is another process's: %v %v", kept, sockets)
 	}
 }
+
+// What was kept and dropped just before berth stopped was not sent: the next berth could not tell how
+// the container ended, and a descriptor stayed with the manager until then.
+func TestWhatWaitsAtTheEndIsSent(t *testing.T) {
+	m := newManager(t)
+	s, err := Open(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Keep("c1", pipe(t, "one"))
+	s.Drop("c2")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.c.WriteToUnix([]byte("the end"), m.c.LocalAddr().(*net.UnixAddr)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"FDSTORE=1\nFDPOLL=0\nFDNAME=berth-c1", "FDSTOREREMOVE=1\nFDNAME=berth-c2", "the end"} {
+		text, fd := m.next()
+		if text != want {
+			t.Fatalf("got %q, want %q", text, want)
+		}
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}

@@ -76,7 +76,7 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	if err == nil {
 		err = c.store.Commit(state.NewContainer(*u.container, *u.now()))
 	}
-	u.erased = err != nil
+	u.erased.Store(err != nil)
 	u.changing.unlock()
 	if err != nil {
 		c.units.drop(u)

@@ -30,6 +30,9 @@ func (c *Controller) Unit(id string) *Unit {
 	return u
 }
 
+// Observe asks the kernel about the process of a unit.
+func (c *Controller) Observe(u *Unit) { c.recovery.processes.observe(u) }
+
 // Records are the records of all units, as a restart would load them.
 func (c *Controller) Records() state.Loaded {
 	var l state.Loaded

@@ -46,7 +46,7 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 		return proc, nil
 	}
 	var err error
-	if proc.Process, err = p.kernel.Watch(u.id, proc.Process); err != nil {
+	if proc.Process, err = p.follow(u, proc.Process); err != nil {
 		return proc, err
 	}
 	if proc.Cgroup, err = p.cgroups.Of(pid); err != nil {
@@ -58,6 +58,19 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	}
 	p.ooms.notePod(u, &proc)
 	return proc, nil
+}
+
+// follow has the kernel watch the process of u, unless u was removed: whoever found u before its
+// removal may come here after it, and a process that nobody has reaped would be watched for ever. A
+// removal marks the unit as erased before it ends the watch, and follow watches before it looks at
+// the mark, so that one of the two ends what was begun.
+func (p *processes) follow(u *unit, proc pidfd.Process) (pidfd.Process, error) {
+	got, err := p.kernel.Watch(u.id, proc)
+	if u.erased.Load() {
+		p.kernel.Forget(u.id)
+		return got, fmt.Errorf("watch the process of %s, which is removed: %w", u.id, pidfd.ErrGone)
+	}
+	return got, err
 }
 
 // record persists the identity of the process that is about to run: if berth and the shim both die,
@@ -121,7 +134,7 @@ func (p *processes) observe(u *unit) observedProcess {
 	if !u.handler.HostProcess || proc.Pid == 0 {
 		return processUnknown
 	}
-	_, err := p.kernel.Watch(u.id, proc.Process)
+	_, err := p.follow(u, proc.Process)
 	switch {
 	case errdefs.IsNotFound(err):
 		return processGone

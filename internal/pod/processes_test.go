@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"
 )
@@ -193,4 +194,25 @@ func anotherProcess(b *bubble, id string) {
 	p := b.Unit(id).Now().Process
 	p.Pid += 1000
 	b.Unit(id).SetProcess(p)
+}
+
+// Whoever found a container before its removal asked about its process after it: the kernel watched
+// that for ever, and the service manager kept its pidfd, where nobody had reaped it.
+func TestNothingThatIsRemovedIsWatched(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.Unreaped, b.Keeper = true, true
+		p := b.pod("p1", "")
+		c := b.run(p, "c1")
+		found := []*pod.Unit{b.Unit(p), b.Unit(c)}
+		b.KillShim(p)
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range found {
+			b.Observe(u)
+			if b.Watched(u.ID()) {
+				t.Errorf("the process of %s is watched", u.ID())
+			}
+		}
+	})
 }

@@ -167,7 +167,7 @@ func (r *recovery) compare(ctx context.Context, inv Inventory, before map[string
 				return nil // an operation of berth's own is at work on it and will see for itself
 			}
 			defer u.task.unlock()
-			if u.now() == before[u.id] {
+			if u.now() == before[u.id] && !u.erased.Load() {
 				r.act(ctx, u, inv)
 			}
 			return nil

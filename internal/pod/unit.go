@@ -48,7 +48,7 @@ type unit struct {
 	// changing serialises changes. It is held over the fsync and guards nothing else, so that only
 	// writers of this one unit ever wait for it.
 	changing gate
-	erased   bool // the record is deleted, or could not be made; guarded by changing
+	erased   atomic.Bool // the record is deleted, or could not be made; written with changing held
 
 	// task is held by whoever works on the unit's task: its making, its start, its deletion, or the
 	// comparison of the record with containerd.
@@ -155,7 +155,7 @@ func (u *unit) change(edit func(*state.Status) bool) error { return u.changeAfte
 func (u *unit) changeAfter(edit func(*state.Status) bool, wait func()) error {
 	_ = u.changing.lock(context.Background()) // whoever holds it is bounded: a commit ends, if late
 	defer u.changing.unlock()
-	if u.erased {
+	if u.erased.Load() {
 		return fmt.Errorf("record %s %s: it is removed: %w", u.kind(), u.id, errdefs.ErrNotFound)
 	}
 	next := *u.now()
@@ -191,7 +191,7 @@ func (u *unit) erase() error {
 	if err := u.store.Commit(ch); err != nil {
 		return fmt.Errorf("delete record of %s %s: %w", u.kind(), u.id, err)
 	}
-	u.erased = true
+	u.erased.Store(true)
 	return nil
 }
 

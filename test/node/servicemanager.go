@@ -39,11 +39,14 @@ func startServiceManager(t testing.TB, path string) *serviceManager {
 	return m
 }
 
-// take takes one message; false when the socket is closed.
+// lastMessage is what the manager sends itself, to take everything that was sent before.
+const lastMessage = "the last message"
+
+// take takes one message; false when it is the last one.
 func (m *serviceManager) take() bool {
 	b, oob := make([]byte, 4096), make([]byte, 4096)
 	n, on, _, _, err := m.conn.ReadMsgUnix(b, oob)
-	if err != nil {
+	if err != nil || string(b[:n]) == lastMessage {
 		return false
 	}
 	set := map[string]string{}
@@ -104,8 +107,9 @@ func (m *serviceManager) heritage() (env []string, files []*os.File) {
 }
 
 func (m *serviceManager) stop() (left int) {
-	_ = m.conn.Close()
+	_, _ = m.conn.WriteToUnix([]byte(lastMessage), m.conn.LocalAddr().(*net.UnixAddr))
 	<-m.done
+	_ = m.conn.Close()
 	for name, f := range m.kept {
 		_ = f.Close()
 		if name != listener {

@@ -145,6 +145,13 @@ func (k kernel) Forget(id string) {
 	delete(k.w.kept, id)
 }
 
+// Watched reports whether the process of an ID is watched, or its pidfd is kept.
+func (w *World) Watched(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kept[id] != nil || w.life != nil && w.life.watched[id] != nil
+}
+
 // Signal implements pod.Kernel.
 func (k kernel) Signal(id string, sig unix.Signal) error {
 	return k.w.do(context.Background(), k.l, "signal", id, func() error {

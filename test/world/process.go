@@ -154,7 +154,7 @@ func (w *World) end(p *Process, code uint32) {
 		}
 	}
 	if s := w.ctrd.shimOf(p.ID); s == nil || s.dead {
-		p.reaped = true // by the host's init
+		p.reaped = !w.Unreaped // by the host's init
 		return
 	}
 	if w.ShimDelay == 0 && w.turns.free() {

@@ -27,6 +27,9 @@ type World struct {
 	// Keeper says that a service manager keeps the pidfds that berth hands it.
 	Keeper bool
 
+	// Unreaped says that nobody reaps the processes whose shim is dead.
+	Unreaped bool
+
 	turns  *turns
 	ids    uint64  // made so far
 	jitter float64 // of berth's back-offs
