@@ -50,12 +50,15 @@ demo: setup programs build ## Run a real pod and show how its containers end, as
 PKG ?= ./...
 
 # The packages whose tests need root, because they make namespaces, mounts and cgroups, or read
-# what the kernel shows to root alone. Some change the packet filter of the host, so they run one
-# after the other, and nothing else runs beside them. Every other package is a unit test: it runs
-# as any user, without downloads.
+# what the kernel shows to root alone. Every other package is a unit test: it runs as any user,
+# without downloads.
 HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/imagestore internal/logs \
   internal/network internal/pidfd internal/pins internal/podfiles internal/shims internal/testimage \
   test/e2e test/fault test/node test/powercut
+
+# Those that nothing else may run beside: they bound how long something takes, or look for what the
+# others have left in the packet filter.
+ALONE := internal/daemon internal/network test/e2e test/fault test/node
 
 # -timeout ends a test binary that hangs, and prints the stack of every goroutine.
 GOTEST     = go test
@@ -76,10 +79,15 @@ SOAK    := test/soak
 # commit takes one of them. PICK=all takes all, and PICK=WORD takes others than the commit does.
 export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 
-# $(call select,unit,host) is shell code that splits the packages of PKG into two variables.
+# With it, one test runs at a time, while the next one is built. The tests within one wait more than
+# they compute: twice as many as there are cores run at once.
+ONEATATIME = -exec 'flock -o $(BUILD)/alone.lock' -parallel $$((2 * $$(nproc)))
+
+# $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables.
 select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) -e berth/$(SOAK) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
-  $(2)=$$(grep -xF $(HOST:%=-e berth/%) <<<"$$all" || true)
+  $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
+  $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)
 
 .PHONY: unit race
 unit: ## Test what needs neither root nor containers, in seconds: make unit PKG=./internal/pod
@@ -87,18 +95,19 @@ race: ## Repeat unit tests with the race detector until one fails: make race PKG
 race: TESTFLAGS += -failfast -count=$(or $(COUNT),10)
 unit: TESTFLAGS += $(if $(COUNT),-count=$(COUNT))
 unit race:
-	@$(call select,unit,host); \
+	@$(call select,unit,host,alone); \
 	[[ $$unit ]] || { echo "make $@: the tests of $(PKG) need root: use make test PKG='$(PKG)'" >&2; exit 1; }; \
 	set -x; $(GOTEST) $(TESTFLAGS) $(UNITFLAGS) $$unit
 
 .PHONY: test
 test: TESTFLAGS += -count=$(or $(COUNT),1)
 test: setup tools build ## Test everything, with the race detector and real containers, as root
-	@$(call select,unit,host); \
-	[[ -z $$host || $$EUID == 0 ]] || { echo "make test: real containers need root; make unit runs as any user" >&2; exit 1; }; \
+	@$(call select,unit,host,alone); \
+	[[ -z $$host$$alone || $$EUID == 0 ]] || { echo "make test: real containers need root; make unit runs as any user" >&2; exit 1; }; \
 	status=0; set -x; \
 	[[ -z $$unit ]] || $(GOTEST) $(TESTFLAGS) $(UNITFLAGS) $$unit || status=1; \
-	[[ -z $$host ]] || $(GOTEST) $(TESTFLAGS) -p 1 $$host || status=1; \
+	[[ -z $$host ]] || $(GOTEST) $(TESTFLAGS) $$host || status=1; \
+	[[ -z $$alone ]] || $(GOTEST) $(TESTFLAGS) $(ONEATATIME) $$alone || status=1; \
 	exit $$status
 
 .PHONY: sim
