@@ -129,6 +129,10 @@ powercut: export BERTH_CUTS_FS := $(FS)
 powercut: ## Cut the power in pulls and imports 200 times, as root: make powercut CUTS=20 FS=xfs
 	@$(MAKE) test PKG=./test/powercut TIMEOUT=$$((10 + $(BERTH_CUTS) / 4))m
 
+.PHONY: powercut-guest
+powercut-guest: setup tools build ## Kill an emulated machine 10 times in pulls and imports: make powercut-guest KILLS=2
+	test/guest/kills $(KILLS)
+
 .PHONY: soak
 soak: export BERTH_PICK := $(or $(PICK),all)
 soak: export BERTH_KILLS := $(KILLS)

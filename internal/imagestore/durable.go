@@ -42,8 +42,8 @@ const (
 	lookTimeout = time.Minute
 )
 
-// KeepDurable gives what is on the disk its mark, and has checked what is doubted after an unclean
-// boot, until ctx ends. It is called once, when containerd is there.
+// KeepDurable marks what is on the disk, and checks what is doubted after an unclean boot, until ctx
+// ends. It is called once, when containerd is there.
 func (i *Store) KeepDurable(ctx context.Context) error {
 	if i.keeper == nil {
 		return nil

@@ -102,13 +102,17 @@ func start(t *testing.T, d *disk, external bool) *node.Node {
 	t.Helper()
 	dir := node.TempDir(t)
 	for _, name := range []string{"/lib", "/cl"} { // of berth, and of a containerd beside it
-		if err := errors.Join(os.Symlink(d.dir+name, dir+name), os.Mkdir(d.dir+name, 0o700)); err != nil {
+		if err := errors.Join(os.Symlink(d.dir+name, dir+name), os.MkdirAll(d.dir+name, 0o700)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// What the cut loses of the network's deletions is not looked at here.
 	for _, name := range []string{"/cni", "/ipam"} {
-		if err := errors.Join(os.Mkdir(dir+name, 0o700), os.Symlink(dir+name, d.dir+"/lib"+name)); err != nil {
+		link := d.dir + "/lib" + name
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the boot before
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Mkdir(dir+name, 0o700), os.Symlink(dir+name, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
