@@ -180,6 +180,16 @@ tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measur
 lint: $(BUILD)/lint/golangci-lint ## Run golangci-lint (the first run builds it, which takes minutes)
 	$< run --timeout 20m $(PKG)
 
+.PHONY: rules
+rules: $(BUILD)/promtool ## Check the Prometheus rules, and the queries of the Grafana board, with promtool
+	$< check rules contrib/prometheus/berth-rules.yaml
+	$< test rules contrib/prometheus/berth-rules-test.yaml
+	@{ echo 'groups: [{name: board, rules: ['; \
+	  sed -n 's/^ *"expr": \(".*"\),$$/{record: a:query, expr: \1},/p' contrib/grafana/berth.json | \
+	  awk '{ sub("a:query", "query:" NR); gsub(/\$$__rate_interval/, "5m"); print }'; echo ']}]'; } > $(BUILD)/board.yaml
+	[[ $$(grep -c '"expr"' contrib/grafana/berth.json) == $$(grep -c record: $(BUILD)/board.yaml) ]]
+	$< check rules $(BUILD)/board.yaml
+
 ##@ Set up
 
 .PHONY: setup
@@ -241,6 +251,14 @@ $(BUILD)/bin/kubelet: tools/kubelet/go.mod tools/kubelet/go.sum
 $(BUILD)/bin/pleg: tools/kubelet/go.mod tools/kubelet/go.sum tools/kubelet/pleg/main.go
 	cd tools/kubelet && go build -ldflags '-s -w' -o $@ ./pleg
 	@touch $@
+
+# promtool is of Debian's package, which is not installed: it would start a server.
+$(BUILD)/promtool:
+	@mkdir -p $(BUILD)/prometheus
+	apt-get update -q
+	cd $(BUILD)/prometheus && apt-get download -q prometheus && dpkg -x prometheus_*.deb .
+	cp $(BUILD)/prometheus/usr/bin/promtool $@
+	rm -rf $(BUILD)/prometheus
 
 PREFIX  ?= /usr/local
 DESTDIR ?=

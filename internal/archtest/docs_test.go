@@ -107,6 +107,30 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	}
 }
 
+// A rule, or a panel of the board, that names a metric that berth does not have is silent for ever.
+func TestRulesAndTheBoardNameMetricsThatBerthHas(t *testing.T) {
+	table := documents(t)["docs/metrics.md"]
+	name := regexp.MustCompile(`\bberth_[a-z_]+`)
+	suffix := regexp.MustCompile(`_(bucket|sum|count)$`)
+	for _, pattern := range []string{"contrib/prometheus/*.yaml", "contrib/grafana/*.json"} {
+		for path, text := range files(t, pattern) {
+			text = regexp.MustCompile(`\b[a-z_]+:berth_[a-z_]+:[a-z0-9_]+`).ReplaceAllString(text, "") // recorded by a rule
+			for _, m := range name.FindAllString(text, -1) {
+				if !strings.Contains(table, "| `"+m+"` ") && !strings.Contains(table, "| `"+suffix.ReplaceAllString(m, "")+"` | histogram ") {
+					t.Errorf("%s names the metric %s, which docs/metrics.md does not list", path, m)
+				}
+			}
+		}
+	}
+	rules := files(t, "contrib/prometheus/*.yaml")
+	alert := regexp.MustCompile(`alert: (\w+)`)
+	for _, m := range alert.FindAllStringSubmatch(rules["contrib/prometheus/berth-rules.yaml"], -1) {
+		if !strings.Contains(documents(t)["docs/troubleshooting.md"], "`"+m[1]+"`") {
+			t.Errorf("docs/troubleshooting.md does not say what to do about the alert %s", m[1])
+		}
+	}
+}
+
 // named finds the promises that a text names: "PROPERTIES 5", "PROPERTIES 1 and 3".
 var named = regexp.MustCompile(`\bPROPERTIES (\d+)((?:(?:,| and) \d+)*)`)
 
