@@ -251,7 +251,7 @@ func Default() Config {
 				Hosts:    []string{},
 				Name:     "berth-peer",
 				Timeout:  Duration(5 * time.Second),
-				Ask:      8,
+				Ask:      16,
 				MaxBlobs: 16,
 			},
 		},
