@@ -212,7 +212,7 @@ func TestAPullFromPeersIsThePullFromTheRegistry(t *testing.T) {
 	}
 }
 
-// What a pull that was cut off has left of a blob is gone on with. If that was wrong, nobody is put
+// PROPERTIES 41: what a pull that was cut off has left of a blob is gone on with. If that was wrong, nobody is put
 // aside for it who did not send it.
 func TestWhatPeersHaveLeftOfABlobIsGoneOnWith(t *testing.T) {
 	for _, wrong := range []bool{false, true} {
@@ -299,7 +299,7 @@ func TestWhatTheRegistryHasBegunItFinishes(t *testing.T) {
 	}
 }
 
-// A registry that does not let a node have an image decides, whatever peers have: they are not asked.
+// PROPERTIES 41: a registry that does not let a node have an image decides, whatever peers have: they are not asked.
 func TestTheRegistryDecidesBeforePeersAreAsked(t *testing.T) {
 	img, _ := largeLayer(t)
 	ref := testregistry.Start(t, testregistry.BasicAuth("me", "secret")).Push("team/app:1", img)
@@ -318,7 +318,7 @@ func TestTheRegistryDecidesBeforePeersAreAsked(t *testing.T) {
 	}
 }
 
-// A peer gets what an image of the repository consists of that it names, from the moment on that the
+// PROPERTIES 41: a peer gets what an image of the repository consists of that it names, from the moment on that the
 // pull has it, and nothing else.
 func TestPeersGetWhatTheRepositoryTheyNameHas(t *testing.T) {
 	img, blobs := largeLayer(t)

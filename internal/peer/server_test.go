@@ -27,7 +27,7 @@ func certificate(t *testing.T, f peer.Files) tls.Certificate {
 	return cert
 }
 
-// What a peer serves is what the OCI distribution specification says of manifests and blobs, by digest.
+// PROPERTIES 41: what a peer serves is what the OCI distribution specification says of manifests and blobs, by digest.
 func TestAPeerIsAReadOnlyRegistryOfDigests(t *testing.T) {
 	w := newWorld(t)
 	b, want := blob(1000)
@@ -92,7 +92,7 @@ func TestAPeerIsAReadOnlyRegistryOfDigests(t *testing.T) {
 	}
 }
 
-// Nobody without the certificate of a peer gets an answer: not a pod, not a client of another authority,
+// PROPERTIES 41: nobody without the certificate of a peer gets an answer: not a pod, not a client of another authority,
 // not one that the same authority knows under another name, and nobody with an old TLS.
 func TestOnlyPeersAreServed(t *testing.T) {
 	w := newWorld(t)
@@ -139,7 +139,7 @@ func (s slowContents) ReadAt(p []byte, _ int64) (int, error) {
 	return len(p), nil
 }
 
-// A node sends so many blobs at the same time and no more, and one peer gets a part of that. What is
+// PROPERTIES 41: a node sends so many blobs at the same time and no more, and one peer gets a part of that. What is
 // refused is refused at once.
 func TestWhatIsSentAtTheSameTimeIsBounded(t *testing.T) {
 	w := newWorld(t)
