@@ -84,6 +84,7 @@ type Store struct {
 	credentials atomic.Pointer[map[string]image.Credentials]
 	discards    atomic.Bool // the compressed layers of what is pulled or imported are not kept
 	served      served
+	askAgain    time.Duration // after which peers are asked again for what the registry sends
 
 	keeper  *durable.Keeper // nil: no image is ever doubted
 	dirs    layerDirs
@@ -116,6 +117,8 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 		cfg:    cfg,
 		parsed: image.NewCache[parsed](maxParsed),
 		served: served{images: image.NewCache[members](maxServed)},
+
+		askAgain: askAgain,
 	}
 	if cfg.Boot != nil {
 		i.root = openRoot(cfg.Root, cfg.Logger)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -31,6 +32,14 @@ type Peers interface {
 // from the registry.
 const peerRef = "peer-"
 
+const (
+	// askAgain is after how long peers are asked once more for a blob that the registry sends: by then
+	// some may have it that had not, as when many nodes pull the same image at the same time.
+	askAgain = 5 * time.Second
+	// worthAsking is from which size on that is worth it, in bytes. A smaller blob is left to containerd.
+	worthAsking = 1 << 20
+)
+
 var (
 	// errMoved says that somebody else has written the same blob meanwhile.
 	errMoved = errors.New("another pull has written the same blob")
@@ -46,13 +55,17 @@ type peerFetch struct {
 	progress   func(n int)
 }
 
-// Handle fetches one blob, if peers have it. It leaves to containerd, and so to the registry, what does
-// not come from peers. A failure of peers is therefore none of the pull.
+// Handle fetches one blob, if peers have it or it is worth asking them again. It leaves everything else
+// to containerd, and so to the registry. A failure of peers is therefore none of the pull.
 func (f peerFetch) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	if desc.Size <= 0 || int64(len(desc.Data)) == desc.Size || len(desc.URLs) > 0 || desc.Digest.Validate() != nil {
 		return nil, nil
 	}
 	err := f.fetch(ctx, desc)
+	var registry registryError
+	if errors.As(err, &registry) {
+		return nil, registry.error
+	}
 	if err != nil && !errors.Is(err, errNoPeer) && ctx.Err() == nil {
 		f.store.cfg.Logger.Warn("a blob that came from peers cannot be used: the registry is asked", "digest", desc.Digest, "err", err)
 	}
@@ -86,7 +99,7 @@ func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
 	switch native := connection.Native(err); {
 	case err == nil, errdefs.IsAlreadyExists(native):
 		return nil
-	case ctx.Err() != nil, errors.Is(err, errNoPeer), errors.Is(err, errMoved):
+	case ctx.Err() != nil, errors.Is(err, errNoPeer), errors.Is(err, errMoved), errors.As(err, new(registryError)):
 		return err // what has come is gone on with by the next pull
 	case errdefs.IsFailedPrecondition(native) && !resumed: // another digest, by none but these
 		f.store.cfg.Logger.Debug("peers have sent wrong bytes", "digest", desc.Digest, "err", err)
@@ -110,43 +123,81 @@ func (f peerFetch) copy(ctx context.Context, b peer.Blob, desc ocispec.Descripto
 	if !errdefs.IsNotFound(err) {
 		return from, err
 	}
-	if w.offset == 0 {
+	if w.offset == 0 && desc.Size < worthAsking {
 		return from, errNoPeer
 	}
-	if err := f.rest(ctx, desc, w); err != nil {
-		if w.failed != nil {
-			return from, w.failed
-		}
-		var answer remoteerrors.ErrUnexpectedStatus
-		if errors.As(err, &answer) { // it does not send parts, and would not do so next time
-			w.discard()
-		}
-		return from, fmt.Errorf("%w: %w", errNoPeer, err) // containerd asks the registry, and says why it cannot
-	}
-	return from, nil
+	later, err := f.rest(ctx, b, desc, w)
+	return append(from, later...), err
 }
 
-// rest fetches the end of a blob from the registry.
-func (f peerFetch) rest(ctx context.Context, desc ocispec.Descriptor, w *lateWriter) error {
+// rest fetches the end of a blob from the registry, or from a peer that has it meanwhile. An error of
+// the registry ends the pull, as it does without peers, and the next pull goes on from there.
+func (f peerFetch) rest(ctx context.Context, b peer.Blob, desc ocispec.Descriptor, w *lateWriter) (from []netip.AddrPort, err error) {
+	defer func() {
+		var answer remoteerrors.ErrUnexpectedStatus
+		if w.failed != nil {
+			err = w.failed
+		} else if errors.As(err, &answer) { // such as that it sends no parts, and would not next time
+			w.discard()
+			err = errNoPeer
+		}
+	}()
 	fetcher, err := f.registry(ctx)
 	if err != nil {
-		return err
+		return nil, registryError{err}
 	}
 	r, err := fetcher.Fetch(ctx, desc)
 	if err != nil {
-		return err
+		return nil, registryError{err}
 	}
 	defer r.Close()
 	seeker, ok := r.(io.Seeker)
 	if !ok {
-		return errNoPeer
+		return nil, errNoPeer
 	}
-	if _, err := seeker.Seek(w.offset, io.SeekStart); err != nil {
-		return err
+	for {
+		if _, err := seeker.Seek(w.offset, io.SeekStart); err != nil {
+			return from, registryError{err}
+		}
+		if err := f.some(r, desc.Size, w); err != nil || w.offset == desc.Size {
+			return from, err
+		}
+		done, err := f.store.cfg.Peers.Copy(ctx, b, w.offset, w, f.progress)
+		from = append(from, done.From...)
+		if !errdefs.IsNotFound(err) {
+			return from, err
+		}
 	}
-	_, err = io.CopyN(w, r, desc.Size-w.offset)
-	return err
 }
+
+// some writes what the registry sends until peers are to be asked again.
+func (f peerFetch) some(r io.Reader, size int64, w *lateWriter) error {
+	buf := make([]byte, 256<<10)
+	for begun := time.Now(); w.offset < size; {
+		n, err := r.Read(buf[:min(int64(len(buf)), size-w.offset)])
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err != nil && w.offset < size {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return registryError{err}
+		}
+		if time.Since(begun) >= f.store.askAgain {
+			break
+		}
+	}
+	return nil
+}
+
+// registryError is an error of the registry, which ends the pull.
+type registryError struct{ error }
+
+// Unwrap returns the cause.
+func (e registryError) Unwrap() error { return e.error }
 
 // lateWriter writes a blob into the content store, which is asked for a place once there is something
 // to be written: most blobs are with no peer.

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,6 +264,110 @@ func TestWhatPeersHaveLeftOfABlobIsGoneOnWith(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A peer that gets a blob while the registry sends it to this node sends the rest. What it sends wrong
+// comes from the registry as a whole.
+func TestPeersAreAskedAgainForWhatTheRegistrySends(t *testing.T) {
+	for _, lies := range []bool{false, true} {
+		t.Run(strconv.FormatBool(lies), func(t *testing.T) {
+			body := make([]byte, 2*worthAsking)
+			_, _ = rand.Read(body)
+			img := imageOf(t, v1Config(), testimage.File{Name: "x", Mode: 0o755, Body: body})
+			blobs := blobsOf(t, img)
+			f := asks{blobs: blobs}
+			ref := testregistry.Start(t, testregistry.Front(f.front)).Push("team/app:1", img)
+			var offsets []int64
+			peers := &fakePeers{}
+			peers.copy = func(b peer.Blob, offset int64, to io.Writer) (int64, error) {
+				if b.Size < worthAsking {
+					return gone(0, nil)
+				}
+				offsets = append(offsets, offset)
+				rest := blobs[b.Digest][offset:]
+				switch {
+				case len(offsets) < 3:
+					return gone(0, nil)
+				case lies:
+					rest = make([]byte, len(rest))
+				case len(offsets) == 3: // and one that dies gives the registry its turn again
+					return gone(to.Write(rest[:1000]))
+				}
+				n, err := to.Write(rest)
+				return int64(n), err
+			}
+			i := store(t)
+			i.cfg.Peers, i.askAgain = peers, 0
+			if _, err := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}}); err != nil {
+				t.Fatal(err)
+			}
+			for d, b := range blobs {
+				got, err := content.ReadBlob(connection.Namespaced(t.Context()), i.client.ContentStore(), ocispec.Descriptor{Digest: d})
+				if err != nil || !bytes.Equal(got, b) {
+					t.Errorf("%s is not the registry's: %v", d, err)
+				}
+				if len(b) < worthAsking {
+					continue
+				}
+				if got := f.gets[d.String()]; (got == "whole") != lies {
+					t.Errorf("the registry was asked for %q last", got)
+				}
+				if slices.Contains(peers.lied, d) != lies {
+					t.Errorf("told of lies: %v", peers.lied)
+				}
+			}
+			if want := 4; lies && len(offsets) != 3 || !lies && len(offsets) != want || !slices.IsSorted(offsets) || offsets[0] != 0 || offsets[1] == 0 {
+				t.Errorf("peers were asked for the rest from %v on", offsets)
+			}
+		})
+	}
+}
+
+// A registry that hangs up ends the pull as it does without peers, and the next pull goes on from there.
+func TestARegistryThatHangsUpEndsThePullAndItGoesOn(t *testing.T) {
+	body := make([]byte, 2*worthAsking)
+	_, _ = rand.Read(body)
+	img := imageOf(t, v1Config(), testimage.File{Name: "x", Mode: 0o755, Body: body})
+	blobs := blobsOf(t, img)
+	var cut atomic.Bool
+	cut.Store(true)
+	f := asks{blobs: blobs}
+	ref := testregistry.Start(t, testregistry.Front(f.front), testregistry.Front(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b := blobs[digest.Digest(r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:])]
+			if r.Method != http.MethodGet || len(b) < worthAsking || !cut.Load() {
+				next.ServeHTTP(w, r)
+				return
+			}
+			from := 0
+			if rest := r.Header.Get("Range"); rest != "" {
+				from = len(b) / 2
+				w.Header().Set("Content-Range", "bytes "+strconv.Itoa(from)+"-"+strconv.Itoa(len(b)-1)+"/"+strconv.Itoa(len(b)))
+			}
+			w.Header().Set("Content-Length", strconv.Itoa(len(b)-from))
+			if from > 0 {
+				w.WriteHeader(http.StatusPartialContent)
+			}
+			_, _ = w.Write(b[from : len(b)/2])
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		})
+	})).Push("team/app:1", img)
+	i := store(t)
+	i.cfg.Peers = &fakePeers{copy: func(peer.Blob, int64, io.Writer) (int64, error) { return gone(0, nil) }}
+	w := image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}}
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, w); err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
+		t.Fatalf("cut off: %v", err)
+	}
+	cut.Store(false)
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, w); err != nil {
+		t.Fatal(err)
+	}
+	for d, b := range blobs {
+		if want := "bytes=" + strconv.Itoa(len(b)/2) + "-"; len(b) > worthAsking && f.gets[d.String()] != want {
+			t.Errorf("the registry was asked for %q, want %q", f.gets[d.String()], want)
+		}
 	}
 }
 

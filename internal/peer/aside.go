@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// asideMin is for how long a peer is left alone after a failure. It doubles with each further one
-	// in a row, up to asideMax, which is also what a lie costs.
-	asideMin = 30 * time.Second
-	asideMax = 30 * time.Minute
+	// asideFirst is for how long a peer is left alone after a failure. It doubles with each further one
+	// in a row, up to asideLongest, which is also what a lie costs.
+	asideFirst   = 30 * time.Second
+	asideLongest = 30 * time.Minute
 )
 
 // asides are the peers that are left alone for a while.
@@ -36,9 +36,9 @@ func (a *asides) put(p netip.AddrPort, lied bool) (wait time.Duration, news bool
 	if now.Before(had.until) && !lied {
 		return 0, false
 	}
-	wait = asideMin << min(had.failures, 10)
-	if lied || wait > asideMax {
-		wait = asideMax
+	wait = asideFirst << min(had.failures, 10)
+	if lied || wait > asideLongest {
+		wait = asideLongest
 	}
 	if a.till == nil {
 		a.till = map[netip.AddrPort]aside{}

@@ -13,7 +13,8 @@
 //   - The nodes of a step begin within two seconds of each other, as the watch of the API server reaches
 //     them. The next step begins when all of them have the image.
 //   - A node fetches three layers at the same time. Before each blob it asks peers as package peer does:
-//     those that had a blob of the image, and others at random; what has begun at the registry ends there.
+//     those that had a blob of the image, and others at random, and again every five seconds while the
+//     registry sends the blob: a peer that has it then sends the rest.
 //   - A peer gives what it has as a whole, and sends as many blobs at the same time as image.peer.max_blobs
 //     says. Peers do not fail, and none of the nodes has the image before, unless the scenario says so.
 //   - Questions, handshakes and unpacking take no time. Only bytes of layers are counted.

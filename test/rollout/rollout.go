@@ -24,8 +24,9 @@ type Scenario struct {
 	Registry int64 // bytes a second that the registry sends at most
 	Link     int64 // bytes a second that a node sends and receives at most
 	Peers    bool
-	Ask      int // peers that are asked for a blob
-	MaxBlobs int // that a peer sends at the same time
+	Ask      int           // peers that are asked for a blob
+	MaxBlobs int           // that a peer sends at the same time
+	Again    time.Duration // after which peers are asked again for what the registry sends; 0 for never
 	Seed     uint64
 }
 
@@ -56,6 +57,8 @@ type transfer struct {
 	to, layer int
 	from      int // a peer; less than 0 for the registry
 	left      float64
+	counted   int64         // of what has come, by whom it was sent
+	asked     time.Duration // when peers were asked last
 }
 
 // simulation is a rollout in virtual time.
@@ -111,6 +114,9 @@ func (r *simulation) step(nodes []int) {
 				r.fetch(i)
 			}
 		}
+		if r.s.Peers && r.s.Again > 0 {
+			r.again()
+		}
 		r.now += tick
 		left -= r.move()
 	}
@@ -130,12 +136,43 @@ func (r *simulation) fetch(i int) {
 			r.registry++
 		} else {
 			r.nodes[from].sends++
-			n.known = slices.DeleteFunc(n.known, func(p int) bool { return p == from })
-			n.known = slices.Insert(n.known, 0, from)
-			n.known = n.known[:min(len(n.known), 3)]
+			r.remember(i, from)
 		}
-		r.transfers = append(r.transfers, transfer{i, layer, from, float64(r.s.Layer)})
+		r.transfers = append(r.transfers, transfer{
+			to:    i,
+			layer: layer,
+			from:  from,
+			left:  float64(r.s.Layer),
+			asked: r.now,
+		})
 	}
+}
+
+// again asks peers for what the registry sends, and has them send the rest.
+func (r *simulation) again() {
+	for k := range r.transfers {
+		t := &r.transfers[k]
+		if t.from >= 0 || r.now-t.asked < r.s.Again {
+			continue
+		}
+		t.asked = r.now
+		if p := r.find(t.to, t.layer); p >= 0 {
+			t.counted = r.s.Layer - int64(t.left)
+			r.res.FromRegistry += t.counted
+			r.registry--
+			t.from = p
+			r.nodes[p].sends++
+			r.remember(t.to, p)
+		}
+	}
+}
+
+// remember notes that a peer had something.
+func (r *simulation) remember(i, p int) {
+	n := &r.nodes[i]
+	n.known = slices.DeleteFunc(n.known, func(q int) bool { return q == p })
+	n.known = slices.Insert(n.known, 0, p)
+	n.known = n.known[:min(len(n.known), 3)]
 }
 
 // find asks peers for a layer, and returns one that sends it; less than 0 if there is none.
@@ -179,11 +216,11 @@ func (r *simulation) move() (complete int) {
 		to.have[t.layer] = true
 		if t.from < 0 {
 			r.registry--
-			r.res.FromRegistry += r.s.Layer
+			r.res.FromRegistry += r.s.Layer - t.counted
 		} else {
 			r.nodes[t.from].sends--
-			r.nodes[t.from].sent += r.s.Layer
-			r.res.FromPeers += r.s.Layer
+			r.nodes[t.from].sent += r.s.Layer - t.counted
+			r.res.FromPeers += r.s.Layer - t.counted
 		}
 		if to.done++; to.done == r.s.Layers {
 			to.ended = r.now

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 var (
@@ -26,6 +27,7 @@ func usual(n int) Scenario {
 		Link:     125_000_000,
 		Ask:      16,
 		MaxBlobs: 16,
+		Again:    5 * time.Second,
 		Seed:     *seed,
 	}
 }
