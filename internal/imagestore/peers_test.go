@@ -470,6 +470,9 @@ func TestPeersGetWhatTheRepositoryTheyNameHas(t *testing.T) {
 	if d, err := img.Digest(); err != nil || !has(repository, digest.Digest(d.String())) {
 		t.Error("the manifest is not shared while the pull goes on")
 	}
+	if d, err := img.Digest(); err != nil || has("evil.example/team/app", digest.Digest(d.String())) {
+		t.Error("the manifest is shared as a part of another repository while the pull goes on")
+	}
 	if has(repository, layer) {
 		t.Error("a layer is shared that is not here yet")
 	}
