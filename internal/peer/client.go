@@ -3,6 +3,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -43,6 +44,8 @@ type ClientConfig struct {
 	Files Files
 	// Timeout is how long a peer may send nothing.
 	Timeout time.Duration
+	// AskTimeout is how long a peer may take to say whether it has a blob; 0 for a fifth of Timeout.
+	AskTimeout time.Duration
 	// Ask is how many peers are asked for a blob at the same time.
 	Ask int
 	// Own returns the address on which this node serves; nil, or a nil address, if it does not.
@@ -110,7 +113,7 @@ func NewClient(cfg ClientConfig) *Client {
 }
 
 // askTimeout bounds a question, its connection and its handshake included.
-func (c *Client) askTimeout() time.Duration { return c.cfg.Timeout / 5 }
+func (c *Client) askTimeout() time.Duration { return cmp.Or(c.cfg.AskTimeout, c.cfg.Timeout/5) }
 
 // dial connects to a peer. No proxy is used.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {

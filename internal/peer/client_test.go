@@ -103,7 +103,12 @@ func TestWhereAPeerFailsTheNextOneGoesOn(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			kind, _, _ := strings.Cut(kind, " ")
 			w := newWorld(t)
-			c := w.client(short*8, w.fake(misbehave))
+			c := w.clientWith(func(cfg *peer.ClientConfig) {
+				cfg.Peers, cfg.AskTimeout = []string{w.fake(misbehave)}, generous
+				if kind == peer.KindStalled || kind == peer.KindSlow {
+					cfg.Timeout = 8 * short
+				}
+			})
 			var got bytes.Buffer
 			done, err := c.Copy(t.Context(), want, 0, &got, nothing)
 			if !errdefs.IsNotFound(err) || !slices.Equal(w.failures(), []string{kind}) {
