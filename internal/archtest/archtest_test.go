@@ -50,6 +50,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/timeline": {"berth/internal/event"}, // it keeps events
 		"internal/pins":     nil,
 		"internal/podfiles": nil,
+		"internal/peer":     nil,
 		"internal/manifest": nil,
 		"internal/pidfd":    {"berth/internal/exit"}, // it reports facts
 		"internal/apparmor": nil,

@@ -80,6 +80,7 @@ type Image struct {
 	DiscardBlobs           bool     `toml:"discard_blobs" doc:"Do not keep the compressed layers of images that are pulled or imported from now on once they are unpacked. It saves disk. A layer that is damaged or lost, or that another snapshotter needs, has to be fetched from the registry again then, and the image cannot be exported."`
 	PolicyFile             string   `toml:"policy_file" doc:"File of the rules that say which images may be pulled, and which containers may be made from, by the namespace of the pod: see docs/policy.md. Changes of the file hold from the next decision on. Nobody but root may be able to write to it. Empty: every image is allowed."`
 	PolicyFailure          string   `toml:"policy_failure" doc:"What holds while policy_file cannot be used. closed: nothing is pulled and no container is made. open: every image is allowed. What runs is left alone in any case."`
+	Peer                   Peer     `toml:"peer"`
 	// Auth has the credentials of registries by host. They are used where the request has none.
 	Auth map[string]Auth `toml:"auth"`
 }
@@ -246,6 +247,13 @@ func Default() Config {
 			MaxConcurrentUnpacks:   3,
 			Pinned:                 []string{},
 			PolicyFailure:          PolicyClosed,
+			Peer: Peer{
+				Hosts:    []string{},
+				Name:     "berth-peer",
+				Timeout:  Duration(5 * time.Second),
+				Ask:      16,
+				MaxBlobs: 16,
+			},
 		},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Pod: Pod{Pause: PauseAuto},
@@ -472,6 +480,7 @@ func (c *Config) Check() error {
 	checkStreams(c.Streams, bad)
 	checkAuth(c.Image.Auth, bad)
 	checkPinned(c.Image.Pinned, bad)
+	c.Image.Peer.check(bad)
 	c.NRI.check(bad)
 	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
 		bad("default_runtime", "there is no table [runtimes.%s]", c.DefaultRuntime)

@@ -103,8 +103,17 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"image.pinned[3]": func(c *Config) {
 			c.Image.Pinned = []string{"app", "*/x", "sha256:" + strings.Repeat("a", 64), "Not One"}
 		},
-		"streams.cert_file": func(c *Config) { c.Streams.KeyFile = "/key" },
-		"streams.key_file":  func(c *Config) { c.Streams.CertFile, c.Streams.KeyFile = "/cert", "key" },
+		"streams.cert_file":    func(c *Config) { c.Streams.KeyFile = "/key" },
+		"image.peer.address":   func(c *Config) { c.Image.Peer.Address = "node:1" },
+		"image.peer.hosts[1]":  func(c *Config) { c.Image.Peer.Hosts = []string{"peers.example:5443", "peers.example"} },
+		"image.peer.dns":       func(c *Config) { c.Image.Peer.Hosts, c.Image.Peer.DNS = []string{"a:1"}, "dns" },
+		"image.peer.ca_file":   func(c *Config) { c.Image.Peer.Address = "0.0.0.0:5443" },
+		"image.peer.key_file":  func(c *Config) { c.Image.Peer.Address, c.Image.Peer.KeyFile = "0.0.0.0:5443", "key" },
+		"image.peer.name":      func(c *Config) { c.Image.Peer.Address, c.Image.Peer.Name = "0.0.0.0:5443", "*" },
+		"image.peer.timeout":   func(c *Config) { c.Image.Peer.Address, c.Image.Peer.Timeout = "0.0.0.0:5443", 1 },
+		"image.peer.ask":       func(c *Config) { c.Image.Peer.Address, c.Image.Peer.Ask = "0.0.0.0:5443", 0 },
+		"image.peer.max_blobs": func(c *Config) { c.Image.Peer.Address, c.Image.Peer.MaxBlobs = "0.0.0.0:5443", 0 },
+		"streams.key_file":     func(c *Config) { c.Streams.CertFile, c.Streams.KeyFile = "/cert", "key" },
 	} {
 		c := Default()
 		edit(&c)

@@ -30,6 +30,7 @@ import (
 	"berth/internal/imagestore"
 	"berth/internal/network"
 	"berth/internal/observe"
+	"berth/internal/peer"
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"
@@ -80,6 +81,7 @@ type daemon struct {
 	images   *image.Service
 	preload  *image.Preload
 	policy   *policy.Guard
+	peers    *peer.Server // nil: nothing is served to peers
 
 	network  *network.Network
 	netns    *pins.Networks
@@ -174,6 +176,7 @@ func (d *daemon) open(ctx context.Context) error {
 		Boot:                   boot,
 		Root:                   contents,
 		Checked:                d.metrics.DurabilityChecked,
+		Peers:                  d.openPeers(),
 	}); err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"images", atOnce, d.images.Run},
 		{"durable images", atOnce, d.keepDurable},
 		{"archives of images", atOnce, d.preload.Run},
+		{"peers", atOnce, d.persistently("serve peers", d.servePeers)},
 		{"CDI devices", atOnce, d.devices.Run},
 		{"statistics", atOnce, d.stats.Run},
 		{"features of OCI runtimes", atOnce, d.probe.RunFeatures},

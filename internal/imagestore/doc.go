@@ -19,6 +19,10 @@
 //     killed has left is removed by [Store.Sweep] and by [New].
 //   - What a pull that has failed had fetched is kept for ten minutes for the next one of the same name,
 //     unless the disk was full.
+//   - Peers are asked for blobs by digest, once the registry has said what a name stands for. What they
+//     send wrong, late or not at all fails no pull: the registry sends it.
+//   - Peers are given what an image of the repository that they name consists of, and nothing that is
+//     doubted after a power cut.
 //   - What is made carries the label connection.LabelOwner.
 //
 // # Never
@@ -40,6 +44,7 @@
 // changes.go reads and writes what they have changed. contents.go says what is on the disk,
 // compressed.go reads archives that are compressed, discard.go drops compressed layers, documents.go
 // reads what belongs to an image in its registry, and failure.go says of which kind an error is.
+// peers.go fetches blobs from other nodes, and served.go says which ones they may have of this node.
 // durable.go says of what is made that it is to be put onto the disk, and verify.go and repair.go
 // compare and mend what may not be there.
 package imagestore

@@ -67,6 +67,8 @@ type Config struct {
 	Root string
 	// Checked is called with what the check of a layer or a blob has come to. It may be nil.
 	Checked func(i durable.Item, o durable.Outcome)
+	// Peers are asked for blobs before registries are. It may be nil.
+	Peers Peers
 }
 
 // Store is containerd's image store.
@@ -81,6 +83,8 @@ type Store struct {
 	// credentials are those that are configured now, by host; nil: those of cfg.
 	credentials atomic.Pointer[map[string]image.Credentials]
 	discards    atomic.Bool // the compressed layers of what is pulled or imported are not kept
+	served      served
+	askAgain    time.Duration // after which peers are asked again for what the registry sends
 
 	keeper  *durable.Keeper // nil: no image is ever doubted
 	dirs    layerDirs
@@ -112,6 +116,9 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 		client: conn,
 		cfg:    cfg,
 		parsed: image.NewCache[parsed](maxParsed),
+		served: served{images: image.NewCache[members](maxServed)},
+
+		askAgain: askAgain,
 	}
 	if cfg.Boot != nil {
 		i.root = openRoot(cfg.Root, cfg.Logger)

@@ -31,7 +31,7 @@ func (holes) Apply(context.Context, ocispec.Descriptor, []mount.Mount, ...diff.A
 func TestAPanicInAGoroutineOfAPullIsAnErrorOfThatPull(t *testing.T) {
 	survived := 0
 	i := &Store{cfg: Config{Logger: slog.New(slog.DiscardHandler), Panicked: func() { survived++ }}}
-	manifest := i.reporting("evil:1", func([]image.Blob) {}, true)(images.HandlerFunc(func(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	manifest := i.reporting("evil:1", func([]image.Blob) {}, i.served.share(""), true)(images.HandlerFunc(func(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 		panic("a hole in a parser")
 	}))
 	_, err := manifest.Handle(t.Context(), ocispec.Descriptor{})

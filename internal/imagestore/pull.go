@@ -13,6 +13,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
@@ -92,7 +93,7 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
-	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})
+	var resolver remotes.Resolver = docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})
 	if w.Resolved != nil {
 		resolver = askingResolver{resolver, w.Resolved}
 	}
@@ -100,10 +101,21 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 	if unpacks != fetchOnly {
 		opts = append(opts, containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
 	}
+	handlers := []images.Handler{images.HandlerFunc(checkSize)}
+	shared := i.served.share(repositoryOf(ref))
+	defer shared.over()
+	if i.cfg.Peers != nil {
+		handlers = append(handlers, peerFetch{
+			store:      i,
+			repository: shared.repository,
+			registry:   func(ctx context.Context) (remotes.Fetcher, error) { return resolver.Fetcher(ctx, named.String()) },
+			progress:   w.Bytes,
+		})
+	}
 	return i.bounded().Pull(ctx, ref, append(opts,
 		containerd.WithResolver(resolver),
-		containerd.WithImageHandler(images.HandlerFunc(checkSize)),
-		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs, unpacks != fetchOnly)),
+		containerd.WithImageHandler(images.Handlers(handlers...)),
+		containerd.WithImageHandlerWrapper(i.reporting(ref, w.Needs, shared, unpacks != fetchOnly)),
 		containerd.WithPullSnapshotter(i.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(i.cfg.MaxConcurrentDownloads),
@@ -118,7 +130,7 @@ const fileMediaType = "application/x-octet-stream"
 // reporting reports what an image consists of, as the handlers of a pull find it out, and stops at
 // the manifest of an artifact: see checkArtifact. They run in goroutines of containerd's client, where
 // a panic over the image name would end berth.
-func (i *Store) reporting(name string, needs func([]image.Blob), unpacks bool) func(images.Handler) images.Handler {
+func (i *Store) reporting(name string, needs func([]image.Blob), shared *sharing, unpacks bool) func(images.Handler) images.Handler {
 	return func(h images.Handler) images.Handler {
 		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 			children, err := image.Contain(i.cfg.Logger, i.cfg.Panicked, name, func() ([]ocispec.Descriptor, error) {
@@ -137,6 +149,8 @@ func (i *Store) reporting(name string, needs func([]image.Blob), unpacks bool) f
 					blobs = append(blobs, image.Blob{Digest: c.Digest.String(), Size: c.Size})
 				}
 				needs(blobs)
+				shared.add(desc)
+				shared.add(children...)
 			}
 			return children, err
 		})

@@ -23,7 +23,7 @@ func newPulls() pulls {
 		}, []string{"result"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_image_pull_bytes_total",
-			Help: "Bytes that registries sent for pulls of images.",
+			Help: "Bytes that registries and peers sent for pulls of images.",
 		}),
 	}
 }

@@ -34,6 +34,7 @@ type Metrics struct {
 	oomKills   prometheus.Counter
 	pulls      pulls
 	decisions  *prometheus.CounterVec
+	peers      peers
 }
 
 // NewMetrics makes metrics that are all zero.
@@ -70,12 +71,17 @@ func NewMetrics() *Metrics {
 		}),
 		pulls:     newPulls(),
 		decisions: newDecisions(),
+		peers:     newPeers(),
 	}
 	m.reg.MustRegister(
 		m.oomKills,
 		m.pulls.seconds,
 		m.pulls.bytes,
 		m.decisions,
+		m.peers.received,
+		m.peers.sent,
+		m.peers.answers,
+		m.peers.failures,
 		m.lag,
 		m.attempts,
 		m.reconnects,

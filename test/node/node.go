@@ -101,6 +101,7 @@ type Node struct {
 	t        testing.TB
 	args     []string
 	libexec  string
+	netns    string // in which berth runs; "": that of the test
 	external string // containerd's socket, "" for embedded
 	seen     *seen
 	manager  *serviceManager // nil: there is none
@@ -117,6 +118,8 @@ type Options struct {
 	Args     []string // more arguments of berth's
 	// ServiceManager keeps berth's descriptors beyond its death, as systemd does.
 	ServiceManager bool
+	// NetNS is the path of the network namespace that berth runs in: see [NewLAN]. "": that of the test.
+	NetNS string
 	// Stderr is berth's standard error, instead of a pipe that the node reads.
 	Stderr *os.File
 }
@@ -125,7 +128,7 @@ type Options struct {
 // looked for.
 func Start(t testing.TB, o Options) *Node {
 	t.Helper()
-	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, stderr: o.Stderr}
+	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, netns: o.NetNS, stderr: o.Stderr}
 	var err error
 	dir := o.Dir
 	if dir == "" {
@@ -243,6 +246,9 @@ func (n *Node) ServeBerth() {
 func (n *Node) SpawnBerth() *Process {
 	n.t.Helper()
 	name, args := cmp.Or(n.Program, n.Module+"/build/bin/berth"), n.args
+	if n.netns != "" {
+		name, args = "nsenter", append([]string{"--net=" + n.netns, name}, args...)
+	}
 	if n.manager == nil {
 		return n.spawn(n.stderr, nil, nil, name, args...)
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testregistry serves images to tests on the loopback interface: plain or TLS, open or
-// behind a password, by Basic authentication or with a token server as the large registries have
-// it. It records every request with its credentials, so that a test can check which server received
-// which. It ends with the test.
+// Package testregistry serves images to tests, on the loopback interface unless Address says
+// otherwise: plain or TLS, open or behind a password, by Basic authentication or with a token server
+// as the large registries have it. It records every request with its credentials, so that a test can
+// check which server received which. It ends with the test.
 package testregistry
 
 import (
@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -56,6 +57,7 @@ type config struct {
 	scheme         string // of the Authorization header: "", Basic or Bearer
 	user, password string
 	front          []func(http.Handler) http.Handler
+	address        string
 }
 
 // Option changes what Start starts.
@@ -74,6 +76,10 @@ func BasicAuth(user, password string) Option {
 func TokenAuth(user, password string) Option {
 	return func(c *config) { c.scheme, c.user, c.password = "Bearer", user, password }
 }
+
+// Address makes the registry listen on another address than that of the loopback interface, at a port
+// that is free.
+func Address(host string) Option { return func(c *config) { c.address = host } }
 
 // Front puts a handler before everything else, to make the registry slow, broken
 // or hostile. The last one given comes first.
@@ -98,6 +104,14 @@ func Start(t testing.TB, options ...Option) *Registry {
 	}
 	server := httptest.NewUnstartedServer(r.record(handler))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // refused certificates are part of a test
+	if r.cfg.address != "" {
+		lis, err := net.Listen("tcp", net.JoinHostPort(r.cfg.address, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = server.Listener.Close()
+		server.Listener = lis
+	}
 	if r.cfg.tls {
 		server.StartTLS()
 		r.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Peer configures how the berths of several nodes give each other the blobs of images.
+type Peer struct {
+	Address  string   `toml:"address" doc:"HOST:PORT on which the blobs of this node's images are served to peers. Empty: they are not. Of layers that image.discard_blobs drops nothing is served."`
+	Hosts    []string `toml:"hosts" doc:"Peers that are asked for blobs before registries are: HOST:PORT, where HOST is an address, or a name that stands for the addresses of any number of peers, such as a headless service. This node may be among them. Empty: none are asked."`
+	DNS      string   `toml:"dns" doc:"HOST:PORT of the DNS server at which names of image.peer.hosts are resolved, such as the cluster's. Empty: as this host resolves names."`
+	CAFile   string   `toml:"ca_file" doc:"PEM file of the authority that has signed the certificates of all peers. This file and the next two are read again for each connection."`
+	CertFile string   `toml:"cert_file" doc:"PEM file of this node's certificate, which is shown to peers as a server and as a client."`
+	KeyFile  string   `toml:"key_file" doc:"PEM file of the certificate's key."`
+	Name     string   `toml:"name" doc:"DNS name that the certificate of each peer has to have, so that the authority may sign others as well."`
+	Timeout  Duration `toml:"timeout" doc:"A peer that sends nothing for this long is left, and put aside for a while. A fifth of it is how long a peer may take to say whether it has a blob."`
+	Ask      int      `toml:"ask" doc:"Number of peers that are asked for a blob side by side: those that had others of the same repository, and some at random."`
+	MaxBlobs int      `toml:"max_blobs" doc:"Number of blobs that are sent to peers at the same time. One peer gets a quarter of them at most. One more is refused, and the peer goes elsewhere."`
+}
+
+// On reports whether there is anything to be done with peers.
+func (p Peer) On() bool { return p.Address != "" || len(p.Hosts) > 0 }
+
+// check reports what cannot work.
+func (p Peer) check(bad func(key, format string, args ...any)) {
+	if !p.On() {
+		return
+	}
+	if p.Address != "" {
+		if _, err := netip.ParseAddrPort(p.Address); err != nil {
+			bad("image.peer.address", "%q is not an IP address and a port, such as 10.0.0.5:5443", p.Address)
+		}
+	}
+	for i, h := range p.Hosts {
+		if !hostPort(h) {
+			bad(fmt.Sprintf("image.peer.hosts[%d]", i), "%q is not HOST:PORT, such as 10.0.0.5:5443", h)
+		}
+	}
+	if p.DNS != "" {
+		if _, err := netip.ParseAddrPort(p.DNS); err != nil {
+			bad("image.peer.dns", "%q is not an IP address and a port, such as 10.96.0.10:53", p.DNS)
+		}
+	}
+	for _, f := range []struct{ key, v string }{
+		{"image.peer.ca_file", p.CAFile},
+		{"image.peer.cert_file", p.CertFile},
+		{"image.peer.key_file", p.KeyFile},
+	} {
+		if !filepath.IsAbs(f.v) {
+			bad(f.key, "%q is not an absolute path; peers know each other by certificates", f.v)
+		}
+	}
+	if p.Name == "" || strings.ContainsAny(p.Name, ":/* ") {
+		bad("image.peer.name", "%q is not a DNS name", p.Name)
+	}
+	if p.Timeout < Duration(100*time.Millisecond) {
+		bad("image.peer.timeout", "%s is less than 100ms", time.Duration(p.Timeout))
+	}
+	if p.Ask < 1 || p.Ask > 64 {
+		bad("image.peer.ask", "%d is not between 1 and 64", p.Ask)
+	}
+	if p.MaxBlobs < 1 {
+		bad("image.peer.max_blobs", "%d is less than 1", p.MaxBlobs)
+	}
+}
+
+// hostPort reports whether somebody could be connected to.
+func hostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
