@@ -34,7 +34,7 @@ const settingsKey = "org.criu.config"
 // those of Read.
 func (Archives) Unpack(ctx context.Context, archive, dir string, s *specs.Spec) error {
 	if err := unpack(ctx, archive, dir, s); err != nil {
-		return fmt.Errorf("checkpoint %s: %w", archive, err)
+		return about(archive, err)
 	}
 	return nil
 }

@@ -63,8 +63,11 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 			}
 		}
 	}
-	if errors.Is(err, errArtifact) {
+	switch {
+	case errors.Is(err, errArtifact):
 		img, err = i.pullArtifact(ctx, ref, creds, w)
+	case errors.Is(err, errCheckpoint):
+		img, err = i.pull(ctx, ref, creds, w, fetchOnly, true)
 	}
 	if err != nil {
 		return image.Stored{}, failure(err)
@@ -77,7 +80,8 @@ const fetchOnly = -1
 
 // pull fetches an image and unpacks that many of its layers at the same time, or none with fetchOnly.
 // With all set, it also fetches the blobs of layers that are unpacked already. An artifact has no
-// layers to be unpacked: errArtifact says so before any of them is fetched.
+// layers to be unpacked, and that of a checkpoint is read where it is: errArtifact and errCheckpoint
+// say so before any of them is fetched.
 func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int, all bool) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -96,9 +100,9 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 	if w.Resolved != nil {
 		resolver = askingResolver{resolver, w.Resolved}
 	}
-	opts := i.keeping()
+	var opts []containerd.RemoteOpt
 	if unpacks != fetchOnly {
-		opts = append(opts, containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
+		opts = append(i.keeping(), containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
 	}
 	return i.bounded().Pull(ctx, ref, append(opts,
 		containerd.WithResolver(resolver),
