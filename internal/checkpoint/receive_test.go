@@ -22,7 +22,9 @@ import (
 // gone once it is given back.
 func TestAnArchiveIsReceived(t *testing.T) {
 	a := Archives{Dir: t.TempDir()}
-	archive, done, err := a.Receive(t.Context(), bytes.NewReader(tarOf(t, sound()...)))
+	files := sound()
+	files[1] = file("checkpoint/core-1.img", creds{}.core())
+	archive, done, err := a.Receive(t.Context(), bytes.NewReader(tarOf(t, files...)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +36,7 @@ func TestAnArchiveIsReceived(t *testing.T) {
 		t.Errorf("%+v %v", got, err)
 	}
 	to := t.TempDir()
-	if err := a.Unpack(t.Context(), archive, to, &specs.Spec{}); err != nil {
+	if err := a.Unpack(t.Context(), archive, to, &specs.Spec{Process: &specs.Process{}}); err != nil {
 		t.Error(err)
 	}
 	if b, err := os.ReadFile(pod.UnpackedIn(to).Images + "/pages-1.img"); err != nil || string(b) != "memory" {
