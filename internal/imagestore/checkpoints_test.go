@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
 
 	"berth/internal/connection"
 	"berth/internal/image"
@@ -136,12 +137,18 @@ func TestAnIndexSaysThatItHoldsACheckpoint(t *testing.T) {
 func TestACheckpointThatIsReadStays(t *testing.T) {
 	i := store(t)
 	archive := tarred(t, "config.dump", strings.Repeat("0123456789abcdef", 1<<16))
-	st := imported(t, i, checkpointOf(t, archive, testimage.CheckpointOfCRIU))
+	img := checkpointOf(t, archive, testimage.CheckpointOfCRIU)
+	st := imported(t, i, img)
 	r, err := i.Checkpoint(t.Context(), st.Name)
 	try(t, err)
 	try(t, i.Delete(t.Context(), st.Name))
 	collect(t, i)
 	try(t, i.Sweep(connection.Namespaced(t.Context())))
+	m, err := img.Manifest()
+	try(t, err)
+	if _, err := i.client.ContentStore().Info(connection.Namespaced(t.Context()), digest.Digest(m.Layers[0].Digest.String())); err != nil {
+		t.Errorf("what is read was collected: %v", err)
+	}
 	b, err := io.ReadAll(r)
 	if err != nil || !bytes.Equal(b, archive) {
 		t.Errorf("read %d bytes of %d, %v", len(b), len(archive), err)
