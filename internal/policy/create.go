@@ -68,8 +68,11 @@ func (g *Guard) Restore(ctx context.Context, namespace string, img Image, from f
 		g.decided(AtCreation, r, err)
 		return err
 	case !checked && err == nil: // everything else is let in
-		_, broken := g.Broken()
-		err = fmt.Errorf("the image policy cannot be used, and without a rule nothing is restored from an image: %v: %w", broken, errdefs.ErrUnavailable)
+		why := "it has just changed"
+		if _, broken := g.Broken(); broken != nil {
+			why = broken.Error() // as text: the request is not what is invalid
+		}
+		err = fmt.Errorf("the image policy cannot be used, and without a rule nothing is restored from an image: %s: %w", why, errdefs.ErrUnavailable)
 	case err == nil:
 		err = fmt.Errorf("it holds a checkpoint of a container, and no image policy lets one be restored from an image; give its repository a rule with restore = true in image.policy_file, or name an archive on this node: %w", errdefs.ErrPermissionDenied)
 	}
