@@ -41,12 +41,15 @@
 //     once what is asked for was compared with the checkpoint.
 //   - An archive that is read is believed in nothing: its size, its names, its links and what CRIU
 //     needs are checked before anything is written, and only into a directory that is given.
+//   - An archive that comes from an image ([Archives.Receive]) is a file without a name for as long as
+//     it is needed. It is refused if one of its processes may do more than the container that is made
+//     for it: confine.go.
 //
 // # Never
 //
 // It does not restore processes: package pod makes a container of what [Archives] has unpacked, and
-// its start restores them. What an archive says of mounts, limits, namespaces and privileges is not
-// read.
+// its start restores them. What an archive says of mounts, limits and namespaces is not read, nor what
+// one of root's says of privileges.
 //
 // # To look at it live
 //

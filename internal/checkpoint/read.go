@@ -39,7 +39,11 @@ const (
 const deletedFile = "deleted.files"
 
 // Archives reads archives of checkpoints for containers that are restored from them.
-type Archives struct{}
+type Archives struct {
+	// Dir is a directory of root's for archives that come from images, on a disk with room for the
+	// memory of a container. It exists.
+	Dir string
+}
 
 // Read checks an archive and returns what it says of its container. Nothing is written. The error
 // is ErrInvalidArgument for what is not an archive of a checkpoint that this host could restore,
@@ -48,7 +52,7 @@ type Archives struct{}
 func (Archives) Read(ctx context.Context, archive string) (pod.Checkpoint, error) {
 	c, err := inspect(ctx, archive)
 	if err != nil {
-		return pod.Checkpoint{}, fmt.Errorf("checkpoint %s: %w", archive, err)
+		return pod.Checkpoint{}, about(archive, err)
 	}
 	return pod.Checkpoint{Image: c.RootfsImageName, ImageRef: c.RootfsImageRef}, nil
 }

@@ -34,7 +34,7 @@ const settingsKey = "org.criu.config"
 // those of Read.
 func (Archives) Unpack(ctx context.Context, archive, dir string, s *specs.Spec) error {
 	if err := unpack(ctx, archive, dir, s); err != nil {
-		return fmt.Errorf("checkpoint %s: %w", archive, err)
+		return about(archive, err)
 	}
 	return nil
 }
@@ -50,6 +50,9 @@ func unpack(ctx context.Context, archive, dir string, s *specs.Spec) error {
 	}
 	defer root.Close()
 	if _, err := scan(ctx, archive, func(name string, r *io.SectionReader) error {
+		if err := confined(archive, s, name, r); err != nil {
+			return err
+		}
 		if name == changesFile {
 			return writeChanges(ctx, root, filepath.Base(to.Changes), r)
 		}

@@ -134,6 +134,9 @@ func (a *app) listRules(cmd *cobra.Command, p *policy.Policy) error {
 		if r.Signed() {
 			action += " if signed"
 		}
+		if r.Restore {
+			action += ", and restores"
+		}
 		list = append(list, listed{r.Name, r.For(), action})
 	}
 	return a.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {

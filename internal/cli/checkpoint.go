@@ -26,7 +26,8 @@ func (a *app) checkpointCommand() *cobra.Command {
 		Short: "Write the state of a running container or pod to an archive",
 		Long: "Write the memory and the files of a running container to a new archive, which holds every secret that the\n" +
 			"container has. With --pod, write those of all running containers of a pod, all of the same instant, to a\n" +
-			"new directory. The containers go on. It needs CRIU on the node.",
+			"new directory. The containers go on. It needs CRIU on the node. A container whose\n" +
+			"image is the path of an archive, or an image that holds one, is restored from it.",
 		Args: cobra.ExactArgs(2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			what := containers

@@ -26,7 +26,7 @@ func (a *app) imagesCommand() *cobra.Command {
 		Use:   "images",
 		Short: "List images, with what uses them and what their removal frees; remove or prune them",
 		Long: "List images. SIZE is what the image has in its registry, DISK what it takes here together with what it shares with\n" +
-			"others, and FREES what its removal gives back. An artifact is not run, but mounted by containers as a volume. A pinned image is left by the kubelet's garbage collection and by prune.",
+			"others, and FREES what its removal gives back. An artifact is not run, but mounted by containers as a volume, and from a checkpoint a container is restored. A pinned image is left by the kubelet's garbage collection and by prune.",
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -85,10 +85,13 @@ func names(tags, digests []string) []string {
 	return append(slices.Clone(digests), "<none>")[:1]
 }
 
-// kind says whether an image is one to run, or an artifact to mount.
+// kind says whether an image is one to run, an artifact to mount, or a checkpoint to restore.
 func kind(i image.Listed) string {
-	if i.Artifact != "" {
+	switch {
+	case i.Artifact != "":
 		return "artifact"
+	case i.Checkpoint:
+		return "checkpoint"
 	}
 	return "image"
 }

@@ -354,7 +354,7 @@ func (d *daemon) openPods() (err error) {
 			Policy:         createPolicy{d.policy, d.images},
 			Store:          d.store,
 			Labels:         labels,
-			Checkpoints:    checkpoint.Archives{},
+			Checkpoints:    checkpoint.Archives{Dir: d.cfg.Root},
 			Devices:        d.devices,
 			UserNamespaces: d.probe.UserNamespaces,
 			SandboxShim:    d.probe.SandboxShim,

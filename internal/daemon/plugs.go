@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -92,6 +93,11 @@ func (i images) Name(id string) string { return i.s.Name(id) }
 // Unpack makes the snapshots of an image that is there without them.
 func (i images) Unpack(ctx context.Context, img pod.Image) error {
 	return i.s.Unpack(ctx, img.ID, img.Snapshotter)
+}
+
+// Checkpoint reads the checkpoint that an image holds.
+func (i images) Checkpoint(ctx context.Context, img pod.Image) (io.ReadCloser, error) {
+	return i.s.Checkpoint(ctx, img.ID)
 }
 
 func (i images) CopyOut(ctx context.Context, img pod.Image, dirs map[string]string) error {

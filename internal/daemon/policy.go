@@ -63,10 +63,22 @@ type createPolicy struct {
 
 // Allow implements pod.Policy.
 func (p createPolicy) Allow(ctx context.Context, namespace, asked, id string) error {
+	return p.guard.Create(ctx, namespace, p.image(asked, id), p.registry)
+}
+
+// Restore implements pod.Policy.
+func (p createPolicy) Restore(ctx context.Context, namespace, asked, id string) error {
+	return p.guard.Restore(ctx, namespace, p.image(asked, id), p.registry)
+}
+
+func (p createPolicy) registry(ref string) policy.Registry { return p.images.Registry(ref) }
+
+// image is what the policy is asked about.
+func (p createPolicy) image(asked, id string) policy.Image {
 	i := policy.Image{ID: id, Asked: asked}
 	for _, st := range p.images.Names(id) {
 		i.Names = append(i.Names, policy.Named{Name: st.Name, Target: st.Target})
 	}
 	slices.SortFunc(i.Names, func(a, b policy.Named) int { return cmp.Compare(a.Name, b.Name) }) // the same refusal each time
-	return p.guard.Create(ctx, namespace, i, func(ref string) policy.Registry { return p.images.Registry(ref) })
+	return i
 }

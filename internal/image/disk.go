@@ -104,6 +104,8 @@ type Listed struct {
 	Users   []string  `json:"users"`
 	// Artifact is the type of an OCI artifact, which is mounted and not run; "" for an image.
 	Artifact string `json:"artifact,omitempty"`
+	// Checkpoint says that it holds a checkpoint of a container.
+	Checkpoint bool `json:"checkpoint,omitempty"`
 }
 
 // Usages names what uses each image, by the image's ID.
@@ -130,6 +132,7 @@ func (s *Service) Details(ctx context.Context, used Usages) ([]Listed, error) {
 			Pins:        append([]Pin{}, i.Pins...),
 			Users:       append([]string{}, users[i.ID]...),
 			Artifact:    i.Artifact,
+			Checkpoint:  i.Checkpoint,
 		})
 	}
 	return list, nil

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -97,6 +98,10 @@ func (f *fake) Pull(ctx context.Context, ref string, c Credentials, w Watch) (St
 }
 
 func (f *fake) Fetched(context.Context, []Blob) (map[string]int64, error) { return f.fetched, nil }
+
+func (f *fake) Checkpoint(context.Context, string) (io.ReadCloser, error) {
+	return nil, errdefs.ErrNotFound
+}
 
 func (f *fake) Tag(_ context.Context, s Stored, name string) error {
 	f.mu.Lock()

@@ -5,6 +5,7 @@ package image
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/containerd/errdefs"
 )
@@ -38,6 +39,16 @@ func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 		return fmt.Errorf("unpack image %s: %w", i.Title(), err)
 	}
 	return nil
+}
+
+// Checkpoint returns the archive of the checkpoint that an image on this node holds, without its
+// compression. The caller closes it. ErrNotFound says that the image is gone or that its layer is.
+func (s *Service) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
+	i, err := s.Resolve(id)
+	if err != nil {
+		return nil, err
+	}
+	return Contain(s.cfg.Logger, s.cfg.Panicked, i.Name, func() (io.ReadCloser, error) { return s.backend.Checkpoint(ctx, i.Name) })
 }
 
 // unpacked runs f, which needs the image with that chain ID unpacked, and runs it again once the

@@ -123,13 +123,16 @@ func (a *artifactManifest) parsed(target ocispec.Descriptor) parsed {
 
 // checkArtifact looks at a manifest that a pull has fetched, before anything else of the image is. An
 // artifact that cannot be laid out is refused; one that can be ends a pull that unpacks with
-// errArtifact.
+// errArtifact, and a checkpoint with errCheckpoint.
 func (i *Store) checkArtifact(ctx context.Context, desc ocispec.Descriptor, unpacks bool) error {
 	var m ocispec.Manifest
 	if err := readInto(ctx, i.bounded().ContentStore(), desc, &m); err != nil {
 		return err
 	}
 	if !artifact.Is(m) {
+		if unpacks && isCheckpoint(m.Annotations) {
+			return errCheckpoint
+		}
 		return nil
 	}
 	if _, err := artifact.Files(m); err != nil {

@@ -232,7 +232,12 @@ func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, er
 	if p.size, err = c.Size(ctx); err != nil {
 		return parsed{}, fmt.Errorf("size: %w", err)
 	}
-	p.configDigest, p.checkpoint = desc.Digest, isCheckpoint(manifest.Annotations)
+	if p.checkpoint = isCheckpoint(manifest.Annotations); !p.checkpoint {
+		if p.checkpoint, err = isCheckpointIndex(ctx, cs, img.Target); err != nil {
+			return parsed{}, err
+		}
+	}
+	p.configDigest = desc.Digest
 	i.parsed.Put(key, p, kept)
 	return p, nil
 }
@@ -305,6 +310,13 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 	}
 	var out []image.Stored
 	for _, img := range imgs {
+		if st, err := i.read(ctx, img); err == nil && st.Checkpoint {
+			if err := i.keepLayers(ctx, img); err != nil {
+				return nil, err
+			}
+			out = append(out, st)
+			continue
+		}
 		if err := i.unpack(ctx, img, i.cfg.Snapshotter); err != nil {
 			return nil, err
 		}
@@ -378,17 +390,4 @@ func (i *Store) Tag(ctx context.Context, s image.Stored, name string) error {
 // Delete removes a name. containerd collects what no name needs any more.
 func (i *Store) Delete(ctx context.Context, name string) error {
 	return connection.Native(i.client.ImageService().Delete(connection.Namespaced(ctx), name, images.SynchronousDelete()))
-}
-
-// checkpointPrefix begins the annotations of an image that holds a checkpoint of a container.
-const checkpointPrefix = "org.criu.checkpoint."
-
-// isCheckpoint reports whether the annotations of a manifest say that the image holds a checkpoint.
-func isCheckpoint(annotations map[string]string) bool {
-	for k := range annotations {
-		if strings.HasPrefix(k, checkpointPrefix) {
-			return true
-		}
-	}
-	return false
 }

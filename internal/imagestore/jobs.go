@@ -19,17 +19,30 @@ const (
 	jobPrefix = "berth-job-"
 	// jobLease is how long containerd keeps what a pull or an import has made if no berth comes back.
 	jobLease = 24 * time.Hour
+	// labelPull is the label of the lease of a pull: the reference. maxPullLabel bounds it, in bytes:
+	// containerd takes 4096 with the name of the label.
+	labelPull    = "berth/pull"
+	maxPullLabel = 2048
 	// unleaseTimeout bounds the deletion of a lease, whatever became of the call that took it: a pull is
 	// not to wait for a containerd that hangs once it has ended.
 	unleaseTimeout = 10 * time.Second
 )
 
 // lease keeps what a pull or an import has containerd make until the caller calls done. If berth is
-// killed before, the next one deletes the lease: see [Store.Sweep]. A lease that is held stays.
+// killed before, the next one deletes the lease, that of a pull not at once: see [Store.Sweep]. A lease that is held stays.
 func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
+	return i.leaseFor(ctx, "")
+}
+
+// leaseFor is lease for a pull of ref. A berth that comes after a kill keeps it for the next one.
+func (i *Store) leaseFor(ctx context.Context, ref string) (_ context.Context, done func(), _ error) {
+	labels := map[string]string{connection.LabelOwner: i.cfg.Owner}
+	if len(ref) > 0 && len(ref) <= maxPullLabel {
+		labels[labelPull] = ref
+	}
 	key := fmt.Sprintf("%s%d-%d-%d", jobPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
 	i.jobs.Store(key, nil)
-	leased, _, err := i.client.WithLease(connection.Namespaced(ctx), leases.WithID(key), leases.WithLabel(connection.LabelOwner, i.cfg.Owner), leases.WithExpiration(jobLease))
+	leased, _, err := i.client.WithLease(connection.Namespaced(ctx), leases.WithID(key), leases.WithLabels(labels), leases.WithExpiration(jobLease))
 	if err != nil {
 		i.jobs.Delete(key)
 		return nil, nil, connection.Native(err)

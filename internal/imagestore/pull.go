@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -34,7 +33,7 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	defer i.making()()
 	begun := time.Now()
 	// What was fetched must still be there if the image has to be unpacked in another way.
-	ctx, done, err := i.lease(ctx)
+	ctx, done, err := i.leaseFor(ctx, ref)
 	if err != nil {
 		return image.Stored{}, err
 	}
@@ -54,7 +53,11 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 		}
 		return img, err
 	}
+	resumed := i.resumes(ctx, &w)
 	img, err := pull()
+	if errdefs.IsFailedPrecondition(connection.Native(err)) && resumed() {
+		img, err = pull()
+	}
 	if err == nil {
 		err = i.mend(ctx, img.Metadata(), begun, false)
 		if errdefs.IsNotFound(err) { // the blob of what is wrong
@@ -64,8 +67,11 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 			}
 		}
 	}
-	if errors.Is(err, errArtifact) {
-		img, err = i.pullArtifact(ctx, ref, creds, w)
+	if fetch := i.fetcherFor(err); fetch != nil {
+		img, err = fetch(ctx, ref, creds, w)
+		if errdefs.IsFailedPrecondition(connection.Native(err)) && resumed() {
+			img, err = fetch(ctx, ref, creds, w)
+		}
 	}
 	if err != nil {
 		return image.Stored{}, failure(err)
@@ -73,12 +79,27 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	return i.read(ctx, img.Metadata())
 }
 
+// fetcherFor returns what pulls the image that a pull has stopped at with an error, since it is not to
+// be unpacked; nil for another error.
+func (i *Store) fetcherFor(err error) func(context.Context, string, image.Credentials, image.Watch) (containerd.Image, error) {
+	switch {
+	case errors.Is(err, errArtifact):
+		return i.pullArtifact
+	case errors.Is(err, errCheckpoint):
+		return func(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (containerd.Image, error) {
+			return i.pull(ctx, ref, creds, w, fetchOnly, true)
+		}
+	}
+	return nil
+}
+
 // fetchOnly is no number of layers to be unpacked at the same time: nothing is unpacked.
 const fetchOnly = -1
 
 // pull fetches an image and unpacks that many of its layers at the same time, or none with fetchOnly.
 // With all set, it also fetches the blobs of layers that are unpacked already. An artifact has no
-// layers to be unpacked: errArtifact says so before any of them is fetched.
+// layers to be unpacked, and that of a checkpoint is read where it is: errArtifact and errCheckpoint
+// say so before any of them is fetched.
 func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int, all bool) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -97,9 +118,9 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 	if w.Resolved != nil {
 		resolver = askingResolver{resolver, w.Resolved}
 	}
-	opts := i.keeping()
+	var opts []containerd.RemoteOpt
 	if unpacks != fetchOnly {
-		opts = append(opts, containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
+		opts = append(i.keeping(), containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
 	}
 	handlers := []images.Handler{images.HandlerFunc(checkSize)}
 	shared := i.served.share(repositoryOf(ref))
@@ -167,9 +188,7 @@ func (i *Store) Fetched(ctx context.Context, blobs []image.Blob) (map[string]int
 	}
 	offset := map[string]int64{}
 	for _, st := range coming {
-		// The key of what is being fetched is its kind, a hyphen, perhaps a name and @, and its digest.
-		_, key, _ := strings.Cut(st.Ref, "-")
-		offset[key[strings.LastIndexByte(key, '@')+1:]] = st.Offset
+		offset[blobOf(st.Ref)] = st.Offset
 	}
 	here := map[string]int64{}
 	for _, b := range blobs {

@@ -5,6 +5,9 @@ package imagestore
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/connection"
+	"berth/internal/image"
 )
 
 // resumable is how long what a pull that has failed had fetched is kept for the next one of the same
@@ -65,4 +69,37 @@ func (i *Store) dropHeld(ctx context.Context, ref, own string) {
 		i.jobs.Delete(key)
 		return true
 	})
+}
+
+// resumes notes what has been fetched of blobs in part before a pull, and which blobs w learns that the
+// pull needs. It returns what says whether there was a beginning of one of them: if the pull fails over
+// the digest of a blob, that beginning may be what is wrong, as after a power cut, and not the registry.
+// It is removed then ([blobWriter]), and the pull can be repeated.
+func (i *Store) resumes(ctx context.Context, w *image.Watch) func() bool {
+	before := map[string]bool{} // blobs
+	all, err := i.client.ContentStore().ListStatuses(ctx)
+	if err != nil {
+		return func() bool { return false } // the next pull begins anew
+	}
+	for _, st := range all {
+		if st.Offset > 0 {
+			before[blobOf(st.Ref)] = true
+		}
+	}
+	var found atomic.Bool
+	needs := w.Needs
+	w.Needs = func(blobs []image.Blob) {
+		if slices.ContainsFunc(blobs, func(b image.Blob) bool { return before[b.Digest] }) {
+			found.Store(true)
+		}
+		needs(blobs)
+	}
+	return found.Load
+}
+
+// blobOf returns the digest of the blob that is being fetched under a key, which is its kind, a hyphen,
+// perhaps a name and @, and its digest.
+func blobOf(key string) string {
+	_, key, _ = strings.Cut(key, "-")
+	return key[strings.LastIndexByte(key, '@')+1:]
 }

@@ -144,7 +144,8 @@ func (i *Store) unviewFrom(ctx context.Context, snapshotter, key string) error {
 }
 
 // Sweep removes the views, and the leases of pulls and imports, that are not in use: an earlier berth
-// made them and was killed, or containerd was when they were to be removed.
+// made them and was killed, or containerd was when they were to be removed. The lease of a pull that was
+// cut off stays for a while, so that the next pull of the same name goes on where it was.
 func (i *Store) Sweep(ctx context.Context) error {
 	ctx = connection.Namespaced(ctx)
 	own := func(prefix string) string {
@@ -160,14 +161,18 @@ func (i *Store) Sweep(ctx context.Context) error {
 		if strings.HasPrefix(l.ID, jobPrefix) {
 			used, remove = &i.jobs, i.unlease
 		}
-		v, inUse := used.Load(l.ID)
-		if _, ok := v.(heldLease); ok && !i.held(l.ID) {
+		v, known := used.Load(l.ID)
+		_, kept := v.(heldLease)
+		switch {
+		case kept && !i.held(l.ID):
 			i.jobs.Delete(l.ID)
-			inUse = false
+		case known:
+			continue
+		case l.Labels[labelPull] != "": // an earlier berth was killed in a pull, or after one that failed
+			i.jobs.Store(l.ID, heldLease{l.Labels[labelPull], time.Now().Add(resumable)})
+			continue
 		}
-		if !inUse {
-			errs = append(errs, remove(ctx, l.ID))
-		}
+		errs = append(errs, remove(ctx, l.ID))
 	}
 	return errors.Join(errs...)
 }

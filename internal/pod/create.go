@@ -47,6 +47,7 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	if err != nil {
 		return err
 	}
+	defer from.done()
 	img := from.image
 	if err := spec.CheckImage(img.Config); err != nil {
 		return fmt.Errorf("image %s: %w", imageRef(config), err)
@@ -84,7 +85,7 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 		u.removed.Happen()
 		return err
 	}
-	err = interrupted(ctx, guard(func() error { return c.makeContainer(ctx, u, img) }))
+	err = interrupted(ctx, guard(func() error { return c.makeContainer(ctx, u, from) }))
 	u.task.unlock()
 	if err != nil {
 		c.obs.Note(id, event.ContainerNotMade{Names: u.names(), Err: err.Error()})
@@ -131,41 +132,78 @@ func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.Conta
 type source struct {
 	image      Image
 	checkpoint *state.Checkpoint // nil for an image alone
+	archive    string            // of the checkpoint, as a path until done is called
+	done       func()
 }
 
 // sourceOf finds what a container of the sandbox p is made from. A reference that is an absolute
-// path names the archive of a checkpoint, whose image is pulled if it is not on this node.
+// path names the archive of a checkpoint, whose image is pulled if it is not on this node. So does one
+// that names an image which holds a checkpoint, if a rule of the policy lets it be restored. The caller
+// calls done, unless there is an error.
 func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig) (source, error) {
 	ref := imageRef(config)
+	from := source{archive: ref, done: func() {}}
 	if !filepath.IsAbs(ref) {
 		img, err := c.images.Resolve(ref)
-		if err == nil && img.Checkpoint {
-			err = fmt.Errorf("image %s: it holds a checkpoint of a container, and berth restores from an archive on this node alone; name the path of one: %w",
-				ref, errdefs.ErrNotImplemented)
-		}
 		if err == nil {
 			err = mayRun(img, ref)
 		}
-		return source{image: img}, err
-	}
-	if err := c.mayRestore(p); err != nil {
+		if err != nil || !img.Checkpoint {
+			return source{image: img, done: func() {}}, err
+		}
+		from, err = c.receive(ctx, p, config, img)
+		if err != nil {
+			return source{}, err
+		}
+	} else if err := c.mayRestore(p); err != nil {
 		return source{}, fmt.Errorf("restore from %s: %w", ref, err)
 	}
-	said, err := c.checkpoints.Read(ctx, ref)
+	said, err := c.checkpoints.Read(ctx, from.archive)
 	if err != nil {
+		from.done()
+		if from.archive != ref {
+			err = fmt.Errorf("image %s: %w", ref, err)
+		}
 		return source{}, err
 	}
-	img, err := c.imageOf(ctx, p.sandbox.Config.GetMetadata(), said)
-	if err != nil {
+	if from.image, err = c.imageOf(ctx, p.sandbox.Config.GetMetadata(), said); err != nil {
+		from.done()
 		return source{}, fmt.Errorf("image of checkpoint %s: %w", ref, err)
 	}
-	return source{
-		image: img,
-		checkpoint: &state.Checkpoint{
-			Archive: ref,
-			Image:   cmp.Or(said.Image, said.ImageRef),
-		},
-	}, nil
+	from.checkpoint = &state.Checkpoint{
+		Archive: ref,
+		Image:   cmp.Or(said.Image, said.ImageRef),
+	}
+	return from, nil
+}
+
+// receive writes the checkpoint that an image holds into an archive on this node, which is there until
+// done is called.
+func (c *creator) receive(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, img Image) (from source, err error) {
+	ref := imageRef(config)
+	if err := c.mayRestore(p); err != nil {
+		return from, fmt.Errorf("restore from image %s: %w", ref, err)
+	}
+	if c.policy == nil {
+		return from, fmt.Errorf("image %s: it holds a checkpoint, and this berth has no policy that lets one be restored: %w", ref, errdefs.ErrPermissionDenied)
+	}
+	asked := cmp.Or(config.GetImage().GetUserSpecifiedImage(), ref)
+	if err := c.policy.Restore(ctx, p.sandbox.Config.GetMetadata().GetNamespace(), asked, img.ID); err != nil {
+		c.obs.Note(p.id, event.ImageRefused{Container: config.GetMetadata().GetName(), Err: err.Error()})
+		return from, err
+	}
+	r, err := c.images.Checkpoint(ctx, img)
+	if err != nil {
+		return from, fmt.Errorf("checkpoint in image %s: %w", ref, err)
+	}
+	from.archive, from.done, err = c.checkpoints.Receive(ctx, r)
+	if err = errors.Join(err, r.Close()); err != nil {
+		if from.done != nil {
+			from.done()
+		}
+		return from, fmt.Errorf("checkpoint in image %s: %w", ref, err)
+	}
+	return from, nil
 }
 
 // mayRestore returns why no container of the sandbox p can be restored.
@@ -250,7 +288,8 @@ func (c *creator) plan(id string, p *unit, config *runtimeapi.ContainerConfig, f
 }
 
 // makeContainer makes everything outside that the container consists of, and ends with it CREATED.
-func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
+func (c *creator) makeContainer(ctx context.Context, u *unit, from source) error {
+	img := from.image
 	made, err := c.specs.container(ctx, u, img)
 	if err != nil {
 		return err
@@ -263,7 +302,7 @@ func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
 			return fmt.Errorf("adjust spec: %w", err)
 		}
 	}
-	if err := c.unpack(ctx, u, made); err != nil {
+	if err := c.unpack(ctx, u, from, made); err != nil {
 		return err
 	}
 	u.setLabel(made.Process.SelinuxLabel)
@@ -304,15 +343,15 @@ func (c *creator) makeContainer(ctx context.Context, u *unit, img Image) error {
 
 // unpack unpacks the checkpoint that u is restored from, if it is, and changes the specification as
 // the restore needs it. The mounts in it are those of the request, whatever the checkpoint had.
-func (c *creator) unpack(ctx context.Context, u *unit, s *oci.Spec) error {
-	if u.container.Checkpoint == nil {
+func (c *creator) unpack(ctx context.Context, u *unit, from source, s *oci.Spec) error {
+	if from.checkpoint == nil {
 		return nil
 	}
 	dir, err := c.files.MakeCheckpoint(u.id)
 	if err != nil {
 		return err
 	}
-	return c.checkpoints.Unpack(ctx, u.container.Checkpoint.Archive, dir, s)
+	return c.checkpoints.Unpack(ctx, from.archive, dir, s)
 }
 
 // injectDevices adds the CDI devices that u asks for to its specification. devices may be nil.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -92,9 +93,10 @@ func TestNotEveryCheckpointIsRestored(t *testing.T) {
 			pod, image, says string
 			is               func(error) bool
 		}{
-			{p, world.Checkpoint, "checkpoint", errdefs.IsNotImplemented},
+			{p, world.Checkpoint, "checkpoint", errdefs.IsPermissionDenied}, // there is no policy
 			{p, "/checkpoints/absent.tar", "/checkpoints/absent.tar", errdefs.IsNotFound},
 			{vm, world.Archive, "vm", errdefs.IsFailedPrecondition},
+			{vm, world.Checkpoint, "vm", errdefs.IsFailedPrecondition},
 		} {
 			_, err := b.CreateContainer(t.Context(), tt.pod, restored("c1", tt.image))
 			if !tt.is(err) || !strings.Contains(err.Error(), tt.says) {
@@ -118,6 +120,42 @@ func TestTheImageOfACheckpointIsPulled(t *testing.T) {
 		st, err := b.ContainerStatus(t.Context(), id, false)
 		if err != nil || st.GetStatus().GetImageRef() != world.Remote || st.GetStatus().GetImage().GetImage() != world.Image {
 			t.Errorf("%v %v", st, err)
+		}
+	})
+}
+
+// PROPERTIES 32: an image that holds a checkpoint is what a container is restored from, if the policy
+// lets it, and the archive that was in it is given back, whatever becomes of the container. The policy
+// is asked about the image that the checkpoint was made with as well.
+func TestACheckpointInAnImageIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, o := &policy{}, &told{}
+		b := start(t, world.Free(), state.Loaded{}, withPolicy(p, o))
+		sb := b.pod("p1", "")
+		id := b.create(sb, restored("c1", world.Checkpoint))
+		st, err := b.ContainerStatus(t.Context(), id, false)
+		if err != nil || st.GetStatus().GetImageRef() != world.Image || st.GetStatus().GetImage().GetImage() != world.Image {
+			t.Errorf("%v %v", st, err)
+		}
+		if want := []string{"restore ns " + world.Checkpoint + " sha256:1", "ns  sha256:1"}; !slices.Equal(p.asked, want) {
+			t.Errorf("the policy was asked %q, want %q", p.asked, want)
+		}
+		before := b.Left()
+		for _, op := range []string{"receive", "unpack", "create-container"} {
+			b.Fail(op, "", 1)
+			if _, err := b.CreateContainer(t.Context(), sb, restored("c2", world.Checkpoint)); err == nil {
+				t.Errorf("%s failed, and the container was made", op)
+			}
+		}
+		evil := restored("c3", world.Checkpoint)
+		evil.Image.UserSpecifiedImage = "evil"
+		if _, err := b.CreateContainer(t.Context(), sb, evil); !errdefs.IsPermissionDenied(err) || len(o.events) != 1 || b.Calls("receive", world.Checkpoint) != 4 {
+			t.Errorf("%v, told %q", err, o.events)
+		}
+		synctest.Wait()
+		b.expectLeft(before)
+		if n := b.Received(); n != 0 {
+			t.Errorf("%d archives were not given back", n)
 		}
 	})
 }

@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -391,6 +392,9 @@ type Images interface {
 	// ownership and modes kept. A path that the image does not have leaves its directory empty. What
 	// is too large together is ErrInvalidArgument.
 	CopyOut(ctx context.Context, img Image, dirs map[string]string) error
+	// Checkpoint returns the archive that an image holds which is one. The caller closes it; until then
+	// it can be read, also if the image is removed. ErrNotFound: the archive is not on this node.
+	Checkpoint(ctx context.Context, img Image) (io.ReadCloser, error)
 }
 
 // Policy decides which images containers may be made from: package policy.
@@ -400,6 +404,9 @@ type Policy interface {
 	// is not known. It may ask a registry, and then takes a minute at most. ErrPermissionDenied names
 	// the rule that does not allow it; ErrUnavailable: that could not be asked.
 	Allow(ctx context.Context, namespace, asked, id string) error
+	// Restore returns nil if a container may be restored from the checkpoint that the image holds. It
+	// is as Allow otherwise.
+	Restore(ctx context.Context, namespace, asked, id string) error
 }
 
 // Labels keeps the SELinux labels that package spec has allocated: package selinux.
@@ -419,6 +426,9 @@ type Labels interface {
 // Checkpoints reads archives of checkpoints: package checkpoint. ErrInvalidArgument names what is
 // wrong with an archive.
 type Checkpoints interface {
+	// Receive writes an archive that comes from somewhere else into a file, which Read and Unpack take
+	// until the caller calls done. Nothing is left of it then, nor when berth is killed.
+	Receive(ctx context.Context, from io.Reader) (archive string, done func(), err error)
 	// Read checks an archive and returns what it says of its container.
 	Read(ctx context.Context, archive string) (Checkpoint, error)
 	// Unpack checks an archive, unpacks it into the empty directory dir, and changes the

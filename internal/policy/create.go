@@ -49,10 +49,37 @@ func (g *Guard) Create(ctx context.Context, namespace string, img Image, from fu
 		}
 		return err
 	}
-	c := creation{g, p, namespace, img, from}
+	c := creation{g, p, namespace, img, from, false}
 	r, err := c.decide(ctx)
 	g.decided(AtCreation, r, err)
 	return err
+}
+
+// Restore decides whether a container of a pod in a namespace may be restored from a checkpoint in an
+// image that is on this node, as Create does, by rules that say so (restore) alone. Whoever can push
+// such an image decides what the processes are and may, within the container. So without a file of
+// rules nobody does, nor with one that cannot be used, whatever [Guard.Use] was told.
+func (g *Guard) Restore(ctx context.Context, namespace string, img Image, from func(ref string) Registry) error {
+	p, checked, err := g.rules()
+	switch {
+	case p != nil:
+		c := creation{g, p, namespace, img, from, true}
+		r, err := c.decide(ctx)
+		g.decided(AtCreation, r, err)
+		return err
+	case !checked && err == nil: // everything else is let in
+		why := "it has just changed"
+		if _, broken := g.Broken(); broken != nil {
+			why = broken.Error() // as text: the request is not what is invalid
+		}
+		err = fmt.Errorf("the image policy cannot be used, and without a rule nothing is restored from an image: %s: %w", why, errdefs.ErrUnavailable)
+	case err == nil:
+		err = fmt.Errorf("it holds a checkpoint of a container, and no image policy lets one be restored from an image; give its repository a rule with restore = true in image.policy_file, or name an archive on this node: %w", errdefs.ErrPermissionDenied)
+	}
+	if !checked {
+		g.unchecked(AtCreation, err)
+	}
+	return fmt.Errorf("image %s: %w", img.title(), err)
 }
 
 // title is what an image is called in an error.
@@ -79,7 +106,14 @@ type creation struct {
 	namespace string
 	img       Image
 	from      func(ref string) Registry
+	restores  bool // a checkpoint is to be restored
 }
+
+// noRestore is why a rule that allows an image does not let it be restored.
+const noRestore = "it allows the image, and does not say that what it has a checkpoint of may be restored (restore = true)"
+
+// lets reports whether a rule lets in what is asked about.
+func (c creation) lets(r *Rule) bool { return r.Allow && (r.Restore || !c.restores) }
 
 // decide returns the rule that decided.
 func (c creation) decide(ctx context.Context) (*Rule, error) {
@@ -92,6 +126,9 @@ func (c creation) decide(ctx context.Context) (*Rule, error) {
 		d := c.p.decide(c.namespace, n)
 		if !d.Allowed {
 			return d.Rule, refuse(c.p, d.Rule, c.namespace, n.full, d.Why)
+		}
+		if !c.lets(d.Rule) {
+			return d.Rule, refuse(c.p, d.Rule, c.namespace, n.full, noRestore)
 		}
 		if d.Rule.Signed() {
 			if err := c.signed(ctx, d.Rule, n); err != nil {
@@ -115,6 +152,8 @@ func (c creation) named(ctx context.Context) (*Rule, error) {
 		switch {
 		case !r.Allow:
 			return r, refuse(c.p, r, c.namespace, c.img.ID, "the image has no name on this node, and the rule denies it")
+		case !c.lets(r):
+			return r, refuse(c.p, r, c.namespace, c.img.ID, noRestore)
 		case r.Signed():
 			return r, unsigned(c.p, r, c.img.ID, "the image has no name on this node, so that no registry can be asked for its signatures")
 		}
@@ -133,6 +172,8 @@ func (c creation) named(ctx context.Context) (*Rule, error) {
 			if rule == nil {
 				rule, no = r, refuse(c.p, r, c.namespace, n.full, "it denies the image, and no name that it has on this node is allowed")
 			}
+		case !c.lets(r):
+			rule, no = r, refuse(c.p, r, c.namespace, n.full, noRestore)
 		case r.Signed():
 			signed = append(signed, n)
 		default:

@@ -164,3 +164,69 @@ func TestSignaturesAreWantedOfWhatIsHere(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// PROPERTIES 32: a checkpoint in an image is restored where a rule says so alone: by the name that the
+// pod asks for and by one that the image has here. Without rules that can be used nothing is.
+func TestACheckpointInAnImageIsRestoredWhereARuleSaysSo(t *testing.T) {
+	const rules = `
+[[rules]]
+name = "checkpoints"
+namespaces = ["lab"]
+repositories = ["good.example/checkpoints/**"]
+action = "allow"
+restore = true
+
+[[rules]]
+name = "rest"
+registries = ["*"]
+action = "allow"
+`
+	const id = "sha256:deadbeef00000000000000000000000000000000000000000000000000000000"
+	ours, other := "good.example/checkpoints/c:1", "evil.example/c:1"
+	g := newGuarded(t)
+	for _, open := range []bool{false, true} {
+		g.Use("", open)
+		if err := g.Restore(t.Context(), "lab", Image{ID: id, Asked: ours}, nil); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "restore = true") {
+			t.Errorf("without rules: %v", err)
+		}
+		g.write(`nonsense`, time.Hour)
+		g.Use(g.file, open)
+		if err := g.Restore(t.Context(), "lab", Image{ID: id, Asked: ours}, nil); !errdefs.IsUnavailable(err) {
+			t.Errorf("with rules that are broken: %v", err)
+		}
+	}
+	g.write(rules, time.Hour)
+	g.Use(g.file, false)
+	for _, tt := range []struct {
+		namespace, asked string
+		names            []string
+		ok               bool
+	}{
+		{"lab", ours, []string{ours}, true},
+		{"lab", id, []string{ours}, true},
+		{"lab", id, []string{other, ours}, true}, // the same bytes
+		{"prod", ours, []string{ours}, false},
+		{"lab", ours, []string{other}, false},
+		{"lab", other, []string{other, ours}, false},
+		{"lab", id, []string{other}, false},
+		{"lab", id, nil, false},
+	} {
+		img := Image{ID: id, Asked: tt.asked}
+		for _, n := range tt.names {
+			img.Names = append(img.Names, Named{n, ocispec.Descriptor{Digest: digest.FromString("image")}})
+		}
+		err := g.Restore(t.Context(), tt.namespace, img, nil)
+		var no *Refusal
+		if tt.ok != (err == nil) || err != nil && (!errors.As(err, &no) || no.Rule != "rest" || !strings.Contains(err.Error(), "restore = true")) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+		if err := g.Create(t.Context(), tt.namespace, img, nil); err != nil {
+			t.Errorf("%+v: as an image: %v", tt, err)
+		}
+	}
+	for _, bad := range []string{strings.ReplaceAll(rules, `"allow"`, `"deny"`), strings.Replace(rules, "restore = true", "restore = 1", 1)} {
+		if _, err := Parse([]byte(bad), noKeys); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%v", err)
+		}
+	}
+}

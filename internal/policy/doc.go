@@ -18,6 +18,8 @@
 //     and in [Guard.Problems], and lets nothing in, or everything, as it is configured. Without the
 //     last rule, or with a rule that does not say what it is for, a file is not used: it broke off.
 //   - Without a file nothing is asked and nothing is waited for.
+//   - Nothing is restored from a checkpoint in an image unless a rule says so. Without rules that can
+//     be used none does.
 //
 // # Never
 //

@@ -49,6 +49,7 @@ type entry struct {
 	Signatures   signatures          `toml:"signatures"`
 	Keys         []absolute          `toml:"keys"`
 	VerifierDir  absolute            `toml:"verifier_dir"`
+	Restore      bool                `toml:"restore"`
 }
 
 // What is written as text is checked as it is read, so that the error has the line. These are no
@@ -153,6 +154,7 @@ func (e entry) rule(read func(path string) ([]byte, error)) (*Rule, error) {
 		Name:         e.Name,
 		Allow:        e.Action.text == "allow",
 		DigestOnly:   e.DigestOnly,
+		Restore:      e.Restore,
 		registries:   e.Registries,
 		repositories: e.Repositories,
 	}
@@ -171,7 +173,7 @@ func (e entry) rule(read func(path string) ([]byte, error)) (*Rule, error) {
 		return nil, errors.New("it names neither registries nor repositories; registries = ['*'] is all of them")
 	case e.Namespaces != nil && len(*e.Namespaces) == 0:
 		return nil, errors.New("namespaces is empty; leave it out if the rule is for all")
-	case !r.Allow && (e.DigestOnly || e.Signatures.text != ""):
+	case !r.Allow && (e.DigestOnly || e.Signatures.text != "" || e.Restore):
 		return nil, errors.New("it denies images, and says which of them it allows")
 	case required && len(e.Keys) == 0 && e.VerifierDir.path == "":
 		return nil, errors.New("signatures are required, and neither keys nor verifier_dir says whose")

@@ -27,6 +27,9 @@ type Rule struct {
 	// programs which all have to accept it. Without both no signature is asked for.
 	Keys        []crypto.PublicKey
 	VerifierDir string
+	// Restore lets containers be restored from checkpoints in these images, as from an archive of
+	// root's on this node.
+	Restore bool
 
 	namespaces   []namespacePattern // none: for every namespace, and where there is none
 	registries   []registryPattern

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"io/fs"
 	"net/http"
 	"os"
@@ -215,6 +216,76 @@ func TestAPullOfAnArtifactGoesOnAfterACut(t *testing.T) {
 	if got := n.Log(c); got != strconv.Itoa(size)+"\n" {
 		t.Errorf("%q", got)
 	}
+}
+
+// PROPERTIES 25: berth is killed in the middle of a large blob, with the containerd inside it or beside
+// it. The next pull of the same name fetches the rest alone.
+func TestAPullGoesOnAfterAKillOfBerth(t *testing.T) {
+	t.Parallel()
+	node.Modes(t, func(t *testing.T, external bool) {
+		const size, first = 32 << 20, 8 << 20
+		body := bytes.Repeat([]byte("0123456789abcde\n"), size/16)
+		var served atomic.Int64
+		stuck, killed := make(chan struct{}), make(chan struct{})
+		reg := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, digest.FromBytes(body).String()) {
+					next.ServeHTTP(w, r)
+					return
+				}
+				select {
+				case <-killed:
+					http.ServeContent(&cutting{ResponseWriter: w, left: size, served: &served, cuts: new(atomic.Int64)}, r, "", time.Time{}, bytes.NewReader(body))
+				default:
+					w.Header().Set("Content-Length", strconv.Itoa(size))
+					_, _ = w.Write(body[:first])
+					_ = http.NewResponseController(w).Flush()
+					close(stuck)
+					select {
+					case <-killed:
+					case <-r.Context().Done():
+					}
+				}
+			})
+		}))
+		ref := reg.Push("team/large:1", model(t, testimage.Blob{Title: "large", Body: body}))
+		n := node.Start(t, node.Options{External: external})
+		go func() {
+			_, _ = n.PullImage(context.WithoutCancel(t.Context()), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+		}()
+		<-stuck
+		n.Until("what was sent is on the disk", func() bool { return ingested(t, n.Dir) == first })
+		n.Berth.Kill(syscall.SIGKILL)
+		close(killed)
+		n.StartBerth()
+		if _, err := pulls(t, n, ref); err != nil {
+			t.Fatal(err)
+		}
+		if got := served.Load(); got != size-first {
+			t.Errorf("external %v: the registry served %d bytes of %d after the kill, and %d had been there", external, got, size, first)
+		}
+		if left := ingested(t, n.Dir); left != 0 {
+			t.Errorf("%d bytes are left of what was fetched", left)
+		}
+	})
+}
+
+// ingested is how many bytes of the largest blob are there that has not been fetched as a whole.
+func ingested(t *testing.T, dir string) (most int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Name() != "data" || filepath.Base(filepath.Dir(filepath.Dir(path))) != "ingest" {
+			return nil //nolint:nilerr // what is removed meanwhile
+		}
+		if st, err := e.Info(); err == nil {
+			most = max(most, st.Size())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return most
 }
 
 // cutting is an answer whose connection is cut after so many bytes.

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/testimage"
+	"berth/internal/testimage/testregistry"
 	"berth/test/node"
 )
 
@@ -49,7 +51,7 @@ for a in "$@"; do
 	last=$a
 done
 if [ "$verb" = checkpoint ]; then
-	printf '\031\103\126\124\107\070\005\125\002\000\000\000\010\001' >"$images/core-1.img"
+	printf '\031\103\126\124\107\070\005\125\013\000\000\000\010\001\052\007\122\003\220\001\001\130\002' >"$images/core-1.img" # may do nothing
 	echo inventory >"$images/inventory.img"
 	exit 0
 fi
@@ -155,6 +157,116 @@ func TestARestoredContainerGoesOn(t *testing.T) {
 		n.Berth.Kill(syscall.SIGKILL)
 		n.StartBerth()
 		n.Until("it goes on", func() bool { _, _, now := counting(n, id); return now > last })
+		term(t, n.Pid(id))
+		node.ExpectExit(t, n.Measured(id), 42, "Error")
+	})
+}
+
+// PROPERTIES 32: a container goes on from a checkpoint in an image of a registry, in the namespace for
+// which a rule says so and in no other one. The image that the checkpoint was made with is pulled if it
+// is gone, and the one that holds the checkpoint may go before the container is started.
+func TestARestoredContainerComesFromAnImage(t *testing.T) {
+	t.Parallel()
+	node.Modes(t, func(t *testing.T, external bool) {
+		reg := testregistry.Start(t)
+		busybox, err := testimage.Busybox()
+		if err != nil {
+			t.Fatal(err)
+		}
+		app := reg.Push("team/app:1", busybox)
+		dir := t.TempDir()
+		policy := filepath.Join(dir, "policy.toml")
+		if err := os.WriteFile(policy, []byte(`
+[[rules]]
+name = "checkpoints"
+namespaces = ["default"]
+repositories = ["`+reg.Addr+`/checkpoints/**"]
+action = "allow"
+restore = true
+
+[[rules]]
+name = "rest"
+registries = ["*"]
+action = "allow"
+`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := node.Start(t, node.Options{Runc: restorer(t, dir), External: external, Args: []string{"--set", "image.policy_file=" + policy}})
+		pull := func(ref string, sandbox *runtimeapi.PodSandboxConfig) string {
+			t.Helper()
+			resp, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}, SandboxConfig: sandbox})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetImageRef()
+		}
+		remove := func(ref string) {
+			t.Helper()
+			if _, err := n.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sandbox := n.PodConfig()
+		pod := n.Pod(sandbox)
+		cfg := node.ContainerConfig("c", "sh", "-c", counts)
+		cfg.Image.Image = pull(app, sandbox)
+		id := n.Run(pod, sandbox, cfg)
+		n.Until("it counts", func() bool { _, _, last := counting(n, id); return last > 5 })
+		archive := filepath.Join(t.TempDir(), "c.tar")
+		if _, err := n.CheckpointContainer(t.Context(), &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: archive}); err != nil {
+			t.Fatal(err)
+		}
+		name, _, before := counting(n, id)
+		if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Fatal(err)
+		}
+		remove(app)
+		b, err := os.ReadFile(archive)
+		if err == nil {
+			err = os.Remove(archive)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := testimage.Checkpoint(b, testimage.CheckpointOfCRIO)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref, elsewhere := reg.Push("checkpoints/c:1", img), reg.Push("elsewhere/c:1", img)
+
+		sandbox, other := n.PodConfig(), n.PodConfig()
+		other.Metadata.Namespace = "other"
+		pod = n.Pod(sandbox)
+		cfg.Metadata.Attempt = 1
+		cfg.Image = &runtimeapi.ImageSpec{Image: pull(ref, sandbox), UserSpecifiedImage: ref}
+		refused := func(what, pod string, sandbox *runtimeapi.PodSandboxConfig) {
+			t.Helper()
+			_, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: cfg, SandboxConfig: sandbox})
+			if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), `rule "rest"`) || !strings.Contains(err.Error(), "restore = true") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		refused("another namespace", n.Pod(other), other)
+		cfg.Image.UserSpecifiedImage = elsewhere
+		refused("another repository", pod, sandbox)
+		cfg.Image.UserSpecifiedImage = ref
+
+		id = n.Create(pod, sandbox, cfg)
+		remove(ref)
+		if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+		n.Until("it goes on", func() bool { _, _, last := counting(n, id); return last > before })
+		now, first, _ := counting(n, id)
+		if first < 2 || first > before+1 {
+			t.Errorf("it went on with %d after %d", first, before)
+		}
+		if guest() && now != name {
+			t.Errorf("it is %s, and was %s: it was started anew", now, name)
+		}
+		if got := n.Container(id).GetImageRef(); !strings.HasPrefix(got, reg.Addr+"/team/app@sha256:") {
+			t.Errorf("its image is %s", got)
+		}
 		term(t, n.Pid(id))
 		node.ExpectExit(t, n.Measured(id), 42, "Error")
 	})

@@ -276,6 +276,9 @@ func (s *imageStore) Import(context.Context, string, string, func(done, total in
 	return nil, errors.New("nothing is imported here")
 }
 func (s *imageStore) Unpack(context.Context, string, string) error { return nil }
+func (s *imageStore) Checkpoint(context.Context, string) (io.ReadCloser, error) {
+	return nil, errdefs.ErrNotFound
+}
 func (s *imageStore) Tag(_ context.Context, st image.Stored, name string) error {
 	s.put(name)
 	return nil

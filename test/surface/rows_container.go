@@ -55,7 +55,7 @@ func containerRows() []Row {
 		honoured("CDIDevice.name", "", "cdi.TestADeviceThatDoesNotExistIsNamed"),
 		honoured("ContainerConfig.stop_signal", "takes the place of the image's; reported", "test/e2e.TestStopAsksThenKills", "pod.TestSignals"),
 
-		honoured("CreateContainerRequest.config.image.image", "an ID, the beginning of one, a reference, or the absolute path of a checkpoint's archive",
+		honoured("CreateContainerRequest.config.image.image", "an ID, the beginning of one, a reference, or the absolute path of a checkpoint's archive; an image that holds a checkpoint is restored from where a rule of image.policy_file has restore, and PermissionDenied elsewhere",
 			"image.TestResolveAndRemove", "test/e2e.TestARestoredContainerGoesOn"),
 		noEffect("CreateContainerRequest.config.image.annotations", "berth knows images by their reference alone; reported in the status"),
 		honoured("CreateContainerRequest.config.image.user_specified_image", "reported in the status; what the rules of image.policy_file are asked about", "pod.TestThePolicyIsAskedAboutEachImageOfAContainer"),

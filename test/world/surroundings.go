@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -293,6 +294,8 @@ const (
 const (
 	Archive         = "/checkpoints/c.tar"      // of a container of [Image]
 	ArchiveOfRemote = "/checkpoints/remote.tar" // of a container of [Remote]
+
+	received = "/received.tar" // the one that [Checkpoint] holds, until it is given back
 )
 
 // archives stands for package checkpoint.
@@ -301,9 +304,25 @@ type archives struct {
 	l *Life
 }
 
+func (a archives) Receive(ctx context.Context, from io.Reader) (string, func(), error) {
+	done := func() {
+		a.w.mu.Lock()
+		defer a.w.mu.Unlock()
+		a.w.received--
+	}
+	if err := a.w.do(ctx, a.l, "receive", Checkpoint, func() error {
+		a.w.received++
+		_, err := io.Copy(io.Discard, from)
+		return err
+	}); err != nil {
+		return "", nil, err
+	}
+	return received, done, nil
+}
+
 func (a archives) Read(_ context.Context, archive string) (pod.Checkpoint, error) {
 	switch archive {
-	case Archive:
+	case Archive, received:
 		return pod.Checkpoint{Image: "app:old", ImageRef: Image}, nil
 	case ArchiveOfRemote:
 		return pod.Checkpoint{Image: Remote}, nil
@@ -311,7 +330,17 @@ func (a archives) Read(_ context.Context, archive string) (pod.Checkpoint, error
 	return pod.Checkpoint{}, fmt.Errorf("checkpoint %s: %w", archive, errdefs.ErrNotFound)
 }
 
-func (a archives) Unpack(ctx context.Context, _, dir string, _ *specs.Spec) error {
+// Received is how many archives were received and not given back.
+func (w *World) Received() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.received
+}
+
+func (a archives) Unpack(ctx context.Context, archive, dir string, _ *specs.Spec) error {
+	if archive == received && a.w.Received() == 0 {
+		return fmt.Errorf("it was given back: %w", errdefs.ErrNotFound)
+	}
 	return a.w.do(ctx, a.l, "unpack", dir, func() error { return nil })
 }
 
@@ -349,4 +378,12 @@ func (library) Unpack(context.Context, pod.Image) error { return nil }
 func (library) Files(context.Context, pod.Image) (passwd, group []byte, err error) {
 	return nil, nil, nil
 }
+
+func (i library) Checkpoint(_ context.Context, img pod.Image) (io.ReadCloser, error) {
+	if !img.Checkpoint {
+		return nil, errdefs.ErrInvalidArgument
+	}
+	return io.NopCloser(strings.NewReader("archive")), nil
+}
+
 func (library) CopyOut(context.Context, pod.Image, map[string]string) error { return nil }

@@ -50,6 +50,8 @@ type World struct {
 	cni   map[string]bool
 	// remote: the image Remote is on the node.
 	remote bool
+	// received counts the archives that were received and not given back.
+	received int
 	// cutRestores is how many restores are still to be cut off.
 	cutRestores int
 	// openOutput: something holds the output of new containers open.
