@@ -21,7 +21,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 	// A command is at the beginning of a code block's line, after a prompt, or in back quotes.
 	command := regexp.MustCompile("(?m)(?:^    (?:[#$] )?|`)berth ([a-z][^`\n#|;)]*)")
-	setting := regexp.MustCompile("`((?:log|containerd|network|image|lanes|cdi|logs|streams|nri|metrics|tracing)\\.[a-z_]+)\\b")
+	setting := regexp.MustCompile("`((?:log|containerd|network|image|lanes|cdi|logs|streams|nri|metrics|tracing)(?:\\.[a-z_]+)+)\\b")
 	set := regexp.MustCompile(`--set ([a-z_.]+)=`)
 	known := settings(t)
 	commands := 0

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/namespace"
 )
 
 // LAN is a bridge of this host and network namespaces that are connected to it, as if each was a host
@@ -71,28 +72,21 @@ func up(link netlink.Link, address string) error {
 
 // attach makes a namespace and connects it to a bridge. What it returns keeps the namespace.
 func attach(bridge netlink.Link, name, address string) (fd int, err error) {
-	here, there := make(chan int), make(chan error)
-	go func() {
-		runtime.LockOSThread() // and the thread ends with the goroutine, in the namespace
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		fd := -1
-		if err == nil {
-			fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	err = namespace.InThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
 		}
-		here <- fd
-		if err == nil {
-			err = <-there // the link has come
+		if fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return err
 		}
-		if err == nil {
-			err = inside(address)
+		connected := make(chan error)
+		go func() { connected <- connect(bridge, name, fd) }() // another thread is in this host's namespace
+		if err := <-connected; err != nil {
+			return err
 		}
-		there <- err
-	}()
-	if fd = <-here; fd < 0 {
-		return -1, <-there
-	}
-	there <- connect(bridge, name, fd)
-	return fd, <-there
+		return inside(address)
+	})
+	return fd, err
 }
 
 // connect puts one end of a cable into a namespace and the other one onto a bridge.
