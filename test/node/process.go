@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -23,21 +24,36 @@ type Process struct {
 
 // lines collects output and passes each line on.
 type lines struct {
-	mu   sync.Mutex
-	all  bytes.Buffer
-	seen chan string
+	mu    sync.Mutex
+	all   bytes.Buffer
+	seen  chan string
+	ended chan struct{} // closed once everything is here that was written before endMark
 }
 
+// endMark is written to the output once the process has ended. What the process has started may hold
+// the output open, so that it does not end then.
+const endMark = "\x00the process has ended"
+
 func (l *lines) follow(r io.Reader) {
+	ended := sync.OnceFunc(func() { close(l.ended) })
+	defer ended()
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 1<<20)
 	for sc.Scan() {
+		text, last := strings.CutSuffix(sc.Text(), endMark)
+		if last && text == "" {
+			ended()
+			continue
+		}
 		l.mu.Lock()
-		l.all.WriteString(sc.Text() + "\n")
+		l.all.WriteString(text + "\n")
 		l.mu.Unlock()
 		select {
-		case l.seen <- sc.Text():
+		case l.seen <- text:
 		default:
+		}
+		if last {
+			ended()
 		}
 	}
 }
@@ -73,10 +89,19 @@ func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name strin
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}
-	_ = w.Close()
-	p := &Process{cmd: cmd, out: &lines{seen: make(chan string, 10000)}, done: make(chan struct{})}
+	p := &Process{
+		cmd:  cmd,
+		out:  &lines{seen: make(chan string, 10000), ended: make(chan struct{})},
+		done: make(chan struct{}),
+	}
 	go p.out.follow(r) // ends with the last holder of the pipe
-	go func() { _ = cmd.Wait(); close(p.done) }()
+	go func() {
+		defer close(p.done)
+		_ = cmd.Wait()
+		_, _ = w.WriteString(endMark + "\n")
+		_ = w.Close()
+		<-p.out.ended
+	}()
 	return p
 }
 
@@ -98,7 +123,7 @@ func (p *Process) Wait() int {
 // Pid is the ID of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Output is what the process has written so far.
+// Output is what the process has written so far; all of it once Wait or Kill has returned.
 func (p *Process) Output() string { return p.out.String() }
 
 // eachProcess calls f with every process of this host and its command line, arguments separated by
