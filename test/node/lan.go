@@ -76,11 +76,13 @@ func attach(bridge netlink.Link, name, address string) (fd int, err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		if fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		netns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
 			return err
 		}
+		fd = netns
 		connected := make(chan error)
-		go func() { connected <- connect(bridge, name, fd) }() // another thread is in this host's namespace
+		go func() { connected <- connect(bridge, name, netns) }() // another thread is in this host's namespace
 		if err := <-connected; err != nil {
 			return err
 		}
