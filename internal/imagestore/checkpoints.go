@@ -129,7 +129,7 @@ func (a *archiveReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isCorrupt reports whether an error says that what is compressed cannot be.
+// isCorrupt reports whether an error says that compressed data is damaged.
 func isCorrupt(err error) bool {
 	var deflate flate.CorruptInputError
 	return errors.As(err, &deflate) || slices.ContainsFunc([]error{

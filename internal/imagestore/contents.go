@@ -150,7 +150,7 @@ func (i *Store) layers(ctx context.Context, c *image.Contents) (shared map[strin
 func (i *Store) parts(ctx context.Context, img images.Image) (p image.Parts, id string, err error) {
 	p.Blobs = map[string]bool{}
 	_, err = image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (struct{}, error) {
-		return struct{}{}, i.addParts(ctx, img.Target, p.Blobs, maxDepth)
+		return struct{}{}, i.eachPart(ctx, img.Target, maxDepth, func(d ocispec.Descriptor) { p.Blobs[d.Digest.String()] = true })
 	})
 	st, readErr := i.read(ctx, img)
 	if readErr != nil {
@@ -160,8 +160,10 @@ func (i *Store) parts(ctx context.Context, img images.Image) (p image.Parts, id 
 	return p, st.ID, err
 }
 
-func (i *Store) addParts(ctx context.Context, desc ocispec.Descriptor, to map[string]bool, depth int) error {
-	to[desc.Digest.String()] = true
+// eachPart calls visit with a descriptor, and with everything that it consists of, as far as that is
+// here and not deeper than depth.
+func (i *Store) eachPart(ctx context.Context, desc ocispec.Descriptor, depth int, visit func(ocispec.Descriptor)) error {
+	visit(desc)
 	if depth == 0 || !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
 		return nil
 	}
@@ -173,7 +175,7 @@ func (i *Store) addParts(ctx context.Context, desc ocispec.Descriptor, to map[st
 		return fmt.Errorf("read %s: %w", desc.Digest, connection.Native(err))
 	}
 	for _, child := range children {
-		if err := i.addParts(ctx, child, to, depth-1); err != nil {
+		if err := i.eachPart(ctx, child, depth-1, visit); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"berth/internal/peer"
 )
 
-// maxServed bounds what is remembered of what images consist of, in bytes.
+// maxServed bounds the cache of the blobs that each image consists of, in bytes.
 const maxServed = 4 << 20
 
 // members are the blobs that an image consists of, and the media types of manifests and indexes; "" for
@@ -140,32 +140,12 @@ func (i *Store) membersOf(ctx context.Context, img images.Image) (members, error
 	}
 	return image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (members, error) {
 		m := members{}
-		if err := i.addMembers(ctx, img.Target, m, maxDepth); err != nil {
+		if err := i.eachPart(ctx, img.Target, maxDepth, m.add); err != nil {
 			return nil, err
 		}
 		i.served.images.Put(key, m, len(m)*128)
 		return m, nil
 	})
-}
-
-func (i *Store) addMembers(ctx context.Context, desc ocispec.Descriptor, to members, depth int) error {
-	to.add(desc)
-	if depth == 0 || to[desc.Digest] == "" {
-		return nil
-	}
-	children, err := images.Children(ctx, boundedStore{i.client.ContentStore()}, desc)
-	if errdefs.IsNotFound(connection.Native(err)) { // of another platform
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", desc.Digest, connection.Native(err))
-	}
-	for _, child := range children {
-		if err := i.addMembers(ctx, child, to, depth-1); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // repositoryOf returns the repository of an image's name, with the host of its registry; "" for a name
