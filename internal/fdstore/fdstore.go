@@ -25,7 +25,7 @@ const (
 	sendTimeout = 100 * time.Millisecond
 	// retryAfter is how long Run leaves a manager alone that refused a message.
 	retryAfter = time.Second
-	// flushTimeout bounds how long Run goes on sending once it is to end.
+	// flushTimeout bounds how long Run still sends after its context has ended.
 	flushTimeout = time.Second
 )
 
