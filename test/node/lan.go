@@ -76,22 +76,24 @@ func attach(bridge netlink.Link, name, address string) (fd int, err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		netns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		fd = netns
-		connected := make(chan error)
-		go func() { connected <- connect(bridge, name, netns) }() // another thread is in this host's namespace
-		if err := <-connected; err != nil {
+		fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return -1, err
+	}
+	if err := connect(bridge, name, fd); err != nil {
+		return fd, err
+	}
+	return fd, namespace.InThread(func() error {
+		if err := namespace.EnterNetwork(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
 			return err
 		}
 		return inside(address)
 	})
-	return fd, err
 }
 
-// connect puts one end of a cable into a namespace and the other one onto a bridge.
+// connect makes a veth pair, with one end in a namespace and the other one on a bridge.
 func connect(bridge netlink.Link, name string, fd int) error {
 	cable := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: bridge.Attrs().Index}, PeerName: "eth0", PeerNamespace: netlink.NsFd(fd)}
 	if err := netlink.LinkAdd(cable); err != nil {
