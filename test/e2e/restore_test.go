@@ -79,6 +79,24 @@ while :; do i=$((i+1)); echo $i >/count.new; mv /count.new /count; echo "$name c
 
 var countLine = regexp.MustCompile(`(?m)^(\S+) counts (\d+)$`)
 
+// goesOn starts a container that is restored, and waits until it counts beyond before. It expects that
+// the container goes on there, as what had that name, and returns the last number.
+func goesOn(t *testing.T, n *node.Node, id, name string, before int) (last int) {
+	t.Helper()
+	if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	n.Until("it goes on", func() bool { _, _, last := counting(n, id); return last > before })
+	now, first, last := counting(n, id)
+	if first < 2 || first > before+1 {
+		t.Errorf("it went on with %d after %d", first, before)
+	}
+	if guest() && now != name {
+		t.Errorf("it is %s, and was %s: it was started anew", now, name)
+	}
+	return last
+}
+
 // counting returns the name of what counts, and the first and the last number in a container's log.
 func counting(n *node.Node, id string) (name string, first, last int) {
 	all := countLine.FindAllStringSubmatch(n.Log(id), -1)
@@ -133,17 +151,7 @@ func TestARestoredContainerGoesOn(t *testing.T) {
 		if err := os.Remove(archive); err != nil { // it was unpacked
 			t.Fatal(err)
 		}
-		if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
-			t.Fatal(err)
-		}
-		n.Until("it goes on", func() bool { _, _, last := counting(n, id); return last > before })
-		now, first, last := counting(n, id)
-		if first < 2 || first > before+1 {
-			t.Errorf("it went on with %d after %d", first, before)
-		}
-		if guest() && now != name {
-			t.Errorf("it is %s, and was %s: it was started anew", now, name)
-		}
+		last := goesOn(t, n, id, name, before)
 		st := n.Container(id)
 		if st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || st.GetImage().GetImage() != node.Busybox {
 			t.Errorf("%v", st)
@@ -253,17 +261,7 @@ action = "allow"
 
 		id = n.Create(pod, sandbox, cfg)
 		remove(ref)
-		if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
-			t.Fatal(err)
-		}
-		n.Until("it goes on", func() bool { _, _, last := counting(n, id); return last > before })
-		now, first, _ := counting(n, id)
-		if first < 2 || first > before+1 {
-			t.Errorf("it went on with %d after %d", first, before)
-		}
-		if guest() && now != name {
-			t.Errorf("it is %s, and was %s: it was started anew", now, name)
-		}
+		goesOn(t, n, id, name, before)
 		if got := n.Container(id).GetImageRef(); !strings.HasPrefix(got, reg.Addr+"/team/app@sha256:") {
 			t.Errorf("its image is %s", got)
 		}
