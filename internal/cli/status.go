@@ -19,7 +19,6 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/lane"
-	"berth/internal/timeline"
 	"berth/internal/version"
 )
 
@@ -133,11 +132,7 @@ func (a *app) timelineCommand() *cobra.Command {
 }
 
 // history is the service's answer about a timeline.
-type history struct {
-	ID      string
-	Entries []timeline.Entry
-	Lane    *lane.Lane
-}
+type history cri.History
 
 func (h *history) print(w io.Writer) {
 	fmt.Fprintln(w, h.ID)
