@@ -365,8 +365,7 @@ func TestATornEndCostsNoMoreThanItself(t *testing.T) {
 func TestADamagedSegmentCostsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		r, kill := start(t, Config{Dir: dir, MaxBytes: 64 << 20})
-		r.ring.size = minSegment
+		r, kill := start(t, Config{Dir: dir, MaxBytes: segments * minSegment}) // more than is written
 		for i := range 1500 {
 			r.add(fmt.Sprint("c", i), event.Removed{})
 			if i%100 == 0 {
@@ -437,8 +436,11 @@ func TestAFullDiskCostsWhatMemoryCannotHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		newest := a.Entries[len(a.Entries)-1].Number
-		if len(r.items) > maxItems || len(r.index.byID["c1"].numbers) > maxItems {
-			t.Errorf("%d items, %d numbers", len(r.items), len(r.index.byID["c1"].numbers))
+		r.mu.Lock()
+		items, numbers := len(r.items), len(r.index.byID["c1"].numbers)
+		r.mu.Unlock()
+		if items > maxItems || numbers > maxItems {
+			t.Errorf("%d items, %d numbers", items, numbers)
 		}
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
@@ -515,8 +517,11 @@ func TestAnExitIsKeptBeforeItsRecordGoes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if r.synced <= r.index.byID["c1"].exitAt {
-			t.Errorf("%d is synced, the exit is %d", r.synced, r.index.byID["c1"].exitAt)
+		r.mu.Lock()
+		synced, exitAt := r.synced, r.index.byID["c1"].exitAt
+		r.mu.Unlock()
+		if synced <= exitAt {
+			t.Errorf("%d is synced, the exit is %d", synced, exitAt)
 		}
 		kill() // at once
 		r, _ = start(t, Config{Dir: dir})
@@ -579,7 +584,7 @@ func TestTheFirstAndTheLastCrashAreKept(t *testing.T) {
 		if total > size || files < 8 {
 			t.Errorf("%d bytes in %d files", total, files)
 		}
-		if first := r.ring.list[0].first; first < 5000 {
+		if first := r.ring.oldest(); first < 5000 {
 			t.Errorf("nothing was dropped: the first entry is %d", first)
 		}
 		a, err := r.Find(t.Context(), Query{Of: "web/app"})
@@ -603,7 +608,9 @@ func TestTheFirstAndTheLastCrashAreKept(t *testing.T) {
 			t.Errorf("%+v %v", a.Series, err)
 		}
 		// Nothing is kept for ever.
-		r.cfg.MaxAge = time.Minute
+		kill()
+		cfg.MaxAge = time.Minute
+		r, _ = start(t, cfg)
 		time.Sleep(2 * time.Hour)
 		r.add("x", event.Removed{})
 		time.Sleep(2 * time.Hour)
