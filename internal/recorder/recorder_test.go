@@ -22,7 +22,7 @@ import (
 )
 
 // start opens a recorder and runs it until stop is called, which is a kill: nothing is closed.
-func start(t *testing.T, cfg Config) (r *Recorder, stop func()) {
+func start(t *testing.T, cfg Config) (*Recorder, func()) {
 	t.Helper()
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = 64 << 20
@@ -33,12 +33,12 @@ func start(t *testing.T, cfg Config) (r *Recorder, stop func()) {
 	if cfg.Boot == "" {
 		cfg.Boot = "boot 1"
 	}
-	r = Open(cfg)
+	r := Open(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	var stopped bool
-	stop = func() {
+	stop := func() {
 		if stopped {
 			return
 		}
