@@ -17,10 +17,11 @@
 //
 //   - Add does not block and does no I/O. An entry is handed to the kernel within a second, so a kill
 //     of berth loses nothing older.
-//   - An exit is never lost, whatever becomes of the node. Nothing is synced for it while a client
-//     waits for the exit: the commit of the exit has it in the record, and the next berth copies it
-//     from there if the ring lacks it ([Recorder.Recall]). The ring is synced before the record is
-//     deleted ([Recorder.Keep]), within a bound.
+//   - An exit survives a power cut, too. Nothing is synced for it while a client waits for the exit:
+//     the commit of the exit has it in the record, and the next berth copies it from there if the
+//     ring lacks it ([Recorder.Recall]). The ring is synced before the record is deleted
+//     ([Recorder.Keep]), within a bound: a disk that takes nothing does not hold up the removal, and
+//     then the exit may be lost, which the log says.
 //   - The ring has a size and an age. What is older is dropped by the segment. The first and the last
 //     crash of each series, with their number, the last lines of the log and what was used, are
 //     carried over.
