@@ -47,7 +47,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/event":    {"berth/internal/exit"},
 		"internal/cgroup":   {"berth/internal/pidfd"}, // it ends processes
 		"internal/config":   nil,
-		"internal/timeline": {"berth/internal/event"}, // it keeps events
+		"internal/recorder": {"berth/internal/event"}, // it keeps events
 		"internal/pins":     nil,
 		"internal/podfiles": nil,
 		"internal/peer":     nil,
@@ -107,7 +107,7 @@ func TestFakesAreNotAPartOfBerth(t *testing.T) {
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{
 		"internal/lane", "internal/exit", "internal/pidfd", "internal/cgroup", "internal/fdstore", "internal/logs",
-		"internal/network", "internal/pins", "internal/podfiles", "internal/timeline", "internal/event", "internal/config", "internal/embed",
+		"internal/network", "internal/pins", "internal/podfiles", "internal/recorder", "internal/event", "internal/config", "internal/embed",
 	}
 	for _, f := range source(t) {
 		for _, p := range f.imports() {

@@ -24,6 +24,7 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/image"
+	"berth/internal/recorder"
 )
 
 // fake is a CRI service in memory. A container ends as soon as it is started, with the code that
@@ -379,8 +380,8 @@ func (f *fake) Disk(context.Context) (any, error) {
 	}, nil
 }
 
-func (f *fake) Timeline(_ context.Context, id string) (any, error) {
-	return map[string]any{"id": id, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil
+func (f *fake) Timeline(_ context.Context, q recorder.Query) (any, error) {
+	return map[string]any{"id": q.Of, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil
 }
 
 func (f *fake) Lanes(context.Context) (any, error) {

@@ -7,11 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -19,7 +17,6 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/lane"
-	"berth/internal/timeline"
 	"berth/internal/version"
 )
 
@@ -98,68 +95,6 @@ func (a *app) versionCommand() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-func (a *app) timelineCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "timeline NAME|ID",
-		Short: "Show what happened to a container or pod, and what it is waiting for",
-		Args:  cobra.ExactArgs(1),
-
-		ValidArgsFunction: a.complete(pods, containers, one),
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			id := args[0] // of what was removed, the service remembers ID and name
-			if o, err := resolve(ctx, c, id, true, true); err == nil {
-				id = o.id
-			}
-			raw, err := c.Timeline(ctx, id)
-			if err != nil {
-				return err
-			}
-			if a.output != "table" {
-				return a.document(cmd.OutOrStdout(), raw)
-			}
-			var h history
-			if err := json.Unmarshal(raw, &h); err != nil {
-				return err
-			}
-			h.print(cmd.OutOrStdout())
-			return nil
-		})
-	}
-	return cmd
-}
-
-// history is the service's answer about a timeline.
-type history struct {
-	ID      string
-	Entries []timeline.Entry
-	Lane    *lane.Lane
-}
-
-func (h *history) print(w io.Writer) {
-	fmt.Fprintln(w, h.ID)
-	for i, e := range h.Entries {
-		since := time.Duration(0)
-		if i > 0 {
-			since = e.At.Sub(h.Entries[i-1].At)
-		}
-		fmt.Fprintf(w, "%s  %10s  %s", e.At.Local().Format("15:04:05.000000"), "+"+since.Round(time.Microsecond).String(), e.What)
-		if e.Detail != "" {
-			fmt.Fprintf(w, "  (%s)", oneLine(e.Detail))
-		}
-		if e.Err != "" {
-			fmt.Fprintf(w, "  ERROR %s", oneLine(e.Err))
-		}
-		fmt.Fprintln(w)
-	}
-	if h.Lane != nil {
-		fmt.Fprintln(w, "now: "+explainLane(*h.Lane))
-	} else {
-		fmt.Fprintln(w, "now: nothing left to do")
-	}
 }
 
 func (a *app) debugCommand() *cobra.Command {

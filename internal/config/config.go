@@ -36,6 +36,7 @@ type Config struct {
 	Logs           Logs               `toml:"logs"`
 	Streams        Streams            `toml:"streams"`
 	NRI            NRI                `toml:"nri"`
+	Timeline       Timeline           `toml:"timeline"`
 	Metrics        Metrics            `toml:"metrics"`
 	Checkpoint     Checkpoint         `toml:"checkpoint"`
 	Tracing        Tracing            `toml:"tracing"`
@@ -164,6 +165,18 @@ func (n NRI) check(bad func(key, format string, args ...any)) {
 // maxSocket is the length of sun_path of unix(7) without its terminating zero.
 const maxSocket = 107
 
+// Timeline configures how much of what happens is kept.
+type Timeline struct {
+	MaxMiB int      `toml:"max_mib" doc:"How many MiB of the disk the timelines of all pods may take, below root. The oldest entries go first, except the first and the last crash of each container. 0: timelines are kept in memory alone, and begin when berth starts."`
+	MaxAge Duration `toml:"max_age" doc:"How long an entry of a timeline is kept at most."`
+}
+
+// How much a timeline on the disk may have, in MiB. Memory has an index of it.
+const (
+	minTimeline = 2
+	maxTimeline = 4096
+)
+
 // Metrics configures the Prometheus endpoint.
 type Metrics struct {
 	Address string `toml:"address" doc:"HOST:PORT to serve /metrics on. Empty: no metrics."`
@@ -270,6 +283,7 @@ func Default() Config {
 			RequestTimeout:      Duration(5 * time.Second),
 			RegistrationTimeout: Duration(5 * time.Second),
 		},
+		Timeline:   Timeline{MaxMiB: 64, MaxAge: Duration(7 * 24 * time.Hour)},
 		Checkpoint: Checkpoint{MaxMiB: 16 << 10},
 		Tracing:    Tracing{Sampling: 1},
 		Tricks: Tricks{
@@ -464,6 +478,12 @@ func (c *Config) Check() error {
 	}
 	if c.Lanes.BackoffMax < c.Lanes.BackoffMin {
 		bad("lanes.backoff_max", "it is shorter than lanes.backoff_min")
+	}
+	if n := c.Timeline.MaxMiB; n != 0 && (n < minTimeline || n > maxTimeline) {
+		bad("timeline.max_mib", "%d is neither 0 nor between %d and %d", n, minTimeline, maxTimeline)
+	}
+	if d := time.Duration(c.Timeline.MaxAge); d < time.Minute {
+		bad("timeline.max_age", "%s is less than a minute", d)
 	}
 	if n := c.Checkpoint.MaxMiB; n < 1 {
 		bad("checkpoint.max_mib", "%d is less than 1", n)

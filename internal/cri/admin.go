@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"berth/internal/image"
+	"berth/internal/lane"
+	"berth/internal/recorder"
 )
 
 // AdminServer answers what berth's CLI asks for beyond CRI. Answers are JSON values.
@@ -37,8 +40,8 @@ type AdminServer interface {
 	Disk(ctx context.Context) (any, error)
 	// VerifyImage compares an image with what it was made from, and may repair it.
 	VerifyImage(ctx context.Context, ref string, repair bool) (any, error)
-	// Timeline returns what happened to a sandbox or container.
-	Timeline(ctx context.Context, id string) (any, error)
+	// Timeline returns what happened to a sandbox or container, or on the node.
+	Timeline(ctx context.Context, q recorder.Query) (any, error)
 	// Lanes returns the lanes that are not idle.
 	Lanes(ctx context.Context) (any, error)
 }
@@ -79,11 +82,35 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 		return srv.VerifyImage(ctx, text(in, "image"), repair)
 	},
 	"Timeline": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
-		return srv.Timeline(ctx, text(in, "id"))
+		q, err := queryOf(in)
+		if err != nil {
+			return nil, err
+		}
+		return srv.Timeline(ctx, q)
 	},
 	"Lanes": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
 		return srv.Lanes(ctx)
 	},
+}
+
+// queryOf reads a question about what happened. Numbers and instants are texts.
+func queryOf(in map[string]any) (q recorder.Query, err error) {
+	q.Of = text(in, "id")
+	q.Attempts, _ = in["attempts"].(bool)
+	if node, _ := in["node"].(bool); q.Of == "" && !node {
+		return q, invalid("timeline: neither a sandbox or container nor the node is named")
+	}
+	if since := text(in, "since"); since != "" {
+		if q.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
+			return q, invalid("timeline: since %q: it is not an instant", since)
+		}
+	}
+	if after := text(in, "after"); after != "" {
+		if q.After, err = strconv.ParseUint(after, 10, 64); err != nil {
+			return q, invalid("timeline: after %q: it is not a number", after)
+		}
+	}
+	return q, nil
 }
 
 func text(in map[string]any, key string) string {
@@ -213,8 +240,23 @@ type Disk struct {
 
 // Timeline returns what happened to a sandbox or container.
 func (c *Client) Timeline(ctx context.Context, id string) (v json.RawMessage, err error) {
-	err = c.admin(ctx, "Timeline", map[string]any{"id": id}, &v)
+	return c.History(ctx, recorder.Query{Of: id})
+}
+
+// History returns what happened. A question of nothing is about the node.
+func (c *Client) History(ctx context.Context, q recorder.Query) (v json.RawMessage, err error) {
+	in := map[string]any{"id": q.Of, "node": q.Of == "", "attempts": q.Attempts, "after": strconv.FormatUint(q.After, 10)}
+	if !q.Since.IsZero() {
+		in["since"] = q.Since.Format(time.RFC3339Nano)
+	}
+	err = c.admin(ctx, "Timeline", in, &v)
 	return v, err
+}
+
+// History is what happened, and what is waited for now.
+type History struct {
+	recorder.Answer
+	Lane *lane.Lane `json:"lane,omitempty"` // nil: nothing
 }
 
 // Lanes returns the lanes that are not idle.

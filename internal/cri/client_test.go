@@ -23,6 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/image"
+	"berth/internal/recorder"
 )
 
 type adminFake struct{}
@@ -73,8 +74,8 @@ func (adminFake) PruneImages(_ context.Context, dryRun bool, olderThan time.Dura
 
 func (adminFake) Disk(context.Context) (any, error) { return Disk{Path: "/x", Total: 1 << 40}, nil }
 
-func (adminFake) Timeline(_ context.Context, id string) (any, error) {
-	return nil, fmt.Errorf("timeline of %q: %w", id, errdefs.ErrNotFound)
+func (adminFake) Timeline(_ context.Context, q recorder.Query) (any, error) {
+	return nil, fmt.Errorf("timeline of %q: %w", q.Of, errdefs.ErrNotFound)
 }
 
 func (adminFake) Lanes(context.Context) (any, error) {

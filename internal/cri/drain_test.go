@@ -14,6 +14,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"berth/internal/recorder"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -181,7 +183,7 @@ func (b blocking) Lanes(context.Context) (any, error) {
 	return nil, nil
 }
 
-func (b blocking) Timeline(ctx context.Context, _ string) (any, error) {
+func (b blocking) Timeline(ctx context.Context, _ recorder.Query) (any, error) {
 	b.began <- struct{}{}
 	<-ctx.Done()
 	return nil, ctx.Err()

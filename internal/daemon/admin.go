@@ -16,6 +16,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/image"
 	"berth/internal/imagestore"
+	"berth/internal/recorder"
 )
 
 // admin serves berth.v1.Admin.
@@ -148,18 +149,18 @@ func (a admin) logs() (paths []string) {
 }
 
 // Timeline implements cri.AdminServer.
-func (a admin) Timeline(_ context.Context, id string) (any, error) {
-	full, entries, err := a.core.Timeline.Of(id)
+func (a admin) Timeline(ctx context.Context, q recorder.Query) (any, error) {
+	told, err := a.core.Recorder.Find(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]any{"id": full, "entries": entries}
+	h := cri.History{Answer: told}
 	for _, l := range a.core.Pods.Lanes() {
-		if l.ID == full {
-			out["lane"] = l
+		if l.ID == told.ID {
+			h.Lane = &l
 		}
 	}
-	return out, nil
+	return h, nil
 }
 
 // Lanes implements cri.AdminServer.

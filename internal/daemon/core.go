@@ -17,17 +17,17 @@ import (
 	"berth/internal/feed"
 	"berth/internal/observe"
 	"berth/internal/pod"
+	"berth/internal/recorder"
 	"berth/internal/state"
-	"berth/internal/timeline"
 )
 
-// Core is berth without what it works on: the controller, the feed, the timeline, and what joins
+// Core is berth without what it works on: the controller, the feed, the recorder, and what joins
 // them with containerd's events. Serve puts it between a real containerd, kernel and network; the
 // simulation between fakes.
 type Core struct {
 	Pods     *pod.Controller
 	Feed     *feed.Feed
-	Timeline *timeline.Timeline
+	Recorder *recorder.Recorder
 
 	ports    Ports
 	obs      *observe.Observer
@@ -58,6 +58,8 @@ type Ports struct {
 	// again.
 	ImageChanged  func(name string)
 	RefreshImages func(ctx context.Context) error
+	// Recorder may be nil: what happens is remembered in memory alone.
+	Recorder *recorder.Recorder
 	// Metrics may be nil: nobody reads them.
 	Metrics *observe.Metrics
 	// Tracing may be nil: nothing is traced.
@@ -73,16 +75,19 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	if p.Metrics == nil {
 		p.Metrics = observe.NewMetrics()
 	}
+	if p.Recorder == nil {
+		p.Recorder = recorder.Open(recorder.Config{})
+	}
 	c := &Core{
 		Feed:     feed.New(feed.Config{}),
-		Timeline: timeline.New(),
+		Recorder: p.Recorder,
 		ports:    p,
 		link:     newLink(),
 		restored: make(chan struct{}),
 	}
 	c.obs = observe.New(observe.Config{
 		Log:      p.Log,
-		Timeline: c.Timeline,
+		Recorder: p.Recorder,
 		Metrics:  p.Metrics,
 		Tracing:  p.Tracing,
 		Removed:  p.Removed,

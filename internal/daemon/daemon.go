@@ -37,6 +37,7 @@ import (
 	"berth/internal/podfiles"
 	"berth/internal/policy"
 	"berth/internal/probe"
+	"berth/internal/recorder"
 	"berth/internal/state"
 	"berth/internal/stats"
 	"berth/internal/stream"
@@ -70,9 +71,10 @@ type daemon struct {
 	libexec  string
 	undo     []func() error
 
-	store *state.Store
-	kept  *fdstore.Store
-	lis   net.Listener
+	store    *state.Store
+	recorder *recorder.Recorder
+	kept     *fdstore.Store
+	lis      net.Listener
 
 	conn     *connection.Connection
 	embedded atomic.Pointer[embed.Server] // nil until it runs, and where another containerd is configured
@@ -128,6 +130,7 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.undo = append(d.undo, d.store.Close)
+	d.openRecorder()
 	if err := d.openListener(listeners); err != nil {
 		return err
 	}
@@ -352,7 +355,7 @@ func (d *daemon) openPods() (err error) {
 			Stdios:         d.stdios,
 			Images:         images{d.images},
 			Policy:         createPolicy{d.policy, d.images},
-			Store:          d.store,
+			Store:          kept{d.store, d.recorder, d.log},
 			Labels:         labels,
 			Checkpoints:    checkpoint.Archives{Dir: d.cfg.Root},
 			Devices:        d.devices,
@@ -362,12 +365,13 @@ func (d *daemon) openPods() (err error) {
 		},
 		Removed:       d.plugins.removed,
 		Happened:      d.cadvisor.Look,
-		Load:          d.store.Load,
+		Load:          d.load,
 		Restored:      d.kernel.ForgetUnclaimed,
 		Follow:        d.ctrd.Follow,
 		Sweep:         d.stored.Sweep,
 		ImageChanged:  d.imageChanged,
 		RefreshImages: d.images.Refresh,
+		Recorder:      d.recorder,
 		Metrics:       d.metrics,
 		Tracing:       d.tracing,
 		Log:           d.log.Logger,

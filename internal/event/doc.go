@@ -20,6 +20,7 @@
 //	output.go     the output of containers
 //	images.go     pulls, and images that are not allowed
 //	resources.go  resources that are asked for, and in effect
+//	history.go    starts of berth, crashes, and what is missing of the history
 //
 // # Promises
 //

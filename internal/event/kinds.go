@@ -88,6 +88,14 @@ var kinds = []Event{
 	ResourcesRefused{},
 	ResourcesNotTakenBack{},
 	OOMScoreKept{},
+	// history.go
+	BerthStarted{},
+	BerthStopped{},
+	ContainerCrashed{},
+	ExitRecalled{},
+	EntriesLost{},
+	EntriesLeftOut{},
+	HistoryUnread{},
 }
 
 // types are the types of events by their names.

@@ -25,6 +25,9 @@ func (n Names) Name() string {
 	return n.Pod + "/" + n.Container
 }
 
+// Of returns the names, so that whoever has an event can ask for them.
+func (n Names) Of() Names { return n }
+
 func (n Names) attr() slog.Attr { return slog.String("name", n.Name()) }
 
 // SandboxReady says that a sandbox was made.

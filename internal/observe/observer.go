@@ -11,13 +11,13 @@ import (
 	"berth/internal/event"
 	"berth/internal/lane"
 	"berth/internal/pod"
-	"berth/internal/timeline"
+	"berth/internal/recorder"
 )
 
 // Config says where an observer passes on what happens.
 type Config struct {
 	Log      *slog.Logger
-	Timeline *timeline.Timeline
+	Recorder *recorder.Recorder
 	Metrics  *Metrics
 	// Tracing may be nil: nothing is traced.
 	Tracing *Tracing
@@ -45,7 +45,7 @@ func New(cfg Config) *Observer {
 func (o *Observer) Note(id string, e event.Event) {
 	n := event.Entry{At: time.Now(), ID: id, Event: e}
 	line := n.Line()
-	o.cfg.Timeline.Add(n)
+	o.cfg.Recorder.Add(n)
 	o.print(id, line)
 	o.metrics.noted(e)
 	o.trips.noted(n, line)

@@ -23,7 +23,7 @@ import (
 	"berth/internal/exit"
 	"berth/internal/lane"
 	"berth/internal/pod"
-	"berth/internal/timeline"
+	"berth/internal/recorder"
 )
 
 // observed is an observer, and all that people and machines see of it.
@@ -46,7 +46,7 @@ func newObserved() *observed {
 	}
 	o.Observer = New(Config{
 		Log:      slog.New(slog.NewTextHandler(&o.log, &slog.HandlerOptions{ReplaceAttr: drop})),
-		Timeline: timeline.New(),
+		Recorder: recorder.Open(recorder.Config{}),
 		Metrics:  o.metrics,
 		Removed:  func(id string) { o.removed = append(o.removed, id) },
 		Happened: func(id string) { o.happened = append(o.happened, id) },
@@ -92,13 +92,13 @@ level=INFO msg="record removed" id=c1
 	if got := o.log.String(); got != want {
 		t.Errorf("the log is\n%s", got)
 	}
-	_, entries, err := o.cfg.Timeline.Of("web/app")
+	told, err := o.cfg.Recorder.Find(t.Context(), recorder.Query{Of: "web/app"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told strings.Builder
-	for _, e := range entries {
-		fmt.Fprintf(&told, "%s: %s (%s) %s\n", e.Kind, e.What, e.Detail, e.Err)
+	var words strings.Builder
+	for _, e := range told.Entries {
+		fmt.Fprintf(&words, "%s: %s (%s) %s\n", e.Kind, e.What, e.Detail, e.Err)
 	}
 	want = `ContainerCreated: container CREATED (name=web/app took=1s) 
 ExitReported: exit reported (code=42 witness=kernel) 
@@ -107,8 +107,8 @@ AttemptFailed: lane attempt failed (step=release attempt=1) the mount is busy
 Released: holds released (what=task,io holds=files) 
 Removed: record removed () 
 `
-	if told.String() != want {
-		t.Errorf("the timeline is\n%s", told.String())
+	if words.String() != want {
+		t.Errorf("the timeline is\n%s", words.String())
 	}
 	var spans []string
 	for _, s := range o.spans.Ended() {

@@ -26,6 +26,9 @@ type Change struct {
 // ID returns the ID of the record that the change is about.
 func (ch Change) ID() string { return ch.id }
 
+// Deletes reports whether the change deletes the record.
+func (ch Change) Deletes() bool { return ch.remove }
+
 // NewContainer writes a container's intent and its first status.
 func NewContainer(c Container, s Status) Change {
 	return Change{kind: KindContainer, id: c.ID, intent: c.encode, status: &s}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/timeline"
+	"berth/internal/recorder"
 )
 
 var names atomic.Int32
@@ -271,13 +271,13 @@ func (n *Node) pidIn(verbose map[string]string, id string) int {
 }
 
 // History returns the timeline of a container or sandbox.
-func (n *Node) History(id string) []timeline.Entry {
+func (n *Node) History(id string) []recorder.Entry {
 	n.t.Helper()
 	raw, err := n.Timeline(n.t.Context(), id)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	var h struct{ Entries []timeline.Entry }
+	var h struct{ Entries []recorder.Entry }
 	if err := json.Unmarshal(raw, &h); err != nil {
 		n.t.Fatalf("timeline of %s: %v: %s", id, err, raw)
 	}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/event"
+	"berth/internal/exit"
+	"berth/internal/pod"
+	"berth/internal/recorder"
+	"berth/internal/state"
+	"berth/internal/version"
+)
+
+// openRecorder opens the flight recorder.
+func (d *daemon) openRecorder() {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		d.log.Warn("it is not known which boot this is: the timeline may take a reboot for a restart", "err", err)
+	}
+	cfg := recorder.Config{
+		MaxBytes: int64(d.cfg.Timeline.MaxMiB) << 20,
+		MaxAge:   time.Duration(d.cfg.Timeline.MaxAge),
+		Names:    d.namesOf,
+		Seen:     d.lastSeen,
+		Version:  version.String(),
+		Boot:     strings.TrimSpace(string(boot)),
+		Log:      d.log.Logger,
+	}
+	if d.cfg.Timeline.MaxMiB > 0 {
+		cfg.Dir = filepath.Join(d.cfg.Root, "timeline")
+	}
+	d.recorder = recorder.Open(cfg)
+	d.undo = append(d.undo, d.recorder.Close)
+}
+
+// load reads the records, and has the recorder add the exits that the timeline lacks.
+func (d *daemon) load() (state.Loaded, error) {
+	all, err := d.store.Load()
+	if err == nil {
+		d.recorder.Recall(endedOf(all))
+	}
+	return all, err
+}
+
+// endedOf returns the exits that are on record.
+func endedOf(all state.Loaded) (ended []recorder.Ended) {
+	add := func(id string, n event.Names, f exit.Fact) {
+		if !f.Zero() {
+			ended = append(ended, recorder.Ended{
+				ID:    id,
+				Names: n,
+				Exit:  event.ExitOf(f),
+			})
+		}
+	}
+	pods := map[string]*runtimeapi.PodSandboxConfig{}
+	for _, sb := range all.Sandboxes {
+		pods[sb.ID] = sb.Config
+		add(sb.ID, namesIn(sb.ID, sb.Config, nil), sb.Status.Exit)
+	}
+	for _, c := range all.Containers {
+		add(c.ID, namesIn(c.PodID, pods[c.PodID], c.Config), c.Status.Exit)
+	}
+	return ended
+}
+
+// namesIn returns the names of a container, or of a sandbox where c is nil.
+func namesIn(sandbox string, p *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) event.Names {
+	n := event.Names{
+		Namespace: p.GetMetadata().GetNamespace(),
+		Pod:       p.GetMetadata().GetName(),
+		UID:       p.GetMetadata().GetUid(),
+		Attempt:   p.GetMetadata().GetAttempt(),
+	}
+	if c != nil {
+		n.Sandbox, n.Container, n.Attempt = sandbox, c.GetMetadata().GetName(), c.GetMetadata().GetAttempt()
+	}
+	return n
+}
+
+// namesOf returns the names of what has a record.
+func (d *daemon) namesOf(id string) (event.Names, bool) {
+	t, err := d.core.Pods.Target(id)
+	if err != nil {
+		return event.Names{}, false
+	}
+	return namesIn(t.PodID, t.PodConfig, t.Config), true
+}
+
+// lastSeen returns the last that is to be seen of a container that has ended. Its cgroup is there for
+// a moment, so it is read first.
+func (d *daemon) lastSeen(_ context.Context, id string) recorder.Seen {
+	t, err := d.core.Pods.Target(id)
+	if err != nil {
+		return recorder.Seen{}
+	}
+	var s recorder.Seen
+	if dir := t.Process.Cgroup; dir != "" {
+		s.Memory, s.CPU = usedIn(dir)
+	}
+	if path := t.Config.GetLogPath(); path != "" && t.PodConfig.GetLogDirectory() != "" {
+		s.Log, _ = lastLines(filepath.Join(t.PodConfig.GetLogDirectory(), path))
+	}
+	return s
+}
+
+// usedIn returns the most memory, in bytes, and the processor time that a cgroup has used; 0 for what
+// the kernel does not say of it, or no longer.
+func usedIn(dir string) (memory uint64, cpu time.Duration) {
+	for _, file := range []string{"memory.peak", "memory.max_usage_in_bytes"} { // cgroup v2 and v1
+		if b, err := os.ReadFile(filepath.Join(dir, file)); err == nil {
+			memory, _ = strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+		}
+	}
+	b, _ := os.ReadFile(filepath.Join(dir, "cpu.stat"))
+	for line := range strings.Lines(string(b)) {
+		if us, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(us), 10, 64)
+			cpu = time.Duration(n) * time.Microsecond
+		}
+	}
+	return memory, cpu
+}
+
+// logEnd is how much of the end of a log is looked at, in bytes.
+const logEnd = 16 << 10
+
+// lastLines returns the end of a log in the CRI format, without instants and streams.
+func lastLines(path string) ([]string, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("the log %s is not a regular file", path)
+	}
+	b := make([]byte, min(st.Size(), logEnd))
+	n, err := f.ReadAt(b, st.Size()-int64(len(b)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	b = b[:n]
+	if int64(n) < st.Size() { // the first line is not whole
+		_, b, _ = bytes.Cut(b, []byte("\n"))
+	}
+	var lines []string
+	for line := range bytes.Lines(b) {
+		fields := bytes.SplitN(bytes.TrimSuffix(line, []byte("\n")), []byte(" "), 4) // instant, stream, tag, text
+		if len(fields) == 4 {
+			lines = append(lines, strings.ToValidUTF8(string(fields[3]), "?"))
+		}
+	}
+	return lines, nil
+}
+
+// kept is a store that keeps the history of what is deleted: the record of an exit goes once the
+// recorder has the exit on the disk.
+type kept struct {
+	pod.Store
+	recorder *recorder.Recorder
+	log      interface{ Warn(msg string, args ...any) }
+}
+
+// Commit implements pod.Store.
+func (k kept) Commit(changes ...state.Change) error {
+	for _, ch := range changes {
+		if !ch.Deletes() {
+			continue
+		}
+		if err := k.recorder.Keep(context.Background(), ch.ID()); err != nil { // bounded
+			k.log.Warn("a power cut now may lose an exit from the timeline", "id", ch.ID(), "err", err)
+		}
+	}
+	return k.Store.Commit(changes...)
+}

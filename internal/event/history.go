@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package event
+
+import (
+	"log/slog"
+	"time"
+)
+
+// BerthStarted says that berth began to serve this node.
+type BerthStarted struct {
+	Version string `json:"version"`
+	// Boot is the kernel's ID of this boot.
+	Boot string `json:"boot"`
+	// After is how the berth before ended, in words; "" if there was none.
+	After string `json:"after,omitempty"`
+}
+
+// How the berth before may have ended.
+const (
+	AfterStop   = "a stop"
+	AfterKill   = "a kill or a crash of berth"
+	AfterReboot = "a reboot of the node"
+)
+
+func (e BerthStarted) line() Line {
+	attrs := []slog.Attr{slog.String("version", e.Version)}
+	if e.After != "" {
+		attrs = append(attrs, slog.String("after", e.After))
+	}
+	return info(Berth, "berth started", attrs...)
+}
+
+// BerthStopped says that berth ended as it was asked to.
+type BerthStopped struct{}
+
+func (BerthStopped) line() Line { return info(Berth, "berth stopped") }
+
+// Crash is one end of a container that nobody had asked for, and what was seen of it.
+type Crash struct {
+	Exit
+	Attempt uint32 `json:"attempt"` // the kubelet's
+	// Log has the last lines that the container wrote, if they could be read.
+	Log []string `json:"log,omitempty"`
+	// Memory is the most that the container has used, in bytes, and CPU the processor time. They are
+	// 0 where they are not known.
+	Memory uint64        `json:"memory,omitempty"`
+	CPU    time.Duration `json:"cpu,omitempty"`
+}
+
+// ContainerCrashed says that a container ended with an error that nobody had asked for. It has the
+// whole series: what the containers of this name have done since one of them ended well.
+type ContainerCrashed struct {
+	Names
+	Count int   `json:"count"`
+	First Crash `json:"first"`
+	Last  Crash `json:"last"`
+}
+
+func (e ContainerCrashed) line() Line {
+	attrs := []slog.Attr{
+		slog.Uint64("code", uint64(e.Last.Code)),
+		slog.String("reason", e.Last.Reason),
+		slog.Int("crashes", e.Count),
+		slog.Time("first", e.First.Ended.UTC()),
+	}
+	if e.Last.Memory > 0 {
+		attrs = append(attrs, slog.Uint64("memory", e.Last.Memory))
+	}
+	if e.Last.CPU > 0 {
+		attrs = append(attrs, slog.Duration("cpu", e.Last.CPU))
+	}
+	if n := len(e.Last.Log); n > 0 {
+		attrs = append(attrs, slog.String("wrote", e.Last.Log[n-1]))
+	}
+	return info(Berth, "container crashed", attrs...)
+}
+
+// ExitRecalled says that the history lacks an exit which is on record. It was settled just before
+// the power was cut, or by a berth that kept no history.
+type ExitRecalled struct {
+	Exit
+}
+
+func (e ExitRecalled) line() Line {
+	return info(Berth, "exit taken from the record, the history lacks it",
+		slog.Uint64("code", uint64(e.Code)),
+		slog.String("reason", e.Reason),
+		slog.Time("ended", e.Ended.UTC()))
+}
+
+// EntriesLost says that a part of the history was not kept.
+type EntriesLost struct {
+	Count int       `json:"count"`
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+	Err   string    `json:"err"`
+}
+
+func (e EntriesLost) line() Line {
+	return warn(Berth, "entries of the history were lost", e.Err,
+		slog.Int("count", e.Count),
+		slog.Time("from", e.From.UTC()),
+		slog.Time("to", e.To.UTC()))
+}
+
+// EntriesLeftOut says that so much happened to one sandbox or container that not all of it is kept.
+type EntriesLeftOut struct {
+	Count int `json:"count"`
+}
+
+func (e EntriesLeftOut) line() Line {
+	return info(Berth, "entries left out, there were too many", slog.Int("count", e.Count))
+}
+
+// HistoryUnread says that a part of the history on the disk cannot be read.
+type HistoryUnread struct {
+	File string `json:"file"`
+	Err  string `json:"err"`
+}
+
+func (e HistoryUnread) line() Line {
+	return warn(Berth, "history cannot be read any further in a file", e.Err, slog.String("file", e.File))
+}
