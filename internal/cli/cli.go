@@ -113,6 +113,7 @@ func (a *app) root() *cobra.Command {
 		a.statusCommand(),
 		a.versionCommand(),
 		a.timelineCommand(),
+		a.whyCommand(),
 		a.debugCommand(),
 	)
 	return root

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -52,6 +53,7 @@ type fake struct {
 	lanes     []map[string]any // what Lanes returns
 	transfers []image.Transfer // what Transfers returns
 	plain     bool             // the service lacks Images
+	reason    cri.Reason       // what Why returns
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -378,6 +380,13 @@ func (f *fake) Disk(context.Context) (any, error) {
 		Free:   20 << 30,
 		Shares: []image.Share{{What: "images", Count: 3, Bytes: 70 << 20, Reclaimable: 40 << 20}, {What: "logs", Bytes: 1 << 20, Unknown: 1}},
 	}, nil
+}
+
+func (f *fake) Why(_ context.Context, of string) (any, error) {
+	if of != "c1" {
+		return nil, fmt.Errorf("timeline of %q: %w", of, errdefs.ErrNotFound)
+	}
+	return f.reason, nil
 }
 
 func (f *fake) Timeline(_ context.Context, q recorder.Query) (any, error) {

@@ -19,6 +19,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/lane"
 	"berth/internal/recorder"
+	"berth/internal/why"
 )
 
 // AdminServer answers what berth's CLI asks for beyond CRI. Answers are JSON values.
@@ -42,6 +43,8 @@ type AdminServer interface {
 	VerifyImage(ctx context.Context, ref string, repair bool) (any, error)
 	// Timeline returns what happened to a sandbox or container, or on the node.
 	Timeline(ctx context.Context, q recorder.Query) (any, error)
+	// Why says why a sandbox or container is as it is.
+	Why(ctx context.Context, of string) (any, error)
 	// Lanes returns the lanes that are not idle.
 	Lanes(ctx context.Context) (any, error)
 }
@@ -87,6 +90,12 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 			return nil, err
 		}
 		return srv.Timeline(ctx, q)
+	},
+	"Why": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		if text(in, "id") == "" {
+			return nil, invalid("why: no sandbox or container is named")
+		}
+		return srv.Why(ctx, text(in, "id"))
 	},
 	"Lanes": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
 		return srv.Lanes(ctx)
@@ -251,6 +260,18 @@ func (c *Client) History(ctx context.Context, q recorder.Query) (v json.RawMessa
 	}
 	err = c.admin(ctx, "Timeline", in, &v)
 	return v, err
+}
+
+// Why says why a sandbox or container is as it is.
+func (c *Client) Why(ctx context.Context, of string) (r Reason, err error) {
+	err = c.admin(ctx, "Why", map[string]any{"id": of}, &r)
+	return r, err
+}
+
+// Reason is why a sandbox or container is as it is, and what is waited for now.
+type Reason struct {
+	why.Answer
+	Lane *lane.Lane `json:"lane,omitempty"` // nil: nothing
 }
 
 // History is what happened, and what is waited for now.

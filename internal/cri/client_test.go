@@ -74,6 +74,8 @@ func (adminFake) PruneImages(_ context.Context, dryRun bool, olderThan time.Dura
 
 func (adminFake) Disk(context.Context) (any, error) { return Disk{Path: "/x", Total: 1 << 40}, nil }
 
+func (adminFake) Why(context.Context, string) (any, error) { return nil, nil } //nolint:nilnil // nobody asks
+
 func (adminFake) Timeline(_ context.Context, q recorder.Query) (any, error) {
 	return nil, fmt.Errorf("timeline of %q: %w", q.Of, errdefs.ErrNotFound)
 }

@@ -55,6 +55,7 @@ func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer O
 		opts = append(opts, grpc.ForceServerCodecV2(newCodec()))
 	}
 	s.Server = grpc.NewServer(append(opts,
+		grpc.Creds(local{}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(s.interceptUnary),
@@ -71,7 +72,7 @@ func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnarySe
 	defer s.change(func() { s.mu.unary-- })
 	began := time.Now()
 	defer func() { err = s.ended(info.FullMethod, began, err, recover()) }()
-	ctx, cancel := early(ctx)
+	ctx, cancel := early(called(ctx))
 	defer cancel()
 	return h(ctx, req)
 }
@@ -79,7 +80,7 @@ func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnarySe
 func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
 	began := time.Now()
 	defer func() { err = s.ended(info.FullMethod, began, err, recover()) }()
-	ctx, cancel := context.WithCancelCause(ss.Context())
+	ctx, cancel := context.WithCancelCause(called(ss.Context()))
 	defer cancel(nil)
 	done := make(chan struct{})
 	defer close(done)

@@ -102,6 +102,9 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// ShimDied implements pod.Shims.
+func (c *Containerd) ShimDied(id string) bool { return c.shims.HasEnded(id) }
+
 // EndShim ends the shim of a pod whose tasks are deleted. As for a task that is deleted, what
 // containerd does not know is looked for on the node before "not found" is believed. A shim may end
 // before it has answered; then containerd needs a moment to forget it.

@@ -16,7 +16,9 @@ import (
 	"berth/internal/cri"
 	"berth/internal/image"
 	"berth/internal/imagestore"
+	"berth/internal/lane"
 	"berth/internal/recorder"
+	"berth/internal/why"
 )
 
 // admin serves berth.v1.Admin.
@@ -154,13 +156,31 @@ func (a admin) Timeline(ctx context.Context, q recorder.Query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := cri.History{Answer: told}
+	return cri.History{Answer: told, Lane: a.laneOf(told.ID)}, nil
+}
+
+// laneOf returns the lane of a sandbox or container, nil if nothing is left to do.
+func (a admin) laneOf(id string) *lane.Lane {
 	for _, l := range a.core.Pods.Lanes() {
-		if l.ID == told.ID {
-			h.Lane = &l
+		if l.ID == id {
+			return &l
 		}
 	}
-	return h, nil
+	return nil
+}
+
+// Why implements cri.AdminServer.
+func (a admin) Why(ctx context.Context, of string) (any, error) {
+	found, err := a.core.Recorder.Find(ctx, recorder.Query{Of: of, Around: true})
+	if err != nil {
+		return nil, err
+	}
+	r := cri.Reason{Answer: why.Explain(found, time.Now())}
+	if len(r.Wrote) == 0 {
+		r.Wrote = a.core.Recorder.See(ctx, r.ID).Log
+	}
+	r.Lane = a.laneOf(r.ID)
+	return r, nil
 }
 
 // Lanes implements cri.AdminServer.

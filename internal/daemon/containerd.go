@@ -230,7 +230,7 @@ func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig
 		return "", fmt.Errorf("pull %s: %w", ref, err)
 	}
 	began, pod := time.Now(), k.d.podCalled(who.Name)
-	k.d.core.obs.Note(pod, event.PullBegan{Image: ref})
+	k.d.core.obs.Note(pod, event.PullBegan{By: event.ClientOf(ctx), Image: ref})
 	id, err := k.Service.Pull(ctx, ref, auth, who)
 	if err != nil {
 		k.d.core.obs.Note(pod, event.ImageNotPulled{Image: ref, Took: time.Since(began), Err: err.Error()})

@@ -102,8 +102,8 @@ func (d *daemon) namesOf(id string) (event.Names, bool) {
 }
 
 // lastSeen returns the last that is to be seen of a container that has ended. Its cgroup is there for
-// a moment, so it is read first.
-func (d *daemon) lastSeen(_ context.Context, id string) recorder.Seen {
+// a moment, so it is read first. Its log is read once all that it wrote is there, or when ctx ends.
+func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 	t, err := d.core.Pods.Target(id)
 	if err != nil {
 		return recorder.Seen{}
@@ -112,6 +112,7 @@ func (d *daemon) lastSeen(_ context.Context, id string) recorder.Seen {
 	if dir := t.Process.Cgroup; dir != "" {
 		s.Memory, s.CPU = usedIn(dir)
 	}
+	_ = d.core.Pods.Drained(ctx, id) // then the end of what is there
 	if path := t.Config.GetLogPath(); path != "" && t.PodConfig.GetLogDirectory() != "" {
 		s.Log, _ = lastLines(filepath.Join(t.PodConfig.GetLogDirectory(), path))
 	}

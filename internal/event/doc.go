@@ -5,7 +5,7 @@
 //
 // An event is a value. Whoever makes it says the fact and nothing else:
 //
-//	obs.Note(u.id, event.StopRequested{Timeout: timeout})
+//	obs.Note(u.id, event.StopRequested{By: event.ClientOf(ctx), Timeout: timeout})
 //
 // The log line, the timeline, the metrics and the traces are derived from it in one place, package
 // observe. [Entry] adds when it happened and to what, and is the form in which an event is kept.

@@ -17,6 +17,7 @@ type Exit struct {
 	Witness  exit.Origin `json:"witness"`
 	Ended    time.Time   `json:"ended,omitzero"` // the instant, as far as the witness knows
 	OOM      bool        `json:"oom,omitempty"`
+	Limit    exit.Limit  `json:"limit,omitempty"`  // of an OOM kill: the one that was reached
 	Detail   string      `json:"detail,omitempty"` // a sentence for a person
 }
 
@@ -29,6 +30,7 @@ func ExitOf(f exit.Fact) Exit {
 		Witness:  f.Origin,
 		Ended:    f.At,
 		OOM:      f.OOM,
+		Limit:    f.Limit,
 		Detail:   f.Detail(),
 	}
 }
@@ -103,6 +105,14 @@ type ProcessUnanswered struct {
 
 func (e ProcessUnanswered) line() Line {
 	return warn(Kernel, "process not known, since the kernel cannot be asked", e.Err)
+}
+
+// ShimDied says that the process was killed, and that the shim of its pod had died. What cleans up
+// after a shim kills what is left of it, so that is the cause.
+type ShimDied struct{}
+
+func (ShimDied) line() Line {
+	return warn(Kernel, "shim of the pod had died, its processes were killed", "")
 }
 
 // CgroupUnread says that the cgroup of a process is not known for certain.

@@ -10,10 +10,13 @@ import (
 // PullBegan says that a client asked for an image to be pulled, for the sandbox that the event is
 // of, or for none.
 type PullBegan struct {
+	By    Client `json:"by,omitzero"`
 	Image string `json:"image"`
 }
 
-func (e PullBegan) line() Line { return info(Call, "pull began", slog.String("image", e.Image)) }
+func (e PullBegan) line() Line {
+	return info(Call, "pull began", e.By.attrs(slog.String("image", e.Image))...)
+}
 
 // ImagePulled says that an image is there, and unpacked.
 type ImagePulled struct {

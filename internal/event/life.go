@@ -33,11 +33,12 @@ func (n Names) attr() slog.Attr { return slog.String("name", n.Name()) }
 // SandboxReady says that a sandbox was made.
 type SandboxReady struct {
 	Names
+	By   Client        `json:"by,omitzero"`
 	Took time.Duration `json:"took"`
 }
 
 func (e SandboxReady) line() Line {
-	return info(Call, "sandbox READY", e.attr(), slog.Duration("took", e.Took))
+	return info(Call, "sandbox READY", e.By.attrs(e.attr(), slog.Duration("took", e.Took))...)
 }
 
 // SandboxNotMade says that the creation of a sandbox failed. It is undone.
@@ -51,11 +52,12 @@ func (e SandboxNotMade) line() Line { return warn(Call, "sandbox not made", e.Er
 // ContainerCreated says that a container was made.
 type ContainerCreated struct {
 	Names
+	By   Client        `json:"by,omitzero"`
 	Took time.Duration `json:"took"`
 }
 
 func (e ContainerCreated) line() Line {
-	return info(Call, "container CREATED", e.attr(), slog.Duration("took", e.Took))
+	return info(Call, "container CREATED", e.By.attrs(e.attr(), slog.Duration("took", e.Took))...)
 }
 
 // ContainerNotMade says that the creation of a container failed. It is undone.
@@ -87,12 +89,14 @@ func (e Degraded) line() Line {
 
 // ContainerRunning says that a container was started.
 type ContainerRunning struct {
+	By   Client        `json:"by,omitzero"`
 	Pid  uint32        `json:"pid"`
 	Took time.Duration `json:"took"`
 }
 
 func (e ContainerRunning) line() Line {
-	return info(Call, "container RUNNING", slog.Uint64("pid", uint64(e.Pid)), slog.Duration("took", e.Took))
+	return info(Call, "container RUNNING",
+		e.By.attrs(slog.Uint64("pid", uint64(e.Pid)), slog.Duration("took", e.Took))...)
 }
 
 // StartFailed says that a start came to nothing. The container is EXITED next, unless berth stops.
@@ -153,12 +157,28 @@ func (StartTakenBack) line() Line {
 
 // StopRequested says that a container or sandbox that runs is to be stopped.
 type StopRequested struct {
+	By Client `json:"by,omitzero"`
+	// Pod says that its pod is being stopped, and that it is a part of that.
+	Pod bool `json:"pod,omitempty"`
 	// Timeout is how long it has between the stop signal and SIGKILL.
 	Timeout time.Duration `json:"timeout"`
 }
 
 func (e StopRequested) line() Line {
-	return info(Call, "stop requested", slog.Duration("timeout", e.Timeout))
+	attrs := []slog.Attr{slog.Duration("timeout", e.Timeout)}
+	if e.Pod {
+		attrs = append(attrs, slog.Bool("pod", true))
+	}
+	return info(Call, "stop requested", e.By.attrs(attrs...)...)
+}
+
+// RemovalRequested says that a container or sandbox is to be removed. It is said once.
+type RemovalRequested struct {
+	By Client `json:"by,omitzero"`
+}
+
+func (e RemovalRequested) line() Line {
+	return info(Call, "removal requested", e.By.attrs()...)
 }
 
 // StopSignalLost says that a stop goes on to SIGKILL at once.

@@ -369,6 +369,20 @@ func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }
 // settled and not released. 0: none does.
 func (c *Controller) Oldest(step Step) time.Duration { return c.auditor.oldest(step) }
 
+// Drained returns when what a container wrote before it ended is in its log, or with ctx's error. It
+// is for whoever reads the log of what has ended; a container without output, and what has no
+// record, is no error.
+func (c *Controller) Drained(ctx context.Context, id string) error {
+	u, ok := c.units.get(id)
+	if !ok {
+		return nil
+	}
+	if s := u.stdio(); s != nil {
+		return s.Drain(ctx)
+	}
+	return nil
+}
+
 // Target describes a sandbox or a container, by its ID or the beginning of one. It does not know
 // which of them the caller looks for, so a caller that does says so in its error for ErrNotFound.
 func (c *Controller) Target(id string) (Target, error) {

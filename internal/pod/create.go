@@ -91,7 +91,11 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 		c.obs.Note(id, event.ContainerNotMade{Names: u.names(), Err: err.Error()})
 		return errors.Join(err, c.teardown.undo(ctx, u, err))
 	}
-	c.obs.Note(id, event.ContainerCreated{Names: u.names(), Took: time.Since(began)})
+	c.obs.Note(id, event.ContainerCreated{
+		Names: u.names(),
+		By:    event.ClientOf(ctx),
+		Took:  time.Since(began),
+	})
 	if c.hooks != nil {
 		c.hooks.Created(ctx, targetOf(u))
 	}

@@ -176,6 +176,9 @@ type Shims interface {
 	StartShim(ctx context.Context, r SandboxRequest) error
 	// EndShim ends it, and makes sure that nothing of it is left.
 	EndShim(ctx context.Context, id string) error
+	// ShimDied reports whether the shim of a sandbox is known, and has ended. It asks the kernel
+	// alone.
+	ShimDied(id string) bool
 }
 
 // TaskRequest asks for a task.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/event"
 	"berth/internal/state"
 )
 
@@ -16,6 +17,7 @@ type remover struct {
 	stopper *stopper
 	orphans *orphans
 	lanes   *lanes
+	obs     Observer
 }
 
 // removePod removes a sandbox and its containers.
@@ -23,7 +25,7 @@ func (r *remover) removePod(ctx context.Context, u *unit) error {
 	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the
 	// caller.
 	for _, m := range append(u.containers(), u) {
-		if err := absent(markRemoving(m)); err != nil {
+		if err := absent(r.mark(ctx, m)); err != nil {
 			return err
 		}
 	}
@@ -43,7 +45,7 @@ func (r *remover) removePod(ctx context.Context, u *unit) error {
 
 // remove records that u is to be removed, ends it and waits for its removal.
 func (r *remover) remove(ctx context.Context, u *unit) error {
-	if err := markRemoving(u); err != nil {
+	if err := r.mark(ctx, u); err != nil {
 		return absent(err) // removed by another, or its creation came to nothing
 	}
 	if err := r.stopper.stop(ctx, u, 0); err != nil {
@@ -51,6 +53,16 @@ func (r *remover) remove(ctx context.Context, u *unit) error {
 	}
 	r.lanes.releaseNow(u)
 	return r.lanes.waitRemoved(ctx, u)
+}
+
+// mark records that u is to be removed, and notes who asked for it first.
+func (r *remover) mark(ctx context.Context, u *unit) error {
+	already := u.now().Removing
+	err := markRemoving(u)
+	if err == nil && !already {
+		r.obs.Note(u.id, event.RemovalRequested{By: event.ClientOf(ctx)})
+	}
+	return err
 }
 
 // markRemoving records that u is to be removed. From then on it is not started any more, and what

@@ -79,7 +79,11 @@ func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 		m.obs.Note(u.id, event.SandboxNotMade{Names: u.names(), Err: err.Error()})
 		return errors.Join(fmt.Errorf("run sandbox %s: %w", u.id, err), m.teardown.undo(ctx, u, err))
 	}
-	m.obs.Note(u.id, event.SandboxReady{Names: u.names(), Took: time.Since(began)})
+	m.obs.Note(u.id, event.SandboxReady{
+		Names: u.names(),
+		By:    event.ClientOf(ctx),
+		Took:  time.Since(began),
+	})
 	m.publisher.started(u)
 	return nil
 }

@@ -21,6 +21,7 @@ type settler struct {
 	cfg       Config
 	processes *processes
 	ooms      *oomReader
+	shims     Shims
 	lanes     *lanes
 	pacer     *lane.Pacer
 	ops       *operations
@@ -84,6 +85,9 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		return err
 	}
 	s.obs.Note(u.id, event.ExitSettled{Exit: event.ExitOf(known), Lag: time.Since(known.At)})
+	if known.Signal() == int(unix.SIGKILL) && !known.OOM && !u.evidence.explains(known) && s.shims.ShimDied(u.pod.id) {
+		s.obs.Note(u.id, event.ShimDied{})
+	}
 	if u.now().Undone == "" {
 		s.publisher.stopped(u)
 		s.endings.notify(u)

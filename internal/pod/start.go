@@ -130,7 +130,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	}
 	u.move(stageStarted)
 	s.processes.waitExec(ctx, u, proc.Pid, made, execPatience) // by now it has mostly happened
-	s.obs.Note(u.id, event.ContainerRunning{Pid: proc.Pid, Took: time.Since(began)})
+	s.obs.Note(u.id, event.ContainerRunning{By: event.ClientOf(ctx), Pid: proc.Pid, Took: time.Since(began)})
 	s.publisher.started(u)
 	if s.hooks != nil {
 		s.hooks.Started(ctx, targetOf(u))

@@ -76,7 +76,11 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	case st.Phase == state.Created:
 		return s.stopUnstarted(ctx, u, timeout)
 	}
-	s.obs.Note(u.id, event.StopRequested{Timeout: timeout})
+	s.obs.Note(u.id, event.StopRequested{
+		By:      event.ClientOf(ctx),
+		Pod:     u.pod.now().Stopping,
+		Timeout: timeout,
+	})
 	defer u.stops.begin()()
 	s.lanes.poke(u.id) // a settle that failed is tried now
 	if timeout > 0 {

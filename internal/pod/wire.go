@@ -114,6 +114,7 @@ func New(cfg Config, p Ports) *Controller {
 		cfg:       cfg,
 		processes: processes,
 		ooms:      oomReader,
+		shims:     p.Runtime,
 		lanes:     lanes,
 		pacer:     pacer,
 		ops:       ops,
@@ -227,7 +228,7 @@ func New(cfg Config, p Ports) *Controller {
 		orphans:     orphans,
 		obs:         p.Observer,
 	}
-	remover := &remover{stopper, orphans, lanes}
+	remover := &remover{stopper, orphans, lanes, p.Observer}
 	recovery := &recovery{
 		cfg:       cfg,
 		make:      newUnits,

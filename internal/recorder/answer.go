@@ -48,6 +48,9 @@ type Query struct {
 	Of string
 	// Attempts asks for all that had the same name, too.
 	Attempts bool
+	// Around asks for what may explain it, too: what happened to its pod, with all attempts, and to
+	// the node itself.
+	Around bool
 	// Since leaves out what is older, and After what has no higher number.
 	Since time.Time
 	After uint64
@@ -61,6 +64,8 @@ type Answer struct {
 	Entries []Entry     `json:"entries"` // oldest first
 	Last    uint64      `json:"last"`    // the number to ask on after
 
+	// Of has the names of what the entries are about, by the ID.
+	Of map[string]event.Names `json:"-"`
 	// Series is what the containers have done since one of them ended well, by their names.
 	Series map[string]event.ContainerCrashed `json:"-"`
 }
@@ -82,7 +87,7 @@ func (r *Recorder) Find(ctx context.Context, q Query) (Answer, error) {
 		r.mu.Unlock()
 		return Answer{}, err
 	}
-	a := Answer{Last: r.next - 1, Series: map[string]event.ContainerCrashed{}}
+	a := Answer{Last: r.next - 1, Of: map[string]event.Names{}, Series: map[string]event.ContainerCrashed{}}
 	if q.Of != "" {
 		a.ID, a.Names = meant[0].id, meant[0].names
 		if a.Names != (event.Names{}) {
@@ -90,11 +95,10 @@ func (r *Recorder) Find(ctx context.Context, q Query) (Answer, error) {
 		}
 	}
 	var numbers []uint64
-	names := map[string]event.Names{}
 	for _, h := range meant {
 		i, _ := slices.BinarySearch(h.numbers, q.After+1)
 		numbers = append(numbers, h.numbers[i:]...)
-		names[h.id] = h.names
+		a.Of[h.id] = h.names
 		if s, ok := r.index.series[nameOf(h.names)]; ok {
 			a.Series[nameOf(h.names)] = s.crash
 		}
@@ -117,7 +121,7 @@ func (r *Recorder) Find(ctx context.Context, q Query) (Answer, error) {
 	}
 	for _, n := range numbers {
 		if e, ok := entryOf(n, found[n]); ok && !e.At.Before(q.Since) {
-			if of := names[e.ID]; of != (event.Names{}) {
+			if of := a.Of[e.ID]; of != (event.Names{}) {
 				e.Name = nameOf(of)
 			}
 			a.Entries = append(a.Entries, e)
@@ -159,7 +163,8 @@ func (r *Recorder) meantLocked(q Query) (meant []*history, err error) {
 		case other == h:
 		case h.isPod() && other.names.Sandbox == h.id,
 			q.Attempts && h.isPod() && samePod(other.names, h.names),
-			q.Attempts && h.isContainer() && nameOf(other.names) == nameOf(h.names):
+			q.Attempts && h.isContainer() && nameOf(other.names) == nameOf(h.names),
+			q.Around && (other.id == "" || samePod(other.names, h.names)):
 			meant = append(meant, other)
 		}
 	}

@@ -20,12 +20,14 @@ type series struct {
 }
 
 const (
-	// seenTimeout is how long it may take to see what a container was last: its log may be on a disk
-	// that does not answer.
-	seenTimeout = time.Second
+	// seenTimeout is how long it may take to see what a container was last: its output may still be on
+	// its way into the log, which may be on a disk that does not answer. Whoever is asked has so much
+	// less of it that what was seen in time is not lost with the rest.
+	seenTimeout = 5 * time.Second
+	seenReserve = time.Second
 	// maxSeeing is how many of these questions are open at once. Those that are not answered stay
 	// open, and while there are so many nothing is asked.
-	maxSeeing = 4
+	maxSeeing = 64
 	// maxCrashes is how many crashes wait to be looked into.
 	maxCrashes = 256
 	// maxLog is how many of the last lines are kept, and maxLine how much of each, in bytes.
@@ -72,15 +74,17 @@ func (r *Recorder) lookInto(ctx context.Context) {
 			r.absorbLocked()
 			r.mu.Unlock()
 		case c := <-r.crashes:
-			r.addCrash(c, r.see(ctx, c.id))
+			// Each is looked into by itself: the log of one may take its time, and what another
+			// used can be read for a moment only.
+			go func() { r.addCrash(c, r.See(ctx, c.id)) }()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// see returns the last that was seen of a container, within a bound.
-func (r *Recorder) see(ctx context.Context, id string) Seen {
+// See returns the last that can be seen of a container, within a bound of seconds.
+func (r *Recorder) See(ctx context.Context, id string) Seen {
 	if r.cfg.Seen == nil {
 		return Seen{}
 	}
@@ -94,7 +98,11 @@ func (r *Recorder) see(ctx context.Context, id string) Seen {
 	answer := make(chan Seen, 1)
 	go func() {
 		defer func() { <-r.seeing }()
-		answer <- r.cfg.Seen(ctx, id)
+		ctx, cancel := context.WithTimeout(ctx, seenTimeout-seenReserve)
+		defer cancel()
+		seen := r.cfg.Seen(ctx, id)
+		seen.Log = bounded(seen.Log)
+		answer <- seen
 	}()
 	select {
 	case s := <-answer:
@@ -109,7 +117,7 @@ func (r *Recorder) addCrash(c crash, seen Seen) {
 	last := event.Crash{
 		Exit:    c.exit,
 		Attempt: c.names.Attempt,
-		Log:     bounded(seen.Log),
+		Log:     seen.Log,
 		Memory:  seen.Memory,
 		CPU:     seen.CPU,
 	}
@@ -122,7 +130,14 @@ func (r *Recorder) addCrash(c crash, seen Seen) {
 		Last:  last,
 	}
 	if s, ok := r.index.series[nameOf(c.names)]; ok {
-		e.Count, e.First = s.crash.Count+1, s.crash.First
+		e.Count = s.crash.Count + 1
+		// What took longer to look into than the next one comes after it.
+		if s.crash.First.Ended.Before(e.First.Ended) {
+			e.First = s.crash.First
+		}
+		if s.crash.Last.Ended.After(e.Last.Ended) {
+			e.Last = s.crash.Last
+		}
 	}
 	r.absorbLocked()
 	r.appendLocked(event.Entry{At: time.Now(), ID: c.id, Event: e})

@@ -59,8 +59,6 @@ func (x *index) note(h *history, number uint64, e event.Event) {
 		h.names = named.Of()
 	}
 	switch e := e.(type) {
-	case event.ContainerRunning:
-		h.stop, h.exit, h.crashed = false, event.Exit{}, false
 	case event.StopRequested:
 		h.stop = true
 	case event.ExitSettled:

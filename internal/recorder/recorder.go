@@ -24,8 +24,8 @@ type Config struct {
 	// Names returns the names of a sandbox or container whose entries do not have them. It may be
 	// nil. It must not block, nor wait for a call of Find.
 	Names func(id string) (event.Names, bool)
-	// Seen returns the last that was seen of a container that has ended. It may be nil. It may take
-	// long, and nothing waits for it.
+	// Seen returns the last that was seen of a container that has ended, what it has by the time that
+	// ctx ends. It may be nil. It may be called several times at once, and nothing waits for it.
 	Seen func(ctx context.Context, id string) Seen
 	// Version and Boot are of this berth, for the entry about its start.
 	Version, Boot string

@@ -233,7 +233,7 @@ func TestMemoryAloneIsBounded(t *testing.T) {
 	}
 }
 
-// PROPERTIES 41: berth is killed, and started again. What is older than a second is there.
+// PROPERTIES 42: berth is killed, and started again. What is older than a second is there.
 func TestHistorySurvivesAKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "timeline")
@@ -296,7 +296,7 @@ func TestWhatWasStoppedIsNotTakenForAKill(t *testing.T) {
 	}
 }
 
-// PROPERTIES 41: a power cut tears the end of the ring at any byte, or leaves zeros or old blocks
+// PROPERTIES 42: a power cut tears the end of the ring at any byte, or leaves zeros or old blocks
 // there. What was whole is there, and one entry says that something is missing.
 func TestATornEndCostsNoMoreThanItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -411,7 +411,7 @@ func TestADamagedSegmentCostsNoOther(t *testing.T) {
 	})
 }
 
-// PROPERTIES 41: the disk takes nothing. Nobody waits for it, the newest is known, and afterwards an
+// PROPERTIES 42: the disk takes nothing. Nobody waits for it, the newest is known, and afterwards an
 // entry says what is missing.
 func TestAFullDiskCostsWhatMemoryCannotHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -471,7 +471,7 @@ func TestAFullDiskCostsWhatMemoryCannotHold(t *testing.T) {
 	})
 }
 
-// PROPERTIES 41: the exits that are on record are in the history, once, also if the power was cut
+// PROPERTIES 42: the exits that are on record are in the history, once, also if the power was cut
 // before the history was on the disk.
 func TestAnExitOnRecordIsInTheHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -501,6 +501,69 @@ func TestAnExitOnRecordIsInTheHistory(t *testing.T) {
 				t.Errorf("%+v %v", a, err)
 			}
 			kill()
+		}
+	})
+}
+
+// A container that ends at once has its exit before the call that started it is over. It is one
+// crash, also for the next berth.
+func TestAnExitBeforeTheEndOfTheStartIsOneCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		names := container("web", "s1", "app", 0)
+		r, kill := start(t, Config{Dir: dir})
+		synctest.Wait()
+		e := ended(42)
+		r.add("c1", event.ContainerCreated{Names: names})
+		r.add("c1", e)
+		r.add("c1", event.ContainerRunning{Pid: 7})
+		time.Sleep(time.Second)
+		kill()
+		for range 2 {
+			r, kill = start(t, Config{Dir: dir})
+			r.Recall([]Ended{{"c1", names, e.Exit}})
+			time.Sleep(time.Second)
+			want := []string{"ContainerCreated", "ExitSettled", "ContainerRunning", "ContainerCrashed"}
+			if got := kinds(t, r, Query{Of: "c1"}); !slices.Equal(got, want) {
+				t.Errorf("%v", got)
+			}
+			kill()
+		}
+	})
+}
+
+// What one crash is looked into for takes its time. What comes after it is neither late nor counted
+// for it.
+func TestCrashesAreLookedIntoSideBySide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := func(ctx context.Context, id string) Seen {
+			if id == "c1" {
+				<-ctx.Done()
+			}
+			return Seen{Memory: 1 << 20, Log: []string{id}}
+		}
+		r, _ := start(t, Config{Dir: t.TempDir(), Seen: seen})
+		synctest.Wait()
+		for i, id := range []string{"c1", "c2"} {
+			r.add(id, event.ContainerCreated{Names: container("web", "s1", "app", uint32(i))})
+			r.add(id, ended(uint32(i+1)))
+			time.Sleep(time.Millisecond)
+		}
+		series := func() event.ContainerCrashed {
+			a, err := r.Find(t.Context(), Query{Of: "web/app"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a.Series["default/web/app"]
+		}
+		synctest.Wait()
+		if s := series(); s.Count != 1 || s.Last.Code != 2 || s.Last.Log[0] != "c2" {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(seenTimeout)
+		if s := series(); s.Count != 2 || s.Last.Code != 2 || s.Last.Log[0] != "c2" || s.First.Code != 1 ||
+			s.First.Memory != 1<<20 {
+			t.Errorf("%+v", s)
 		}
 	})
 }
@@ -535,7 +598,7 @@ func TestAnExitIsKeptBeforeItsRecordGoes(t *testing.T) {
 	})
 }
 
-// PROPERTIES 41: of each series the first and the last crash are kept with their number, however
+// PROPERTIES 42: of each series the first and the last crash are kept with their number, however
 // much happens on the node, within the size of the ring.
 func TestTheFirstAndTheLastCrashAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -626,14 +689,14 @@ func TestALogThatCannotBeReadHoldsUpNoCrash(t *testing.T) {
 		hangs := make(chan struct{})
 		r, kill := start(t, Config{Dir: t.TempDir(), Seen: func(context.Context, string) Seen { <-hangs; return Seen{} }})
 		synctest.Wait()
-		for i := range 10 {
+		for i := range 2 * maxSeeing {
 			id := fmt.Sprint("c", i)
 			r.add(id, event.ContainerCreated{Names: container("web", "s1", "app", 0)})
 			r.add(id, ended(1))
 		}
-		time.Sleep(maxSeeing*seenTimeout + time.Second)
+		time.Sleep(seenTimeout + time.Second)
 		a, err := r.Find(t.Context(), Query{Of: "web/app"})
-		if err != nil || a.Series["default/web/app"].Count != 10 {
+		if err != nil || a.Series["default/web/app"].Count != 2*maxSeeing {
 			t.Errorf("%+v %v", a.Series, err)
 		}
 		close(hangs)

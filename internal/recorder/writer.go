@@ -398,7 +398,7 @@ func peek(payload []byte) (n event.Entry, of event.Names, ok bool) {
 		return event.Entry{}, event.Names{}, false
 	}
 	switch head.Kind {
-	case "ContainerRunning", "StopRequested", "ExitSettled", "ExitCorrected", "ExitRecalled", "ContainerCrashed",
+	case "StopRequested", "ExitSettled", "ExitCorrected", "ExitRecalled", "ContainerCrashed",
 		"BerthStarted", "BerthStopped", "HistoryUnread":
 		_ = n.UnmarshalJSON(p.Entry) // one of a newer berth has no event
 	}

@@ -44,7 +44,7 @@ func crashed(n *node.Node, id string, words ...string) {
 	})
 }
 
-// PROPERTIES 41: berth is killed, and started again. The timeline has what happened before, of what is
+// PROPERTIES 42: berth is killed, and started again. The timeline has what happened before, of what is
 // there and of what was removed, and says that there was a kill. It goes on: a crash is the third of
 // its series.
 func TestHistorySurvivesKill9(t *testing.T) {
@@ -89,7 +89,7 @@ func TestHistorySurvivesKill9(t *testing.T) {
 	}
 }
 
-// PROPERTIES 41: the history that was not on the disk yet is gone, as after a power cut. The exits that
+// PROPERTIES 42: the history that was not on the disk yet is gone, as after a power cut. The exits that
 // are on record are in the next one, with their codes.
 func TestAnExitIsInTheHistoryWhateverIsLost(t *testing.T) {
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestAnExitIsInTheHistoryWhateverIsLost(t *testing.T) {
 	crashed(n, id, "code=42")
 }
 
-// PROPERTIES 41: the disk of the history is full. Exits are settled and told as ever. Once there is room
+// PROPERTIES 42: the disk of the history is full. Exits are settled and told as ever. Once there is room
 // the history is written, and survives a kill.
 func TestAFullDiskOfTheHistoryHoldsUpNothing(t *testing.T) {
 	t.Parallel()

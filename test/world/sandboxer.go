@@ -48,6 +48,14 @@ func (r runtime) StartShim(ctx context.Context, req pod.SandboxRequest) error {
 	})
 }
 
+// ShimDied implements pod.Runtime.
+func (r runtime) ShimDied(id string) bool {
+	r.tasks.w.mu.Lock()
+	defer r.tasks.w.mu.Unlock()
+	sh := r.tasks.w.ctrd.shims[id]
+	return sh != nil && sh.dead
+}
+
 // EndShim implements pod.Runtime.
 func (r runtime) EndShim(ctx context.Context, id string) error {
 	return r.tasks.do(ctx, "end-shim", id, func(c *containerdState) error {
