@@ -41,7 +41,7 @@ func fill(t *testing.T, v reflect.Value, name string) {
 		v.SetBool(true)
 	case reflect.Int64: // a time.Duration
 		v.SetInt(int64(1500 * time.Millisecond))
-	case reflect.Int:
+	case reflect.Int, reflect.Int32:
 		v.SetInt(3)
 	case reflect.Uint32, reflect.Uint64:
 		v.SetUint(42)
@@ -97,7 +97,7 @@ func TestAnEventOfANewerBerthIsAnErrorOfItsOwn(t *testing.T) {
 	if n.ID != "c1" || !n.At.Equal(instant) || n.Event != nil {
 		t.Errorf("got %+v", n)
 	}
-	err = json.Unmarshal([]byte(`{"at":"2026-01-02T03:04:05Z","kind":"StopRequested","event":{"timeout":1,"by":"a field of a newer one"}}`), &n)
+	err = json.Unmarshal([]byte(`{"at":"2026-01-02T03:04:05Z","kind":"StopRequested","event":{"timeout":1,"mood":"a field of a newer one"}}`), &n)
 	if want := (StopRequested{Timeout: 1}); err != nil || n.Event != want {
 		t.Errorf("a field that is not known: %+v, %v", n, err)
 	}

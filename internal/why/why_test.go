@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/event"
+	"berth/internal/exit"
+	"berth/internal/recorder"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+var (
+	sandbox = event.Names{Namespace: "default", Pod: "web", UID: "uid"}
+	app     = event.Names{Namespace: "default", Pod: "web", UID: "uid", Sandbox: "s1", Container: "app"}
+	again1  = event.Names{Namespace: "default", Pod: "web", UID: "uid", Sandbox: "s1", Container: "app", Attempt: 1}
+	kubelet = event.Client{Pid: 812, Name: "kubelet"}
+	crictl  = event.Client{Pid: 4711, Name: "crictl"}
+)
+
+// told is the history of a pod while it is told, a second for each entry.
+type told struct {
+	recorder.Answer
+	now time.Time
+}
+
+func history() *told {
+	return &told{now: noon, Answer: recorder.Answer{
+		ID:    "s1",
+		Names: sandbox,
+		Name:  "default/web",
+		Of:    map[string]event.Names{"s1": sandbox, "c1": app, "c2": again1},
+	}}
+}
+
+func (h *told) add(id string, events ...event.Event) *told {
+	for _, e := range events {
+		h.now = h.now.Add(time.Second)
+		h.Entries = append(h.Entries, recorder.Entry{At: h.now, ID: id, Event: e})
+	}
+	return h
+}
+
+// runs tells of a container that was made and started.
+func (h *told) runs(id string) *told {
+	return h.add(id, event.ContainerCreated{Names: h.Of[id]}, event.ContainerRunning{Pid: 7})
+}
+
+// ends tells of its end.
+func (h *told) ends(id string, f exit.Fact) *told {
+	f.At = h.now.Add(time.Second)
+	return h.add(id, event.ExitSettled{Exit: event.ExitOf(f)})
+}
+
+// crashes tells of its end and of the series of its crashes.
+func (h *told) crashes(id string, f exit.Fact, count int) *told {
+	h.ends(id, f)
+	e := h.Entries[len(h.Entries)-1].Event.(event.ExitSettled).Exit
+	first := e
+	first.Ended = noon.Add(-time.Hour)
+	if count == 1 {
+		first = e
+	}
+	return h.add(id, event.ContainerCrashed{
+		Names: h.Of[id],
+		Count: count,
+		First: event.Crash{Exit: first},
+		Last:  event.Crash{Exit: e, Log: []string{"one", "two"}, Memory: 64 << 20},
+	})
+}
+
+func code(n uint32) exit.Fact { return exit.Fact{Code: n, Measured: true, Origin: exit.Kernel} }
+
+func oom(l exit.Limit) exit.Fact {
+	return exit.Fact{Code: 137, Measured: true, Origin: exit.Kernel, OOM: true, Limit: l}
+}
+
+// The words of each cause.
+func TestTheWordsOfEachCause(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		of    *told
+		cause Cause
+		want  string
+	}{
+		{"it ran to its end", history().runs("c1").ends("c1", code(0)), Completed, `
+			default/web/app (attempt 0) ended 10s ago with code 0, Completed.
+			It ended by itself, and nobody had asked it to.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"it failed for the first time", history().runs("c1").crashes("c1", code(42), 1), Failed, `
+			default/web/app (attempt 0) ended 11s ago with code 42, Error.
+			It ended by itself, and nobody had asked it to.
+			> one
+			> two
+			It is its first crash since it last ended well, as far as the history goes back.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"it crashes again and again, and was started again",
+			history().runs("c1").crashes("c1", code(42), 3).runs("c2"), Failed, `
+			default/web/app (attempt 0) ended 13s ago with code 42, Error.
+			It ended by itself, and nobody had asked it to.
+			> one
+			> two
+			It is its 3rd crash in a row. The first was 60m ago, with code 42, Error.
+			Now: attempt 1 has run for 10s`},
+		{"it reached its memory limit", history().runs("c1").crashes("c1", oom(exit.LimitContainer), 1), OOMOfContainer, `
+			default/web/app (attempt 0) ended 11s ago with code 137, OOMKilled.
+			The kernel's OOM killer ended it: the container reached its memory limit. It used 64.0 MiB at most.
+			> one
+			> two
+			It is its first crash since it last ended well, as far as the history goes back.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"its pod reached its memory limit", history().runs("c1").ends("c1", oom(exit.LimitPod)), OOMOfPod, `
+			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
+			The kernel's OOM killer ended it: the pod reached its memory limit.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"a group of pods reached its memory limit", history().runs("c1").ends("c1", oom(exit.LimitAbove)), OOMAbove, `
+			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
+			The kernel's OOM killer ended it: a cgroup above the pod reached its memory limit.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"the node ran out of memory", history().runs("c1").ends("c1", oom(exit.LimitNode)), OOMOfNode, `
+			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
+			The kernel's OOM killer ended it: no memory limit of the container or the pod was reached: the node ran out of memory.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"an OOM kill without a limit", history().runs("c1").ends("c1", oom(exit.LimitUnknown)), OOM, `
+			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
+			The kernel's OOM killer ended it. Which limit was reached is not known.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"a probe has failed: the kubelet stops the container alone",
+			history().runs("c1").add("c1", event.StopRequested{By: kubelet, Timeout: time.Second}).ends("c1", code(137)), Stopped, `
+			default/web/app (attempt 0) ended 10s ago with code 137, Error.
+			The kubelet stopped this container and kept its pod 11s ago. A liveness or startup probe has failed, or the container is to be another one; CRI does not say which, the events of the pod do. It did not end within its 1s, and was killed.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"an eviction, or a deletion: the kubelet stops the pod",
+			history().runs("c1").add("c1", event.StopRequested{By: kubelet, Timeout: time.Minute}).ends("c1", code(143)).
+				add("s1", event.StopRequested{By: kubelet, Pod: true}).add("c1", event.Removed{}), PodStopped, `
+			default/web/app (attempt 0) ended 12s ago with code 143, Error.
+			The kubelet stopped the whole pod 13s ago. It was deleted, replaced or evicted; CRI does not say which, the events of the cluster do.
+			Now: nothing, it was removed 10s ago`},
+		{"a person stops it", history().runs("c1").add("c1", event.StopRequested{By: crictl, Timeout: time.Minute}).ends("c1", code(143)), StoppedByClient, `
+			default/web/app (attempt 0) ended 10s ago with code 143, Error.
+			Somebody, with crictl[4711], stopped this container 11s ago.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"a client that the kernel could not name", history().runs("c1").add("c1", event.StopRequested{Pod: true}).ends("c1", code(137)), PodStopped, `
+			default/web/app (attempt 0) ended 10s ago with code 137, Error.
+			A client of CRI stopped the whole pod 11s ago.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"the node was rebooted", history().runs("c1").add("", event.BerthStarted{After: event.AfterReboot}).
+			ends("c1", exit.Fact{Origin: exit.Audit}), Rebooted, `
+			default/web/app (attempt 0) ended 10s ago with a code that nobody knows.
+			The node was rebooted, or lost its power, while it ran. No exit code exists.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"nobody knows", history().runs("c1").ends("c1", exit.Fact{Origin: exit.Audit}), Unmeasured, `
+			default/web/app (attempt 0) ended 10s ago with a code that nobody knows.
+			The process ended, but neither the kernel nor the shim could report its exit code (witness: audit).
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"its shim was killed", history().runs("c1").ends("c1", code(137)).add("c1", event.ShimDied{}), ShimKilled, `
+			default/web/app (attempt 0) ended 11s ago with code 137, Error.
+			The shim of its pod had died, and what was left of the pod was killed. Somebody killed the shim, or it crashed; the kernel's log may say so.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"a signal", history().runs("c1").ends("c1", code(139)), Signalled, `
+			default/web/app (attempt 0) ended 10s ago with code 139, Error.
+			SIGSEGV ended it. berth did not send it and nobody asked for a stop: it came from within the pod, or from a process of the node.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"a command that is not there", history().add("c1", event.ContainerCreated{Names: app}, event.StartFailed{Err: `exec: "nope": not found`}).
+			ends("c1", exit.NotStarted("c1", noon, `exec: "nope": not found`)), NotStarted, `
+			default/web/app (attempt 0) ended 10s ago with code 128, StartError.
+			Its program was not started. The error is: exec: "nope": not found.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"an image that cannot be pulled", history().add("s1", event.SandboxReady{}, event.PullBegan{Image: "a:1"},
+			event.ImageNotPulled{Image: "a:1", Err: "no such host"}, event.ImageNotPulled{Image: "a:1", Err: "no such host"}), ImageNotPulled, `
+			default/web waits for the image a:1, which could not be pulled, 10s ago.
+			The error is: no such host.
+			That has happened 2 times.
+			Now: the kubelet tries again, with longer and longer waits`},
+		{"an image that could be pulled in the end", history().add("s1", event.ImageNotPulled{Image: "a:1", Err: "no such host"},
+			event.ImagePulled{Image: "a:1"}).runs("c1"), Runs, `
+			default/web/app (attempt 0) has run for 10s, and no end of one before it is in the history.`},
+		{"a policy refuses its image", history().add("s1", event.ImageRefused{Container: "app", Err: "rule 2 does not allow it"}), ImageRefused, `
+			default/web/app was not created, 10s ago: the policy of the node does not let its image run.
+			The error is: rule 2 does not allow it.
+			Now: the kubelet tries again, with the same result until the image or the policy is another one`},
+		{"a volume that hangs", history().add("c1", event.HostPathSilent{Path: "/mnt/nfs"}), VolumeSilent, `
+			default/web/app is not created: its volume does not answer.
+			The file system below /mnt/nfs has not answered for 10s; a server that it needs may be away.
+			Now: its creation waits for that file system`},
+		{"a container that cannot be created", history().add("c1", event.ContainerNotMade{Names: app, Err: "no such device"}), NotCreated, `
+			default/web/app (attempt 0) could not be created, 10s ago.
+			The error is: no such device.
+			Now: its creation failed; the kubelet tries again if the pod is to go on`},
+		{"a plug-in of CNI fails", history().add("s1", event.SandboxNotMade{Names: sandbox, Err: "plug-in bridge: no addresses left"}), PodNotMade, `
+			The pod default/web could not be made, 10s ago.
+			The error is: plug-in bridge: no addresses left.
+			Now: what was made for it is undone; the kubelet tries again`},
+		{"it survived kills before it failed", history().runs("c1").add("c1", event.OOMKillSurvived{Kills: 2}).ends("c1", code(1)), Failed, `
+			default/web/app (attempt 0) ended 10s ago with code 1, Error.
+			It ended by itself, and nobody had asked it to. It had survived 2 kills by the OOM killer before.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"it was not started yet", history().add("c1", event.ContainerCreated{Names: app}), Created, `
+			default/web/app (attempt 0) was created 10s ago, and was not started.
+			Now: waits for the kubelet to start it`},
+		{"nothing is known", history().add("s1", event.SandboxReady{}), Unheard, `
+			default/web: the history does not go back to its start, and has no end of it.`},
+	} {
+		a := Explain(tc.of.Answer, tc.of.now.Add(10*time.Second))
+		var got strings.Builder
+		for _, line := range []string{a.What, a.Why} {
+			if line != "" {
+				got.WriteString("\n" + line)
+			}
+		}
+		for _, line := range a.Wrote {
+			got.WriteString("\n> " + line)
+		}
+		if a.Before != "" {
+			got.WriteString("\n" + a.Before)
+		}
+		if a.Now != "" {
+			got.WriteString("\nNow: " + a.Now)
+		}
+		want := strings.ReplaceAll(tc.want, "\t", "")
+		if a.Cause != tc.cause || got.String() != want {
+			t.Errorf("%s: %s%s\nwant %s%s", tc.name, a.Cause, got.String(), tc.cause, want)
+		}
+	}
+}
+
+// Of a pod, what keeps a container from running goes before a crash, and that before an end that was
+// asked for. Of a container, only what is about it.
+func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
+	h := history()
+	side := app
+	side.Container = "side"
+	h.Of["d1"] = side
+	h.runs("c1").runs("d1").crashes("c1", code(1), 1).add("d1", event.StopRequested{By: crictl}).ends("d1", code(143))
+	if a := Explain(h.Answer, h.now); a.Cause != Failed || a.Of != "default/web/app" {
+		t.Errorf("%+v", a)
+	}
+	h.Names, h.Name = side, "default/web/side"
+	if a := Explain(h.Answer, h.now); a.Cause != StoppedByClient || a.Of != "default/web/side" {
+		t.Errorf("%+v", a)
+	}
+	h.Names, h.Name = sandbox, "default/web"
+	h.add("s1", event.ImageRefused{Container: "third", Err: "no"})
+	if a := Explain(h.Answer, h.now); a.Cause != ImageRefused || a.Of != "default/web/third" {
+		t.Errorf("%+v", a)
+	}
+}
