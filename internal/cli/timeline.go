@@ -152,7 +152,7 @@ func (l *timelineLines) about(h cri.History, e recorder.Entry) string {
 // now prints what is waited for.
 func (l *timelineLines) now(h cri.History) {
 	if h.Lane != nil {
-		fmt.Fprintln(l.w, "now: "+explainLane(*h.Lane))
+		fmt.Fprintln(l.w, "now: "+strings.ReplaceAll(explainLane(*h.Lane), h.ID, short(h.ID)))
 	} else {
 		fmt.Fprintln(l.w, "now: nothing left to do")
 	}

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"berth/internal/cri"
+	"berth/internal/lane"
 	"berth/internal/recorder"
+	"berth/internal/why"
 )
 
 // Each line says what it is about, and no ID is printed twice.
@@ -73,5 +75,34 @@ func TestTheTimelineIsOfOneThing(t *testing.T) {
 	says(t, "timeline --node", out, "exit settled", "code=42")
 	if strings.Contains(out, "now:") {
 		t.Errorf("the node waits for nothing: %s", out)
+	}
+}
+
+// What is said of a container that crashed: five sentences, and nothing that a log may contain
+// reaches the terminal as it is.
+func TestWhyIsSaidInSentences(t *testing.T) {
+	f := &fake{reason: cri.Reason{
+		Answer: why.Answer{
+			What:   "default/web/app (attempt 0) ended 3m ago with code 42, Error.",
+			Why:    "It ended by itself.",
+			Wrote:  []string{"one", "two", "three", "\x1b[31mfour"},
+			Before: "It is its 3rd crash in a row.",
+			Now:    "nothing runs",
+		},
+		Lane: &lane.Lane{State: "backing off", Tries: 2, Head: "release"},
+	}}
+	f.reason.ID, f.reason.Lane.Err = strings.Repeat("c", 64), "delete task "+strings.Repeat("c", 64)
+	out, err := run(serveFake(t, f), "why", "c1")
+	want := "default/web/app (attempt 0) ended 3m ago with code 42, Error.\n" +
+		"It ended by itself.\n" +
+		"It wrote last:\n    two\n    three\n    \"\\x1b[31mfour\"\n" +
+		"It is its 3rd crash in a row.\n" +
+		"Now: nothing runs.\n" +
+		"Waiting: attempt 2 to release failed, the next one is at "
+	if err != nil || !strings.HasPrefix(out, want) || !strings.HasSuffix(out, "last error: delete task ccccccccccccc\n") {
+		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
+	}
+	if out, err := run(serveFake(t, f), "why", "c2"); err == nil {
+		t.Errorf("nothing is known, and it says %s", out)
 	}
 }

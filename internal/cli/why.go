@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -59,6 +60,6 @@ func printWhy(w io.Writer, r cri.Reason) {
 		fmt.Fprintln(w, "Now: "+r.Now+".")
 	}
 	if r.Lane != nil {
-		fmt.Fprintln(w, "Waiting: "+explainLane(*r.Lane))
+		fmt.Fprintln(w, "Waiting: "+strings.ReplaceAll(explainLane(*r.Lane), r.ID, short(r.ID)))
 	}
 }

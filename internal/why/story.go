@@ -75,6 +75,10 @@ func tell(found recorder.Answer) *story {
 		if n.Event == nil {
 			continue
 		}
+		if n.ID == "" {
+			s.noteNode(n)
+			continue
+		}
 		names := found.Of[n.ID]
 		if names.Container == "" {
 			s.notePod(n)
@@ -96,13 +100,16 @@ func tell(found recorder.Answer) *story {
 	return s
 }
 
-// notePod takes note of what happened to a sandbox, or to the node.
+// noteNode takes note of what happened to the node. A pull that was for no pod explains none.
+func (s *story) noteNode(n recorder.Entry) {
+	if e, ok := n.Event.(event.BerthStarted); ok && e.After == event.AfterReboot {
+		s.reboots = append(s.reboots, n.At)
+	}
+}
+
+// notePod takes note of what happened to a sandbox.
 func (s *story) notePod(n recorder.Entry) {
 	switch e := n.Event.(type) {
-	case event.BerthStarted:
-		if e.After == event.AfterReboot {
-			s.reboots = append(s.reboots, n.At)
-		}
 	case event.SandboxReady:
 		s.ready, s.notMadeTimes = n.At, 0
 	case event.SandboxNotMade:

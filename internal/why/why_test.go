@@ -176,6 +176,8 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			The error is: no such host.
 			That has happened 2 times.
 			Now: the kubelet tries again, with longer and longer waits`},
+		{"somebody pulls an image for no pod", history().add("", event.ImageNotPulled{Image: "a:1", Err: "no such host"}).runs("c1"), Runs, `
+			default/web/app (attempt 0) has run for 10s, and no end of one before it is in the history.`},
 		{"an image that could be pulled in the end", history().add("s1", event.ImageNotPulled{Image: "a:1", Err: "no such host"},
 			event.ImagePulled{Image: "a:1"}).runs("c1"), Runs, `
 			default/web/app (attempt 0) has run for 10s, and no end of one before it is in the history.`},
