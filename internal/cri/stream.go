@@ -15,9 +15,9 @@ import (
 // Streams is what the runtime service needs to run commands in containers.
 type Streams interface {
 	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stream.Result, error)
-	Exec(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)
-	Attach(req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error)
-	PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error)
+	Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)
+	Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error)
+	PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error)
 }
 
 // ExecSync runs a command in a container and returns its output and its exit code.
@@ -31,16 +31,16 @@ func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest)
 }
 
 // Exec answers with the URL at which a client runs a command in a container.
-func (r *Runtime) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	return r.Streams.Exec(req)
+func (r *Runtime) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	return r.Streams.Exec(ctx, req)
 }
 
 // Attach answers with the URL at which a client is connected with a container's own process.
-func (r *Runtime) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	return r.Streams.Attach(req)
+func (r *Runtime) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return r.Streams.Attach(ctx, req)
 }
 
 // PortForward answers with the URL at which a client is connected with ports of a pod.
-func (r *Runtime) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	return r.Streams.PortForward(req)
+func (r *Runtime) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	return r.Streams.PortForward(ctx, req)
 }

@@ -41,19 +41,23 @@ type Tee interface {
 // Attach connects a client with a container's own process until that ends or the client is gone.
 // The client sees what is written from now on.
 func (s *Service) Attach(ctx context.Context, id string, stdin io.Reader, stdout, stderr io.WriteCloser,
-	_ bool, resize <-chan remotecommand.TerminalSize,
+	terminal bool, resize <-chan remotecommand.TerminalSize,
 ) error {
-	if err := s.attach(ctx, id, client{stdin, stdout, stderr, resize}); err != nil {
+	t, err := s.container(id)
+	if err != nil {
+		return fmt.Errorf("attach to container %s: %w", id, err)
+	}
+	c := client{stdin, stdout, stderr, resize}
+	err = s.visited(ctx, Access{What: "attach", Target: t, Terminal: terminal}, &c, func() (int32, error) {
+		return 0, s.attach(ctx, t, c)
+	})
+	if err != nil {
 		return fmt.Errorf("attach to container %s: %w", id, err)
 	}
 	return nil
 }
 
-func (s *Service) attach(ctx context.Context, id string, c client) error {
-	t, err := s.container(id)
-	if err != nil {
-		return err
-	}
+func (s *Service) attach(ctx context.Context, t pod.Target, c client) error {
 	stdio, err := s.cfg.Stdio(t.ID)
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
+
+	"berth/internal/pod"
 )
 
 // Exec runs a command in a container and connects it with a client until the command has ended or
@@ -17,7 +19,16 @@ import (
 func (s *Service) Exec(ctx context.Context, id string, args []string, stdin io.Reader, stdout, stderr io.WriteCloser,
 	terminal bool, resize <-chan remotecommand.TerminalSize,
 ) error {
-	code, err := s.exec(ctx, id, args, client{stdin, stdout, stderr, resize}, terminal)
+	t, err := s.container(id)
+	if err != nil {
+		return fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	c := client{stdin, stdout, stderr, resize}
+	var code uint32
+	err = s.visited(ctx, Access{What: "exec", Target: t, Args: args, Terminal: terminal}, &c, func() (int32, error) {
+		code, err = s.exec(ctx, t, args, c, terminal)
+		return int32(code), err //nolint:gosec // 0 to 255
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("exec in container %s: %w", id, err)
@@ -35,11 +46,7 @@ type client struct {
 	resize <-chan remotecommand.TerminalSize
 }
 
-func (s *Service) exec(ctx context.Context, id string, args []string, c client, terminal bool) (uint32, error) {
-	t, err := s.container(id)
-	if err != nil {
-		return 0, err
-	}
+func (s *Service) exec(ctx context.Context, t pod.Target, args []string, c client, terminal bool) (uint32, error) {
 	// What the client does not want is read and dropped. A shim that is given no path for it fails
 	// after it has started the process, and then forgets the process.
 	want := streams{stdin: c.stdin != nil, stdout: true, stderr: !terminal}

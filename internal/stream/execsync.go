@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/budget"
+	"berth/internal/pod"
 )
 
 const (
@@ -50,7 +51,15 @@ func (s *Service) ExecSync(ctx context.Context, id string, args []string, timeou
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, cause)
 		defer cancel()
 	}
-	r, err := s.execSync(ctx, id, args)
+	t, err := s.container(id)
+	if err != nil {
+		return Result{}, fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	var r Result
+	err = s.visited(ctx, Access{What: "exec-sync", Target: t, Args: args}, &client{}, func() (int32, error) {
+		r, err = s.execSync(ctx, t, args)
+		return r.Code, err
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -60,11 +69,7 @@ func (s *Service) ExecSync(ctx context.Context, id string, args []string, timeou
 	return r, nil
 }
 
-func (s *Service) execSync(ctx context.Context, id string, args []string) (Result, error) {
-	t, err := s.container(id)
-	if err != nil {
-		return Result{}, err
-	}
+func (s *Service) execSync(ctx context.Context, t pod.Target, args []string) (Result, error) {
 	p, err := s.start(ctx, t, command{
 		args:    args,
 		streams: streams{stdout: true, stderr: true},

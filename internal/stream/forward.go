@@ -28,18 +28,27 @@ const (
 // PortForward connects a stream with a port of a pod's loopback, IPv4 first and then IPv6, until
 // both directions have ended or the pod has.
 func (s *Service) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	if err := s.forward(ctx, id, port, stream); err != nil {
+	defer stream.Close()
+	t, err := s.sandbox(id)
+	if err == nil {
+		c := client{stdin: stream, stdout: stream}
+		err = s.visited(ctx, Access{What: "port-forward", Target: t, Port: port}, &c, func() (int32, error) {
+			return 0, s.forward(ctx, t, port, both{c.stdin, c.stdout})
+		})
+	}
+	if err != nil {
 		return fmt.Errorf("forward port %d of pod %s: %w", port, id, err)
 	}
 	return nil
 }
 
-func (s *Service) forward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	defer stream.Close()
-	t, err := s.sandbox(id)
-	if err != nil {
-		return err
-	}
+// both is the two directions of a client's stream.
+type both struct {
+	io.Reader
+	io.WriteCloser
+}
+
+func (s *Service) forward(ctx context.Context, t pod.Target, port int32, stream io.ReadWriteCloser) error {
 	if port < 1 || port > 65535 {
 		return fmt.Errorf("there is no such port: %w", errdefs.ErrInvalidArgument)
 	}

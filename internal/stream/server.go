@@ -17,6 +17,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/event"
 )
 
 const (
@@ -139,7 +141,7 @@ func (s *Server) use(base *url.URL, err error) {
 }
 
 // Exec returns the URL at which a client runs a command in a container.
-func (s *Server) Exec(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if len(req.GetCmd()) == 0 {
 		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", req.GetContainerId(), errdefs.ErrInvalidArgument)
 	}
@@ -147,9 +149,10 @@ func (s *Server) Exec(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, er
 	if err != nil {
 		return nil, fmt.Errorf("exec in container %s: %w", req.GetContainerId(), err)
 	}
+	by := event.ClientOf(ctx)
 	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
 	at, err := s.issueRemote("exec", t.PodID, want, req.GetTty(), func(ctx context.Context, c client) error {
-		return s.service.Exec(ctx, t.ID, req.GetCmd(), c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
+		return s.service.Exec(event.WithClient(ctx, by), t.ID, req.GetCmd(), c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("exec in container %s: %w", req.GetContainerId(), err)
@@ -158,14 +161,15 @@ func (s *Server) Exec(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, er
 }
 
 // Attach returns the URL at which a client is connected with a container's own process.
-func (s *Server) Attach(req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	t, err := s.service.container(req.GetContainerId())
 	if err != nil {
 		return nil, fmt.Errorf("attach to container %s: %w", req.GetContainerId(), err)
 	}
+	by := event.ClientOf(ctx)
 	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
 	at, err := s.issueRemote("attach", t.PodID, want, req.GetTty(), func(ctx context.Context, c client) error {
-		return s.service.Attach(ctx, t.ID, c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
+		return s.service.Attach(event.WithClient(ctx, by), t.ID, c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("attach to container %s: %w", req.GetContainerId(), err)
@@ -191,7 +195,7 @@ func (s *Server) issueRemote(kind, pod string, want streams, terminal bool, run 
 }
 
 // PortForward returns the URL at which a client is connected with ports of a pod.
-func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	t, err := s.service.sandbox(req.GetPodSandboxId())
 	if err != nil {
 		return nil, fmt.Errorf("forward ports of pod %s: %w", req.GetPodSandboxId(), err)
@@ -205,12 +209,13 @@ func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (*runtimeapi.Po
 			return nil, fmt.Errorf("forward ports of pod %s: there is no port %d: %w", req.GetPodSandboxId(), p, errdefs.ErrInvalidArgument)
 		}
 	}
+	by := event.ClientOf(ctx)
 	at, err := s.issue("portforward", s.service.forwards, t.PodID, func(o *offer) http.HandlerFunc {
 		return forwardCall{
 			ports:    req.GetPort(),
 			patience: s.patience,
 			run: func(ctx context.Context, port int32, stream io.ReadWriteCloser) error {
-				return s.service.PortForward(ctx, t.ID, port, touching{stream, o})
+				return s.service.PortForward(event.WithClient(ctx, by), t.ID, port, touching{stream, o})
 			},
 		}.serve
 	})

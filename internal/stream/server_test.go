@@ -105,7 +105,7 @@ func TestAClientTalksWithAProcess(t *testing.T) {
 			w := newWorld(t)
 			w.program = echo
 			s := serve(t, w, config)
-			resp, err := s.Exec(execRequest())
+			resp, err := s.Exec(t.Context(), execRequest())
 			if err != nil || !strings.HasPrefix(resp.GetUrl(), scheme+"://127.0.0.1:") {
 				t.Fatalf("got %v %v", resp, err)
 			}
@@ -145,7 +145,7 @@ func TestAURLIsGoodOnce(t *testing.T) {
 	w := newWorld(t)
 	w.program = echo
 	s := serve(t, w, nil)
-	resp, err := s.Exec(execRequest())
+	resp, err := s.Exec(t.Context(), execRequest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +185,9 @@ func TestWhatIsNotFoundIsCalledWhatItWasAskedAs(t *testing.T) {
 	w := newWorld(t)
 	s := NewServer(ServerConfig{Address: "127.0.0.1:0"}, w.service)
 	_, execSync := w.service.ExecSync(t.Context(), "x", []string{"ls"}, 0)
-	_, exec := s.Exec(&runtimeapi.ExecRequest{ContainerId: "x", Cmd: []string{"cat"}, Stdout: true})
-	_, attach := s.Attach(&runtimeapi.AttachRequest{ContainerId: "x", Stdout: true})
-	_, forward := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "x"})
+	_, exec := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: "x", Cmd: []string{"cat"}, Stdout: true})
+	_, attach := s.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: "x", Stdout: true})
+	_, forward := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "x"})
 	for err, want := range map[error]string{
 		execSync: `container "x": not found`,
 		exec:     `container "x": not found`,
@@ -203,22 +203,22 @@ func TestWhatIsNotFoundIsCalledWhatItWasAskedAs(t *testing.T) {
 func TestRequestsThatCannotBeAreRefusedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	s := NewServer(ServerConfig{Address: "127.0.0.1:0"}, w.service)
-	if _, err := s.Exec(execRequest()); !errdefs.IsUnavailable(err) { // it does not run
+	if _, err := s.Exec(t.Context(), execRequest()); !errdefs.IsUnavailable(err) { // it does not run
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.Exec(&runtimeapi.ExecRequest{ContainerId: "c2", Cmd: []string{"cat"}}); !errdefs.IsNotFound(err) {
+	if _, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: "c2", Cmd: []string{"cat"}}); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.Exec(&runtimeapi.ExecRequest{ContainerId: "c1"}); !errdefs.IsInvalidArgument(err) {
+	if _, err := s.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: "c1"}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.Attach(&runtimeapi.AttachRequest{ContainerId: "c2"}); !errdefs.IsNotFound(err) {
+	if _, err := s.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: "c2"}); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "c1"}); !errdefs.IsNotFound(err) {
+	if _, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "c1"}); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{70000}}); !errdefs.IsInvalidArgument(err) {
+	if _, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{70000}}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -229,7 +229,7 @@ func TestAttachWithoutInputDoesNotEndTheInputOfTheContainer(t *testing.T) {
 	stdio := newStdio(w)
 	stdio.once = true
 	s := serve(t, w, nil)
-	resp, err := s.Attach(&runtimeapi.AttachRequest{ContainerId: "c1", Stdout: true})
+	resp, err := s.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: "c1", Stdout: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 			w := newWorld(t)
 			w.program = untilKilled
 			s := serve(t, w, nil)
-			resp, err := s.Exec(execRequest())
+			resp, err := s.Exec(t.Context(), execRequest())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -285,7 +285,7 @@ func TestAProcessEndsWithAClientWhoseInputIsStuck(t *testing.T) {
 	w := newWorld(t)
 	w.program = untilKilled
 	s := serve(t, w, nil)
-	resp, err := s.Exec(execRequest())
+	resp, err := s.Exec(t.Context(), execRequest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +316,7 @@ func TestGarbageLeavesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.program = untilKilled
 	s := serve(t, w, nil)
-	resp, err := s.Exec(execRequest())
+	resp, err := s.Exec(t.Context(), execRequest())
 	if err != nil {
 		t.Fatal(err)
 	}

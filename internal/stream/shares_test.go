@@ -31,7 +31,7 @@ func expectExec(t *testing.T, w *world, s *Server) {
 		return echo(p)
 	}
 	w.mu.Unlock()
-	resp, err := s.Exec(execRequest())
+	resp, err := s.Exec(t.Context(), execRequest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestForwardsDoNotTakeThePlaceOfExec(t *testing.T) {
 	w.podSays(func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	s := serve(t, w, nil)
 	for range 1024 {
-		resp, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
+		resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
 		if err != nil {
 			expectExhausted(t, err)
 			break
@@ -75,7 +75,7 @@ func TestURLsOfOnePodAreBounded(t *testing.T) {
 	w := newWorld(t)
 	s := serve(t, w, nil)
 	for n := range 1001 {
-		if _, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}}); err != nil {
+		if _, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}}); err != nil {
 			expectExhausted(t, err)
 			break
 		} else if n == 1000 {
@@ -180,7 +180,7 @@ func TestAnIdleForwardMakesRoom(t *testing.T) {
 	s := serve(t, w, nil)
 	share := int(w.service.forwards.Usage().Pod)
 	forward := func() (*websocket.Conn, error) {
-		resp, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
+		resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
 		if err != nil {
 			return nil, err
 		}
@@ -265,7 +265,7 @@ func TestThePortForwardsOfManyPodsMakeRoom(t *testing.T) {
 		all = append(all, o)
 	}
 	_ = of.Take("p1", limits.Sure)
-	if _, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p1"}); err != nil {
+	if _, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1"}); err != nil {
 		t.Errorf("got %v, though others are idle", err)
 	}
 	if n, before := of.Of("busy7"), limits.Node/8; n != before-limits.Sure-1 {

@@ -61,7 +61,7 @@ func open(t *testing.T, conn httpstream.Connection, kind string) httpstream.Stre
 
 func (s *Server) execURL(t *testing.T, req *runtimeapi.ExecRequest) string {
 	t.Helper()
-	resp, err := s.Exec(req)
+	resp, err := s.Exec(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestAClientAttachesOverSPDY(t *testing.T) {
 	w := newWorld(t)
 	stdio := newStdio(w)
 	s := serve(t, w, nil)
-	resp, err := s.Attach(&runtimeapi.AttachRequest{ContainerId: "c1", Stdin: true, Stdout: true, Stderr: true})
+	resp, err := s.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: "c1", Stdin: true, Stdout: true, Stderr: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestAClientThatVanishesWhileItOpensStreamsLeavesNothing(t *testing.T) {
 			w.program = untilKilled
 			s := serve(t, w, nil)
 			for range 20 {
-				resp, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p1"})
+				resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1"})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -321,7 +321,7 @@ func TestSizesWithoutAnEnd(t *testing.T) {
 func TestHalfAForwardedConnectionIsGivenUp(t *testing.T) {
 	w := newWorld(t)
 	s := serve(t, w, nil)
-	resp, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p1"})
+	resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"berth/internal/event"
+	"berth/internal/pod"
+)
+
+// Access is one use of a container or a pod by a client: a command, a connection with a container's
+// own process, or a connection with a port.
+type Access struct {
+	What     string // exec, exec-sync, attach or port-forward
+	Target   pod.Target
+	By       event.Client // who asked for it over CRI
+	Args     []string     // of exec and exec-sync
+	Port     int32        // of port-forward
+	Terminal bool
+}
+
+// Auditor keeps a record of each access.
+type Auditor interface {
+	// Begin is called before an access begins. An error refuses it. It may take a moment, and bounds
+	// that itself.
+	Begin(a Access) (Visit, error)
+}
+
+// Visit is an access that goes on.
+type Visit interface {
+	// Wrote is called with what a terminal has written, and Resized with its size. They must not
+	// block, nor keep b.
+	Wrote(b []byte)
+	Resized(width, height uint16)
+	// End is called once. code is that of a command that has ended; err says why there is none. in and
+	// out count bytes, from the client and to it.
+	End(code int32, err error, in, out int64)
+}
+
+// visited carries out an access, and keeps a record of it. do returns the code of a command.
+func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (int32, error)) error {
+	if s.cfg.Auditor == nil {
+		_, err := do()
+		return err
+	}
+	a.By = event.ClientOf(ctx)
+	v, err := s.cfg.Auditor.Begin(a)
+	if err != nil {
+		return err
+	}
+	var in, out atomic.Int64
+	c.count(a.Terminal, v, &in, &out)
+	code, err := int32(0), errors.New("it panicked")
+	defer func() { v.End(code, err, in.Load(), out.Load()) }()
+	code, err = do()
+	return err
+}
+
+// count puts counters between a client and its process.
+func (c *client) count(terminal bool, v Visit, in, out *atomic.Int64) {
+	if c.stdin != nil {
+		c.stdin = counted{c.stdin, in}
+	}
+	if c.stdout != nil {
+		w := watched{WriteCloser: c.stdout, n: out}
+		if terminal {
+			w.seen = v.Wrote
+		}
+		c.stdout = w
+	}
+	if c.stderr != nil {
+		c.stderr = watched{WriteCloser: c.stderr, n: out}
+	}
+	if c.resize != nil && terminal {
+		c.resize = watchSizes(c.resize, v.Resized)
+	}
+}
+
+// watchSizes passes sizes on, and shows each of them, until there are no more.
+func watchSizes(from <-chan remotecommand.TerminalSize, seen func(width, height uint16)) <-chan remotecommand.TerminalSize {
+	to := make(chan remotecommand.TerminalSize, 1)
+	go func() {
+		defer close(to)
+		for size := range from {
+			seen(size.Width, size.Height)
+			select {
+			case <-to: // the one before was not taken, and does not matter any more
+			default:
+			}
+			to <- size
+		}
+	}()
+	return to
+}
+
+// counted is what a client sends.
+type counted struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+// Read implements io.Reader.
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// watched is what a client gets.
+type watched struct {
+	io.WriteCloser
+	n    *atomic.Int64
+	seen func(b []byte) // nil: nobody looks
+}
+
+// Write implements io.Writer.
+func (w watched) Write(b []byte) (int, error) {
+	n, err := w.WriteCloser.Write(b)
+	w.n.Add(int64(n))
+	if w.seen != nil && n > 0 {
+		w.seen(b[:n])
+	}
+	return n, err
+}
