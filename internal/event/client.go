@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 )
 
 // Client is the process that called berth, as the kernel knows it from its connection. Only root can
@@ -50,4 +51,15 @@ func WithClient(ctx context.Context, c Client) context.Context {
 func ClientOf(ctx context.Context) Client {
 	c, _ := ctx.Value(clientKey{}).(Client)
 	return c
+}
+
+// IsKubelet reports whether the client is the kubelet, as far as its name says that. Some
+// distributions have it in a program of their own.
+func (c Client) IsKubelet() bool {
+	for _, name := range []string{"kubelet", "k3s", "rke2", "k0s", "microk8s"} {
+		if strings.HasPrefix(c.Name, name) {
+			return true
+		}
+	}
+	return false
 }

@@ -90,6 +90,10 @@ var kinds = []Event{
 	ResourcesRefused{},
 	ResourcesNotTakenBack{},
 	OOMScoreKept{},
+	// access.go
+	AccessBegan{},
+	AccessEnded{},
+	AccessRefused{},
 	// history.go
 	BerthStarted{},
 	BerthStopped{},

@@ -59,11 +59,28 @@ func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
 	if err := l.trusted(ctx, layer.Snapshotter, layer.ChainID); err != nil {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, err)
 	}
-	_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(connection.Namespaced(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
+	err := madeLayer(func() error {
+		_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(connection.Namespaced(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, connection.Native(err))
 	}
 	return nil
+}
+
+// madeLayer calls containerd to make a layer, and once more where it fails without a reason that has a
+// class. What a kill or a power cut has left of a layer with the same number makes the first call
+// fail, and containerd removes it then. The one inside berth has removed it before, see embed.
+func madeLayer(call func() error) error {
+	err := connection.Native(call())
+	if err == nil || !errdefs.IsUnknown(errdefs.Resolve(err)) {
+		return err
+	}
+	if call() == nil {
+		return nil
+	}
+	return err
 }
 
 // trusted waits until nothing is doubted of a layer and of those below it.

@@ -101,8 +101,12 @@ func (i *Store) makeView(ctx context.Context, key, chainID string) ([]mount.Moun
 	if err != nil {
 		return nil, connection.Native(err)
 	}
-	mounts, err := i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
-	return mounts, connection.Native(err)
+	var mounts []mount.Mount
+	err = madeLayer(func() (err error) {
+		mounts, err = i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
+		return err
+	})
+	return mounts, err
 }
 
 func (i *Store) removeView(ctx context.Context, key string) {

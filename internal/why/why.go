@@ -303,16 +303,16 @@ func (s *story) cause(l *life, now time.Time) (Cause, string, weight) {
 func (s *story) stop(l *life, stop stopAsked, sig int, now time.Time) (Cause, string, weight) {
 	cause, who, what, hint := Stopped, "A client of CRI", "this container", ""
 	switch by := stop.By; {
-	case isKubelet(by) && s.podStopped(l, stop):
+	case by.IsKubelet() && s.podStopped(l, stop):
 		cause, who, what = PodStopped, "The kubelet", "the whole pod"
 		hint = " It was deleted, replaced or evicted; CRI does not say which, the events of the cluster do."
-	case isKubelet(by):
+	case by.IsKubelet():
 		who, what = "The kubelet", "this container and kept its pod"
 		hint = " A liveness or startup probe has failed, or the container is to be another one; CRI does not say which, the events of the pod do."
 	case stop.Pod || s.podStopped(l, stop):
 		cause, what = PodStopped, "the whole pod"
 	}
-	if !isKubelet(stop.By) && !stop.By.IsZero() {
+	if !stop.By.IsKubelet() && !stop.By.IsZero() {
 		cause, who = StoppedByClient, "Somebody, with "+stop.By.String()+","
 	}
 	why := fmt.Sprintf("%s stopped %s %s.%s", who, what, ago(stop.at, now), hint)
@@ -321,17 +321,6 @@ func (s *story) stop(l *life, stop stopAsked, sig int, now time.Time) (Cause, st
 		why += fmt.Sprintf(" It did not end within its %s, and was killed.", stop.Timeout)
 	}
 	return cause, why, ended
-}
-
-// isKubelet reports whether a client is the kubelet. Some distributions have it in a program of their
-// own.
-func isKubelet(c event.Client) bool {
-	for _, name := range []string{"kubelet", "k3s", "rke2", "k0s", "microk8s"} {
-		if strings.HasPrefix(c.Name, name) {
-			return true
-		}
-	}
-	return false
 }
 
 var ofLimit = map[exit.Limit]Cause{

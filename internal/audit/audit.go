@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/event"
+	"berth/internal/stream"
+)
+
+// Config says where accesses are recorded.
+type Config struct {
+	// File is the path of the file; empty for none.
+	File string
+	// Open lets an access in that cannot be written to the file.
+	Open bool
+	// Sessions is a directory for what terminals show; empty for none.
+	Sessions string
+	// Note takes an event for the timeline. It must not block.
+	Note func(id string, e event.Event)
+	// Probed is called for each probe. It must not block, and may be nil.
+	Probed func()
+	Log    *slog.Logger
+}
+
+const (
+	// maxArgs is how much of a command is recorded, in bytes.
+	maxArgs = 4096
+	// beginTimeout is how long an access waits for the disk.
+	beginTimeout = 2 * time.Second
+)
+
+// Audit implements stream.Auditor. Its methods may be called from any goroutine.
+type Audit struct {
+	cfg  Config
+	file *file // nil: none
+}
+
+// New makes an audit. The caller runs it.
+func New(cfg Config) *Audit {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &Audit{cfg: cfg}
+	if cfg.File != "" {
+		a.file = newFile(cfg.File, cfg.Log)
+	}
+	return a
+}
+
+// Run writes to the file until ctx ends, and then what is left, within a second. It returns nil.
+func (a *Audit) Run(ctx context.Context) error {
+	if a.file == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return a.file.run(ctx)
+}
+
+// visit is an access that goes on.
+type visit struct {
+	a       *Audit
+	id      string
+	session string
+	record  Record
+	began   time.Time
+	cast    *cast // nil: nothing is kept
+}
+
+// probe is an access that is counted alone.
+type probe struct{}
+
+func (probe) Wrote([]byte)                   {}
+func (probe) Resized(_, _ uint16)            {}
+func (probe) End(int32, error, int64, int64) {}
+
+// Begin implements stream.Auditor.
+func (a *Audit) Begin(acc stream.Access) (stream.Visit, error) {
+	if acc.What == "exec-sync" && acc.By.IsKubelet() {
+		if a.cfg.Probed != nil {
+			a.cfg.Probed()
+		}
+		return probe{}, nil
+	}
+	t := acc.Target
+	v := &visit{
+		a:       a,
+		id:      t.ID,
+		session: rand.Text()[:12],
+		began:   time.Now(),
+	}
+	args := bounded(acc.Args)
+	v.record = Record{
+		Session:   v.session,
+		Access:    acc.What,
+		ID:        t.ID,
+		Namespace: t.PodConfig.GetMetadata().GetNamespace(),
+		Pod:       t.PodConfig.GetMetadata().GetName(),
+		Container: t.Config.GetMetadata().GetName(),
+		By:        acc.By,
+	}
+	if a.file != nil {
+		first := v.record
+		first.What, first.At, first.Args, first.Port, first.Terminal = Began, v.began, args, acc.Port, acc.Terminal
+		err := a.file.write(first, !a.cfg.Open)
+		if err != nil {
+			err = fmt.Errorf("%s is refused, since it cannot be recorded in %s (audit.on_error): %v: %w", acc.What, a.cfg.File, err, errdefs.ErrUnavailable)
+			a.cfg.Note(t.ID, event.AccessRefused{By: acc.By, Access: acc.What, Args: args, Err: err.Error()})
+			return nil, err
+		}
+	}
+	a.cfg.Note(t.ID, event.AccessBegan{
+		By:       acc.By,
+		Session:  v.session,
+		Access:   acc.What,
+		Args:     args,
+		Port:     acc.Port,
+		Terminal: acc.Terminal,
+	})
+	if acc.Terminal && a.cfg.Sessions != "" {
+		v.cast = a.openCast(v)
+	}
+	return v, nil
+}
+
+// Wrote implements stream.Visit.
+func (v *visit) Wrote(b []byte) {
+	if v.cast != nil {
+		v.cast.wrote(b)
+	}
+}
+
+// Resized implements stream.Visit.
+func (v *visit) Resized(width, height uint16) {
+	if v.cast != nil {
+		v.cast.resized(width, height)
+	}
+}
+
+// End implements stream.Visit.
+func (v *visit) End(code int32, err error, in, out int64) {
+	took, why := time.Since(v.began), ""
+	if err != nil {
+		why = err.Error()
+	}
+	v.a.cfg.Note(v.id, event.AccessEnded{
+		Session: v.session,
+		Access:  v.record.Access,
+		Code:    code,
+		Took:    took,
+		In:      in,
+		Out:     out,
+		Err:     why,
+	})
+	if v.cast != nil {
+		v.cast.close()
+	}
+	if v.a.file != nil {
+		last := v.record
+		last.What, last.At, last.Code, last.Err, last.In, last.Out = Ended, time.Now(), &code, why, in, out
+		_ = v.a.file.write(last, false)
+	}
+}
+
+// bounded returns a command without what is too long of it.
+func bounded(args []string) []string {
+	left := maxArgs
+	out := make([]string, 0, min(len(args), 64))
+	for i, arg := range args {
+		if len(arg) > left {
+			arg = strings.ToValidUTF8(arg[:left], "") + "..."
+		}
+		left -= len(arg)
+		out = append(out, arg)
+		if left <= 0 && i < len(args)-1 {
+			return append(out, fmt.Sprintf("... %d more", len(args)-1-i))
+		}
+	}
+	return out
+}

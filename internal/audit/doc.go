@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit keeps a record of who used a container: each exec, attach and port-forward, with what,
+// which client, when, the code and the bytes. It goes into the timeline, and into a file of which each
+// line is chained to the one before, if one is configured.
+//
+// # Use
+//
+//	a, err := audit.New(audit.Config{File: "/var/log/berth/audit.log", Note: obs.Note})
+//	err = a.Run(ctx)                    // writes
+//	visit, err := a.Begin(access)       // an error: it is refused
+//	visit.End(code, nil, in, out)
+//	report, err := audit.Verify(file)   // anybody, at any time
+//
+// # Promises
+//
+//   - A command that the kubelet asks for with ExecSync is a probe or a hook: it is counted, and neither
+//     in the timeline nor in the file. Everything else is in both, when it begins and when it ends.
+//   - The first line about an access is on the disk before the access begins. Where it cannot be
+//     written within two seconds, the access is refused, unless the configuration lets it in; then
+//     the file says later how many lines are missing.
+//   - A line that says how an access has ended waits for the disk in memory, within a bound.
+//   - A line is JSON, and has the SHA-256 of the line before. A line that is changed, inserted or
+//     taken out anywhere but at the end breaks the chain. What was taken from the end is seen by
+//     whoever has kept the hash of a later line, which Verify returns: the chain alone cannot say it.
+//   - The file is only appended to. It may be renamed at any time (logrotate): the next line goes into
+//     a new one, whose first line is chained to the last of the old one.
+//   - A start that finds a torn last line, as a power cut leaves it, ends it, says so in the next line
+//     and goes on with the chain.
+//   - A terminal's session is kept as an asciicast, if a directory for that is configured, up to a
+//     bound. What the client typed is not kept, but what the terminal showed of it.
+//
+// # Never
+//
+// No step of a container's life waits for this package.
+//
+// # To look at it live
+//
+// berth timeline NAME, and berth audit verify FILE.
+package audit
