@@ -114,6 +114,7 @@ func (a *app) root() *cobra.Command {
 		a.versionCommand(),
 		a.timelineCommand(),
 		a.whyCommand(),
+		a.auditCommand(),
 		a.debugCommand(),
 	)
 	return root

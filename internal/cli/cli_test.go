@@ -165,7 +165,31 @@ func TestRemoveRefusesWhatIsRunning(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
+// What becomes of containers comes from the timeline, without the steps in between, and goes on until
+// somebody ends it.
+func TestEventsComeFromTheTimeline(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out bytes.Buffer
+	root := New(nil)
+	root.SetArgs([]string{"-r", serveFake(t, services()), "events", "--since", "1h"})
+	root.SetOut(writerFunc(func(b []byte) (int, error) {
+		defer cancel() // one line is enough
+		return out.Write(b)
+	}))
+	if err := root.ExecuteContext(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); !strings.Contains(got, "default/db/sql: exit settled  (code=42)") || strings.Contains(got, "reported") {
+		t.Errorf("%q", got)
+	}
+}
+
+type writerFunc func(b []byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+func TestEventsOfAnotherRuntime(t *testing.T) {
 	f := services()
 	f.events = []*runtimeapi.ContainerEventResponse{{
 		ContainerId: "bbc333", ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, CreatedAt: 1,

@@ -390,6 +390,15 @@ func (f *fake) Why(_ context.Context, of string) (any, error) {
 }
 
 func (f *fake) Timeline(_ context.Context, q recorder.Query) (any, error) {
+	if f.events != nil {
+		return nil, status.Error(codes.Unimplemented, "another runtime")
+	}
+	if q.Of == "" && q.After == 0 {
+		return map[string]any{"last": 2, "entries": []map[string]any{
+			{"number": 1, "at": "2026-01-02T03:04:05Z", "kind": "ExitReported", "what": "exit reported"},
+			{"number": 2, "at": "2026-01-02T03:04:05Z", "kind": "ExitSettled", "id": "bbc333", "name": "default/db/sql", "what": "exit settled", "detail": "code=42"},
+		}}, nil
+	}
 	return map[string]any{"id": q.Of, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil
 }
 

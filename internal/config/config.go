@@ -37,6 +37,7 @@ type Config struct {
 	Streams        Streams            `toml:"streams"`
 	NRI            NRI                `toml:"nri"`
 	Timeline       Timeline           `toml:"timeline"`
+	Audit          Audit              `toml:"audit"`
 	Metrics        Metrics            `toml:"metrics"`
 	Checkpoint     Checkpoint         `toml:"checkpoint"`
 	Tracing        Tracing            `toml:"tracing"`
@@ -171,6 +172,19 @@ type Timeline struct {
 	MaxAge Duration `toml:"max_age" doc:"How long an entry of a timeline is kept at most."`
 }
 
+// Audit configures the record of who used a container.
+type Audit struct {
+	File     string `toml:"file" doc:"File to which each exec, attach and port-forward is appended when it begins and when it ends, with who asked for it, the command, the code and the bytes. Each line has the hash of the one before: see berth audit verify. It may be renamed at any time. Probes are not in it. Empty: none; the timeline has them all the same."`
+	OnError  string `toml:"on_error" doc:"What becomes of an exec, attach or port-forward that cannot be written to the file within two seconds: refuse it, or allow it and count it."`
+	Sessions string `toml:"sessions" doc:"Directory in which what a terminal shows is kept, as a file that asciinema plays, for each exec and attach with a terminal. Nothing there is ever deleted by berth. Empty: none."`
+}
+
+// What becomes of an access that cannot be recorded.
+const (
+	AuditRefuse = "refuse"
+	AuditAllow  = "allow"
+)
+
 // How much a timeline on the disk may have, in MiB. Memory has an index of it.
 const (
 	minTimeline = 2
@@ -284,6 +298,7 @@ func Default() Config {
 			RegistrationTimeout: Duration(5 * time.Second),
 		},
 		Timeline:   Timeline{MaxMiB: 64, MaxAge: Duration(7 * 24 * time.Hour)},
+		Audit:      Audit{OnError: AuditRefuse},
 		Checkpoint: Checkpoint{MaxMiB: 16 << 10},
 		Tracing:    Tracing{Sampling: 1},
 		Tricks: Tricks{
@@ -484,6 +499,14 @@ func (c *Config) Check() error {
 	}
 	if d := time.Duration(c.Timeline.MaxAge); d < time.Minute {
 		bad("timeline.max_age", "%s is less than a minute", d)
+	}
+	if how := c.Audit.OnError; how != AuditRefuse && how != AuditAllow {
+		bad("audit.on_error", "%q is neither %s nor %s", how, AuditRefuse, AuditAllow)
+	}
+	for key, path := range map[string]string{"audit.file": c.Audit.File, "audit.sessions": c.Audit.Sessions} {
+		if path != "" && !filepath.IsAbs(path) {
+			bad(key, "%q is not an absolute path", path)
+		}
 	}
 	if n := c.Checkpoint.MaxMiB; n < 1 {
 		bad("checkpoint.max_mib", "%d is less than 1", n)

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"berth/internal/access"
 	"berth/internal/asynclog"
 	"berth/internal/cadvisor"
 	"berth/internal/cdi"
@@ -100,6 +101,7 @@ type daemon struct {
 	restorer    *checkpoint.Restorer
 	stats       *stats.Service
 	stdios      *stdios
+	access      *access.Log
 	streams     *stream.Service
 	server      *stream.Server
 	cri         *cri.Server

@@ -35,6 +35,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"OOM kills", atOnce, d.runOOMs},
 		{"descriptor store", atOnce, d.kept.Run},
 		{"flight recorder", atOnce, d.recorder.Run},
+		{"access log", atOnce, d.access.Run},
 		{"core", atOnce, d.core.Run}, // it restores the records, and then follows containerd
 		{"embedded containerd", atOnce, d.runEmbedded},
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/access"
+	"berth/internal/config"
 	"berth/internal/logs"
 	"berth/internal/pod"
 	"berth/internal/stream"
@@ -18,12 +20,21 @@ import (
 
 // openStreams makes what runs commands in containers and connects clients with them.
 func (d *daemon) openStreams() (err error) {
+	d.access = access.New(access.Config{
+		File:     d.cfg.Audit.File,
+		Open:     d.cfg.Audit.OnError == config.AuditAllow,
+		Sessions: d.cfg.Audit.Sessions,
+		Note:     d.core.obs.Note,
+		Probed:   d.metrics.Probed,
+		Log:      d.log.Logger,
+	})
 	d.streams, err = stream.New(stream.Config{
 		Dir:       filepath.Join(d.cfg.State, "exec"),
 		Target:    d.core.Pods.Target,
 		Processes: d.ctrd,
 		Stdio:     d.stdios.of,
 		Logger:    d.log.Logger,
+		AccessLog: d.access,
 	})
 	if err != nil {
 		return err

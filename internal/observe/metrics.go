@@ -32,6 +32,7 @@ type Metrics struct {
 	panics     *prometheus.CounterVec
 	durability *prometheus.CounterVec
 	oomKills   prometheus.Counter
+	accesses   *prometheus.CounterVec
 	pulls      pulls
 	decisions  *prometheus.CounterVec
 	peers      peers
@@ -69,12 +70,14 @@ func NewMetrics() *Metrics {
 			Name: "berth_oom_kills_survived_total",
 			Help: "Processes that the OOM killer ended in containers that went on.",
 		}),
+		accesses:  counter("berth_accesses_total", "Commands and connections of clients that began, by what they are; probe for what the kubelet runs in a container and waits for.", "what"),
 		pulls:     newPulls(),
 		decisions: newDecisions(),
 		peers:     newPeers(),
 	}
 	m.reg.MustRegister(
 		m.oomKills,
+		m.accesses,
 		m.pulls.seconds,
 		m.pulls.bytes,
 		m.decisions,
@@ -102,6 +105,8 @@ func (m *Metrics) noted(e event.Event) {
 		m.lag.WithLabelValues(string(e.Witness)).Observe(max(e.Lag, 0).Seconds())
 	case event.OOMKillSurvived:
 		m.oomKills.Add(float64(e.Kills))
+	case event.AccessBegan:
+		m.accesses.WithLabelValues(e.Access).Inc()
 	case event.ExitFound:
 		m.repairs.WithLabelValues("exit").Inc()
 	case event.OrphanRemoved, event.LateTask:
@@ -120,6 +125,9 @@ func (m *Metrics) Called(method string, took time.Duration, code codes.Code) {
 
 // Panicked counts a panic that berth has survived. It implements cri.Observer.
 func (m *Metrics) Panicked(where string) { m.panics.WithLabelValues(where).Inc() }
+
+// Probed counts a command that the kubelet runs in a container and waits for.
+func (m *Metrics) Probed() { m.accesses.WithLabelValues("probe").Inc() }
 
 // DurabilityChecked counts what the check of a layer or a blob has come to.
 func (m *Metrics) DurabilityChecked(i durable.Item, o durable.Outcome) {

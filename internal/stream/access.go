@@ -25,8 +25,8 @@ type Access struct {
 	Terminal bool
 }
 
-// Auditor keeps a record of each access.
-type Auditor interface {
+// AccessLog keeps a record of each access.
+type AccessLog interface {
 	// Begin is called before an access begins. An error refuses it. It may take a moment, and bounds
 	// that itself.
 	Begin(a Access) (Visit, error)
@@ -45,12 +45,12 @@ type Visit interface {
 
 // visited carries out an access, and keeps a record of it. do returns the code of a command.
 func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (int32, error)) error {
-	if s.cfg.Auditor == nil {
+	if s.cfg.AccessLog == nil {
 		_, err := do()
 		return err
 	}
 	a.By = event.ClientOf(ctx)
-	v, err := s.cfg.Auditor.Begin(a)
+	v, err := s.cfg.AccessLog.Begin(a)
 	if err != nil {
 		return err
 	}

@@ -71,8 +71,8 @@ type Config struct {
 	// Stdio is that of a container that runs.
 	Stdio  func(id string) (Stdio, error)
 	Logger *slog.Logger
-	// Auditor may be nil: no record is kept.
-	Auditor Auditor
+	// AccessLog may be nil: no record is kept.
+	AccessLog AccessLog
 }
 
 // Service runs commands in containers. Its methods may be called from any goroutine. What they

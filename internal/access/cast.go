@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package audit
+package access
 
 import (
 	"encoding/json"
@@ -37,15 +37,15 @@ type cast struct {
 
 // openCast begins the recording of a session, nil if that cannot be. A goroutine writes it, since a
 // disk may not answer.
-func (a *Audit) openCast(v *visit) *cast {
-	if err := os.MkdirAll(a.cfg.Sessions, 0o700); err != nil {
-		a.cfg.Log.Warn("the session of a terminal is not recorded", "id", v.id, "err", err)
+func (l *Log) openCast(v *visit) *cast {
+	if err := os.MkdirAll(l.cfg.Sessions, 0o700); err != nil {
+		l.cfg.Log.Warn("the session of a terminal is not recorded", "id", v.id, "err", err)
 		return nil
 	}
 	name := fmt.Sprintf("%s-%s.cast", v.began.UTC().Format("20060102T150405"), v.session)
-	f, err := os.OpenFile(filepath.Join(a.cfg.Sessions, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(l.cfg.Sessions, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		a.cfg.Log.Warn("the session of a terminal is not recorded", "id", v.id, "err", err)
+		l.cfg.Log.Warn("the session of a terminal is not recorded", "id", v.id, "err", err)
 		return nil
 	}
 	c := &cast{began: v.began, pieces: make(chan []byte, maxPieces)}
@@ -65,7 +65,7 @@ func (a *Audit) openCast(v *visit) *cast {
 				continue
 			}
 			if _, failed = f.Write(p); failed != nil {
-				a.cfg.Log.Warn("the recording of a terminal ends early", "id", v.id, "err", failed)
+				l.cfg.Log.Warn("the recording of a terminal ends early", "id", v.id, "err", failed)
 			}
 		}
 	}()

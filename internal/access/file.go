@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package audit
+package access
 
 import (
 	"bytes"
@@ -158,8 +158,17 @@ func (f *file) flush() error {
 	}
 	if err != nil {
 		f.mu.Lock()
-		f.mu.waiting = append(left, f.mu.waiting...)
+		all := append(left, f.mu.waiting...)
+		kept := all[:min(len(all), maxWaiting)]
+		f.mu.waiting = kept
 		f.mu.missing += missing
+		for _, l := range all[len(kept):] {
+			if l.done != nil {
+				l.done <- err
+				continue
+			}
+			f.mu.missing++
+		}
 		f.mu.Unlock()
 	}
 	return err

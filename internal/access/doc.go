@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit keeps a record of who used a container: each exec, attach and port-forward, with what,
+// Package access keeps a record of who used a container: each exec, attach and port-forward, with what,
 // which client, when, the code and the bytes. It goes into the timeline, and into a file of which each
 // line is chained to the one before, if one is configured.
 //
 // # Use
 //
-//	a, err := audit.New(audit.Config{File: "/var/log/berth/audit.log", Note: obs.Note})
-//	err = a.Run(ctx)                    // writes
-//	visit, err := a.Begin(access)       // an error: it is refused
+//	l := access.New(access.Config{File: "/var/log/berth/audit.log", Note: obs.Note})
+//	err := l.Run(ctx)                   // writes
+//	visit, err := l.Begin(access)       // an error: it is refused
 //	visit.End(code, nil, in, out)
-//	report, err := audit.Verify(file)   // anybody, at any time
+//
+//	v := access.NewVerifier("")         // anybody, at any time
+//	err = v.Add(file)
+//	report, err := v.Result()
 //
 // # Promises
 //
@@ -22,7 +25,7 @@
 //   - A line that says how an access has ended waits for the disk in memory, within a bound.
 //   - A line is JSON, and has the SHA-256 of the line before. A line that is changed, inserted or
 //     taken out anywhere but at the end breaks the chain. What was taken from the end is seen by
-//     whoever has kept the hash of a later line, which Verify returns: the chain alone cannot say it.
+//     whoever has kept the hash of a later line, which Result returns: the chain alone cannot say it.
 //   - The file is only appended to. It may be renamed at any time (logrotate): the next line goes into
 //     a new one, whose first line is chained to the last of the old one.
 //   - A start that finds a torn last line, as a power cut leaves it, ends it, says so in the next line
@@ -37,4 +40,4 @@
 // # To look at it live
 //
 // berth timeline NAME, and berth audit verify FILE.
-package audit
+package access

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package audit
+package access
 
 import (
 	"context"
@@ -38,36 +38,36 @@ const (
 	beginTimeout = 2 * time.Second
 )
 
-// Audit implements stream.Auditor. Its methods may be called from any goroutine.
-type Audit struct {
+// Log implements stream.AccessLog. Its methods may be called from any goroutine.
+type Log struct {
 	cfg  Config
 	file *file // nil: none
 }
 
-// New makes an audit. The caller runs it.
-func New(cfg Config) *Audit {
+// New makes a log. The caller runs it.
+func New(cfg Config) *Log {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	a := &Audit{cfg: cfg}
+	l := &Log{cfg: cfg}
 	if cfg.File != "" {
-		a.file = newFile(cfg.File, cfg.Log)
+		l.file = newFile(cfg.File, cfg.Log)
 	}
-	return a
+	return l
 }
 
 // Run writes to the file until ctx ends, and then what is left, within a second. It returns nil.
-func (a *Audit) Run(ctx context.Context) error {
-	if a.file == nil {
+func (l *Log) Run(ctx context.Context) error {
+	if l.file == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return a.file.run(ctx)
+	return l.file.run(ctx)
 }
 
 // visit is an access that goes on.
 type visit struct {
-	a       *Audit
+	log     *Log
 	id      string
 	session string
 	record  Record
@@ -82,17 +82,17 @@ func (probe) Wrote([]byte)                   {}
 func (probe) Resized(_, _ uint16)            {}
 func (probe) End(int32, error, int64, int64) {}
 
-// Begin implements stream.Auditor.
-func (a *Audit) Begin(acc stream.Access) (stream.Visit, error) {
+// Begin implements stream.AccessLog.
+func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
 	if acc.What == "exec-sync" && acc.By.IsKubelet() {
-		if a.cfg.Probed != nil {
-			a.cfg.Probed()
+		if l.cfg.Probed != nil {
+			l.cfg.Probed()
 		}
 		return probe{}, nil
 	}
 	t := acc.Target
 	v := &visit{
-		a:       a,
+		log:     l,
 		id:      t.ID,
 		session: rand.Text()[:12],
 		began:   time.Now(),
@@ -107,17 +107,17 @@ func (a *Audit) Begin(acc stream.Access) (stream.Visit, error) {
 		Container: t.Config.GetMetadata().GetName(),
 		By:        acc.By,
 	}
-	if a.file != nil {
+	if l.file != nil {
 		first := v.record
 		first.What, first.At, first.Args, first.Port, first.Terminal = Began, v.began, args, acc.Port, acc.Terminal
-		err := a.file.write(first, !a.cfg.Open)
+		err := l.file.write(first, !l.cfg.Open)
 		if err != nil {
-			err = fmt.Errorf("%s is refused, since it cannot be recorded in %s (audit.on_error): %v: %w", acc.What, a.cfg.File, err, errdefs.ErrUnavailable)
-			a.cfg.Note(t.ID, event.AccessRefused{By: acc.By, Access: acc.What, Args: args, Err: err.Error()})
+			err = fmt.Errorf("%s is refused, since it cannot be recorded in %s (audit.on_error): %v: %w", acc.What, l.cfg.File, err, errdefs.ErrUnavailable)
+			l.cfg.Note(t.ID, event.AccessRefused{By: acc.By, Access: acc.What, Args: args, Err: err.Error()})
 			return nil, err
 		}
 	}
-	a.cfg.Note(t.ID, event.AccessBegan{
+	l.cfg.Note(t.ID, event.AccessBegan{
 		By:       acc.By,
 		Session:  v.session,
 		Access:   acc.What,
@@ -125,8 +125,8 @@ func (a *Audit) Begin(acc stream.Access) (stream.Visit, error) {
 		Port:     acc.Port,
 		Terminal: acc.Terminal,
 	})
-	if acc.Terminal && a.cfg.Sessions != "" {
-		v.cast = a.openCast(v)
+	if acc.Terminal && l.cfg.Sessions != "" {
+		v.cast = l.openCast(v)
 	}
 	return v, nil
 }
@@ -151,7 +151,7 @@ func (v *visit) End(code int32, err error, in, out int64) {
 	if err != nil {
 		why = err.Error()
 	}
-	v.a.cfg.Note(v.id, event.AccessEnded{
+	v.log.cfg.Note(v.id, event.AccessEnded{
 		Session: v.session,
 		Access:  v.record.Access,
 		Code:    code,
@@ -163,10 +163,10 @@ func (v *visit) End(code int32, err error, in, out int64) {
 	if v.cast != nil {
 		v.cast.close()
 	}
-	if v.a.file != nil {
+	if v.log.file != nil {
 		last := v.record
 		last.What, last.At, last.Code, last.Err, last.In, last.Out = Ended, time.Now(), &code, why, in, out
-		_ = v.a.file.write(last, false)
+		_ = v.log.file.write(last, false)
 	}
 }
 
