@@ -19,6 +19,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
@@ -267,6 +268,37 @@ func TestAnImageWithoutAWholeBlobIsRemoved(t *testing.T) {
 		t.Error("another image")
 	}
 	n.whole(t, st.ChainID, "imported again")
+}
+
+// PROPERTIES 39: what a pull has left that a power cut ended is removed, also where it was about to
+// unpack one more layer above a lost one. Nothing stays in doubt.
+func TestWhatACutPullHasLeftIsRemoved(t *testing.T) {
+	n := kept(t)
+	st := imported(t, n.Store, twoLayers(t))
+	n.synced(t, st.ChainID)
+	ctx := connection.Namespaced(t.Context())
+	low, err := (durability{n.Store}).Below(ctx, overlay, st.ChainID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers := n.client.SnapshotService(overlay)
+	for _, parent := range []string{low[0].ID, st.ChainID} {
+		kept := snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "test"})
+		if _, err := layers.Prepare(ctx, "extract-1-"+parent[7:11]+" sha256:next", parent, kept); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.client.ImageService().Delete(ctx, st.Name); err != nil {
+		t.Fatal(err)
+	}
+	run := n.unclean(t)
+	n.lose(t, st.ChainID, true)
+	run()()
+	for _, name := range []string{low[0].ID, st.ChainID} {
+		if _, err := layers.Stat(ctx, name); !errdefs.IsNotFound(connection.Native(err)) {
+			t.Errorf("layer %s is left: %v", name, err)
+		}
+	}
 }
 
 // PROPERTIES 39: the files of an artifact that an unclean boot has lost are laid out again from its

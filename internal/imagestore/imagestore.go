@@ -75,6 +75,7 @@ type Config struct {
 type Store struct {
 	client *connection.Connection
 	cfg    Config
+	opened time.Time // what a pull unpacks that is older was left by one before
 	temp   atomic.Uint64
 	views  sync.Map // by key, those in use
 	jobs   sync.Map // the leases of pulls and imports, by key, those in use
@@ -115,6 +116,7 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 	i := &Store{
 		client: conn,
 		cfg:    cfg,
+		opened: time.Now(),
 		parsed: image.NewCache[parsed](maxParsed),
 		served: served{images: image.NewCache[members](maxServed)},
 

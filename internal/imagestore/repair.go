@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -163,14 +164,65 @@ func (d durability) checkLayer(ctx context.Context, item durable.Item, idle bool
 	return durable.Removed, nil
 }
 
-// removeLayer removes a layer that no image has.
+// removeLayer removes a layer that no image has, with what a pull that was cut off has left above it.
 func (d durability) removeLayer(ctx context.Context, item durable.Item) error {
 	if d.gone(ctx, item) {
 		return nil
 	}
-	err := connection.Native(d.client.SnapshotService(item.Snapshotter).Remove(ctx, item.ID))
-	if err != nil && !errdefs.IsNotFound(err) {
+	err := d.removeAlone(ctx, item.Snapshotter, item.ID)
+	if errdefs.IsFailedPrecondition(err) {
+		if err = d.removeAbove(ctx, item.Snapshotter, item.ID); err == nil {
+			err = d.removeAlone(ctx, item.Snapshotter, item.ID)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("remove layer %s: %w", item.ID, err)
+	}
+	return nil
+}
+
+// removeAlone removes a snapshot. It is ErrFailedPrecondition while there is another one above it.
+func (d durability) removeAlone(ctx context.Context, snapshotter, name string) error {
+	err := connection.Native(d.client.SnapshotService(snapshotter).Remove(ctx, name))
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// removeAbove removes what is above a layer that no image has: layers that no image has either, and
+// the one that was being unpacked when the pull was cut off. One that a pull of this berth unpacks
+// stays, and so does whatever else is there: the layer below it is asked about again later.
+func (d durability) removeAbove(ctx context.Context, snapshotter, below string) error {
+	var above []snapshots.Info
+	err := d.client.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if info.Parent == below {
+			above = append(above, info)
+		}
+		return nil
+	})
+	if err != nil {
+		return connection.Native(err)
+	}
+	for _, info := range above {
+		switch {
+		case info.Kind == snapshots.KindCommitted:
+			_, err := d.sourceOf(ctx, info.Name)
+			if err == nil {
+				return fmt.Errorf("layer %s above it belongs to an image: %w", info.Name, errdefs.ErrFailedPrecondition)
+			}
+			if !errdefs.IsNotFound(err) {
+				return err
+			}
+			if err := d.removeAbove(ctx, snapshotter, info.Name); err != nil {
+				return err
+			}
+		case !strings.HasPrefix(info.Name, snapshots.UnpackKeyPrefix+"-") || info.Created.After(d.opened):
+			return fmt.Errorf("%s is above it: %w", info.Name, errdefs.ErrFailedPrecondition)
+		}
+		if err := d.removeAlone(ctx, snapshotter, info.Name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
