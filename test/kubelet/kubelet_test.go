@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
+	"berth/internal/why"
 	"berth/test/node"
 )
 
@@ -127,6 +128,16 @@ func TestEndsAreReported(t *testing.T) {
 		p = k.until("sick", "started again", func(p pod) bool { return p.only().RestartCount >= 1 && p.only().LastState.Terminated != nil })
 		if end := p.only().LastState.Terminated; end.ExitCode != 137 {
 			t.Errorf("sick: %+v", end)
+		}
+		for name, want := range map[string]why.Cause{
+			"job":   why.Completed,
+			"oom":   why.OOMOfContainer,
+			"crash": why.Failed,
+			"sick":  why.Stopped, // by the kubelet, for its probe
+		} {
+			if r, err := k.Client.Why(t.Context(), name+"-node"); err != nil || r.Cause != want {
+				t.Errorf("why %s: %+v, %v", name, r.Answer, err)
+			}
 		}
 		if text, err := k.get("/containerLogs/default/job-node/job"); err != nil || text != "out\nerr\n" && text != "err\nout\n" {
 			t.Errorf("log %q, %v", text, err)
