@@ -115,6 +115,7 @@ func (a *app) root() *cobra.Command {
 		a.timelineCommand(),
 		a.whyCommand(),
 		a.debugCommand(),
+		a.doctorCommand(),
 	)
 	return root
 }
