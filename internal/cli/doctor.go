@@ -3,18 +3,23 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/cri"
 	"berth/internal/doctor"
+	"berth/internal/drill"
 	"berth/internal/version"
 )
 
@@ -22,8 +27,8 @@ import (
 type doctorFlags struct {
 	config, kubeletConfig string
 	verbose               bool
-	drill                 bool
-	restart               string
+	drill, restart        bool
+	image                 string
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -42,10 +47,114 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "also list what nothing is wrong with")
 	cmd.Flags().StringVar(&f.config, "config", "", "configuration file (default "+defaultConfig+", if it exists)")
 	cmd.Flags().StringVar(&f.kubeletConfig, "kubelet-config", "", "configuration file of the kubelet (default /var/lib/kubelet/config.yaml)")
+	cmd.Flags().BoolVar(&f.drill, "drill", false, "break things around a pod that is made for it, and measure")
+	cmd.Flags().BoolVar(&f.restart, "restart-berth", false, "with --drill: also let systemd restart berth")
+	cmd.Flags().StringVar(&f.image, "image", "", "with --drill: an image that is on the node, instead of a small one that is imported and removed; any will do")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case f.drill:
+			return a.drill(cmd, f)
+		case f.restart || f.image != "":
+			return errors.New("--restart-berth and --image belong to --drill")
+		}
 		return a.examine(cmd, f)
 	}
+	cmd.AddCommand(canaryCommand())
 	return cmd
+}
+
+// canaryCommand is what the container of a drill runs. It needs neither a service nor files.
+func canaryCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "canary DOES",
+		Short:  "Be the program in the container of a drill",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			code, err := drill.Canary(args[0])
+			if code == 0 {
+				return nil
+			}
+			return exitError{code, err}
+		},
+	}
+}
+
+// drill breaks things around a pod of its own, and shows what came of it.
+func (a *app) drill(cmd *cobra.Command, f doctorFlags) error {
+	return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		told := context.AfterFunc(ctx, func() {
+			fmt.Fprintln(cmd.ErrOrStderr(), "interrupted: what the drill has made is being removed; a second Ctrl-C would leave it")
+		})
+		defer told()
+		r, err := drill.Run(ctx, c, drill.Options{
+			Endpoint: a.endpoint,
+			Restart:  f.restart,
+			Image:    f.image,
+			Begin: func(step string) {
+				if a.output == "table" {
+					fmt.Fprintf(cmd.ErrOrStderr(), "drill: %s\n", step)
+				}
+			},
+		})
+		if err == nil {
+			if perr := a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { writeDrill(w, r) }); perr != nil {
+				return perr
+			}
+		}
+		return errors.Join(err, drillError(r))
+	})
+}
+
+// drillError is the error that a drill ends with.
+func drillError(r drill.Result) error {
+	switch n := r.Failed(); {
+	case len(r.Left) > 0:
+		return exitError{exitNotReady, errors.New("the drill has left something behind:\n  " + strings.Join(r.Left, "\n  "))}
+	case r.Interrupted:
+		return exitError{exitInterrupted, errors.New("interrupted: nothing is left of the drill")}
+	case n > 0:
+		return exitError{exitNotReady, errors.New(plural(n, "step", "steps") + " did not go as berth promises")}
+	}
+	return nil
+}
+
+// writeDrill writes a line for each step, and what is to be said of it.
+func writeDrill(w *tabwriter.Writer, r drill.Result) {
+	const blank = "-"
+	span := func(d time.Duration) string {
+		if d <= 0 {
+			return blank
+		}
+		return d.Round(10 * time.Microsecond).String()
+	}
+	fmt.Fprintln(w, "WHAT HAPPENS TO A CANARY\tSTATE\tCODE\tREASON\tKNOWN AFTER THE FAULT\tAFTER ITS END\tPOD REMOVED IN\tAS PROMISED")
+	for _, s := range r.Steps {
+		verdict, code := "yes", strconv.Itoa(int(s.Code))
+		switch {
+		case s.NotTried != "":
+			verdict = "not tried"
+		case s.Wrong != "":
+			verdict = "NO"
+		}
+		if s.State == "" {
+			code = blank
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, cmp.Or(s.State, blank), code, cmp.Or(s.Reason, blank),
+			span(s.AfterFault), span(s.AfterEnd), span(s.Removed), verdict)
+	}
+	_ = w.Flush() // the lines below are not part of the table
+	fmt.Fprintln(w)
+	for _, s := range r.Steps {
+		for _, text := range []string{s.NotTried, s.Wrong, s.Note} {
+			if text != "" {
+				fmt.Fprintf(w, "%s: %s\n", s.Name, oneLine(text))
+			}
+		}
+	}
+	if len(r.Left) == 0 {
+		fmt.Fprintf(w, "The drill took %s, and nothing is left of it.\n", r.Took.Round(100*time.Millisecond))
+	}
 }
 
 // examine asks everything of this machine, and shows the answers.

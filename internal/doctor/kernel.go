@@ -160,7 +160,7 @@ func askLimits(_ context.Context, m *machine) ([]Finding, error) {
 		least  int64
 		what   string
 	}{
-		{"kernel.pid_max", 32768 + 1, "a node full of pods runs out of process IDs"},
+		{"kernel.pid_max", 65536, "a node full of pods runs out of process IDs"},
 		{"fs.inotify.max_user_instances", 512, "programs in pods, and the kubelet, run out of watches: too many open files"},
 		{"fs.inotify.max_user_watches", 65536, "programs in pods, and the kubelet, run out of watches: no space left on device"},
 		{"fs.file-max", 100000, "the node runs out of open files"},
