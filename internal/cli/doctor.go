@@ -183,7 +183,11 @@ func reportError(r doctor.Report) error {
 	case n > 0:
 		return exitError{exitNotReady, fmt.Errorf("%s", plural(n, "error was", "errors were")+" found")}
 	case r.NotAsked() > 0:
-		return errors.New(plural(r.NotAsked(), "check", "checks") + " could not ask")
+		text := plural(r.NotAsked(), "check", "checks") + " could not ask"
+		if os.Geteuid() != 0 {
+			text += "; run it as root"
+		}
+		return errors.New(text)
 	}
 	return nil
 }
@@ -215,18 +219,21 @@ func writeReport(w *tabwriter.Writer, r doctor.Report, verbose bool) {
 			fmt.Fprintf(w, "NOT ASKED\t%s\t%s\n", answer.Check, oneLine(strings.ReplaceAll(answer.NotAsked, "\n", "; ")))
 		}
 	}
-	well := 0
+	well, moot := r.Well(), 0
 	for _, answer := range r.Answers {
-		if len(answer.Findings) == 0 && answer.NotAsked == "" {
-			if well++; verbose {
-				fmt.Fprintf(w, "ok\t%s\t%s\n", answer.Check, answer.Question)
-			}
+		text := answer.Question
+		if answer.Nothing != "" {
+			moot++
+			text = answer.Nothing
+		}
+		if verbose && len(answer.Findings) == 0 && answer.NotAsked == "" {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", map[bool]string{true: "-", false: "ok"}[answer.Nothing != ""], answer.Check, text)
 		}
 	}
-	if well < len(r.Answers) || verbose {
+	if well+moot < len(r.Answers) || verbose {
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, "%d of %d checks found nothing wrong; %s, %s, %s, %d not asked\n", well, len(r.Answers),
+	fmt.Fprintf(w, "%d of %d checks found nothing wrong, %d had nothing to look at; %s, %s, %s, %d not asked\n", well, len(r.Answers), moot,
 		plural(r.Count(doctor.Error), "error", "errors"),
 		plural(r.Count(doctor.Warning), "warning", "warnings"),
 		plural(r.Count(doctor.Note), "note", "notes"), r.NotAsked())

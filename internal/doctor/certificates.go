@@ -18,6 +18,9 @@ const soon = 14 * 24 * time.Hour
 func askCertificates(_ context.Context, m *machine) ([]Finding, error) {
 	var f findings
 	peer := m.cfg.Image.Peer
+	if m.cfg.Streams.CertFile == "" && !peer.On() {
+		return nil, errNothing("no certificate is configured")
+	}
 	m.askPair(&f, "streams", m.cfg.Streams.CertFile, m.cfg.Streams.KeyFile, "exec, attach and port-forward do not work")
 	if peer.On() {
 		m.askPair(&f, "image.peer", peer.CertFile, peer.KeyFile, "other nodes refuse this one")

@@ -5,9 +5,9 @@
 //
 // # Promises
 //
-//   - Each check gives one of three answers: nothing is wrong; findings, each of which says what is
-//     wrong and what to do; or that it could not ask, and why. What could not be asked is never taken
-//     for well, nor for wrong.
+//   - Each check gives one of four answers: nothing is wrong; findings, each of which says what is
+//     wrong and what to do; that the machine does not have what it asks about; or that it could not
+//     ask, and why. What could not be asked is never taken for well, nor for wrong.
 //   - No check waits for another one, and each has a deadline: a disk that hangs costs its own answer
 //     alone.
 //   - It needs no berth that runs. With one it reads the settings that berth uses, and asks it for

@@ -27,12 +27,14 @@ type Finding struct {
 	Do       string   `json:"do"`   // what helps
 }
 
-// Answer is what came of one check. Nothing is wrong if it has neither findings nor a reason.
+// Answer is what came of one check. Nothing is wrong if it has neither findings nor a reason why there
+// are none.
 type Answer struct {
 	Check    string    `json:"check"`
 	Question string    `json:"question"`
 	Findings []Finding `json:"findings,omitempty"`
-	NotAsked string    `json:"notAsked,omitempty"` // why there is no answer, or no whole one
+	NotAsked string    `json:"notAsked,omitempty"`        // why there is no answer, or no whole one
+	Nothing  string    `json:"nothingToLookAt,omitempty"` // that the machine does not have what is asked about
 }
 
 // Report has the answers of all checks, in the order of the table.
@@ -57,6 +59,16 @@ func (r Report) Count(s Severity) (n int) {
 func (r Report) NotAsked() (n int) {
 	for _, a := range r.Answers {
 		if a.NotAsked != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Well returns the number of checks that found nothing wrong.
+func (r Report) Well() (n int) {
+	for _, a := range r.Answers {
+		if len(a.Findings) == 0 && a.NotAsked == "" && a.Nothing == "" {
 			n++
 		}
 	}
@@ -124,11 +136,20 @@ func (c check) answer(ctx context.Context, m *machine) (a Answer) {
 	rank := func(s Severity) int { return slices.Index([]Severity{Error, Warning, Note}, s) }
 	slices.SortStableFunc(found, func(x, y Finding) int { return rank(x.Severity) - rank(y.Severity) })
 	a.Findings = found
-	if err != nil {
+	var nothing errNothing
+	switch {
+	case errors.As(err, &nothing):
+		a.Nothing = string(nothing)
+	case err != nil:
 		a.NotAsked = err.Error()
 	}
 	return a
 }
+
+// errNothing is the error of a check that has nothing to look at on this machine.
+type errNothing string
+
+func (e errNothing) Error() string { return string(e) }
 
 // findings collects what a check finds, and what it could not ask.
 type findings struct {

@@ -510,6 +510,10 @@ func TestNothingIsWrongWithAHealthyMachine(t *testing.T) {
 			t.Errorf("%s: %+v", a.Check, a)
 		}
 	}
+	// The healthy machine has no ports and no certificates.
+	if well := r.Well(); well != len(checks)-2 {
+		t.Errorf("%d checks found nothing wrong", well)
+	}
 	if len(r.Answers) != len(checks) {
 		t.Errorf("%d checks of %d have answered", len(r.Answers), len(checks))
 	}

@@ -65,7 +65,10 @@ func askKubelet(_ context.Context, m *machine) ([]Finding, error) {
 		if program != "" {
 			return nil, fmt.Errorf("there is a kubelet, %s, and no file %s; name the one it reads with --kubelet-config", program, m.KubeletConfig)
 		}
-		return nil, err // a node without a kubelet
+		if err != nil {
+			return nil, err
+		}
+		return nil, errNothing("there is no kubelet")
 	}
 	if wrong != "" {
 		f.add(Error, "correct it", "%s cannot be read as the kubelet's configuration: %s", m.KubeletConfig, wrong)
@@ -118,12 +121,15 @@ func sameSocket(endpoint, socket string) bool {
 func askSwap(_ context.Context, m *machine) ([]Finding, error) {
 	var f findings
 	c, ok, wrong, err := m.kubelet()
-	if err != nil || !ok || wrong != "" {
+	if err != nil {
 		return nil, err
+	}
+	if !ok || wrong != "" {
+		return nil, errNothing("there is no configuration of a kubelet")
 	}
 	text, err := m.read("/proc/swaps")
 	if absent(err) {
-		return nil, nil // the kernel has no swap
+		return nil, errNothing("the kernel has no swap")
 	}
 	if err != nil {
 		return nil, err

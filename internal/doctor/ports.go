@@ -21,7 +21,7 @@ type listener struct {
 
 // listeners reads who listens.
 func (m *machine) listeners() ([]listener, error) {
-	var all []listener
+	all := []listener{}
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := m.read(file)
 		if absent(err) && file == "/proc/net/tcp6" {
@@ -116,6 +116,9 @@ func askPorts(_ context.Context, m *machine) ([]Finding, error) {
 			}
 			break
 		}
+	}
+	if all == nil && len(f.errs) == 0 {
+		return nil, errNothing("no port is configured")
 	}
 	return f.result()
 }

@@ -44,6 +44,7 @@ func askService(_ context.Context, m *machine) ([]Finding, error) {
 	var f findings
 	switch {
 	case m.Status == nil:
+		return nil, errNothing("berth was not to be asked")
 	case nobody(m.statusErr):
 		f.add(Note, "start it with systemctl start berth, or name its socket with --endpoint",
 			"no berth runs on %s", m.Endpoint)

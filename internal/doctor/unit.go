@@ -72,8 +72,11 @@ func (m *machine) unit(name string) (set map[string]string, file string, ok bool
 func askUnit(_ context.Context, m *machine) ([]Finding, error) {
 	var f findings
 	u, file, ok, err := m.unit("berth.service")
-	if err != nil || !ok {
+	if err != nil {
 		return nil, err
+	}
+	if !ok {
+		return nil, errNothing("there is no berth.service")
 	}
 	const reload = ", then run systemctl daemon-reload and systemctl restart berth"
 	put := func(line string) string { return "put " + line + " into " + file + reload }

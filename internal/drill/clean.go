@@ -49,40 +49,63 @@ func (d *drill) sweep(ctx context.Context) {
 }
 
 // clean removes everything that the drill has made, and returns what is left, or could not be looked
-// for, within the time of ctx.
+// for. It takes as long as cleaning at most, also where berth does not answer.
 func (d *drill) clean(ctx context.Context) (left []string) {
 	say := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
-	pods, err := d.drills(ctx, d.name)
-	if err != nil {
-		say("it is not known whether pods of the namespace %s are left: %v; berth pods lists them", namespace, cri.Explain(err))
-	}
-	var wg sync.WaitGroup
-	for _, p := range pods {
-		wg.Go(func() { _ = d.remove(ctx, p.GetId()) })
-	}
-	wg.Wait()
-	if len(pods) > 0 {
-		if pods, err = d.drills(ctx, d.name); err != nil {
-			say("it is not known whether pods of the namespace %s are left: %v; berth pods lists them", namespace, cri.Explain(err))
-		}
-	}
-	for _, p := range pods {
-		say("pod %s: berth rm -f %s", p.GetMetadata().GetName(), p.GetId())
-	}
-	d.cleanImage(ctx, say)
+	asking, done := context.WithTimeout(ctx, cleaning-cleaningHere)
+	defer done()
+	d.cleanPods(asking, say)
+	d.cleanImage(asking, say)
+
+	here, done := context.WithTimeout(ctx, cleaningHere)
+	defer done()
 	for _, at := range d.mounted {
-		if _, err := program(ctx, "umount", at); err != nil {
-			say("a small file system: umount %s: %v", at, err)
+		if _, err := program(here, "umount", at); err != nil {
+			say("a small file system, which umount %s unmounts: %v", at, err)
 		}
 	}
 	if d.dir != "" {
-		// A mount that is still there keeps its directory.
-		if err := os.RemoveAll(d.dir); err != nil {
-			say("files: rm -r %s: %v", d.dir, err)
+		if err := os.RemoveAll(d.dir); err != nil { // a mount that is still there keeps its directory
+			say("files, which rm -r %s removes: %v", d.dir, err)
 		}
 	}
-	d.cleanCgroup(ctx, say)
+	d.cleanCgroup(here, say)
 	return left
+}
+
+// cleanPods removes the pods. One that was being made when its step was cut off may come late, so it
+// looks for some time then.
+func (d *drill) cleanPods(ctx context.Context, say func(string, ...any)) {
+	var pods []*runtimeapi.PodSandbox
+	t := time.NewTicker(100 * time.Millisecond)
+	defer t.Stop()
+	late := time.Now()
+	if d.cutOff {
+		late = late.Add(lateness)
+	}
+	for {
+		var err error
+		if pods, err = d.drills(ctx, d.name); err != nil {
+			say("pods, perhaps, which berth pods lists in the namespace %s: %v", namespace, cri.Explain(err))
+			return
+		}
+		if len(pods) == 0 && !time.Now().Before(late) {
+			return
+		}
+		var wg sync.WaitGroup
+		for _, p := range pods {
+			wg.Go(func() { _ = d.remove(ctx, p.GetId()) })
+		}
+		wg.Wait()
+		select {
+		case <-ctx.Done():
+			for _, p := range pods {
+				say("the pod %s, which berth rm -f %s removes", p.GetMetadata().GetName(), p.GetId())
+			}
+			return
+		case <-t.C:
+		}
+	}
 }
 
 // cleanImage removes the image if the drill has imported it.
@@ -98,7 +121,11 @@ func (d *drill) cleanImage(ctx context.Context, say func(string, ...any)) {
 			return
 		}
 	}
-	say("the image %s: berth images rm %s (%v)", d.image, d.image, cri.Explain(err))
+	if err == nil {
+		say("the image %s, which berth images rm %s removes", d.image, d.image)
+	} else {
+		say("the image %s, perhaps, which berth images rm %s removes: %v", d.image, d.image, cri.Explain(err))
+	}
 }
 
 // cleanCgroup removes the cgroup above the drill's pods, which berth leaves to whoever named it.
@@ -114,7 +141,7 @@ func (d *drill) cleanCgroup(ctx context.Context, say func(string, ...any)) {
 	for {
 		groups, err := d.cgroups()
 		if err != nil {
-			say("it is not known whether cgroups are left: %v", err)
+			say("cgroups, perhaps, which are named %s: %v", d.name, err)
 			return
 		}
 		if len(groups) == 0 {
@@ -126,7 +153,7 @@ func (d *drill) cleanCgroup(ctx context.Context, say func(string, ...any)) {
 		select {
 		case <-ctx.Done():
 			for _, g := range groups {
-				say("a cgroup: find %s -depth -type d -delete", g)
+				say("the cgroup %s, which find %s -depth -type d -delete removes once its pod is gone", g, g)
 			}
 			return
 		case <-t.C:

@@ -29,9 +29,12 @@ const label = "berth.drill"
 
 // How long a drill may take: what is broken, and then what is removed and looked for.
 const (
-	breaking = 40 * time.Second
-	cleaning = 15 * time.Second
-	oneStep  = 10 * time.Second
+	breaking     = 35 * time.Second
+	oneStep      = 10 * time.Second
+	removing     = 5 * time.Second // of the pod of a step
+	cleaning     = 15 * time.Second
+	cleaningHere = 3 * time.Second // of it, for what needs no berth
+	lateness     = 2 * time.Second // of a pod whose making was cut off
 )
 
 // promised is how long an exit may take to be visible: PROPERTIES 1.
@@ -101,6 +104,7 @@ type drill struct {
 	exits   *Exits
 	mounted []string // file systems below dir
 	pods    int
+	cutOff  bool // a pod may come late
 }
 
 // Run drills the berth behind c. It returns an error if the drill could not begin; the result says
@@ -118,9 +122,7 @@ func Run(ctx context.Context, c *cri.Client, o Options) (Result, error) {
 			r.Steps = append(r.Steps, d.try(breakable, s))
 		}
 	}
-	clean, done := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
-	defer done()
-	r.Left = d.clean(clean)
+	r.Left = d.clean(context.WithoutCancel(ctx))
 	r.Took = time.Since(began)
 	r.Interrupted = ctx.Err() != nil
 	return r, err
@@ -239,10 +241,10 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	}
 	began := time.Now()
 	// The pod goes also if the step was interrupted. What holds it up is tried again in the end.
-	removing, done := context.WithTimeout(context.WithoutCancel(ctx), cleaning/3)
+	within, done := context.WithTimeout(context.WithoutCancel(ctx), removing)
 	defer done()
 	if c.pod != "" {
-		if rerr := d.remove(removing, c.pod); rerr != nil && out.Wrong == "" {
+		if rerr := d.remove(within, c.pod); rerr != nil && out.Wrong == "" {
 			out.Wrong = fmt.Sprintf("the pod could not be removed: %v", cri.Explain(rerr))
 		} else if rerr == nil {
 			out.Removed = time.Since(began)
@@ -368,6 +370,7 @@ func (c *canary) start(ctx context.Context, s step) error {
 	}
 	pod, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: c.sandbox})
 	if err != nil {
+		c.cutOff = true
 		return fmt.Errorf("make the canary's pod: %w", err)
 	}
 	c.pod = pod.GetPodSandboxId()

@@ -67,7 +67,10 @@ var steps = []step{
 		end:      "137 Error",
 		possible: fullLogs,
 		fault: func(ctx context.Context, c *canary) (func(), error) {
-			return nil, errors.Join(c.logIsFull(ctx), c.kill(ctx))
+			if err := c.logIsFull(ctx); err != nil {
+				return nil, err
+			}
+			return nil, c.kill(ctx)
 		},
 	},
 	{
@@ -158,7 +161,7 @@ func holdOutput(ctx context.Context, c *canary) (restore func(), err error) {
 }
 
 // logsSize is how much the full log disk takes.
-const logsSize = 64 << 10
+const logsSize = 1 << 20
 
 // fullLogs mounts a small file system for the canary's log.
 func fullLogs(ctx context.Context, c *canary) error {
@@ -174,21 +177,27 @@ func fullLogs(ctx context.Context, c *canary) error {
 	return nil
 }
 
-// logIsFull waits until there is no room for the log.
+// logIsFull waits until the log grows no more, and has taken half of its disk at least: what does
+// not fit as a whole leaves some room.
 func (c *canary) logIsFull(ctx context.Context) error {
+	const still = 40
 	t := time.NewTicker(5 * time.Millisecond)
 	defer t.Stop()
+	size, same := int64(0), 0
 	for {
-		var st unix.Statfs_t
-		if err := unix.Statfs(filepath.Dir(c.logs), &st); err != nil {
+		st, err := os.Stat(filepath.Join(c.logs, "canary.log"))
+		if err != nil {
 			return err
 		}
-		if st.Bavail == 0 {
+		if same++; st.Size() != size {
+			size, same = st.Size(), 0
+		}
+		if size >= logsSize/2 && same >= still {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until the log has filled its disk: %w", ctx.Err())
+			return fmt.Errorf("wait until the log has filled its disk, of which it takes %d KiB of %d: %w", size>>10, logsSize>>10, ctx.Err())
 		case <-t.C:
 		}
 	}
