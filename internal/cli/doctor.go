@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -164,12 +165,20 @@ func (a *app) examine(cmd *cobra.Command, f doctorFlags) error {
 	context.AfterFunc(ctx, stop)
 	h := doctor.Machine(a.endpoint)
 	h.Version = version.String()
-	if f.config != "" {
-		h.ConfigFile, h.Named = f.config, true
+	for _, named := range []struct {
+		path string
+		of   *string
+	}{{f.config, &h.ConfigFile}, {f.kubeletConfig, &h.KubeletConfig}} {
+		if named.path == "" {
+			continue
+		}
+		path, err := filepath.Abs(named.path)
+		if err != nil {
+			return err
+		}
+		*named.of = path
 	}
-	if f.kubeletConfig != "" {
-		h.KubeletConfig = f.kubeletConfig
-	}
+	h.Named = f.config != ""
 	r := doctor.Examine(ctx, h)
 	if err := a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { writeReport(w, r, f.verbose) }); err != nil {
 		return err

@@ -94,7 +94,13 @@ func (m *machine) binDirs() []string {
 	if dir, err := m.libexec(); err == nil && dir != "" { // without them the check of programs has said so
 		dirs = append(dirs, filepath.Join(dir, "cni"), filepath.Join(dir, "../cni"))
 	}
-	return append(dirs, m.CNIDirs...)
+	var all []string
+	for _, dir := range append(dirs, m.CNIDirs...) {
+		if dir = filepath.Clean(dir); !slices.Contains(all, dir) {
+			all = append(all, dir)
+		}
+	}
+	return all
 }
 
 // badPlugins says which plug-ins of a configuration cannot be run, and what helps.

@@ -30,13 +30,13 @@ func nobody(err error) bool { return absent(err) || errors.Is(err, syscall.ECONN
 func (m *machine) service() string {
 	switch {
 	case m.runs():
-		return "berth answers on " + m.Endpoint
+		return "examined: this machine, and the berth that answers on " + m.Endpoint
 	case m.Status == nil:
-		return "berth was not asked"
+		return "examined: this machine alone, since berth was not to be asked"
 	case nobody(m.statusErr):
-		return "no berth runs on " + m.Endpoint + ": the machine alone was examined"
+		return "examined: this machine alone, since no berth runs on " + m.Endpoint
 	default:
-		return "berth could not be asked: the machine alone was examined"
+		return "examined: this machine alone, since berth could not be asked"
 	}
 }
 
