@@ -29,7 +29,8 @@ type doctorFlags struct {
 	config, kubeletConfig string
 	verbose               bool
 	drill, restart        bool
-	image                 string
+	image, step           string
+	within                time.Duration
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -51,12 +52,16 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.drill, "drill", false, "break things around a pod that is made for it, and measure")
 	cmd.Flags().BoolVar(&f.restart, "restart-berth", false, "with --drill: also let systemd restart berth")
 	cmd.Flags().StringVar(&f.image, "image", "", "with --drill: an image that is on the node, instead of a small one that is imported and removed; any will do")
+	cmd.Flags().StringVar(&f.step, "step", "", "with --drill: only the steps whose names contain this text")
+	cmd.Flags().DurationVar(&f.within, "within", drill.Within, "with --drill: how long it may take, for a slow node")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
+		case f.drill && f.within < drill.Least:
+			return fmt.Errorf("--within %s is too short for a drill; give it %s at least", f.within, drill.Least)
 		case f.drill:
 			return a.drill(cmd, f)
-		case f.restart || f.image != "":
-			return errors.New("--restart-berth and --image belong to --drill")
+		case f.restart || f.image != "" || f.step != "" || f.within != drill.Within:
+			return errors.New("--restart-berth, --image, --step and --within belong to --drill")
 		}
 		return a.examine(cmd, f)
 	}
@@ -92,6 +97,8 @@ func (a *app) drill(cmd *cobra.Command, f doctorFlags) error {
 			Endpoint: a.endpoint,
 			Restart:  f.restart,
 			Image:    f.image,
+			Only:     f.step,
+			Within:   f.within,
 			Begin: func(step string) {
 				if a.output == "table" {
 					fmt.Fprintf(cmd.ErrOrStderr(), "drill: %s\n", step)

@@ -42,7 +42,7 @@ func (d *drill) sweep(ctx context.Context) {
 		return // the first step says it
 	}
 	for _, p := range pods {
-		if time.Since(time.Unix(0, p.GetCreatedAt())) > 2*(breaking+cleaning) {
+		if time.Since(time.Unix(0, p.GetCreatedAt())) > 2*max(d.o.Within, Within) {
 			_ = d.remove(ctx, p.GetId()) // what cannot be removed disturbs nobody
 		}
 	}
@@ -73,23 +73,24 @@ func (d *drill) clean(ctx context.Context) (left []string) {
 	return left
 }
 
-// cleanPods removes the pods. One that was being made when its step was cut off may come late, so it
-// looks for some time then.
+// cleanPods removes the pods. berth goes on with one whose making was cut off, so it is asked for it
+// again, which waits for the result: only then it is certain that none comes later.
 func (d *drill) cleanPods(ctx context.Context, say func(string, ...any)) {
-	var pods []*runtimeapi.PodSandbox
-	t := time.NewTicker(100 * time.Millisecond)
-	defer t.Stop()
-	late := time.Now()
-	if d.cutOff {
-		late = late.Add(lateness)
-	}
-	for {
-		var err error
-		if pods, err = d.drills(ctx, d.name); err != nil {
-			say("pods, perhaps, which berth pods lists in the namespace %s: %v", namespace, cri.Explain(err))
+	for _, p := range d.cutOff {
+		if _, err := d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p}); ctx.Err() != nil {
+			say("the pod %s, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", p.GetMetadata().GetName(), namespace, cri.Explain(err))
 			return
 		}
-		if len(pods) == 0 && !time.Now().Before(late) {
+	}
+	t := time.NewTicker(100 * time.Millisecond)
+	defer t.Stop()
+	for {
+		pods, err := d.drills(ctx, d.name)
+		if err != nil {
+			say("pods, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", namespace, cri.Explain(err))
+			return
+		}
+		if len(pods) == 0 {
 			return
 		}
 		var wg sync.WaitGroup

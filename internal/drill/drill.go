@@ -27,14 +27,18 @@ const namespace = "berth-drill"
 // label is on the pods of a drill, with the name of the drill.
 const label = "berth.drill"
 
-// How long a drill may take: what is broken, and then what is removed and looked for.
+// Within is how long a drill may take, unless it is said otherwise, and Least how long it has to be
+// given.
 const (
-	breaking     = 35 * time.Second
-	oneStep      = 10 * time.Second
-	removing     = 5 * time.Second // of the pod of a step
+	Within = time.Minute
+	Least  = 2 * (removing + cleaning)
+)
+
+// How long it may take to remove the pod of a step, and to remove and look for everything in the end.
+const (
+	removing     = 5 * time.Second
 	cleaning     = 15 * time.Second
 	cleaningHere = 3 * time.Second // of it, for what needs no berth
-	lateness     = 2 * time.Second // of a pod whose making was cut off
 )
 
 // promised is how long an exit may take to be visible: PROPERTIES 1.
@@ -44,6 +48,10 @@ const promised = 2 * time.Second
 type Options struct {
 	// Restart says that systemd is to restart berth in one of the steps.
 	Restart bool
+	// Within is how long the drill may take: [Least] or more. A sixth of it is for each step.
+	Within time.Duration
+	// Only is a text that the names of the steps have that are tried; "" for all steps.
+	Only string
 	// Endpoint is the socket of berth.
 	Endpoint string
 	// Image is the name of an image on the node, instead of one that is imported. Any will do.
@@ -104,7 +112,9 @@ type drill struct {
 	exits   *Exits
 	mounted []string // file systems below dir
 	pods    int
-	cutOff  bool // a pod may come late
+	// Pods whose making was cut off: berth goes on with them.
+	cutOff []*runtimeapi.PodSandboxConfig
+	silent error // why the drill is given up: berth does not answer
 }
 
 // Run drills the berth behind c. It returns an error if the drill could not begin; the result says
@@ -113,12 +123,15 @@ type drill struct {
 func Run(ctx context.Context, c *cri.Client, o Options) (Result, error) {
 	began := time.Now()
 	d := &drill{Client: c, o: o, name: fmt.Sprintf("berthdrill%d", os.Getpid())}
-	breakable, cancel := context.WithTimeout(ctx, breaking)
+	breakable, cancel := context.WithTimeout(ctx, o.Within-removing-cleaning-removing)
 	defer cancel()
 	var r Result
 	err := d.prepare(breakable)
 	if err == nil {
 		for _, s := range steps {
+			if !strings.Contains(s.name, o.Only) {
+				continue
+			}
 			r.Steps = append(r.Steps, d.try(breakable, s))
 		}
 	}
@@ -224,14 +237,18 @@ func notTried(format string, args ...any) error { return errNotTried{fmt.Sprintf
 // try makes a pod, breaks something around its container, and removes the pod.
 func (d *drill) try(ctx context.Context, s step) Step {
 	out := Step{Name: s.name}
-	if ctx.Err() != nil {
+	switch {
+	case d.silent != nil:
+		out.NotTried = "berth does not answer in time: " + cri.Explain(d.silent).Error()
+		return out
+	case ctx.Err() != nil:
 		out.NotTried = "there was no time left, or the drill was interrupted"
 		return out
 	}
 	if d.o.Begin != nil {
 		d.o.Begin(s.name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, oneStep)
+	ctx, cancel := context.WithTimeout(ctx, d.oneStep())
 	defer cancel()
 	c := &canary{drill: d, out: &out}
 	err := c.run(ctx, s)
@@ -255,7 +272,7 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	case errors.As(err, &not):
 		return Step{Name: s.name, NotTried: not.why}
 	case err != nil && ctx.Err() != nil && out.Wrong == "":
-		out.Wrong = fmt.Sprintf("it took longer than %s, or was interrupted: %v", oneStep, cri.Explain(err))
+		out.Wrong = fmt.Sprintf("it took longer than %s, or was interrupted: %v", d.oneStep(), cri.Explain(err))
 	case err != nil:
 		out.Wrong = cri.Explain(err).Error()
 	}
@@ -264,6 +281,9 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	}
 	return out
 }
+
+// oneStep is how long a step may take.
+func (d *drill) oneStep() time.Duration { return d.o.Within / 6 }
 
 // said is the last line of the canary's log; "" if there is none.
 func (c *canary) said() string {
@@ -370,7 +390,10 @@ func (c *canary) start(ctx context.Context, s step) error {
 	}
 	pod, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: c.sandbox})
 	if err != nil {
-		c.cutOff = true
+		c.cutOff = append(c.cutOff, c.sandbox)
+		if ctx.Err() != nil {
+			c.silent = err
+		}
 		return fmt.Errorf("make the canary's pod: %w", err)
 	}
 	c.pod = pod.GetPodSandboxId()

@@ -330,7 +330,7 @@ func restartBerth(ctx context.Context, c *canary) (restore func(), err error) {
 		_, err := program(context.WithoutCancel(ctx), "systemctl", "restart", berthUnit)
 		restarted <- err
 	}()
-	if pidfd.WaitEnd(ctx, berth, oneStep) != pidfd.Gone {
+	if pidfd.WaitEnd(ctx, berth, c.oneStep()) != pidfd.Gone {
 		return nil, errors.New("berth has not ended after systemctl restart")
 	}
 	c.broken = time.Now()
