@@ -77,7 +77,8 @@ func (d *drill) clean(ctx context.Context) (left []string) {
 // again, which waits for the result: only then it is certain that none comes later.
 func (d *drill) cleanPods(ctx context.Context, say func(string, ...any)) {
 	for _, p := range d.cutOff {
-		if _, err := d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p}); ctx.Err() != nil {
+		_, err := d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p})
+		if ctx.Err() != nil { // whatever else it answers, the making is over
 			say("the pod %s, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", p.GetMetadata().GetName(), namespace, cri.Explain(err))
 			return
 		}
