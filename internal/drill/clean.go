@@ -49,15 +49,15 @@ func (d *drill) sweep(ctx context.Context) {
 }
 
 // clean removes everything that the drill has made, and returns what is left, or could not be looked
-// for. It takes as long as cleaning at most, also where berth does not answer.
+// for. It takes as long as d.cleaning at most, also where berth does not answer.
 func (d *drill) clean(ctx context.Context) (left []string) {
 	say := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
-	asking, done := context.WithTimeout(ctx, cleaning-cleaningHere)
+	asking, done := context.WithTimeout(ctx, d.cleaning()-d.cleaningHere())
 	defer done()
 	d.cleanPods(asking, say)
 	d.cleanImage(asking, say)
 
-	here, done := context.WithTimeout(ctx, cleaningHere)
+	here, done := context.WithTimeout(ctx, d.cleaningHere())
 	defer done()
 	for _, at := range d.mounted {
 		if _, err := program(here, "umount", at); err != nil {

@@ -31,14 +31,7 @@ const label = "berth.drill"
 // given.
 const (
 	Within = time.Minute
-	Least  = 2 * (removing + cleaning)
-)
-
-// How long it may take to remove the pod of a step, and to remove and look for everything in the end.
-const (
-	removing     = 5 * time.Second
-	cleaning     = 15 * time.Second
-	cleaningHere = 3 * time.Second // of it, for what needs no berth
+	Least  = Within / 2
 )
 
 // promised is how long an exit may take to be visible: PROPERTIES 1.
@@ -123,7 +116,7 @@ type drill struct {
 func Run(ctx context.Context, c *cri.Client, o Options) (Result, error) {
 	began := time.Now()
 	d := &drill{Client: c, o: o, name: fmt.Sprintf("berthdrill%d", os.Getpid())}
-	breakable, cancel := context.WithTimeout(ctx, o.Within-removing-cleaning-removing)
+	breakable, cancel := context.WithTimeout(ctx, o.Within-2*d.removing()-d.cleaning()) // and some in reserve
 	defer cancel()
 	var r Result
 	err := d.prepare(breakable)
@@ -258,7 +251,7 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	}
 	began := time.Now()
 	// The pod goes also if the step was interrupted. What holds it up is tried again in the end.
-	within, done := context.WithTimeout(context.WithoutCancel(ctx), removing)
+	within, done := context.WithTimeout(context.WithoutCancel(ctx), d.removing())
 	defer done()
 	if c.pod != "" {
 		if rerr := d.remove(within, c.pod); rerr != nil && out.Wrong == "" {
@@ -282,8 +275,14 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	return out
 }
 
-// oneStep is how long a step may take.
-func (d *drill) oneStep() time.Duration { return d.o.Within / 6 }
+// oneStep is how long a step may take, and removing how long the removal of its pod.
+func (d *drill) oneStep() time.Duration  { return d.o.Within / 6 }
+func (d *drill) removing() time.Duration { return d.o.Within / 12 }
+
+// cleaning is how long it may take to remove and look for everything in the end, and cleaningHere how
+// much of it is for what needs no berth.
+func (d *drill) cleaning() time.Duration     { return d.o.Within / 4 }
+func (d *drill) cleaningHere() time.Duration { return d.o.Within / 20 }
 
 // said is the last line of the canary's log; "" if there is none.
 func (c *canary) said() string {
@@ -339,6 +338,9 @@ func (c *canary) run(ctx context.Context, s step) error {
 			known = at
 		}
 	}
+	if s.perhapsUnknown && st.GetReason() == unknown {
+		st = c.measured(ctx, st)
+	}
 	c.out.State = strings.TrimPrefix(st.GetState().String(), "CONTAINER_")
 	c.out.Code, c.out.Reason = st.GetExitCode(), st.GetReason()
 	c.out.AfterEnd = max(known.Sub(time.Unix(0, st.GetFinishedAt())), 0)
@@ -349,16 +351,42 @@ func (c *canary) run(ctx context.Context, s step) error {
 	return nil
 }
 
+// unknown is the reason of an end whose code nobody has measured yet.
+const unknown = "Unknown"
+
+// measured waits for a moment until the code is known: an older kernel reports the end without it, and
+// the shim may have it.
+func (c *canary) measured(ctx context.Context, st *runtimeapi.ContainerStatus) *runtimeapi.ContainerStatus {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.removing())
+	defer cancel()
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return st
+		case <-t.C:
+		}
+		next, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.id})
+		if err == nil && next.GetStatus().GetReason() != unknown {
+			text := fmt.Sprintf("its code was known %s after its end", time.Since(began).Round(time.Millisecond))
+			c.out.Note = strings.TrimPrefix(c.out.Note+"; "+text, "; ")
+			return next.GetStatus()
+		}
+	}
+}
+
 // judge says what of an end is not as promised; "" for nothing.
 func (c *canary) judge(s step, st *runtimeapi.ContainerStatus) string {
 	got := fmt.Sprintf("%d %s", st.GetExitCode(), st.GetReason())
-	unknown := s.perhapsUnknown && !c.exact && got == "255 Unknown"
+	open := s.perhapsUnknown && !c.exact && st.GetExitCode() == 255 && st.GetReason() == unknown
 	lag := c.out.AfterEnd
 	if s.polled { // berth was away for a part of it
 		lag = 0
 	}
 	switch {
-	case got != s.end && !unknown:
+	case got != s.end && !open:
 		return fmt.Sprintf("it ended with %s instead of %s: %s", got, s.end, st.GetMessage())
 	case lag > promised:
 		return fmt.Sprintf("its exit was visible %s after its end: berth promises %s", lag.Round(time.Millisecond), promised)

@@ -36,7 +36,9 @@ func TestADrillRestartsBerth(t *testing.T) {
 			}
 			for _, s := range r.Steps { // an emulated machine may be slow: no time is looked at
 				t.Logf("%+v", s)
-				if s.NotTried != "" || s.State != "EXITED" || s.Code != 137 {
+				// Without a code from the kernel it is the shim's, if that is asked in time.
+				known := s.Code == 137 || !h.Exact() && s.Code == 255 && s.Reason == "Unknown"
+				if s.NotTried != "" || s.State != "EXITED" || !known {
 					t.Errorf("%+v", s)
 				}
 			}
