@@ -13,6 +13,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/drill"
 	"berth/internal/testimage"
 )
 
@@ -60,7 +61,7 @@ func show(ctx context.Context, s *service) error {
 	if err := s.berth(ctx, "import", archive); err != nil {
 		return err
 	}
-	visible, err := watchExits(ctx, s.Client)
+	visible, err := drill.WatchExits(ctx, s.Client)
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func show(ctx context.Context, s *service) error {
 		return err
 	}
 	for _, e := range expected[:3] { // the last one runs until it is stopped
-		if err := ended(ctx, s.Client, ids[e.name]); err != nil {
+		if _, err := drill.Ended(ctx, s.Client, ids[e.name]); err != nil {
 			return err
 		}
 	}
@@ -90,7 +91,7 @@ func show(ctx context.Context, s *service) error {
 }
 
 // table prints a line for each container, and fails if one did not end as expected.
-func table(ctx context.Context, c runtimeapi.RuntimeServiceClient, ids map[string]string, visible *exits) error {
+func table(ctx context.Context, c runtimeapi.RuntimeServiceClient, ids map[string]string, visible *drill.Exits) error {
 	const format = "%-14s %-8s %5v  %-10s %-22s  %s\n"
 	fmt.Println()
 	fmt.Printf(format, "CONTAINER", "STATE", "CODE", "REASON", "VISIBLE AFTER ITS END", "LOG")
@@ -101,7 +102,11 @@ func table(ctx context.Context, c runtimeapi.RuntimeServiceClient, ids map[strin
 		}
 		s := st.GetStatus()
 		state := strings.TrimPrefix(s.GetState().String(), "CONTAINER_")
-		lag := visible.at(s.GetId()).Sub(time.Unix(0, s.GetFinishedAt())).Round(10 * time.Microsecond)
+		at, ok := visible.At(s.GetId())
+		if !ok {
+			return fmt.Errorf("container %s ended, and no event has said so", e.name)
+		}
+		lag := at.Sub(time.Unix(0, s.GetFinishedAt())).Round(10 * time.Microsecond)
 		fmt.Printf(format, e.name, state, s.GetExitCode(), s.GetReason(), lag, lastLine(s.GetLogPath()))
 		if end := fmt.Sprintf("%d %s", s.GetExitCode(), s.GetReason()); end != e.end {
 			return fmt.Errorf("container %s ended with %s instead of %s", e.name, end, e.end)
@@ -121,23 +126,6 @@ func containers(ctx context.Context, c runtimeapi.RuntimeServiceClient) (map[str
 		ids[ct.GetMetadata().GetName()] = ct.GetId()
 	}
 	return ids, nil
-}
-
-// ended waits until a container has ended. It polls, because status is served from memory.
-func ended(ctx context.Context, c runtimeapi.RuntimeServiceClient, id string) error {
-	t := time.NewTicker(20 * time.Millisecond)
-	defer t.Stop()
-	for {
-		st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-		if err != nil || st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-		}
-	}
 }
 
 // removePods removes what a failed demo left running.

@@ -116,6 +116,7 @@ func (a *app) root() *cobra.Command {
 		a.whyCommand(),
 		a.auditCommand(),
 		a.debugCommand(),
+		a.doctorCommand(),
 	)
 	return root
 }

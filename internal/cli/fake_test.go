@@ -34,6 +34,7 @@ type fake struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
 
+	runtime string // its name; "" for berth
 	mu      sync.Mutex
 	pods    []*runtimeapi.PodSandboxStatus
 	cts     []*runtimeapi.ContainerStatus
@@ -285,7 +286,7 @@ func (f *fake) GetContainerEvents(_ *runtimeapi.GetEventsRequest, s grpc.ServerS
 }
 
 func (f *fake) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{RuntimeName: "berth", RuntimeVersion: "v9", RuntimeApiVersion: "v1"}, nil
+	return &runtimeapi.VersionResponse{RuntimeName: cmp.Or(f.runtime, "berth"), RuntimeVersion: "v9", RuntimeApiVersion: "v1"}, nil
 }
 
 func (f *fake) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {

@@ -38,11 +38,11 @@ func (p *Probe) askHoles(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	v, ok := parseRunc(out)
-	if !ok || !v.hasEscapes() {
+	v, holes, without := Holes(out)
+	if holes == "" {
 		return "", nil
 	}
-	text := fmt.Sprintf("runtime handler %s: %s is runc %s, out of which containers can break (%s); install %s, %s, or a newer one", name, binary, v, escapes, fixed[0], fixed[1])
+	text := fmt.Sprintf("runtime handler %s: %s is runc %s, out of which containers can break (%s); install %s", name, binary, v, holes, without)
 	p.cfg.Logger.Warn("the OCI runtime of a handler has known holes", "handler", name, "what", text)
 	return text, nil
 }

@@ -70,3 +70,13 @@ func (v ociVersion) hasEscapes() bool {
 	}
 	return v.before(fixed[0])
 }
+
+// Holes reads what an OCI runtime prints with --version. If that is a runc with known holes, it
+// returns its version, the holes, and the first versions without them; otherwise holes is empty.
+func Holes(out []byte) (version, holes, without string) {
+	v, ok := parseRunc(out)
+	if !ok || !v.hasEscapes() {
+		return v.String(), "", ""
+	}
+	return v.String(), escapes, fmt.Sprintf("%s, %s, or a newer one", fixed[0], fixed[1])
+}
