@@ -83,7 +83,7 @@ func (a *app) root() *cobra.Command {
 		Version:       version.String(),
 	}
 	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), config.Default().Address)
-	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service (environment: BERTH_ENDPOINT)")
+	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
 	root.PersistentFlags().StringVar(&a.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
 		"PEM file of the authority that signed the certificate of the streaming server (environment: BERTH_STREAM_CA)")

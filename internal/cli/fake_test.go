@@ -48,12 +48,14 @@ type fake struct {
 	streams   streaming.Server // makes the URLs of Exec, Attach and PortForward
 	asked     string           // the verbose status of containers, for attach
 	stats     []*runtimeapi.ContainerStats
-	refuseRun error            // what RunPodSandbox returns
-	hold      chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
-	lanes     []map[string]any // what Lanes returns
-	transfers []image.Transfer // what Transfers returns
-	plain     bool             // the service lacks Images
-	reason    cri.Reason       // what Why returns
+	refuseRun error // what RunPodSandbox returns
+
+	refuseStart error            // what StartContainer returns
+	hold        chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
+	lanes       []map[string]any // what Lanes returns
+	transfers   []image.Transfer // what Transfers returns
+	plain       bool             // the service lacks Images
+	reason      cri.Reason       // what Why returns
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -219,6 +221,9 @@ func (f *fake) StartContainer(_ context.Context, r *runtimeapi.StartContainerReq
 	c, err := f.ct(r.GetContainerId())
 	if err != nil {
 		return nil, err
+	}
+	if f.refuseStart != nil {
+		return nil, f.refuseStart
 	}
 	f.call("start %s", c.Metadata.Name)
 	c.State = runtimeapi.ContainerState_CONTAINER_RUNNING
