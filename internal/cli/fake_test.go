@@ -50,6 +50,7 @@ type fake struct {
 	stats     []*runtimeapi.ContainerStats
 	refuseRun error // what RunPodSandbox returns
 
+	away        error            // what ListPodSandbox returns
 	refuseStart error            // what StartContainer returns
 	hold        chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
 	lanes       []map[string]any // what Lanes returns
@@ -187,11 +188,27 @@ func (f *fake) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSand
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-func (f *fake) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+// labelled reports whether labels have everything that a filter wants.
+func labelled(labels, filter map[string]string) bool {
+	for k, v := range filter {
+		if labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *fake) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.away != nil {
+		return nil, f.away
+	}
 	resp := &runtimeapi.ListPodSandboxResponse{}
 	for _, p := range f.pods {
+		if !labelled(p.Labels, r.GetFilter().GetLabelSelector()) {
+			continue
+		}
 		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: p.Id, Metadata: p.Metadata, State: p.State, CreatedAt: p.CreatedAt, RuntimeHandler: "runc"})
 	}
 	return resp, nil
@@ -270,6 +287,9 @@ func (f *fake) ListContainers(_ context.Context, r *runtimeapi.ListContainersReq
 	defer f.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
 	for _, c := range f.cts {
+		if !labelled(c.Labels, r.GetFilter().GetLabelSelector()) {
+			continue
+		}
 		if s := r.GetFilter().GetState(); s != nil && s.State != c.State || !strings.HasPrefix(f.podOf[c.Id], r.GetFilter().GetPodSandboxId()) || !strings.HasPrefix(c.Id, r.GetFilter().GetId()) {
 			continue
 		}
