@@ -23,8 +23,10 @@ type object struct {
 	full        string // NAMESPACE/POD/NAME of a container, and the path of a pod
 	podID       string // of the pod of a container, and of a pod itself
 	pod         bool
+	attempt     uint32
 	old         bool // an earlier attempt of a container or of a pod, which only its ID means
 	running     bool // READY or RUNNING
+	created     bool // a container that was not started yet
 	annotations map[string]string
 }
 
@@ -128,6 +130,8 @@ func objects(ctx context.Context, c *cri.Client, containers bool) ([]object, err
 			path:        p.name + "/" + name,
 			full:        p.path + "/" + name,
 			podID:       ct.GetPodSandboxId(),
+			attempt:     ct.GetMetadata().GetAttempt(),
+			created:     ct.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED,
 			old:         named[key] || p.old,
 			running:     ct.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING,
 			annotations: ct.GetAnnotations(),
