@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -44,19 +45,19 @@ type fake struct {
 	calls   []string
 	events  []*runtimeapi.ContainerEventResponse // GetContainerEvents sends them and ends
 
-	execURL   string           // what Exec answers with instead
-	streams   streaming.Server // makes the URLs of Exec, Attach and PortForward
-	asked     string           // the verbose status of containers, for attach
-	stats     []*runtimeapi.ContainerStats
-	refuseRun error // what RunPodSandbox returns
-
-	away        error            // what ListPodSandbox returns
-	refuseStart error            // what StartContainer returns
-	hold        chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
-	lanes       []map[string]any // what Lanes returns
-	transfers   []image.Transfer // what Transfers returns
-	plain       bool             // the service lacks Images
-	reason      cri.Reason       // what Why returns
+	execURL     string           // what Exec answers with instead
+	streams     streaming.Server // makes the URLs of Exec, Attach and PortForward
+	asked       string           // the verbose status of containers, for attach
+	stats       []*runtimeapi.ContainerStats
+	refuseRun   error             // what RunPodSandbox returns
+	info        map[string]string // what Status tells beside the warnings
+	away        error             // what ListPodSandbox returns
+	refuseStart error             // what StartContainer returns
+	hold        chan struct{}     // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
+	lanes       []map[string]any  // what Lanes returns
+	transfers   []image.Transfer  // what Transfers returns
+	plain       bool              // the service lacks Images
+	reason      cri.Reason        // what Why returns
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -314,11 +315,13 @@ func (f *fake) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi
 }
 
 func (f *fake) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	info := map[string]string{"warnings": `["runc is old"]`}
+	maps.Copy(info, f.info)
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Message: "no CNI configuration"},
 		}},
-		Info: map[string]string{"warnings": `["runc is old"]`},
+		Info: info,
 	}, nil
 }
 
