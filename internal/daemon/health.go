@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -96,7 +97,7 @@ func (h *health) Info() map[string]any {
 		"warnings":           warnings,
 	}
 	if h.embedded { // another one would have to be asked, and may not answer
-		info["containerdVersion"] = containerd.Version
+		info["containerdVersion"], _, _ = strings.Cut(containerd.Version, "+")
 	}
 	return info
 }
