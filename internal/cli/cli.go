@@ -73,6 +73,9 @@ func New(serve Serve) *cobra.Command {
 	return root
 }
 
+// defaultEndpoint is where commands look for the service.
+var defaultEndpoint = config.Default().Address
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
@@ -82,7 +85,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version.String(),
 	}
-	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), config.Default().Address)
+	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), defaultEndpoint)
 	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
 	root.PersistentFlags().StringVar(&a.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
@@ -115,7 +118,18 @@ func (a *app) root() *cobra.Command {
 		a.timelineCommand(),
 		a.whyCommand(),
 		a.debugCommand(),
+		manCommand(),
 	)
+	_ = root.RegisterFlagCompletionFunc("output", oneOf([]string{"table", "json", "yaml"}))
+	everyCommand(root, func(c *cobra.Command) {
+		switch {
+		case c.ValidArgsFunction != nil:
+		case !strings.Contains(c.Use, " "): // it takes no argument, and no file either
+			c.ValidArgsFunction = cobra.NoFileCompletions
+		case strings.Contains(c.Use, "IMAGE"):
+			c.ValidArgsFunction = a.complete(images)
+		}
+	})
 	return root
 }
 
