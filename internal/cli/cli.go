@@ -73,6 +73,9 @@ func New(serve Serve) *cobra.Command {
 	return root
 }
 
+// defaultEndpoint is where commands look for the service.
+var defaultEndpoint = config.Default().Address
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
@@ -82,8 +85,8 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version.String(),
 	}
-	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), config.Default().Address)
-	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service (environment: BERTH_ENDPOINT)")
+	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), defaultEndpoint)
+	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
 	root.PersistentFlags().StringVar(&a.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
 		"PEM file of the authority that signed the certificate of the streaming server (environment: BERTH_STREAM_CA)")
@@ -117,7 +120,18 @@ func (a *app) root() *cobra.Command {
 		a.auditCommand(),
 		a.debugCommand(),
 		a.doctorCommand(),
+		manCommand(),
 	)
+	_ = root.RegisterFlagCompletionFunc("output", oneOf([]string{"table", "json", "yaml"}))
+	everyCommand(root, func(c *cobra.Command) {
+		switch {
+		case c.ValidArgsFunction != nil:
+		case !strings.Contains(c.Use, " "): // it takes no argument, and no file either
+			c.ValidArgsFunction = cobra.NoFileCompletions
+		case strings.Contains(c.Use, "IMAGE"):
+			c.ValidArgsFunction = a.complete(images)
+		}
+	})
 	return root
 }
 

@@ -125,13 +125,83 @@ func TestNames(t *testing.T) {
 		}
 	}
 	_, problem := berth(t, at, "inspect", "bb")
-	says(t, "an ambiguous prefix", problem, "bbb111", "bbb222", "bbc333", "(web/nginx)", "use an ID")
+	says(t, "an ambiguous prefix", problem, "bbb111", "bbb222", "bbc333", "(default/web/nginx)", "an ID")
 	_, problem = berth(t, at, "stop", "none")
 	says(t, "an unknown name", problem, `"none"`, "berth ps -a")
 	_, problem = berth(t, at, "stop", "")
 	says(t, "no name", problem, "empty")
-	_, problem = berth(t, at, "logs", "web")
-	says(t, "logs of a pod", problem, `"web"`)
+}
+
+// picked is what a name means to a command that takes containers, or both.
+func picked(t *testing.T, f *fake, what string, pods bool) string {
+	t.Helper()
+	c, err := cri.Dial(serveFake(t, f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	o, err := resolve(t.Context(), c, what, pods, true)
+	if err != nil {
+		return err.Error()
+	}
+	return o.id
+}
+
+// A pod was no name for its only container, and the namespace of a container could not be said.
+func TestAPodStandsForItsContainer(t *testing.T) {
+	f := services()
+	f.addPod("aac333", "kube-system", "web")
+	f.addContainer("ccc111", "aac333", "nginx", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	f.addPod("aad444", "default", "two")
+	f.addContainer("ddd111", "aad444", "app", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	f.addContainer("ddd222", "aad444", "side", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	f.addContainer("ddd333", "aad444", "init", 0, runtimeapi.ContainerState_CONTAINER_EXITED)
+	f.addPod("aae555", "default", "main")
+	f.addContainer("eee111", "aae555", "init", 0, runtimeapi.ContainerState_CONTAINER_EXITED)
+	f.addContainer("eee222", "aae555", "main", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	f.addPod("aaf666", "default", "empty")
+	f.addPod("aba777", "default", "again")
+	f.addContainer("fff111", "aba777", "app2", 0, runtimeapi.ContainerState_CONTAINER_EXITED)
+	f.pods[len(f.pods)-1].State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	f.addPod("aba888", "default", "again")
+	f.addContainer("fff222", "aba888", "app2", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	for _, c := range []struct {
+		what string
+		pods bool
+		want []string
+	}{
+		{"default/web/nginx", false, []string{"bbb222"}},
+		{"kube-system/web/nginx", true, []string{"ccc111"}},
+		{"default/web", false, []string{"bbb222"}},
+		{"aab", false, []string{"bbc333"}}, // the pod's ID; its container has ended
+		{"db", false, []string{"bbc333"}},
+		{"db", true, []string{"aab222"}},
+		{"main", false, []string{"eee222"}}, // pod and container
+		{"main", true, []string{"ambiguous", "container eee222 (default/main/main)", "pod aae555 (default/main)"}},
+		{"again", false, []string{"fff222"}}, // the latest sandbox
+		{"again", true, []string{"aba888"}},
+		{"again/app2", true, []string{"fff222"}},
+		{"web", false, []string{"ambiguous", "default/web/nginx", "kube-system/web/nginx"}},
+		{"web/nginx", false, []string{"ambiguous", "default/web/nginx", "kube-system/web/nginx"}},
+		{"two", false, []string{"pod default/two has 3 containers", "default/two/app", "default/two/side", "name one"}},
+		{"two/side", false, []string{"ddd222"}},
+		{"empty", false, []string{"pod default/empty has no container"}},
+	} {
+		got := picked(t, f, c.what, c.pods)
+		if len(c.want) == 1 && len(c.want[0]) == 6 && got != c.want[0] {
+			t.Errorf("%s is %s, not %s", c.what, got, c.want[0])
+		}
+		says(t, c.what, got, c.want...)
+	}
+	serveStreams(t, f)
+	at := serveFake(t, f)
+	for _, args := range [][]string{{"db", "--", "prog"}, {"two", "-c", "side", "prog"}, {"-c", "app", "two", "prog"}} {
+		if out, _, err := withInput(at, "", append([]string{"exec"}, args...)...); out != "no input\n" || err != nil {
+			t.Errorf("exec %q: %q %v", args, out, err)
+		}
+	}
+	_, problem := berth(t, at, "exec", "two", "-c", "none", "--", "sh")
+	says(t, "a container that is not there", problem, "default/two", "none")
 }
 
 func TestStopUsesTheGracePeriodOfThePod(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 )
 
 // complete offers the names of what the service has to the shell. The names of containers that are
-// in several pods are POD/NAME, and what no name means is offered by its ID.
+// in several pods are POD/NAME or NAMESPACE/POD/NAME, and what no name means is offered by its ID.
 func (a *app) complete(what ...int) cobra.CompletionFunc {
 	want := 0
 	for _, w := range what {
@@ -63,16 +63,16 @@ func cmdContext(cmd *cobra.Command) context.Context {
 func candidates(ctx context.Context, c *cri.Client, want int) []string {
 	var names []string
 	if want&(pods|containers) != 0 {
-		all, err := objects(ctx, c, want&pods != 0, want&containers != 0)
+		all, err := objects(ctx, c, want&containers != 0)
 		if err != nil {
 			return nil
 		}
 		for _, o := range all {
-			if o.old || want&running != 0 && !o.running {
+			if o.old || want&running != 0 && !o.running || o.pod && want&pods == 0 {
 				continue
 			}
-			for _, name := range []string{o.name, o.path, short(o.id)} {
-				if found, err := pick(all, name); err == nil && found.id == o.id {
+			for _, name := range []string{o.name, o.path, o.full, short(o.id)} {
+				if found, err := pick(all, name, want&pods != 0); err == nil && found.id == o.id {
 					names = append(names, name)
 					break
 				}

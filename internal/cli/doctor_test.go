@@ -12,7 +12,7 @@ import (
 	"berth/internal/drill"
 )
 
-func report() doctor.Report {
+func examined() doctor.Report {
 	return doctor.Report{
 		Service: "berth answers",
 		Answers: []doctor.Answer{
@@ -34,7 +34,7 @@ func table(f func(w *tabwriter.Writer)) string {
 }
 
 func TestDoctorWritesTheWorstFirst(t *testing.T) {
-	out := table(func(w *tabwriter.Writer) { writeReport(w, report(), false) })
+	out := table(func(w *tabwriter.Writer) { writeReport(w, examined(), false) })
 	e, w, n := strings.Index(out, "ERROR"), strings.Index(out, "WARNING"), strings.Index(out, "NOT ASKED")
 	if e < 0 || w < e || n < w {
 		t.Errorf("got\n%s", out)
@@ -44,12 +44,12 @@ func TestDoctorWritesTheWorstFirst(t *testing.T) {
 	if strings.Contains(out, "Is it new?") || strings.Contains(out, "there is no unit") {
 		t.Errorf("what is well is listed without -v:\n%s", out)
 	}
-	says(t, "doctor -v", table(func(w *tabwriter.Writer) { writeReport(w, report(), true) }), "ok ", "Is it new?", "there is no unit")
+	says(t, "doctor -v", table(func(w *tabwriter.Writer) { writeReport(w, examined(), true) }), "ok ", "Is it new?", "there is no unit")
 }
 
 // A script sees an error by the code, and does not take what could not be asked for well.
 func TestDoctorExitsWithWhatItFound(t *testing.T) {
-	r := report()
+	r := examined()
 	if err := reportError(r); ExitCode(err) != 3 {
 		t.Errorf("an error: %v", err)
 	}

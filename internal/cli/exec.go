@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 
 	mobyterm "github.com/moby/term"
 	"github.com/spf13/cobra"
@@ -22,22 +23,37 @@ import (
 
 func (a *app) execCommand() *cobra.Command {
 	var interactive, tty bool
+	var container string
 	cmd := &cobra.Command{
-		Use:   "exec NAME|ID COMMAND [ARG...]",
+		Use:   "exec NAME|ID [--] COMMAND [ARG...]",
 		Short: "Run a command in a container",
 		Long: "Run a command in a container that runs, and exit with its exit code. With --interactive it gets the standard\n" +
 			"input, with --tty a terminal. With both, everything that is typed goes to the command, Ctrl-C too. A command\n" +
-			"that is cut off, by Ctrl-C without --tty or by the end of the connection, is killed.",
-		Example:           "  berth exec web ls /etc\n  berth exec -it web sh",
-		Args:              cobra.MinimumNArgs(2),
+			"that is cut off, by Ctrl-C without --tty or by the end of the connection, is killed.\n\n" +
+			"NAME is a container, POD/CONTAINER, NAMESPACE/POD/CONTAINER, or a pod that has one container, or one that runs.\n" +
+			"What comes after the command is the command's; -- before it may be left out.\n\n" +
+			"The exit code is 127 if the command is not there, 126 if it cannot be executed, and 125 if berth itself failed.",
+		Example:           "  berth exec web -- ls -l /etc\n  berth exec -it web sh\n  berth exec web -it -c nginx -- sh",
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(containers, running, one),
 	}
 	cmd.Flags().SetInterspersed(false) // what comes after the container is the command's
 	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "pass the standard input on")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "the container of the pod NAME")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		command, err := commandOf(cmd, args[1:])
+		if err != nil {
+			return err
+		}
+		if help, _ := cmd.Flags().GetBool("help"); help { // it came after the name
+			return cmd.Help()
+		}
+		if len(command) == 0 {
+			return errors.New("no command is given; name the container, and then the command")
+		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			o, err := resolve(ctx, c, args[0], false, true)
+			o, err := resolveIn(ctx, c, args[0], container)
 			if err != nil {
 				return err
 			}
@@ -51,7 +67,7 @@ func (a *app) execCommand() *cobra.Command {
 			err = a.talk(ctx, &s, tty, cmd.InOrStdin(), func() (string, error) {
 				resp, err := c.Exec(ctx, &runtimeapi.ExecRequest{
 					ContainerId: o.id,
-					Cmd:         args[1:],
+					Cmd:         command,
 					Tty:         tty,
 					Stdin:       interactive,
 					Stdout:      true,
@@ -65,7 +81,20 @@ func (a *app) execCommand() *cobra.Command {
 			return err
 		})
 	}
+	passesCodeOn(cmd, nil)
 	return cmd
+}
+
+// commandOf returns the command of what follows the name of a container. Flags of berth's may come
+// first, and then --, as kubectl has it. The program of a command does not begin with a dash.
+func commandOf(cmd *cobra.Command, args []string) ([]string, error) {
+	if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		if err := cmd.ParseFlags(args); err != nil {
+			return nil, err
+		}
+		args = cmd.Flags().Args()
+	}
+	return args, nil
 }
 
 // errDetached says that the person has typed the keys that end a session, errInterrupted that a
@@ -109,25 +138,26 @@ func (a *app) talk(ctx context.Context, s *session, tty bool, in io.Reader, open
 
 func (a *app) attachCommand() *cobra.Command {
 	var noInput bool
-	var keys string
+	var keys, container string
 	cmd := &cobra.Command{
 		Use:   "attach NAME|ID",
 		Short: "Connect with the process of a container",
 		Long: "Show what a container writes from now on, and pass on what is typed if the container has an input. A container\n" +
 			"with a terminal gets everything, Ctrl-C too; Ctrl-P Ctrl-Q detaches. From others, Ctrl-C detaches. The container\n" +
-			"goes on. If it ends, the exit code is the container's.",
+			"goes on. If it ends, the exit code is the container's; 125 says that berth itself failed.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete(containers, running, one),
 	}
 	cmd.Flags().BoolVar(&noInput, "no-stdin", false, "do not pass the standard input on")
 	cmd.Flags().StringVar(&keys, "detach-keys", "ctrl-p,ctrl-q", "keys that detach from a terminal")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "the container of the pod NAME")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		escape, err := mobyterm.ToBytes(keys)
 		if err != nil {
 			return fmt.Errorf("--detach-keys: %w", err)
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			o, err := resolve(ctx, c, args[0], false, true)
+			o, err := resolveIn(ctx, c, args[0], container)
 			if err != nil {
 				return err
 			}
@@ -165,6 +195,7 @@ func (a *app) attachCommand() *cobra.Command {
 			return codeOf(ctx, c, o.id)
 		})
 	}
+	passesCodeOn(cmd, nil)
 	return cmd
 }
 

@@ -5,6 +5,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
@@ -56,6 +59,84 @@ func TestExecPassesInputOutputAndCodeOn(t *testing.T) {
 	says(t, "a lost connection", fmt.Sprint(err), "lost")
 	_, _, err = withInput(at, "", "exec", "-it", "nginx", "prog")
 	says(t, "-t without a terminal", fmt.Sprint(err), "not a terminal", "--tty")
+}
+
+// The two dashes were taken for the program.
+func TestExecTakesTheDashesOfKubectl(t *testing.T) {
+	f := services()
+	serveStreams(t, f)
+	at := serveFake(t, f)
+	for _, c := range []struct {
+		args []string
+		want string // the command
+		out  string
+	}{
+		{[]string{"nginx", "ls", "-l", "--all"}, "[ls -l --all]", "no input\n"},
+		{[]string{"nginx", "--", "ls", "-l"}, "[ls -l]", "no input\n"},
+		{[]string{"--", "nginx", "ls", "-i"}, "[ls -i]", "no input\n"},
+		{[]string{"-i", "nginx", "--", "ls", "--", "-i"}, "[ls -- -i]", "end of input after \"\"\n"},
+		{[]string{"nginx", "-i", "--", "ls", "-t"}, "[ls -t]", "end of input after \"\"\n"},
+		{[]string{"nginx", "-i", "ls", "-t", "--help"}, "[ls -t --help]", "end of input after \"\"\n"},
+		{[]string{"nginx", "--", "--odd"}, "[--odd]", "no input\n"},
+		{[]string{"nginx", "grep", "--", "-x"}, "[grep -- -x]", "no input\n"},
+	} {
+		f.calls = nil
+		out, _, err := withInput(at, "", append([]string{"exec"}, c.args...)...)
+		if got := strings.Join(f.calls, ""); got != "exec bbb222 "+c.want || out != c.out || err != nil {
+			t.Errorf("exec %q: %s, %q: %v", c.args, got, out, err)
+		}
+	}
+	for _, args := range [][]string{{"nginx"}, {"nginx", "--"}, {"nginx", "-i"}, {}, {"nginx", "--none", "--", "x"}} {
+		if _, err := run(at, append([]string{"exec"}, args...)...); ExitCode(err) != exitItself {
+			t.Errorf("exec %q: code %d, %v", args, ExitCode(err), err)
+		}
+	}
+	if out, err := run(at, "exec", "nginx", "--help"); err != nil || !strings.Contains(out, "Run a command in a container") {
+		t.Errorf("--help after the name: %v", err)
+	}
+}
+
+// The code was 1 whatever it was that failed, and could be the command's.
+func TestExitCodesAreThoseOfShells(t *testing.T) {
+	const runc = "exec in container c: OCI runtime exec failed: exec failed: unable to start container process: "
+	for text, want := range map[string]int{
+		runc + `exec: "nope": executable file not found in $PATH`:                                                            127,
+		runc + `exec: "/nope": stat /nope: no such file or directory`:                                                        127,
+		runc + `exec: "/etc/passwd": permission denied`:                                                                      126,
+		runc + `exec: "/etc": is a directory`:                                                                                126,
+		runc + "exec /script: exec format error":                                                                             126,
+		runc + "exec /script: no such file or directory":                                                                     127,
+		runc + `chdir to cwd ("/x") set in config.json failed: no such file or directory`:                                    125,
+		"exec in container c: OCI runtime exec failed: executable file `nope` not found in $PATH: No such file or directory": 127,
+		"exec in container c: the container does not run":                                                                    125,
+		"open /var/lib/berth: permission denied":                                                                             125,
+		"exec in container c: open /run/x: no such file or directory":                                                        125,
+	} {
+		if got := codeOfRefusal(errors.New(text)); got != want {
+			t.Errorf("%s: code %d, want %d", text, got, want)
+		}
+	}
+	f := services()
+	serveStreams(t, f)
+	at := serveFake(t, f)
+	for input, want := range map[string]int{"exit 137\n": 137, "exit 1\n": 1, "refuse\n": 125, "absent\n": 127, "lose\n": 125} {
+		if _, _, err := withInput(at, input, "exec", "-i", "nginx", "prog"); ExitCode(err) != want {
+			t.Errorf("exec of %q: code %d, want %d: %v", input, ExitCode(err), want, err)
+		}
+	}
+	for _, args := range [][]string{{"exec", "none", "x"}, {"attach", "none"}, {"attach"}, {"attach", "--none", "x"}, {"play", "--wait", "/none"}} {
+		if _, err := run(at, args...); ExitCode(err) != exitItself {
+			t.Errorf("%q: code %d: %v", args, ExitCode(err), err)
+		}
+	}
+	if _, err := run(at, "play", "/none"); ExitCode(err) != 1 {
+		t.Errorf("a play that passes no code on: code %d", ExitCode(err))
+	}
+	f.refuseStart = status.Error(codes.FailedPrecondition, runc+`exec: "nope": executable file not found in $PATH`)
+	f.images["b"] = &runtimeapi.Image{}
+	if _, problem, code, _ := play(t, f, podYAML, "--wait"); code != 127 {
+		t.Errorf("a play whose command is not there: code %d: %s", code, problem)
+	}
 }
 
 // A large output is not cut off by the end of the process.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -45,16 +46,19 @@ type fake struct {
 	calls   []string
 	events  []*runtimeapi.ContainerEventResponse // GetContainerEvents sends them and ends
 
-	execURL   string           // what Exec answers with instead
-	streams   streaming.Server // makes the URLs of Exec, Attach and PortForward
-	asked     string           // the verbose status of containers, for attach
-	stats     []*runtimeapi.ContainerStats
-	refuseRun error            // what RunPodSandbox returns
-	hold      chan struct{}    // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
-	lanes     []map[string]any // what Lanes returns
-	transfers []image.Transfer // what Transfers returns
-	plain     bool             // the service lacks Images
-	reason    cri.Reason       // what Why returns
+	execURL     string           // what Exec answers with instead
+	streams     streaming.Server // makes the URLs of Exec, Attach and PortForward
+	asked       string           // the verbose status of containers, for attach
+	stats       []*runtimeapi.ContainerStats
+	refuseRun   error             // what RunPodSandbox returns
+	info        map[string]string // what Status tells beside the warnings
+	away        error             // what ListPodSandbox returns
+	refuseStart error             // what StartContainer returns
+	hold        chan struct{}     // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
+	lanes       []map[string]any  // what Lanes returns
+	transfers   []image.Transfer  // what Transfers returns
+	plain       bool              // the service lacks Images
+	reason      cri.Reason        // what Why returns
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -186,11 +190,27 @@ func (f *fake) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSand
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-func (f *fake) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+// labelled reports whether labels have everything that a filter wants.
+func labelled(labels, filter map[string]string) bool {
+	for k, v := range filter {
+		if labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *fake) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.away != nil {
+		return nil, f.away
+	}
 	resp := &runtimeapi.ListPodSandboxResponse{}
 	for _, p := range f.pods {
+		if !labelled(p.Labels, r.GetFilter().GetLabelSelector()) {
+			continue
+		}
 		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: p.Id, Metadata: p.Metadata, State: p.State, CreatedAt: p.CreatedAt, RuntimeHandler: "runc"})
 	}
 	return resp, nil
@@ -220,6 +240,9 @@ func (f *fake) StartContainer(_ context.Context, r *runtimeapi.StartContainerReq
 	c, err := f.ct(r.GetContainerId())
 	if err != nil {
 		return nil, err
+	}
+	if f.refuseStart != nil {
+		return nil, f.refuseStart
 	}
 	f.call("start %s", c.Metadata.Name)
 	c.State = runtimeapi.ContainerState_CONTAINER_RUNNING
@@ -266,6 +289,9 @@ func (f *fake) ListContainers(_ context.Context, r *runtimeapi.ListContainersReq
 	defer f.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
 	for _, c := range f.cts {
+		if !labelled(c.Labels, r.GetFilter().GetLabelSelector()) {
+			continue
+		}
 		if s := r.GetFilter().GetState(); s != nil && s.State != c.State || !strings.HasPrefix(f.podOf[c.Id], r.GetFilter().GetPodSandboxId()) || !strings.HasPrefix(c.Id, r.GetFilter().GetId()) {
 			continue
 		}
@@ -290,11 +316,13 @@ func (f *fake) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi
 }
 
 func (f *fake) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	info := map[string]string{"warnings": `["runc is old"]`}
+	maps.Copy(info, f.info)
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Message: "no CNI configuration"},
 		}},
-		Info: map[string]string{"warnings": `["runc is old"]`},
+		Info: info,
 	}, nil
 }
 

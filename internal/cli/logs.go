@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,46 +22,151 @@ import (
 )
 
 func (a *app) logsCommand() *cobra.Command {
-	var follow, stamps bool
-	var tail int
-	cmd := &cobra.Command{Use: "logs NAME|ID", Short: "Print the output of a container", Args: cobra.ExactArgs(1), ValidArgsFunction: a.complete(containers, one)}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the output until the container ends")
-	cmd.Flags().BoolVarP(&stamps, "timestamps", "t", false, "print the time of each line")
-	cmd.Flags().IntVar(&tail, "tail", -1, "print only this many of the last lines")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	var o logOptions
+	var container, since string
+	cmd := &cobra.Command{
+		Use:   "logs NAME|ID",
+		Short: "Print the output of a container, or of all containers of a pod",
+		Long: "Print the output of a container, or of all containers of a pod. If a pod has several, each line begins with the name\n" +
+			"of its container, in a colour on a terminal unless NO_COLOR is set. With --follow, a container is followed until\n" +
+			"it ends. A pod is followed until it is stopped or removed: containers that are started or restarted meanwhile are\n" +
+			"followed, too.",
+		Example:           "  berth logs -f web\n  berth logs -p web -c nginx\n  berth logs --since 10m default/web/nginx",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete(pods, containers, one),
+	}
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow the output until the container ends or the pod is stopped")
+	cmd.Flags().BoolVarP(&o.stamps, "timestamps", "t", false, "print the time of each line")
+	cmd.Flags().IntVar(&o.tail, "tail", -1, "print only this many of the last lines, of each container")
+	cmd.Flags().StringVar(&since, "since", "", "print only what is not older, such as 10m or 2026-01-02T15:04:05Z")
+	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the output of the attempt before the latest one")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "the container of the pod NAME")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if o.since, err = parseSince(since); err != nil {
+			return err
+		}
+		if o.previous && o.follow {
+			return errors.New("--previous and --follow exclude each other: an earlier attempt writes nothing any more")
+		}
+		o.out, o.err = raw(cmd.OutOrStdout()), raw(cmd.ErrOrStderr()) // as the container wrote it
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			o, err := resolve(ctx, c, args[0], false, true)
+			if container != "" {
+				ct, err := resolveIn(ctx, c, args[0], container)
+				if err != nil {
+					return err
+				}
+				return containerLog(ctx, c, ct, o)
+			}
+			found, err := resolveLogs(ctx, c, args[0])
 			if err != nil {
 				return err
 			}
-			st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
-			if err != nil {
-				return err
+			if found.pod {
+				return podLogs(ctx, c, found, o)
 			}
-			path := st.GetStatus().GetLogPath()
-			if path == "" {
-				return fmt.Errorf("container %s has no log, because it was created without a log path", o.name)
-			}
-			r := &logReader{
-				path:   path,
-				stamps: stamps,
-				out:    raw(cmd.OutOrStdout()), // as the container wrote it
-				err:    raw(cmd.ErrOrStderr()),
-			}
-			running := func() (bool, error) {
-				st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
-				return err == nil && st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING, err
-			}
-			return r.read(ctx, tail, follow, running)
+			return containerLog(ctx, c, found, o)
 		})
 	}
 	return cmd
+}
+
+// logOptions says what of a log is printed, and where.
+type logOptions struct {
+	follow, stamps, previous bool
+	tail                     int // negative: all
+	since                    time.Time
+	out, err                 io.Writer
+}
+
+// parseSince reads an instant, or how long ago it was.
+func parseSince(s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return time.Now().Add(-d), nil
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return t, nil
+	}
+	return time.Time{}, fmt.Errorf("--since %q is neither a duration, such as 10m, nor an instant, such as 2026-01-02T15:04:05Z", s)
+}
+
+// resolveLogs finds the container or the pod whose output is wanted. A pod that has a container of
+// its own name means itself, with all its containers.
+func resolveLogs(ctx context.Context, c *cri.Client, what string) (object, error) {
+	found, err := resolve(ctx, c, what, true, true)
+	if err == nil || what == "" {
+		return found, err
+	}
+	all, lerr := objects(ctx, c, true)
+	if lerr != nil {
+		return object{}, lerr
+	}
+	isPod := func(o object) bool { return o.pod }
+	cts := slices.DeleteFunc(slices.Clone(all), isPod)
+	pods := slices.DeleteFunc(all, func(o object) bool { return !o.pod })
+	pod, perr := pick(pods, what, true)
+	ct, cerr := pick(cts, what, true)
+	if perr == nil && cerr == nil && ct.podID == pod.id {
+		return pod, nil
+	}
+	return object{}, err
+}
+
+// containerLog prints the log of one attempt of a container.
+func containerLog(ctx context.Context, c *cri.Client, o object, opt logOptions) error {
+	if opt.previous {
+		var err error
+		if o, err = previous(ctx, c, o); err != nil {
+			return err
+		}
+	}
+	path, err := logPath(ctx, c, o)
+	if err != nil {
+		return err
+	}
+	r := &logReader{path: path, stamps: opt.stamps, since: opt.since, out: opt.out, err: opt.err}
+	running := func() (bool, error) {
+		st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
+		return err == nil && st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING, err
+	}
+	return r.read(ctx, opt.tail, opt.follow, running)
+}
+
+// logPath asks where the log of a container is.
+func logPath(ctx context.Context, c *cri.Client, o object) (string, error) {
+	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
+	if err != nil {
+		return "", err
+	}
+	if path := st.GetStatus().GetLogPath(); path != "" {
+		return path, nil
+	}
+	return "", fmt.Errorf("container %s %w", o.name, errNoLog)
+}
+
+var errNoLog = errors.New("has no log, because it was created without a log path")
+
+// previous returns the attempt of a container that was before this one.
+func previous(ctx context.Context, c *cri.Client, o object) (object, error) {
+	all, err := objects(ctx, c, true)
+	if err != nil {
+		return object{}, err
+	}
+	for _, p := range all { // the latest comes first
+		if !p.pod && p.full == o.full && p.podID == o.podID && p.attempt < o.attempt {
+			return p, nil
+		}
+	}
+	return object{}, fmt.Errorf("container %s (%s) has no previous attempt; it is attempt %d, and earlier ones are not there any more", o.full, short(o.id), o.attempt)
 }
 
 // logReader prints a log in the CRI format.
 type logReader struct {
 	path     string
 	stamps   bool
+	since    time.Time // what is older is left out
 	out, err io.Writer
 	partial  map[string]bool                        // streams whose last line is unfinished
 	skip     map[string]bool                        // streams whose next parts belong to a line before the tail
@@ -174,6 +280,12 @@ func (r *logReader) line(b []byte) error {
 	if r.skip[stream] {
 		r.skip[stream] = string(f[2]) == "P"
 		return nil
+	}
+	if !r.since.IsZero() && !r.partial[stream] {
+		if at, err := time.Parse(time.RFC3339Nano, string(f[0])); err == nil && at.Before(r.since) {
+			r.skip[stream] = string(f[2]) == "P"
+			return nil
+		}
 	}
 	if stream == "stderr" {
 		w = r.err

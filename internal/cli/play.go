@@ -34,7 +34,8 @@ func (a *app) playCommand() *cobra.Command {
 			"probed, and restarted as restartPolicy says, for as long as this command runs; without, they are started once.\n" +
 			"An image that is the absolute path of a checkpoint's archive is restored, where CRIU is installed.\n" +
 			"A field that cannot be honoured is an error that names it. If a step fails, everything that was made is removed;\n" +
-			"the logs stay.",
+			"the logs stay. With --wait or --watch, the exit code is 127 if the command of a container is not there, 126 if it\n" +
+			"cannot be executed, and 125 if berth itself failed.",
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&o.LogDir, "log-dir", manifest.DefaultLogDir, "directory for the logs of pods")
@@ -103,6 +104,7 @@ func (a *app) playCommand() *cobra.Command {
 			return err
 		})
 	}
+	passesCodeOn(cmd, func() bool { return wait || watch })
 	return cmd
 }
 

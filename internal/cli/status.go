@@ -7,9 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -23,9 +28,11 @@ import (
 func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show whether the runtime and the network are ready",
-		Long:  "Show whether the runtime and the network are ready, and warnings, such as of a runc with known holes. The exit code is 0 if both are, 3 if one is not, and 1 if\nthe service does not answer.",
-		Args:  cobra.NoArgs,
+		Short: "Show in one screen how the service and the node are",
+		Long: "Show whether the runtime and the network are ready, which berth and containerd run, what the node has, what is held and\n" +
+			"why, and warnings, such as of a runc with known holes. The exit code is 0 if runtime and network are ready, 3 if one\n" +
+			"is not, and 1 if the service does not answer.",
+		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
@@ -33,23 +40,246 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = a.print(cmd.OutOrStdout(), st, func(w *tabwriter.Writer) {
-				for _, cond := range st.GetStatus().GetConditions() {
-					fmt.Fprintf(w, "%s\t%v\t%s\n", cond.GetType(), cond.GetStatus(), oneLine(cond.GetMessage()))
-				}
-				var warnings []string
-				_ = json.Unmarshal([]byte(st.GetInfo()["warnings"]), &warnings) // another runtime has none
-				for _, text := range warnings {
-					fmt.Fprintf(w, "Warning\t\t%s\n", oneLine(text))
-				}
-			})
+			r, err := report(ctx, c, a.endpoint, st)
 			if err != nil {
+				return err
+			}
+			if err = a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { r.table(w, st) }); err != nil {
 				return err
 			}
 			return notReady(st.GetStatus().GetConditions())
 		})
 	}
 	return cmd
+}
+
+// reportTimeout is how long status waits for what it shows beyond CRI's Status.
+const reportTimeout = 2500 * time.Millisecond
+
+// statusReport is what status shows: for programs it is added to CRI's answer.
+type statusReport struct {
+	answer map[string]json.RawMessage // CRI's, and below the rest
+
+	Endpoint   string          `json:"endpoint"`
+	Client     string          `json:"client"`
+	Service    json.RawMessage `json:"service,omitempty"`
+	Pods       map[string]int  `json:"pods,omitempty"`       // by state
+	Containers map[string]int  `json:"containers,omitempty"` // by state
+	Images     *imageCount     `json:"images,omitempty"`
+	Lanes      []lane.Lane     `json:"lanes,omitempty"` // those that are held
+	Unknown    []string        `json:"unknown,omitempty"`
+
+	service *runtimeapi.VersionResponse
+}
+
+type imageCount struct {
+	Count int    `json:"count"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// MarshalJSON writes CRI's answer with everything else beside it.
+func (r *statusReport) MarshalJSON() ([]byte, error) {
+	type plain statusReport
+	b, err := json.Marshal((*plain)(r))
+	if err != nil {
+		return nil, err
+	}
+	all := maps.Clone(r.answer)
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
+}
+
+// report asks for everything at once. What cannot be answered now is named in Unknown: it is not
+// taken for nothing.
+func report(ctx context.Context, c *cri.Client, endpoint string, st *runtimeapi.StatusResponse) (*statusReport, error) {
+	b, err := marshal(st)
+	if err != nil {
+		return nil, err
+	}
+	r := &statusReport{Endpoint: endpoint, Client: version.String()}
+	if err := json.Unmarshal(b, &r.answer); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	questions := []struct {
+		what string
+		ask  func() error
+	}{
+		{"the version of the service", func() (err error) {
+			r.service, err = c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
+			if err == nil {
+				r.Service, err = marshal(r.service)
+			}
+			return err
+		}},
+		{"pods", func() error {
+			list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+			if err == nil {
+				r.Pods = map[string]int{}
+			}
+			for _, p := range list.GetItems() {
+				r.Pods[strings.ToLower(word(p.GetState().String()))]++
+			}
+			return err
+		}},
+		{"containers", func() error {
+			list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+			if err == nil {
+				r.Containers = map[string]int{}
+			}
+			for _, ct := range list.GetContainers() {
+				r.Containers[strings.ToLower(word(ct.GetState().String()))]++
+			}
+			return err
+		}},
+		{"images", func() error {
+			list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+			if err == nil {
+				r.Images = &imageCount{Count: len(list.GetImages())}
+			}
+			for _, i := range list.GetImages() {
+				r.Images.Bytes += i.GetSize()
+			}
+			return err
+		}},
+		{"what is held", func() (err error) {
+			r.Lanes, err = held(ctx, c)
+			if cri.IsUnimplemented(err) { // it is another runtime
+				return nil
+			}
+			return err
+		}},
+	}
+	errs := make([]error, len(questions))
+	var wg sync.WaitGroup
+	for i, q := range questions {
+		wg.Go(func() { errs[i] = q.ask() })
+	}
+	wg.Wait()
+	for i, q := range questions {
+		if errs[i] != nil {
+			r.Unknown = append(r.Unknown, q.what+": "+cri.Explain(errs[i]).Error())
+		}
+	}
+	return r, nil
+}
+
+// held returns the lanes whose step failed or takes too long.
+func held(ctx context.Context, c *cri.Client) ([]lane.Lane, error) {
+	raw, err := c.Lanes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var lanes []lane.Lane
+	if err := json.Unmarshal(raw, &lanes); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(lanes, func(l lane.Lane) bool { return l.Err == "" && l.State != "overdue" && l.State != "backing off" }), nil
+}
+
+// heldLines is how many of the lanes that are held are shown. `berth debug lanes` has all.
+const heldLines = 8
+
+// table writes the report for a person. Another runtime says less, and what it does not say is left
+// out.
+func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
+	var info struct {
+		process struct {
+			PID     int
+			Started time.Time
+		}
+		cni       struct{ Name, Source string }
+		where     string
+		version   string
+		connected *bool
+		exact     *bool
+		warnings  []string
+	}
+	for key, v := range map[string]any{
+		"process":            &info.process,
+		"cni":                &info.cni,
+		"containerd":         &info.where,
+		"containerdVersion":  &info.version,
+		"connected":          &info.connected,
+		"kernelWitnessExact": &info.exact,
+		"warnings":           &info.warnings,
+	} {
+		_ = json.Unmarshal([]byte(st.GetInfo()[key]), v)
+	}
+	line := func(what, state, text string) { fmt.Fprintf(w, "%s\t%s\t%s\n", what, oneLine(state), oneLine(text)) }
+	for _, cond := range st.GetStatus().GetConditions() {
+		line(cond.GetType(), strconv.FormatBool(cond.GetStatus()), cond.GetMessage())
+	}
+	if r.service != nil {
+		text := "this command is " + r.Client
+		if p := info.process; p.PID != 0 {
+			text = fmt.Sprintf("process %d, started %s; %s", p.PID, age(p.Started.UnixNano()), text)
+		}
+		line("Service", r.service.GetRuntimeName()+" "+r.service.GetRuntimeVersion(), text)
+	}
+	if info.where != "" {
+		text := "connected"
+		if info.connected != nil && !*info.connected {
+			text = "not connected: the records are served, and nothing can be made"
+		}
+		if info.version != "" {
+			text = info.version + ", " + text
+		}
+		line("Containerd", info.where, text)
+	}
+	if info.exact != nil {
+		if *info.exact {
+			line("Kernel", "exact", "it says how a process ended, whoever reaped it")
+		} else {
+			line("Kernel", "not exact", "it says when a process ended, and the shim how; Linux 6.15 says both")
+		}
+	}
+	if info.cni.Name != "" {
+		line("Network", info.cni.Name, info.cni.Source)
+	}
+	if r.Pods != nil {
+		line("Pods", strconv.Itoa(total(r.Pods)), counted(r.Pods, "ready", "notready"))
+	}
+	if r.Containers != nil {
+		line("Containers", strconv.Itoa(total(r.Containers)), counted(r.Containers, "running", "created", "exited", "unknown"))
+	}
+	if r.Images != nil {
+		line("Images", strconv.Itoa(r.Images.Count), size(r.Images.Bytes))
+	}
+	for i, l := range r.Lanes {
+		if i == heldLines {
+			line("Held", "...", fmt.Sprintf("%d more; `berth debug lanes` lists them", len(r.Lanes)-i))
+			break
+		}
+		line("Held", short(l.ID), explainLane(l))
+	}
+	for _, text := range r.Unknown {
+		line("Unknown", "", text)
+	}
+	for _, text := range info.warnings {
+		line("Warning", "", text)
+	}
+}
+
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// counted writes counts by state, in an order, without those that are 0.
+func counted(counts map[string]int, order ...string) string {
+	var parts []string
+	for _, state := range order {
+		if n := counts[state]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, strings.Replace(state, "notready", "not ready", 1)))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // exitNotReady is the exit code of status where the service answers and is not ready.

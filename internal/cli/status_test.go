@@ -3,10 +3,17 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/version"
 )
 
 // A script that waits for a node could not see that it was not ready.
@@ -16,6 +23,66 @@ func TestStatusExitsWith3IfNotReady(t *testing.T) {
 		t.Errorf("got code %d: %v", ExitCode(err), err)
 	}
 	says(t, "the error", err.Error(), "NetworkReady is false")
+}
+
+// Of containerd, of the pods and of what was held, status said nothing.
+func TestStatusIsOneScreen(t *testing.T) {
+	f := busyNode()
+	f.info = map[string]string{
+		"process":            `{"pid": 4711, "started": "2026-01-02T03:04:05Z"}`,
+		"cni":                `{"name": "bridge", "source": "/etc/cni/net.d/10.conf"}`,
+		"containerd":         `"embedded"`,
+		"containerdVersion":  `"2.4.2"`,
+		"connected":          `false`,
+		"kernelWitnessExact": `true`,
+	}
+	for range 20 {
+		f.lanes = append(f.lanes, map[string]any{"id": "ct2", "state": "overdue", "since": "2026-01-02T03:04:05Z", "tries": 1, "head": "settle"})
+	}
+	f.lanes = append(f.lanes, map[string]any{"id": "fine", "state": "in flight", "since": "2026-01-02T03:04:05Z", "tries": 1, "head": "settle"})
+	at := serveFake(t, f)
+	out, _ := run(at, "status")
+	plain := regexp.MustCompile(` +`).ReplaceAllString(out, " ")
+	says(t, "status", plain,
+		"RuntimeReady true",
+		"NetworkReady false no CNI configuration",
+		"Service berth v9 process 4711, started", "this command is "+version.String(),
+		"Containerd embedded 2.4.2, not connected",
+		"Kernel exact",
+		"Network bridge /etc/cni/net.d/10.conf",
+		"Pods 3 2 ready, 1 not ready",
+		"Containers 4 2 running, 2 exited",
+		"Images 2 5120 KiB",
+		"Held ct1 attempt 3 to release failed", "unmount: busy",
+		"Held ... 13 more; `berth debug lanes`",
+		"Warning runc is old")
+	if lines := strings.Count(out, "\n"); lines > 24 || strings.Contains(out, "fine") {
+		t.Errorf("%d lines:\n%s", lines, out)
+	}
+	out, _ = run(at, "status", "-o", "json")
+	var all struct {
+		Status     struct{ Conditions []any }
+		Info       map[string]string
+		Pods       map[string]int
+		Containers map[string]int
+		Images     struct{ Count int }
+		Lanes      []any
+		Service    struct{ RuntimeVersion string }
+	}
+	err := json.Unmarshal([]byte(out), &all)
+	if err != nil || len(all.Status.Conditions) != 2 || all.Info["connected"] != "false" || all.Pods["ready"] != 2 || all.Containers["running"] != 2 ||
+		all.Images.Count != 2 || len(all.Lanes) != 21 || all.Service.RuntimeVersion != "v9" {
+		t.Errorf("status -o json: %v %+v\n%s", err, all, out)
+	}
+	f.away = status.Error(codes.Unavailable, "the records are being read")
+	out, err = run(at, "status")
+	if ExitCode(err) != exitNotReady {
+		t.Error(err)
+	}
+	says(t, "status", out, "Unknown", "pods: the records are being read", "Containers")
+	if strings.Contains(out, "Pods") {
+		t.Errorf("what could not be asked is shown as a number:\n%s", out)
+	}
 }
 
 // An error of several lines looked like several entries.

@@ -103,6 +103,8 @@ func (p *programs) run(stdin io.Reader, stdout, stderr io.Writer, resize <-chan 
 			}
 		case "refuse":
 			return errors.New("exec in container c: no such file")
+		case "absent":
+			return errors.New("exec in container c: unable to start container process: exec: \"x\": executable file not found in $PATH")
 		case "lose":
 			p.lose()
 			return nil
@@ -158,6 +160,9 @@ func serveStreams(t *testing.T, f *fake) {
 }
 
 func (f *fake) Exec(_ context.Context, r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	f.mu.Lock()
+	f.call("exec %s %v", r.GetContainerId(), r.GetCmd())
+	f.mu.Unlock()
 	if f.execURL != "" {
 		return &runtimeapi.ExecResponse{Url: f.execURL}, nil
 	}

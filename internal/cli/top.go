@@ -3,14 +3,12 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -27,30 +25,68 @@ const (
 	homeCursor  = "\x1b[H"
 	clearLine   = "\x1b[K"
 	clearRest   = "\x1b[J"
+	inverse     = "\x1b[7m"
+	plain       = "\x1b[0m"
 )
 
 // ctrlC is what a terminal in raw mode reads for it.
 const ctrlC = 3
 
-// orders are the orders of top by the key that chooses them.
-var orders = map[byte]struct {
-	title string
-	by    order
-}{
-	'c': {"CPU", byCPU},
-	'm': {"memory", byMem},
-	'd': {"disk", byDisk},
-	'n': {"name", byName},
-	'p': {"pod", byPod},
+// Keys that are no letters.
+const (
+	keyUp = iota + 0x100
+	keyDown
+	keyLeft
+	keyRight
+	keyPageUp
+	keyPageDown
+	keyHome
+	keyEnd
+	keyEnter = '\r'
+	keyTab   = '\t'
+	keyEsc   = 0x1b
+)
+
+// sequences are what terminals send for keys, after the escape character.
+var sequences = map[string]int{
+	"[A": keyUp, "OA": keyUp,
+	"[B": keyDown, "OB": keyDown,
+	"[C": keyRight, "OC": keyRight,
+	"[D": keyLeft, "OD": keyLeft,
+	"[5~": keyPageUp, "[6~": keyPageDown,
+	"[H": keyHome, "OH": keyHome, "[1~": keyHome,
+	"[F": keyEnd, "OF": keyEnd, "[4~": keyEnd,
+}
+
+// keysOf returns the keys of what a terminal has sent at once. An unknown sequence is no key.
+func keysOf(b []byte) (keys []int) {
+	for len(b) > 0 {
+		if b[0] != keyEsc || len(b) == 1 || b[1] != '[' && b[1] != 'O' {
+			keys = append(keys, int(b[0]))
+			b = b[1:]
+			continue
+		}
+		end := 2
+		for end < len(b) && (b[end] < 0x40 || b[end] > 0x7e) {
+			end++
+		}
+		end = min(end+1, len(b))
+		if k, known := sequences[string(b[1:end])]; known {
+			keys = append(keys, k)
+		}
+		b = b[end:]
+	}
+	return keys
 }
 
 func (a *app) topCommand() *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show live what containers use",
-		Long: "Show what running containers use, again and again. The keys c, m, d, n and p sort by CPU, memory, disk, name and\n" +
-			"pod; q or Ctrl-C quits.",
+		Short: "Show live what pods and containers use and do",
+		Long: "Show what pods use, what hangs and why, again and again. The arrows choose, Enter goes from a pod to its containers,\n" +
+			"from a container to what happened to it, and from there to its log; Esc goes back. Tab shows the containers of all\n" +
+			"pods instead of the pods. The keys c, m, d, n and p sort by CPU, memory, disk, name and pod; q or Ctrl-C quits.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks")
@@ -76,33 +112,29 @@ func (a *app) topCommand() *cobra.Command {
 	return cmd
 }
 
-// top shows what containers use until a person quits.
+// top shows pages until a person quits.
 type top struct {
 	client   *cri.Client
 	in       *terminal
 	out      io.Writer
 	interval time.Duration
+
+	pages  []*page // the last one is shown, Esc goes back to the one before
+	screen screenSize
+}
+
+// found is what a page was asked for.
+type found struct {
+	page *page
+	content
+	err error
 }
 
 func (t *top) run(ctx context.Context) error {
-	keys := make(chan byte)
+	keys := make(chan int)
 	quit, end := context.WithCancel(ctx)
 	defer end()
-	go func() { // it ends with the process: a read of a terminal cannot be ended
-		var b [1]byte
-		for {
-			n, err := t.in.file.Read(b[:])
-			if n == 0 || err != nil || b[0] == 'q' || b[0] == ctrlC {
-				end() // also while the service is asked, which may not answer
-				return
-			}
-			select {
-			case keys <- b[0]:
-			case <-quit.Done():
-				return
-			}
-		}
-	}()
+	go t.readKeys(quit, end, keys)
 	sizes := make(chan screenSize, 1)
 	stop := t.in.follow(func(width, height int) {
 		select {
@@ -114,55 +146,100 @@ func (t *top) run(ctx context.Context) error {
 	defer stop()
 	look := time.NewTicker(t.interval)
 	defer look.Stop()
-	var list []containerUsage
-	var problem error
-	screen, by := screenSize{80, 24}, byte('c')
-	list, problem = usages(quit, t.client, nil)
+	t.pages, t.screen = []*page{newPage(podsPage, row{})}, screenSize{80, 24}
+	answers := make(chan found, 1)
+	asked := false // one question at a time: keys are answered while the service is not
+	ask := func() {
+		if p := t.shown(); !asked {
+			asked = true
+			go func() {
+				c, err := p.ask(quit, t.client)
+				answers <- found{p, c, err}
+			}()
+		}
+	}
+	ask()
 	for quit.Err() == nil {
-		title := orders[by]
-		sortUsages(list, title.by)
-		if _, err := io.WriteString(t.out, draw(list, problem, title.title, screen)); err != nil {
+		if _, err := io.WriteString(t.out, t.shown().draw(t.screen, time.Now())); err != nil {
 			return err
 		}
 		select {
 		case <-quit.Done():
 			return nil
-		case screen = <-sizes:
+		case t.screen = <-sizes:
 		case k := <-keys:
-			if _, known := orders[k]; known {
-				by = k
+			if t.press(k) {
+				ask()
+			}
+		case a := <-answers:
+			asked = false
+			a.page.take(a.content, a.err)
+			if a.page != t.shown() {
+				ask() // the person has gone on meanwhile
 			}
 		case <-look.C:
-			if fresh, err := usages(quit, t.client, nil); err == nil {
-				list, problem = fresh, nil
-			} else {
-				problem = err // the last numbers stay
-			}
+			ask()
 		}
 	}
 	return nil
 }
 
-type screenSize struct{ width, height int }
-
-// draw returns what makes a terminal show the table: no line is longer than the terminal is wide,
-// and there are not more lines than it has.
-func draw(list []containerUsage, problem error, sorted string, screen screenSize) string {
-	var table bytes.Buffer
-	w := tabwriter.NewWriter(&table, 0, 8, 2, ' ', 0)
-	writeUsages(w, list)
-	_ = w.Flush() // it writes to memory
-	head := fmt.Sprintf("berth top - %s - %d containers, by %s (c m d n p; q quits)", time.Now().Format(time.TimeOnly), len(list), sorted)
-	if problem != nil {
-		head = "berth top - " + oneLine(cri.Explain(problem).Error())
+// readKeys passes on what is typed, until the person quits. It ends with the process: a read of a
+// terminal cannot be ended.
+func (t *top) readKeys(quit context.Context, end func(), keys chan<- int) {
+	var b [64]byte
+	for {
+		n, err := t.in.file.Read(b[:])
+		if n == 0 || err != nil {
+			end()
+			return
+		}
+		for _, k := range keysOf(b[:n]) {
+			if k == 'q' || k == ctrlC {
+				end() // also while the service is asked, which may not answer
+				return
+			}
+			select {
+			case keys <- k:
+			case <-quit.Done():
+				return
+			}
+		}
 	}
-	lines := append([]string{head}, strings.Split(strings.TrimRight(table.String(), "\n"), "\n")...)
-	lines = lines[:min(len(lines), max(screen.height, 1))]
-	for i, l := range lines {
-		lines[i] = fit(Visible(l), screen.width) + clearLine
-	}
-	return homeCursor + strings.Join(lines, "\r\n") + clearRest
 }
+
+func (t *top) shown() *page { return t.pages[len(t.pages)-1] }
+
+// press does what a key asks for, and reports whether another page is shown.
+func (t *top) press(key int) bool {
+	p := t.shown()
+	switch key {
+	case keyEsc, keyLeft, 'h', 0x7f:
+		if len(t.pages) > 1 {
+			t.pages = t.pages[:len(t.pages)-1]
+			return true
+		}
+	case keyEnter, '\n', keyRight, 'l':
+		if next := p.enter(); next != nil {
+			t.pages = append(t.pages, next)
+			return true
+		}
+	case keyTab:
+		if len(t.pages) == 1 {
+			kind := podsPage
+			if p.kind == podsPage {
+				kind = containersPage
+			}
+			t.pages = []*page{newPage(kind, row{})}
+			return true
+		}
+	default:
+		p.press(key, t.screen)
+	}
+	return false
+}
+
+type screenSize struct{ width, height int }
 
 // fit cuts a line to a width.
 func fit(line string, width int) string {
@@ -170,4 +247,22 @@ func fit(line string, width int) string {
 		return line
 	}
 	return string([]rune(line)[:max(width, 0)])
+}
+
+// wrapped cuts a text into lines of a width, between words where that leaves no short line.
+func wrapped(text string, width int) (lines []string) {
+	r := []rune(strings.ReplaceAll(text, "\t", "    "))
+	width = max(width, 1)
+	for len(r) > width {
+		n := width
+		for i := width; i > width/2; i-- {
+			if r[i] == ' ' {
+				n = i + 1
+				break
+			}
+		}
+		lines = append(lines, string(r[:min(n, width)]))
+		r = r[n:]
+	}
+	return append(lines, string(r))
 }

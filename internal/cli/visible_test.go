@@ -45,9 +45,14 @@ func TestNothingForeignActsOnATerminal(t *testing.T) {
 	if got := line(80, "pulling \x1b[2J", stage{text: "\x1b]0;x\x07"}, 1); strings.ContainsRune(got, '\x1b') {
 		t.Errorf("progress: %q", got)
 	}
-	list := []containerUsage{{}}
-	if got := draw(list, &hostileError{}, "CPU", screenSize{200, 24}); strings.Contains(got, "\x1b[2J") {
-		t.Errorf("top: %q", got)
+	for _, kind := range []pageKind{podsPage, containersPage, timelinePage, logPage} {
+		p := newPage(kind, row{id: "x", name: "\x1b[2J"})
+		p.take(content{rows: []row{{name: "\x1b[2J", cells: []string{"\x1b[2J"}, remark: "\x1b[2J"}}, text: []string{"\x1b[2J"}}, nil)
+		got := p.draw(screenSize{200, 24}, time.Now())
+		p.take(content{}, &hostileError{})
+		if got += p.draw(screenSize{200, 24}, time.Now()); strings.Contains(got, "\x1b[2J") {
+			t.Errorf("top: %q", got)
+		}
 	}
 }
 

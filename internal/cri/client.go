@@ -4,6 +4,9 @@ package cri
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -21,12 +24,13 @@ type Client struct {
 	conn *grpc.ClientConn
 }
 
-// Dial makes a client for an endpoint, which is unix:///PATH or /PATH. It connects at the first
-// call. The caller closes the client.
+// Dial makes a client for an endpoint, which is unix:///PATH, unix:PATH or PATH; a path that is not
+// absolute is below the working directory. It connects at the first call. The caller closes the
+// client. The error is InvalidArgument for what cannot be a Unix socket.
 func Dial(endpoint string) (*Client, error) {
-	path := strings.TrimPrefix(endpoint, "unix://")
-	if !strings.HasPrefix(path, "/") {
-		return nil, invalid("endpoint %q is not a Unix socket; use unix:///PATH or /PATH", endpoint)
+	path, err := socketPath(endpoint)
+	if err != nil {
+		return nil, err
 	}
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
@@ -39,6 +43,41 @@ func Dial(endpoint string) (*Client, error) {
 		conn:                 conn,
 	}, nil
 }
+
+// hostPort matches what is an address of the network rather than a path.
+var hostPort = regexp.MustCompile(`^[^/]*:\d+$`)
+
+// socketPath returns the absolute path of the socket that an endpoint names.
+func socketPath(endpoint string) (string, error) {
+	path, whole := strings.CutPrefix(endpoint, "unix://")
+	if !whole {
+		path = strings.TrimPrefix(endpoint, "unix:")
+	}
+	switch {
+	case path == "":
+		return "", invalid("endpoint %q names no Unix socket; use unix:///PATH or PATH", endpoint)
+	case whole && !strings.HasPrefix(path, "/"):
+		return "", invalid("endpoint %q has a host in place of a path; use unix:///PATH with three slashes, or PATH", endpoint)
+	case strings.Contains(path, "://"), hostPort.MatchString(path):
+		return "", invalid("endpoint %q is not a Unix socket; use unix:///PATH or PATH", endpoint)
+	case strings.ContainsRune(path, 0):
+		return "", invalid("endpoint %q has a zero byte in it; use unix:///PATH or PATH", endpoint)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("endpoint %q: %w", endpoint, err)
+	}
+	if len(path) > maxSocketPath {
+		return "", invalid("endpoint %q: the path %s has %d bytes, and that of a Unix socket has at most %d; use a link", endpoint, path, len(path), maxSocketPath)
+	}
+	if st, err := os.Stat(path); err == nil && st.Mode()&os.ModeSocket == 0 { // otherwise connecting says more
+		return "", invalid("endpoint %q: %s is not a socket", endpoint, path)
+	}
+	return path, nil
+}
+
+// maxSocketPath is how long the path of a Unix socket can be on Linux, in bytes.
+const maxSocketPath = 107
 
 // Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }

@@ -218,10 +218,44 @@ func TestExplain(t *testing.T) {
 }
 
 func TestDialWantsASocket(t *testing.T) {
-	for _, e := range []string{"", "localhost:80", "unix://relative", "tcp://x"} {
+	for _, e := range []string{"", "unix://", "unix:", "localhost:80", "unix://relative", "tcp://x", "tcp://x/y", "a\x00b"} {
 		if _, err := Dial(e); err == nil || !strings.Contains(err.Error(), "unix:///PATH") {
 			t.Errorf("%q: got %v", e, err)
 		}
+	}
+	if _, err := Dial("/" + strings.Repeat("x", 200)); err == nil || !strings.Contains(err.Error(), "at most 107") {
+		t.Errorf("a path that is too long: %v", err)
+	}
+	if _, err := Dial(t.TempDir()); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Errorf("a directory: %v", err)
+	}
+}
+
+// A relative path was refused.
+func TestDialTakesEveryFormOfASocket(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	l, err := net.Listen("unix", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(&Runtime{}, &Image{}, adminFake{}, slog.New(slog.DiscardHandler), &observed{})
+	served := make(chan error)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		<-served
+	})
+	for _, e := range []string{"s", "./s", "../" + filepath.Base(dir) + "/s", "unix:s", dir + "/s", "unix:" + dir + "/s", "unix://" + dir + "/s"} {
+		c, err := Dial(e)
+		if err != nil {
+			t.Errorf("%q: %v", e, err)
+			continue
+		}
+		if _, err := c.Import(t.Context(), "/a.tar", ""); err != nil {
+			t.Errorf("%q: %v", e, err)
+		}
+		c.Close()
 	}
 }
 

@@ -6,10 +6,14 @@ import (
 	"cmp"
 	"log/slog"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
+	"time"
 
+	containerd "github.com/containerd/containerd/v2/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/apparmor"
@@ -26,6 +30,8 @@ import (
 type health struct {
 	away           func() error // nil while berth is connected to containerd
 	containerd     string       // where it is
+	embedded       bool         // it runs in this process
+	began          time.Time    // when this process did
 	network        *network.Network
 	handlers       map[string]pod.Handler
 	defaultHandler string
@@ -48,6 +54,8 @@ func (d *daemon) health() *health {
 	return &health{
 		away:           d.away,
 		containerd:     where,
+		embedded:       d.embeds(),
+		began:          time.Now(),
 		network:        d.network,
 		handlers:       d.host.handlers,
 		defaultHandler: d.cfg.DefaultRuntime,
@@ -76,16 +84,22 @@ func (h *health) Info() map[string]any {
 	if text := h.apparmor.Warning(); text != "" {
 		warnings = append(warnings, text)
 	}
-	return map[string]any{
+	info := map[string]any{
+		"process":            map[string]any{"pid": os.Getpid(), "started": h.began.Format(time.RFC3339)},
 		"podCIDR":            h.podCIDR.Load(),
 		"config":             h.settings.Load(),
 		"containerd":         h.containerd,
+		"connected":          h.away() == nil,
 		"version":            version.String(),
 		"golang":             runtime.Version(),
 		"cni":                map[string]any{"name": name, "source": source, "conf": conf},
 		"kernelWitnessExact": h.exact,
 		"warnings":           warnings,
 	}
+	if h.embedded { // another one would have to be asked, and may not answer
+		info["containerdVersion"], _, _ = strings.Cut(containerd.Version, "+")
+	}
+	return info
 }
 
 // Handlers implements cri.Health.
