@@ -173,7 +173,9 @@ func fullLogs(ctx context.Context, c *canary) error {
 	whole, done := context.WithTimeout(context.WithoutCancel(ctx), c.cleaningHere())
 	defer done()
 	if _, err := program(whole, "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=0755", logsSize), "berth-drill", at); err != nil {
-		_, _ = program(context.WithoutCancel(ctx), "umount", at) // it may be mounted all the same
+		again, done := context.WithTimeout(context.WithoutCancel(ctx), c.cleaningHere())
+		defer done()
+		_, _ = program(again, "umount", at) // it may be mounted all the same
 		return notTried("no file system can be mounted for its log: %v", err)
 	}
 	c.mounted = append(c.mounted, at)
