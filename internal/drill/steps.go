@@ -169,7 +169,13 @@ func fullLogs(ctx context.Context, c *canary) error {
 	if err := os.Mkdir(at, 0o755); err != nil {
 		return err
 	}
-	if _, err := program(ctx, "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=0755", logsSize), "berth-drill", at); err != nil {
+	// An interruption must not end mount(8) between the mount and its answer.
+	whole, done := context.WithTimeout(context.WithoutCancel(ctx), c.cleaningHere())
+	defer done()
+	if _, err := program(whole, "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=0755", logsSize), "berth-drill", at); err != nil {
+		again, done := context.WithTimeout(context.WithoutCancel(ctx), c.cleaningHere())
+		defer done()
+		_, _ = program(again, "umount", at) // it may be mounted all the same
 		return notTried("no file system can be mounted for its log: %v", err)
 	}
 	c.mounted = append(c.mounted, at)
