@@ -114,6 +114,8 @@ func (a *app) root() *cobra.Command {
 		a.versionCommand(),
 		a.timelineCommand(),
 		a.whyCommand(),
+		a.uiCommand(),
+		a.reportCommand(),
 		a.debugCommand(),
 	)
 	return root
