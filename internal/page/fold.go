@@ -124,7 +124,7 @@ func (f fold) foldAttempts(r Row) Row {
 		for _, kind := range slices.Sorted(maps.Keys(ends[name])) {
 			what = append(what, fmt.Sprintf("%d %s", ends[name][kind], kind))
 		}
-		s.Note = fmt.Sprintf("%d attempts: %s", s.N, strings.Join(what, ", "))
+		s.Note = strings.Join(what, ", ")
 		r.Folded.Attempts += s.N
 		bars = append(bars, *s)
 	}

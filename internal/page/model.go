@@ -84,7 +84,8 @@ type Bar struct {
 	Attempt   uint32    `json:"attempt"`
 	From      time.Time `json:"from,omitzero"` // zero: before what the history has
 	To        time.Time `json:"to,omitzero"`   // zero: it goes on
-	// Held says that it does not get on, and Note why; or which image is pulled.
+	// Held says that it does not get on, and Note why; or which image is pulled; or, of BarFolded, how
+	// many marks of each kind there were.
 	Held bool   `json:"held,omitempty"`
 	Note string `json:"note,omitempty"`
 	N    int    `json:"n,omitempty"` // of BarFolded: how many attempts

@@ -32,7 +32,7 @@
     gap: { name: 'History lost', dash: [1, 4], letter: '!', bad: true },
   };
   const BARS = {
-    sandbox: 'Pod sandbox', pull: 'Pull', create: 'Created and started', run: 'Runs', release: 'Released', folded: 'Several attempts',
+    sandbox: 'Pod sandbox', pull: 'Pull', create: 'Starts', run: 'Runs', release: 'Released', folded: 'Several attempts',
   };
   const LEGEND_BARS = ['pull', 'create', 'run', 'release'];
 
@@ -94,7 +94,7 @@
     state.poll = d.poll || state.poll;
     if (d.live) {
       state.live = d.live;
-      state.pods = new Map(d.live.pods.map((p) => [p.row, p]));
+      state.pods = new Map((d.live.pods || []).map((p) => [p.row, p]));
       state.held = new Map();
       for (const h of d.live.held || []) {
         if (!h.row) continue;
@@ -409,7 +409,7 @@
         const a = Math.max(-8, x0), z = Math.min(width + 8, x1);
         bar(g, b.kind, b.held, a, top, z - a, h);
         if (b.kind === 'folded' && z - a > 90) {
-          const text = b.count + ' attempts';
+          const text = b.count + ' attempts: ' + b.note;
           g.font = '600 10px system-ui, sans-serif';
           const tw = g.measureText(text).width;
           g.fillStyle = color.panel;
@@ -431,7 +431,7 @@
         if (x < -8 || x > width + 8) continue;
         const cy = m.c === '' ? y + row.h / 2 : laneTop(row, y) + laneOf(row, m.c) * LANE + BAR / 2;
         const key = k + cy;
-        if (drawn.has(key) && x - drawn.get(key) < 4) continue;
+        if (drawn.has(key) && x - drawn.get(key) < 8) continue;
         drawn.set(key, x);
         shape(g, k, x, cy, 4.6);
       }
@@ -479,14 +479,20 @@
     if (!overview || overview.bins !== bins || overview.to !== all.to) {
       const list = Array.from({ length: bins }, () => ({}));
       let most = 0;
+      const add = (kind, at, n) => {
+        const b = list[Math.floor((at - all.from) / (all.to - all.from) * bins)];
+        if (!b || !MARKS[kind] || !MARKS[kind].bad) return;
+        b[kind] = (b[kind] || 0) + n;
+        b.sum = (b.sum || 0) + n;
+        most = Math.max(most, b.sum);
+      };
+      const bin = (all.to - all.from) / bins;
       for (const r of state.shown) {
-        for (const m of r.marks) {
-          if (!MARKS[m.kind] || !MARKS[m.kind].bad) continue;
-          const b = list[Math.floor((m.at - all.from) / (all.to - all.from) * bins)];
-          if (!b) continue;
-          b[m.kind] = (b[m.kind] || 0) + 1;
-          b.sum = (b.sum || 0) + 1;
-          most = Math.max(most, b.sum);
+        for (const m of r.marks) add(m.kind, m.at, 1);
+        for (const b of r.bars) { // of what was folded the number is known, and is spread evenly
+          if (b.kind !== 'folded' || b.len === null) continue;
+          const parts = Math.max(1, Math.round(b.len / bin)), from = b.from === null ? state.from : b.from;
+          for (const [, n, kind] of b.note.matchAll(/(\d+) ([a-z-]+)/g)) for (let i = 0; i < parts; i++) add(kind, from + (i + 0.5) * b.len / parts, n / parts);
         }
       }
       overview = { bins, list, most, to: all.to };
@@ -538,7 +544,11 @@
       const r = state.shown[i], use = state.pods.get(r.name);
       const name = el('div', 'name', el('span', '', r.pod || r.name));
       if (stuck(r)) name.append(el('span', 'badge held', 'held'));
-      else if (r.crashes.some((c) => c.count > 1 && use && use.ready)) name.append(el('span', 'badge bad', '\u00d7' + Math.max(...r.crashes.map((c) => c.count))));
+      else if (r.crashes.some((c) => c.count > 1 && use && use.ready)) {
+        const b = el('span', 'badge bad', '\u00d7' + Math.max(...r.crashes.map((c) => c.count)));
+        b.title = 'crashes in a row';
+        name.append(b);
+      }
       const sub = el('div', 'sub', r.ns + (use && (use.cpu_nanocores !== undefined || use.memory_bytes !== undefined) ? ' \u00b7 ' + cores(use.cpu_nanocores) + ' \u00b7 ' + size(use.memory_bytes) : use && use.ready ? '' : state.live ? ' \u00b7 gone' : ''));
       const e = el('div', 'label', name, sub);
       e.style.top = state.tops[i] + 'px';
@@ -578,10 +588,9 @@
       const list = [number('Pods', String(n.pods_ready)), number('Containers', String(n.containers_running))];
       list.push(number('CPU of pods', cores(n.pods_cpu_nanocores) + (n.cpus ? ' of ' + n.cpus : '')));
       list.push(number('Memory of pods', size(n.pods_memory_bytes) + (n.mem_total ? ' of ' + size(n.mem_total) : '')));
-      if (n.mem_available) list.push(number('Free', size(n.mem_available)));
       if (n.load1) list.push(number('Load', n.load1.toFixed(2)));
       list.push(number('Held', String(held), held > 0));
-      list.push(number(state.poll ? 'Live' : 'As of', state.poll ? clock(Date.parse(l.at)) : day(Date.parse(l.at)) + ' ' + clock(Date.parse(l.at))));
+      list.push(number(state.poll ? 'Live' : 'As of', clock(Date.parse(l.at))));
       fill($('numbers'), ...list);
     }
     const notes = [];
@@ -592,7 +601,7 @@
     if (f.entries) left.push(f.entries + ' entries');
     if (f.attempts) left.push(f.attempts + ' older attempts, drawn as one bar each container');
     if (f.rows) left.push(f.rows + ' pods with the least to tell');
-    if (f.log_lines || f.logs) left.push(f.logs + ' lines of logs');
+    if (f.logs) left.push(f.logs + ' lines of logs');
     if (left.length) notes.push('So that this page stays small, these are left out: ' + left.join('; ') + '. `berth timeline POD` has all that the node keeps.');
     fill($('notices'), ...notes.map((n) => el('p', '', n)));
   }
@@ -628,7 +637,7 @@
       return b;
     };
     const list = [chip('held', glyph('held', true), 'Held', held)];
-    for (const k in MARKS) list.push(chip(k, glyph(k), MARKS[k].plural || MARKS[k].name, total[k] || 0));
+    for (const k in MARKS) if (total[k] || state.only.has(k) || k === 'error' || k === 'oom') list.push(chip(k, glyph(k), MARKS[k].plural || MARKS[k].name, total[k] || 0));
     list.push(el('span', 'sep'));
     for (const k of LEGEND_BARS) list.push(el('span', 'key', glyph(k, true), BARS[k]));
     fill($('legend'), ...list);
@@ -780,7 +789,7 @@
       parts = [el('b', '', MARKS[m.kind].name), el('div', '', (m.c ? m.c + ' (attempt ' + m.n + ') ' : '') + m.text), el('div', 'when', day(m.at) + ' ' + clock(m.at, true))];
     } else if (found && found.bar && found.bar.kind !== 'sandbox') {
       const b = found.bar, to = b.len === null ? state.to : (b.from === null ? state.from : b.from) + b.len;
-      parts = [el('b', '', (b.c ? b.c + ' ' : '') + (b.kind === 'folded' ? '' : '(attempt ' + b.n + ') ') + BARS[b.kind].toLowerCase() + (b.held ? ', and does not get on' : '')), b.note ? el('div', '', b.note) : null,
+      parts = [el('b', '', (b.c ? b.c + ' ' : '') + (b.kind === 'folded' ? '' : '(attempt ' + b.n + ') ') + BARS[b.kind].toLowerCase() + (b.held ? ', and does not get on' : '')), b.note ? el('div', '', (b.kind === 'folded' ? b.count + ' attempts: ' : '') + b.note) : null,
         el('div', 'when', (b.from === null ? 'since before' : clock(b.from, true)) + ', for ' + (b.from === null ? 'at least ' : '') + span(to - (b.from === null ? state.from : b.from)) + (b.len === null ? ' so far' : ''))];
     } else if (found && found.text) {
       parts = [el('b', '', found.title), el('div', '', found.text), el('div', 'when', found.when)];
@@ -896,7 +905,8 @@
   }
   function keys() {
     document.addEventListener('keydown', (e) => {
-      if (e.ctrlKey || e.metaKey || e.altKey || $('help').open) return;
+      if (e.ctrlKey || e.metaKey || e.altKey) return;
+      if ($('help').open) { if (e.key === 'Escape') $('help').close(); return; }
       const typing = e.target.closest && e.target.closest('input, select');
       if (e.key === 'Escape') {
         if (typing && $('filter').value) { $('filter').value = ''; choose(); }

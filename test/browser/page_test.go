@@ -129,6 +129,7 @@ func TestTheReportOpensWithoutANetwork(t *testing.T) {
 	p.eval("document.getElementById('scroll').focus()")
 	p.key("ArrowDown")
 	p.key("ArrowDown")
+	p.until("document.querySelectorAll('#labels .label')[1].getAttribute('aria-selected') === 'true'")
 	second := p.eval("document.querySelector('#labels [aria-selected=true]').dataset.row")
 	if active := p.eval("document.getElementById(document.getElementById('scroll').getAttribute('aria-activedescendant')).dataset.row"); active != second {
 		t.Errorf("%s is active, and %s is chosen", active, second)
@@ -163,6 +164,7 @@ func TestTheReportOpensWithoutANetwork(t *testing.T) {
 	p.eval("[...document.querySelectorAll('#legend button')].find((b) => b.dataset.kind === 'oom').click()")
 
 	// What is held says why.
+	p.until("[...document.querySelectorAll('.label')].some((l) => l.dataset.row === 'batch/import-nightly')")
 	p.eval("[...document.querySelectorAll('.label')].find((l) => l.dataset.row === 'batch/import-nightly').click()")
 	p.until("document.getElementById('detail').textContent.includes('device or resource busy')")
 	p.scheme("light")
@@ -172,7 +174,7 @@ func TestTheReportOpensWithoutANetwork(t *testing.T) {
 	before := p.eval("document.getElementById('ranges').lastChild.getAttribute('aria-pressed')")
 	p.mouse("mouseWheel", 700, 400, map[string]any{"deltaX": 0, "deltaY": -400, "modifiers": 2})
 	p.until("document.getElementById('ranges').lastChild.getAttribute('aria-pressed') === 'false'")
-	if before != "true" {
+	if before != `"true"` {
 		t.Errorf("the page does not begin with all of the time: %s", before)
 	}
 	p.key("0")
