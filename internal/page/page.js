@@ -17,7 +17,7 @@
     oom: { name: 'OOM kill', plural: 'OOM kills', color: 'oom', shape: 'diamond', bad: 4 },
     unknown: { name: 'Unknown end', plural: 'Unknown ends', color: 'unknown', shape: 'question', bad: 3 },
     'not-made': { name: 'Not made or pulled', color: 'notmade', shape: 'up', bad: 3 },
-    'probe-kill': { name: 'Probe kill', plural: 'Probe kills', color: 'probe', shape: 'down', bad: 2 },
+    'probe-kill': { name: 'Probe kill or stop', plural: 'Probe kills and stops', color: 'probe', shape: 'down', bad: 2 },
     'oom-survived': { name: 'OOM survived', color: 'oom', shape: 'hollow', bad: 2 },
     'shim-lost': { name: 'Shim lost', color: 'error', shape: 'star', bad: 4 },
     stopped: { name: 'Ended by a stop', color: 'stopped', shape: 'square', bad: 0 },
@@ -549,7 +549,7 @@
         b.title = 'crashes in a row';
         name.append(b);
       }
-      const sub = el('div', 'sub', r.ns + (use && (use.cpu_nanocores !== undefined || use.memory_bytes !== undefined) ? ' \u00b7 ' + cores(use.cpu_nanocores) + ' \u00b7 ' + size(use.memory_bytes) : use && use.ready ? '' : state.live ? ' \u00b7 gone' : ''));
+      const sub = el('div', 'sub', r.ns + (use && (use.cpu_nanocores !== undefined || use.memory_bytes !== undefined) ? ' \u00b7 ' + cores(use.cpu_nanocores) + ' \u00b7 ' + size(use.memory_bytes) : use ? (use.ready ? '' : ' \u00b7 stopped') : state.live ? ' \u00b7 gone' : ''));
       const e = el('div', 'label', name, sub);
       e.style.top = state.tops[i] + 'px';
       e.style.height = r.h + 'px';
@@ -585,12 +585,11 @@
         return e;
       }));
       const n = l.node, held = (l.held || []).filter((h) => h.error || h.tries > 1).length;
-      const list = [number('Pods', String(n.pods_ready)), number('Containers', String(n.containers_running))];
+      const list = [number('Pods', String(n.pods_ready)), number('Containers', String(n.containers_running)), number('Held', String(held), held > 0)];
+      list.unshift(number(state.poll ? 'Live' : 'As of', clock(Date.parse(l.at))));
       list.push(number('CPU of pods', cores(n.pods_cpu_nanocores) + (n.cpus ? ' of ' + n.cpus : '')));
       list.push(number('Memory of pods', size(n.pods_memory_bytes) + (n.mem_total ? ' of ' + size(n.mem_total) : '')));
       if (n.load1) list.push(number('Load', n.load1.toFixed(2)));
-      list.push(number('Held', String(held), held > 0));
-      list.push(number(state.poll ? 'Live' : 'As of', clock(Date.parse(l.at))));
       fill($('numbers'), ...list);
     }
     const notes = [];
@@ -1019,6 +1018,9 @@
     new ResizeObserver(() => { labelled = ''; draw(); }).observe($('scroll'));
     pointers();
     keys();
+    let named = ''; // #NAMESPACE/POD opens a pod, for links
+    try { named = decodeURIComponent(location.hash.slice(1)); } catch { /* it is no name */ }
+    if (state.rows.has(named)) pick(named, true);
     document.documentElement.dataset.ready = String(Math.round(performance.now() - began));
     if (state.poll) setTimeout(ask, state.poll);
   }

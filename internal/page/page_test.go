@@ -116,6 +116,16 @@ func TestStoriesAreDrawn(t *testing.T) {
 			},
 			[]string{"sandbox 1-20", "crun 2-5", "crelease 5-5", "crun 6-20", "crelease 20-20", "release 20-20", "crelease 20-20", "c probe-kill at 5", "c stopped at 5", "c completed at 20"},
 		},
+		"a stop of the pod during which berth was killed": {
+			func(s *browser.Story) {
+				p := s.Pod(at(1), "a", "p", "")
+				c := p.Start(at(2), "c")
+				c.Stop(at(9), false)
+				c.End(browser.Exit(at(9.1), 137))
+				s.Tell(at(9.3), p.ID, p.Names, event.ExitRecalled{Exit: browser.Exit(at(9.1), 0)})
+			},
+			[]string{"sandbox 1-9", "crun 2-9", "crelease 9-9", "c stopped at 9"},
+		},
 		"a reboot": {
 			func(s *browser.Story) {
 				p := s.Pod(at(1), "a", "p", "")

@@ -172,11 +172,11 @@ func (d *drawing) note(l *life, n entry) {
 	case event.ImageNotPulled:
 		d.pulled(l, e.Image, n.at, e.Took, e.Err)
 	case event.ExitSettled:
-		l.end(e.Exit, n.at)
+		d.end(l, e.Exit, n.at)
 	case event.ExitCorrected:
-		l.end(e.Exit, n.at)
+		d.end(l, e.Exit, n.at)
 	case event.ExitRecalled:
-		l.end(e.Exit, n.at)
+		d.end(l, e.Exit, n.at)
 	case event.ContainerCrashed:
 		d.crash[e.Container] = e
 	case event.AttemptFailed:
@@ -204,8 +204,11 @@ func (l *life) release(at time.Time) {
 }
 
 // end takes note of an exit, or of a better one.
-func (l *life) end(e event.Exit, at time.Time) {
+func (d *drawing) end(l *life, e event.Exit, at time.Time) {
 	if l.exit == nil {
+		if l.names.Container == "" { // also where the history lacks the stop that came before it
+			d.stops[l.id] = append(d.stops[l.id], cmp.Or(e.Ended, at))
+		}
 		l.exitAt = at
 		l.release(at)
 	}
