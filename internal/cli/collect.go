@@ -30,7 +30,6 @@ type collector struct {
 	client     *cri.Client
 	since      time.Duration
 	history    *page.History
-	began      bool
 	missing    string // what the history could not be asked for
 	unreadable int
 }

