@@ -341,7 +341,7 @@ func TestThePageLoadsNothing(t *testing.T) {
 	}
 }
 
-// 500 pods and a day, of which fifty crash all day, are at most 2 MB, and what is left out is said.
+// 500 pods and a day, of which 25 crash all day, are at most 2 MB, and what is left out is said.
 func TestADayOf500PodsFits(t *testing.T) {
 	m := modelOf(t, browser.Day(began, 500), began.Add(24*time.Hour), nil)
 	entries, attempts := 0, 0

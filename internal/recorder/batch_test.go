@@ -22,7 +22,7 @@ func TestBatchesHaveEverythingOnce(t *testing.T) {
 		text    string
 	}{
 		"entries": {2*batchRecords + 7, "short"},
-		"bytes":   {1000, strings.Repeat("x", 12<<10)},
+		"bytes":   {450, strings.Repeat("x", 12<<10)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -186,8 +186,8 @@ func (p *Pod) Loop(from, to time.Time, name string, end func(time.Time) event.Ex
 	return c
 }
 
-// Day tells a day of a node with many pods: most go on, some come and go, a tenth crash all day, and
-// one of each kind of trouble is among them.
+// Day tells a day of a node with many pods: most go on, some come and go, a twentieth crash all day, and
+// as many have been killed by the OOM killer again and again.
 func Day(began time.Time, pods int) *Story {
 	s := &Story{}
 	end := began.Add(24 * time.Hour)
@@ -203,6 +203,10 @@ func Day(began time.Time, pods int) *Story {
 			p := s.Pod(at, ns, fmt.Sprintf("api-%04x-%03d", r.IntN(1<<16), i), "registry.example/api:1.9")
 			p.Start(at.Add(7*time.Second), "proxy")
 			code := uint32(1 + r.IntN(3))
+			if i%20 != 0 {
+				p.Start(at.Add(8*time.Second), "api")
+				continue
+			}
 			p.Loop(at.Add(8*time.Second), end, "api", func(at time.Time) event.Exit { return Exit(at, code) }, log...)
 		case 1, 2: // comes and goes
 			for at.Before(end.Add(-time.Hour)) {
