@@ -69,11 +69,12 @@ TESTFLAGS  = -vet=all -timeout $(or $(TIMEOUT),15m) $(if $(RUN),-run '$(RUN)')
 # other user sees.
 UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all')
 
-# The packages whose tests need a kubelet, a host that systemd runs, or an hour; make test-kubelet,
-# make test-systemd and make soak run them.
+# The packages whose tests need a kubelet, a host that systemd runs, a browser, or an hour; make
+# test-kubelet, make test-systemd, make page and make soak run them.
 KUBELET := test/kubelet
 SYSTEMD := test/systemd
 SOAK    := test/soak
+BROWSER := test/browser
 
 # Where a test can do something in several ways, such as with containerd inside or beside berth, a
 # commit takes one of them. PICK=all takes all, and PICK=WORD takes others than the commit does.
@@ -84,7 +85,7 @@ export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 ONEATATIME = -exec 'flock -o $(BUILD)/alone.lock' -parallel $$((2 * $$(nproc)))
 
 # $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables.
-select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) -e berth/$(SOAK) || true); \
+select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) -e berth/$(BROWSER) -e berth/$(SOAK) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)
@@ -152,6 +153,13 @@ test-systemd: setup tools build ## Test the unit files and the systemd cgroup dr
 .PHONY: test-kubelet
 test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
+
+.PHONY: page
+page: ## Test the page of berth ui in a headless Chromium, with pictures of it in build/page
+	@command -v chromium >/dev/null || { \
+	  ((EUID == 0)) || { echo "make page: there is no chromium: install it, or run this once as root" >&2; exit 1; }; \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium fonts-dejavu-core; }
+	go test $(TESTFLAGS) -count=$(or $(COUNT),1) -v ./$(BROWSER)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m

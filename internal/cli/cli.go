@@ -118,6 +118,8 @@ func (a *app) root() *cobra.Command {
 		a.timelineCommand(),
 		a.whyCommand(),
 		a.auditCommand(),
+		a.uiCommand(),
+		a.reportCommand(),
 		a.debugCommand(),
 		a.doctorCommand(),
 		manCommand(),

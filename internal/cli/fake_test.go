@@ -59,6 +59,7 @@ type fake struct {
 	transfers   []image.Transfer  // what Transfers returns
 	plain       bool              // the service lacks Images
 	reason      cri.Reason        // what Why returns
+	records     []recorder.Record
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -429,6 +430,13 @@ func (f *fake) Timeline(_ context.Context, q recorder.Query) (any, error) {
 		}}, nil
 	}
 	return map[string]any{"id": q.Of, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil
+}
+
+func (f *fake) Records(_ context.Context, after uint64, since time.Time) (recorder.Batch, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call("records after %d", after)
+	return recorder.Batch{Records: f.records[min(after, uint64(len(f.records))):], Last: uint64(len(f.records))}, nil
 }
 
 func (f *fake) Lanes(context.Context) (any, error) {

@@ -119,13 +119,13 @@ type top struct {
 	out      io.Writer
 	interval time.Duration
 
-	pages  []*page // the last one is shown, Esc goes back to the one before
+	pages  []*topPage // the last one is shown, Esc goes back to the one before
 	screen screenSize
 }
 
 // found is what a page was asked for.
 type found struct {
-	page *page
+	page *topPage
 	content
 	err error
 }
@@ -146,7 +146,7 @@ func (t *top) run(ctx context.Context) error {
 	defer stop()
 	look := time.NewTicker(t.interval)
 	defer look.Stop()
-	t.pages, t.screen = []*page{newPage(podsPage, row{})}, screenSize{80, 24}
+	t.pages, t.screen = []*topPage{newPage(podsPage, row{})}, screenSize{80, 24}
 	answers := make(chan found, 1)
 	asked := false // one question at a time: keys are answered while the service is not
 	ask := func() {
@@ -208,7 +208,7 @@ func (t *top) readKeys(quit context.Context, end func(), keys chan<- int) {
 	}
 }
 
-func (t *top) shown() *page { return t.pages[len(t.pages)-1] }
+func (t *top) shown() *topPage { return t.pages[len(t.pages)-1] }
 
 // press does what a key asks for, and reports whether another page is shown.
 func (t *top) press(key int) bool {
@@ -230,7 +230,7 @@ func (t *top) press(key int) bool {
 			if p.kind == podsPage {
 				kind = containersPage
 			}
-			t.pages = []*page{newPage(kind, row{})}
+			t.pages = []*topPage{newPage(kind, row{})}
 			return true
 		}
 	default:

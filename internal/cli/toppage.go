@@ -45,8 +45,8 @@ type content struct {
 	text []string
 }
 
-// page is one thing that top shows.
-type page struct {
+// topPage is one thing that top shows.
+type topPage struct {
 	kind   pageKind
 	of     row // the pod or container; that of the first page is empty
 	header []string
@@ -59,8 +59,8 @@ type page struct {
 	back     int    // how many lines of a text are below the screen
 }
 
-func newPage(kind pageKind, of row) *page {
-	p := &page{kind: kind, of: of, by: 'c'}
+func newPage(kind pageKind, of row) *topPage {
+	p := &topPage{kind: kind, of: of, by: 'c'}
 	switch kind {
 	case podsPage:
 		p.header = []string{"POD", "STATE", "RUNNING", "RESTARTS", "CPU", "MEMORY", "DISK", "WAITING FOR"}
@@ -87,10 +87,10 @@ var orders = map[byte]struct {
 
 func lastName(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
 
-func (p *page) table() bool { return p.header != nil }
+func (p *topPage) table() bool { return p.header != nil }
 
 // take shows an answer. After an error the last one stays.
-func (p *page) take(c content, err error) {
+func (p *topPage) take(c content, err error) {
 	p.problem = err
 	if err == nil {
 		p.content, p.loaded = c, true
@@ -98,19 +98,19 @@ func (p *page) take(c content, err error) {
 	p.order()
 }
 
-func (p *page) order() {
+func (p *topPage) order() {
 	slices.SortFunc(p.rows, func(a, b row) int {
 		return cmp.Or(orders[p.by].by(a, b), strings.Compare(a.name, b.name), strings.Compare(a.id, b.id))
 	})
 }
 
 // at is the index of the row that is chosen, which is the first if it is not there any more.
-func (p *page) at() int {
+func (p *topPage) at() int {
 	return max(0, slices.IndexFunc(p.rows, func(r row) bool { return r.id == p.selected }))
 }
 
 // enter returns the page that belongs to what is chosen, or nil.
-func (p *page) enter() *page {
+func (p *topPage) enter() *topPage {
 	switch {
 	case p.kind == timelinePage:
 		return newPage(logPage, p.of)
@@ -123,7 +123,7 @@ func (p *page) enter() *page {
 }
 
 // press does what a key asks for within the page.
-func (p *page) press(key int, screen screenSize) {
+func (p *topPage) press(key int, screen screenSize) {
 	if _, known := orders[byte(key&0xff)]; known && key < 0x100 && p.table() { //nolint:gosec // a letter
 		p.by = byte(key) //nolint:gosec // a letter
 		p.order()
@@ -155,7 +155,7 @@ func (p *page) press(key int, screen screenSize) {
 }
 
 // lines are the lines of a text at a width.
-func (p *page) lines(width int) (lines []string) {
+func (p *topPage) lines(width int) (lines []string) {
 	for _, l := range p.text {
 		lines = append(lines, wrapped(Visible(l), width)...)
 	}
@@ -163,7 +163,7 @@ func (p *page) lines(width int) (lines []string) {
 }
 
 // room is how many lines of a screen are for the page itself.
-func (p *page) room(screen screenSize) int {
+func (p *topPage) room(screen screenSize) int {
 	if p.table() {
 		return screen.height - 4 // the head, the names of the columns, the remark and the keys
 	}
@@ -172,7 +172,7 @@ func (p *page) room(screen screenSize) int {
 
 // draw returns what makes a terminal show the page: no line is longer than the terminal is wide, and
 // there are not more lines than it has. What comes from elsewhere is visible and acts on nothing.
-func (p *page) draw(screen screenSize, now time.Time) string {
+func (p *topPage) draw(screen screenSize, now time.Time) string {
 	head := fmt.Sprintf("berth top - %s - %s", now.Format(time.TimeOnly), p.title())
 	if p.problem != nil {
 		head = "berth top - " + oneLine(cri.Explain(p.problem).Error())
@@ -228,7 +228,7 @@ func (p *page) draw(screen screenSize, now time.Time) string {
 	return homeCursor + strings.Join(lines, "\r\n") + clearRest
 }
 
-func (p *page) title() string {
+func (p *topPage) title() string {
 	switch {
 	case !p.loaded:
 		return p.what() + ": waiting for an answer"
@@ -240,7 +240,7 @@ func (p *page) title() string {
 	return p.what()
 }
 
-func (p *page) what() string {
+func (p *topPage) what() string {
 	switch {
 	case p.kind == podsPage:
 		return "pods"
@@ -255,7 +255,7 @@ func (p *page) what() string {
 }
 
 // keys says what can be pressed.
-func (p *page) keys() string {
+func (p *topPage) keys() string {
 	switch {
 	case p.kind == podsPage:
 		return " q: quit  Enter: containers  Tab: all containers  c m d n: sort by CPU memory disk name"
@@ -270,7 +270,7 @@ func (p *page) keys() string {
 }
 
 // ask asks the service for what the page shows.
-func (p *page) ask(ctx context.Context, c *cri.Client) (content, error) {
+func (p *topPage) ask(ctx context.Context, c *cri.Client) (content, error) {
 	switch p.kind {
 	case timelinePage:
 		text, err := timelineText(ctx, c, p.of.id)

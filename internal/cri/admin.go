@@ -43,6 +43,8 @@ type AdminServer interface {
 	VerifyImage(ctx context.Context, ref string, repair bool) (any, error)
 	// Timeline returns what happened to a sandbox or container, or on the node.
 	Timeline(ctx context.Context, q recorder.Query) (any, error)
+	// Records returns what happened on the node after a number, a part at a time.
+	Records(ctx context.Context, after uint64, since time.Time) (recorder.Batch, error)
 	// Why says why a sandbox or container is as it is.
 	Why(ctx context.Context, of string) (any, error)
 	// Lanes returns the lanes that are not idle.
@@ -90,6 +92,20 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 			return nil, err
 		}
 		return srv.Timeline(ctx, q)
+	},
+	"Records": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
+		q, err := queryOf(in)
+		if err != nil {
+			return nil, err
+		}
+		b, err := srv.Records(ctx, q.After, q.Since)
+		if err != nil {
+			return nil, err
+		}
+		// It is one text in the message: thousands of entries as messages of their own would take the
+		// service a second.
+		doc, err := json.Marshal(b)
+		return string(doc), err
 	},
 	"Why": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
 		if text(in, "id") == "" {
@@ -260,6 +276,21 @@ func (c *Client) History(ctx context.Context, q recorder.Query) (v json.RawMessa
 	}
 	err = c.admin(ctx, "Timeline", in, &v)
 	return v, err
+}
+
+// Records returns what happened on the node after a number, a part at a time, the oldest first,
+// without what is older than since.
+func (c *Client) Records(ctx context.Context, after uint64, since time.Time) (b recorder.Batch, err error) {
+	in := map[string]any{"node": true, "after": strconv.FormatUint(after, 10)}
+	if !since.IsZero() {
+		in["since"] = since.Format(time.RFC3339Nano)
+	}
+	var doc string
+	if err := c.admin(ctx, "Records", in, &doc); err != nil {
+		return b, err
+	}
+	err = json.Unmarshal([]byte(doc), &b)
+	return b, err
 }
 
 // Why says why a sandbox or container is as it is.

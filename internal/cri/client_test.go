@@ -80,6 +80,10 @@ func (adminFake) Timeline(_ context.Context, q recorder.Query) (any, error) {
 	return nil, fmt.Errorf("timeline of %q: %w", q.Of, errdefs.ErrNotFound)
 }
 
+func (adminFake) Records(_ context.Context, after uint64, since time.Time) (recorder.Batch, error) {
+	return recorder.Batch{Records: []recorder.Record{{Number: 1<<60 + after, Entry: []byte(`{"at":"` + since.Format(time.RFC3339Nano) + `"}`)}}}, nil
+}
+
 func (adminFake) Lanes(context.Context) (any, error) {
 	return []struct {
 		ID string `json:"id"`
@@ -176,6 +180,11 @@ func TestAdmin(t *testing.T) {
 	}
 	if v, err := c.Lanes(ctx); err != nil || string(v) != `[{"id":"c1"}]` {
 		t.Errorf("lanes: %s %v", v, err)
+	}
+	since := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	if b, err := c.Records(ctx, 7, since); err != nil || len(b.Records) != 1 || b.Records[0].Number != 1<<60+7 ||
+		string(b.Records[0].Entry) != `{"at":"2026-01-02T03:04:05.000000006Z"}` { // no number loses a digit
+		t.Errorf("records: %+v %v", b, err)
 	}
 	if _, err := c.Timeline(ctx, "c2"); status.Code(err) != codes.NotFound || !strings.Contains(Explain(err).Error(), `timeline of "c2"`) {
 		t.Errorf("timeline: %v", err)

@@ -159,6 +159,11 @@ func (a admin) Timeline(ctx context.Context, q recorder.Query) (any, error) {
 	return cri.History{Answer: told, Lane: a.laneOf(told.ID)}, nil
 }
 
+// Records implements cri.AdminServer.
+func (a admin) Records(ctx context.Context, after uint64, since time.Time) (recorder.Batch, error) {
+	return a.core.Recorder.Batch(ctx, after, since), nil
+}
+
 // laneOf returns the lane of a sandbox or container, nil if nothing is left to do.
 func (a admin) laneOf(id string) *lane.Lane {
 	for _, l := range a.core.Pods.Lanes() {

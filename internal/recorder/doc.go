@@ -45,6 +45,7 @@
 //	index.go     what belongs to which ID and name
 //	crash.go     series of crashes, and the last that was seen of a container
 //	answer.go    questions, and entries in words
+//	batch.go     everything, in parts, for a program
 //
 // # On disk
 //

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package page draws the history of a node: one HTML page with a row for each pod, from left to right
+// in time.
+//
+// # Use
+//
+//	h := page.NewHistory()
+//	err := h.Add(record)                     // each record of the recorder, in its order
+//	m := h.Model(page.Window{From: from, To: now}, live)
+//	err = page.Write(w, m)                   // the report: one file
+//	handler, err := page.NewHandler(token, source) // the same page, live
+//
+// # Promises
+//
+//   - The file needs nothing else: no network, no other file, no font. Its Content-Security-Policy
+//     forbids every load, and every script but the one that is in it.
+//   - What pods, images, logs and errors say is data. It is never markup, on any path.
+//   - The file has at most [MaxBytes]. What does not fit is left out in the order of its importance,
+//     the routine first and the newest exit last, and the page says how much was left out.
+//   - What the page shows is in the Model, which is JSON.
+//   - Only who has the token gets an answer from the handler, and nobody can change anything with it.
+//
+// # Never
+//
+// Nothing is asked of the service by the browser itself, and the page decides nothing.
+//
+// # What is where
+//
+//	model.go    Model: rows, bars, marks, lines
+//	history.go  History: records come in, and are kept by pod
+//	row.go      the records of one pod become a row
+//	kinds.go    which mark an event is, and how much it matters
+//	fold.go     what is left out where there is too much
+//	write.go    the compact form of a model, and the file
+//	serve.go    the handler: token, host, method, headers
+//	page.html, page.css, page.js are what the browser gets
+package page

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// pollEvery is how often an open page asks for what is new.
+	pollEvery = 2 * time.Second
+	// freshFor is how long an answer of the source is good for. However many pages are open, the service
+	// is asked once in that time.
+	freshFor = time.Second
+	// askTimeout is how long the service may take.
+	askTimeout = 20 * time.Second
+)
+
+// Source says how things are. The handler asks for one model at a time.
+type Source func(ctx context.Context) (Model, error)
+
+// NewToken returns a token that nobody can guess: 256 random bits.
+func NewToken() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // it never fails
+	return hex.EncodeToString(b)
+}
+
+// Handler serves the page to who has the token, and to nobody else.
+type Handler struct {
+	token  string
+	source Source
+
+	mu    sync.Mutex
+	model Model
+	asked time.Time
+	fold  fold
+}
+
+// NewHandler returns a handler that serves what a source says.
+func NewHandler(token string, source Source) *Handler {
+	return &Handler{token: token, source: source}
+}
+
+// ServeHTTP checks the token before it looks at anything else of a request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	head := w.Header()
+	head.Set("Cache-Control", "no-store")
+	head.Set("Referrer-Policy", "no-referrer")
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("X-Frame-Options", "DENY")
+	head.Set("Cross-Origin-Resource-Policy", "same-origin")
+	head.Set("Content-Security-Policy", "frame-ancestors 'none'")
+	given := r.URL.Query()["token"]
+	if len(given) != 1 || subtle.ConstantTimeCompare([]byte(given[0]), []byte(h.token)) != 1 {
+		http.Error(w, "the URL has no token, or another one: open the URL that berth ui has printed", http.StatusForbidden)
+		return
+	}
+	if !ownHost(r.Host) {
+		http.Error(w, "this page is for localhost alone", http.StatusForbidden)
+		return
+	}
+	if r.Method != http.MethodGet {
+		head.Set("Allow", http.MethodGet)
+		http.Error(w, "this page can only be read", http.StatusMethodNotAllowed)
+		return
+	}
+	switch r.URL.Path {
+	case "/":
+		h.page(w, r)
+	case "/data.json":
+		h.data(w, r)
+	default:
+		http.Error(w, "there is nothing here", http.StatusNotFound)
+	}
+}
+
+// ownHost reports whether a browser asked for this machine by a name that no server of names can give
+// to another one. A page of somebody else's whose name leads here, too, does not.
+func ownHost(host string) bool {
+	name := host
+	if n, _, err := net.SplitHostPort(host); err == nil {
+		name = n
+	}
+	if strings.EqualFold(name, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil && ip.IsLoopback()
+}
+
+// askLocked asks the source, unless it was asked just now. h.mu must be held.
+func (h *Handler) askLocked(ctx context.Context) error {
+	if time.Since(h.asked) < freshFor && !h.asked.IsZero() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	m, err := h.source(ctx)
+	if err != nil {
+		return err
+	}
+	h.model, h.asked = m, time.Now()
+	return nil
+}
+
+func (h *Handler) page(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.askLocked(r.Context()); err != nil {
+		http.Error(w, "berth cannot be asked: "+err.Error(), http.StatusBadGateway)
+		return
+	}
+	data, f, err := compact(h.model, room, pollEvery)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h.fold = f
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(document(data, "'self'"))
+}
+
+// data answers an open page: the rows with something newer than what it has, and how things are now.
+func (h *Handler) data(w http.ResponseWriter, r *http.Request) {
+	after, err := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("after=%q is not a number", r.URL.Query().Get("after")), http.StatusBadRequest)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.askLocked(r.Context()); err != nil {
+		http.Error(w, "berth cannot be asked: "+err.Error(), http.StatusBadGateway)
+		return
+	}
+	m := h.model
+	m.Rows = slices.DeleteFunc(slices.Clone(m.Rows), func(row Row) bool { return row.Last <= after && row.Last > 0 })
+	doc := h.fold.model(m)
+	doc.Partial = true
+	doc.Poll = pollEvery.Milliseconds()
+	b, err := json.Marshal(doc)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b)
+}
