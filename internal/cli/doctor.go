@@ -76,6 +76,9 @@ func canaryCommand() *cobra.Command {
 		Short:  "Be the program in the container of a drill",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+
 		RunE: func(_ *cobra.Command, args []string) error {
 			code, err := drill.Canary(args[0])
 			if code == 0 {
