@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -158,7 +159,7 @@ func (f *file) flush() error {
 	}
 	if err != nil {
 		f.mu.Lock()
-		all := append(left, f.mu.waiting...)
+		all := slices.Concat(left, f.mu.waiting)
 		kept := all[:min(len(all), maxWaiting)]
 		f.mu.waiting = kept
 		f.mu.missing += missing

@@ -112,7 +112,7 @@ func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
 		first.What, first.At, first.Args, first.Port, first.Terminal = Began, v.began, args, acc.Port, acc.Terminal
 		err := l.file.write(first, !l.cfg.Open)
 		if err != nil {
-			err = fmt.Errorf("%s is refused, since it cannot be recorded in %s (audit.on_error): %v: %w", acc.What, l.cfg.File, err, errdefs.ErrUnavailable)
+			err = fmt.Errorf("%s is refused, since it cannot be recorded in %s (audit.on_error): %w: %w", acc.What, l.cfg.File, err, errdefs.ErrUnavailable)
 			l.cfg.Note(t.ID, event.AccessRefused{By: acc.By, Access: acc.What, Args: args, Err: err.Error()})
 			return nil, err
 		}

@@ -105,9 +105,6 @@ type order func(a, b containerUsage) int
 
 func byPod(a, b containerUsage) int  { return strings.Compare(a.pod, b.pod) }
 func byName(a, b containerUsage) int { return strings.Compare(a.name(), b.name()) }
-func byCPU(a, b containerUsage) int  { return cmp.Compare(b.cpu(), a.cpu()) }
-func byMem(a, b containerUsage) int  { return cmp.Compare(b.mem(), a.mem()) }
-func byDisk(a, b containerUsage) int { return cmp.Compare(b.disk(), a.disk()) }
 
 // sortUsages sorts; what is equal is in the order of names, so that lines do not jump.
 func sortUsages(list []containerUsage, by order) {

@@ -44,7 +44,7 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err = a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { r.table(w, st) }); err != nil {
+			if err := a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { r.table(w, st) }); err != nil {
 				return err
 			}
 			return notReady(st.GetStatus().GetConditions())
