@@ -221,7 +221,6 @@ func (f *file) append(lines []wanted, missing int) error {
 	}
 	if err != nil {
 		f.close()
-		f.known = false
 		return fmt.Errorf("write the audit file: %w", err)
 	}
 	f.number, f.before, f.torn = number, before, false

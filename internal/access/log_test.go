@@ -253,6 +253,32 @@ func TestTheChainGoesOn(t *testing.T) {
 	}
 }
 
+// The disk takes nothing just after the file was renamed: the next file is chained to the old one all
+// the same.
+func TestTheChainGoesOnAfterAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
+	a, _, _ := start(t, Config{File: path})
+	for _, arg := range []string{"first", "refused", "next"} {
+		_, err := a.Begin(access("exec", crictl, arg))
+		if refused := arg == "refused"; refused != (err != nil) {
+			t.Fatalf("%s: %v", arg, err)
+		}
+		switch arg {
+		case "first":
+			err = errors.Join(os.Rename(path, old), os.Mkdir(path, 0o700))
+		case "refused":
+			err = os.Remove(path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := verify("", old, path); err != nil || r.Lines != 4 || r.Number != 4 {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
 // PROPERTIES 43: what cannot be recorded does not happen, or happens and is counted, as configured.
 func TestAFullDiskFailsAsConfigured(t *testing.T) {
 	dir := t.TempDir()

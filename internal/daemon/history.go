@@ -112,7 +112,9 @@ func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 	if dir := t.Process.Cgroup; dir != "" {
 		s.Memory, s.CPU = usedIn(dir)
 	}
-	_ = d.core.Pods.Drained(ctx, id) // then the end of what is there
+	if t.HasEnded() {
+		_ = d.core.Pods.Drained(ctx, id) // or else the end of what is there
+	}
 	if path := t.Config.GetLogPath(); path != "" && t.PodConfig.GetLogDirectory() != "" {
 		s.Log, _ = lastLines(filepath.Join(t.PodConfig.GetLogDirectory(), path))
 	}
