@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -507,15 +509,21 @@ func TestSIGHUPReadsTheSettingsAgain(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 
-	write("rot = 1\n")
+	drop := strings.TrimSuffix(file, "toml") + "conf.d"
+	if err := errors.Join(os.Mkdir(drop, 0o700), os.WriteFile(filepath.Join(drop, "x.toml"), []byte("rot = 1\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	hangup()
-	logged("level=ERROR", "cannot be used", "rot")
+	logged("level=ERROR", "cannot be used", filepath.Join(drop, "x.toml"), "rot")
+	if err := os.WriteFile(filepath.Join(drop, "x.toml"), []byte("image.pinned = ['app']\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	write("root = '/elsewhere'\nstate = '/s'\n[log]\nlevel = 'debug'\n[image.auth.'registry.example']\nusername = 'me'\npassword = 'geheim'\n")
 	hangup()
 	logged("level=WARN", "need a restart", "state")
 	logged("read again", "log.level", "image.auth")
 	c := <-got
-	if c.Log.Level != "debug" || string(c.Image.Auth["registry.example"].Password) != "geheim" || c.State == "/s" || c.Root != "/from-flag" {
+	if c.Log.Level != "debug" || string(c.Image.Auth["registry.example"].Password) != "geheim" || c.State == "/s" || c.Root != "/from-flag" || len(c.Image.Pinned) != 1 {
 		t.Errorf("%+v", c)
 	}
 	logged("level=DEBUG", "settings") // the level holds
@@ -539,11 +547,25 @@ func TestConfigCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	out2, problem := berth(t, "/s", "config", "show", file)
-	if out2 != out || problem != "" {
+	says(t, "config show", out2, "# Set in "+file+", line ")
+	if out2 = regexp.MustCompile(`# Set in .*\n`).ReplaceAllString(out2, ""); out2 != out || problem != "" {
 		t.Errorf("show prints the defaults differently: %s\n%s", problem, out2)
 	}
 	out, _ = berth(t, "/s", "config", "check", file)
 	says(t, "config check", out, "valid")
+	drop := filepath.Join(filepath.Dir(file), "c.conf.d", "10-log.toml")
+	if err := errors.Join(os.Mkdir(filepath.Dir(drop), 0o700), os.WriteFile(drop, []byte("[log]\nlevel = 'debug'\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	out, _ = berth(t, "/s", "config", "check", file)
+	says(t, "config check", out, "valid", drop+" sets log.level\n")
+	out, _ = berth(t, "/s", "config", "show", file)
+	says(t, "config show", out, "# Set in "+drop+", line 2.\nlevel = 'debug'")
+	if err := os.WriteFile(drop, []byte("[log]\nlevel = 'loud'\n"), 0o644); err != nil { //nolint:gosec // it has no secret
+		t.Fatal(err)
+	}
+	_, problem = berth(t, "/s", "config", "check", file)
+	says(t, "config check", problem, drop+", line 2: log.level:")
 	if err := os.WriteFile(file, []byte("rot = 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,13 +15,11 @@ import (
 
 const defaultConfig = "/etc/berth/config.toml"
 
-// load reads a configuration file. Without a name it reads the default one, which need not exist.
-func load(file string) (config.Config, error) {
+// load reads a configuration file with its drop-in files. Without a name it reads the default one,
+// which need not exist.
+func load(file string) (config.Loaded, error) {
 	if file == "" {
-		if _, err := os.Stat(defaultConfig); err != nil {
-			return config.Default(), nil //nolint:nilerr // the defaults hold
-		}
-		file = defaultConfig
+		return config.LoadIfThere(defaultConfig)
 	}
 	return config.Load(file)
 }
@@ -40,7 +37,7 @@ func configCommand() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "show [FILE]",
-			Short: "Print a configuration file completed with the defaults",
+			Short: "Print a configuration file with its drop-in files, completed with the defaults",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				c, err := load(strings.Join(args, ""))
@@ -52,18 +49,23 @@ func configCommand() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "check [FILE]",
-			Short: "Check a configuration file",
+			Short: "Check a configuration file and its drop-in files",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				file := strings.Join(args, "")
-				c, err := load(file)
+				c, err := load(strings.Join(args, ""))
 				if err == nil {
-					err = errors.Join(c.Check(), config.CheckFile(cmp.Or(file, defaultConfig), c))
+					err = errors.Join(append(c.CheckFiles(), c.Check())...)
 				}
 				if err != nil {
 					return err
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
+				if len(c.Files) == 1 {
+					return nil
+				}
+				for _, f := range c.Files {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s sets %s\n", f, cmp.Or(strings.Join(c.SetBy(f), ", "), "nothing that holds"))
+				}
 				return nil
 			},
 		},

@@ -76,6 +76,7 @@ func settings(t *testing.T) map[string]bool {
 		line = strings.TrimSuffix(line, "\n")
 		if name, ok := strings.CutPrefix(line, "["); ok {
 			table = strings.TrimSuffix(name, "]") + "."
+			all[strings.TrimSuffix(name, "]")] = true // a table is named as a whole, too
 		} else if key, _, ok := strings.Cut(line, " = "); ok && !strings.HasPrefix(line, "#") {
 			all[table+key] = true
 		}

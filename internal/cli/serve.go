@@ -3,13 +3,13 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -49,7 +49,7 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (default "+defaultConfig+", if it exists)")
 	cmd.Flags().StringSliceVar(&binDirs, "cni-bin-dir", nil, "set network.bin_dirs; may be repeated")
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "set KEY=VALUE, where KEY is dotted; may be repeated")
-	read := func() (config.Config, error) {
+	read := func() (config.Loaded, error) {
 		cfg, err := load(file)
 		if err != nil {
 			return cfg, err
@@ -62,7 +62,13 @@ func (a *app) serveCommand() *cobra.Command {
 			}
 		}
 		if len(binDirs) > 0 {
-			cfg.Network.BinDirs = binDirs
+			quoted := make([]string, len(binDirs))
+			for i, dir := range binDirs {
+				quoted[i] = strconv.Quote(dir)
+			}
+			if err := cfg.Set("network.bin_dirs", "["+strings.Join(quoted, ",")+"]"); err != nil {
+				return cfg, err
+			}
 		}
 		for _, s := range sets {
 			k, v, ok := strings.Cut(s, "=")
@@ -79,21 +85,22 @@ func (a *app) serveCommand() *cobra.Command {
 		return cfg, nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.runService(cmd, cmp.Or(file, defaultConfig), read)
+		return a.runService(cmd, read)
 	}
 	return cmd
 }
 
 // runService runs the service with output that nothing waits for. read reads the settings, from the
-// file among others: at the start, and again with each SIGHUP.
-func (a *app) runService(cmd *cobra.Command, file string, read func() (config.Config, error)) error {
+// files among others: at the start, and again with each SIGHUP.
+func (a *app) runService(cmd *cobra.Command, read func() (config.Loaded, error)) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	cfg, err := read()
+	loaded, err := read()
 	if err != nil {
 		return err
 	}
+	cfg := loaded.Config
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends a service that does not stop
@@ -121,7 +128,7 @@ func (a *app) runService(cmd *cobra.Command, file string, read func() (config.Co
 	}
 	defer restore()
 
-	warnOfExposure(log.Logger, file, cfg)
+	warnOfExposure(log.Logger, loaded)
 	changes := make(chan config.Config)
 	wg.Go(func() { // until writing ends, which is after the service
 		for {
@@ -136,7 +143,6 @@ func (a *app) runService(cmd *cobra.Command, file string, read func() (config.Co
 			}
 			cfg = next
 			_ = level.UnmarshalText([]byte(cfg.Log.Level))
-			warnOfExposure(log.Logger, file, cfg)
 			select {
 			case changes <- cfg:
 			case <-writing.Done():
@@ -154,23 +160,24 @@ func (a *app) runService(cmd *cobra.Command, file string, read func() (config.Co
 
 // reload reads the settings again and returns those that hold from now on. ok is false if what was
 // read cannot be used: then those that held hold on.
-func reload(log *slog.Logger, cfg config.Config, read func() (config.Config, error)) (next config.Config, ok bool) {
-	next, err := read()
+func reload(log *slog.Logger, cfg config.Config, read func() (config.Loaded, error)) (next config.Config, ok bool) {
+	loaded, err := read()
 	if err != nil {
 		log.Error("the configuration was read again and cannot be used; all settings stay as they are", "err", err)
 		return cfg, false
 	}
-	next, changed, restart := cfg.Reload(next)
+	next, changed, restart := cfg.Reload(loaded.Config)
 	if len(restart) > 0 {
 		log.Warn("the configuration was read again, and some settings need a restart of berth", "settings", restart)
 	}
-	log.Info("the configuration was read again", "changed", changed)
+	log.Info("the configuration was read again", "files", loaded.Files, "changed", changed)
+	warnOfExposure(log, loaded)
 	return next, true
 }
 
-// warnOfExposure logs what is wrong with the mode of the configuration file.
-func warnOfExposure(log *slog.Logger, file string, cfg config.Config) {
-	if err := config.CheckFile(file, cfg); err != nil {
+// warnOfExposure logs what is wrong with the modes of the configuration files.
+func warnOfExposure(log *slog.Logger, loaded config.Loaded) {
+	for _, err := range loaded.CheckFiles() {
 		log.Warn("the configuration file is open to others", "err", err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -316,20 +315,6 @@ func Default() Config {
 	}
 }
 
-// Load reads a file and completes it with the defaults. A handler under [runtimes] replaces the
-// default one of the same name as a whole.
-func Load(path string) (Config, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("read configuration: %w", err)
-	}
-	c, err := Parse(b)
-	if err != nil {
-		return Config{}, fmt.Errorf("configuration %s: %w", path, err)
-	}
-	return c, nil
-}
-
 // Parse reads TOML and completes it with the defaults.
 func Parse(b []byte) (Config, error) {
 	c := Default()
@@ -409,10 +394,17 @@ func (c *Config) clone() Config {
 }
 
 // Check returns an error that names all settings whose values cannot work.
-func (c *Config) Check() error {
+func (c *Config) Check() error { return c.check(func(string) string { return "" }) }
+
+// check is Check. origin returns where a setting was set, or "".
+func (c *Config) check(origin func(key string) string) error {
 	var errs []error
 	bad := func(key, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument))
+		err := fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+		if from := origin(key); from != "" {
+			err = fmt.Errorf("%s: %w", from, err)
+		}
+		errs = append(errs, err)
 	}
 	for _, p := range []struct{ key, v string }{
 		{"root", c.Root},

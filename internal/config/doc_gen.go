@@ -19,11 +19,16 @@ func WriteDefault(w io.Writer) error { return Default().Write(w) }
 
 // Write writes c as TOML, every setting with a comment that says what it means.
 func (c Config) Write(w io.Writer) error {
-	fmt.Fprintln(w, "# Configuration of berth. `berth config default` prints all settings with their defaults.")
-	return writeTable(w, "", reflect.ValueOf(c))
+	return c.write(w, func(string) string { return "" })
 }
 
-func writeTable(w io.Writer, name string, v reflect.Value) error {
+// write is Write. origin returns where a setting was set, or "".
+func (c Config) write(w io.Writer, origin func(key string) string) error {
+	fmt.Fprintln(w, "# Configuration of berth. `berth config default` prints all settings with their defaults.")
+	return writeTable(w, "", reflect.ValueOf(c), origin)
+}
+
+func writeTable(w io.Writer, name string, v reflect.Value, origin func(key string) string) error {
 	if name != "" {
 		fmt.Fprintf(w, "\n[%s]\n", name)
 	}
@@ -40,7 +45,12 @@ func writeTable(w io.Writer, name string, v reflect.Value) error {
 		if err != nil {
 			return fmt.Errorf("write %s: %w", t.Field(i).Name, err)
 		}
-		fmt.Fprintf(w, "\n# %s\n%s", t.Field(i).Tag.Get("doc"), b)
+		fmt.Fprintf(w, "\n# %s\n", t.Field(i).Tag.Get("doc"))
+		key := strings.TrimPrefix(name+"."+t.Field(i).Tag.Get("toml"), ".")
+		if from := origin(key); from != "" {
+			fmt.Fprintf(w, "# Set in %s.\n", from)
+		}
+		fmt.Fprintf(w, "%s", b)
 	}
 	for i := range t.NumField() {
 		if t.Field(i).Tag.Get("doc") != "" {
@@ -54,13 +64,13 @@ func writeTable(w io.Writer, name string, v reflect.Value) error {
 			keys := v.Field(i).MapKeys()
 			slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 			for _, k := range keys {
-				if err := writeTable(w, key+"."+quoteKey(k.String()), v.Field(i).MapIndex(k)); err != nil {
+				if err := writeTable(w, key+"."+quoteKey(k.String()), v.Field(i).MapIndex(k), origin); err != nil {
 					return err
 				}
 			}
 			continue
 		}
-		if err := writeTable(w, key, v.Field(i)); err != nil {
+		if err := writeTable(w, key, v.Field(i), origin); err != nil {
 			return err
 		}
 	}

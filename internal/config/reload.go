@@ -3,14 +3,9 @@
 package config
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 )
 
 // reloadable are the settings that hold at once when the configuration is read again, and the
@@ -74,27 +69,4 @@ func entries(key string, a, b reflect.Value) (keys []string) {
 		}
 	}
 	return keys
-}
-
-// CheckFile returns an error if others than root may do with the configuration file what they must
-// not: own it or write to it, since whoever names the OCI runtime is root, or read it if it has
-// passwords. A file that does not exist is in order.
-func CheckFile(path string, c Config) error {
-	st, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("check the configuration file: %w", err)
-	}
-	if owner := st.Sys().(*syscall.Stat_t).Uid; owner != 0 && int64(owner) != int64(os.Geteuid()) { // a file of Linux has that
-		return fmt.Errorf("%s belongs to the user %d, who can become root by it; run chown root %s", path, owner, path)
-	}
-	switch mode := st.Mode().Perm(); {
-	case mode&0o022 != 0:
-		return fmt.Errorf("%s has the mode %o: whoever may write to it can become root; run chmod 600 %s", path, mode, path)
-	case mode&0o044 != 0 && len(c.Image.Auth) > 0:
-		return fmt.Errorf("%s has the mode %o and the passwords of registries: others may read them; run chmod 600 %s", path, mode, path)
-	}
-	return nil
 }

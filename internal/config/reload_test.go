@@ -3,6 +3,7 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,18 +63,15 @@ func TestEverySettingIsCompared(t *testing.T) {
 
 // The file was installed with a mode that lets everybody read the passwords of registries in it.
 func TestAConfigurationFileThatIsOpenToOthersIsNamed(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.toml")
-	plain, secret := Default(), Default()
-	secret.Image.Auth = map[string]Auth{"registry.example": {"me", "x"}}
-	if err := CheckFile(path, secret); err != nil {
-		t.Errorf("there is no file: %v", err)
-	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+	dir := t.TempDir()
+	path, drop := filepath.Join(dir, "config.toml"), filepath.Join(dir, "conf.d")
+	if err := os.Mkdir(drop, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	const plain, secret = "root = '/x'", "[image.auth.'registry.example']\nusername = 'me'\npassword = 'x'"
 	for _, tt := range []struct {
 		mode os.FileMode
-		c    Config
+		text string
 		want string // "" for nothing
 	}{
 		{0o600, secret, ""},
@@ -83,12 +81,33 @@ func TestAConfigurationFileThatIsOpenToOthersIsNamed(t *testing.T) {
 		{0o620, plain, "become root"},
 		{0o666, secret, "become root"},
 	} {
-		if err := os.Chmod(path, tt.mode); err != nil {
-			t.Fatal(err)
+		for _, at := range []string{path, filepath.Join(drop, "10.toml")} {
+			write(t, path, "")
+			write(t, at, tt.text)
+			if err := os.Chmod(at, tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			l, err := Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = errors.Join(l.CheckFiles()...)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "chmod 600 "+at)) {
+				t.Errorf("%s with mode %o: %v", at, tt.mode, err)
+			}
+			_ = os.Remove(at)
 		}
-		err := CheckFile(path, tt.c)
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "chmod 600 "+path)) {
-			t.Errorf("mode %o: %v", tt.mode, err)
-		}
+	}
+	write(t, path, secret) // the password is there, and the drop-in file is open to others without one
+	write(t, filepath.Join(drop, "10.toml"), plain)
+	if err := errors.Join(os.Chmod(path, 0o600), os.Chmod(filepath.Join(drop, "10.toml"), 0o644), os.Chmod(drop, 0o770)); err != nil { //nolint:gosec // that is found
+		t.Fatal(err)
+	}
+	l, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if errs := l.CheckFiles(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "chmod 700 "+drop) {
+		t.Errorf("got %v", errs)
 	}
 }

@@ -227,7 +227,8 @@ func synchronised() (bool, error) {
 type machine struct {
 	Host
 	cfg       config.Config // what berth uses, or would use: the defaults if the file has none
-	cfgErr    error         // why the file cannot be used
+	loaded    config.Loaded // the files that were read
+	cfgErr    error         // why a file cannot be used
 	status    *runtimeapi.StatusResponse
 	statusErr error // nil where it was not asked
 }
@@ -236,16 +237,19 @@ type machine struct {
 func meet(ctx context.Context, h Host) *machine {
 	m := &machine{Host: h, cfg: config.Default()}
 	m.cfg.Address = cmp.Or(strings.TrimPrefix(h.Endpoint, "unix://"), m.cfg.Address)
-	if _, err := os.Stat(m.path(h.ConfigFile)); err == nil || h.Named || !errors.Is(err, fs.ErrNotExist) {
-		cfg, err := config.Load(m.path(h.ConfigFile))
-		if err == nil {
-			err = cfg.Check()
-		}
-		if err != nil {
-			m.cfgErr = err
-		} else {
-			m.cfg = cfg
-		}
+	load := config.LoadIfThere
+	if h.Named {
+		load = config.Load
+	}
+	loaded, err := load(m.path(h.ConfigFile))
+	if err == nil {
+		err = loaded.Check()
+	}
+	switch {
+	case err != nil:
+		m.cfgErr = err
+	case len(loaded.Files) > 0:
+		m.loaded, m.cfg = loaded, loaded.Config
 	}
 	if h.Status != nil {
 		if m.status, m.statusErr = h.Status(ctx); m.statusErr == nil {

@@ -85,13 +85,13 @@ func askConfiguration(_ context.Context, m *machine) ([]Finding, error) {
 		case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EIO):
 			return nil, m.named(m.ConfigFile, err)
 		default:
-			text := strings.ReplaceAll(err.Error(), m.path(m.ConfigFile), m.ConfigFile)
+			text := m.asThere(err)
 			f.add(Error, edit, "berth cannot start with %s, and the defaults were examined instead: %s", m.ConfigFile, text)
 		}
 		return f.result()
 	}
-	if err := config.CheckFile(m.path(m.ConfigFile), m.cfg); err != nil {
-		text := strings.ReplaceAll(err.Error(), m.path(m.ConfigFile), m.ConfigFile)
+	for _, err := range m.loaded.CheckFiles() {
+		text := m.asThere(err)
 		if what, do, ok := strings.Cut(text, "; "); ok {
 			f.add(Warning, do, "%s", what)
 		} else {
@@ -117,6 +117,12 @@ func askConfiguration(_ context.Context, m *machine) ([]Finding, error) {
 		}
 	}
 	return f.result()
+}
+
+// asThere is the text of an error about the files of the configuration, named as the machine does.
+func (m *machine) asThere(err error) string {
+	dir := filepath.Dir(m.ConfigFile)
+	return strings.ReplaceAll(err.Error(), m.path(dir)+"/", dir+"/")
 }
 
 // libexec returns the directory of berth's programs; "" if they are in none.
