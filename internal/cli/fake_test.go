@@ -440,5 +440,8 @@ func (f *fake) Records(_ context.Context, after uint64, since time.Time) (record
 }
 
 func (f *fake) Lanes(context.Context) (any, error) {
+	if f.runtime != "" { // another runtime
+		return nil, status.Error(codes.Unimplemented, "unknown service")
+	}
 	return f.lanes, nil
 }

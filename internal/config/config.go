@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type Config struct {
 	Network        Network            `toml:"network"`
 	Image          Image              `toml:"image"`
 	Lanes          Lanes              `toml:"lanes"`
+	CRI            CRI                `toml:"cri"`
 	CDI            CDI                `toml:"cdi"`
 	Pod            Pod                `toml:"pod"`
 	Logs           Logs               `toml:"logs"`
@@ -91,6 +93,40 @@ const (
 	PolicyClosed = "closed"
 	PolicyOpen   = "open"
 )
+
+// CRI configures what clients of CRI see.
+type CRI struct {
+	RuntimeName string   `toml:"runtime_name" doc:"Name of the runtime in the answer to Version. The kubelet puts it before the ID of each container (berth://ID) and before the version of the node. Agents that know only containerd:// or cri-o:// find their containers if it is containerd or cri-o: see docs/kubelet.md."`
+	Sockets     []string `toml:"sockets" doc:"More Unix sockets on which CRI is served, besides address, such as one at which an agent looks. The mode of each is 0600. One on which another process listens is left to it, and one that cannot be made is named in the log; berth goes on without it."`
+}
+
+// runtimeName is what a name of the runtime may be: it ends up before :// in the IDs of containers,
+// and in labels that agents make of them.
+var runtimeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// check reports what cannot work.
+func (r CRI) check(c *Config, bad func(key, format string, args ...any)) {
+	if !runtimeName.MatchString(r.RuntimeName) {
+		bad("cri.runtime_name", "%q is not 1 to 63 lower-case letters, digits and dashes, such as berth, containerd or cri-o", r.RuntimeName)
+	}
+	for i, path := range r.Sockets {
+		key := fmt.Sprintf("cri.sockets[%d]", i)
+		switch {
+		case !filepath.IsAbs(path):
+			bad(key, "%q is not an absolute path", path)
+		case len(path) > maxSocket:
+			bad(key, "%d bytes are too many for the path of a socket; the maximum is %d", len(path), maxSocket)
+		case path == c.Address:
+			bad(key, "%s is the address, where CRI is served already", path)
+		case slices.Contains(r.Sockets[:i], path):
+			bad(key, "%s is in the list twice", path)
+		case path == strings.TrimPrefix(c.Containerd.Address, "unix://"):
+			bad(key, "%s is the socket of containerd, containerd.address", path)
+		case path == c.Containerd.Link:
+			bad(key, "%s is containerd.link; choose whether the cAdvisor of the kubelet or clients of CRI find something there, and set containerd.link = '' for the latter", path)
+		}
+	}
+}
 
 // CDI configures the devices of the Container Device Interface.
 type CDI struct {
@@ -281,6 +317,7 @@ func Default() Config {
 				MaxBlobs: 16,
 			},
 		},
+		CRI: CRI{RuntimeName: "berth", Sockets: []string{}},
 		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Pod: Pod{Pause: PauseAuto},
 		Lanes: Lanes{
@@ -517,6 +554,7 @@ func (c *Config) check(origin func(key string) string) error {
 	checkPinned(c.Image.Pinned, bad)
 	c.Image.Peer.check(bad)
 	c.NRI.check(bad)
+	c.CRI.check(c, bad)
 	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
 		bad("default_runtime", "there is no table [runtimes.%s]", c.DefaultRuntime)
 	}

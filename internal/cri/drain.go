@@ -56,17 +56,16 @@ func (s *Server) stopAccepting(end time.Time) {
 	s.mu.Lock()
 	lis := s.mu.lis
 	s.mu.Unlock()
-	if lis == nil {
-		return // not served yet
+	for _, l := range lis { // none: not served yet
+		_ = l.Close()
 	}
-	_ = lis.Close()
 	s.wait(end, nil, func() bool {
 		for c := range s.mu.conns {
 			if !c.greeted.Load() {
 				return false
 			}
 		}
-		return !s.mu.accepting
+		return s.mu.accepting == 0
 	})
 }
 
@@ -118,15 +117,24 @@ type endingStream struct {
 // Context implements grpc.ServerStream.
 func (s endingStream) Context() context.Context { return s.ctx }
 
-// Serve serves on a listener until the server is ended. It is called once.
+// Serve serves on a listener until the server is ended. It may be called for several listeners, of
+// which Drain closes all.
 func (s *Server) Serve(lis net.Listener) error {
 	draining := false
-	s.change(func() { s.mu.lis, s.mu.accepting, draining = lis, true, s.mu.draining })
+	s.change(func() {
+		if draining = s.mu.draining; !draining {
+			s.mu.lis = append(s.mu.lis, lis)
+			s.mu.accepting++
+		}
+	})
 	if draining {
 		return lis.Close()
 	}
 	err := s.Server.Serve(listener{lis, s})
-	s.change(func() { s.mu.accepting, draining = false, s.mu.draining })
+	s.change(func() {
+		s.mu.accepting--
+		draining = s.mu.draining
+	})
 	if draining {
 		return nil // Drain has closed the listener
 	}

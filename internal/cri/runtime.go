@@ -3,6 +3,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -62,6 +63,7 @@ type Runtime struct {
 	Restorer    Restorer
 	Health      Health
 	Subscribe   func() Events
+	Name        string // of the runtime, for Version; "": berth
 
 	// EncodeAgain encodes each item of a list anew in each answer: see codec.go.
 	EncodeAgain bool
@@ -72,7 +74,12 @@ const APIVersion = "v1"
 
 // Version returns the name and the version of the runtime.
 func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: version.Semantic(), RuntimeApiVersion: APIVersion}, nil
+	return &runtimeapi.VersionResponse{
+		Version:           "0.1.0",
+		RuntimeName:       cmp.Or(r.Name, "berth"),
+		RuntimeVersion:    version.Semantic(),
+		RuntimeApiVersion: APIVersion,
+	}, nil
 }
 
 // Status reports whether the runtime and the network are ready.

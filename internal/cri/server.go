@@ -41,9 +41,9 @@ type Server struct {
 		conns   map[*conn]bool // open connections
 		changed chan struct{}  // nil unless somebody waits for a change, which closes it
 
-		lis       net.Listener // nil before Serve
-		accepting bool         // Serve accepts connections
-		draining  bool         // Drain was called
+		lis       []net.Listener // of each call of Serve
+		accepting int            // calls of Serve that accept connections
+		draining  bool           // Drain was called
 	}
 }
 

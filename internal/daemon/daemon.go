@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,6 +77,7 @@ type daemon struct {
 	recorder *recorder.Recorder
 	kept     *fdstore.Store
 	lis      net.Listener
+	also     []net.Listener // of cri.sockets
 
 	conn     *connection.Connection
 	embedded atomic.Pointer[embed.Server] // nil until it runs, and where another containerd is configured
@@ -273,6 +275,13 @@ func (d *daemon) openListener(from passed) (err error) {
 		}
 		return nil
 	})
+	d.also = from.listenAlso(d.cfg.CRI.Sockets, d.kept, d.log.Logger)
+	d.undo = append(d.undo, func() error {
+		for _, lis := range d.also {
+			_ = lis.Close() // most often the server has closed it
+		}
+		return nil
+	})
 	return nil
 }
 
@@ -411,6 +420,7 @@ func (d *daemon) openCRI() {
 			Restorer:    d.restorer,
 			Health:      d.health(),
 			Subscribe:   d.core.Subscribe,
+			Name:        d.cfg.CRI.RuntimeName,
 			EncodeAgain: !d.cfg.Tricks.EncodeOnce,
 		},
 		&cri.Image{
@@ -447,6 +457,20 @@ func (d *daemon) serve(stop context.Context, ready func()) error {
 		}
 	}()
 	d.log.Info("berth is ready", "address", d.cfg.Address)
+	var served sync.WaitGroup
+	defer func() { // Drain has closed them, unless the server broke
+		for _, lis := range d.also {
+			_ = lis.Close()
+		}
+		served.Wait()
+	}()
+	for _, lis := range d.also {
+		served.Go(func() {
+			if err := d.cri.Serve(lis); err != nil && stop.Err() == nil {
+				d.log.Error("CRI is no longer served on one of cri.sockets", "socket", lis.Addr(), "err", err)
+			}
+		})
+	}
 	ready()
 	if err := d.cri.Serve(d.lis); err != nil && stop.Err() == nil {
 		return fmt.Errorf("serve %s: %w", d.cfg.Address, err)

@@ -4,6 +4,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,13 +26,23 @@ import (
 // or container has such an ID.
 const keptListener = "cri"
 
+// keptAlso begins the names of the sockets of cri.sockets there.
+const keptAlso = "cri-"
+
+// alsoName is the name of a further socket in the descriptor store, whose names cannot be paths.
+func alsoName(path string) string {
+	sum := sha256.Sum256([]byte(path))
+	return keptAlso + hex.EncodeToString(sum[:8])
+}
+
 // socketMode is the mode of a socket: whoever may connect is root on this host.
 const socketMode = 0o600
 
 // passed are the descriptors of listeners that the service manager passes to berth.
 type passed struct {
-	sockets []int // of a socket unit
-	kept    []int // of an earlier berth; one at most
+	sockets []int          // of a socket unit
+	kept    []int          // of an earlier berth; one at most
+	also    map[string]int // further ones of an earlier berth, by alsoName
 }
 
 // takePassed takes the descriptors of listeners that are passed to this process, once. rest are the other
@@ -39,6 +52,13 @@ func takePassed() (p passed, rest map[string]int) {
 	if fd, ok := rest[keptListener]; ok {
 		delete(rest, keptListener)
 		p.kept = []int{fd}
+	}
+	p.also = map[string]int{}
+	for name, fd := range rest {
+		if strings.HasPrefix(name, keptAlso) {
+			delete(rest, name)
+			p.also[name] = fd
+		}
 	}
 	return p, rest
 }
@@ -81,7 +101,53 @@ func (p passed) listen(path string, store *fdstore.Store, log *slog.Logger) (net
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return unlinking{lis, path}, nil
 	}
-	return lis, keep(store, lis)
+	return lis, keep(store, keptListener, lis)
+}
+
+// listenAlso returns the further sockets on which CRI is served: those that an earlier berth left with
+// the service manager, and new ones for the rest. One on which another process listens is left to it,
+// and logged as all that cannot be made: the CRI socket itself is there, so berth serves.
+func (p passed) listenAlso(paths []string, store *fdstore.Store, log *slog.Logger) (all []net.Listener) {
+	for _, path := range paths {
+		name := alsoName(path)
+		if fd, ok := p.also[name]; ok {
+			delete(p.also, name)
+			lis, err := fromFD(fd)
+			if err == nil {
+				lis.SetUnlinkOnClose(false)
+				if boundTo(lis, path) {
+					all = append(all, lis)
+					continue
+				}
+				_ = lis.Close() // its file was removed
+			}
+			store.Drop(name)
+		}
+		lis, err := newListener(path)
+		if err != nil {
+			log.Error("CRI is not served on one of cri.sockets; mend what the error says, and restart berth", "socket", path, "err", err)
+			continue
+		}
+		if os.Getenv("NOTIFY_SOCKET") == "" {
+			all = append(all, unlinking{lis, path})
+			continue
+		}
+		if err := keep(store, name, lis); err != nil {
+			log.Error("CRI is not served on one of cri.sockets", "socket", path, "err", err)
+			continue
+		}
+		all = append(all, lis)
+	}
+	for name, fd := range p.also { // no longer in the list
+		store.Drop(name)
+		if lis, err := fromFD(fd); err == nil {
+			if path := lis.Addr().String(); boundTo(lis, path) {
+				_ = os.Remove(path)
+			}
+			_ = lis.Close()
+		}
+	}
+	return all
 }
 
 func closeFDs(fds []int) {
@@ -90,11 +156,11 @@ func closeFDs(fds []int) {
 	}
 }
 
-// keep hands a copy of the listener to the service manager.
-func keep(store *fdstore.Store, lis *net.UnixListener) error {
+// keep hands a copy of the listener to the service manager, under a name.
+func keep(store *fdstore.Store, name string, lis *net.UnixListener) error {
 	raw, err := lis.SyscallConn()
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { store.Keep(keptListener, int(fd)) }) //nolint:gosec // a descriptor
+		err = raw.Control(func(fd uintptr) { store.Keep(name, int(fd)) }) //nolint:gosec // a descriptor
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("keep %s for the next berth: %w", lis.Addr(), err), lis.Close())
@@ -159,11 +225,11 @@ func newListener(path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("listen on %s: find out whether somebody serves there: %w", path, err)
 	}
 	if pid != 0 {
-		return nil, fmt.Errorf("listen on %s: process %d serves there already; stop it, or use another --address", path, pid)
+		return nil, fmt.Errorf("listen on %s: process %d serves there already; stop it, or configure another path", path, pid)
 	}
 	if st, err := os.Lstat(path); err == nil {
 		if st.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("listen on %s: the file there is not a socket; remove it, or use another --address", path)
+			return nil, fmt.Errorf("listen on %s: the file there is not a socket; remove it, or configure another path", path)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("listen on %s: %w", path, err)

@@ -322,3 +322,97 @@ func TestASocketWithoutRoomForClientsIsNotReplaced(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// openAlso returns the further sockets at paths, of a berth that was passed p, and its log.
+func openAlso(t *testing.T, p passed, paths ...string) (all []net.Listener, logged string) {
+	t.Helper()
+	var b strings.Builder
+	log := slog.New(slog.NewTextHandler(&b, nil))
+	store, err := fdstore.Open(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = p.listenAlso(paths, store, log)
+	t.Cleanup(func() {
+		for _, lis := range all {
+			_ = lis.Close()
+		}
+	})
+	return all, b.String()
+}
+
+// An operator gives berth the socket of another runtime, which still runs there: it keeps it, the log
+// says who it is, and the other sockets are served. So it is with a file that is none of a socket.
+func TestAFurtherSocketIsNeverTakenFromWhoServesThere(t *testing.T) {
+	dir := t.TempDir()
+	alive, file, stale, fresh := filepath.Join(dir, "alive.sock"), filepath.Join(dir, "file"), filepath.Join(dir, "stale.sock"), filepath.Join(dir, "made", "fresh.sock")
+	runtime, err := net.ListenUnix("unix", &net.UnixAddr{Name: alive, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.Close()
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	if err := errors.Join(dead.Close(), os.WriteFile(file, []byte("precious"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	all, logged := openAlso(t, passed{}, alive, file, stale, fresh)
+	if len(all) != 2 {
+		t.Fatalf("%d listen: %s", len(all), logged)
+	}
+	connect(t, alive, runtime)
+	connect(t, stale, all[0])
+	connect(t, fresh, all[1])
+	for _, want := range []string{alive, "serves there already", file, "not a socket"} {
+		if !strings.Contains(logged, want) {
+			t.Errorf("the log does not say %q: %s", want, logged)
+		}
+	}
+	if st, err := os.Stat(fresh); err != nil || st.Mode() != os.ModeSocket|socketMode {
+		t.Errorf("the mode is %v: %v", st.Mode(), err)
+	}
+}
+
+// A container that has the file of a further socket mounted reaches berth after a restart, too: it is
+// the same file, and calls made meanwhile wait. What is no longer configured goes.
+func TestAFurtherSocketOfAnEarlierBerthIsTaken(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "@nobody-"+filepath.Base(t.TempDir()))
+	dir := t.TempDir()
+	stays, goes := filepath.Join(dir, "stays.sock"), filepath.Join(dir, "goes.sock")
+	first, logged := openAlso(t, passed{}, stays, goes)
+	if len(first) != 2 {
+		t.Fatal(logged)
+	}
+	before, err := os.Stat(stays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := passed{also: map[string]int{alsoName(stays): copyFD(t, first[0]), alsoName(goes): copyFD(t, first[1])}}
+	for _, lis := range first {
+		_ = lis.Close()
+	}
+	early, err := net.Dial("unix", stays)
+	if err != nil {
+		t.Fatalf("nobody keeps the call: %v", err)
+	}
+	defer early.Close()
+	next, logged := openAlso(t, p, stays)
+	if len(next) != 1 {
+		t.Fatal(logged)
+	}
+	c, err := next[0].Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	after, err := os.Stat(stays)
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("it is another file: %v", err)
+	}
+	if _, err := os.Lstat(goes); err == nil {
+		t.Error("the socket that is no longer configured is still there")
+	}
+}

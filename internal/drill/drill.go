@@ -143,7 +143,7 @@ func (d *drill) prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask berth for its version: %w", err)
 	}
-	if v.GetRuntimeName() != "berth" {
+	if _, err := d.Lanes(ctx); cri.IsUnimplemented(err) { // the name may be that of another runtime
 		return fmt.Errorf("the runtime that answers is %s, and a drill is for berth", v.GetRuntimeName())
 	}
 	d.sweep(ctx)
