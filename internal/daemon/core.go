@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/ctrd"
+	"berth/internal/event"
 	"berth/internal/feed"
 	"berth/internal/observe"
 	"berth/internal/pod"
@@ -185,7 +186,7 @@ func (c *Core) readImages(ctx context.Context) error {
 		return err
 	}
 	if c.link.set(nil) {
-		c.ports.Log.Info("berth is connected to containerd")
+		c.obs.Note("", event.ContainerdConnected{})
 	}
 	return nil
 }

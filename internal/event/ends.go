@@ -55,6 +55,35 @@ func (e Exit) attrs() []slog.Attr {
 	return []slog.Attr{code, slog.String("witness", string(e.Witness))}
 }
 
+// Said is what one witness said of an end.
+type Said struct {
+	At       time.Time   `json:"at"` // when berth took it
+	Witness  exit.Origin `json:"witness"`
+	Code     uint32      `json:"code"`
+	Measured bool        `json:"measured"`
+	Ended    time.Time   `json:"ended,omitzero"` // the instant, as far as the witness knows
+	// Hint says that the kernel watches the process, so that only the code of this counts.
+	Hint bool `json:"hint,omitempty"`
+}
+
+// Evidence is what an exit was settled from: enough to come to the same verdict again.
+type Evidence struct {
+	// Said is what the witnesses said, in the order in which it was taken. Of very many only the first
+	// are kept.
+	Said []Said `json:"said,omitempty"`
+	// Kills counts the SIGKILLs of berth's own that were delivered, and Stops the stop signals.
+	Kills int `json:"kills,omitempty"`
+	Stops int `json:"stops,omitempty"`
+	// GivenUp says that the start was given up.
+	GivenUp bool `json:"givenUp,omitempty"`
+	// OOMKills counts the OOM kills in the container's cgroup, as far as they are known. The last one
+	// was between two instants, and Limit is the one that was reached.
+	OOMKills uint64     `json:"oomKills,omitempty"`
+	OOMFrom  time.Time  `json:"oomFrom,omitzero"`
+	OOMTo    time.Time  `json:"oomTo,omitzero"`
+	OOMLimit exit.Limit `json:"oomLimit,omitempty"`
+}
+
 // ExitReported says that a witness saw the process end.
 type ExitReported struct {
 	Exit
@@ -84,6 +113,8 @@ type ExitSettled struct {
 	Exit
 	// Lag is the time from the end of the process until then.
 	Lag time.Duration `json:"lag"`
+	// Evidence is not in the line.
+	Evidence Evidence `json:"evidence,omitzero"`
 }
 
 func (e ExitSettled) line() Line {
@@ -94,9 +125,13 @@ func (e ExitSettled) line() Line {
 // ExitCorrected says that a code was measured after the exit was settled without one.
 type ExitCorrected struct {
 	Exit
+	// Evidence is not in the line.
+	Evidence Evidence `json:"evidence,omitzero"`
 }
 
-func (e ExitCorrected) line() Line { return info(e.actor(), "exit code corrected", e.attrs()...) }
+func (e ExitCorrected) line() Line {
+	return info(e.actor(), "exit code corrected", append(e.attrs(), slog.String("reason", e.Reason))...)
+}
 
 // ProcessUnanswered says that the kernel could not be asked whether the process lives.
 type ProcessUnanswered struct {

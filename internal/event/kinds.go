@@ -65,6 +65,7 @@ var kinds = []Event{
 	StartNotKept{},
 	LateTask{},
 	LateTaskNotRecorded{},
+	ContainerdConnected{},
 	ContainerdLost{},
 	ContainerdAbsent{},
 	// output.go

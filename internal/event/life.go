@@ -35,6 +35,8 @@ type SandboxReady struct {
 	Names
 	By   Client        `json:"by,omitzero"`
 	Took time.Duration `json:"took"`
+	// Pinned says that no process holds its namespaces. It is not in the line.
+	Pinned bool `json:"pinned,omitempty"`
 }
 
 func (e SandboxReady) line() Line {

@@ -118,6 +118,12 @@ func (e ContainerdLost) line() Line {
 	return warn(Containerd, "the connection to containerd is lost; connecting again", e.Err)
 }
 
+// ContainerdConnected says that berth is connected to containerd and knows its images. Before that it
+// was not, or the connection was lost.
+type ContainerdConnected struct{}
+
+func (ContainerdConnected) line() Line { return info(Berth, "berth is connected to containerd") }
+
 // ContainerdAbsent says that an attempt to connect failed, for another reason than the one before.
 type ContainerdAbsent struct {
 	Err string `json:"err"`

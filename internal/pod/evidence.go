@@ -3,9 +3,11 @@
 package pod
 
 import (
+	"slices"
 	"sync"
 	"time"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 )
 
@@ -15,6 +17,7 @@ type evidence struct {
 	mu      sync.Mutex
 	of      exit.Evidence
 	since   time.Time     // of the first fact
+	said    []event.Said  // what was added, in its order, and whether it was news or not
 	more    chan struct{} // closed, and replaced, when there is more
 	sending int           // how many signals of berth's own are on their way
 	sent    chan struct{} // closed when none is any more; nil while none is
@@ -28,6 +31,16 @@ func (e *evidence) init(f exit.Fact) {
 func (e *evidence) add(f exit.Fact, hint bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if len(e.said) < maxSaid && !f.Zero() {
+		e.said = append(e.said, event.Said{
+			At:       time.Now(),
+			Witness:  f.Origin,
+			Code:     f.Code,
+			Measured: f.Measured,
+			Ended:    f.At,
+			Hint:     hint,
+		})
+	}
 	more := e.of.Add(f, hint)
 	if more {
 		if e.since.IsZero() {
@@ -37,6 +50,21 @@ func (e *evidence) add(f exit.Fact, hint bool) bool {
 		e.more = make(chan struct{})
 	}
 	return more
+}
+
+// maxSaid is how many statements about one end are kept.
+const maxSaid = 16
+
+// told returns what an exit is settled from, for the timeline.
+func (e *evidence) told() event.Evidence {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return event.Evidence{
+		Said:    slices.Clone(e.said),
+		Kills:   e.of.Kills,
+		Stops:   e.of.Stops,
+		GivenUp: e.of.IsGivenUp(),
+	}
 }
 
 // known returns what is known, and a channel that is closed when there is more.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/state"
 )
@@ -97,6 +98,15 @@ func (e *oomEvidence) verdict(f exit.Fact) (bool, exit.Limit) {
 		return true, e.counter.last.limit
 	}
 	return !e.known && oomRise{from: e.reported, to: e.reported}.explains(f), exit.LimitUnknown
+}
+
+// tell adds to what an exit is settled from.
+func (e *oomEvidence) tell(told event.Evidence) event.Evidence {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.counter
+	told.OOMKills, told.OOMFrom, told.OOMTo, told.OOMLimit = c.kills, c.last.from, c.last.to, c.last.limit
+	return told
 }
 
 // record writes down what was counted.

@@ -83,6 +83,8 @@ func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 		Names: u.names(),
 		By:    event.ClientOf(ctx),
 		Took:  time.Since(began),
+
+		Pinned: u.isPinned(),
 	})
 	m.publisher.started(u)
 	return nil

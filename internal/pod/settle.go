@@ -84,7 +84,11 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	if err != nil || !settled {
 		return err
 	}
-	s.obs.Note(u.id, event.ExitSettled{Exit: event.ExitOf(known), Lag: time.Since(known.At)})
+	s.obs.Note(u.id, event.ExitSettled{
+		Exit:     event.ExitOf(known),
+		Lag:      time.Since(known.At),
+		Evidence: u.oom.tell(u.evidence.told()),
+	})
 	if known.Signal() == int(unix.SIGKILL) && !known.OOM && !u.evidence.explains(known) && s.shims.ShimDied(u.pod.id) {
 		s.obs.Note(u.id, event.ShimDied{})
 	}
@@ -301,7 +305,10 @@ func (s *settler) correct(u *unit, known exit.Fact) error {
 	if err != nil || !changed {
 		return err
 	}
-	s.obs.Note(u.id, event.ExitCorrected{Exit: event.ExitOf(u.now().Exit)})
+	s.obs.Note(u.id, event.ExitCorrected{
+		Exit:     event.ExitOf(u.now().Exit),
+		Evidence: u.oom.tell(u.evidence.told()),
+	})
 	s.publisher.stoppedAgain(u)
 	return nil
 }
