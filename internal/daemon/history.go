@@ -112,6 +112,9 @@ func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 	if dir := t.Process.Cgroup; dir != "" {
 		s.Memory, s.CPU = usedIn(dir)
 	}
+	if st, err := d.core.Pods.ContainerStatus(ctx, id, false); err == nil && st.GetStatus().GetReason() == exit.ReasonOOMKilled {
+		s.Beside = d.largestBeside(t)
+	}
 	if t.HasEnded() {
 		_ = d.core.Pods.Drained(ctx, id) // or else the end of what is there
 	}
@@ -119,6 +122,22 @@ func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 		s.Log, _ = lastLines(filepath.Join(t.PodConfig.GetLogDirectory(), path))
 	}
 	return s
+}
+
+// largestBeside returns the container that has used most memory of those beside one in its pod, as far
+// as their cgroups are there; nil for none.
+func (d *daemon) largestBeside(t pod.Target) (largest event.Use) {
+	for _, c := range d.core.Pods.ListContainers(&runtimeapi.ContainerFilter{PodSandboxId: t.PodID}) {
+		beside, err := d.core.Pods.Target(c.GetId())
+		if err != nil || beside.ID == t.ID || beside.Process.Cgroup == "" {
+			continue
+		}
+		used, _ := usedIn(beside.Process.Cgroup)
+		if used > largest.Memory {
+			largest = event.Use{Container: c.GetMetadata().GetName(), Memory: used}
+		}
+	}
+	return largest
 }
 
 // usedIn returns the most memory, in bytes, and the processor time that a cgroup has used; 0 for what

@@ -46,6 +46,15 @@ type Crash struct {
 	// 0 where they are not known.
 	Memory uint64        `json:"memory,omitempty"`
 	CPU    time.Duration `json:"cpu,omitempty"`
+	// Beside is, of a container that the OOM killer ended, the one beside it in the pod that has used
+	// most memory; zero where there is none or that is not known.
+	Beside Use `json:"beside,omitzero"`
+}
+
+// Use is what a container of a pod has used.
+type Use struct {
+	Container string `json:"container"`
+	Memory    uint64 `json:"memory"` // the most, in bytes
 }
 
 // ContainerCrashed says that a container ended with an error that nobody had asked for. It has the

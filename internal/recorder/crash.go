@@ -40,6 +40,7 @@ type Seen struct {
 	Log    []string // the last lines that it wrote
 	Memory uint64   // the most that it used, in bytes; 0 if that is not known
 	CPU    time.Duration
+	Beside event.Use // see [event.Crash]
 }
 
 // crash is an end that belongs into a series.
@@ -120,6 +121,7 @@ func (r *Recorder) addCrash(c crash, seen Seen) {
 		Log:     seen.Log,
 		Memory:  seen.Memory,
 		CPU:     seen.CPU,
+		Beside:  seen.Beside,
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

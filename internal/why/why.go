@@ -261,6 +261,9 @@ func (s *story) end(l *life, now time.Time) Answer {
 		if c.Last.Memory > 0 && e.OOM {
 			a.Why += fmt.Sprintf(" It used %s at most.", mebibytes(c.Last.Memory))
 		}
+		if b := c.Last.Beside; e.Limit == exit.LimitPod && b.Memory > c.Last.Memory {
+			a.Why += fmt.Sprintf(" Most of it was used by %s beside it, %s at most.", b.Container, mebibytes(b.Memory))
+		}
 		a.Before = "It is its first crash since it last ended well, as far as the history goes back."
 		if c.Count > 1 {
 			a.Before = fmt.Sprintf("It is its %s crash in a row. The first was %s, with code %d, %s.",

@@ -73,6 +73,15 @@ func (h *told) crashes(id string, f exit.Fact, count int) *told {
 	})
 }
 
+// beside says what a container beside the last one that crashed has used.
+func (h *told) beside(name string, memory uint64) *told {
+	last := &h.Entries[len(h.Entries)-1]
+	e := last.Event.(event.ContainerCrashed)
+	e.Last.Beside = event.Use{Container: name, Memory: memory}
+	last.Event = e
+	return h
+}
+
 func code(n uint32) exit.Fact { return exit.Fact{Code: n, Measured: true, Origin: exit.Kernel} }
 
 func oom(l exit.Limit) exit.Fact {
@@ -116,6 +125,14 @@ func TestTheWordsOfEachCause(t *testing.T) {
 		{"its pod reached its memory limit", history().runs("c1").ends("c1", oom(exit.LimitPod)), OOMOfPod, `
 			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
 			The kernel's OOM killer ended it: the pod reached its memory limit.
+			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+		{"a container beside it used what the pod may have",
+			history().runs("c1").crashes("c1", oom(exit.LimitPod), 1).beside("importer", 80<<20), OOMOfPod, `
+			default/web/app (attempt 0) ended 11s ago with code 137, OOMKilled.
+			The kernel's OOM killer ended it: the pod reached its memory limit. It used 64.0 MiB at most. Most of it was used by importer beside it, 80.0 MiB at most.
+			> one
+			> two
+			It is its first crash since it last ended well, as far as the history goes back.
 			Now: nothing runs; whether it is started again is the kubelet's to decide`},
 		{"a group of pods reached its memory limit", history().runs("c1").ends("c1", oom(exit.LimitAbove)), OOMAbove, `
 			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.

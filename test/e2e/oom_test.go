@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/test/node"
 )
 
@@ -56,4 +59,43 @@ func TestAnOOMKillThatAContainerSurvivesDoesNotExplainItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	node.ExpectExit(t, n.Measured(away), 1, "Error")
+}
+
+// One container of a pod eats what the pod may have, and the OOM killer ends another: berth why names
+// the one that ate it.
+func TestWhyNamesTheContainerThatAteThePodsMemory(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	run := func(name, script string, score int64) string {
+		c := node.ContainerConfig(name, "sh", "-c", script)
+		c.Linux.Resources = &runtimeapi.LinuxContainerResources{OomScoreAdj: score}
+		return n.Run(pod, cfg, c)
+	}
+	victim := run("victim", `x=$(head -c 9000000 /dev/zero | tr '\0' a); touch /tmp/ready; sleep 1000; true`, 1000)
+	eater := run("eater", "until [ -e /tmp/go ]; do sleep 0.05; done; exec tail /dev/zero", 0)
+	n.Until("the victim has its memory", func() bool {
+		r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: victim, Cmd: []string{"test", "-e", "/tmp/ready"}})
+		return err == nil && r.GetExitCode() == 0
+	})
+	own, err := cgroup.Of(uint32(n.Pid(victim))) //nolint:gosec // a pid
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := "memory.limit_in_bytes"
+	if cgroup.V2() {
+		limit = "memory.max"
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(own), limit), []byte("67108864"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: eater, Cmd: []string{"touch", "/tmp/go"}}); err != nil {
+		t.Fatal(err)
+	}
+	node.ExpectExit(t, n.Ended(victim), 137, "OOMKilled")
+	var said []byte
+	n.Until("why names the eater", func() bool {
+		said, _ = command(n, "why", victim).CombinedOutput()
+		return strings.Contains(string(said), "the pod reached its memory limit") && strings.Contains(string(said), "Most of it was used by eater beside it, ")
+	})
 }
