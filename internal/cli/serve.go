@@ -15,10 +15,12 @@ import (
 	"syscall"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	systemd "github.com/coreos/go-systemd/v22/journal"
 	"github.com/spf13/cobra"
 
 	"berth/internal/asynclog"
 	"berth/internal/config"
+	"berth/internal/journal"
 )
 
 // serveFlags are the flags of serve that set one setting each.
@@ -114,7 +116,12 @@ func (a *app) runService(cmd *cobra.Command, read func() (config.Loaded, error))
 
 	var level slog.LevelVar
 	_ = level.UnmarshalText([]byte(cfg.Log.Level)) // config.Check has checked it
-	log := asynclog.New(raw(cmd.ErrOrStderr()), handler(cfg.Log, &level))
+	stderr, format := raw(cmd.ErrOrStderr()), handler(cfg.Log, &level)
+	if is, err := systemd.StderrIsJournalStream(); err == nil && is {
+		to := journal.New(stderr, journal.Socket)
+		stderr, format = to, to.Handler(format)
+	}
+	log := asynclog.New(stderr, format)
 	out := asynclog.New(raw(cmd.OutOrStdout()), handler(cfg.Log, &level))
 	var wg sync.WaitGroup
 	writing, done := context.WithCancel(context.Background())

@@ -52,6 +52,9 @@ func (d *daemon) load() (state.Loaded, error) {
 	all, err := d.store.Load()
 	if err == nil {
 		d.recorder.Recall(endedOf(all))
+		for id, of := range namesAmong(all) {
+			d.core.obs.Named(id, of)
+		}
 	}
 	return all, err
 }
@@ -76,6 +79,20 @@ func endedOf(all state.Loaded) (ended []recorder.Ended) {
 		add(c.ID, namesIn(c.PodID, pods[c.PodID], c.Config), c.Status.Exit)
 	}
 	return ended
+}
+
+// namesAmong returns the names of everything that is on record, by ID.
+func namesAmong(all state.Loaded) map[string]event.Names {
+	by := map[string]event.Names{}
+	pods := map[string]*runtimeapi.PodSandboxConfig{}
+	for _, sb := range all.Sandboxes {
+		pods[sb.ID] = sb.Config
+		by[sb.ID] = namesIn(sb.ID, sb.Config, nil)
+	}
+	for _, c := range all.Containers {
+		by[c.ID] = namesIn(c.PodID, pods[c.PodID], c.Config)
+	}
+	return by
 }
 
 // namesIn returns the names of a container, or of a sandbox where c is nil.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/internal/event"
+	"berth/internal/journal"
 	"berth/internal/lane"
 	"berth/internal/pod"
 	"berth/internal/recorder"
@@ -34,6 +35,7 @@ type Observer struct {
 	metrics *Metrics
 	trips   *trips
 	absence string // why containerd was not there when last asked; of Lost alone
+	names   names
 }
 
 // New makes an observer.
@@ -46,7 +48,7 @@ func (o *Observer) Note(id string, e event.Event) {
 	n := event.Entry{At: time.Now(), ID: id, Event: e}
 	line := n.Line()
 	o.cfg.Recorder.Add(n)
-	o.print(id, line)
+	o.print(o.names.noted(id, e), id, line, event.Kind(e))
 	o.metrics.noted(e)
 	o.trips.noted(n, line)
 	if o.cfg.Happened != nil {
@@ -58,7 +60,7 @@ func (o *Observer) Note(id string, e event.Event) {
 }
 
 // print writes an event to the log.
-func (o *Observer) print(id string, l event.Line) {
+func (o *Observer) print(of event.Names, id string, l event.Line, kind string) {
 	attrs := make([]slog.Attr, 0, len(l.Attrs)+2)
 	if id != "" {
 		attrs = append(attrs, slog.String("id", id))
@@ -67,7 +69,15 @@ func (o *Observer) print(id string, l event.Line) {
 	if l.Err != "" {
 		attrs = append(attrs, slog.String("err", l.Err))
 	}
-	o.cfg.Log.LogAttrs(context.Background(), l.Level, l.Message, attrs...)
+	ctx := journal.With(context.Background(), journal.Fields{
+		Event:     kind,
+		Namespace: of.Namespace,
+		Pod:       of.Pod,
+		UID:       of.UID,
+		Container: of.Container,
+		ID:        id,
+	})
+	o.cfg.Log.LogAttrs(ctx, l.Level, l.Message, attrs...)
 }
 
 // Ended implements lane.Observer.
@@ -100,6 +110,6 @@ func (o *Observer) Lost(err error, there bool) {
 	default:
 		line := event.Describe(absent)
 		line.Level = slog.LevelDebug
-		o.print("", line)
+		o.print(event.Names{}, "", line, event.Kind(absent))
 	}
 }

@@ -3,6 +3,7 @@
 package systemd
 
 import (
+	"encoding/json"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,6 +46,44 @@ func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
 	}
 	h.stored(1) // the CRI socket
 	h.systemctl("disable", "berth")
+}
+
+// berth's records are in the journal with fields, by which the exit of a container is found, also by a
+// berth that was started after the container. The text is the same as before. A kernel
+// that does not report codes may have had the exit settled before its shim said it: then a correction
+// follows.
+func TestTheJournalFindsAnExitByItsContainer(t *testing.T) {
+	h := start(t, "", "")
+	_, id := h.Sh("exit 42")
+	node.ExpectExit(t, h.measured(id), 42, "Error")
+	_, ends := h.waits()
+	pid := h.Pid(ends)
+	h.systemctl("restart", "berth")
+	h.end(pid, syscall.SIGTERM)
+	h.measured(ends)
+	for _, id := range []string{id, ends} {
+		var found []map[string]any
+		h.until("the exit of "+id+" is in the journal", func() bool {
+			found = nil
+			for line := range strings.Lines(h.run("journalctl", "--no-pager", "-o", "json", "ID="+id, "EVENT=ExitSettled", "EVENT=ExitCorrected")) {
+				var m map[string]any
+				if err := json.Unmarshal([]byte(line), &m); err != nil {
+					t.Fatalf("%v: %s", err, line)
+				}
+				found = append(found, m)
+			}
+			return len(found) > 0 && found[len(found)-1]["CODE"] == "42"
+		})
+		last := found[len(found)-1]
+		for name, want := range map[string]string{"CONTAINER": "c", "NAMESPACE": "default", "REASON": "Error", "CODE": "42", "PRIORITY": "6", "SYSLOG_IDENTIFIER": "berth"} {
+			if last[name] != want {
+				t.Errorf("%s is %v, want %s, in %v", name, last[name], want, last)
+			}
+		}
+		if text, _ := found[0]["MESSAGE"].(string); !strings.Contains(text, `msg="exit settled" id=`+id) || len(found) > 2 {
+			t.Errorf("%d records, of which the first is %q", len(found), text)
+		}
+	}
 }
 
 // Pods go on while systemd restarts berth, and after kill -9 of it. Calls made meanwhile wait, and
