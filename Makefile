@@ -24,6 +24,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  := $(shell git rev-parse -q --verify HEAD 2>/dev/null || true)
 LDFLAGS := -s -w -X berth/internal/version.Version=$(VERSION) -X berth/internal/version.Commit=$(COMMIT)
 
+CC := gcc
+export CC
+
 # One set of flags for everything, so that build, unit, lint and test-guest share one build
 # cache. Whatever needs the race detector or C says CGO_ENABLED=1.
 export GOFLAGS     := $(GOFLAGS) -trimpath -buildvcs=false
@@ -211,8 +214,8 @@ PLUGINS := bridge loopback host-local portmap firewall
 
 # berth runs pods with these. Tests and bench also start a containerd beside berth.
 .PHONY: tools programs
-programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(addprefix $(CNI)/,$(PLUGINS))
-tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, the CNI plug-ins, and containerd for tests
+programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger berth-exec berth-seccomp) $(addprefix $(CNI)/,$(PLUGINS))
+tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, berth-exec, berth-seccomp, the CNI plug-ins, and containerd for tests
 
 $(LIBEXEC)/containerd-shim-runc-v2: package := ./shim
 $(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/shim/*.go)
@@ -236,11 +239,20 @@ $(addprefix $(CNI)/,$(PLUGINS)): $(CNI)/%: $(PINNED)
 
 $(LIBEXEC)/pause: pause/pause.c
 	@mkdir -p $(@D)
-	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -DVERSION='"$(VERSION)"' -o $@ $<
+	$(CC) -std=c11 -static -Os -s -Wall -Wextra -Werror -DVERSION='"$(VERSION)"' -o $@ $<
 
 $(LIBEXEC)/berth-logger: logger/logger.c
 	@mkdir -p $(@D)
-	gcc -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+	$(CC) -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+
+$(LIBEXEC)/berth-exec: join/exec.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+
+# Of the same libseccomp as runc above: it is what berth compares.
+$(LIBEXEC)/berth-seccomp: join/seccomp.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $< $$(pkg-config --static --cflags --libs libseccomp)
 
 $(BUILD)/lint/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	cd tools/lint && go build -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
@@ -274,7 +286,7 @@ DESTDIR ?=
 install: setup programs build ## Install under PREFIX (/usr/local): programs, systemd unit, and /etc/berth/config.toml unless it exists
 	install -D -m 755 $(BERTH) $(DESTDIR)$(PREFIX)/bin/berth
 	install -d $(DESTDIR)$(PREFIX)/libexec/berth/cni $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger) $(DESTDIR)$(PREFIX)/libexec/berth/
+	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger berth-exec berth-seccomp) $(DESTDIR)$(PREFIX)/libexec/berth/
 	install -m 755 $(addprefix $(CNI)/,$(PLUGINS)) $(DESTDIR)$(PREFIX)/libexec/berth/cni/
 	sed 's|/usr/local|$(PREFIX)|g' contrib/berth.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
 	install -m 644 contrib/berth.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.socket

@@ -118,7 +118,7 @@ func (w *Watcher) Watch(id string, p Process) (Process, error) {
 		return w.claimLocked(id, left, p)
 	}
 	w.mu.Unlock()
-	fd, identity, err := open(p)
+	fd, identity, err := OpenProcess(p)
 	if err != nil {
 		return p, fmt.Errorf("watch process %d of %s: %w", p.Pid, id, err)
 	}

@@ -52,14 +52,14 @@ func BootID() (string, error) {
 	return bootID.known, nil
 }
 
-// open opens a pidfd of p and completes p's identity. It returns [ErrGone] if p is gone for
-// certain. Any other error says that the kernel could not be asked.
+// OpenProcess opens a pidfd of p and completes p's identity. It returns [ErrGone] if p is gone for
+// certain. Any other error says that the kernel could not be asked. The caller closes the pidfd.
 //
 // A pidfd stands for one process for ever. It does not keep that process's pid from being given to
 // another process once its own was reaped, so each step that goes by the pid may find another
 // process. If p comes from a record, its start time shows that, and is compared first. If p was
 // made just now, the caller has the pid from the runtime, which has not reported its end.
-func open(p Process) (int, Process, error) {
+func OpenProcess(p Process) (fd int, identity Process, err error) {
 	if p.Pid == 0 {
 		return -1, p, fmt.Errorf("its pid is not known: %w", ErrGone)
 	}
@@ -79,11 +79,11 @@ func open(p Process) (int, Process, error) {
 			return -1, p, errReused
 		}
 	}
-	fd, err := Open(int(p.Pid))
+	fd, err = Open(int(p.Pid))
 	if err != nil {
 		return -1, p, err
 	}
-	identity, err := identify(fd, p)
+	identity, err = identify(fd, p)
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, p, err
@@ -147,7 +147,7 @@ func claim(left int, p Process) (fd int, _ Process, kept bool, err error) {
 		}
 		reaped = !errors.Is(err, errReused) // just now
 	}
-	fd, identity, err := open(p)
+	fd, identity, err := OpenProcess(p)
 	switch {
 	case errors.Is(err, ErrGone) && reaped:
 		// Both were reaped. Nobody else can have been watched under this ID since, so it is p's.

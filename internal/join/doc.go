@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package join runs programs in containers of runc without runc: the program berth-exec
+// (join/exec.c) joins the container and executes the program. An exec by way of the shim starts
+// three processes, one of which is written in Go and starts itself anew; a probe every second costs
+// more than what it asks.
+//
+// It is a trick, and off unless a handler's setting exec is helper: it relies on what runc 1.5 does
+// in an exec. Delete it when an OCI runtime joins a container in less than a fifth of the time that
+// it takes now.
+//
+// # How
+//
+//	Prepare   the specification, the filter, the groups → a [Plan], or a [Refusal]
+//	Start     fork berth-exec → it joins, forks, names its child → the child is noted, and goes on
+//	          → its end of the socket closes, and it has another name: the program is executed
+//	Wait      the child is berth's own: berth reaps it, and knows its code
+//
+// The files: plan.go says what is covered, seccomp.go makes filters, groups.go finds cgroups, start.go
+// is the life of one process.
+//
+// # Promises
+//
+//   - A program finds what it would find after an exec of runc: test/exec compares both, field by
+//     field.
+//   - What is not covered exactly is refused before anything of the container's has run, and says
+//     why. Whoever asked goes the OCI runtime's way then. That holds for errors, too: a program that
+//     is missing, or a directory, is for the OCI runtime to refuse in its own words.
+//   - An end that was not seen is no success: a program was executed once its process has another
+//     name than berth-exec has given it, which is random.
+//   - No descriptor of the host's is open when the program runs, besides its standard streams.
+//   - berth-exec is executed from a sealed copy in memory, which nobody can write to. It cannot be
+//     traced, and opens nothing by a path of the container's.
+//   - berth-exec has the container's OOM score and is in its groups before it joins a namespace.
+//   - A process is noted before it executes the program, so that the next berth can end what a berth
+//     that was killed has left.
+//
+// # Never
+//
+// This package reads no image and no file of a container, and asks no shim.
+//
+// # To look at it live
+//
+// berth_execs_total counts processes by the way that they went; with log.level = 'debug' the log says
+// of each why it did not go this one.
+package join

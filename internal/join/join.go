@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/pkg/kernelversion"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/pidfd"
+)
+
+// Config is what a Joiner works on.
+type Config struct {
+	// Libexec is the directory of berth-exec and berth-seccomp.
+	Libexec string
+	// Spec is the stored OCI specification of a container. It is asked for once.
+	Spec func(ctx context.Context, id string) (*specs.Spec, error)
+}
+
+// Joiner makes processes in containers. Its methods may be called from any goroutine.
+type Joiner struct {
+	cfg     Config
+	program *os.File // berth-exec, sealed
+	proc    *os.File // the host's /proc
+	lastCap uint32
+	filters *filters
+
+	mu    sync.Mutex
+	plans map[string]known // by container
+}
+
+// known is the plan of one container, as long as that one has not ended.
+type known struct {
+	plan   *plan
+	groups groups
+	first  pidfd.Process
+	ended  <-chan struct{}
+}
+
+// New makes a Joiner. The error says why this host has none. The caller closes it.
+func New(cfg Config) (_ *Joiner, err error) {
+	j := &Joiner{cfg: cfg, filters: newFilters(cfg.Libexec), plans: map[string]known{}}
+	defer func() {
+		if err != nil {
+			j.Close()
+		}
+	}()
+	b, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
+	if err != nil {
+		return nil, err
+	}
+	last, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 6)
+	if err != nil {
+		return nil, fmt.Errorf("read cap_last_cap: %w", err)
+	}
+	j.lastCap = uint32(last)
+	if j.proc, err = os.OpenFile("/proc", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		return nil, err
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(rawFD(j.proc)), &st); err != nil { //nolint:gosec // a descriptor
+		return nil, fmt.Errorf("look at /proc: %w", err)
+	}
+	if st.Type != unix.PROC_SUPER_MAGIC {
+		return nil, errors.New("/proc is not the kernel's")
+	}
+	if err := canJoin(); err != nil {
+		return nil, err
+	}
+	j.program, err = seal(filepath.Join(cfg.Libexec, "berth-exec"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("berth-exec is not installed: %w", err)
+	}
+	return j, err
+}
+
+// canJoin returns an error for a kernel that lacks what berth-exec calls: it joins the namespaces of a
+// pidfd, which Linux 5.8 can, and its close_range is of 5.9.
+func canJoin() error {
+	ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 9})
+	if err != nil {
+		return fmt.Errorf("read the kernel's release: %w", err)
+	}
+	if !ok {
+		return errors.New("the kernel is too old, it takes Linux 5.9")
+	}
+	return nil
+}
+
+// Close gives back what a Joiner has open. What it has started goes on.
+func (j *Joiner) Close() { closeAll([]*os.File{j.program, j.proc}) }
+
+// Program returns a path of the sealed copy of berth-exec, for this process alone.
+func (j *Joiner) Program() string { return fmt.Sprintf("/proc/self/fd/%d", rawFD(j.program)) }
+
+// Container is one in which a program is to run.
+type Container struct {
+	ID string
+	// Runc and Libseccomp are the versions of its OCI runtime, which is runc; "" for another one or
+	// for one that has not said yet.
+	Runc, Libseccomp string
+	// Process is its first process, and Cgroup the path of its control group within a hierarchy.
+	Process pidfd.Process
+	Cgroup  string
+	// Ended is closed when it has ended.
+	Ended <-chan struct{}
+}
+
+// Plan is a program that is to run in a container.
+type Plan struct {
+	of *Joiner
+	known
+	args []string
+}
+
+// covered are the versions of runc whose exec this room knows.
+const covered = "1.5."
+
+// Prepare plans to run a program. The error is a [Refusal] for what this room does not cover, and
+// otherwise that of asking for the specification.
+func (j *Joiner) Prepare(ctx context.Context, c Container, args []string) (*Plan, error) {
+	if len(args) == 0 {
+		return nil, refuse(Specification, "there is no program")
+	}
+	if !strings.HasPrefix(c.Runc, covered) || strings.ContainsAny(c.Runc, "-+") {
+		return nil, refuse(Runtime, "its OCI runtime is not known to be runc %sx, but %q", covered, c.Runc)
+	}
+	if c.Process.Pid == 0 || c.Process.StartTicks == 0 {
+		return nil, refuse(Groups, "the container's process is not known")
+	}
+	j.mu.Lock()
+	k, ok := j.plans[c.ID]
+	j.mu.Unlock()
+	if !ok || k.first != c.Process {
+		var err error
+		if k, err = j.learn(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return &Plan{j, k, args}, nil
+}
+
+func (j *Joiner) learn(ctx context.Context, c Container) (known, error) {
+	s, err := j.cfg.Spec(ctx, c.ID)
+	if err != nil {
+		return known{}, fmt.Errorf("read specification of container %s: %w", c.ID, err)
+	}
+	p, err := planned(c.ID, s, j.lastCap)
+	if err != nil {
+		return known{}, err
+	}
+	f, err := j.filters.of(ctx, s.Linux.Seccomp, c.Libseccomp)
+	if err != nil {
+		return known{}, err
+	}
+	p.filter, p.head.Flags = f.code, f.flags
+	g, err := find(c.Cgroup, c.Process.Pid)
+	if err != nil {
+		return known{}, err
+	}
+	k := known{plan: p, groups: g, first: c.Process, ended: c.Ended}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for id, k := range j.plans {
+		select {
+		case <-k.ended:
+			delete(j.plans, id)
+		default:
+		}
+	}
+	j.plans[c.ID] = k
+	return k, nil
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+func simple() *specs.Spec {
+	return &specs.Spec{
+		Process: &specs.Process{
+			Cwd:          "/",
+			Env:          []string{"PATH=/bin", "HOME=/root"},
+			Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN", "CAP_CHECKPOINT_RESTORE"}},
+			OOMScoreAdj:  ptr(7),
+		},
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.MountNamespace}, {Type: specs.PIDNamespace}}},
+	}
+}
+
+func refused(err error, why Reason) bool {
+	var r *Refusal
+	return errors.As(err, &r) && r.Why == why
+}
+
+func TestWhatIsNotKnownIsRefused(t *testing.T) {
+	for name, change := range map[string]func(s *specs.Spec){
+		"no process":            func(s *specs.Spec) { s.Process = nil },
+		"no linux":              func(s *specs.Spec) { s.Linux = nil },
+		"another system":        func(s *specs.Spec) { s.VM = &specs.VM{} },
+		"no capabilities":       func(s *specs.Spec) { s.Process.Capabilities = nil },
+		"an unknown capability": func(s *specs.Spec) { s.Process.Capabilities.Ambient = []string{"CAP_NEW"} },
+		"no OOM score":          func(s *specs.Spec) { s.Process.OOMScoreAdj = nil },
+		"a scheduler":           func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{} },
+		"a priority":            func(s *specs.Spec) { s.Process.IOPriority = &specs.LinuxIOPriority{} },
+		"processors":            func(s *specs.Spec) { s.Process.ExecCPUAffinity = &specs.CPUAffinity{} },
+		"two labels":            func(s *specs.Spec) { s.Process.SelinuxLabel, s.Process.ApparmorProfile = "a", "b" },
+		"a relative directory":  func(s *specs.Spec) { s.Process.Cwd = "tmp" },
+		"a limit":               func(s *specs.Spec) { s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NEW"}} },
+		"a variable":            func(s *specs.Spec) { s.Process.Env = append(s.Process.Env, "A") },
+		"a variable of no name": func(s *specs.Spec) { s.Process.Env = append(s.Process.Env, "=A") },
+		"no HOME":               func(s *specs.Spec) { s.Process.Env = nil },
+		"an empty HOME":         func(s *specs.Spec) { s.Process.Env = append(s.Process.Env, "HOME=") },
+		"no mount namespace":    func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[1:] },
+		"a time namespace":      func(s *specs.Spec) { s.Linux.Namespaces[1].Type = specs.TimeNamespace },
+		"offsets of time":       func(s *specs.Spec) { s.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"boottime": {}} },
+		"a personality":         func(s *specs.Spec) { s.Linux.Personality = &specs.LinuxPersonality{} },
+		"a memory policy":       func(s *specs.Spec) { s.Linux.MemoryPolicy = &specs.LinuxMemoryPolicy{} },
+		"resource director":     func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} },
+	} {
+		s := simple()
+		if _, err := planned("c", s, 40); err != nil {
+			t.Fatal(err)
+		}
+		change(s)
+		if _, err := planned("c", s, 40); !refused(err, Specification) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// A field that the specification gets must be looked at before a process with it is made here.
+func TestEveryFieldOfTheSpecificationIsKnown(t *testing.T) {
+	for _, c := range []struct {
+		of    any
+		known string
+	}{
+		{specs.Process{}, "Terminal ConsoleSize User Args CommandLine Env Cwd Capabilities Rlimits NoNewPrivileges ApparmorProfile OOMScoreAdj Scheduler SelinuxLabel IOPriority ExecCPUAffinity"},
+		{specs.User{}, "UID GID Umask AdditionalGids Username"},
+		{specs.LinuxCapabilities{}, "Bounding Effective Inheritable Permitted Ambient"},
+		{specs.Linux{}, "UIDMappings GIDMappings Sysctl Resources CgroupsPath Namespaces Devices NetDevices Seccomp RootfsPropagation MaskedPaths ReadonlyPaths MountLabel IntelRdt MemoryPolicy Personality TimeOffsets"},
+		{specs.LinuxSeccomp{}, "DefaultAction DefaultErrnoRet Architectures Flags ListenerPath ListenerMetadata Syscalls"},
+		{specs.LinuxSyscall{}, "Names Action ErrnoRet Args"},
+		{specs.LinuxSeccompArg{}, "Index Value ValueTwo Op"},
+		{specs.Spec{}, "Version Process Root Hostname Domainname Mounts Hooks Annotations Linux Solaris Windows VM ZOS FreeBSD"},
+	} {
+		v := reflect.TypeOf(c.of)
+		for i := range v.NumField() {
+			if name := v.Field(i).Name; !slices.Contains(strings.Fields(c.known), name) {
+				t.Errorf("%s has a field %s: look at what runc does with it in an exec", v, name)
+			}
+		}
+	}
+}
+
+func TestAPlanIsEncodedAsTheProgramReadsIt(t *testing.T) {
+	if n := unsafe.Sizeof(head{}); n != 18*4+5*8 || int(n) != binary.Size(head{}) {
+		t.Errorf("struct plan has %d bytes", n)
+	}
+	p, err := planned("c", simple(), 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.encode([]string{"sh", "-c", ""}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h head
+	if _, err := binary.Decode(b, binary.NativeEndian, &h); err != nil {
+		t.Fatal(err)
+	}
+	if int(h.Size) != len(b)-binary.Size(h) || h.Args != 3 || h.Env != 2 || h.Cgroups != 2 || h.Bounding != 1|1<<40 || h.OOM != 7 || h.Namespaces != unix.CLONE_NEWNS|unix.CLONE_NEWPID {
+		t.Errorf("%+v", h)
+	}
+	if want := "/\x00/bin\x00_ses.c\x00\x00\x00sh\x00-c\x00\x00PATH=/bin\x00HOME=/root\x00"; string(b[binary.Size(h):]) != want {
+		t.Errorf("%q", b[binary.Size(h):])
+	}
+	if _, err := p.encode([]string{"a\x00b"}, 0); !refused(err, Specification) {
+		t.Error(err)
+	}
+	if _, err := p.encode([]string{strings.Repeat("x", largest)}, 0); !refused(err, Specification) {
+		t.Error(err)
+	}
+}
+
+func TestTheLastOfAVariableCounts(t *testing.T) {
+	env, path, err := environment([]string{"A=1", "PATH=/x", "B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"})
+	if err != nil || path != "/b/c:d:/f:." {
+		t.Errorf("%q %v", path, err)
+	}
+	if want := []string{"B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"}; !slices.Equal(env, want) {
+		t.Errorf("%q", env)
+	}
+}
+
+func TestOnlyAKnownRuncIsTrusted(t *testing.T) {
+	j := &Joiner{}
+	for _, version := range []string{"", "1.4.0", "1.6.0", "1.5.0-rc.1", "1.5.2+dev", "crun"} {
+		if _, err := j.Prepare(context.Background(), Container{Runc: version}, []string{"true"}); !refused(err, Runtime) {
+			t.Errorf("%q: %v", version, err)
+		}
+	}
+}
+
+func TestGroupsAreThoseOfTheContainer(t *testing.T) {
+	v1 := parseHierarchies(`31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+33 31 0:30 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer
+34 31 0:31 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+35 31 0:32 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+36 31 0:32 /part /mnt rw - cgroup2 cgroup2 rw
+`)
+	if len(v1) != 4 {
+		t.Fatalf("%+v", v1)
+	}
+	own := membership([]byte("3:cpu,cpuacct:/own\n2:freezer:/own\n1:name=systemd:/own\n0::/own\n"))
+	g, err := groupsOf("/k/c", v1, membership([]byte("3:cpu,cpuacct:/k/c\n2:freezer:/k/c\n1:name=systemd:/k/c\n0::/own\n")), own)
+	if err != nil || g.unified != "" || g.freezer != "/sys/fs/cgroup/freezer/k/c/freezer.state" ||
+		!slices.Equal(g.legacy, []string{"/sys/fs/cgroup/cpu,cpuacct/k/c", "/sys/fs/cgroup/freezer/k/c", "/sys/fs/cgroup/systemd/k/c"}) {
+		t.Errorf("%+v %v", g, err)
+	}
+	v2 := parseHierarchies("35 31 0:32 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+	g, err = groupsOf("/k/c", v2, membership([]byte("0::/k/c\n")), membership([]byte("0::/own\n")))
+	if err != nil || g.unified != "/sys/fs/cgroup/k/c" || g.freezer != "/sys/fs/cgroup/k/c/cgroup.freeze" {
+		t.Errorf("%+v %v", g, err)
+	}
+	for _, c := range []struct{ path, of string }{
+		{"/k/c", "0::/k/c/below\n"}, // it has moved itself
+		{"/k/c", "0::/elsewhere\n"},
+		{"/k/c", "0::/own\n"}, // in no group of its own
+		{"", "0::/\n"},
+		{"/", "0::/\n"},
+	} {
+		if _, err := groupsOf(c.path, v2, membership([]byte(c.of)), membership([]byte("0::/own\n"))); !refused(err, Groups) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestAProfileThatCannotBeWrittenIsRefused(t *testing.T) {
+	for name, s := range map[string]*specs.LinuxSeccomp{
+		"notify":       {DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"bpf"}, Action: specs.ActNotify}}},
+		"a listener":   {DefaultAction: specs.ActAllow, ListenerPath: "/x"},
+		"architecture": {DefaultAction: specs.ActAllow, Architectures: []specs.Arch{specs.ArchS390X}},
+		"a flag":       {DefaultAction: specs.ActAllow, Flags: []specs.LinuxSeccompFlag{specs.LinuxSeccompFlagWaitKillableRecv}},
+		"a name":       {DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"a b"}, Action: specs.ActAllow}}},
+		"an operator":  {DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"a"}, Action: specs.ActErrno, Args: []specs.LinuxSeccompArg{{Op: "x"}}}}},
+		"no default":   {Syscalls: []specs.LinuxSyscall{{Names: []string{"a"}, Action: specs.ActAllow}}},
+	} {
+		if text, err := profile(s); !refused(err, Seccomp) {
+			t.Errorf("%s: %q %v", name, text, err)
+		}
+	}
+}
+
+func TestTheProgramIsSealed(t *testing.T) {
+	path := t.TempDir() + "/program"
+	if err := os.WriteFile(path, []byte("program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := seal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("x"), 0); !errors.Is(err, unix.EPERM) {
+		t.Errorf("it can be written to: %v", err)
+	}
+	if err := f.Truncate(0); !errors.Is(err, unix.EPERM) {
+		t.Errorf("it can be cut: %v", err)
+	}
+	b := make([]byte, 7)
+	if _, err := f.ReadAt(b, 0); err != nil || !bytes.Equal(b, []byte("program")) || rawFD(f) < 200 {
+		t.Errorf("%q %d %v", b, rawFD(f), err)
+	}
+}

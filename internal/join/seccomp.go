@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// filters makes seccomp filters of profiles with berth-seccomp, each once.
+type filters struct {
+	program string
+
+	mu      sync.Mutex
+	version string // of its libseccomp; "" until it is known
+	made    map[string]filter
+}
+
+type filter struct {
+	flags uint32
+	code  []byte // instructions of eight bytes
+}
+
+// mostFilters is how many filters are kept; a node has few profiles.
+const mostFilters = 256
+
+func newFilters(libexec string) *filters {
+	return &filters{program: filepath.Join(libexec, "berth-seccomp"), made: map[string]filter{}}
+}
+
+// of returns the filter of a profile as an OCI runtime makes it that has this version of libseccomp.
+func (f *filters) of(ctx context.Context, s *specs.LinuxSeccomp, libseccomp string) (filter, error) {
+	if s == nil || s.DefaultAction == "" && len(s.Syscalls) == 0 {
+		return filter{}, nil
+	}
+	text, err := profile(s)
+	if err != nil {
+		return filter{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.version == "" {
+		out, err := f.run(ctx, "", "-v")
+		if err != nil {
+			return filter{}, refuse(Seccomp, "%v", err)
+		}
+		f.version = strings.TrimSpace(string(out))
+	}
+	if f.version != libseccomp {
+		return filter{}, refuse(Seccomp, "berth-seccomp has libseccomp %s, and the OCI runtime has %q", f.version, libseccomp)
+	}
+	if made, ok := f.made[text]; ok {
+		return made, nil
+	}
+	out, err := f.run(ctx, text)
+	if err != nil {
+		return filter{}, refuse(Seccomp, "%v", err)
+	}
+	if len(out) < 12 || len(out)%8 != 4 {
+		return filter{}, refuse(Seccomp, "berth-seccomp wrote %d bytes", len(out))
+	}
+	made := filter{binary.NativeEndian.Uint32(out), out[4:]}
+	// What it cannot do in the end it has to be able to say.
+	for _, nr := range []uint32{unix.SYS_WRITE, unix.SYS_EXIT_GROUP} {
+		if err := made.allows(nr); err != nil {
+			return filter{}, err
+		}
+	}
+	if len(f.made) >= mostFilters {
+		clear(f.made)
+	}
+	f.made[text] = made
+	return made, nil
+}
+
+func (f *filters) run(ctx context.Context, in string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, f.program, args...)
+	cmd.Stdin, cmd.Stderr = strings.NewReader(in), &stderr
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w: %s", f.program, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out, nil
+}
+
+var actions = map[specs.LinuxSeccompAction]uint32{
+	specs.ActKill:        0,
+	specs.ActKillThread:  0,
+	specs.ActKillProcess: 0x80000000,
+	specs.ActTrap:        0x00030000,
+	specs.ActErrno:       0x00050000,
+	specs.ActTrace:       0x7ff00000,
+	specs.ActLog:         actLog,
+	specs.ActAllow:       actAllow,
+}
+
+const (
+	actLog   = 0x7ffc0000
+	actAllow = 0x7fff0000
+)
+
+var operators = map[specs.LinuxSeccompOperator]int{
+	specs.OpNotEqual: 1, specs.OpLessThan: 2, specs.OpLessEqual: 3, specs.OpEqualTo: 4,
+	specs.OpGreaterEqual: 5, specs.OpGreaterThan: 6, specs.OpMaskedEqual: 7,
+}
+
+var arches = map[specs.Arch]uint32{
+	specs.ArchX86: 0x40000003, specs.ArchX86_64: 0xc000003e, specs.ArchX32: 0x4000003e,
+	specs.ArchARM: 0x40000028, specs.ArchAARCH64: 0xc00000b7,
+}
+
+// natives are the architectures whose filters this room makes, with their own system call tables.
+var natives = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}
+
+// profile writes a profile for berth-seccomp.
+func profile(s *specs.LinuxSeccomp) (string, error) {
+	var b strings.Builder
+	code := func(e *uint) int64 {
+		if e == nil {
+			return -1
+		}
+		return int64(*e & 0xffff) //nolint:gosec // masked
+	}
+	action := func(name specs.LinuxSeccompAction) (uint32, error) {
+		a, ok := actions[name]
+		if !ok {
+			return 0, refuse(Seccomp, "it has an action %q", name)
+		}
+		return a, nil
+	}
+	if _, ok := natives[runtime.GOARCH]; !ok {
+		return "", refuse(Seccomp, "filters are not made for %s", runtime.GOARCH)
+	}
+	if s.ListenerPath != "" || s.ListenerMetadata != "" {
+		return "", refuse(Seccomp, "it has a listener")
+	}
+	a, err := action(s.DefaultAction)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(&b, "default %d %d\n", a, code(s.DefaultErrnoRet))
+	for _, name := range s.Architectures {
+		arch, ok := arches[name]
+		if !ok {
+			return "", refuse(Seccomp, "it has an architecture %q", name)
+		}
+		fmt.Fprintf(&b, "arch %d\n", arch)
+	}
+	if s.Flags == nil {
+		b.WriteString("flag default\n")
+	}
+	for _, flag := range s.Flags {
+		switch flag {
+		case specs.LinuxSeccompFlagLog:
+			b.WriteString("flag log\n")
+		case specs.LinuxSeccompFlagSpecAllow:
+			b.WriteString("flag ssb\n")
+		default:
+			return "", refuse(Seccomp, "it has a flag %q", flag)
+		}
+	}
+	for _, call := range s.Syscalls {
+		a, err := action(call.Action)
+		if err != nil {
+			return "", err
+		}
+		for _, name := range call.Names {
+			if name == "" || len(name) > 63 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+				return "", refuse(Seccomp, "it has a system call %q", name)
+			}
+			fmt.Fprintf(&b, "rule %d %d %s", a, code(call.ErrnoRet), name)
+			for _, arg := range call.Args {
+				op, ok := operators[arg.Op]
+				if !ok {
+					return "", refuse(Seccomp, "it has an operator %q", arg.Op)
+				}
+				fmt.Fprintf(&b, " %d %d %d %d", arg.Index, op, arg.Value, arg.ValueTwo)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	return b.String(), nil
+}
+
+// allows returns nil if a filter lets a system call through, whatever its arguments are: it is asked
+// with none.
+func (f filter) allows(nr uint32) error {
+	ret, err := f.verdict(arches[natives[runtime.GOARCH]], nr, [6]uint64{})
+	if err != nil {
+		return err
+	}
+	if ret != actAllow && ret != actLog {
+		return refuse(Seccomp, "it does not allow system call %d, by which berth-exec reports what fails", nr)
+	}
+	return nil
+}
+
+// verdict runs a filter as the kernel would.
+func (f filter) verdict(arch, nr uint32, args [6]uint64) (uint32, error) {
+	var code []bpf.Instruction
+	for at := 0; at < len(f.code); at += 8 {
+		code = append(code, bpf.RawInstruction{
+			Op: binary.NativeEndian.Uint16(f.code[at:]),
+			Jt: f.code[at+2],
+			Jf: f.code[at+3],
+			K:  binary.NativeEndian.Uint32(f.code[at+4:]),
+		}.Disassemble())
+	}
+	vm, err := bpf.NewVM(code)
+	if err != nil {
+		return 0, refuse(Seccomp, "its filter cannot be run: %v", err)
+	}
+	// struct seccomp_data, each word of it in the order in which the machine of package bpf reads.
+	words := []uint32{nr, arch, 0, 0}
+	for _, a := range args {
+		words = append(words, uint32(a), uint32(a>>32)) //nolint:gosec // its halves, in a little endian's order
+	}
+	var data []byte
+	for _, w := range words {
+		data = binary.BigEndian.AppendUint32(data, w)
+	}
+	ret, err := vm.Run(data)
+	if err != nil {
+		return 0, refuse(Seccomp, "its filter cannot be run: %v", err)
+	}
+	return uint32(ret), nil //nolint:gosec // what the instruction has
+}

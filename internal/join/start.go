@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/pidfd"
+)
+
+// Process is a program that runs in a container. It is a child of berth's, which reaps it.
+type Process struct {
+	pid   int
+	fd    *os.File // a pidfd, until it is reaped
+	ended chan struct{}
+	// Once it has ended, and err if nobody knows how.
+	code uint32
+	err  error
+}
+
+// seal copies a program into memory that nobody can write to, at a descriptor that no fork gives to
+// anything else: children get their descriptors at the lowest numbers.
+func seal(path string) (*os.File, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	fd, err := unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "berth-exec") //nolint:gosec // a descriptor
+	defer f.Close()
+	if _, err := io.Copy(f, in); err != nil {
+		return nil, fmt.Errorf("copy %s: %w", path, err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
+		return nil, fmt.Errorf("seal the copy of %s: %w", path, err)
+	}
+	high, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200)
+	if err != nil {
+		return nil, fmt.Errorf("keep the copy of %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(high), "berth-exec"), nil //nolint:gosec // a descriptor
+}
+
+// Start runs a program. stdout and stderr are what it writes to; it reads nothing. note is called with
+// the process before it executes the program, and an error keeps it from that. Start returns when the
+// program is executed, or a [Refusal] when it is not, for whatever reason: nothing of the container's
+// has run then. It is given up when ctx ends: then the program may have run for a moment, and is killed.
+func (p *Plan) Start(ctx context.Context, stdout, stderr *os.File, note func(pidfd.Process) error) (*Process, error) {
+	proc, err := p.start(ctx, stdout, stderr, note)
+	var r *Refusal
+	if err != nil && !errors.As(err, &r) {
+		err = &Refusal{Failed, err.Error()}
+	}
+	return proc, err
+}
+
+func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pidfd.Process) error) (*Process, error) {
+	if err := p.groups.checkRuns(); err != nil {
+		return nil, err
+	}
+	first, err := openFirst(p.first)
+	if err != nil {
+		return nil, err
+	}
+	defer first.Close()
+	unified, tasks, err := p.groups.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { closeAll(append(tasks, unified)) }()
+	message, err := p.plan.encode(p.args, len(tasks))
+	if err != nil {
+		return nil, err
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	ours, theirs, err := sockets()
+	if err != nil {
+		return nil, err
+	}
+	token := newToken()
+	files := []*os.File{null, stdout, stderr, theirs, first, p.of.proc}
+	helper, err := p.of.fork(token, append(files, tasks...), unified)
+	_ = theirs.Close()
+	if err != nil {
+		_ = ours.Close()
+		return nil, err
+	}
+	adopted := false
+	defer func() {
+		if adopted {
+			helper.reap()
+			_ = ours.Close()
+		} else {
+			go helper.abandon(ours)
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := ours.Write(message); err != nil {
+		return nil, failure(ours, fmt.Errorf("tell berth-exec what to do: %w", err))
+	}
+	pid, err := answer(ours)
+	if err != nil {
+		return nil, err
+	}
+	adopted = true
+	proc, identity, err := adopt(pid)
+	if err != nil {
+		go func() { _, _ = reap(pid) }() // it ends when the socket is closed
+		return nil, err
+	}
+	err = proc.goOn(ctx, ours, token, func() error { return note(identity) })
+	if err != nil {
+		_ = proc.Kill()
+	}
+	go proc.watch() // not before: what was reaped cannot be asked for its name
+	if err != nil {
+		return nil, err
+	}
+	return proc, nil
+}
+
+// goOn notes the process, and lets it execute the program.
+func (p *Process) goOn(ctx context.Context, ours *os.File, token string, note func() error) error {
+	if err := note(); err != nil {
+		return err
+	}
+	if _, err := ours.Write([]byte{'G'}); err != nil {
+		return fmt.Errorf("let the process go on: %w", err)
+	}
+	return executed(ctx, ours, p, token)
+}
+
+// openFirst opens a pidfd of a container's first process, which has not ended.
+func openFirst(p pidfd.Process) (*os.File, error) {
+	fd, p, err := pidfd.OpenProcess(p)
+	if err != nil {
+		return nil, fmt.Errorf("find the container's process: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd") //nolint:gosec // a descriptor
+	// One that has ended and waits to be reaped cannot be joined.
+	st, err := pidfd.ReadStat(p.Pid)
+	if err == nil && (st.StartTicks != p.StartTicks || st.State == 'Z') {
+		err = pidfd.ErrGone
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("find the container's process: %w", err)
+	}
+	return f, nil
+}
+
+// sockets returns two ends. A call on ours can be given up, and theirs is for a program that blocks.
+func sockets() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make sockets: %w", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		_ = unix.Close(fds[0])
+		_ = unix.Close(fds[1])
+		return nil, nil, fmt.Errorf("make sockets: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil //nolint:gosec // descriptors
+}
+
+// newToken is a name for a process, as long as one can be, that nobody guesses.
+func newToken() string {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return "be:" + hex.EncodeToString(b[:])
+}
+
+// helper is berth-exec until it has made its child.
+type helper struct{ pid int }
+
+// fork starts berth-exec with these descriptors from 0 on, in a group of the unified hierarchy.
+func (j *Joiner) fork(token string, files []*os.File, unified *os.File) (helper, error) {
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Sys: &syscall.SysProcAttr{}}
+	for _, f := range files {
+		attr.Files = append(attr.Files, rawFD(f))
+	}
+	if unified != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(rawFD(unified)) //nolint:gosec // a descriptor
+	}
+	pid, err := syscall.ForkExec(j.Program(), []string{"berth-exec", token}, attr)
+	if err != nil {
+		return helper{}, fmt.Errorf("start berth-exec: %w", err)
+	}
+	return helper{pid}, nil
+}
+
+// rawFD returns a descriptor and leaves its mode as it is, which Fd would not.
+func rawFD(f *os.File) (fd uintptr) {
+	raw, err := f.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(n uintptr) { fd = n })
+	}
+	return fd
+}
+
+// reap reaps berth-exec, which has made its child and ends.
+func (h helper) reap() {
+	var ws unix.WaitStatus
+	if pid, err := unix.Wait4(h.pid, &ws, unix.WNOHANG, nil); err == nil && pid == 0 {
+		go func() { _, _ = reap(h.pid) }()
+	}
+}
+
+// abandon lets berth-exec and its child end: neither is told anything more. It is not killed, because
+// nobody would know of its child then, which has to be reaped as well.
+func (h helper) abandon(ours *os.File) {
+	_ = unix.Shutdown(int(rawFD(ours)), unix.SHUT_WR) //nolint:gosec // a descriptor
+	_, _ = reap(h.pid)
+	// Whatever it has written is there by now. The deadline of a context that has ended may come late.
+	for range 2 {
+		_ = ours.SetDeadline(time.Now().Add(time.Second))
+		pid, err := answer(ours)
+		if err == nil {
+			_, _ = reap(pid)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+	}
+	_ = ours.Close()
+}
+
+// reap waits for the end of a child. In a group that is frozen this may take until it is thawed.
+func reap(pid int) (ws unix.WaitStatus, err error) {
+	for {
+		if _, err = unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {
+			return ws, err
+		}
+	}
+}
+
+// answer reads which process berth-exec has made.
+func answer(from *os.File) (pid int, err error) {
+	var b [5]byte
+	n, err := io.ReadFull(from, b[:1])
+	if err != nil {
+		return 0, fmt.Errorf("berth-exec does not answer, %d bytes: %w", n, err)
+	}
+	if b[0] != 'P' {
+		return 0, failure(from, nil)
+	}
+	if _, err := io.ReadFull(from, b[1:]); err != nil {
+		return 0, fmt.Errorf("berth-exec does not answer: %w", err)
+	}
+	return int(binary.NativeEndian.Uint32(b[1:])), nil
+}
+
+// failure reads what berth-exec could not do.
+func failure(from *os.File, err error) error {
+	b, _ := io.ReadAll(io.LimitReader(from, 1024))
+	if len(b) > 0 || err == nil {
+		return fmt.Errorf("berth-exec: %s", b)
+	}
+	return err
+}
+
+// adopt takes over a child.
+func adopt(pid int) (*Process, pidfd.Process, error) {
+	fd, identity, err := pidfd.OpenProcess(pidfd.Process{Pid: uint32(pid)}) //nolint:gosec // a pid
+	if err != nil {
+		return nil, pidfd.Process{}, fmt.Errorf("find the process: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // so that no thread waits for its end
+		_ = unix.Close(fd)
+		return nil, pidfd.Process{}, err
+	}
+	p := &Process{pid: pid, fd: os.NewFile(uintptr(fd), "pidfd"), ended: make(chan struct{})} //nolint:gosec // a descriptor
+	return p, identity, nil
+}
+
+// executed returns when the program is executed. The socket closes then, and a moment later the
+// process has the program's name. Where it closes for another reason the process keeps its name.
+func executed(ctx context.Context, from *os.File, p *Process, token string) error {
+	b, err := io.ReadAll(io.LimitReader(from, 1024))
+	switch {
+	case err != nil:
+		return fmt.Errorf("wait for the program: %w", err)
+	case len(b) > 0:
+		return fmt.Errorf("berth-exec: %s", b[1:])
+	}
+	// A program may give itself the name: that costs it this call, and berth next to nothing.
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		st, err := pidfd.ReadStat(uint32(p.pid)) //nolint:gosec // a pid
+		switch {
+		case err != nil: // the kernel could not be asked, as without a descriptor: that is no answer
+		case st.Program.Command != token:
+			return nil
+		case st.State == 'Z':
+			return errors.New("berth-exec ended before it executed the program")
+		}
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		time.Sleep(wait)
+	}
+}
+
+// watch reaps the process.
+func (p *Process) watch() {
+	defer close(p.ended)
+	defer p.fd.Close()
+	raw, err := p.fd.SyscallConn()
+	var ws unix.WaitStatus
+	if err == nil {
+		err = raw.Read(func(uintptr) bool {
+			var pid int
+			pid, p.err = unix.Wait4(p.pid, &ws, unix.WNOHANG, nil)
+			return pid == p.pid || p.err != nil && !errors.Is(p.err, unix.EINTR)
+		})
+	}
+	if err != nil { // it cannot be waited for without a thread
+		ws, p.err = reap(p.pid)
+	}
+	switch {
+	case p.err != nil:
+		p.err = fmt.Errorf("wait for the process: %w", p.err)
+	case ws.Signaled():
+		p.code = 128 + uint32(ws.Signal()) //nolint:gosec // a signal
+	default:
+		p.code = uint32(ws.ExitStatus()) //nolint:gosec // 0 to 255
+	}
+}
+
+// Wait returns when the process has ended and was reaped, with its exit code, which is 128+N for
+// signal N. The error is that of ctx, or says that there is no code.
+func (p *Process) Wait(ctx context.Context) (uint32, error) {
+	select {
+	case <-p.ended:
+		return p.code, p.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// Kill kills the process. One that has ended is none to kill.
+func (p *Process) Kill() error {
+	raw, err := p.fd.SyscallConn()
+	if err != nil {
+		return nil // it was reaped
+	}
+	var sent error
+	if err := raw.Control(func(fd uintptr) { sent = pidfd.Send(int(fd), unix.SIGKILL) }); err != nil { //nolint:gosec // a descriptor
+		return nil // likewise
+	}
+	if errors.Is(sent, pidfd.ErrGone) {
+		return nil
+	}
+	return sent
+}
