@@ -251,6 +251,12 @@ type Tricks struct {
 	KeepOutput    bool `toml:"keep_output" doc:"Let berth-logger keep the pipes of a container's output open. If off, the shim copies the output into FIFOs, the last output of a container that ends while berth is away is lost, and a container in a user namespace cannot open /dev/stdout. A change holds for new containers."`
 }
 
+// Who makes the process of an ExecSync.
+const (
+	ExecOCI    = "oci"
+	ExecHelper = "helper"
+)
+
 // Runtime configures one runtime handler.
 type Runtime struct {
 	Type                         string   `toml:"type" doc:"containerd runtime: a name such as io.containerd.runc.v2, or the path of a shim."`
@@ -260,6 +266,7 @@ type Runtime struct {
 	Sandboxer                    string   `toml:"sandboxer" doc:"Sandbox controller of containerd that makes pod sandboxes, for shims with a sandbox API. Empty: berth makes them itself, with a pause process where pod.pause has one."`
 	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
+	Exec                         string   `toml:"exec" doc:"Who makes the process of an ExecSync, as probes are. oci: the OCI runtime, by way of the shim. helper: berth-exec, without them, where the OCI runtime is runc 1.5; what it does not cover exactly the OCI runtime makes. It is a trick: see docs/tricks.md."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime. Those of run.oci., on which crun acts, are named in full. What would name files of the host, properties of units or the shim never passes: see docs/runtimes.md."`
 	Options                      string   `toml:"options" doc:"Type of the options that the shim takes: runc (binary, root, systemd_cgroup), generic (config_path, config_body) or none. Empty: runc for the shim of runc, generic if config_path or config_body is set, else none."`
 	ConfigPath                   string   `toml:"config_path" doc:"Configuration file of the shim, for those that take generic options, such as Kata and runsc."`
@@ -346,6 +353,7 @@ func Default() Config {
 		Runtimes: map[string]Runtime{"runc": {
 			Type:                 "io.containerd.runc.v2",
 			HostProcess:          true,
+			Exec:                 ExecOCI,
 			PodAnnotations:       []string{},
 			ContainerAnnotations: []string{},
 		}},

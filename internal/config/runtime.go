@@ -19,6 +19,15 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 	if !slices.Contains([]string{"", "runc", "generic", "none"}, r.Options) {
 		bad(prefix+"options", "%q is not runc, generic or none", r.Options)
 	}
+	switch r.Exec {
+	case "", ExecOCI:
+	case ExecHelper:
+		if !r.IsRunc() || !r.HostProcess {
+			bad(prefix+"exec", "helper is for handlers of runc's shim with host_process")
+		}
+	default:
+		bad(prefix+"exec", "%q is not oci or helper", r.Exec)
+	}
 	for _, p := range []struct{ key, v string }{
 		{"config_path", r.ConfigPath},
 		{"base_spec", r.BaseSpec},

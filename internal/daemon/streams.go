@@ -28,10 +28,12 @@ func (d *daemon) openStreams() (err error) {
 		Probed:   d.metrics.Probed,
 		Log:      d.log.Logger,
 	})
+	joiner := d.openJoiner()
 	d.streams, err = stream.New(stream.Config{
 		Dir:       filepath.Join(d.cfg.State, "exec"),
 		Target:    d.core.Pods.Target,
 		Processes: d.ctrd,
+		Joiner:    joiner,
 		Stdio:     d.stdios.of,
 		Logger:    d.log.Logger,
 		AccessLog: d.access,

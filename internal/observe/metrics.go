@@ -33,6 +33,7 @@ type Metrics struct {
 	durability *prometheus.CounterVec
 	oomKills   prometheus.Counter
 	accesses   *prometheus.CounterVec
+	execs      *prometheus.CounterVec
 	pulls      pulls
 	decisions  *prometheus.CounterVec
 	peers      peers
@@ -70,7 +71,11 @@ func NewMetrics() *Metrics {
 			Name: "berth_oom_kills_survived_total",
 			Help: "Processes that the OOM killer ended in containers that went on.",
 		}),
-		accesses:  counter("berth_accesses_total", "Commands and connections of clients that began, by what they are; probe for what the kubelet runs in a container and waits for.", "what"),
+		accesses: counter("berth_accesses_total", "Commands and connections of clients that began, by what they are; probe for what the kubelet runs in a container and waits for.", "what"),
+		execs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_execs_total",
+			Help: "Processes of ExecSync by who made them, helper or oci, and why it was not the helper.",
+		}, []string{"way", "why"}),
 		pulls:     newPulls(),
 		decisions: newDecisions(),
 		peers:     newPeers(),
@@ -78,6 +83,7 @@ func NewMetrics() *Metrics {
 	m.reg.MustRegister(
 		m.oomKills,
 		m.accesses,
+		m.execs,
 		m.pulls.seconds,
 		m.pulls.bytes,
 		m.decisions,
@@ -128,6 +134,9 @@ func (m *Metrics) Panicked(where string) { m.panics.WithLabelValues(where).Inc()
 
 // Probed counts a command that the kubelet runs in a container and waits for.
 func (m *Metrics) Probed() { m.accesses.WithLabelValues("probe").Inc() }
+
+// Executed counts a process of ExecSync by who made it: helper, or oci and why.
+func (m *Metrics) Executed(way, why string) { m.execs.WithLabelValues(way, why).Inc() }
 
 // DurabilityChecked counts what the check of a layer or a blob has come to.
 func (m *Metrics) DurabilityChecked(i durable.Item, o durable.Outcome) {

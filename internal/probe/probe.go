@@ -67,6 +67,20 @@ func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
 	return out
 }
 
+// Runc returns the versions of runc and of its libseccomp where runc is the OCI runtime of a handler
+// and has said so; "" otherwise. It does not wait.
+func (p *Probe) Runc(handler string) (runc, libseccomp string) {
+	h := p.cfg.Handlers[handler]
+	if !isRunc(h) || h.Sandboxer != "" {
+		return "", ""
+	}
+	has, ok := p.features.known(ociRuntime(h))
+	if !ok {
+		return "", ""
+	}
+	return has.Annotations["org.opencontainers.runc.version"], has.Annotations["io.github.seccomp.libseccomp.version"]
+}
+
 // Warnings returns what a person should know of the handlers, sorted.
 func (p *Probe) Warnings() []string {
 	return slices.DeleteFunc(slices.Sorted(p.holes.all()), func(text string) bool { return text == "" })

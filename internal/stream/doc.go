@@ -19,6 +19,11 @@
 //	                                      |
 //	      nobody waits any more: kill ----+   (again and again, until the process has ended)
 //
+// Where the handler's setting says so, a process of ExecSync is made without the shim: package join
+// forks it, berth is its parent, and its output comes through pipes. Its directory has a note of which
+// process it is, from before it executes the program. Whatever keeps it from being made this way
+// leads back to the shim.
+//
 // One goroutine for each process goes through these steps. It does not use the context of the call
 // that asked for the process, so that a client that vanishes leaves no step half done.
 //

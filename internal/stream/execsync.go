@@ -74,6 +74,7 @@ func (s *Service) execSync(ctx context.Context, t pod.Target, args []string) (Re
 		args:    args,
 		streams: streams{stdout: true, stderr: true},
 		of:      s.commands,
+		join:    true,
 	})
 	if err != nil {
 		return Result{}, err

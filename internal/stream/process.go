@@ -42,6 +42,13 @@ type process struct {
 	dir   string
 	pipes *pipes // nil for what an earlier berth has left
 
+	// These are of one that is to be made without the shim, if that is possible; member is it.
+	joined  Joined
+	ends    [2]*os.File // its standard output and error, until it has them
+	streams streams
+	specify func(ctx context.Context) (*specs.Process, error)
+	member  Member
+
 	containerEnded <-chan struct{}
 
 	unwanted chan struct{} // closed by abandon
@@ -61,18 +68,33 @@ type command struct {
 	terminal bool
 	streams  streams
 	of       *budget.Budget // in which the process has a place
+	join     bool           // it need not outlive berth
 }
 
 // start makes an exec process and returns when it runs. The caller reads from its pipes, waits for
 // exited, and calls abandon in any case.
 func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process, error) {
-	spec, err := s.cfg.Processes.Spec(ctx, t.ID)
-	if err != nil {
-		return nil, fmt.Errorf("read specification of container %s: %w", t.ID, err)
+	specified := func(ctx context.Context) (*specs.Process, error) {
+		spec, err := s.cfg.Processes.Spec(ctx, t.ID)
+		if err != nil {
+			return nil, fmt.Errorf("read specification of container %s: %w", t.ID, err)
+		}
+		what, err := specify(spec, c)
+		if err != nil {
+			return nil, fmt.Errorf("container %s: %w", t.ID, err)
+		}
+		return what, nil
 	}
-	what, err := specify(spec, c)
-	if err != nil {
-		return nil, fmt.Errorf("container %s: %w", t.ID, err)
+	var joined Joined
+	if c.join && s.cfg.Joiner != nil {
+		joined = s.cfg.Joiner.Prepare(ctx, t, c.args)
+	}
+	var what *specs.Process
+	var err error
+	if joined == nil {
+		if what, err = specified(ctx); err != nil {
+			return nil, err
+		}
 	}
 	place, err := s.enter(c.of, t.PodID)
 	if err != nil {
@@ -84,12 +106,20 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 		key:            key,
 		place:          place,
 		dir:            filepath.Join(s.cfg.Dir, key.String()),
+		joined:         joined,
+		streams:        c.streams,
+		specify:        specified,
 		containerEnded: t.Ended,
 		unwanted:       make(chan struct{}),
 		started:        make(chan struct{}),
 		exited:         make(chan struct{}),
 	}
-	if p.pipes, err = s.pipes(p.dir, c.streams); err != nil {
+	if joined == nil {
+		p.pipes, err = s.pipes(p.dir, c.streams)
+	} else {
+		p.pipes, p.ends[0], p.ends[1], err = openPipes(p.dir)
+	}
+	if err != nil {
 		place.leave()
 		return nil, err
 	}
@@ -160,13 +190,29 @@ func (p *process) run(r Request) {
 func (p *process) make(r Request) error {
 	ctx, cancel := context.WithTimeout(p.s.life, makeTimeout)
 	defer cancel()
+	if p.joined != nil {
+		if p.join(ctx) == nil {
+			return nil
+		}
+		if p.isUnwanted() {
+			return p.nobodyWaits()
+		}
+		var err error
+		if r, err = p.resort(ctx); err != nil {
+			return err
+		}
+	}
 	if err := p.s.cfg.Processes.CreateExec(ctx, p.key, r); err != nil {
 		return err
 	}
 	if p.isUnwanted() {
-		return fmt.Errorf("exec in container %s: nobody waits for it any more: %w", p.key.Container, errdefs.ErrUnavailable)
+		return p.nobodyWaits()
 	}
 	return p.s.cfg.Processes.StartExec(ctx, p.key)
+}
+
+func (p *process) nobodyWaits() error {
+	return fmt.Errorf("exec in container %s: nobody waits for it any more: %w", p.key.Container, errdefs.ErrUnavailable)
 }
 
 func (p *process) isUnwanted() bool {
@@ -205,17 +251,31 @@ func (p *process) await() (uint32, error) {
 		case <-p.s.life.Done():
 		}
 	}()
-	code, err := p.s.cfg.Processes.WaitExec(ctx, p.key)
+	code, err := p.waitEnd(ctx)
 	close(stop)
 	<-killing
 	return code, err
+}
+
+func (p *process) waitEnd(ctx context.Context) (uint32, error) {
+	if p.member != nil {
+		return p.member.Wait(ctx)
+	}
+	return p.s.cfg.Processes.WaitExec(ctx, p.key)
+}
+
+func (p *process) killOnce(ctx context.Context) error {
+	if p.member != nil {
+		return p.member.Kill()
+	}
+	return p.s.cfg.Processes.KillExec(ctx, p.key)
 }
 
 // kill kills the process, and repeats that until it succeeds or stop is closed.
 func (p *process) kill(stop <-chan struct{}) {
 	for wait := firstWait; ; wait = min(2*wait, time.Second) {
 		ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
-		err := p.s.cfg.Processes.KillExec(ctx, p.key)
+		err := p.killOnce(ctx)
 		cancel()
 		if err == nil || errdefs.IsNotFound(err) || p.s.life.Err() != nil {
 			return
@@ -238,7 +298,9 @@ func (s *Service) leftover(key Key) *process {
 // something to do.
 func (p *process) finish() {
 	defer p.place.leave()
-	defer openForShim(p.dir)()
+	if p.member == nil {
+		defer openForShim(p.dir)()
+	}
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := p.delete()
 		if err == nil {
@@ -263,8 +325,14 @@ func (p *process) finish() {
 
 // delete is one attempt to end and to delete the process.
 func (p *process) delete() error {
+	if p.member != nil {
+		return p.endMember()
+	}
 	ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
 	defer cancel()
+	if noted, err := p.endNoted(ctx); noted {
+		return err
+	}
 	err := p.s.cfg.Processes.DeleteExec(ctx, p.key)
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil

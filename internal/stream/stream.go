@@ -68,6 +68,8 @@ type Config struct {
 	// Target describes a container or a sandbox by its ID or the beginning of one.
 	Target    func(id string) (pod.Target, error)
 	Processes Processes
+	// Joiner makes processes of ExecSync that need no shim; nil: the shim makes all.
+	Joiner Joiner
 	// Stdio is that of a container that runs.
 	Stdio  func(id string) (Stdio, error)
 	Logger *slog.Logger

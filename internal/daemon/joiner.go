@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+
+	"berth/internal/cgroup"
+	"berth/internal/config"
+	"berth/internal/join"
+	"berth/internal/observe"
+	"berth/internal/pidfd"
+	"berth/internal/pod"
+	"berth/internal/probe"
+	"berth/internal/stream"
+)
+
+// openJoiner makes what runs probes without an OCI runtime, for the handlers that have it on.
+func (d *daemon) openJoiner() stream.Joiner {
+	j := &joiner{on: map[string]bool{}, probe: d.probe, metrics: d.metrics, log: d.log.Logger}
+	for name, r := range d.cfg.Runtimes {
+		if r.Exec == config.ExecHelper {
+			j.on[name] = true
+		}
+	}
+	if len(j.on) == 0 {
+		return j
+	}
+	var err error
+	if j.join, err = join.New(join.Config{Libexec: d.libexec, Spec: d.ctrd.Spec}); err != nil {
+		d.log.Warn("berth-exec cannot be used on this node: the OCI runtime makes the processes of probes", "err", err)
+		clear(j.on)
+		return j
+	}
+	d.undo = append(d.undo, func() error {
+		j.join.Close()
+		return nil
+	})
+	return j
+}
+
+// joiner plugs package join into package stream.
+type joiner struct {
+	join    *join.Joiner
+	on      map[string]bool // by handler
+	probe   *probe.Probe
+	metrics *observe.Metrics
+	log     *slog.Logger
+}
+
+// Prepare implements stream.Joiner.
+func (j *joiner) Prepare(ctx context.Context, t pod.Target, args []string) stream.Joined {
+	if !j.on[t.Handler.Name] {
+		j.metrics.Executed("oci", "off")
+		return nil
+	}
+	runc, libseccomp := j.probe.Runc(t.Handler.Name)
+	path, _ := strings.CutPrefix(t.Process.Cgroup, strings.TrimSuffix(cgroup.Dir("/"), "/"))
+	p, err := j.join.Prepare(ctx, join.Container{
+		ID:         t.ID,
+		Runc:       runc,
+		Libseccomp: libseccomp,
+		Process:    t.Process.Process,
+		Cgroup:     path,
+		Ended:      t.Ended,
+	}, args)
+	if err != nil {
+		j.left(t, err)
+		return nil
+	}
+	return joined{j, t, p}
+}
+
+// left says that a process is left to the OCI runtime.
+func (j *joiner) left(t pod.Target, err error) {
+	why := join.Failed
+	if r := (*join.Refusal)(nil); errors.As(err, &r) {
+		why = r.Why
+	}
+	j.metrics.Executed("oci", string(why))
+	j.log.Debug("the OCI runtime makes the process of an ExecSync", "container", t.ID, "why", err)
+}
+
+type joined struct {
+	*joiner
+	target pod.Target
+	plan   *join.Plan
+}
+
+// Start implements stream.Joined.
+func (s joined) Start(ctx context.Context, stdout, stderr *os.File, note func(pidfd.Process) error) (stream.Member, error) {
+	p, err := s.plan.Start(ctx, stdout, stderr, note)
+	if err != nil {
+		s.left(s.target, err)
+		return nil, err
+	}
+	s.metrics.Executed("helper", "")
+	return p, nil
+}
