@@ -57,7 +57,7 @@ PKG ?= ./...
 # without downloads.
 HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/imagestore internal/logs \
   internal/network internal/pidfd internal/pins internal/podfiles internal/shims internal/testimage \
-  test/e2e test/fault test/node test/powercut
+  test/e2e test/exec test/fault test/node test/powercut
 
 # Those that nothing else may run beside: they bound how long something takes, or look for what the
 # others have left in the packet filter.

@@ -17,6 +17,7 @@ import (
 // trick is one of docs/tricks.md.
 type trick struct {
 	setting string // KEY=VALUE that turns it off
+	on      string // KEY=VALUE that turns it on; "": it is on
 	// prepare prepares a daemon without it where a setting alone does not; nil: it does.
 	prepare func(n *node) ([]string, error)
 	// do measures what the trick speeds up, or what it costs.
@@ -24,20 +25,23 @@ type trick struct {
 }
 
 var tricks = []trick{
-	{"pod.pause=always", nil, (*node).livesAndMemory},
-	{"tricks.cleanup_script=false", nil, (*node).bothLives},
-	{"tricks.keep_output=false", nil, (*node).bothLives},
-	{"containerd.sync_layers=true", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+	{"pod.pause=always", "", nil, (*node).livesAndMemory},
+	{"tricks.cleanup_script=false", "", nil, (*node).bothLives},
+	{"tricks.keep_output=false", "", nil, (*node).bothLives},
+	{"containerd.sync_layers=true", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.besideAWriter(ctx, s.Kills, rec)
 	}},
-	{"image.max_concurrent_unpacks=1", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+	{"image.max_concurrent_unpacks=1", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.pulls(ctx, s.Pulls, s.PullMiB, rec)
 	}},
-	{"tricks.set_aside=false", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+	{"tricks.set_aside=false", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.hanging(ctx, s.Total, rec)
 	}},
-	{"containerd.address=SOCKET", beside, (*node).livesAndMemory},
-	{"tricks.encode_once=false", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+	{"containerd.address=SOCKET", "", beside, (*node).livesAndMemory},
+	{"runtimes.runc.exec=oci", "runtimes.runc.exec=helper", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+		return n.execs(ctx, s.Execs, rec)
+	}},
+	{"tricks.encode_once=false", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		if _, err := n.fill(ctx, s.Pods, s.Crowd/s.Pods); err != nil {
 			return err
 		}
@@ -66,7 +70,7 @@ func (n *node) livesAndMemory(ctx context.Context, s sizes, rec record) error {
 
 // few is less of everything, so that each trick can be turned on and off more often.
 var few = sizes{
-	Kills: 8, Lives: 6, Pods: 10, Lists: 40, AtOnce: 10, Total: 30, Pulls: 2, PullMiB: 100, Crowd: 600,
+	Kills: 8, Lives: 6, Pods: 10, Lists: 40, AtOnce: 10, Total: 30, Pulls: 2, PullMiB: 100, Crowd: 600, Execs: 34,
 }
 
 // hanging measures the restart of a daemon with so many pods, and then another one while the shim of
@@ -201,6 +205,9 @@ func (b *bench) runTricks(ctx context.Context) error {
 			}
 			for _, is := range order {
 				k := kinds[0]
+				if is == "on" && t.on != "" {
+					k = with(k, t.on)
+				}
 				if is == "off" {
 					k = with(k, t.setting)
 				}
