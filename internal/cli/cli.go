@@ -120,6 +120,7 @@ func (a *app) root() *cobra.Command {
 		a.auditCommand(),
 		a.uiCommand(),
 		a.reportCommand(),
+		a.bundleCommand(),
 		a.debugCommand(),
 		a.doctorCommand(),
 		manCommand(),

@@ -24,6 +24,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 
+	"berth/internal/bundle"
 	"berth/internal/cri"
 	"berth/internal/image"
 	"berth/internal/recorder"
@@ -437,6 +438,14 @@ func (f *fake) Records(_ context.Context, after uint64, since time.Time) (record
 	defer f.mu.Unlock()
 	f.call("records after %d", after)
 	return recorder.Batch{Records: f.records[min(after, uint64(len(f.records))):], Last: uint64(len(f.records))}, nil
+}
+
+func (f *fake) Bundle(context.Context) (bundle.Node, error) {
+	return bundle.Node{
+		Version: "test",
+		Exact:   true,
+		Records: []bundle.Record{{State: "RUNNING", Image: "registry.example/app:1"}},
+	}, nil
 }
 
 func (f *fake) Lanes(context.Context) (any, error) {

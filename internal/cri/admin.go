@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"berth/internal/bundle"
 	"berth/internal/image"
 	"berth/internal/lane"
 	"berth/internal/recorder"
@@ -45,6 +46,8 @@ type AdminServer interface {
 	Timeline(ctx context.Context, q recorder.Query) (any, error)
 	// Records returns what happened on the node after a number, a part at a time.
 	Records(ctx context.Context, after uint64, since time.Time) (recorder.Batch, error)
+	// Bundle returns what a bundle has besides what happened: how the node is now.
+	Bundle(ctx context.Context) (bundle.Node, error)
 	// Why says why a sandbox or container is as it is.
 	Why(ctx context.Context, of string) (any, error)
 	// Lanes returns the lanes that are not idle.
@@ -105,6 +108,14 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 		// It is one text in the message: thousands of entries as messages of their own would take the
 		// service a second.
 		doc, err := json.Marshal(b)
+		return string(doc), err
+	},
+	"Bundle": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
+		n, err := srv.Bundle(ctx)
+		if err != nil {
+			return nil, err
+		}
+		doc, err := json.Marshal(n) // one text, as in Records
 		return string(doc), err
 	},
 	"Why": func(ctx context.Context, srv AdminServer, in map[string]any) (any, error) {
@@ -291,6 +302,16 @@ func (c *Client) Records(ctx context.Context, after uint64, since time.Time) (b 
 	}
 	err = json.Unmarshal([]byte(doc), &b)
 	return b, err
+}
+
+// Bundle returns what a bundle has besides what happened.
+func (c *Client) Bundle(ctx context.Context) (n bundle.Node, err error) {
+	var doc string
+	if err := c.admin(ctx, "Bundle", nil, &doc); err != nil {
+		return n, err
+	}
+	err = json.Unmarshal([]byte(doc), &n)
+	return n, err
 }
 
 // Why says why a sandbox or container is as it is.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/bundle"
 	"berth/internal/image"
 	"berth/internal/recorder"
 )
@@ -73,6 +74,8 @@ func (adminFake) PruneImages(_ context.Context, dryRun bool, olderThan time.Dura
 }
 
 func (adminFake) Disk(context.Context) (any, error) { return Disk{Path: "/x", Total: 1 << 40}, nil }
+
+func (adminFake) Bundle(context.Context) (bundle.Node, error) { return bundle.Node{}, nil }
 
 func (adminFake) Why(context.Context, string) (any, error) { return nil, nil } //nolint:nilnil // nobody asks
 

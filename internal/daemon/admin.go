@@ -8,16 +8,20 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/bundle"
+	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/image"
 	"berth/internal/imagestore"
 	"berth/internal/lane"
 	"berth/internal/recorder"
+	"berth/internal/version"
 	"berth/internal/why"
 )
 
@@ -27,6 +31,8 @@ type admin struct {
 	images *image.Service
 	disk   *disk
 	stored *imagestore.Store
+	cfg    *config.Config
+	exact  bool                            // the kernel reports exit codes
 	reach  func(ctx context.Context) error // waits a little for containerd
 }
 
@@ -162,6 +168,65 @@ func (a admin) Timeline(ctx context.Context, q recorder.Query) (any, error) {
 // Records implements cri.AdminServer.
 func (a admin) Records(ctx context.Context, after uint64, since time.Time) (recorder.Batch, error) {
 	return a.core.Recorder.Batch(ctx, after, since), nil
+}
+
+// Bundle implements cri.AdminServer. It asks nobody: everything is in memory.
+func (a admin) Bundle(ctx context.Context) (bundle.Node, error) {
+	n := bundle.Node{
+		Version:       version.String(),
+		Exact:         a.exact,
+		Configuration: bundle.Settings(*a.cfg),
+	}
+	lanes := map[string]lane.Lane{}
+	for _, l := range a.core.Pods.Lanes() {
+		lanes[l.ID] = l
+	}
+	record := func(id, state string, created int64) (bundle.Record, bool) {
+		t, err := a.core.Pods.Target(id)
+		if err != nil {
+			return bundle.Record{}, false // removed meanwhile
+		}
+		r := bundle.Record{
+			ID:      id,
+			Of:      namesIn(t.PodID, t.PodConfig, t.Config),
+			Handler: t.Handler.Name,
+			Pinned:  t.Pinned,
+			Host:    t.Handler.HostProcess,
+			Systemd: t.Handler.SystemdCgroup,
+			Image:   t.Config.GetImage().GetImage(),
+			State:   state,
+			Created: instant(created),
+		}
+		if l, ok := lanes[id]; ok {
+			r.Waits, r.Tries = fmt.Sprint(l.Head), l.Tries
+		}
+		return r, true
+	}
+	for _, p := range a.core.Pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{}) {
+		if r, ok := record(p.GetId(), strings.TrimPrefix(p.GetState().String(), "SANDBOX_"), p.GetCreatedAt()); ok {
+			n.Records = append(n.Records, r)
+		}
+	}
+	for _, c := range a.core.Pods.ListContainers(&runtimeapi.ContainerFilter{}) {
+		r, ok := record(c.GetId(), strings.TrimPrefix(c.GetState().String(), "CONTAINER_"), c.GetCreatedAt())
+		if !ok {
+			continue
+		}
+		if st, err := a.core.Pods.ContainerStatus(ctx, c.GetId(), false); err == nil {
+			r.Started, r.Ended = instant(st.GetStatus().GetStartedAt()), instant(st.GetStatus().GetFinishedAt())
+			r.Code, r.Reason = st.GetStatus().GetExitCode(), st.GetStatus().GetReason()
+		}
+		n.Records = append(n.Records, r)
+	}
+	return n, nil
+}
+
+// instant is one of CRI's, zero for none.
+func instant(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
 }
 
 // laneOf returns the lane of a sandbox or container, nil if nothing is left to do.

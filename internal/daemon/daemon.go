@@ -427,7 +427,15 @@ func (d *daemon) openCRI() {
 			Images:   known{d.images, d},
 			Handlers: slices.Sorted(maps.Keys(d.host.handlers)),
 		},
-		admin{d.core, d.images, &disk{dirs: []string{d.cfg.Root, d.cfg.State}, without: filepath.Join(d.cfg.Root, "containerd")}, d.stored, d.reach},
+		admin{
+			core:   d.core,
+			images: d.images,
+			disk:   &disk{dirs: []string{d.cfg.Root, d.cfg.State}, without: filepath.Join(d.cfg.Root, "containerd")},
+			stored: d.stored,
+			cfg:    &d.cfg,
+			exact:  d.kernel.Exact(),
+			reach:  d.reach,
+		},
 		d.log.Logger,
 		d.metrics,
 		d.tracing.Server()...)

@@ -13,6 +13,7 @@
 //	event.go      Event, Line, Actor
 //	entry.go      Entry, and its JSON
 //	kinds.go      the list of all types
+//	every.go      the same for others
 //	life.go       making, starting and stopping
 //	ends.go       exits and OOM kills
 //	release.go    the steps of lanes, releases, removals, orphans

@@ -46,6 +46,7 @@
 //	crash.go     series of crashes, and the last that was seen of a container
 //	answer.go    questions, and entries in words
 //	batch.go     everything, in parts, for a program
+//	stored.go    everything of a berth that does not run
 //
 // # On disk
 //

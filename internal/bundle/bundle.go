@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/event"
+	"berth/internal/exit"
+	"berth/internal/recorder"
+)
+
+// Format is the number of the layout. It is raised when an earlier berth could not make sense of it.
+const Format = 1
+
+// MaxEntries is how many entries a bundle has at most.
+const MaxEntries = 200_000
+
+// ErrFormat is the error of [Read] for a bundle of a newer format.
+var ErrFormat = errors.New("a newer berth has made the bundle")
+
+// Manifest says what a bundle is about.
+type Manifest struct {
+	Format  int       `json:"format"`
+	Made    time.Time `json:"made"`
+	From    time.Time `json:"from"` // entries before it are left out
+	To      time.Time `json:"to"`
+	Version string    `json:"version"` // of the berth that has made the bundle
+	Kernel  string    `json:"kernel"`  // its release
+	// Running says that a berth was running, and answered. Without it there are no records and no
+	// configuration.
+	Running bool `json:"running"`
+	// Exact says that the kernel reports exit codes to whoever holds a pidfd (Linux 6.15).
+	Exact bool `json:"exact"`
+	// Entries and Records count what the files have.
+	Entries int `json:"entries"`
+	Records int `json:"records"`
+	// Missing says in sentences what is not there.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// Node is what a running berth knows at the moment.
+type Node struct {
+	Version       string        `json:"version"`
+	Exact         bool          `json:"exact"`
+	Configuration Configuration `json:"configuration"`
+	Records       []Record      `json:"records"`
+}
+
+// Record is a sandbox or container, as berth knows it at the end of the bundle.
+type Record struct {
+	ID      string      `json:"id"`
+	Of      event.Names `json:"of"`
+	Handler string      `json:"handler"` // a word, or "other"
+	// Pinned says of a sandbox that no process holds its namespaces.
+	Pinned bool `json:"pinned,omitempty"`
+	// Host says that the processes are the host's, whose ends the kernel reports.
+	Host    bool      `json:"host"`
+	Systemd bool      `json:"systemd,omitempty"` // makes the cgroups
+	Image   string    `json:"image,omitempty"`
+	State   string    `json:"state"` // CRI's, in short: CREATED, RUNNING, EXITED, READY or NOTREADY
+	Created time.Time `json:"created"`
+	Started time.Time `json:"started,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	Code    int32     `json:"code,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	// Waits is the step that its lane is at, if there is one, and Tries how often it was tried.
+	Waits string `json:"waits,omitempty"`
+	Tries int    `json:"tries,omitempty"`
+}
+
+// Entry is an entry of the timeline, with the names of what it is about.
+type Entry struct {
+	Of    event.Names `json:"of,omitzero"`
+	Entry event.Entry `json:"entry"`
+}
+
+// Bundle is what a file has. Its entries are in the order in which they were made.
+type Bundle struct {
+	Manifest      Manifest
+	Configuration Configuration
+	Records       []Record
+	Entries       []Entry
+
+	max                    int // of entries
+	unknown, unread, older int
+}
+
+// New begins a bundle. Of node and m only what is allowed is taken over.
+func New(m Manifest, node Node) *Bundle {
+	b := &Bundle{Manifest: m, Configuration: node.Configuration.allowed(), max: MaxEntries}
+	b.Manifest.Format = Format
+	b.Manifest.Exact = node.Exact
+	for _, r := range node.Records {
+		b.Records = append(b.Records, r.allowed())
+	}
+	return b
+}
+
+// Add adds an entry as the flight recorder has it. What is not allowed of it is left out.
+func (b *Bundle) Add(r recorder.Record) {
+	var n event.Entry
+	switch err := json.Unmarshal(r.Entry, &n); {
+	case errors.Is(err, event.ErrUnknown):
+		b.unknown++
+		return
+	case err != nil:
+		b.unread++
+		return
+	}
+	if n.At.Before(b.Manifest.From) {
+		return
+	}
+	e, ok := allow(n.Event)
+	if !ok {
+		b.unknown++
+		return
+	}
+	if len(b.Entries) == b.max {
+		b.Entries = slices.Delete(b.Entries, 0, b.max/10)
+		b.older += b.max / 10
+	}
+	n.ID, n.Event = idOf(n.ID), e
+	b.Entries = append(b.Entries, Entry{namesOf(r.Of), n})
+}
+
+// Miss notes in a sentence what is not in the bundle.
+func (b *Bundle) Miss(format string, args ...any) {
+	b.Manifest.Missing = append(b.Manifest.Missing, fmt.Sprintf(format, args...))
+}
+
+// finish completes the manifest.
+func (b *Bundle) finish() {
+	for _, m := range []struct {
+		n    int
+		what string
+	}{
+		{b.unknown, "are of a kind that this berth does not write"},
+		{b.unread, "could not be read"},
+		{b.older, "are older, and there are too many"},
+	} {
+		if m.n > 0 {
+			b.Miss("%d entries are left out: they %s.", m.n, m.what)
+		}
+	}
+	b.unknown, b.unread, b.older = 0, 0, 0
+	for _, e := range b.Entries {
+		if lost, ok := e.Entry.Event.(event.EntriesLost); ok {
+			b.Miss("The timeline has lost %d entries between %s and %s.", lost.Count,
+				lost.From.UTC().Format(time.RFC3339), lost.To.UTC().Format(time.RFC3339))
+		}
+	}
+	b.Manifest.Entries, b.Manifest.Records = len(b.Entries), len(b.Records)
+}
+
+// Verdict is what berth has told of the end of one container.
+type Verdict struct {
+	ID     string
+	Of     event.Names
+	Code   uint32
+	Reason string
+	OOM    bool
+	Signal int // that ended it, or 0
+}
+
+// String returns the verdict in a few words.
+func (v Verdict) String() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%d %s", v.Code, v.Reason)
+	if v.Signal != 0 {
+		fmt.Fprintf(&s, ", signal %d", v.Signal)
+	}
+	if v.OOM {
+		s.WriteString(", OOM")
+	}
+	return s.String()
+}
+
+// VerdictOf returns what an exit says.
+func VerdictOf(id string, of event.Names, e event.Exit) Verdict {
+	f := exit.Fact{Code: e.Code, Measured: e.Measured, Origin: e.Witness}
+	return Verdict{
+		ID:     id,
+		Of:     of,
+		Code:   e.Code,
+		Reason: e.Reason,
+		OOM:    e.OOM,
+		Signal: f.Signal(),
+	}
+}
+
+// Verdicts returns the last verdict of each container that has ended, in the order of the ends.
+func (b *Bundle) Verdicts() (list []Verdict) {
+	for _, n := range b.Entries {
+		e, ok := ExitIn(n.Entry.Event)
+		if !ok || n.Of.Container == "" {
+			continue
+		}
+		v := VerdictOf(n.Entry.ID, n.Of, e)
+		if i := slices.IndexFunc(list, func(o Verdict) bool { return o.ID == v.ID }); i >= 0 {
+			list[i] = v
+		} else {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// ExitIn returns the exit that an event tells, if it tells one that is settled.
+func ExitIn(e event.Event) (event.Exit, bool) {
+	switch e := e.(type) {
+	case event.ExitSettled:
+		return e.Exit, true
+	case event.ExitCorrected:
+		return e.Exit, true
+	case event.ExitRecalled:
+		return e.Exit, true
+	}
+	return event.Exit{}, false
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/config"
+	"berth/internal/event"
+	"berth/internal/recorder"
+)
+
+var instantOfTest = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+
+// plant puts a secret into every text below v, which says where it was.
+func plant(v reflect.Value, where string) {
+	switch v.Kind() {
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(instantOfTest))
+			return
+		}
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() {
+				plant(v.Field(i), where+"."+f.Name)
+			}
+		}
+	case reflect.String:
+		v.SetString("hunter2" + strings.ToLower(where))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		plant(v.Index(0), where)
+	case reflect.Map:
+		e := reflect.New(v.Type().Elem()).Elem()
+		plant(e, where)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf("hunter2.key"+strings.ToLower(where)), e)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Uint32, reflect.Uint64:
+		v.SetUint(7)
+	case reflect.Float64:
+		v.SetFloat(0.5)
+	default:
+		panic(fmt.Sprintf("the test cannot fill %s, which is a %s", where, v.Kind()))
+	}
+}
+
+func recordOf(t *testing.T, of event.Names, n event.Entry) recorder.Record {
+	t.Helper()
+	raw, err := json.Marshal(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return recorder.Record{Number: 1, Of: of, Entry: raw}
+}
+
+func written(t *testing.T, b *Bundle) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := b.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// unpacked returns the files of a bundle, one behind the other.
+func unpacked(t *testing.T, file []byte) string {
+	t.Helper()
+	zip, err := gzip.NewReader(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for in := tar.NewReader(zip); ; {
+		_, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return all.String()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(&all, in); err != nil { //nolint:gosec // the test has made it
+			t.Fatal(err)
+		}
+	}
+}
+
+// PROPERTIES 44: a secret is in every text of the settings, of each event and of the records. None is
+// in the bundle, but for names: those of namespaces, pods, containers and images, and the UIDs of
+// pods.
+func TestNoSecretIsInABundle(t *testing.T) {
+	var c config.Config
+	plant(reflect.ValueOf(&c).Elem(), ".config")
+	node := Node{Configuration: Settings(c)}
+	var raw Configuration // from a service that does not keep to it
+	plant(reflect.ValueOf(&raw).Elem(), ".raw")
+	var r Record
+	plant(reflect.ValueOf(&r).Elem(), ".record")
+	node.Records = []Record{r}
+	m := Manifest{From: instantOfTest.Add(-time.Hour), To: instantOfTest}
+	for _, configuration := range []Configuration{node.Configuration, raw} {
+		node.Configuration = configuration
+		b := New(m, node)
+		kinds := map[string]bool{}
+		for _, e := range event.Every() {
+			v := reflect.New(reflect.TypeOf(e)).Elem()
+			plant(v, "."+event.Kind(e))
+			var of event.Names
+			plant(reflect.ValueOf(&of).Elem(), ".of")
+			b.Add(recordOf(t, of, event.Entry{At: instantOfTest, ID: "hunter2.id", Event: v.Interface().(event.Event)}))
+			kinds[event.Kind(e)] = true
+		}
+		for _, e := range b.Entries {
+			delete(kinds, event.Kind(e.Entry.Event))
+		}
+		if len(kinds) > 0 {
+			t.Errorf("these kinds of events are not written: %v", kinds)
+		}
+		text := unpacked(t, written(t, b))
+		name := regexp.MustCompile(`\.(namespace|pod|uid|container|image)$`)
+		for _, found := range regexp.MustCompile(`hunter2[a-z0-9.]*`).FindAllString(text, -1) {
+			if !name.MatchString(found) && found != "hunter2.berthstarted.version" {
+				t.Errorf("the bundle has %s", found)
+			}
+		}
+		if !strings.Contains(text, "hunter2.of.pod") {
+			t.Error("the bundle has no names: the test looks in vain")
+		}
+	}
+}
+
+// What looks like a name and is not one that Kubernetes allows is no name.
+func TestANameIsAName(t *testing.T) {
+	for _, n := range []string{"a b", "password=x", "-x", strings.Repeat("x", 254), "x\ny", "Bearer abc=="} {
+		if got := namesOf(event.Names{Pod: n}).Pod; got != other {
+			t.Errorf("%q is written as %q", n, got)
+		}
+	}
+	for ref, want := range map[string]string{
+		"user:secret@registry.example/app": other,
+		"https://registry.example/app":     other,
+		"registry.example/app:1":           "registry.example/app:1",
+		"busybox":                          "docker.io/library/busybox:latest",
+		"":                                 "",
+	} {
+		if got := imageOf(ref); got != want {
+			t.Errorf("the image %q is written as %q, want %q", ref, got, want)
+		}
+	}
+	if got := cause(`exec: "curl -H token=abc": executable file not found in $PATH`); got != "executable file not found; not found" {
+		t.Errorf("%q", got)
+	}
+	if got := cause("password: hunter2"); got != other {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestABundleIsReadAgainAsItWas(t *testing.T) {
+	id := strings.Repeat("ab", 32)
+	of := event.Names{Namespace: "ns", Pod: "web", UID: "u-1", Sandbox: strings.Repeat("cd", 32), Container: "app"}
+	said := []event.Said{{At: instantOfTest, Witness: "kernel", Code: 42, Measured: true, Ended: instantOfTest}}
+	b := New(Manifest{From: instantOfTest.Add(-time.Hour), To: instantOfTest, Made: instantOfTest, Version: "v1"}, Node{
+		Configuration: Settings(config.Default()),
+		Records:       []Record{{ID: id, Of: of, Handler: "runc", State: "EXITED", Image: "registry.example/app:1"}},
+	})
+	b.Add(recordOf(t, of, event.Entry{At: instantOfTest.Add(-2 * time.Hour), ID: id, Event: event.Removed{}}))
+	b.Add(recordOf(t, of, event.Entry{At: instantOfTest, ID: id, Event: event.ExitSettled{
+		Exit:     event.Exit{Code: 42, Measured: true, Reason: "Error", Witness: "kernel"},
+		Evidence: event.Evidence{Said: said, Stops: 1},
+	}}))
+	b.Add(recorder.Record{Entry: json.RawMessage(`{"at":"2026-01-02T03:04:05Z","kind":"Teleported","event":{}}`)})
+	b.Add(recorder.Record{Entry: json.RawMessage(`[]`)})
+	got, err := Read(bytes.NewReader(written(t, b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got.Entries, b.Entries) || !reflect.DeepEqual(got.Records, b.Records) ||
+		!reflect.DeepEqual(got.Configuration, b.Configuration) || !reflect.DeepEqual(got.Manifest, b.Manifest) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, b)
+	}
+	if got.Manifest.Entries != 1 || len(got.Manifest.Missing) != 2 {
+		t.Errorf("%+v", got.Manifest)
+	}
+	if v := got.Verdicts(); len(v) != 1 || v[0].Code != 42 || v[0].Reason != "Error" || v[0].String() != "42 Error" {
+		t.Errorf("%v", v)
+	}
+}
+
+// If there are too many entries, the oldest are left out, and the manifest says how many.
+func TestABundleIsBounded(t *testing.T) {
+	b := New(Manifest{}, Node{})
+	b.max = 1000
+	r := recordOf(t, event.Names{}, event.Entry{At: instantOfTest, Event: event.Removed{}})
+	for range b.max + 1 {
+		b.Add(r)
+	}
+	b.finish()
+	if n := len(b.Entries); n != b.max-b.max/10+1 || !slices.ContainsFunc(b.Manifest.Missing, func(s string) bool {
+		return strings.Contains(s, fmt.Sprint(b.max/10, " entries"))
+	}) {
+		t.Errorf("%d entries, %v", n, b.Manifest.Missing)
+	}
+}
+
+// A file that is not a bundle, or is a newer one, is an error that says so.
+func TestWhatIsNoBundleIsRefused(t *testing.T) {
+	file := func(name, body string) []byte {
+		var out bytes.Buffer
+		zip := gzip.NewWriter(&out)
+		tw := tar.NewWriter(zip)
+		_ = tw.WriteHeader(&tar.Header{Name: name, Size: int64(len(body)), Mode: 0o600})
+		_, _ = tw.Write([]byte(body))
+		_, _ = tw.Close(), zip.Close()
+		return out.Bytes()
+	}
+	for name, b := range map[string][]byte{
+		"a text":          []byte("hello"),
+		"another archive": file("other", "x"),
+		"no format":       file("manifest.json", "{}"),
+		"damaged":         file("manifest.json", "{"),
+		"torn":            written(t, New(Manifest{}, Node{}))[:60],
+	} {
+		if _, err := Read(bytes.NewReader(b)); err == nil {
+			t.Errorf("%s is read", name)
+		}
+	}
+	if _, err := Read(bytes.NewReader(file("manifest.json", `{"format":99}`))); !errors.Is(err, ErrFormat) {
+		t.Errorf("a newer format: %v", err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte("hello"))
+	b := New(Manifest{}, Node{Records: []Record{{State: "READY"}}})
+	var out bytes.Buffer
+	_ = b.Write(&out)
+	f.Add(out.Bytes())
+	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = Read(bytes.NewReader(b)) })
+}
