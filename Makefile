@@ -115,8 +115,8 @@ test: setup tools build ## Test everything, with the race detector and real cont
 	exit $$status
 
 .PHONY: sim
-sim: ## Explore random schedules in virtual time: make sim ARGS='-schedules 200000' (or '-seed 42')
-	go test -timeout 0 ./test/sim -args $(or $(ARGS),-schedules 10000)
+sim: ## Explore random schedules in virtual time: make sim ARGS='-schedules 200000' (or '-seed 42', or '-bundle FILE')
+	go test $(if $(findstring -bundle,$(ARGS)),-v) -timeout 0 ./test/sim -args $(or $(ARGS),-schedules 10000)
 
 .PHONY: e2e
 e2e: ## Test real containers, as root

@@ -120,6 +120,8 @@ type Options struct {
 	ServiceManager bool
 	// NetNS is the path of the network namespace that berth runs in: see [NewLAN]. "": that of the test.
 	NetNS string
+	// Program is berth; "" for the built one.
+	Program string
 	// Stderr is berth's standard error, instead of a pipe that the node reads.
 	Stderr *os.File
 }
@@ -128,7 +130,7 @@ type Options struct {
 // looked for.
 func Start(t testing.TB, o Options) *Node {
 	t.Helper()
-	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, netns: o.NetNS, stderr: o.Stderr}
+	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, netns: o.NetNS, stderr: o.Stderr, Program: o.Program}
 	var err error
 	dir := o.Dir
 	if dir == "" {

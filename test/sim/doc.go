@@ -20,6 +20,7 @@
 //	go test ./test/sim -args -schedules 20000   that many random schedules, too
 //	go test ./test/sim -args -schedules 20000 -vain    all of them with questions that fail
 //	go test ./test/sim -args -seed S            the schedule of seed S instead of those in testdata
+//	make sim ARGS='-bundle FILE'                the facts of a bundle of a node
 //	go test ./test/sim -v -args -replays 1000   counts the schedules that do not replay
 //
 // One process uses one processor; to use more, run more of them. With the race detector, as in `make
@@ -29,6 +30,12 @@
 // A script says first what it shows. What happens when it is played stands beside it, in the file
 // that ends with .golden: each step with its number and its time, and what a client and a subscriber
 // learned after it. `go test ./test/sim -run Scripts -update` rewrites these files.
+//
+// A bundle, which `berth bundle` has made of a node (package bundle), is played in the same way: see
+// [Story.Replay]. Those in testdata/bundles are of faults on real machines, and those in
+// testdata/planted of berths with a planted defect; `go test ./test/fault -run Bundle -update` makes
+// them again, as root. What a bundle does not have is not played: why a shim or a disk failed, other
+// than that a settle or a deletion failed, and what happened to a shim that nobody told berth.
 //
 // # Promises
 //

@@ -35,6 +35,12 @@ const enough = 25
 // in the same order, too.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
+	flag.Parse()
+	if *bundleFile != "" {
+		if err := flag.Set("test.run", "^TestBundle$"); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(m.Run())
 }
 

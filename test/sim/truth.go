@@ -50,7 +50,7 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 // unknowable reports whether nobody can know the code of p: its shim's is lost, nobody kept a pidfd
 // of it, and no berth that the kernel notified could record it.
 func unknowable(p *world.Process, exact bool) bool {
-	return p.Lost && (!exact || !p.Kept && !p.Notified)
+	return p.Lost && (!exact || p.Blind || !p.Kept && !p.Notified)
 }
 
 // momentLocked checks when and why a process ended whose code is known.

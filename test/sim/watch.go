@@ -70,6 +70,13 @@ func (v *Watch) Published(id string, what runtimeapi.ContainerEventType) int {
 	return v.published[id+" "+what.String()]
 }
 
+// Exit is the status of id as somebody was told last that it is EXITED, or nil.
+func (v *Watch) Exit(id string) *runtimeapi.ContainerStatus {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.exits[id]
+}
+
 // Exited reports whether id was EXITED for anybody.
 func (v *Watch) Exited(id string) bool {
 	v.mu.Lock()

@@ -33,7 +33,7 @@ func (k kernel) fact(p *Process) exit.Fact {
 	if p.notified.life != k.l {
 		f.At = time.Time{} // it had ended before it was watched: nobody knows when
 	}
-	if k.w.Exact {
+	if k.w.Exact && !p.Blind {
 		f.Code, f.Measured = p.Code, true
 	}
 	return f
@@ -58,8 +58,8 @@ func (k kernel) Program(pid uint32) (pidfd.Program, error) {
 // Watch implements pod.Kernel.
 func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	err := k.w.do(context.Background(), k.l, "watch", id, func() error {
-		if old := k.l.watched[id]; old != nil && old.is(p) {
-			p = old.identity()
+		if old := k.l.watched[id]; old != nil && k.w.is(old, p) {
+			p = k.w.identity(old)
 			return nil
 		}
 		proc := k.open(id, p)
@@ -70,7 +70,7 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 		if k.w.Keeper {
 			k.w.kept[id] = proc
 		}
-		p = proc.identity()
+		p = k.w.identity(proc)
 		if proc.Ended {
 			proc.kept.life, proc.kept.at = k.l, time.Now()
 			go k.w.notify(k.l, proc)
@@ -80,7 +80,8 @@ func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	return p, err
 }
 
-const bootID = "boot"
+// bootID is the kernel's ID of this boot. The world must be locked.
+func (w *World) bootID() string { return fmt.Sprint("boot", w.boots) }
 
 // open finds the process of an identity: by the pidfd that an earlier life left for id, if that one
 // is its, or by its pid. The world must be locked.
@@ -91,7 +92,7 @@ func (k kernel) open(id string, p pidfd.Process) *Process {
 		return left
 	}
 	proc := k.w.procs[p.Pid]
-	if proc != nil && !proc.reaped && proc.is(p) {
+	if proc != nil && !proc.reaped && k.w.is(proc, p) {
 		return proc
 	}
 	if left != nil && left.reaped {
@@ -100,13 +101,14 @@ func (k kernel) open(id string, p pidfd.Process) *Process {
 	return nil
 }
 
-// is reports whether p is the process of an identity.
-func (p *Process) is(i pidfd.Process) bool {
-	return p.pid == i.Pid && (i.StartTicks == 0 || i.StartTicks == p.ticks) && (i.BootID == "" || i.BootID == bootID)
+// is reports whether p is the process of an identity. The world must be locked.
+func (w *World) is(p *Process, i pidfd.Process) bool {
+	return p.pid == i.Pid && (i.StartTicks == 0 || i.StartTicks == p.ticks) && (i.BootID == "" || i.BootID == w.bootID())
 }
 
-func (p *Process) identity() pidfd.Process {
-	return pidfd.Process{Pid: p.pid, StartTicks: p.ticks, BootID: bootID}
+// identity is what p is known by. The world must be locked.
+func (w *World) identity(p *Process) pidfd.Process {
+	return pidfd.Process{Pid: p.pid, StartTicks: p.ticks, BootID: w.bootID()}
 }
 
 // ForgetUnclaimed drops the pidfds of an earlier life that nobody has asked for.

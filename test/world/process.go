@@ -3,6 +3,7 @@
 package world
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -40,6 +41,8 @@ type Process struct {
 	Notified bool
 	// Kept: the same of a berth that found it ended, and had a pidfd of it.
 	Kept bool
+	// Blind: the kernel does not report its code, whatever it does of others.
+	Blind bool
 	// Updates are the changes of its cgroup settings, in their order.
 	Updates []*specs.LinuxResources
 
@@ -48,10 +51,13 @@ type Process struct {
 	pid       uint32
 	ticks     uint64
 	cgroup    string
-	reaped    bool        // nobody can ask for its status any more but with a pidfd
-	notified  notice      // when it ended
-	kept      notice      // later
-	spec      typeurl.Any // that its task was made with
+	reaped    bool   // nobody can ask for its status any more but with a pidfd
+	notified  notice // when it ended
+	kept      notice // later
+	// notice and reap are how much later than in any other story the kernel notifies of its end, and
+	// its shim learns of it; 0: as there.
+	notice, reap time.Duration
+	spec         typeurl.Any // that its task was made with
 }
 
 // notice is what the kernel reported to a berth of an end.
@@ -150,14 +156,19 @@ func (w *World) end(p *Process, code uint32) {
 			w.lostNotices--
 		} else {
 			p.notified = notice{life: l, at: p.At}
-			go w.notify(l, p)
+			if p.notice > 0 {
+				time.AfterFunc(p.notice, func() { w.notify(l, p) })
+			} else {
+				go w.notify(l, p)
+			}
 		}
 	}
 	if s := w.ctrd.shimOf(p.ID); s == nil || s.dead {
 		p.reaped = !w.Unreaped // by the host's init
 		return
 	}
-	if w.ShimDelay == 0 && w.turns.free() {
+	delay := cmp.Or(p.reap, w.ShimDelay)
+	if delay == 0 && w.turns.free() {
 		w.ctrd.reap(w, p)
 		return
 	}
@@ -167,11 +178,11 @@ func (w *World) end(p *Process, code uint32) {
 		defer w.mu.Unlock()
 		w.ctrd.reap(w, p)
 	}
-	if w.ShimDelay == 0 {
+	if delay == 0 {
 		go reap()
 		return
 	}
-	time.AfterFunc(w.ShimDelay, reap)
+	time.AfterFunc(delay, reap)
 }
 
 // signal delivers a signal from berth. The world must be locked.

@@ -58,6 +58,8 @@ type World struct {
 	openOutput bool
 	// ExecDelay is how long a process that was started takes to execute its program.
 	ExecDelay time.Duration
+	// boots counts the reboots.
+	boots int
 	// kept are the processes whose pidfds the service manager keeps for a berth to come.
 	kept map[string]*Process
 	// unrestored are the tasks whose shim died before it was asked to restore their process.
