@@ -10,6 +10,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -28,7 +29,7 @@ func (i *Store) bounded() *containerd.Client {
 	c := i.client.Client()
 	snapshotters := map[string]snapshots.Snapshotter{}
 	for _, name := range append(slices.Clone(i.cfg.Snapshotters), i.cfg.Snapshotter) {
-		snapshotters[name] = c.SnapshotService(name)
+		snapshotters[name] = trusting{c.SnapshotService(name), i, name}
 	}
 	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore()}),
@@ -43,6 +44,52 @@ func (i *Store) bounded() *containerd.Client {
 		panic(fmt.Sprintf("a client without a connection of its own: %v", err)) // an option that cannot be
 	}
 	return bounded
+}
+
+// trusting is a snapshotter that makes nothing on a layer that is doubted after an unclean boot: the
+// directory of such a layer may be lost.
+type trusting struct {
+	snapshots.Snapshotter
+	of   *Store
+	name string
+}
+
+// Prepare makes a writable snapshot.
+func (s trusting) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	if err := s.trust(ctx, parent); err != nil {
+		return nil, err
+	}
+	ms, err := s.Snapshotter.Prepare(ctx, key, parent, opts...)
+	return ms, goneBelow(parent, err)
+}
+
+// View makes a snapshot to be read.
+func (s trusting) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	if err := s.trust(ctx, parent); err != nil {
+		return nil, err
+	}
+	ms, err := s.Snapshotter.View(ctx, key, parent, opts...)
+	return ms, goneBelow(parent, err)
+}
+
+// trust waits until nothing is doubted of a layer; "" is none.
+func (s trusting) trust(ctx context.Context, chainID string) error {
+	if chainID == "" {
+		return nil
+	}
+	return goneBelow(chainID, s.of.Trust(ctx, s.name, chainID))
+}
+
+// errGoneBelow says that a layer was there when an image was looked at, and has gone since: it was lost
+// in an unclean boot, or collected because no image had all of its layers. Whoever unpacks the image
+// once more makes it from its blob.
+var errGoneBelow = errors.New("a layer below has gone")
+
+func goneBelow(parent string, err error) error {
+	if parent != "" && errdefs.IsNotFound(connection.Native(err)) {
+		return fmt.Errorf("%w: %w", errGoneBelow, err)
+	}
+	return err
 }
 
 // boundedStore is a content store that refuses to have a large blob read whole. What counts is the

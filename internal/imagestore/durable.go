@@ -319,7 +319,11 @@ func (d durability) Check(ctx context.Context, item durable.Item, idle bool) (du
 	if item.Kind == durable.Blob {
 		return d.checkBlob(ctx, digest.Digest(item.ID))
 	}
-	return d.checkLayer(ctx, item, idle)
+	outcome, err := d.checkLayer(ctx, item, idle)
+	if err != nil && d.gone(ctx, item) { // collected meanwhile
+		return "", errdefs.ErrNotFound
+	}
+	return outcome, err
 }
 
 // dirOf returns where a layer is. containerd says so of a view: the view is made so that containerd

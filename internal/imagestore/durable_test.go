@@ -301,6 +301,51 @@ func TestWhatACutPullHasLeftIsRemoved(t *testing.T) {
 	}
 }
 
+// PROPERTIES 39: whoever unpacks a layer waits for the doubted ones below it, whose directories an
+// unclean boot may have lost.
+func TestALayerIsUnpackedOnWholeOnes(t *testing.T) {
+	n := kept(t)
+	img := twoLayers(t)
+	ref := testregistry.Start(t).Push("two:1", img)
+	ctx := connection.Namespaced(t.Context())
+	var st image.Stored
+	for name, make := range map[string]func() error{
+		"an import": func() error {
+			_, err := n.Import(t.Context(), archived(t, img), "", unread)
+			return err
+		},
+		"a creation": func() error {
+			return n.Unpack(ctx, st.Name, overlay)
+		},
+		"a pull": func() error {
+			_, err := n.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+			return err
+		},
+		"a pull, layer by layer": func() error {
+			n.Store.cfg.MaxConcurrentUnpacks = 1
+			_, err := n.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+			return err
+		},
+	} {
+		st = imported(t, n.Store, img)
+		n.synced(t, st.ChainID)
+		d := durability{n.Store}
+		items, err := d.Below(ctx, overlay, st.ChainID)
+		try(t, err)
+		low, err := d.dirOf(ctx, items[0])
+		try(t, err)
+		try(t, n.client.SnapshotService(overlay).Remove(ctx, st.ChainID))
+		run := n.unclean(t)
+		try(t, errors.Join(os.RemoveAll(low.dir), os.Remove(unpack.IndexOf(low.dir))))
+		settled := run()
+		if err := make(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		settled()
+		n.whole(t, st.ChainID, name)
+	}
+}
+
 // PROPERTIES 39: the files of an artifact that an unclean boot has lost are laid out again from its
 // blobs, and it is removed where one of them is lost. A person sees both.
 func TestAnArtifactThatIsWrongIsLaidOutAgain(t *testing.T) {

@@ -368,7 +368,14 @@ func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string
 	if a, err := i.artifactOf(ctx, img.Target); err == nil && a != nil {
 		return i.layOut(ctx, img.Name, a, snapshotter)
 	}
-	if err := containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting)); err != nil {
+	unpacked := func() error {
+		return containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting))
+	}
+	err := unpacked()
+	if errors.Is(err, errGoneBelow) {
+		err = unpacked()
+	}
+	if err != nil {
 		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, connection.Native(err))
 	}
 	return nil

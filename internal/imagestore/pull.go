@@ -51,6 +51,9 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 			i.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
 			img, err = i.pull(ctx, ref, creds, w, 1, all)
 		}
+		if errors.Is(err, errGoneBelow) {
+			img, err = i.pull(ctx, ref, creds, w, 1, all)
+		}
 		return img, err
 	}
 	resumed := i.resumes(ctx, &w)
