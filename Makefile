@@ -143,7 +143,7 @@ soak: export BERTH_KILLS := $(KILLS)
 soak: setup tools build ## Test in every way, for hours, and kill berth 1000 times under churn, as root: make soak KILLS=100 does only that
 	$(if $(KILLS),,BERTH_ROUNDS=12 $(MAKE) test PKG=./test/fault RUN=WithoutDescriptors)
 	$(if $(KILLS),,$(MAKE) test PKG='./test/node ./test/e2e ./test/fault' TIMEOUT=30m)
-	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 0 -v ./$(SOAK)
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 0 -v ./$(SOAK) | tee $(BUILD)/soak.log
 
 .PHONY: test-guest
 test-guest: setup tools build ## Test what depends on the kernel on an older one: make test-guest SUITES='test/e2e:OOM'

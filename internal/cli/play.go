@@ -132,6 +132,24 @@ type player struct {
 // played is a container that was started.
 type played struct{ name, id string }
 
+// volumeTimeout is how long the file system of a volume may take to answer.
+const volumeTimeout = 10 * time.Second
+
+// prepare makes a volume. The file system of its path may hang, and nothing can end the system call
+// that waits for it: then that goes on, and the error says so.
+func prepare(ctx context.Context, v manifest.Volume) error {
+	ctx, cancel := context.WithTimeout(ctx, volumeTimeout)
+	defer cancel()
+	made := make(chan error, 1)
+	go func() { made <- v.Prepare() }()
+	select {
+	case err := <-made:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("volume %s: the file system of %s does not answer; see whether its server, or its FUSE daemon, is there: %w", v.Name, v.Path, ctx.Err())
+	}
+}
+
 // play makes the volumes and the sandbox, runs the init containers one after the other and starts
 // the containers. When it fails, undo deals with what was made.
 func (p *player) play(ctx context.Context) error {
@@ -145,7 +163,7 @@ func (p *player) play(ctx context.Context) error {
 		p.volumes = true // otherwise it is that of another pod with the same UID
 	}
 	for _, v := range p.plan.Volumes {
-		if err := v.Prepare(); err != nil {
+		if err := prepare(ctx, v); err != nil {
 			return err
 		}
 	}

@@ -37,6 +37,7 @@ type History struct {
 	rowOf map[string]string  // by ID
 	last  uint64
 	prev  time.Time // the instant of the newest record
+	first time.Time // that of the oldest
 }
 
 // cached is a row, and whether it has to be drawn anew.
@@ -82,6 +83,9 @@ func (h *History) Add(r recorder.Record) error {
 		n.kind, n.line = event.Kind(e.Event), e.Line()
 	} else {
 		n.line = event.Line{Message: words(kind.Kind)}
+	}
+	if h.first.IsZero() || n.at.Before(h.first) {
+		h.first = n.at
 	}
 	if n.kind == "BerthStarted" {
 		n.before = h.prev
@@ -169,8 +173,18 @@ func (h *History) Forget(before time.Time) {
 // Window is the time that a page shows.
 type Window struct{ From, To time.Time }
 
-// Model draws everything. live may be nil.
+// shortest is how much time a page shows at least.
+const shortest = 15 * time.Minute
+
+// Model draws everything. live may be nil. Time before the history begins is not shown.
 func (h *History) Model(w Window, live *Live) Model {
+	begin := w.To.Add(-shortest)
+	if h.first.Before(begin) {
+		begin = h.first
+	}
+	if begin.After(w.From) {
+		w.From = begin
+	}
 	m := Model{Made: w.To, From: w.From, To: w.To, Rows: []Row{}, Live: live, Last: h.last}
 	for _, name := range slices.Sorted(maps.Keys(h.rows)) {
 		c := h.rows[name]

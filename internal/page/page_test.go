@@ -444,6 +444,18 @@ func TestHistoryIsForgotten(t *testing.T) {
 	}
 }
 
+// A page begins where the history does, and shows a quarter of an hour at least.
+func TestThePageBeginsWithTheHistory(t *testing.T) {
+	s := &browser.Story{}
+	s.Pod(at(60), "a", "b", "")
+	for _, w := range []struct{ to, want float64 }{{65, 50}, {100, 60}} {
+		m := modelOf(t, s, at(w.to), nil)
+		if got := m.From.Sub(began).Round(time.Minute).Minutes(); got != w.want {
+			t.Errorf("until %v it begins at %v", w.to, got)
+		}
+	}
+}
+
 func BenchmarkADayOf500Pods(b *testing.B) {
 	records := browser.Day(began, 500).Records()
 	b.ReportMetric(float64(len(records)), "records")

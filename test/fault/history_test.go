@@ -106,6 +106,61 @@ func TestAnExitIsInTheHistoryWhateverIsLost(t *testing.T) {
 	crashed(n, id, "code=42")
 }
 
+// PROPERTIES 42: the disk of the history hangs: no write to it returns. Exits are settled and told as
+// ever, by the timeline, too, and removals go on. Once the disk answers nothing is missing.
+func TestAFrozenDiskOfTheHistoryHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	disk, freeze, thaw := freezable(t)
+	dir := node.TempDir(t)
+	for _, err := range []error{
+		os.Mkdir(disk+"/timeline", 0o700),
+		os.Mkdir(dir+"/lib", 0o700),
+		os.Symlink(disk+"/timeline", dir+"/lib/timeline"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, _ := start(t, node.Options{Dir: dir})
+	t.Cleanup(thaw) // before the node ends
+	_, before := n.Sh("exit 41")
+	crashed(n, before, "code=41")
+	freeze()
+	var ids []string
+	for range 3 {
+		_, id := n.Sh("exit 42")
+		node.ExpectExit(t, n.Ended(id), 42, "Error")
+		ids = append(ids, id)
+	}
+	n.Within(2*time.Second, "from the kill of a process to EXITED", func() node.Span {
+		_, id := n.Sh("exec sleep 1000")
+		return n.Killed(id)
+	})
+	n.Within(5*time.Second, "the removal of a container", func() node.Span {
+		began := time.Now()
+		if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: before}); err != nil {
+			t.Fatal(err)
+		}
+		before = ids[0] // of another try
+		return node.Span{From: began, To: time.Now()}
+	})
+	for _, id := range ids[1:] {
+		if h := n.History(id); !has(h, "ExitSettled", "code=42") {
+			t.Errorf("the timeline of what ended meanwhile is %v", kindsOf(h))
+		}
+	}
+	thaw()
+	older := time.Now()
+	n.Until("what is in memory is on the disk", func() bool { return time.Since(older) > 2*time.Second })
+	n.Berth.Kill(syscall.SIGKILL)
+	n.StartBerth()
+	for _, id := range ids[1:] {
+		if h := n.History(id); !has(h, "ExitSettled", "code=42") {
+			t.Errorf("after a kill the timeline is %v", kindsOf(h))
+		}
+	}
+}
+
 // PROPERTIES 42: the disk of the history is full. Exits are settled and told as ever. Once there is room
 // the history is written, and survives a kill.
 func TestAFullDiskOfTheHistoryHoldsUpNothing(t *testing.T) {
