@@ -15,6 +15,7 @@ BUILD   := $(CURDIR)/build
 LIBEXEC := $(BUILD)/libexec
 CNI     := $(BUILD)/cni
 BERTH   := $(BUILD)/bin/berth
+IMAGE   := $(BUILD)/share/berth/busybox.tar
 
 # Where berth and the tests find the programs that are built here.
 export BERTH_LIBEXEC := $(LIBEXEC)
@@ -43,9 +44,8 @@ run: programs build ## Run berth from this tree, as root: make run ARGS='serve -
 	$(BERTH) $(or $(ARGS),serve)
 
 .PHONY: demo
-demo: setup programs build ## Run a real pod and show how its containers end, as root
-	go build -ldflags '-s -w' -o $(BERTH)-demo ./cmd/berth-demo
-	$(BERTH)-demo
+demo: setup programs $(IMAGE) build ## Run a real pod and show how its containers end, as root
+	$(BERTH) demo
 
 ##@ Test
 
@@ -244,6 +244,13 @@ $(LIBEXEC)/pause: pause/pause.c
 $(LIBEXEC)/berth-logger: logger/logger.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+
+# The image of `berth demo`. BUSYBOX is the program in it, if not that of this host.
+.PHONY: image
+image: $(IMAGE)
+$(IMAGE): $(wildcard internal/testimage/*.go) $(BUSYBOX)
+	@mkdir -p $(@D)
+	GOARCH= CGO_ENABLED=0 go run ./internal/testimage/busybox -arch $$(go env GOARCH) -program '$(BUSYBOX)' $@
 
 $(LIBEXEC)/berth-exec: join/exec.c
 	@mkdir -p $(@D)

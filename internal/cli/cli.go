@@ -92,6 +92,7 @@ func (a *app) root() *cobra.Command {
 		"PEM file of the authority that signed the certificate of the streaming server (environment: BERTH_STREAM_CA)")
 	root.AddCommand(
 		a.serveCommand(),
+		demoCommand(),
 		configCommand(),
 		a.playCommand(),
 		a.psCommand(),

@@ -21,6 +21,6 @@
 // # Files
 //
 // drill.go has the drill, steps.go what is broken, canary.go what runs in the container, image.go the
-// image, clean.go what is removed and looked for afterwards, and exits.go, which the demo uses as
+// image, clean.go what is removed and looked for afterwards, and exits.go, which package demo uses as
 // well, the instants at which exits are seen.
 package drill

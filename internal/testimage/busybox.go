@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"runtime"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -28,11 +29,20 @@ var Applets = []string{
 // (65534). The static busybox is that of the host's PATH: the error says how to
 // get one.
 func Busybox() (v1.Image, error) {
-	layer, err := BusyboxLayer()
+	path, err := hostBusybox()
 	if err != nil {
 		return nil, err
 	}
-	return Image(v1.Config{
+	return BusyboxOf(path, runtime.GOARCH)
+}
+
+// BusyboxOf is Busybox made from the static busybox at path, which is one for an architecture.
+func BusyboxOf(path, arch string) (v1.Image, error) {
+	layer, err := busyboxLayer(path)
+	if err != nil {
+		return nil, err
+	}
+	return imageFor(arch, v1.Config{
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		Cmd: []string{"sh"},
 	}, layer)
@@ -41,7 +51,15 @@ func Busybox() (v1.Image, error) {
 // BusyboxLayer returns the file system of Busybox, for an Image with a
 // configuration or further layers of its own.
 func BusyboxLayer() (v1.Layer, error) {
-	body, err := busybox()
+	path, err := hostBusybox()
+	if err != nil {
+		return nil, err
+	}
+	return busyboxLayer(path)
+}
+
+func busyboxLayer(path string) (v1.Layer, error) {
+	body, err := static(path)
 	if err != nil {
 		return nil, fmt.Errorf("make busybox layer: %w", err)
 	}
@@ -70,14 +88,20 @@ func BusyboxLayer() (v1.Layer, error) {
 	return Layer(files...)
 }
 
-// busybox reads the host's busybox. A dynamically linked one would start nowhere
-// in an image that has no C library.
-func busybox() ([]byte, error) {
-	const install = "install a static one (Debian: apt-get install busybox-static)"
+const install = "install a static one (Debian: apt-get install busybox-static)"
+
+// hostBusybox is the path of the host's busybox.
+func hostBusybox() (string, error) {
 	path, err := exec.LookPath("busybox")
 	if err != nil {
-		return nil, fmt.Errorf("find busybox: %w: %s", err, install)
+		return "", fmt.Errorf("find busybox: %w: %s", err, install)
 	}
+	return path, nil
+}
+
+// static reads a program. A dynamically linked one would start nowhere in an image that has no C
+// library.
+func static(path string) ([]byte, error) {
 	f, err := elf.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)

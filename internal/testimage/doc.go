@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package testimage builds small container images in memory, with no registry and no network: for
-// the demo and for tests. The file system of Busybox is made from the static busybox of the host.
+// tests, and for the archive that comes with berth for its demo. The file system of Busybox is made
+// from the static busybox of the host.
 //
 // It promises that the same contents give the same digests, every time: no time stamp, owner or
 // order of the host gets in.

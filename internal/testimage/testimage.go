@@ -93,6 +93,10 @@ func tarMode(m fs.FileMode) int64 {
 
 // Image returns an OCI image for this machine's architecture.
 func Image(cfg v1.Config, layers ...v1.Layer) (v1.Image, error) {
+	return imageFor(runtime.GOARCH, cfg, layers...)
+}
+
+func imageFor(arch string, cfg v1.Config, layers ...v1.Layer) (v1.Image, error) {
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
 	img, err := mutate.AppendLayers(img, layers...)
@@ -104,7 +108,7 @@ func Image(cfg v1.Config, layers ...v1.Layer) (v1.Image, error) {
 		return nil, fmt.Errorf("make image: %w", err)
 	}
 	file = file.DeepCopy()
-	file.OS, file.Architecture, file.Config = "linux", runtime.GOARCH, cfg
+	file.OS, file.Architecture, file.Config = "linux", arch, cfg
 	file.Created = v1.Time{Time: epoch}
 	img, err = mutate.ConfigFile(img, file)
 	if err != nil {

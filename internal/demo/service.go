@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package demo
 
 import (
 	"bufio"
@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -29,7 +30,8 @@ const (
 // service is the berth that the demo started.
 type service struct {
 	*cri.Client
-	binary, dir, address string
+	Options
+	dir, address string
 
 	cmd  *exec.Cmd
 	log  *os.File
@@ -37,13 +39,22 @@ type service struct {
 }
 
 // start starts berth in dir and waits until it is ready.
-func start(ctx context.Context, binary, dir string, verbose bool) (*service, error) {
-	s := &service{binary: binary, dir: dir, address: filepath.Join(dir, "berth.sock"), done: make(chan error, 1)}
+func start(ctx context.Context, o Options, dir string) (*service, error) {
+	s := &service{Options: o, dir: dir, address: filepath.Join(dir, "berth.sock"), done: make(chan error, 1)}
+	settings := filepath.Join(dir, "config.toml") // empty: those of this host are not for the demo
+	if err := os.WriteFile(settings, nil, 0o600); err != nil {
+		return nil, err
+	}
 	var err error
 	if s.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		return nil, err
 	}
-	s.cmd = exec.Command(binary, "serve", //nolint:gosec // the demo's own berth
+	// systemd takes the controllers away from cgroups that it has not made, and with them the limits.
+	_, err = os.Stat("/run/systemd/system")
+	systemd := strconv.FormatBool(err == nil)
+	s.cmd = exec.Command(o.Berth, "serve", //nolint:gosec // the demo's own berth
+		"--config", settings,
+		"--set", "runtimes.runc.systemd_cgroup="+systemd,
 		"--root", filepath.Join(dir, "lib"),
 		"--state", filepath.Join(dir, "run"),
 		"--address", s.address,
@@ -53,8 +64,8 @@ func start(ctx context.Context, binary, dir string, verbose bool) (*service, err
 		"--set", "network.default_bridge="+bridge,
 		"--set", "network.default_subnet="+subnet)
 	s.cmd.Stderr = io.Writer(s.log)
-	if verbose {
-		s.cmd.Stderr = io.MultiWriter(s.log, os.Stderr)
+	if o.Verbose {
+		s.cmd.Stderr = io.MultiWriter(s.log, o.Err)
 	}
 	// A Ctrl-C is for the demo, which stops berth after its pod is removed.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -64,7 +75,7 @@ func start(ctx context.Context, binary, dir string, verbose bool) (*service, err
 	}
 	began := time.Now()
 	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w; `make demo` builds and starts it", binary, err)
+		return nil, fmt.Errorf("start %s: %w", o.Berth, err)
 	}
 	ready := make(chan bool, 1)
 	go func() {
@@ -82,7 +93,7 @@ func start(ctx context.Context, binary, dir string, verbose bool) (*service, err
 			return nil, errors.Join(fmt.Errorf("berth did not start; its log:\n%s", text), s.stop())
 		}
 	}
-	fmt.Printf("berth serves CRI, containerd inside, ready in %s\n", time.Since(began).Round(time.Millisecond))
+	fmt.Fprintf(o.Out, "berth serves CRI, containerd inside, ready in %s\n", time.Since(began).Round(time.Millisecond))
 	if s.Client, err = cri.Dial(s.address); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
@@ -91,9 +102,9 @@ func start(ctx context.Context, binary, dir string, verbose bool) (*service, err
 
 // berth runs one command of the started berth's CLI and shows it.
 func (s *service) berth(ctx context.Context, args ...string) error {
-	fmt.Printf("\n$ berth %s\n", display(s.dir, args))
-	cmd := exec.CommandContext(ctx, s.binary, append([]string{"--endpoint", s.address}, args...)...) //nolint:gosec // the demo's own berth
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	fmt.Fprintf(s.Out, "\n$ berth %s\n", display(s.dir, args))
+	cmd := exec.CommandContext(ctx, s.Berth, append([]string{"--endpoint", s.address}, args...)...) //nolint:gosec // the demo's own berth
+	cmd.Stdout, cmd.Stderr = s.Out, s.Err
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("berth %s: %w", args[0], err)
 	}
@@ -115,7 +126,7 @@ func (s *service) stop() error {
 	err = errors.Join(err, pods.Unmasquerade(context.Background()))
 	_ = s.log.Close()
 	if err == nil {
-		fmt.Println("berth stopped cleanly")
+		fmt.Fprintln(s.Out, "berth stopped cleanly")
 	}
 	return err
 }

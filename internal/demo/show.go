@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,10 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/drill"
-	"berth/internal/testimage"
 )
-
-const image = "localhost/berth-demo:latest"
 
 // manifest is a pod whose containers end in every way.
 const manifest = `
@@ -47,18 +44,11 @@ var expected = []struct{ name, end string }{
 
 // show runs the pod and prints how its containers end.
 func show(ctx context.Context, s *service) error {
-	busybox, err := testimage.Busybox()
-	if err != nil {
+	pod := filepath.Join(s.dir, "pod.yaml")
+	if err := os.WriteFile(pod, []byte(strings.ReplaceAll(manifest, "IMAGE", Name)), 0o600); err != nil {
 		return err
 	}
-	archive, pod := filepath.Join(s.dir, "image.tar"), filepath.Join(s.dir, "pod.yaml")
-	if err := errors.Join(
-		testimage.WriteOCIArchive(archive, image, busybox),
-		os.WriteFile(pod, []byte(strings.ReplaceAll(manifest, "IMAGE", image)), 0o600),
-	); err != nil {
-		return err
-	}
-	if err := s.berth(ctx, "import", archive); err != nil {
+	if err := s.berth(ctx, "import", s.Image); err != nil {
 		return err
 	}
 	visible, err := drill.WatchExits(ctx, s.Client)
@@ -81,20 +71,20 @@ func show(ctx context.Context, s *service) error {
 	if err := s.berth(ctx, "stop", "is-stopped"); err != nil {
 		return err
 	}
-	if err := table(ctx, s.Client, ids, visible); err != nil {
+	if err := table(ctx, s.Out, s.Client, ids, visible); err != nil {
 		return err
 	}
 	if err := s.berth(ctx, "rm", "--force", "demo"); err != nil {
 		return err
 	}
-	return s.berth(ctx, "images", "rm", image)
+	return s.berth(ctx, "images", "rm", Name)
 }
 
 // table prints a line for each container, and fails if one did not end as expected.
-func table(ctx context.Context, c runtimeapi.RuntimeServiceClient, ids map[string]string, visible *drill.Exits) error {
+func table(ctx context.Context, out io.Writer, c runtimeapi.RuntimeServiceClient, ids map[string]string, visible *drill.Exits) error {
 	const format = "%-14s %-8s %5v  %-10s %-22s  %s\n"
-	fmt.Println()
-	fmt.Printf(format, "CONTAINER", "STATE", "CODE", "REASON", "VISIBLE AFTER ITS END", "LOG")
+	fmt.Fprintln(out)
+	fmt.Fprintf(out, format, "CONTAINER", "STATE", "CODE", "REASON", "VISIBLE AFTER ITS END", "LOG")
 	for _, e := range expected {
 		st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ids[e.name]})
 		if err != nil {
@@ -107,7 +97,7 @@ func table(ctx context.Context, c runtimeapi.RuntimeServiceClient, ids map[strin
 			return fmt.Errorf("container %s ended, and no event has said so", e.name)
 		}
 		lag := at.Sub(time.Unix(0, s.GetFinishedAt())).Round(10 * time.Microsecond)
-		fmt.Printf(format, e.name, state, s.GetExitCode(), s.GetReason(), lag, lastLine(s.GetLogPath()))
+		fmt.Fprintf(out, format, e.name, state, s.GetExitCode(), s.GetReason(), lag, lastLine(s.GetLogPath()))
 		if end := fmt.Sprintf("%d %s", s.GetExitCode(), s.GetReason()); end != e.end {
 			return fmt.Errorf("container %s ended with %s instead of %s", e.name, end, e.end)
 		}
