@@ -93,6 +93,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.serveCommand(),
 		demoCommand(),
+		installCommand(),
 		configCommand(),
 		a.playCommand(),
 		a.psCommand(),

@@ -62,7 +62,7 @@ func findLibexec(configured string) (string, error) {
 			return filepath.Abs(d)
 		}
 	}
-	return "", fmt.Errorf("find the pause program: it is in none of %q; install berth with `make install`, or set --libexec to its directory", candidates)
+	return "", fmt.Errorf("find the pause program: it is in none of %q; install berth with `berth install` from an archive or with `make install`, or set --libexec to its directory", candidates)
 }
 
 // cniDirs returns the directories of the CNI plug-ins that berth brings along.

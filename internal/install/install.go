@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Options say what is installed and where.
+type Options struct {
+	From   string // the unpacked archive; not needed to uninstall
+	Prefix string // an absolute path, such as /usr/local
+	Root   string // the root directory of the host: "/", or what a package is made of
+	Force  bool   // replace files that others wrote, or uninstall although pods or berth run
+	Out    io.Writer
+
+	// Systemctl runs systemctl on the host, and returns its output; nil where there is no systemd, and
+	// for another Root than "/".
+	Systemctl func(ctx context.Context, args ...string) (string, error)
+}
+
+// builtFor is the prefix that is in the unit files.
+const builtFor = "/usr/local"
+
+// file is one file to install.
+type file struct {
+	path   string // on the host, without Root
+	body   []byte
+	mode   fs.FileMode
+	config bool // one that exists stays
+}
+
+// Install installs. What it returns an error for, it can do again.
+func Install(ctx context.Context, o Options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	files, err := o.files()
+	if err != nil {
+		return err
+	}
+	m, err := load(o.manifest())
+	if err != nil {
+		return err
+	}
+	if err := o.allowed(m, files); err != nil {
+		return err
+	}
+	changed, err := o.write(m, files)
+	if err != nil {
+		if errors.Is(err, syscall.EROFS) {
+			err = fmt.Errorf("%w: choose another place with --prefix", err)
+		}
+		return err
+	}
+	if !changed {
+		fmt.Fprintf(o.Out, "berth was installed under %s already; nothing was changed\n", filepath.Join(o.Root, o.Prefix))
+		return nil
+	}
+	fmt.Fprintf(o.Out, "berth is installed under %s\n", filepath.Join(o.Root, o.Prefix))
+	if err := o.restart(ctx); err != nil {
+		return err
+	}
+	// Only now need nothing of it be repeated.
+	m.begun = false
+	return m.save()
+}
+
+// write writes the files, and reports whether that changed anything. The manifest is saved before,
+// and says that an install has begun.
+func (o Options) write(m *manifest, files []file) (changed bool, err error) {
+	changed = m.begun
+	todo := files[:0:0]
+	stale := map[string]bool{}
+	for path := range m.sums {
+		stale[path] = true
+	}
+	for _, f := range files {
+		delete(stale, f.path)
+		have, err := sumOf(o.on(f.path))
+		if err != nil {
+			return false, err
+		}
+		if have == sum(f.body) && m.wrote(f.path, have) || f.config && have != "" {
+			continue
+		}
+		m.add(f.path, sum(f.body))
+		todo = append(todo, f)
+	}
+	m.begun = changed || len(todo) > 0 || len(stale) > 0
+	if !m.begun {
+		return false, nil
+	}
+	dirs := map[string]bool{}
+	for _, f := range append(todo, file{path: o.place("share/berth/" + installed)}) {
+		for dir := filepath.Dir(f.path); dir != "/" && !dirs[dir]; dir = filepath.Dir(dir) {
+			dirs[dir] = true
+			if _, err := os.Stat(o.on(dir)); errors.Is(err, fs.ErrNotExist) && !slices.Contains(m.dirs, dir) {
+				m.dirs = append(m.dirs, dir)
+			}
+		}
+	}
+	slices.Sort(m.dirs)
+	//nolint:gosec // everybody may look for programs and manuals
+	if err := os.MkdirAll(filepath.Dir(m.file), 0o755); err != nil {
+		return false, err
+	}
+	if err := m.save(); err != nil {
+		return false, err
+	}
+	for _, f := range todo {
+		//nolint:gosec // as above
+		if err := os.MkdirAll(filepath.Dir(o.on(f.path)), 0o755); err != nil {
+			return false, err
+		}
+		if err := replace(o.on(f.path), f.body, f.mode); err != nil {
+			return false, err
+		}
+	}
+	for path := range stale { // of an earlier version
+		if _, err := o.remove(m, path); err != nil {
+			return false, err
+		}
+	}
+	for dir := range dirs {
+		if err := syncDir(o.on(dir)); err != nil {
+			return false, err
+		}
+	}
+	for _, f := range todo {
+		m.sums[f.path] = []string{sum(f.body)}
+	}
+	return true, nil
+}
+
+// restart has systemd take the new files, and a berth that runs restart.
+func (o Options) restart(ctx context.Context) error {
+	if o.Systemctl == nil {
+		if o.Root == "/" {
+			fmt.Fprintln(o.Out, "There is no systemd here: start berth, or restart it if it runs; pods live on.")
+		}
+		return nil
+	}
+	if _, err := o.Systemctl(ctx, "daemon-reload"); err != nil {
+		return fmt.Errorf("berth is installed, and systemd does not take its units: %w", err)
+	}
+	if !o.active(ctx, "berth.service") {
+		fmt.Fprintln(o.Out, "Next: systemctl enable --now berth; then berth status, and berth doctor")
+		return nil
+	}
+	if _, err := o.Systemctl(ctx, "restart", "berth.service"); err != nil {
+		return fmt.Errorf("berth is installed, and did not start again: %w: look into journalctl -u berth; pods live on meanwhile", err)
+	}
+	fmt.Fprintln(o.Out, "berth was restarted; its pods live on")
+	return nil
+}
+
+// Uninstall removes what Install wrote and nobody has changed, and says what stays.
+func Uninstall(ctx context.Context, o Options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	m, err := load(o.manifest())
+	if err != nil {
+		return err
+	}
+	if len(m.sums)+len(m.dirs) == 0 {
+		return fmt.Errorf("uninstall: there is no %s: berth install has installed nothing under %s", m.file, filepath.Join(o.Root, o.Prefix))
+	}
+	if err := o.idle(ctx); err != nil && !o.Force {
+		return err
+	}
+	if o.Systemctl != nil {
+		_, _ = o.Systemctl(ctx, "disable", "berth.service", "berth.socket") // either need not be enabled
+	}
+	var stays []string
+	for _, path := range m.paths() {
+		kept, err := o.remove(m, path)
+		if err != nil {
+			return err
+		}
+		if kept {
+			stays = append(stays, path+", which was changed")
+		}
+	}
+	if err := os.Remove(m.file); err != nil {
+		return err
+	}
+	for _, dir := range slices.Backward(m.dirs) {
+		_ = os.Remove(o.on(dir)) // if it is empty
+	}
+	if o.Systemctl != nil {
+		if _, err := o.Systemctl(ctx, "daemon-reload"); err != nil {
+			return err
+		}
+	}
+	for _, path := range []string{"/etc/berth", "/var/lib/berth", "/run/berth"} {
+		if _, err := os.Stat(o.on(path)); err == nil {
+			stays = append(stays, path)
+		}
+	}
+	fmt.Fprintf(o.Out, "berth was removed from %s\n", filepath.Join(o.Root, o.Prefix))
+	for _, s := range stays {
+		fmt.Fprintln(o.Out, "stays:", s)
+	}
+	return nil
+}
+
+// remove removes a file that an install wrote. It is kept if it was changed.
+func (o Options) remove(m *manifest, path string) (kept bool, err error) {
+	have, err := sumOf(o.on(path))
+	if err != nil {
+		return false, err
+	}
+	if err := os.Remove(o.on(path) + fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	kept = have != "" && !m.wrote(path, have)
+	if have != "" && !kept {
+		if err := os.Remove(o.on(path)); err != nil {
+			return false, err
+		}
+	}
+	delete(m.sums, path)
+	return kept, nil
+}
+
+// check checks the options.
+func (o Options) check() error {
+	if !filepath.IsAbs(o.Prefix) || !filepath.IsAbs(o.Root) {
+		return fmt.Errorf("the prefix %q and the root %q have to be absolute paths", o.Prefix, o.Root)
+	}
+	if strings.ContainsAny(o.Prefix, "\n\"' \t%$\\") {
+		return fmt.Errorf("the prefix %q has a character in it that unit files do not take", o.Prefix)
+	}
+	if o.Root == "/" && os.Geteuid() != 0 {
+		return errors.New("berth is installed by root; --root DIR is for anybody, below a directory")
+	}
+	return nil
+}
+
+// on is where a file of the host is for this process.
+func (o Options) on(path string) string { return filepath.Join(o.Root, path) }
+
+// installed is the name of the manifest.
+const installed = "installed"
+
+func (o Options) manifest() string { return o.on(o.place("share/berth/" + installed)) }
+
+// place is where a file of the archive belongs on the host. systemd looks for units of the host in few
+// places.
+func (o Options) place(name string) string {
+	prefix := filepath.Clean(o.Prefix)
+	unit, isUnit := strings.CutPrefix(name, "lib/systemd/system/")
+	switch {
+	case strings.HasPrefix(name, "etc/"):
+		return "/" + name
+	case isUnit && prefix != "/usr" && prefix != "/usr/local":
+		return "/etc/systemd/system/" + unit
+	}
+	return filepath.Join(prefix, name)
+}
+
+// files reads what there is to install. An archive that is not as it was built is refused.
+func (o Options) files() ([]file, error) {
+	text, err := os.ReadFile(filepath.Join(o.From, Files))
+	if err != nil {
+		return nil, fmt.Errorf("find what there is to install: %w: run ./berth install in an unpacked archive, or name it with --from", err)
+	}
+	lines, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", Files, err)
+	}
+	var files []file
+	for _, l := range lines {
+		source := filepath.Join(o.From, l[1])
+		body, err := os.ReadFile(source)
+		if err != nil {
+			return nil, fmt.Errorf("the archive is not whole: %w: unpack it again", err)
+		}
+		if sum(body) != l[0] {
+			return nil, fmt.Errorf("the archive is damaged: %s is not what %s says: unpack it again", source, Files)
+		}
+		f := file{path: o.place(l[1]), body: body, mode: 0o644, config: strings.HasPrefix(l[1], "etc/")}
+		switch info, err := os.Stat(source); {
+		case err != nil:
+			return nil, err
+		case f.config:
+			f.mode = 0o600 // it may have passwords of registries
+		case info.Mode()&0o100 != 0:
+			f.mode = 0o755
+		}
+		if strings.HasSuffix(l[1], ".service") {
+			f.body = []byte(strings.ReplaceAll(string(body), builtFor, filepath.Clean(o.Prefix)))
+		}
+		files = append(files, f)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("the archive is not whole: %s is empty", Files)
+	}
+	return files, nil
+}
