@@ -187,6 +187,11 @@ tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measur
 	$(call table,scale,-filter /daemon:berth -col /pods)
 	$(call table,tricks,-table /of -col '/trick@(off on)')
 
+.PHONY: conformance
+conformance: setup tools build ## Write docs/conformance.md with the critest in PATH, as root: ARGS='-runtime cri-o=SOCKET' for another runtime
+	go build -o $(BUILD)/bin/conformance ./test/conformance
+	$(BUILD)/bin/conformance -build $(BUILD) $(ARGS)
+
 .PHONY: lint
 lint: $(BUILD)/lint/golangci-lint ## Run golangci-lint (the first run builds it, which takes minutes)
 	$< run --timeout 20m $(PKG)

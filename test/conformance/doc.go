@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command conformance writes docs/conformance.md: what critest says of berth, with containerd inside
+// and beside it, and of the runtimes beside which it is compared on the same machine; and what this
+// repository has of fields, promises and the last soak.
+//
+// critest is the one in PATH. Which images it takes is up to whoever runs it: CRITEST_FLAGS has more
+// flags for critest, such as -test-images-file or -registry-prefix; CONFORMANCE_REGISTRIES is a
+// directory in the certs.d layout for the runtimes that are started here; and
+// CONFORMANCE_SANDBOX_IMAGE is the pause image of containerd's CRI.
+//
+// # What it promises
+//
+//   - What was not run is said as not run, with the reason, and so is a run of which no whole report
+//     is there. A check that critest skipped is never counted as passed.
+//   - The page says when and with which versions it was made, on which kernel and on how large a
+//     machine, and nothing else of where that was.
+//   - What was started is ended, and what could not be removed is an error that names it.
+package main

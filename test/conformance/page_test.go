@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const suite = `[{"SuiteSucceeded": %v, "SpecReports": [
+{"LeafNodeType": "BeforeSuite", "State": "passed"},
+{"LeafNodeType": "It", "LeafNodeText": "runs", "ContainerHierarchyTexts": ["[k8s.io] Pod"], "State": "passed"},
+{"LeafNodeType": "It", "LeafNodeText": "is not selected", "State": "skipped"},
+{"LeafNodeType": "It", "LeafNodeText": "needs AppArmor", "State": "skipped", "Failure": {"Message": "AppArmor is off\nat line 1"}},
+{"LeafNodeType": "It", "LeafNodeText": "hangs", "ContainerHierarchyTexts": ["[k8s.io] Pod"], "State": "timedout", "Failure": {"Message": "late"}},
+{"LeafNodeType": "It", "LeafNodeText": "waits", "State": "pending"}]}]`
+
+// A check that was skipped is not passed, one that did not end has failed, and each is counted once.
+func TestWhatWasSkippedIsNotPassed(t *testing.T) {
+	c, err := count([]byte(strings.Replace(suite, "%v", "false", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Passed != 1 || c.Failed != 1 || c.Skipped != 2 || c.Unselected != 1 || c.Reasons["AppArmor is off"] != 1 || c.Reasons["pending"] != 1 {
+		t.Errorf("got %+v", c)
+	}
+	if len(c.Failures) != 1 || c.Failures[0] != "[k8s.io] Pod hangs" {
+		t.Errorf("failed: %q", c.Failures)
+	}
+	for what, report := range map[string]string{
+		"nothing ran":      `[{"SuiteSucceeded": true, "SpecReports": [{"LeafNodeType": "It", "State": "skipped"}]}]`,
+		"it is cut off":    suite[:len(suite)/2],
+		"it is empty":      "",
+		"the suite failed": `[{"SuiteSucceeded": false, "SpecReports": [{"LeafNodeType": "It", "State": "passed"}]}]`,
+	} {
+		if c, err := count([]byte(report)); err == nil {
+			t.Errorf("%s, and it counts as %+v", what, c)
+		}
+	}
+}
+
+// What was not run is said so, and has no counts.
+func TestThePageSaysWhatWasNotRun(t *testing.T) {
+	p := Page{
+		Made: time.Unix(0, 0),
+		Results: []Result{
+			{Runtime: "berth", Version: "1", Counts: Counts{Passed: 7, Failed: 1, Skipped: 2, Failures: []string{"x"}, Reasons: map[string]int{"no AppArmor": 2}}},
+			{Runtime: "CRI-O", NotRun: "crio is not in PATH"},
+		},
+		Promises: Promises{Count: 1, Tests: map[int]int{3: 2}},
+	}
+	var b strings.Builder
+	if err := p.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"on 1970-01-01", "| berth | 1 | 7 | 1 | 2 | 0 |", "- failed: x\n", "- skipped, 2: no AppArmor\n",
+		"| CRI-O |  | **not run** | | | | crio is not in PATH |", "not in PATH)", "| 3 | 2 |", "**Not run**: there is no result of `make soak`",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the page does not say %q:\n%s", want, b.String())
+		}
+	}
+}
+
+// The counts come from the documents as they are, so a new form of theirs is noticed.
+func TestTheDocumentsCanBeCounted(t *testing.T) {
+	f, err := fields("../..")
+	if err != nil || f.Honoured < 100 || f.Refused == 0 || f.NoEffect == 0 {
+		t.Errorf("got %+v, %v", f, err)
+	}
+	p, err := promises("../..")
+	if err != nil || p.Count < 40 {
+		t.Errorf("got %+v, %v", p, err)
+	}
+	for n, tests := range p.Tests {
+		if tests == 0 {
+			t.Errorf("promise %d has no test", n)
+		}
+	}
+}
+
+func TestTheLastSoakIsFoundInWhatItPrinted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "soak.log")
+	if got, err := soak(file); got != "" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	text := "=== RUN   TestA\n    soak_test.go:3: figures:\n        kills  100\n        lost   0\n    x_test.go:1: other\n--- PASS: TestA (3.00s)\nPASS\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := soak(file); got != "kills  100\nlost   0\n--- PASS: TestA (3.00s)" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if err := os.WriteFile(file, []byte("=== RUN   TestA\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := soak(file); err == nil {
+		t.Errorf("a soak that was cut off is %q", got)
+	}
+}
