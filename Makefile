@@ -23,7 +23,8 @@ export BERTH_CNI_BIN := $(CNI)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  := $(shell git rev-parse -q --verify HEAD 2>/dev/null || true)
-LDFLAGS := -s -w -X berth/internal/version.Version=$(VERSION) -X berth/internal/version.Commit=$(COMMIT)
+STRIP   := -s -w
+LDFLAGS := $(STRIP) -X berth/internal/version.Version=$(VERSION) -X berth/internal/version.Commit=$(COMMIT)
 
 CC := gcc
 export CC
@@ -76,6 +77,7 @@ UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all 
 # test-kubelet, make test-systemd, make page and make soak run them.
 KUBELET := test/kubelet
 SYSTEMD := test/systemd
+RELEASED := test/dist
 SOAK    := test/soak
 BROWSER := test/browser
 
@@ -88,7 +90,7 @@ export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 ONEATATIME = -exec 'flock -o $(BUILD)/alone.lock' -parallel $$((2 * $$(nproc)))
 
 # $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables.
-select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) -e berth/$(BROWSER) -e berth/$(SOAK) || true); \
+select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)
@@ -227,19 +229,19 @@ $(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/shim/*.go)
 $(LIBEXEC)/containerd:              package := github.com/containerd/containerd/v2/cmd/containerd
 $(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(PINNED)
 	cd tools && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
-	  go build -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" -o $@ $(package)
+	  go build -ldflags "$(STRIP) -X github.com/containerd/containerd/v2/version.Version=$$version" -o $@ $(package)
 	@touch $@
 
 $(LIBEXEC)/runc: $(PINNED)
 	cd tools && CGO_ENABLED=1 go build -tags 'seccomp netgo osusergo' \
-	  -ldflags '-s -w -linkmode external -extldflags -static' -o $@ github.com/opencontainers/runc
+	  -ldflags '$(STRIP) -linkmode external -extldflags -static' -o $@ github.com/opencontainers/runc
 	@touch $@
 
 $(CNI)/bridge $(CNI)/loopback:   kind := main
 $(CNI)/host-local:               kind := ipam
 $(CNI)/portmap $(CNI)/firewall:  kind := meta
 $(addprefix $(CNI)/,$(PLUGINS)): $(CNI)/%: $(PINNED)
-	cd tools && go build -ldflags '-s -w' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
+	cd tools && go build -ldflags '$(STRIP)' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
 	@touch $@
 
 $(LIBEXEC)/pause: pause/pause.c
@@ -249,6 +251,10 @@ $(LIBEXEC)/pause: pause/pause.c
 $(LIBEXEC)/berth-logger: logger/logger.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -static -Os -s -Wall -Wextra -Werror -o $@ $<
+
+$(BUILD)/bin/nfpm: tools/nfpm/go.mod tools/nfpm/go.sum
+	cd tools/nfpm && go build -ldflags '-s -w' -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+	@touch $@
 
 # The image of `berth demo`. BUSYBOX is the program in it, if not that of this host.
 .PHONY: image
@@ -292,22 +298,61 @@ $(BUILD)/promtool:
 	cp $(BUILD)/prometheus/usr/bin/promtool $@
 	rm -rf $(BUILD)/prometheus
 
+# What is installed is listed in tools/dist, for this and for releases.
+DIST := $(BUILD)/bin/dist
+TREE := $(BUILD)/tree
+.PHONY: $(DIST)
+$(DIST):
+	cd tools/dist && GOARCH= go build -ldflags '-s -w' -o $@ .
+
 PREFIX  ?= /usr/local
 DESTDIR ?=
+INSTALL  = $(TREE)/bin/berth install --prefix '$(PREFIX)' $(if $(DESTDIR),--root '$(DESTDIR)') $(if $(FORCE),--force)
 .PHONY: install
-install: setup programs build ## Install under PREFIX (/usr/local): programs, systemd unit, and /etc/berth/config.toml unless it exists
-	install -D -m 755 $(BERTH) $(DESTDIR)$(PREFIX)/bin/berth
-	install -d $(DESTDIR)$(PREFIX)/libexec/berth/cni $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 755 $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger berth-exec berth-seccomp) $(DESTDIR)$(PREFIX)/libexec/berth/
-	install -m 755 $(addprefix $(CNI)/,$(PLUGINS)) $(DESTDIR)$(PREFIX)/libexec/berth/cni/
-	sed 's|/usr/local|$(PREFIX)|g' contrib/berth.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.service
-	install -m 644 contrib/berth.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.socket
-	[[ -e $(DESTDIR)/etc/berth/config.toml ]] || install -D -m 600 contrib/config.toml $(DESTDIR)/etc/berth/config.toml
+install: setup programs $(IMAGE) build $(DIST) ## Install under PREFIX (/usr/local) what an archive has, by berth install
+	$(DIST) tree -build $(BUILD) -berth $(BERTH) -out $(TREE)
+	$(INSTALL)
 
 .PHONY: uninstall
-uninstall: ## Remove what install wrote; keeps /etc/berth and the state of pods (see README.md)
-	rm -rf $(DESTDIR)$(PREFIX)/libexec/berth
-	rm -f $(DESTDIR)$(PREFIX)/bin/berth $(DESTDIR)$(PREFIX)/lib/systemd/system/berth.{service,socket}
+uninstall: build ## Remove what install wrote; keeps changed settings and the state of pods (see README.md)
+	$(BERTH) install --uninstall --prefix '$(PREFIX)' $(if $(DESTDIR),--root '$(DESTDIR)')
+
+##@ Release
+
+# The compiler for each architecture, as Debian names it. Everything is static. Without build IDs,
+# and with the time of the commit in the archives, who builds the same commit gets the same files.
+ARCHS   ?= amd64 arm64
+RELEASE := $(BUILD)/dist
+cc.amd64 := x86_64-linux-gnu
+cc.arm64 := aarch64-linux-gnu
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+.PHONY: dist
+dist: setup build $(BUILD)/bin/nfpm $(DIST) ## Build archives and packages in build/dist: make dist ARCHS=amd64 KEY=private.pem
+	rm -rf $(RELEASE)
+	for arch in $(ARCHS); do $(MAKE) dist-one ARCH=$$arch VERSION='$(VERSION)' COMMIT='$(COMMIT)'; done
+	$(DIST) seal -out $(RELEASE) -commit '$(COMMIT)' $(if $(KEY),-key '$(KEY)')
+
+.PHONY: dist-one
+dist-one: into   = $(BUILD)/$(ARCH)
+dist-one: debian = $(into)/debian
+dist-one:
+	rm -rf $(into)/{bin,cni,libexec,share} # of another commit
+	tools/dist/debian $(ARCH) $(debian)
+	GOARCH=$(ARCH) PKG_CONFIG_SYSROOT_DIR=$(debian) PKG_CONFIG_LIBDIR=$(debian)/usr/lib/$(cc.$(ARCH))/pkgconfig \
+	  $(MAKE) --no-print-directory image programs build BUILD=$(into) CC=$(cc.$(ARCH))-gcc STRIP='-s -w -buildid=' BUSYBOX=$(debian)/bin/busybox
+	$(DIST) release -arch $(ARCH) -build $(into) -debian $(debian) -berth $(BERTH) -nfpm $(BUILD)/bin/nfpm -epoch $(SOURCE_DATE_EPOCH) -out $(RELEASE)
+
+.PHONY: verify
+verify: $(DIST) ## Verify that files are what a builder has signed: make verify DIR=build/dist KEY=public.pem
+	$(DIST) verify -out '$(or $(DIR),$(RELEASE))' -key '$(KEY)'
+
+.PHONY: test-dist
+test-dist: dist ## Test what make dist builds: the same sums in another directory, and a fresh Debian, emulated; RUN=Package for less
+	cd tools/dist && go vet . && go test -count=1 .
+	$(if $(filter arm64,$(ARCHS)),tools/dist/emulated $(RELEASE))
+	$(if $(RUN),,tools/dist/again $(RELEASE) $(ARCHS))
+	test/guest/dist $(if $(RUN),'$(RUN)')
 
 .PHONY: clean
 clean: ## Remove build/
