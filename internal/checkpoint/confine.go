@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -20,7 +21,11 @@ const maxCore = 1 << 20
 
 // Fields of CRIU's image of a process, and of the messages in it.
 const (
-	coreThread = 5 // of the image: the thread
+	coreTask   = 3 // of the image: the process, which is left out for every thread but its first
+	coreThread = 5 // and the thread, which is left out for a process that ended and was not reaped
+
+	taskState                             = 1
+	taskSeccomp, taskFilter, taskOOMScore = 11, 12, 14
 
 	threadCreds   = 10
 	threadSeccomp = 11
@@ -30,16 +35,19 @@ const (
 	credsLSM                                   = 15
 	credsNoNewPrivs                            = 18
 
+	taskDead      = 2 // the state of a process that ended
 	seccompFilter = 2 // the mode in which a filter decides
 )
 
 // may is what a thread of a checkpoint may do.
 type may struct {
+	dead       bool // nothing: its process ended, and CRIU makes one that ends at once
 	root       bool // one of its user IDs is 0
 	caps       uint64
 	noNewPrivs bool
 	filtered   bool // by seccomp
 	label      string
+	oomScore   int // math.MaxInt: not said
 }
 
 // confine refuses the image of a process that may do more than the container which is made for it: what
@@ -49,7 +57,7 @@ func confine(r *io.SectionReader, s *specs.Spec) error {
 		return fmt.Errorf("the container has no process: %w", errdefs.ErrInvalidArgument)
 	}
 	m, err := mayOf(r)
-	if err != nil {
+	if err != nil || m.dead {
 		return err
 	}
 	var bounding []string
@@ -78,6 +86,9 @@ func confine(r *io.SectionReader, s *specs.Spec) error {
 	if label != "" && m.label != label {
 		more = append(more, fmt.Sprintf("its AppArmor profile or SELinux label is %.100q, and not %q", m.label, label))
 	}
+	if score := s.Process.OOMScoreAdj; score != nil && m.oomScore < *score {
+		more = append(more, fmt.Sprintf("its oom_score_adj is %d, and not %d", m.oomScore, *score))
+	}
 	if len(more) > 0 {
 		return fmt.Errorf("it may do more than the pod asks for: %s: %w", strings.Join(more, "; "), errdefs.ErrPermissionDenied)
 	}
@@ -98,6 +109,9 @@ func mayOf(r *io.SectionReader) (m may, err error) {
 		return m, invalid("it is cut off")
 	}
 	core := b[coreHeader : coreHeader+int(binary.LittleEndian.Uint32(b[8:]))]
+	if m, err = ofTask(core); err != nil || m.dead {
+		return m, err
+	}
 	thread, err := only(core, coreThread)
 	if err != nil {
 		return m, err
@@ -140,6 +154,35 @@ func mayOf(r *io.SectionReader) (m may, err error) {
 	for _, id := range ids {
 		m.root = m.root || uint32(id) == 0 //nolint:gosec // as CRIU reads it
 	}
+	return m, err
+}
+
+// ofTask reads what is said of a process besides its threads.
+func ofTask(core []byte) (m may, err error) {
+	m.oomScore = math.MaxInt
+	tasks, threads, states := 0, 0, 0
+	err = fields(core, func(f protowire.Number, _ uint64, task []byte) error {
+		switch f {
+		case coreThread:
+			threads++
+		case coreTask:
+			tasks++
+			return fields(task, func(f protowire.Number, v uint64, _ []byte) error {
+				switch f {
+				case taskState:
+					states++
+					m.dead = v == taskDead
+				case taskSeccomp, taskFilter: // of CRIU before 3.10; they would count instead of the thread's
+					return invalid("it says of the process and not of each thread what seccomp filters")
+				case taskOOMScore:
+					m.oomScore = int(int32(v)) //nolint:gosec // as CRIU reads it
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	m.dead = m.dead && tasks == 1 && states == 1 && threads == 0
 	return m, err
 }
 

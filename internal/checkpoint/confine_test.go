@@ -20,16 +20,21 @@ type creds struct {
 	uid, nnp, seccomp uint64
 	caps              []uint64 // of each set, in two words
 	label             string
-	twice             bool // says it twice
+	twice             bool   // says it twice
+	task              []byte // what is said of the process, besides its threads
+	dead              bool   // there is no thread
+}
+
+// number and text append a field to a message.
+func number(b []byte, f protowire.Number, v uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, f, protowire.VarintType), v)
+}
+
+func text(b []byte, f protowire.Number, v []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, f, protowire.BytesType), v)
 }
 
 func (c creds) core() string {
-	number := func(b []byte, f protowire.Number, v uint64) []byte {
-		return protowire.AppendVarint(protowire.AppendTag(b, f, protowire.VarintType), v)
-	}
-	text := func(b []byte, f protowire.Number, v []byte) []byte {
-		return protowire.AppendBytes(protowire.AppendTag(b, f, protowire.BytesType), v)
-	}
 	var said []byte
 	for f := protowire.Number(1); f <= 8; f++ {
 		said = number(said, f, c.uid)
@@ -48,7 +53,13 @@ func (c creds) core() string {
 		thread = text(thread, threadCreds, said)
 	}
 	thread = number(thread, threadSeccomp, c.seccomp)
-	message := text(number(nil, machineField, machines[runtime.GOARCH]), coreThread, thread)
+	message := number(nil, machineField, machines[runtime.GOARCH])
+	if c.task != nil {
+		message = text(message, coreTask, c.task)
+	}
+	if !c.dead {
+		message = text(message, coreThread, thread)
+	}
 	b := binary.LittleEndian.AppendUint32(nil, imageMagic)
 	b = binary.LittleEndian.AppendUint32(b, coreMagic)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(message)))
@@ -67,11 +78,13 @@ func TestACheckpointFromAnImageMayNoMoreThanItsContainer(t *testing.T) {
 				User:            specs.User{UID: 1000},
 				Capabilities:    &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN", "CAP_BPF"}},
 				ApparmorProfile: "ours",
+				OOMScoreAdj:     new(-100),
 			},
 			Linux: &specs.Linux{Seccomp: &specs.LinuxSeccomp{}},
 		}
 	}
-	good := creds{uid: 1000, nnp: 1, seccomp: seccompFilter, caps: []uint64{chown, 1 << (unix.CAP_BPF - 32)}, label: "ours"}
+	alive, dead := number(nil, taskState, 1), number(nil, taskState, taskDead)
+	good := creds{task: alive, uid: 1000, nnp: 1, seccomp: seccompFilter, caps: []uint64{chown, 1 << (unix.CAP_BPF - 32)}, label: "ours"}
 	change := func(f func(*creds)) string {
 		c := good
 		f(&c)
@@ -82,22 +95,30 @@ func TestACheckpointFromAnImageMayNoMoreThanItsContainer(t *testing.T) {
 		core, says string
 		is         func(error) bool
 	}{
-		"no more":                {good.core(), "", nil},
-		"less":                   {change(func(c *creds) { c.caps = nil }), "", nil},
-		"root":                   {change(func(c *creds) { c.uid = 0 }), "root", errdefs.IsPermissionDenied},
-		"root, in many bits":     {change(func(c *creds) { c.uid = 1 << 32 }), "root", errdefs.IsPermissionDenied},
-		"a capability":           {change(func(c *creds) { c.caps = []uint64{chown | 1<<unix.CAP_SYS_ADMIN, 0} }), "CAP_SYS_ADMIN", errdefs.IsPermissionDenied},
-		"a high capability":      {change(func(c *creds) { c.caps = []uint64{0, 1 << (unix.CAP_PERFMON - 32)} }), "CAP_PERFMON", errdefs.IsPermissionDenied},
-		"an unknown capability":  {change(func(c *creds) { c.caps = []uint64{0, 1 << 31} }), "63", errdefs.IsPermissionDenied},
-		"three words":            {change(func(c *creds) { c.caps = []uint64{0, 0, 1} }), "two numbers", errdefs.IsInvalidArgument},
-		"privileges to gain":     {change(func(c *creds) { c.nnp = 0 }), "allowPrivilegeEscalation", errdefs.IsPermissionDenied},
-		"no filter":              {change(func(c *creds) { c.seccomp = 0 }), "seccomp", errdefs.IsPermissionDenied},
-		"another profile":        {change(func(c *creds) { c.label = "unconfined" }), "unconfined", errdefs.IsPermissionDenied},
-		"no profile":             {change(func(c *creds) { c.label = "" }), "AppArmor", errdefs.IsPermissionDenied},
-		"says it twice":          {change(func(c *creds) { c.twice = true }), "once", errdefs.IsInvalidArgument},
-		"does not say it at all": {core(byte(machines[runtime.GOARCH])), "once", errdefs.IsInvalidArgument},
-		"is cut off":             {good.core()[:len(good.core())-1], "cut off", errdefs.IsInvalidArgument},
-		"is long":                {long, "bytes", errdefs.IsInvalidArgument},
+		"no more":                 {good.core(), "", nil},
+		"less":                    {change(func(c *creds) { c.caps = nil }), "", nil},
+		"root":                    {change(func(c *creds) { c.uid = 0 }), "root", errdefs.IsPermissionDenied},
+		"root, in many bits":      {change(func(c *creds) { c.uid = 1 << 32 }), "root", errdefs.IsPermissionDenied},
+		"a capability":            {change(func(c *creds) { c.caps = []uint64{chown | 1<<unix.CAP_SYS_ADMIN, 0} }), "CAP_SYS_ADMIN", errdefs.IsPermissionDenied},
+		"a high capability":       {change(func(c *creds) { c.caps = []uint64{0, 1 << (unix.CAP_PERFMON - 32)} }), "CAP_PERFMON", errdefs.IsPermissionDenied},
+		"an unknown capability":   {change(func(c *creds) { c.caps = []uint64{0, 1 << 31} }), "63", errdefs.IsPermissionDenied},
+		"three words":             {change(func(c *creds) { c.caps = []uint64{0, 0, 1} }), "two numbers", errdefs.IsInvalidArgument},
+		"privileges to gain":      {change(func(c *creds) { c.nnp = 0 }), "allowPrivilegeEscalation", errdefs.IsPermissionDenied},
+		"no filter":               {change(func(c *creds) { c.seccomp = 0 }), "seccomp", errdefs.IsPermissionDenied},
+		"another profile":         {change(func(c *creds) { c.label = "unconfined" }), "unconfined", errdefs.IsPermissionDenied},
+		"no profile":              {change(func(c *creds) { c.label = "" }), "AppArmor", errdefs.IsPermissionDenied},
+		"nobody reaped it":        {creds{task: dead, dead: true}.core(), "", nil},
+		"neither dead nor alive":  {creds{task: alive, dead: true}.core(), "once", errdefs.IsInvalidArgument},
+		"dead, then alive":        {creds{task: number(dead, taskState, 1), dead: true}.core(), "once", errdefs.IsInvalidArgument},
+		"dead and runs as root":   {change(func(c *creds) { c.task, c.uid = dead, 0 }), "root", errdefs.IsPermissionDenied},
+		"a thread":                {change(func(c *creds) { c.task = nil }), "", nil},
+		"an old field, no filter": {change(func(c *creds) { c.task = number(alive, taskSeccomp, 0) }), "seccomp", errdefs.IsInvalidArgument},
+		"as easy to kill":         {change(func(c *creds) { c.task = number(alive, taskOOMScore, ^uint64(99)) }), "", nil},
+		"harder to kill":          {change(func(c *creds) { c.task = number(alive, taskOOMScore, ^uint64(998)) }), "oom_score_adj", errdefs.IsPermissionDenied},
+		"says it twice":           {change(func(c *creds) { c.twice = true }), "once", errdefs.IsInvalidArgument},
+		"does not say it at all":  {core(byte(machines[runtime.GOARCH])), "once", errdefs.IsInvalidArgument},
+		"is cut off":              {good.core()[:len(good.core())-1], "cut off", errdefs.IsInvalidArgument},
+		"is long":                 {long, "bytes", errdefs.IsInvalidArgument},
 	} {
 		files := sound()
 		files[1] = file("checkpoint/core-1.img", good.core())
