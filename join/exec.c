@@ -369,6 +369,13 @@ int main(int argc, char **argv) {
   // Nothing that berth may have been started with goes anywhere near the container.
   if (syscall(SYS_close_range, GROUPS + plan.cgroups, ~0U, 0) != 0)
     fail("close", "descriptors");
+  // Who starts berth by nohup has it ignore SIGHUP, and a shell's & SIGINT: that is not for the program.
+  for (int s = 1; s < _NSIG; s++)
+    signal(s, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  if (sigprocmask(SIG_SETMASK, &none, NULL) != 0)
+    fail("unblock", "the signals");
   if (plan.args == 0) {
     errno = EPROTO;
     fail("find", "a program");

@@ -112,7 +112,7 @@ func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
 	var next string
 	switch {
 	case last.exit != nil:
-		next = "nothing runs; whether it is started again is the kubelet's to decide"
+		next = "it does not run; whether it is started again is the kubelet's to decide"
 	case last.failure != nil:
 		next = "its creation failed; the kubelet tries again if the pod is to go on"
 	case !last.running.IsZero():

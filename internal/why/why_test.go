@@ -99,14 +99,14 @@ func TestTheWordsOfEachCause(t *testing.T) {
 		{"it ran to its end", history().runs("c1").ends("c1", code(0)), Completed, `
 			default/web/app (attempt 0) ended 10s ago with code 0, Completed.
 			It ended by itself, and nobody had asked it to.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"it failed for the first time", history().runs("c1").crashes("c1", code(42), 1), Failed, `
 			default/web/app (attempt 0) ended 11s ago with code 42, Error.
 			It ended by itself, and nobody had asked it to.
 			> one
 			> two
 			It is its first crash since it last ended well, as far as the history goes back.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"it crashes again and again, and was started again",
 			history().runs("c1").crashes("c1", code(42), 3).runs("c2"), Failed, `
 			default/web/app (attempt 0) ended 13s ago with code 42, Error.
@@ -121,11 +121,11 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			> one
 			> two
 			It is its first crash since it last ended well, as far as the history goes back.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"its pod reached its memory limit", history().runs("c1").ends("c1", oom(exit.LimitPod)), OOMOfPod, `
 			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
 			The kernel's OOM killer ended it: the pod reached its memory limit.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a container beside it used what the pod may have",
 			history().runs("c1").crashes("c1", oom(exit.LimitPod), 1).beside("importer", 80<<20), OOMOfPod, `
 			default/web/app (attempt 0) ended 11s ago with code 137, OOMKilled.
@@ -133,24 +133,24 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			> one
 			> two
 			It is its first crash since it last ended well, as far as the history goes back.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a group of pods reached its memory limit", history().runs("c1").ends("c1", oom(exit.LimitAbove)), OOMAbove, `
 			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
 			The kernel's OOM killer ended it: a cgroup above the pod reached its memory limit.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"the node ran out of memory", history().runs("c1").ends("c1", oom(exit.LimitNode)), OOMOfNode, `
 			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
 			The kernel's OOM killer ended it: no memory limit of the container or the pod was reached: the node ran out of memory.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"an OOM kill without a limit", history().runs("c1").ends("c1", oom(exit.LimitUnknown)), OOM, `
 			default/web/app (attempt 0) ended 10s ago with code 137, OOMKilled.
 			The kernel's OOM killer ended it. Which limit was reached is not known.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a probe has failed: the kubelet stops the container alone",
 			history().runs("c1").add("c1", event.StopRequested{By: kubelet, Timeout: time.Second}).ends("c1", code(137)), Stopped, `
 			default/web/app (attempt 0) ended 10s ago with code 137, Error.
 			The kubelet stopped this container and kept its pod 11s ago. A liveness or startup probe has failed, or the container is to be another one; CRI does not say which, the events of the pod do. It did not end within its 1s, and was killed.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"an eviction, or a deletion: the kubelet stops the pod",
 			history().runs("c1").add("c1", event.StopRequested{By: kubelet, Timeout: time.Minute}).ends("c1", code(143)).
 				add("s1", event.StopRequested{By: kubelet, Pod: true}).add("c1", event.Removed{}), PodStopped, `
@@ -160,33 +160,33 @@ func TestTheWordsOfEachCause(t *testing.T) {
 		{"a person stops it", history().runs("c1").add("c1", event.StopRequested{By: crictl, Timeout: time.Minute}).ends("c1", code(143)), StoppedByClient, `
 			default/web/app (attempt 0) ended 10s ago with code 143, Error.
 			Somebody, with crictl[4711], stopped this container 11s ago.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a client that the kernel could not name", history().runs("c1").add("c1", event.StopRequested{Pod: true}).ends("c1", code(137)), PodStopped, `
 			default/web/app (attempt 0) ended 10s ago with code 137, Error.
 			A client of CRI stopped the whole pod 11s ago.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"the node was rebooted", history().runs("c1").add("", event.BerthStarted{After: event.AfterReboot}).
 			ends("c1", exit.Fact{Origin: exit.Audit}), Rebooted, `
 			default/web/app (attempt 0) ended 10s ago with a code that nobody knows.
 			The node was rebooted, or lost its power, while it ran. No exit code exists.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"nobody knows", history().runs("c1").ends("c1", exit.Fact{Origin: exit.Audit}), Unmeasured, `
 			default/web/app (attempt 0) ended 10s ago with a code that nobody knows.
 			The process ended, but neither the kernel nor the shim could report its exit code (witness: audit).
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"its shim was killed", history().runs("c1").ends("c1", code(137)).add("c1", event.ShimDied{}), ShimKilled, `
 			default/web/app (attempt 0) ended 11s ago with code 137, Error.
 			The shim of its pod had died, and what was left of the pod was killed. Somebody killed the shim, or it crashed; the kernel's log may say so.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a signal", history().runs("c1").ends("c1", code(139)), Signalled, `
 			default/web/app (attempt 0) ended 10s ago with code 139, Error.
 			SIGSEGV ended it. berth did not send it and nobody asked for a stop: it came from within the pod, or from a process of the node.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a command that is not there", history().add("c1", event.ContainerCreated{Names: app}, event.StartFailed{Err: `exec: "nope": not found`}).
 			ends("c1", exit.NotStarted("c1", noon, `exec: "nope": not found`)), NotStarted, `
 			default/web/app (attempt 0) ended 10s ago with code 128, StartError.
 			Its program was not started. The error is: exec: "nope": not found.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"an image that cannot be pulled", history().add("s1", event.SandboxReady{}, event.PullBegan{Image: "a:1"},
 			event.ImageNotPulled{Image: "a:1", Err: "no such host"}, event.ImageNotPulled{Image: "a:1", Err: "no such host"}), ImageNotPulled, `
 			default/web waits for the image a:1, which could not be pulled, 10s ago.
@@ -217,7 +217,7 @@ func TestTheWordsOfEachCause(t *testing.T) {
 		{"it survived kills before it failed", history().runs("c1").add("c1", event.OOMKillSurvived{Kills: 2}).ends("c1", code(1)), Failed, `
 			default/web/app (attempt 0) ended 10s ago with code 1, Error.
 			It ended by itself, and nobody had asked it to. It had survived 2 kills by the OOM killer before.
-			Now: nothing runs; whether it is started again is the kubelet's to decide`},
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"it was not started yet", history().add("c1", event.ContainerCreated{Names: app}), Created, `
 			default/web/app (attempt 0) was created 10s ago, and was not started.
 			Now: waits for the kubelet to start it`},

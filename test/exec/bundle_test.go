@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -52,8 +53,19 @@ func TestMain(m *testing.M) {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			panic(err)
 		}
+		handleSignals()
 		return m.Run()
 	}())
+}
+
+// handleSignals has no signal ignored that nohup, or the & of a shell, has ignored: runc leaves them
+// ignored for its program now and then, and would not say the same twice.
+func handleSignals() {
+	for _, s := range []os.Signal{unix.SIGHUP, unix.SIGINT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 }
 
 // container is one that runc has made.

@@ -4,6 +4,7 @@ package exec
 
 import (
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -238,5 +239,25 @@ func TestAProgramFindsWhatItFindsByRunc(t *testing.T) {
 				t.Errorf("from outside:%s", d)
 			}
 		})
+	}
+}
+
+// berth-exec handed on to the program that berth ignored SIGHUP, which nohup does. A probe's program
+// would not end when its terminal or its session does.
+func TestAProgramIgnoresNoSignalThatBerthIgnores(t *testing.T) {
+	ct := start(t, func(*specs.Spec, string) {})
+	signal.Ignore(unix.SIGHUP, unix.SIGINT)
+	t.Cleanup(func() {
+		signal.Reset(unix.SIGHUP, unix.SIGINT)
+		handleSignals()
+	})
+	got, _, err := ct.inside(byHelper, "/probe", "report")
+	if err != nil || len(got) < 50 {
+		t.Fatalf("%v: %q", err, got)
+	}
+	for _, line := range got {
+		if strings.HasPrefix(line, "signal ") {
+			t.Errorf("it finds %s", line)
+		}
 	}
 }
