@@ -8,11 +8,13 @@
 //   4        a pidfd of the container's first process, whose namespaces are joined
 //   5        the directory /proc of the host
 //   6...     the files tasks of the container's groups on cgroup v1
+//   then     the directory of its group on cgroup v2, where it has one
 //
 // What to do comes over the socket: struct plan and what follows it. internal/join/plan.go has the
 // same in Go. The answers are:
 //
-//   'P' and a pid   the process that will execute the program, which waits. It is a child of berth's
+//   'P', two pids   the process that writes this, and the one that will execute the program, which
+//                   waits. Both are children of berth's
 //   the end         the program is executed
 //   'E' and a text  it is not, and nothing of the container's was run
 //
@@ -23,6 +25,12 @@
 //
 //   - The process cannot be traced or looked into (PR_SET_DUMPABLE) before it is anywhere near the
 //     container, and has the OOM score and the groups of the container by then.
+//   - It is in no group of the container's while it is new: until a process that berth has forked
+//     executes a program, berth's thread waits in the kernel, and its memory is berth's. In a group that
+//     is frozen berth would wait with it, and one whose memory is used up would have berth killed
+//     (memory.oom.group).
+//   - All processes are in one process group until the last of them begins a session, so that berth can
+//     end and reap those that it was not told of.
 //   - It opens nothing by a path of the container's: labels and the OOM score are written through
 //     the host's /proc before any namespace is joined, and a fork inherits them.
 //   - Only the socket is open besides the standard streams when the program is executed, and
@@ -39,6 +47,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
@@ -55,7 +64,7 @@
 #include <unistd.h>
 
 enum { SOCKET = 3, FIRST = 4, PROC = 5, GROUPS = 6 };
-enum { VERSION = 1, LARGEST = 16 << 20 };
+enum { VERSION = 2, LARGEST = 16 << 20 };
 
 // plan is what berth sends first. All numbers are the machine's own.
 struct plan {
@@ -72,7 +81,9 @@ struct plan {
   uint32_t no_new_privs;
   uint32_t keyring; // 1: join the session keyring
   uint32_t umask;   // UINT32_MAX: as it is
-  uint32_t cgroups; // descriptors from GROUPS on
+  uint32_t cgroups; // descriptors of files tasks from GROUPS on
+  uint32_t unified; // 1: that of a directory follows them
+  uint32_t unused;
   int32_t oom;      // the OOM score
   uint32_t last_cap;
   uint64_t bounding, effective, permitted, inheritable, ambient;
@@ -139,7 +150,7 @@ static void take(void) {
                    plan.groups * (uint64_t)sizeof *groups;
   errno = EPROTO;
   if (plan.version != VERSION || plan.size > LARGEST || fixed > plan.size || plan.args > plan.size ||
-      plan.env > plan.size || plan.cgroups > 64 || plan.filter > UINT16_MAX)
+      plan.env > plan.size || plan.cgroups > 64 || plan.unified > 1 || plan.filter > UINT16_MAX)
     fail("read", "the plan");
   char *rest = malloc(plan.size);
   if (rest == NULL)
@@ -174,12 +185,29 @@ static int put(const char *file, const char *text, size_t n) {
   return put == (ssize_t)n ? 0 : -1;
 }
 
-// settle gives this process what the host's side decides: score, groups, processors and labels.
-static void settle(void) {
-  char text[4200];
+// score sets the OOM score.
+static void score(void) {
+  char text[16];
   int n = snprintf(text, sizeof text, "%d", plan.oom);
   if (put("self/oom_score_adj", text, n) != 0)
     fail("set", "the OOM score");
+}
+
+// move goes on in a process that is made in the group on cgroup v2, and ends this one.
+static void move(void) {
+  struct clone_args how = {.flags = CLONE_PARENT | CLONE_INTO_CGROUP, .cgroup = GROUPS + plan.cgroups};
+  long pid = syscall(SYS_clone3, &how, sizeof how);
+  if (pid < 0)
+    fail("make", "a process in the group");
+  if (pid > 0)
+    _exit(0);
+  close(GROUPS + plan.cgroups);
+}
+
+// settle gives this process what else the host's side decides: groups, processors and labels.
+static void settle(void) {
+  char text[4200];
+  int n;
 
   // One thread that moves itself does not wait for every processor, as a write to cgroup.procs does.
   for (uint32_t i = 0; i < plan.cgroups; i++) {
@@ -367,7 +395,7 @@ int main(int argc, char **argv) {
     prctl(PR_SET_NAME, argv[1], 0, 0, 0);
   take();
   // Nothing that berth may have been started with goes anywhere near the container.
-  if (syscall(SYS_close_range, GROUPS + plan.cgroups, ~0U, 0) != 0)
+  if (syscall(SYS_close_range, GROUPS + plan.cgroups + plan.unified, ~0U, 0) != 0)
     fail("close", "descriptors");
   // Who starts berth by nohup has it ignore SIGHUP, and a shell's & SIGINT: that is not for the program.
   for (int s = 1; s < _NSIG; s++)
@@ -380,6 +408,9 @@ int main(int argc, char **argv) {
     errno = EPROTO;
     fail("find", "a program");
   }
+  score(); // before the group's OOM killer can look at it
+  if (plan.unified)
+    move();
   settle();
   close(PROC);
   if (plan.namespaces != 0 && setns(FIRST, plan.namespaces) != 0)
@@ -391,8 +422,9 @@ int main(int argc, char **argv) {
     fail("make", "a process");
   if (pid == 0)
     become();
-  char answer[5] = {'P'};
-  memcpy(answer + 1, &pid, 4);
+  pid_t pids[2] = {getpid(), pid};
+  char answer[9] = {'P'};
+  memcpy(answer + 1, pids, sizeof pids);
   if (write(SOCKET, answer, sizeof answer) != sizeof answer)
     kill(pid, SIGKILL);
   _exit(0);

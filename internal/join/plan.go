@@ -49,7 +49,8 @@ type head struct {
 	NoNewPrivs       uint32
 	Keyring          uint32
 	Umask            uint32
-	Cgroups          uint32
+	Cgroups, Unified uint32
+	_                uint32
 	OOM              int32
 	LastCap          uint32
 	Bounding         uint64
@@ -59,7 +60,7 @@ type head struct {
 	Ambient          uint64
 }
 
-const version = 1
+const version = 2
 
 type limit struct {
 	Resource, _ uint32
@@ -233,8 +234,8 @@ func environment(vars []string) (env []string, path string, err error) {
 	return env, path, nil
 }
 
-// encode returns what berth-exec is sent for a program.
-func (p *plan) encode(args []string, cgroups int) ([]byte, error) {
+// encode returns what berth-exec is sent for a program, and how many groups it has descriptors of.
+func (p *plan) encode(args []string, cgroups int, unified bool) ([]byte, error) {
 	var rest bytes.Buffer
 	add := func(v any) { _ = binary.Write(&rest, binary.NativeEndian, v) } // a Buffer takes everything
 	add(p.limits)
@@ -260,6 +261,9 @@ func (p *plan) encode(args []string, cgroups int) ([]byte, error) {
 	h.Args = uint32(len(args))           //nolint:gosec // as above
 	h.Env = uint32(len(p.env))           //nolint:gosec // as above
 	h.Cgroups = uint32(cgroups)          //nolint:gosec // few
+	if unified {
+		h.Unified = 1
+	}
 	var out bytes.Buffer
 	_ = binary.Write(&out, binary.NativeEndian, h)
 	out.Write(rest.Bytes())

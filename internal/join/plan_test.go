@@ -98,14 +98,14 @@ func TestEveryFieldOfTheSpecificationIsKnown(t *testing.T) {
 }
 
 func TestAPlanIsEncodedAsTheProgramReadsIt(t *testing.T) {
-	if n := unsafe.Sizeof(head{}); n != 18*4+5*8 || int(n) != binary.Size(head{}) {
+	if n := unsafe.Sizeof(head{}); n != 20*4+5*8 || int(n) != binary.Size(head{}) {
 		t.Errorf("struct plan has %d bytes", n)
 	}
 	p, err := planned("c", simple(), 40)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := p.encode([]string{"sh", "-c", ""}, 2)
+	b, err := p.encode([]string{"sh", "-c", ""}, 2, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,16 +113,16 @@ func TestAPlanIsEncodedAsTheProgramReadsIt(t *testing.T) {
 	if _, err := binary.Decode(b, binary.NativeEndian, &h); err != nil {
 		t.Fatal(err)
 	}
-	if int(h.Size) != len(b)-binary.Size(h) || h.Args != 3 || h.Env != 2 || h.Cgroups != 2 || h.Bounding != 1|1<<40 || h.OOM != 7 || h.Namespaces != unix.CLONE_NEWNS|unix.CLONE_NEWPID {
+	if int(h.Size) != len(b)-binary.Size(h) || h.Args != 3 || h.Env != 2 || h.Cgroups != 2 || h.Unified != 1 || h.Bounding != 1|1<<40 || h.OOM != 7 || h.Namespaces != unix.CLONE_NEWNS|unix.CLONE_NEWPID {
 		t.Errorf("%+v", h)
 	}
 	if want := "/\x00/bin\x00_ses.c\x00\x00\x00sh\x00-c\x00\x00PATH=/bin\x00HOME=/root\x00"; string(b[binary.Size(h):]) != want {
 		t.Errorf("%q", b[binary.Size(h):])
 	}
-	if _, err := p.encode([]string{"a\x00b"}, 0); !refused(err, Specification) {
+	if _, err := p.encode([]string{"a\x00b"}, 0, false); !refused(err, Specification) {
 		t.Error(err)
 	}
-	if _, err := p.encode([]string{strings.Repeat("x", largest)}, 0); !refused(err, Specification) {
+	if _, err := p.encode([]string{strings.Repeat("x", largest)}, 0, false); !refused(err, Specification) {
 		t.Error(err)
 	}
 }

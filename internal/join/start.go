@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -83,7 +84,7 @@ func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pid
 		return nil, err
 	}
 	defer func() { closeAll(append(tasks, unified)) }()
-	message, err := p.plan.encode(p.args, len(tasks))
+	message, err := p.plan.encode(p.args, len(tasks), unified != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -97,20 +98,23 @@ func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pid
 		return nil, err
 	}
 	token := newToken()
-	files := []*os.File{null, stdout, stderr, theirs, first, p.of.proc}
-	helper, err := p.of.fork(token, append(files, tasks...), unified)
+	files := append([]*os.File{null, stdout, stderr, theirs, first, p.of.proc}, tasks...)
+	if unified != nil {
+		files = append(files, unified)
+	}
+	helper, err := p.of.fork(token, files)
 	_ = theirs.Close()
 	if err != nil {
 		_ = ours.Close()
 		return nil, err
 	}
-	adopted := false
+	defer ours.Close()
+	maker := 0
 	defer func() {
-		if adopted {
-			helper.reap()
-			_ = ours.Close()
+		if maker != 0 {
+			helper.reap(maker)
 		} else {
-			go helper.abandon(ours)
+			helper.abandon()
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
@@ -118,16 +122,15 @@ func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pid
 	if _, err := ours.Write(message); err != nil {
 		return nil, failure(ours, fmt.Errorf("tell berth-exec what to do: %w", err))
 	}
-	pid, err := answer(ours)
+	by, pid, err := answer(ours)
 	if err != nil {
 		return nil, err
 	}
-	adopted = true
 	proc, identity, err := adopt(pid)
 	if err != nil {
-		go func() { _, _ = reap(pid) }() // it ends when the socket is closed
 		return nil, err
 	}
+	maker = by
 	err = proc.goOn(ctx, ours, token, func() error { return note(identity) })
 	if err != nil {
 		_ = proc.Kill()
@@ -190,17 +193,17 @@ func newToken() string {
 	return "be:" + hex.EncodeToString(b[:])
 }
 
-// helper is berth-exec until it has made its child.
+// helper is berth-exec until it has made the process that executes the program. pid is its first
+// process, and that of its process group.
 type helper struct{ pid int }
 
-// fork starts berth-exec with these descriptors from 0 on, in a group of the unified hierarchy.
-func (j *Joiner) fork(token string, files []*os.File, unified *os.File) (helper, error) {
-	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Sys: &syscall.SysProcAttr{}}
+// fork starts berth-exec with these descriptors from 0 on. It is in no group of the container's yet:
+// until the new process executes berth-exec, this thread waits in the kernel, and with it whoever
+// forks or collects garbage; and the memory of the new process is berth's until then.
+func (j *Joiner) fork(token string, files []*os.File) (helper, error) {
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Sys: &syscall.SysProcAttr{Setpgid: true}}
 	for _, f := range files {
 		attr.Files = append(attr.Files, rawFD(f))
-	}
-	if unified != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(rawFD(unified)) //nolint:gosec // a descriptor
 	}
 	pid, err := syscall.ForkExec(j.Program(), []string{"berth-exec", token}, attr)
 	if err != nil {
@@ -218,34 +221,30 @@ func rawFD(f *os.File) (fd uintptr) {
 	return fd
 }
 
-// reap reaps berth-exec, which has made its child and ends.
-func (h helper) reap() {
-	var ws unix.WaitStatus
-	if pid, err := unix.Wait4(h.pid, &ws, unix.WNOHANG, nil); err == nil && pid == 0 {
-		go func() { _, _ = reap(h.pid) }()
+// reap reaps berth-exec, which has made its child in the process maker, and ends.
+func (h helper) reap(maker int) {
+	for _, pid := range slices.Compact([]int{h.pid, maker}) {
+		var ws unix.WaitStatus
+		if got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil); err == nil && got == 0 {
+			go func() { _, _ = reap(pid) }()
+		}
 	}
 }
 
-// abandon lets berth-exec and its child end: neither is told anything more. It is not killed, because
-// nobody would know of its child then, which has to be reaped as well.
-func (h helper) abandon(ours *os.File) {
-	_ = unix.Shutdown(int(rawFD(ours)), unix.SHUT_WR) //nolint:gosec // a descriptor
-	_, _ = reap(h.pid)
-	// Whatever it has written is there by now. The deadline of a context that has ended may come late.
-	for range 2 {
-		_ = ours.SetDeadline(time.Now().Add(time.Second))
-		pid, err := answer(ours)
-		if err == nil {
-			_, _ = reap(pid)
+// abandon ends berth-exec and all that it has made, of which berth may not have been told. A process
+// in a PID namespace has to be reaped: until then the container itself cannot end.
+func (h helper) abandon() {
+	_ = unix.Kill(-h.pid, unix.SIGKILL) // its first process was not reaped, so the number is no other group's
+	go func() {
+		for {
+			if _, err := reap(-h.pid); err != nil {
+				return // there is none left
+			}
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-	}
-	_ = ours.Close()
+	}()
 }
 
-// reap waits for the end of a child. In a group that is frozen this may take until it is thawed.
+// reap waits for the end of a child, or of one of a group, which is -pid. In a group that is frozen this may take until it is thawed.
 func reap(pid int) (ws unix.WaitStatus, err error) {
 	for {
 		if _, err = unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {
@@ -254,20 +253,19 @@ func reap(pid int) (ws unix.WaitStatus, err error) {
 	}
 }
 
-// answer reads which process berth-exec has made.
-func answer(from *os.File) (pid int, err error) {
-	var b [5]byte
-	n, err := io.ReadFull(from, b[:1])
-	if err != nil {
-		return 0, fmt.Errorf("berth-exec does not answer, %d bytes: %w", n, err)
+// answer reads which process berth-exec has made, and in which one of its own.
+func answer(from *os.File) (maker, pid int, err error) {
+	var b [9]byte
+	if _, err := io.ReadFull(from, b[:1]); err != nil {
+		return 0, 0, fmt.Errorf("berth-exec does not answer: %w", err)
 	}
 	if b[0] != 'P' {
-		return 0, failure(from, nil)
+		return 0, 0, failure(from, nil)
 	}
 	if _, err := io.ReadFull(from, b[1:]); err != nil {
-		return 0, fmt.Errorf("berth-exec does not answer: %w", err)
+		return 0, 0, fmt.Errorf("berth-exec does not answer: %w", err)
 	}
-	return int(binary.NativeEndian.Uint32(b[1:])), nil
+	return int(binary.NativeEndian.Uint32(b[1:])), int(binary.NativeEndian.Uint32(b[5:])), nil
 }
 
 // failure reads what berth-exec could not do.
