@@ -31,13 +31,13 @@ type Config struct {
 // Joiner makes processes in containers. Its methods may be called from any goroutine.
 type Joiner struct {
 	cfg     Config
-	program *os.File // berth-exec, sealed
 	proc    *os.File // the host's /proc
 	lastCap uint32
 	filters *filters
 
-	mu    sync.Mutex
-	plans map[string]known // by container
+	mu      sync.Mutex
+	program *os.File         // berth-exec, sealed
+	plans   map[string]known // by container
 }
 
 // known is the plan of one container, as long as that one has not ended.
@@ -78,10 +78,15 @@ func New(cfg Config) (_ *Joiner, err error) {
 	if err := canJoin(); err != nil {
 		return nil, err
 	}
-	j.program, err = seal(filepath.Join(cfg.Libexec, "berth-exec"))
+	program, err := os.Open(filepath.Join(cfg.Libexec, "berth-exec"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("berth-exec is not installed: %w", err)
 	}
+	if err != nil {
+		return nil, err
+	}
+	defer program.Close()
+	j.program, err = seal(program)
 	return j, err
 }
 
@@ -99,10 +104,18 @@ func canJoin() error {
 }
 
 // Close gives back what a Joiner has open. What it has started goes on.
-func (j *Joiner) Close() { closeAll([]*os.File{j.program, j.proc}) }
+func (j *Joiner) Close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	closeAll([]*os.File{j.program, j.proc})
+}
 
 // Program returns a path of the sealed copy of berth-exec, for this process alone.
-func (j *Joiner) Program() string { return fmt.Sprintf("/proc/self/fd/%d", rawFD(j.program)) }
+func (j *Joiner) Program() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return fmt.Sprintf("/proc/self/fd/%d", rawFD(j.program))
+}
 
 // Container is one in which a program is to run.
 type Container struct {

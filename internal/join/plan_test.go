@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -198,11 +197,7 @@ func TestAProfileThatCannotBeWrittenIsRefused(t *testing.T) {
 }
 
 func TestTheProgramIsSealed(t *testing.T) {
-	path := t.TempDir() + "/program"
-	if err := os.WriteFile(path, []byte("program"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	f, err := seal(path)
+	f, err := seal(strings.NewReader("program"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +209,7 @@ func TestTheProgramIsSealed(t *testing.T) {
 		t.Errorf("it can be cut: %v", err)
 	}
 	b := make([]byte, 7)
-	if _, err := f.ReadAt(b, 0); err != nil || !bytes.Equal(b, []byte("program")) || rawFD(f) < 200 {
-		t.Errorf("%q %d %v", b, rawFD(f), err)
+	if _, err := f.ReadAt(b, 0); err != nil || !bytes.Equal(b, []byte("program")) {
+		t.Errorf("%q %v", b, err)
 	}
 }

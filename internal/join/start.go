@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -30,31 +31,41 @@ type Process struct {
 	err  error
 }
 
-// seal copies a program into memory that nobody can write to, at a descriptor that no fork gives to
-// anything else: children get their descriptors at the lowest numbers.
-func seal(path string) (*os.File, error) {
-	in, err := os.Open(path)
-	if err != nil {
-		return nil, err
+// seal copies a program into memory that nobody can write to.
+func seal(in io.Reader) (*os.File, error) {
+	// By vm.memfd_noexec a copy cannot be executed unless that is asked for, which Linux 6.3 can be.
+	fd, err := unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
-	defer in.Close()
-	fd, err := unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("memfd_create: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "berth-exec") //nolint:gosec // a descriptor
-	defer f.Close()
-	if _, err := io.Copy(f, in); err != nil {
-		return nil, fmt.Errorf("copy %s: %w", path, err)
+	_, err = io.Copy(f, in)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
 	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
-		return nil, fmt.Errorf("seal the copy of %s: %w", path, err)
-	}
-	high, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200)
 	if err != nil {
-		return nil, fmt.Errorf("keep the copy of %s: %w", path, err)
+		_ = f.Close()
+		return nil, fmt.Errorf("copy berth-exec and seal the copy: %w", err)
 	}
-	return os.NewFile(uintptr(high), "berth-exec"), nil //nolint:gosec // a descriptor
+	return f, nil
+}
+
+// renew makes another copy of the program in the place of one that cannot be executed. What is still
+// in use of that one is closed once nothing refers to it.
+func (j *Joiner) renew(old *os.File) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.program != old {
+		return nil // somebody has already
+	}
+	f, err := seal(io.NewSectionReader(old, 0, 1<<30))
+	if err == nil {
+		j.program = f
+	}
+	return err
 }
 
 // Start runs a program. stdout and stderr are what it writes to; it reads nothing. note is called with
@@ -201,19 +212,37 @@ type helper struct{ pid int }
 // until the new process executes berth-exec, this thread waits in the kernel, and with it whoever
 // forks or collects garbage; and the memory of the new process is berth's until then.
 func (j *Joiner) fork(token string, files []*os.File) (helper, error) {
-	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Sys: &syscall.SysProcAttr{Setpgid: true}}
-	for _, f := range files {
-		attr.Files = append(attr.Files, rawFD(f))
+	for again := true; ; again = false {
+		j.mu.Lock()
+		program := j.program
+		j.mu.Unlock()
+		attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Sys: &syscall.SysProcAttr{Setpgid: true}}
+		for _, f := range files {
+			attr.Files = append(attr.Files, rawFD(f))
+		}
+		// What is not among these may have been replaced by the time that it is executed (Go's #61751).
+		path := fmt.Sprintf("/proc/self/fd/%d", len(attr.Files))
+		attr.Files = append(attr.Files, rawFD(program))
+		pid, err := syscall.ForkExec(path, []string{"berth-exec", token}, attr)
+		runtime.KeepAlive(program)
+		switch {
+		case err == nil:
+			return helper{pid}, nil
+		case !again || !errors.Is(err, unix.ETXTBSY) && !errors.Is(err, unix.EACCES):
+			return helper{}, fmt.Errorf("start berth-exec: %w", err)
+		}
+		// A container that executed the copy by a link to /proc/self/exe has it open for writing, or has
+		// changed its mode: that it can, and nothing else.
+		if err := j.renew(program); err != nil {
+			return helper{}, err
+		}
 	}
-	pid, err := syscall.ForkExec(j.Program(), []string{"berth-exec", token}, attr)
-	if err != nil {
-		return helper{}, fmt.Errorf("start berth-exec: %w", err)
-	}
-	return helper{pid}, nil
 }
 
-// rawFD returns a descriptor and leaves its mode as it is, which Fd would not.
+// rawFD returns a descriptor and leaves its mode as it is, which Fd would not. That of a file that was
+// closed is one that is not open.
 func rawFD(f *os.File) (fd uintptr) {
+	fd = ^uintptr(0)
 	raw, err := f.SyscallConn()
 	if err == nil {
 		_ = raw.Control(func(n uintptr) { fd = n })

@@ -117,6 +117,62 @@ func TestAContainerCannotWriteToTheHelper(t *testing.T) {
 	compare(t, ct)
 }
 
+// A container that has got hold of berth-exec cannot write to it, but can have it open for that, and
+// change its mode. No other container's probes were made then.
+func TestAContainerCannotHaveTheHelperToItself(t *testing.T) {
+	for name, spoil := range map[string]func(path string) (undo func(), err error){
+		"it is open for writing": func(path string) (func(), error) {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			return func() { _ = f.Close() }, err
+		},
+		"nobody may execute it": func(path string) (func(), error) { return func() {}, os.Chmod(path, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ct := start(t, func(*specs.Spec, string) {})
+			undo, err := spoil(ct.joiner.Program())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer undo()
+			for range 2 {
+				r := byHelper(ct, []string{"/probe", "exit"})
+				if r.failed != nil {
+					t.Fatal(r.failed)
+				}
+				if code := r.code(); code != 9 {
+					t.Errorf("it ended with %d", code)
+				}
+			}
+		})
+	}
+}
+
+// Go's fork moves descriptors above the highest that it gives to a process. The one of berth-exec was
+// among them, on a node where about two hundred were open.
+func TestAnyDescriptorsMayBeOpen(t *testing.T) {
+	ct := start(t, func(*specs.Spec, string) {})
+	plan, err := ct.joiner.Prepare(t.Context(), ct.target(), []string{"/probe", "exit"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 190; at < 210; at++ {
+		fd, err := unix.FcntlInt(devNull(t).Fd(), unix.F_DUPFD_CLOEXEC, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := os.NewFile(uintptr(fd), "null") //nolint:gosec // a descriptor
+		p, err := plan.Start(t.Context(), out, out, func(pidfd.Process) error { return nil })
+		_ = out.Close()
+		if err != nil {
+			t.Errorf("with descriptor %d: %v", fd, err)
+			continue
+		}
+		if code, err := p.Wait(t.Context()); code != 9 || err != nil {
+			t.Errorf("it ended with %d %v", code, err)
+		}
+	}
+}
+
 // A container with root and without CAP_SYS_PTRACE hunts what joins it: it tries to trace it, to read
 // its memory and descriptors, and to stop and kill it.
 func TestAContainerHuntsWhatJoinsIt(t *testing.T) {
