@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exec
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// filterOf asks the kernel for the seccomp filter of a process (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
+func filterOf(t *testing.T, pid int) []bpf.RawInstruction {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceAttach(pid); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.PtraceDetach(pid) }()
+	if _, err := unix.Wait4(pid, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	var code [4096 * 8]byte
+	n, _, errno := unix.Syscall6(unix.SYS_PTRACE, 0x420c, uintptr(pid), 0, uintptr(unsafe.Pointer(&code)), 0, 0) //nolint:gosec // the call takes it
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	var out []bpf.RawInstruction
+	for at := range int(n) { //nolint:gosec // at most 4096
+		b := code[8*at:]
+		out = append(out, bpf.RawInstruction{Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:])})
+	}
+	return out
+}
+
+// machine runs a filter as the kernel would.
+func machine(t *testing.T, code []bpf.RawInstruction) func(arch, nr uint32, arg uint64) int {
+	t.Helper()
+	program, _ := bpf.Disassemble(code)
+	vm, err := bpf.NewVM(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(arch, nr uint32, arg uint64) int {
+		var data []byte
+		for _, word := range []uint32{nr, arch, 0, 0} {
+			data = binary.BigEndian.AppendUint32(data, word)
+		}
+		for range 6 {
+			data = binary.BigEndian.AppendUint32(data, uint32(arg))     //nolint:gosec // its lower half
+			data = binary.BigEndian.AppendUint32(data, uint32(arg>>32)) //nolint:gosec // its upper half
+		}
+		verdict, err := vm.Run(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return verdict
+	}
+}
+
+// changed is a profile that was made in a way.
+func changed(s *specs.LinuxSeccomp, change func(s *specs.LinuxSeccomp)) *specs.LinuxSeccomp {
+	change(s)
+	return s
+}
+
+// A filter may differ from runc's in its order, and not in what it decides.
+func TestAFilterDecidesAsThatOfRunc(t *testing.T) {
+	profiles := map[string]*specs.LinuxSeccomp{
+		"the default":                    seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: some}}}),
+		"that of a privileged container": seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: all()}}),
+		"what is allowed":                allowList(),
+		"what is denied":                 denyList(),
+		"of one architecture":            changed(allowList(), func(s *specs.LinuxSeccomp) { s.Architectures = s.Architectures[:1] }),
+		"of no architecture":             changed(allowList(), func(s *specs.LinuxSeccomp) { s.Architectures = nil }),
+		"of the others alone":            changed(allowList(), func(s *specs.LinuxSeccomp) { s.Architectures = s.Architectures[1:] }),
+		"an architecture twice":          changed(allowList(), func(s *specs.LinuxSeccomp) { s.Architectures = append(s.Architectures, s.Architectures...) }),
+		"ENOSYS":                         changed(allowList(), func(s *specs.LinuxSeccomp) { s.DefaultErrnoRet = ptr(uint(unix.ENOSYS)) }),
+		"an error beyond all":            changed(allowList(), func(s *specs.LinuxSeccomp) { s.DefaultErrnoRet = ptr(uint(0x50026)) }),
+		"log":                            changed(denyList(), func(s *specs.LinuxSeccomp) { s.DefaultAction = specs.ActLog }),
+		"kill": changed(denyList(), func(s *specs.LinuxSeccomp) {
+			s.Syscalls[0].Action, s.Syscalls[1].Action = specs.ActKill, specs.ActKillProcess
+		}),
+		"trace": changed(denyList(), func(s *specs.LinuxSeccomp) { s.Syscalls[0].Action = specs.ActTrace }),
+	}
+	var args []uint64
+	for _, n := range []uint64{0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 16, 38, 40, 0x2000, 0x20000, 0x20008, 0x7e020000, 0x10000000, 0xffffffff} {
+		args = append(args, n, n|1<<32)
+	}
+	args = append(args, ^uint64(0))
+	var numbers []uint32
+	for n := range uint32(600) {
+		numbers = append(numbers, n, n|1<<30)
+	}
+	numbers = append(numbers, 983042, 983045, 0x3fffffff, 0x7fffffff, 0x80000000, 0xffffffff)
+	for _, name := range slices.Sorted(maps.Keys(profiles)) {
+		t.Run(name, func(t *testing.T) {
+			ct := start(t, func(s *specs.Spec, _ string) { s.Linux.Seccomp = profiles[name] })
+			var filters [2]func(arch, nr uint32, arg uint64) int
+			for i, by := range []way{byRunc, byHelper} {
+				r := by(ct, []string{"/probe", "pause"})
+				if r.failed != nil {
+					t.Fatal(r.failed)
+				}
+				code := filterOf(t, r.pid)
+				t.Logf("%d instructions", len(code))
+				filters[i] = machine(t, code)
+				r.kill()
+				r.code()
+			}
+			var differ []string
+			for _, arch := range []uint32{unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64, unix.AUDIT_ARCH_ARM, 0} {
+				for _, nr := range numbers {
+					for _, arg := range args {
+						if want, got := filters[0](arch, nr, arg), filters[1](arch, nr, arg); got != want {
+							differ = append(differ, fmt.Sprintf("arch %x, call %d with %x: %x, and by runc %x", arch, nr, arg, got, want))
+						}
+					}
+				}
+			}
+			if len(differ) > 0 {
+				t.Errorf("%d decisions differ: %s", len(differ), strings.Join(differ[:min(10, len(differ))], "\n"))
+			}
+		})
+	}
+}
