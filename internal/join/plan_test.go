@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -193,6 +194,32 @@ func TestAProfileThatCannotBeWrittenIsRefused(t *testing.T) {
 		if text, err := profile(s); !refused(err, Seccomp) {
 			t.Errorf("%s: %q %v", name, text, err)
 		}
+	}
+}
+
+// berth-seccomp was run anew for every process of a container whose filter cannot be made, and whoever
+// asked while it ran waited for it longer than it had time.
+func TestAFilterThatCannotBeMadeIsAskedForOnce(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\n[ \"$1\" = -v ] && echo 1.2.3 && exit\necho >>" + dir + "/runs\nexit 1\n"
+	if err := os.WriteFile(dir+"/berth-seccomp", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := newFilters(dir)
+	s := &specs.LinuxSeccomp{DefaultAction: specs.ActAllow}
+	for range 3 {
+		if _, err := f.of(t.Context(), s, "1.2.3"); !refused(err, Seccomp) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if runs, err := os.ReadFile(dir + "/runs"); string(runs) != "\n" {
+		t.Errorf("it was run %d times, %v", len(runs), err)
+	}
+	f.turn <- struct{}{} // somebody waits for berth-seccomp
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.of(ctx, s, "1.2.3"); !refused(err, Seccomp) {
+		t.Errorf("got %v", err)
 	}
 }
 

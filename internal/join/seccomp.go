@@ -6,12 +6,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -23,21 +23,23 @@ import (
 type filters struct {
 	program string
 
-	mu      sync.Mutex
+	// turn holds a value while somebody uses what follows. Whoever waits for it can give up.
+	turn    chan struct{}
 	version string // of its libseccomp; "" until it is known
 	made    map[string]filter
 }
 
 type filter struct {
-	flags uint32
-	code  []byte // instructions of eight bytes
+	flags   uint32
+	code    []byte // instructions of eight bytes
+	refused error  // why there is none
 }
 
 // mostFilters is how many filters are kept; a node has few profiles.
 const mostFilters = 256
 
 func newFilters(libexec string) *filters {
-	return &filters{program: filepath.Join(libexec, "berth-seccomp"), made: map[string]filter{}}
+	return &filters{program: filepath.Join(libexec, "berth-seccomp"), turn: make(chan struct{}, 1), made: map[string]filter{}}
 }
 
 // of returns the filter of a profile as an OCI runtime makes it that has this version of libseccomp.
@@ -49,8 +51,12 @@ func (f *filters) of(ctx context.Context, s *specs.LinuxSeccomp, libseccomp stri
 	if err != nil {
 		return filter{}, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	select {
+	case f.turn <- struct{}{}:
+		defer func() { <-f.turn }()
+	case <-ctx.Done():
+		return filter{}, refuse(Seccomp, "wait for berth-seccomp: %v", ctx.Err())
+	}
 	if f.version == "" {
 		out, err := f.run(ctx, "", "-v")
 		if err != nil {
@@ -61,27 +67,39 @@ func (f *filters) of(ctx context.Context, s *specs.LinuxSeccomp, libseccomp stri
 	if f.version != libseccomp {
 		return filter{}, refuse(Seccomp, "berth-seccomp has libseccomp %s, and the OCI runtime has %q", f.version, libseccomp)
 	}
-	if made, ok := f.made[text]; ok {
-		return made, nil
+	made, ok := f.made[text]
+	if !ok {
+		if made, err = f.make(ctx, text); err != nil {
+			return filter{}, refuse(Seccomp, "%v", err)
+		}
+		if len(f.made) >= mostFilters {
+			clear(f.made)
+		}
+		f.made[text] = made
 	}
+	return made, made.refused
+}
+
+// make makes the filter of a profile, which may be none for a reason that stays. The error says that
+// berth-seccomp could not be asked.
+func (f *filters) make(ctx context.Context, text string) (filter, error) {
 	out, err := f.run(ctx, text)
+	if e := (*exec.ExitError)(nil); errors.As(err, &e) && e.Exited() {
+		return filter{refused: refuse(Seccomp, "%v", err)}, nil
+	}
 	if err != nil {
-		return filter{}, refuse(Seccomp, "%v", err)
+		return filter{}, err
 	}
 	if len(out) < 12 || len(out)%8 != 4 {
-		return filter{}, refuse(Seccomp, "berth-seccomp wrote %d bytes", len(out))
+		return filter{refused: refuse(Seccomp, "berth-seccomp wrote %d bytes", len(out))}, nil
 	}
-	made := filter{binary.NativeEndian.Uint32(out), out[4:]}
+	made := filter{flags: binary.NativeEndian.Uint32(out), code: out[4:]}
 	// What it cannot do in the end it has to be able to say.
 	for _, nr := range []uint32{unix.SYS_WRITE, unix.SYS_EXIT_GROUP} {
 		if err := made.allows(nr); err != nil {
-			return filter{}, err
+			return filter{refused: err}, nil
 		}
 	}
-	if len(f.made) >= mostFilters {
-		clear(f.made)
-	}
-	f.made[text] = made
 	return made, nil
 }
 
@@ -198,8 +216,8 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 	return b.String(), nil
 }
 
-// allows returns nil if a filter lets a system call through, whatever its arguments are: it is asked
-// with none.
+// allows returns nil if a filter lets a system call through whose arguments are all zero. One that looks
+// at the arguments may decide otherwise of others: then berth-exec ends without a word, which berth sees.
 func (f filter) allows(nr uint32) error {
 	ret, err := f.verdict(arches[natives[runtime.GOARCH]], nr, [6]uint64{})
 	if err != nil {
