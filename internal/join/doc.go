@@ -29,9 +29,11 @@
 //   - An end that was not seen is no success: a program was executed once its process has another
 //     name than berth-exec has given it, which is random.
 //   - No descriptor of the host's is open when the program runs, besides its standard streams.
-//   - berth-exec is executed from a sealed copy in memory, which nobody can write to. It cannot be
-//     traced, and opens nothing by a path of the container's.
-//   - berth-exec has the container's OOM score and is in its groups before it joins a namespace.
+//   - berth-exec is executed from a sealed copy in memory, which nobody can write to. Nobody without
+//     CAP_SYS_PTRACE can trace it, and it opens nothing by a path of the container's.
+//   - berth-exec has the container's OOM score and is in its groups before it joins a namespace, and is
+//     in no group of the container's while berth's thread waits for it.
+//   - Each of its processes is reaped, whoever has killed it, and whatever berth was told of it.
 //   - A process is noted before it executes the program, so that the next berth can end what a berth
 //     that was killed has left.
 //
