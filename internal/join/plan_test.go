@@ -37,6 +37,7 @@ func refused(err error, why Reason) bool {
 	return errors.As(err, &r) && r.Why == why
 }
 
+// PROPERTIES 45: what is not known exactly is left to the OCI runtime.
 func TestWhatIsNotKnownIsRefused(t *testing.T) {
 	for name, change := range map[string]func(s *specs.Spec){
 		"no process":            func(s *specs.Spec) { s.Process = nil },
@@ -73,7 +74,8 @@ func TestWhatIsNotKnownIsRefused(t *testing.T) {
 	}
 }
 
-// A field that the specification gets must be looked at before a process with it is made here.
+// PROPERTIES 45: a field that the specification gets must be looked at before a process with it is
+// made here.
 func TestEveryFieldOfTheSpecificationIsKnown(t *testing.T) {
 	for _, c := range []struct {
 		of    any

@@ -52,7 +52,7 @@ func executed(t *testing.T, n *node.Node, way, why string) int {
 	return v
 }
 
-// PROPERTIES 5: exit codes are exact, also those of processes that berth-exec has made.
+// PROPERTIES 5 and 45: exit codes are exact, also those of processes that berth-exec has made.
 func TestAProbeWithoutAnOCIRuntime(t *testing.T) {
 	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
@@ -99,7 +99,7 @@ func TestAProbeWithoutAnOCIRuntime(t *testing.T) {
 	})
 }
 
-// What berth-exec cannot do gets the OCI runtime's own answer.
+// PROPERTIES 45: what berth-exec cannot do gets the OCI runtime's own answer.
 func TestAProbeThatCannotRunIsAnsweredByTheOCIRuntime(t *testing.T) {
 	t.Parallel()
 	old, n := node.Start(t, node.Options{}), joining(t, false)

@@ -33,7 +33,8 @@ func compare(t *testing.T, ct *container) {
 	}
 }
 
-// The labels of the kernel's security modules, of which a guest has one or the other.
+// PROPERTIES 45: the labels of the kernel's security modules, of which a guest has one or the
+// other.
 func TestAProgramHasTheLabelThatRuncGivesIt(t *testing.T) {
 	guest := os.Getenv("BERTH_GUEST")
 	var changes []func(s *specs.Spec, rootfs string)

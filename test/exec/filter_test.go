@@ -74,7 +74,7 @@ func changed(s *specs.LinuxSeccomp, change func(s *specs.LinuxSeccomp)) *specs.L
 	return s
 }
 
-// A filter may differ from runc's in its order, and not in what it decides.
+// PROPERTIES 45: a filter may differ from runc's in its order, and not in what it decides.
 func TestAFilterDecidesAsThatOfRunc(t *testing.T) {
 	profiles := map[string]*specs.LinuxSeccomp{
 		"the default":                    seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: some}}}),

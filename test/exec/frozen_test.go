@@ -30,8 +30,9 @@ func (c *container) unified() string {
 	return ""
 }
 
-// A group may be frozen at any instant, or the group above it, where the file of the container's own
-// group does not say so. berth was frozen with it, whatever its deadline: it waited in the fork.
+// PROPERTIES 45: a group may be frozen at any instant, or the group above it, where the file of
+// the container's own group does not say so. berth was frozen with it, whatever its deadline: it
+// waited in the fork.
 func TestAFrozenGroupDoesNotHoldBerth(t *testing.T) {
 	ct := start(t, func(*specs.Spec, string) {})
 	plan, err := ct.joiner.Prepare(t.Context(), ct.target(), []string{"/probe", "exit"})
@@ -66,9 +67,10 @@ func TestAFrozenGroupDoesNotHoldBerth(t *testing.T) {
 	}
 }
 
-// The OOM killer, or cgroup.kill, ends all that is in a group: what has just made the process that
-// executes the program, and that process. Nobody has told berth of it, and nobody else reaps it. The
-// container itself would not end until then: its PID namespace waits for each process in it.
+// PROPERTIES 45: the OOM killer, or cgroup.kill, ends all that is in a group: what has just made
+// the process that executes the program, and that process. Nobody has told berth of it, and nobody
+// else reaps it. The container itself would not end until then: its PID namespace waits for each
+// process in it.
 func TestAProcessThatBerthWasNotToldOfIsReaped(t *testing.T) {
 	ct := start(t, func(*specs.Spec, string) {})
 	dir := t.TempDir()

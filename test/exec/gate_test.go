@@ -203,7 +203,7 @@ func userns(s *specs.Spec, rootfs string) {
 	_ = filepath.Walk(rootfs, func(p string, _ os.FileInfo, _ error) error { return os.Lchown(p, 200000, 300000) })
 }
 
-// The gate: a program finds the same by either way.
+// PROPERTIES 45, the gate: a program finds the same by either way.
 func TestAProgramFindsWhatItFindsByRunc(t *testing.T) {
 	for _, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
@@ -242,8 +242,8 @@ func TestAProgramFindsWhatItFindsByRunc(t *testing.T) {
 	}
 }
 
-// berth-exec handed on to the program that berth ignored SIGHUP, which nohup does. A probe's program
-// would not end when its terminal or its session does.
+// PROPERTIES 45: berth-exec handed on to the program that berth ignored SIGHUP, which nohup does.
+// A probe's program would not end when its terminal or its session does.
 func TestAProgramIgnoresNoSignalThatBerthIgnores(t *testing.T) {
 	ct := start(t, func(*specs.Spec, string) {})
 	signal.Ignore(unix.SIGHUP, unix.SIGINT)

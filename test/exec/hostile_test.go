@@ -86,7 +86,8 @@ func TestAContainerReplacesItsProc(t *testing.T) {
 	})
 }
 
-// A program of the container leads to berth-exec itself, by /proc/self/exe, and writes to it.
+// PROPERTIES 45: a program of the container leads to berth-exec itself, by /proc/self/exe, and
+// writes to it.
 func TestAContainerCannotWriteToTheHelper(t *testing.T) {
 	ct := start(t, func(_ *specs.Spec, rootfs string) {
 		_ = os.Symlink("/proc/self/exe", filepath.Join(rootfs, "self"))
@@ -117,8 +118,8 @@ func TestAContainerCannotWriteToTheHelper(t *testing.T) {
 	compare(t, ct)
 }
 
-// A container that has got hold of berth-exec cannot write to it, but can have it open for that, and
-// change its mode. No other container's probes were made then.
+// PROPERTIES 45: a container that has got hold of berth-exec cannot write to it, but can have it
+// open for that, and change its mode. No other container's probes were made then.
 func TestAContainerCannotHaveTheHelperToItself(t *testing.T) {
 	for name, spoil := range map[string]func(path string) (undo func(), err error){
 		"it is open for writing": func(path string) (func(), error) {
@@ -173,8 +174,8 @@ func TestAnyDescriptorsMayBeOpen(t *testing.T) {
 	}
 }
 
-// A container with root and without CAP_SYS_PTRACE hunts what joins it: it tries to trace it, to read
-// its memory and descriptors, and to stop and kill it.
+// PROPERTIES 45: a container with root and without CAP_SYS_PTRACE hunts what joins it: it tries to
+// trace it, to read its memory and descriptors, and to stop and kill it.
 func TestAContainerHuntsWhatJoinsIt(t *testing.T) {
 	ct := start(t, func(s *specs.Spec, _ string) {})
 	hunter := byRunc(ct, []string{"/probe", "hunt"})
