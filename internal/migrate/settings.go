@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package migrate
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"berth/internal/config"
+)
+
+// Setting is one of berth's.
+type Setting struct {
+	Key   string `json:"key"`
+	Value any    `json:"value"` // a password is a config.Secret, which nothing writes but the file
+	From  string `json:"from"`  // where it comes from
+	path  []string
+}
+
+// What a remark weighs.
+const (
+	Blocks = "blocks" // nothing is applied while it is so
+	Pods   = "pods"   // it changes something for pods
+	Note   = "note"   // it changes nothing for pods
+)
+
+// Remark is about what berth has no counterpart for.
+type Remark struct {
+	Weight  string `json:"weight"`
+	Setting string `json:"setting,omitempty"` // as the old runtime calls it
+	Value   string `json:"value,omitempty"`
+	File    string `json:"file,omitempty"`
+	Means   string `json:"means"` // for the pods, or for whoever runs the node
+}
+
+// madeFile is a file that berth needs besides its settings.
+type madeFile struct {
+	path string
+	body []byte
+	mode uint32
+	why  string
+}
+
+// facts are what a translation has to know of the node.
+type facts struct {
+	Beside  bool                              // containerd goes on, without its CRI plug-in
+	SELinux bool                              // the node has it
+	which   func(program string) string       // finds a program; "" if there is none
+	read    func(file string) ([]byte, error) // reads a file that the settings name
+	full    func(dir string) bool             // whether a directory has anything in it
+}
+
+// translation is what becomes of the settings of a runtime.
+type translation struct {
+	facts
+	settings []Setting
+	remarks  []Remark
+	files    []madeFile
+	socket   string // of the old runtime
+	errs     []error
+}
+
+// hostsDir is where the configurations of registries go that are made here.
+const hostsDir = "/etc/berth/certs.d"
+
+// defaults are berth's own settings, as TOML has them.
+var defaults = func() map[string]any {
+	b, err := toml.Marshal(config.Default())
+	var m map[string]any
+	if err != nil || toml.Unmarshal(b, &m) != nil {
+		panic("the default settings are not TOML")
+	}
+	return m
+}()
+
+// isDefault reports whether berth has a value without being told.
+func isDefault(path []string, value any) bool {
+	var v any = defaults
+	for _, p := range path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return false
+		}
+		if v, ok = m[p]; !ok {
+			return len(path) == 3 && path[0] == "runtimes" && reflect.ValueOf(value).IsZero()
+		}
+	}
+	return fmt.Sprint(v) == fmt.Sprint(value)
+}
+
+// set says what a setting of berth's is to be, because of a value of the old runtime's. What is so
+// anyway is left out.
+func (t *translation) set(from string, value any, path ...string) {
+	i := slices.IndexFunc(t.settings, func(s Setting) bool { return slices.Equal(s.path, path) })
+	if i >= 0 {
+		t.settings[i].Value, t.settings[i].From = value, from
+		return
+	}
+	if isDefault(path, value) {
+		return
+	}
+	t.settings = append(t.settings, Setting{Key: dotted(path), Value: value, From: from, path: path})
+}
+
+// from says where a leaf was.
+func (l *leaf) from() string {
+	if l == nil {
+		return "what holds where nothing is set"
+	}
+	return l.key + " in " + l.file
+}
+
+// say adds a remark about a leaf, which may be nil.
+func (t *translation) say(weight string, l *leaf, format string, args ...any) {
+	r := Remark{Weight: weight, Means: fmt.Sprintf(format, args...)}
+	if l != nil {
+		l.used = true
+		r.Setting, r.File, r.Value = l.key, l.file, show(l)
+	}
+	t.remarks = append(t.remarks, r)
+}
+
+// show is the text of a value, without what may be a secret.
+func show(l *leaf) string {
+	for _, secret := range []string{"password", "auth", "token", "header", "_env", ".env"} {
+		if strings.Contains(strings.ToLower(l.key), secret) {
+			return "(hidden)"
+		}
+	}
+	if b, err := json.Marshal(l.value); err == nil {
+		return string(b)
+	}
+	return fmt.Sprint(l.value)
+}
+
+// find returns a leaf and marks it as dealt with; nil if there is none.
+func (t *translation) find(in tree, keys ...string) *leaf {
+	l, ok := in.sub(keys[:len(keys)-1]...)[keys[len(keys)-1]].(*leaf)
+	if !ok {
+		return nil
+	}
+	l.used = true
+	return l
+}
+
+// wrong notes a value of another type than it has to be.
+func (t *translation) wrong(l *leaf, want string) {
+	t.errs = append(t.errs, fmt.Errorf("read %s: %s is %s, which is not %s; correct it", l.file, l.key, show(l), want))
+}
+
+func (t *translation) text(in tree, keys ...string) (string, *leaf) {
+	l := t.find(in, keys...)
+	if l == nil {
+		return "", nil
+	}
+	v, ok := l.value.(string)
+	if !ok {
+		t.wrong(l, "a string")
+	}
+	return v, l
+}
+
+func (t *translation) flag(in tree, keys ...string) (bool, *leaf) {
+	l := t.find(in, keys...)
+	if l == nil {
+		return false, nil
+	}
+	v, ok := l.value.(bool)
+	if !ok {
+		t.wrong(l, "true or false")
+	}
+	return v, l
+}
+
+func (t *translation) number(in tree, keys ...string) (int64, *leaf) {
+	l := t.find(in, keys...)
+	if l == nil {
+		return 0, nil
+	}
+	v, ok := l.value.(int64)
+	if !ok {
+		t.wrong(l, "a number")
+	}
+	return v, l
+}
+
+func (t *translation) list(in tree, keys ...string) ([]string, *leaf) {
+	l := t.find(in, keys...)
+	if l == nil {
+		return nil, nil
+	}
+	all, ok := l.value.([]any)
+	list := []string{}
+	for _, v := range all {
+		s, isText := v.(string)
+		ok = ok && isText
+		list = append(list, s)
+	}
+	if !ok {
+		t.wrong(l, "a list of strings")
+	}
+	return list, l
+}
+
+// carryText carries a string over if there is one; an empty one stands for the default.
+func (t *translation) carryText(in tree, keys []string, to ...string) {
+	if v, l := t.text(in, keys...); l != nil && v != "" {
+		t.set(l.from(), v, to...)
+	}
+}
+
+// carryDir does the same with a directory.
+func (t *translation) carryDir(in tree, keys []string, to ...string) {
+	if v, l := t.text(in, keys...); l != nil && v != "" {
+		t.set(l.from(), path.Clean(v), to...)
+	}
+}
+
+// lost is a setting without a counterpart, or one that does not matter.
+type lost struct {
+	key    string // with * for any name, and ** for whatever follows
+	weight string // "" if it does not matter for pods, whatever it is
+	means  string
+	usual  []any // values beside zero ones with which it does not matter either
+}
+
+// rest deals with what no translation has taken. What no rule is for is named, too.
+func (t *translation) rest(in tree, rules []lost, nobody string) {
+	in.each(func(path []string, l *leaf) {
+		if l.used {
+			return
+		}
+		l.used = true
+		for _, r := range rules {
+			if !matches(strings.Split(r.key, "/"), path) {
+				continue
+			}
+			if r.weight != "" && !nothing(l.value) && !slices.ContainsFunc(r.usual, func(v any) bool { return fmt.Sprint(v) == fmt.Sprint(l.value) }) {
+				t.say(r.weight, l, "%s", r.means)
+			}
+			return
+		}
+		if !nothing(l.value) {
+			t.say(Note, l, "%s", nobody)
+		}
+	})
+}
+
+// nothing reports whether a value says no more than that there is none.
+func nothing(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return len(v) == 0
+	case string:
+		return v == "" || v == "0s"
+	default:
+		return v == nil || reflect.ValueOf(v).IsZero()
+	}
+}
+
+func matches(pattern, path []string) bool {
+	for i, p := range pattern {
+		switch {
+		case p == "**":
+			return true
+		case i >= len(path) || p != "*" && p != path[i]:
+			return false
+		}
+	}
+	return len(pattern) == len(path)
+}
+
+// sorted puts what weighs most first, and keeps the order otherwise.
+func sorted(remarks []Remark) []Remark {
+	weight := map[string]int{Blocks: 0, Pods: 1, Note: 2}
+	slices.SortStableFunc(remarks, func(a, b Remark) int { return cmp.Compare(weight[a.Weight], weight[b.Weight]) })
+	return remarks
+}
+
+// printable is a text for a comment: names of files may have anything.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// draft writes settings as a drop-in file. Passwords are left out where hidden is true.
+func draft(settings []Setting, about string, hidden bool) []byte {
+	var b bytes.Buffer
+	for line := range strings.Lines(about) {
+		fmt.Fprintf(&b, "# %s\n", strings.TrimSpace(line))
+	}
+	var tables []string
+	by := map[string][]Setting{}
+	for _, s := range settings {
+		table := dotted(s.path[:len(s.path)-1])
+		if by[table] == nil {
+			tables = append(tables, table)
+		}
+		by[table] = append(by[table], s)
+	}
+	slices.Sort(tables) // what is in no table comes first
+	for _, table := range tables {
+		b.WriteString("\n")
+		if table != "" {
+			fmt.Fprintf(&b, "[%s]\n", table)
+		}
+		for _, s := range by[table] {
+			value := s.Value
+			if secret, ok := value.(config.Secret); ok {
+				if value = string(secret); hidden {
+					value = secret.String()
+				}
+			}
+			line, err := toml.Marshal(map[string]any{s.path[len(s.path)-1]: value})
+			if err != nil { // a value is a string, a number, a list of strings, true or false
+				panic(err)
+			}
+			fmt.Fprintf(&b, "# %s\n%s", printable(s.From), line)
+		}
+	}
+	return b.Bytes()
+}
