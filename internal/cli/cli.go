@@ -94,6 +94,7 @@ func (a *app) root() *cobra.Command {
 		a.serveCommand(),
 		demoCommand(),
 		installCommand(),
+		a.migrateCommand(),
 		configCommand(),
 		a.playCommand(),
 		a.psCommand(),

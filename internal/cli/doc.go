@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli contains all commands of berth. Every command except serve, config, demo, install and
-// images allowed speaks CRI to a running service over its socket, as the kubelet does; import, pulls,
-// images, df, timeline, debug, stop and rm also use berth.v1.Admin on the same socket.
+// Package cli contains all commands of berth. Every command except serve, config, demo, install,
+// migrate and images allowed speaks CRI to a running service over its socket, as the kubelet does;
+// import, pulls, images, df, timeline, debug, stop and rm also use berth.v1.Admin on the same socket.
 //
 // # Promises
 //
