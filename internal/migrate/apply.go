@@ -62,6 +62,24 @@ func (m *mover) hook(format string, args ...any) {
 
 func (m *mover) say(format string, args ...any) { fmt.Fprintf(m.Out, format+"\n", args...) }
 
+// begin keeps two migrations apart until it is given up, and makes sure that none has been at work
+// since the journal was read, which nothing kept from it.
+func begin(dir string, read *journal) (end func(), err error) {
+	end, err = lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	now, err := loadJournal(dir)
+	if err == nil && !now.same(read) {
+		err = errors.New("another berth migrate has been at work on this node meanwhile: run this again to see how the node is now")
+	}
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return end, nil
+}
+
 // lock keeps two migrations apart. It is given up with the process.
 func lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -102,11 +120,11 @@ func Apply(ctx context.Context, p *Plan, o Options) error {
 	if err := idle(ctx, o, p.Old, p.From, true); err != nil {
 		return err
 	}
-	unlock, err := lock(dir)
+	end, err := begin(dir, before)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer end()
 	if before != nil {
 		if err := putAside(dir); err != nil {
 			return err
@@ -421,11 +439,11 @@ func Undo(ctx context.Context, root, state string, o Options) error {
 			return err
 		}
 	}
-	unlock, err := lock(dir)
+	end, err := begin(dir, j)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer end()
 	m := &mover{Options: o, root: root, j: j}
 	if j.State != applied {
 		m.PodsMayEnd = true // what berth has was made by what was cut off

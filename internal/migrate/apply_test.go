@@ -372,6 +372,33 @@ func TestAMigrationThereAndBack(t *testing.T) {
 	})
 }
 
+// One migration has read the journal when another one begins and ends. The originals that this one
+// has kept would be lost to the next one.
+func TestAnotherMigrationMeanwhileIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root, h := full(t), newHost()
+		files := snapshot(t, root)
+		p, err := Make(t.Context(), Where{Root: root}, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.fail = func(string) error { // this one asks for pods once it has read the journal
+			h.fail = func(string) error { return nil }
+			return apply(t, root, false, h, &Options{})
+		}
+		o := Options{Host: h, Out: io.Discard, Within: 10 * time.Second, PodsMayEnd: true}
+		if err := Apply(t.Context(), p, o); err == nil || !strings.Contains(err.Error(), "meanwhile") {
+			t.Errorf("it went on: %v", err)
+		}
+		if err := undo(t, root, &o); err != nil {
+			t.Fatal(err)
+		}
+		if got := snapshot(t, root); got != files {
+			t.Errorf("the files are\n%s\nand were\n%s", got, files)
+		}
+	})
+}
+
 // What somebody has changed after the migration is not lost by taking it back.
 func TestUndoKeepsWhatWasChangedMeanwhile(t *testing.T) {
 	root, h := full(t), newHost()

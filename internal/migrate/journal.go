@@ -64,6 +64,14 @@ type entry struct {
 
 func journalDir(root, state string) string { return filepath.Join(root, state, "migrate") }
 
+// same reports whether two readings are of the same journal in the same state. nil is one of none.
+func (j *journal) same(other *journal) bool {
+	if j == nil || other == nil {
+		return j == other
+	}
+	return j.State == other.State && j.Began.Equal(other.Began) && len(j.Entries) == len(other.Entries)
+}
+
 // loadJournal reads the journal of a node; nil if there is none.
 func loadJournal(dir string) (*journal, error) {
 	name := filepath.Join(dir, "journal.json")
