@@ -6,14 +6,11 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,7 +69,7 @@ func start(t *testing.T, o node.Options, evented bool, settings ...string) *kube
 			t.Fatal(err)
 		}
 	}
-	for _, g := range groups(k.group) {
+	for _, g := range node.Groups(k.group) {
 		if err := os.MkdirAll(g, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -123,8 +120,8 @@ func (k *kubelet) stop() {
 			k.t.Error(err)
 		}
 	}
-	for _, g := range groups(k.group) {
-		removeGroup(g)
+	for _, g := range node.Groups(k.group) {
+		node.RemoveGroup(g)
 	}
 }
 
@@ -314,33 +311,4 @@ func freePort(t testing.TB) int {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // of a TCP listener
-}
-
-// groups are the directories of a cgroup: one for each hierarchy.
-func groups(name string) []string {
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		return []string{"/sys/fs/cgroup" + name}
-	}
-	hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
-	var dirs []string
-	for _, h := range hierarchies {
-		dirs = append(dirs, filepath.Dir(h)+name)
-	}
-	return dirs
-}
-
-// removeGroup removes a cgroup and those below it, which are empty.
-func removeGroup(dir string) {
-	var dirs []string
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			dirs = append(dirs, path)
-		}
-		return nil
-	})
-	for i := len(dirs) - 1; i >= 0; i-- {
-		if err := os.Remove(dirs[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			continue // a mount point of a hierarchy of its own
-		}
-	}
 }

@@ -133,7 +133,7 @@ func (k *kubelet) summary(t *testing.T) uint64 {
 func (k *kubelet) madeFor(t *testing.T, sandbox string) []string {
 	t.Helper()
 	var found []string
-	for _, dir := range append(groups(k.group), k.Dir+"/run/cadvisor") {
+	for _, dir := range append(node.Groups(k.group), k.Dir+"/run/cadvisor") {
 		_ = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && strings.Contains(filepath.Base(path), sandbox) {
 				found = append(found, path)

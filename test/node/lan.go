@@ -25,6 +25,7 @@ type LAN struct {
 type Host struct {
 	NetNS   string // the path of the namespace
 	Address string
+	Link    string // its end of the cable on the bridge: a host whose Link is down is cut off
 }
 
 // NewLAN makes a bridge with that many hosts.
@@ -47,8 +48,8 @@ func NewLAN(t testing.TB, hosts int) *LAN {
 		t.Fatal(err)
 	}
 	for i := range hosts {
-		h := Host{Address: fmt.Sprintf("%s%d", subnet, i+2)}
-		fd, err := attach(bridge, fmt.Sprintf("%s-%d", name, i), h.Address)
+		h := Host{Address: fmt.Sprintf("%s%d", subnet, i+2), Link: fmt.Sprintf("%s-%d", name, i)}
+		fd, err := attach(bridge, h.Link, h.Address)
 		if err != nil {
 			t.Fatal(err)
 		}
