@@ -73,9 +73,10 @@ TESTFLAGS  = -vet=all -timeout $(or $(TIMEOUT),15m) $(if $(RUN),-run '$(RUN)')
 # other user sees.
 UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all')
 
-# The packages whose tests need a kubelet, a host that systemd runs, a browser, or an hour; make
-# test-kubelet, make test-systemd, make page and make soak run them.
+# The packages whose tests need a kubelet, a cluster, a host that systemd runs, a browser, or an hour;
+# make test-kubelet, make test-cluster, make test-systemd, make page and make soak run them.
 KUBELET := test/kubelet
+CLUSTER := test/cluster
 SYSTEMD := test/systemd
 RELEASED := test/dist
 SOAK    := test/soak
@@ -90,7 +91,7 @@ export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 ONEATATIME = -exec 'flock -o $(BUILD)/alone.lock' -parallel $$((2 * $$(nproc)))
 
 # $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables.
-select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) || true); \
+select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)
@@ -158,6 +159,16 @@ test-systemd: setup tools build ## Test the unit files and the systemd cgroup dr
 .PHONY: test-kubelet
 test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
+
+# What a cluster consists of, besides etcd and CoreDNS.
+KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl)
+
+# MINUTES is for how long berth is killed again and again.
+.PHONY: test-cluster
+test-cluster: export BERTH_CLUSTER_MINUTES := $(MINUTES)
+test-cluster: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/coredns ## Test a Kubernetes cluster on berth, as root (the first run builds it, a quarter of an hour): RUN=OneNode for less
+	@mkdir -p $(BUILD)/cluster
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout $$((45 + $(or $(MINUTES),3)))m -v $(if $(RUN),-run '$(RUN)') ./$(CLUSTER) | tee $(BUILD)/cluster/test.log
 
 .PHONY: page
 page: ## Test the page of berth ui in a headless Chromium, with pictures of it in build/page
@@ -280,9 +291,17 @@ $(BUILD)/bin/benchstat: tools/benchstat/go.mod tools/benchstat/go.sum
 	cd tools/benchstat && go build -ldflags '-s -w' -o $@ golang.org/x/perf/cmd/benchstat
 	@touch $@
 
-$(BUILD)/bin/kubelet: tools/kubelet/go.mod tools/kubelet/go.sum
+$(KUBERNETES): $(BUILD)/bin/%: tools/kubelet/go.mod tools/kubelet/go.sum
 	cd tools/kubelet && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/kubelet
+	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/$*
+	@touch $@
+
+$(BUILD)/bin/etcd: tools/cluster/go.mod tools/cluster/go.sum
+	cd tools/cluster && go build -ldflags '-s -w' -o $@ go.etcd.io/etcd/server/v3
+	@touch $@
+
+$(BUILD)/bin/coredns: tools/cluster/go.mod tools/cluster/go.sum tools/cluster/coredns/main.go
+	cd tools/cluster && go build -ldflags '-s -w' -o $@ ./coredns
 	@touch $@
 
 # The part of the kubelet that reads events, for tests to look into.
