@@ -39,8 +39,12 @@ func TestWhatIsTestedIsListedAsItIsPinned(t *testing.T) {
 		"containerd, beside berth": required(t, "tools/go.mod", "github.com/containerd/containerd/v2"),
 		"runc":                     required(t, "tools/go.mod", "github.com/opencontainers/runc"),
 		"kubelet":                  required(t, "tools/kubelet/go.mod", "k8s.io/kubernetes"),
-		"CRI":                      required(t, "go.mod", "k8s.io/cri-api"),
-		"CNI plug-ins":             required(t, "tools/go.mod", "github.com/containernetworking/plugins"),
+		"etcd":                     required(t, "tools/cluster/go.mod", "go.etcd.io/etcd/server/v3"),
+		"CoreDNS":                  required(t, "tools/cluster/go.mod", "github.com/coredns/coredns"),
+
+		"control plane, kube-proxy, kubectl": required(t, "tools/kubelet/go.mod", "k8s.io/kubernetes"),
+		"CRI":                                required(t, "go.mod", "k8s.io/cri-api"),
+		"CNI plug-ins":                       required(t, "tools/go.mod", "github.com/containernetworking/plugins"),
 	} {
 		if rows[what] != want {
 			t.Errorf("docs/releases.md says that %s is %q; it is %s", what, rows[what], want)

@@ -33,7 +33,8 @@ const (
 // cluster is a control plane and nodes, which are network namespaces of this host. The first node
 // runs the control plane.
 type cluster struct {
-	t       *testing.T
+	t       *testing.T // that runs now
+	outer   *testing.T // of the whole cluster
 	dir     string
 	module  string
 	lan     *node.LAN
@@ -47,7 +48,7 @@ type cluster struct {
 // DNS server of the cluster work.
 func start(t *testing.T, nodes int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: node.TempDir(t), module: node.Module(t)}
+	c := &cluster{t: t, outer: t, dir: node.TempDir(t), module: node.Module(t)}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(c.dir); err != nil {
 			t.Error(err)
