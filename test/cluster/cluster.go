@@ -37,6 +37,7 @@ type cluster struct {
 	outer   *testing.T // of the whole cluster
 	dir     string
 	module  string
+	evented bool
 	lan     *node.LAN
 	ca      *authority
 	members []*member
@@ -46,9 +47,11 @@ type cluster struct {
 
 // start makes a cluster, and waits until it is whole: the nodes are Ready, and the network and the
 // DNS server of the cluster work.
-func start(t *testing.T, nodes int) *cluster {
+// Evented says that the kubelets read berth's events and statistics, and do without lists and
+// cAdvisor where they can.
+func start(t *testing.T, nodes int, evented bool) *cluster {
 	t.Helper()
-	c := &cluster{t: t, outer: t, dir: node.TempDir(t), module: node.Module(t)}
+	c := &cluster{t: t, outer: t, evented: evented, dir: node.TempDir(t), module: node.Module(t)}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(c.dir); err != nil {
 			t.Error(err)

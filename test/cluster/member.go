@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -54,7 +55,7 @@ func (c *cluster) join(i int, host node.Host) {
 	}
 	c.ca.issue(name, "system:node:"+name, []string{"system:nodes"}, name, host.Address)
 	c.ca.kubeconfig(name, c.lan.Hosts[0].Address)
-	settings := []string{"@KUBELET@", m.dir, "@GROUP@", m.group, "@SOCKET@", n.Dir + "/berth.sock", "@NAME@", name, "@NODE@", n.Dir, "@BRIDGE@", n.Bridge, "@SUBNET@", n.Subnet}
+	settings := []string{"@KUBELET@", m.dir, "@GROUP@", m.group, "@SOCKET@", n.Dir + "/berth.sock", "@NAME@", name, "@NODE@", n.Dir, "@BRIDGE@", n.Bridge, "@SUBNET@", n.Subnet, "@EVENTED@", strconv.FormatBool(c.evented)}
 	m.check(os.WriteFile(m.dir+"/config.yaml", []byte(c.text("kubelet", settings...)), 0o600))
 	m.check(os.WriteFile(m.dir+"/resolv.conf", nil, 0o644))
 	m.check(os.MkdirAll(n.Dir+"/net.d", 0o755))

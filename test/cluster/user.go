@@ -267,8 +267,9 @@ func (s *sighting) saw(r *row, ready, deleted bool) {
 }
 
 // print writes the table, also to build/cluster.
-func (c *cluster) print() {
+func (c *cluster) print(title string) {
 	var b strings.Builder
+	fmt.Fprintf(&b, "The kubelets know of pods from %s.\n", title)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "WHAT A USER NOTICED OF\tTOOK\tREQUESTS\tFAILED\tSLOWEST\tAPI CALLS\tFAILED\tEXECS\tFAILED\tRESTARTS\tPODS NOT READY\tFOR\tPODS REPLACED\tNODES NOT READY")
 	for i := range c.table {
@@ -280,7 +281,7 @@ func (c *cluster) print() {
 		c.t.Error(err)
 	}
 	fmt.Print("\n", b.String(), "\n")
-	if err := os.WriteFile(c.module+"/build/cluster/noticed.txt", []byte(b.String()), 0o644); err != nil {
+	if err := os.WriteFile(c.module+"/build/cluster/noticed-"+title+".txt", []byte(b.String()), 0o644); err != nil {
 		c.t.Error(err)
 	}
 }
