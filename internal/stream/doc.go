@@ -54,6 +54,9 @@
 //   - Nothing is left of a client that vanishes or does not keep to the protocol: no connection, no
 //     stream and no goroutine. A connection is closed when its call has ended, and when the client
 //     has not opened its streams within 30 seconds.
+//   - A client of exec or attach that reads is told how its call has ended, also where berth is
+//     stopped. Only a berth that is killed leaves a client without a word, which kubectl takes for
+//     success.
 //   - A connection that is forwarded ends when the pod closes it, or when the client has closed its
 //     half and the pod has sent nothing for five minutes, which is an error.
 //

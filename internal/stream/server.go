@@ -30,6 +30,9 @@ const (
 	// defaultPatience is how long a client may take to open the streams of its call, and in the end
 	// to read how the call has ended.
 	defaultPatience = 30 * time.Second
+	// farewellTime is how long the calls have to tell their clients that berth stops. It is more than
+	// endTimeout.
+	farewellTime = time.Second
 	// maxPorts is how many ports a client over a WebSocket may ask for: the number of a channel, of
 	// which each has two, is a byte.
 	maxPorts = 127
@@ -60,6 +63,7 @@ type Server struct {
 		offers  map[string]*offer // by the path of their URL
 		streams map[*offer]bool   // of which the client has come
 		conns   map[*conn]bool
+		silent  chan struct{} // see farewell; nil: nobody waits
 	}
 }
 
@@ -118,6 +122,7 @@ func (s *Server) run(ctx context.Context) error {
 			s.look()
 			continue
 		case <-ctx.Done():
+			s.farewell()
 			_ = server.Close()
 			err = <-ended // it says that it was closed
 		case err = <-ended:
@@ -126,6 +131,38 @@ func (s *Server) run(ctx context.Context) error {
 		s.hangUp() // also on what is not HTTP any more
 		return err
 	}
+}
+
+// farewell lets the calls of exec and attach say to their clients that berth stops, which they do at
+// once: a client takes a connection that ends without a word for a command that has succeeded. One
+// that takes long is not waited for. No client comes any more.
+func (s *Server) farewell() {
+	s.use(nil, fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable))
+	silent := make(chan struct{})
+	s.mu.Lock()
+	s.mu.silent = silent
+	s.silentLocked()
+	s.mu.Unlock()
+	t := time.NewTimer(farewellTime)
+	defer t.Stop()
+	select {
+	case <-silent:
+	case <-t.C:
+	}
+}
+
+// silentLocked closes the channel of farewell when no call of exec and attach is left.
+func (s *Server) silentLocked() {
+	if s.mu.silent == nil {
+		return
+	}
+	for o := range s.mu.streams {
+		if o.of == s.service.streams {
+			return
+		}
+	}
+	close(s.mu.silent)
+	s.mu.silent = nil
 }
 
 // use makes URLs below base from now on, or none where it is nil. Earlier ones are not served any

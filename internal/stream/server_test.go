@@ -31,6 +31,13 @@ import (
 // serve runs a server on a world without a virtual time, until the test's end.
 func serve(t *testing.T, w *world, config *tls.Config) *Server {
 	t.Helper()
+	s, _ := serveUntil(t, w, config)
+	return s
+}
+
+// serveUntil is serve for a test that stops the server.
+func serveUntil(t *testing.T, w *world, config *tls.Config) (_ *Server, stop context.CancelFunc) {
+	t.Helper()
 	s := NewServer(ServerConfig{Address: "127.0.0.1:0", TLS: config, Logger: slog.New(slog.DiscardHandler)}, w.service)
 	s.patience, s.interval = time.Second, 20*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,7 +57,7 @@ func serve(t *testing.T, w *world, config *tls.Config) *Server {
 		defer s.mu.Unlock()
 		return s.mu.base != nil
 	})
-	return s
+	return s, cancel
 }
 
 func until(t *testing.T, what string, ok func() bool) {
@@ -275,6 +282,40 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 			until(t, "nothing is left", func() bool {
 				return w.left() == 0 && w.directories() == 0 && len(s.connections()) == 0
 			})
+		})
+	}
+}
+
+// PROPERTIES 29: a client takes a connection that ends without a word for a command that has
+// succeeded. So it is told when berth stops.
+func TestAClientIsToldThatBerthStops(t *testing.T) {
+	for name, connect := range map[string]func(url string) (status func() string){
+		"WebSocket": func(url string) func() string {
+			conn := dialSocket(t, url)
+			return func() string { return receive(conn)[3] }
+		},
+		"SPDY": func(url string) func() string {
+			conn, _ := dialSPDY(t, url, "v4.channel.k8s.io")
+			problem := open(t, conn, "error")
+			open(t, conn, "stdin")
+			open(t, conn, "stdout")
+			return func() string {
+				b, _ := io.ReadAll(problem)
+				return string(b)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.program = untilKilled
+			s, stop := serveUntil(t, w, nil)
+			status := connect(s.execURL(t, execRequest()))
+			until(t, "the process runs", func() bool { return w.left() == 1 })
+			stop() // at once, as the daemon stops its parts
+			w.stop()
+			if got := status(); !strings.Contains(got, "Failure") {
+				t.Errorf("the client was told %q", got)
+			}
 		})
 	}
 }

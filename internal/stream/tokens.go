@@ -134,6 +134,7 @@ func (s *Server) dropLocked(o *offer) {
 	if s.mu.streams[o] {
 		delete(s.mu.streams, o)
 		o.of.Give(o.pod, 1)
+		s.silentLocked()
 	}
 }
 
