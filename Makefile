@@ -161,7 +161,7 @@ test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test p
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
 
 # What a cluster consists of, besides etcd and CoreDNS.
-KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl)
+KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl kubeadm)
 
 # MINUTES is for how long berth is killed again and again.
 .PHONY: test-cluster

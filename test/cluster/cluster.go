@@ -5,6 +5,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ type cluster struct {
 	lan     *node.LAN
 	ca      *authority
 	members []*member
-	client  *http.Client // the administrator's
+	admin   string       // the administrator's kubeconfig
+	client  *http.Client // his
 	table   []row        // what a user noticed
 }
 
@@ -51,17 +53,10 @@ type cluster struct {
 // cAdvisor where they can.
 func start(t *testing.T, nodes int, evented bool) *cluster {
 	t.Helper()
-	c := &cluster{t: t, outer: t, evented: evented, dir: node.TempDir(t), module: node.Module(t)}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(c.dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.MkdirAll(c.dir+"/volumes", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	c.lan = node.NewLAN(t, nodes)
+	c := newCluster(t, nodes)
+	c.evented = evented
 	c.ca = newAuthority(t, c.dir+"/pki")
+	c.admin = c.ca.dir + "/admin.conf"
 	control := c.lan.Hosts[0].Address
 	c.ca.issue("apiserver", "kube-apiserver", nil, control, apiService, "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 	c.ca.issue("etcd", "etcd", nil, "127.0.0.1")
@@ -75,9 +70,9 @@ func start(t *testing.T, nodes int, evented bool) *cluster {
 		c.ca.issue(file, name, groups)
 		c.ca.kubeconfig(file, control)
 	}
-	c.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: c.ca.client("admin"), MaxIdleConnsPerHost: 8}}
+	c.connect(c.ca.client("admin"))
 	for i, h := range c.lan.Hosts {
-		c.join(i, h)
+		c.addNode(i, h).enroll()
 	}
 	c.route()
 	c.importImages()
@@ -89,9 +84,36 @@ func start(t *testing.T, nodes int, evented bool) *cluster {
 		return err
 	})
 	c.apply("system/kube-proxy", "system/coredns")
-	c.until("the nodes are Ready", func() error { return c.nodesReady() })
-	c.until("the pods of the system are Ready", func() error { return c.podsReady("kube-system", 4+nodes+2) })
+	c.joined()
 	return c
+}
+
+// newCluster makes what a cluster needs before it has nodes.
+func newCluster(t *testing.T, nodes int) *cluster {
+	t.Helper()
+	c := &cluster{t: t, outer: t, dir: node.TempDir(t), module: node.Module(t)}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(c.dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.MkdirAll(c.dir+"/volumes", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.lan = node.NewLAN(t, nodes)
+	return c
+}
+
+// connect makes the client of the administrator.
+func (c *cluster) connect(tls *tls.Config) {
+	c.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: tls, MaxIdleConnsPerHost: 8}}
+}
+
+// joined waits until all nodes have joined, and run what each cluster has.
+func (c *cluster) joined() {
+	c.t.Helper()
+	c.until("the nodes are Ready", c.nodesReady)
+	c.until("the pods of the system are Ready", func() error { return c.podsReady("kube-system", 4+len(c.members)+2) })
 }
 
 // request gets what the API server has at a path.
@@ -223,7 +245,7 @@ func (c *cluster) text(name string, more ...string) string {
 	control := c.lan.Hosts[0].Address
 	return strings.NewReplacer(append(more,
 		"@DIR@", c.dir, "@CONTROL@", control, "@SERVICES@", services, "@DNS@", dns, "@BUSYBOX@", node.Busybox,
-		"@PODS@", strings.Join(strings.Split(control, ".")[:2], ".")+".0.0/16", "@IMAGES@", strings.TrimSuffix(image(""), ":built"),
+		"@PODS@", strings.Join(strings.Split(control, ".")[:2], ".")+".0.0/16", "@IMAGES@", repository, "@TAG@", version(),
 	)...).Replace(string(b))
 }
 
@@ -245,7 +267,7 @@ func (c *cluster) applyText(text string) {
 // command is kubectl, as the administrator calls it.
 func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.module+"/build/bin/kubectl", args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.ca.dir+"/admin.conf", "HOME="+c.dir)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.admin, "HOME="+c.dir)
 	return cmd
 }
 

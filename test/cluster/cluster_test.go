@@ -27,6 +27,18 @@ func TestOneNode(t *testing.T) {
 	c.serves(2)
 }
 
+// kubeadm makes a cluster of two nodes, of which the second joins with a token.
+func TestKubeadm(t *testing.T) {
+	c := startKubeadm(t, 2)
+	c.serves(3)
+	c.streams()
+	u := c.watch("a kill of berth on each node of kubeadm", c.members...)
+	c.kill()
+	u.enough(200)
+	c.until("the nodes are Ready", c.nodesReady)
+	u.done().streamless().quiet(t)
+}
+
 // What people do with a cluster, and what is done to it, one after the other: with kubelets that list
 // pods, and with kubelets that read berth's events and statistics.
 func TestThreeNodes(t *testing.T) {

@@ -278,9 +278,23 @@ func (c *cluster) code(p *corev1.Pod) {
 	}
 }
 
-// A restart of berth, as an upgrade is, goes from node to node.
+// A restart of berth, as an upgrade is, goes from node to node. A command that it ends is not taken
+// for one that has succeeded.
 func (c *cluster) restarted() {
 	c.rest()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	defer cancel()
+	cmd := c.command(ctx, "exec", "client", "--", "sh", "-c", "echo begun; sleep 600")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "begun\n" {
+		c.t.Errorf("exec: %q, %v", line, err)
+	}
 	u := c.watch("a restart of berth node by node", c.members...)
 	for _, m := range c.members {
 		m.Berth.Kill(syscall.SIGTERM)
@@ -289,9 +303,13 @@ func (c *cluster) restarted() {
 		c.rest()
 	}
 	u.done().streamless().quiet(c.t)
+	if err := cmd.Wait(); code(err) != 1 && code(err) != 128+int(syscall.SIGKILL) {
+		c.t.Errorf("a command that a restart has cut off: %v", err)
+	}
 }
 
-// A kubelet that is killed finds its pods again.
+// A kubelet that is killed finds its pods again. It takes some of them for not Ready until it has
+// probed them.
 func (c *cluster) kubeletsKilled() {
 	c.rest()
 	u := c.watch("a kill of every kubelet", c.members...)
@@ -301,5 +319,7 @@ func (c *cluster) kubeletsKilled() {
 	})
 	u.enough(600)
 	c.rest()
-	u.done().streamless().quiet(c.t)
+	r := u.done().streamless()
+	r.unready = nil
+	r.quiet(c.t)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -24,8 +25,24 @@ var (
 	ofNode    = []string{"kube-proxy", "coredns"}
 )
 
-// image is the name of the image of a program.
-func image(program string) string { return "localhost/berth-cluster/" + program + ":built" }
+// repository is where the images seem to come from.
+const repository = "localhost/berth-cluster/"
+
+// image is the name of the image of a program. All have the version of Kubernetes.
+func image(program string) string { return repository + program + ":" + version() }
+
+// version is the version of Kubernetes, as tools/kubelet pins it.
+var version = sync.OnceValue(func() string {
+	b, err := os.ReadFile("../../tools/kubelet/go.mod")
+	if err != nil {
+		panic(err)
+	}
+	m := regexp.MustCompile(`k8s\.io/kubernetes (v\S+)`).FindSubmatch(b)
+	if m == nil {
+		panic("tools/kubelet/go.mod has no k8s.io/kubernetes")
+	}
+	return string(m[1])
+})
 
 // archive returns the path of an archive with the image of a program that was built. It stays in
 // build/cluster for the next time.

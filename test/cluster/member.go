@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 
 	"berth/test/node"
@@ -29,11 +28,15 @@ type member struct {
 	dir     string // the kubelet's
 	group   string // the cgroup below which the kubelet makes those of pods
 	kubelet *node.Process
+	args    []string // the kubelet's, if kubeadm has chosen them
 }
 
-// join makes a node, with what its kubelet needs to join the cluster. The first one gets the control
-// plane.
-func (c *cluster) join(i int, host node.Host) {
+// private are directories of the host in which the kubelet and kubeadm have paths that cannot be
+// changed. Each node has its own.
+var private = []string{"/etc", "/usr/libexec", "/var/lib", "/var/log"}
+
+// addNode makes a node with a berth.
+func (c *cluster) addNode(i int, host node.Host) *member {
 	c.t.Helper()
 	name := fmt.Sprintf("worker-%d", i)
 	if i == 0 {
@@ -41,7 +44,7 @@ func (c *cluster) join(i int, host node.Host) {
 	}
 	dir := node.TempDir(c.t)
 	n := node.Start(c.t, node.Options{
-		Dir: dir, NetNS: host.NetNS, ServiceManager: true,
+		Dir: dir, NetNS: host.NetNS, MountNS: node.NewMounts(c.t, dir+"/private", private...), ServiceManager: true,
 		Args: []string{"--set", "containerd.link=" + dir + "/link", "--set", "network.use_default=false"},
 	})
 	m := &member{Node: n, c: c, name: name, host: host, dir: n.Dir + "/k", group: n.Cgroup + "-kubelet"}
@@ -53,17 +56,32 @@ func (c *cluster) join(i int, host node.Host) {
 	for _, g := range node.Groups(m.group) {
 		m.check(os.MkdirAll(g, 0o755))
 	}
-	c.ca.issue(name, "system:node:"+name, []string{"system:nodes"}, name, host.Address)
-	c.ca.kubeconfig(name, c.lan.Hosts[0].Address)
-	settings := []string{"@KUBELET@", m.dir, "@GROUP@", m.group, "@SOCKET@", n.Dir + "/berth.sock", "@NAME@", name, "@NODE@", n.Dir, "@BRIDGE@", n.Bridge, "@SUBNET@", n.Subnet, "@EVENTED@", strconv.FormatBool(c.evented)}
-	m.check(os.WriteFile(m.dir+"/config.yaml", []byte(c.text("kubelet", settings...)), 0o600))
-	m.check(os.WriteFile(m.dir+"/resolv.conf", nil, 0o644))
+	// A pod that asks for names of the world is told to ask an address that is nobody's.
+	m.check(os.WriteFile(m.dir+"/resolv.conf", []byte("nameserver 192.0.2.1\n"), 0o644))
 	m.check(os.MkdirAll(n.Dir+"/net.d", 0o755))
-	m.check(os.WriteFile(n.Dir+"/net.d/10-cluster.conflist.new", []byte(c.text("network", settings...)), 0o600))
-	m.check(os.Rename(n.Dir+"/net.d/10-cluster.conflist.new", n.Dir+"/net.d/10-cluster.conflist"))
-	if i == 0 {
+	m.check(os.WriteFile(n.Dir+"/net.d/new", []byte(m.text("network")), 0o600))
+	m.check(os.Rename(n.Dir+"/net.d/new", n.Dir+"/net.d/10-cluster.conflist"))
+	return m
+}
+
+// text is a manifest of testdata for this node.
+func (m *member) text(name string, more ...string) string {
+	m.c.t.Helper()
+	return m.c.text(name, append(more,
+		"@KUBELET@", m.dir, "@GROUP@", m.group, "@SOCKET@", m.Node.Dir+"/berth.sock", "@NAME@", m.name, "@NODE@", m.Node.Dir,
+		"@BRIDGE@", m.Bridge, "@SUBNET@", m.Subnet, "@ADDRESS@", m.host.Address, "@EVENTED@", strconv.FormatBool(m.c.evented))...)
+}
+
+// enroll gives a node what its kubelet needs to join the cluster. The first one gets the control
+// plane.
+func (m *member) enroll() {
+	m.c.t.Helper()
+	m.c.ca.issue(m.name, "system:node:"+m.name, []string{"system:nodes"}, m.name, m.host.Address)
+	m.c.ca.kubeconfig(m.name, m.c.lan.Hosts[0].Address)
+	m.check(os.WriteFile(m.dir+"/config.yaml", []byte(m.text("kubelet")), 0o600))
+	if m == m.c.members[0] {
 		for _, program := range ofControl {
-			m.check(os.WriteFile(m.dir+"/manifests/"+program+".yaml", []byte(c.text("control/"+program)), 0o600))
+			m.check(os.WriteFile(m.dir+"/manifests/"+program+".yaml", []byte(m.text("control/"+program)), 0o600))
 		}
 	}
 }
@@ -98,7 +116,7 @@ func (c *cluster) importImages() {
 			programs = append(slices.Clone(ofControl), ofNode...)
 		}
 		for _, program := range programs {
-			if _, err := m.Import(context.Background(), archives[program], ""); err != nil {
+			if _, err := m.Import(context.Background(), archives[program], image(program)); err != nil {
 				c.t.Errorf("import of %s on %s: %v", program, m.name, err)
 			}
 		}
@@ -110,8 +128,12 @@ func (c *cluster) importImages() {
 
 // startKubelet starts the kubelet and waits for nothing.
 func (m *member) startKubelet() {
-	m.kubelet = m.Spawn("nsenter", "--net="+m.host.NetNS, m.Module+"/build/bin/kubelet", "--config", m.dir+"/config.yaml", "--kubeconfig", m.c.ca.dir+"/"+m.name+".conf",
-		"--root-dir", m.dir+"/root", "--cert-dir", m.dir+"/certs", "--hostname-override", m.name, "--node-ip", m.host.Address, "--containerd", m.Node.Dir+"/link", "--v", "2")
+	args := m.args
+	if args == nil {
+		args = []string{"--config", m.dir + "/config.yaml", "--kubeconfig", m.c.ca.dir + "/" + m.name + ".conf", "--root-dir", m.dir + "/root", "--cert-dir", m.dir + "/certs",
+			"--hostname-override", m.name, "--node-ip", m.host.Address, "--containerd", m.Node.Dir + "/link", "--v", "2"}
+	}
+	m.kubelet = m.SpawnInside(m.Module+"/build/bin/kubelet", args...)
 }
 
 // stop ends the kubelet and takes away what it has made. The pods go with the node.
@@ -125,21 +147,32 @@ func (m *member) stop() {
 	if m.kubelet != nil && m.c.t.Failed() {
 		m.explain()
 	}
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(m.dir))
-	m.note(err)
-	for _, i := range slices.Backward(infos) {
-		m.note(syscall.Unmount(i.Mountpoint, syscall.MNT_DETACH))
+	for _, left := range m.mounts() {
+		m.c.t.Errorf("%s: left behind: mount %s", m.name, left)
 	}
 	for _, g := range node.Groups(m.group) {
 		node.RemoveGroup(g)
 	}
-	// The kubelet makes these outside of its directory, and leaves them to its next garbage collection.
-	links, _ := filepath.Glob("/var/log/containers/*.log")
-	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, m.dir+"/") {
-			m.note(os.Remove(l))
+}
+
+// mounts are what is mounted below the node's directory in berth's namespace, without what is the
+// kubelet's or the test's, once no pod is left. It waits a moment until there is nothing.
+func (m *member) mounts() (left []string) {
+	for range 100 {
+		left = nil
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.Berth.Pid()))
+		m.note(err)
+		for line := range strings.Lines(string(b)) {
+			if at := strings.Fields(line)[4]; strings.HasPrefix(at, m.Node.Dir+"/") && !strings.HasPrefix(at, m.dir+"/") {
+				left = append(left, at)
+			}
 		}
+		if len(left) == 0 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
+	return left
 }
 
 // explain logs the last lines of the logs of the kubelet and of pods of the system.

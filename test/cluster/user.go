@@ -244,6 +244,9 @@ func (u *user) look() {
 			}
 			u.pods[p.UID] = s
 		}
+		if restarts > max(s.restarts, s.before) {
+			u.row.errors[fmt.Sprintf("%s on %s was restarted: %+v", p.Name, p.Spec.NodeName, p.Status.ContainerStatuses)]++
+		}
 		s.restarts = max(s.restarts, restarts)
 		s.saw(&u.row, podReady(p), p.DeletionTimestamp != nil)
 	}

@@ -102,6 +102,7 @@ type Node struct {
 	args     []string
 	libexec  string
 	netns    string // in which berth runs; "": that of the test
+	mountNS  string // so do they
 	external string // containerd's socket, "" for embedded
 	seen     *seen
 	manager  *serviceManager // nil: there is none
@@ -120,6 +121,9 @@ type Options struct {
 	ServiceManager bool
 	// NetNS is the path of the network namespace that berth runs in: see [NewLAN]. "": that of the test.
 	NetNS string
+	// MountNS is the path of the mount namespace that berth runs in: see [NewMounts]. "": that of the
+	// test.
+	MountNS string
 	// Program is berth; "" for the built one.
 	Program string
 	// Stderr is berth's standard error, instead of a pipe that the node reads.
@@ -130,7 +134,7 @@ type Options struct {
 // looked for.
 func Start(t testing.TB, o Options) *Node {
 	t.Helper()
-	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, netns: o.NetNS, stderr: o.Stderr, Program: o.Program}
+	n := &Node{t: t, Module: Module(t), libexec: o.Libexec, netns: o.NetNS, mountNS: o.MountNS, stderr: o.Stderr, Program: o.Program}
 	var err error
 	dir := o.Dir
 	if dir == "" {
@@ -248,9 +252,7 @@ func (n *Node) ServeBerth() {
 func (n *Node) SpawnBerth() *Process {
 	n.t.Helper()
 	name, args := cmp.Or(n.Program, n.Module+"/build/bin/berth"), n.args
-	if n.netns != "" {
-		name, args = "nsenter", append([]string{"--net=" + n.netns, name}, args...)
-	}
+	name, args = n.inside(name, args...)
 	if n.manager == nil {
 		return n.spawn(n.stderr, nil, nil, name, args...)
 	}
@@ -262,6 +264,28 @@ func (n *Node) SpawnBerth() *Process {
 	}()
 	// LISTEN_PID is the pid of who may use them: of the shell, which becomes berth.
 	return n.spawn(n.stderr, env, files, "/bin/sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, name}, args...)...)
+}
+
+// inside is the command that runs a program in the namespaces of the node.
+func (n *Node) inside(name string, args ...string) (string, []string) {
+	var where []string
+	if n.netns != "" {
+		where = append(where, "--net="+n.netns)
+	}
+	if n.mountNS != "" {
+		where = append(where, "--mount="+n.mountNS)
+	}
+	if where == nil {
+		return name, args
+	}
+	return "nsenter", append(append(where, name), args...)
+}
+
+// SpawnInside is [Node.Spawn] in the namespaces of the node.
+func (n *Node) SpawnInside(name string, args ...string) *Process {
+	n.t.Helper()
+	name, args = n.inside(name, args...)
+	return n.Spawn(name, args...)
 }
 
 func (n *Node) importImage() {
