@@ -30,10 +30,11 @@ type row struct {
 	slowest          time.Duration // of those that were answered
 	calls, refused   int           // of the API server
 	execs, broken    int           // of kubectl exec
-	restarts         int           // of containers
+	restarts         int           // of containers, as kubectl counts them
+	ended            int           // that many of them came after an end; others had not begun to run
 	unready          []string      // the pods that were Ready and then were not
 	longest          time.Duration // that one of them was not
-	replaced         int           // pods that were there at the beginning and are gone
+	replaced         int           // pods that were there at the beginning, and are gone or have to go
 	away             []string      // nodes that were not Ready
 	errors           map[string]int
 }
@@ -108,7 +109,7 @@ func (u *user) done() row {
 		u.c.t.Error(err)
 	}
 	for _, uid := range u.first {
-		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == uid }) {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == uid && p.DeletionTimestamp == nil }) {
 			u.row.replaced++
 		}
 	}
@@ -245,11 +246,24 @@ func (u *user) look() {
 			u.pods[p.UID] = s
 		}
 		if restarts > max(s.restarts, s.before) {
-			u.row.errors[fmt.Sprintf("%s on %s was restarted: %+v", p.Name, p.Spec.NodeName, p.Status.ContainerStatuses)]++
+			u.restarted(p)
 		}
 		s.restarts = max(s.restarts, restarts)
 		s.saw(&u.row, podReady(p), p.DeletionTimestamp != nil)
 	}
+}
+
+// restarted notes that a container of a pod was made anew. One that had not begun to run, because
+// berth was killed while it was started, has no last state.
+func (u *user) restarted(p *corev1.Pod) {
+	last := "it had not begun to run"
+	for i := range p.Status.ContainerStatuses {
+		if end := p.Status.ContainerStatuses[i].LastTerminationState.Terminated; end != nil {
+			last = fmt.Sprintf("it had ended with %d, %s", end.ExitCode, end.Reason)
+			u.row.ended++
+		}
+	}
+	u.row.errors[fmt.Sprintf("a container of %s on %s was made anew: %s", p.Name, p.Spec.NodeName, last)]++
 }
 
 // saw notes whether a pod is Ready. One that is being deleted need not be.
@@ -274,11 +288,11 @@ func (c *cluster) print(title string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "The kubelets know of pods from %s.\n", title)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "WHAT A USER NOTICED OF\tTOOK\tREQUESTS\tFAILED\tSLOWEST\tAPI CALLS\tFAILED\tEXECS\tFAILED\tRESTARTS\tPODS NOT READY\tFOR\tPODS REPLACED\tNODES NOT READY")
+	fmt.Fprintln(w, "WHAT A USER NOTICED OF\tTOOK\tREQUESTS\tFAILED\tSLOWEST\tAPI CALLS\tFAILED\tEXECS\tFAILED\tRESTARTS\tOF WHAT RAN\tPODS NOT READY\tFOR\tPODS REPLACED\tNODES NOT READY")
 	for i := range c.table {
 		r := &c.table[i]
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d\n", r.what, r.took.Round(time.Second), r.requests, r.failed, r.slowest.Round(time.Millisecond),
-			r.calls, r.refused, r.execs, r.broken, r.restarts, len(r.unready), r.longest.Round(100*time.Millisecond), r.replaced, len(r.away))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d\n", r.what, r.took.Round(time.Second), r.requests, r.failed, r.slowest.Round(time.Millisecond),
+			r.calls, r.refused, r.execs, r.broken, r.restarts, r.ended, len(r.unready), r.longest.Round(100*time.Millisecond), r.replaced, len(r.away))
 	}
 	if err := w.Flush(); err != nil {
 		c.t.Error(err)
