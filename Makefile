@@ -166,7 +166,7 @@ KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-m
 # MINUTES is for how long berth is killed again and again.
 .PHONY: test-cluster
 test-cluster: export BERTH_CLUSTER_MINUTES := $(MINUTES)
-test-cluster: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/coredns ## Test a Kubernetes cluster on berth, as root (the first run builds it, a quarter of an hour): RUN=OneNode for less
+test-cluster: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/coredns ## Test Kubernetes clusters on berth, as root (the first run builds them): RUN=OneNode or RUN=Kubeadm for less
 	@mkdir -p $(BUILD)/cluster
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout $$((45 + $(or $(MINUTES),3)))m -v $(if $(RUN),-run '$(RUN)') ./$(CLUSTER) | tee $(BUILD)/cluster/test.log
 

@@ -105,7 +105,7 @@ func (m *member) kubeadm(verb string, settings ...string) {
 				m.explain()
 				m.c.t.Fatalf("kubeadm %s on %s ended with %d:\n%s", verb, m.name, code, p.Output())
 			}
-			m.c.t.Logf("kubeadm %s on %s took %s", verb, m.name, time.Since(begin).Round(time.Second))
+			m.c.t.Logf("kubeadm %s on %s took %s, and warned: %q", verb, m.name, time.Since(begin).Round(time.Second), warning.FindAllString(p.Output(), -1))
 			return
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -122,6 +122,9 @@ func (m *member) kubeadm(verb string, settings ...string) {
 		m.startKubelet()
 	}
 }
+
+// warning is a line of kubeadm about a check.
+var warning = regexp.MustCompile(`(?m)\[WARNING .*$`)
 
 // programs is a directory with what kubeadm calls, and no more: it must not find a systemctl, with
 // which it would stop and start the kubelet of this host.
