@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"berth/internal/exit"
 )
 
@@ -51,5 +53,40 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 			t.Errorf("left: %v", l)
 		}
 		again.expectLeft(nil)
+	})
+}
+
+// PROPERTIES 4: nobody ever learnt of a container whose creation a kill of berth has cut off, and
+// nobody sees it end. A kubelet would take it for a program that ended with 128, and fail the pod of
+// a Job.
+func TestAContainerWhoseCreationWasCutOffIsNeverSeen(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		before := b.Left()
+		b.HoldAnswer("create-container", "")
+		go func() { _, _ = b.CreateContainer(t.Context(), p, ctr("c1")) }()
+		synctest.Wait()
+		loaded := b.kill()
+		b.Heal()
+		release := b.Hold("remove-snapshot", "") // what was made is not given back so soon
+		again := start(t, b.World, loaded)
+		if err := again.Relist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(loaded.Containers) != 1 {
+			t.Fatalf("%d containers are on record", len(loaded.Containers))
+		}
+		c := loaded.Containers[0].ID
+		if l := again.ListContainers(nil); len(l) != 0 {
+			t.Errorf("listed: %v", l)
+		}
+		if st, err := again.ContainerStatus(t.Context(), c, false); !errdefs.IsNotFound(err) {
+			t.Errorf("its status is %v, %v", st, err)
+		}
+		release()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		again.expectLeft(before)
 	})
 }

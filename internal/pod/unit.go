@@ -142,8 +142,13 @@ func (u *unit) now() *state.Status { return u.status.Load() }
 // runs reports whether the last durable status says that the unit's process runs.
 func (u *unit) runs() bool { return u.now().Phase == u.runningPhase() }
 
-// visible reports whether clients see u: not while it is being made.
-func (u *unit) visible() bool { return u.now().Phase != state.Creating }
+// visible reports whether clients see u: not while it is being made, and not a container whose making
+// was given up. Nobody has its ID, and a kubelet that saw it would take it for a program that has
+// ended. A sandbox without a container says nothing of the kind, and may be removed by hand.
+func (u *unit) visible() bool {
+	st := u.now()
+	return st.Phase != state.Creating && (u.isSandbox() || st.Undone == "")
+}
 
 // change applies edit to a copy of the status, commits it and makes it visible, in this order. edit
 // returns false to leave everything as it is. With an error, nothing changed: ErrNotFound says that
