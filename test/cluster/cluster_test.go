@@ -71,11 +71,11 @@ func (c *cluster) story() {
 		{"AJobActsOnExitCodes", c.jobs},
 		{"StreamsWork", c.streams},
 		{"ANodeIsDrained", c.drain},
-		{"ANodeIsCutOff", c.cutOff},
 		{"BerthIsKilledEverywhere", c.killed},
 		{"ADeploymentIsRolledOutWhileBerthIsKilled", c.rollOutKilled},
 		{"BerthIsRestartedNodeByNode", c.restarted},
 		{"KubeletsAreKilled", c.kubeletsKilled},
+		{"ANodeIsCutOff", c.cutOff},
 	} {
 		c.outer.Run(s.name, func(t *testing.T) {
 			c.t = t

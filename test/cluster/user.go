@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/exit"
 )
 
 // nodePort is that of the Service web.
@@ -36,7 +38,7 @@ type row struct {
 	longest          time.Duration // that one of them was not
 	replaced         int           // pods that were there at the beginning, and are gone or have to go
 	away             []string      // nodes that were not Ready
-	errors           map[string]int
+	problems         []string
 }
 
 // user calls the Service web through nodes, each time with a connection of its own, and looks at the
@@ -66,7 +68,7 @@ type sighting struct {
 func (c *cluster) watch(what string, through ...*member) *user {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	u := &user{c: c, cancel: cancel, row: row{what: what, errors: map[string]int{}}, pods: map[types.UID]*sighting{}}
+	u := &user{c: c, cancel: cancel, row: row{what: what}, pods: map[types.UID]*sighting{}}
 	for _, m := range through {
 		c.until("the Service answers through "+m.name, func() error {
 			_, err := u.call(ctx, m)
@@ -114,11 +116,8 @@ func (u *user) done() row {
 		}
 	}
 	u.c.table = append(u.c.table, u.row)
-	for e, n := range u.row.errors {
-		u.c.t.Logf("%d times: %s", n, e)
-	}
-	if len(u.row.unready) > 0 || len(u.row.away) > 0 {
-		u.c.t.Logf("not Ready were the pods %v and the nodes %v", u.row.unready, u.row.away)
+	for _, p := range u.row.problems {
+		u.c.t.Log(p)
 	}
 	return u.row
 }
@@ -186,14 +185,20 @@ func (u *user) visit(ctx context.Context, m *member) {
 	u.row.requests++
 	if err != nil {
 		u.row.failed++
-		u.row.errors[err.Error()]++
+		u.problem(begin, "through %s: %v", m.name, err)
 		return
 	}
 	u.row.slowest = max(u.row.slowest, time.Since(begin))
 }
 
+// problem notes what went wrong with something that began then.
+func (u *user) problem(begin time.Time, format string, args ...any) {
+	u.row.problems = append(u.row.problems, begin.Sub(u.begin).Round(100*time.Millisecond).String()+": "+fmt.Sprintf(format, args...))
+}
+
 // exec runs a command in the pod client.
 func (u *user) exec(ctx context.Context) {
+	begin := time.Now()
 	out, err := u.c.command(ctx, "exec", "client", "--", "echo", "hello").CombinedOutput()
 	if ctx.Err() != nil {
 		return
@@ -203,12 +208,13 @@ func (u *user) exec(ctx context.Context) {
 	u.row.execs++
 	if err != nil || string(out) != "hello\n" {
 		u.row.broken++
-		u.row.errors[fmt.Sprintf("kubectl exec: %v: %s", err, out)]++
+		u.problem(begin, "kubectl exec: %v: %q", err, out)
 	}
 }
 
 // look looks at the pods and nodes. Pods of jobs come and go, so they are left out.
 func (u *user) look() {
+	begin := time.Now()
 	pods, err := u.c.pods("", "")
 	var nodes corev1.NodeList
 	if err == nil {
@@ -219,12 +225,13 @@ func (u *user) look() {
 	u.row.calls++
 	if err != nil {
 		u.row.refused++
-		u.row.errors["the API server: "+err.Error()]++
+		u.problem(begin, "the API server: %v", err)
 		return
 	}
 	for i := range nodes.Items {
 		if n := &nodes.Items[i]; !nodeReady(n) && !slices.Contains(u.row.away, n.Name) {
 			u.row.away = append(u.row.away, n.Name)
+			u.problem(begin, "node %s is not Ready: %+v", n.Name, n.Status.Conditions)
 		}
 	}
 	early := len(u.pods) == 0
@@ -254,16 +261,16 @@ func (u *user) look() {
 }
 
 // restarted notes that a container of a pod was made anew. One that had not begun to run, because
-// berth was killed while it was started, has no last state.
+// berth was killed while it was started, has no last state, or one that says so.
 func (u *user) restarted(p *corev1.Pod) {
 	last := "it had not begun to run"
 	for i := range p.Status.ContainerStatuses {
-		if end := p.Status.ContainerStatuses[i].LastTerminationState.Terminated; end != nil {
+		if end := p.Status.ContainerStatuses[i].LastTerminationState.Terminated; end != nil && end.Reason != exit.ReasonStartError {
 			last = fmt.Sprintf("it had ended with %d, %s", end.ExitCode, end.Reason)
 			u.row.ended++
 		}
 	}
-	u.row.errors[fmt.Sprintf("a container of %s on %s was made anew: %s", p.Name, p.Spec.NodeName, last)]++
+	u.problem(time.Now(), "a container of %s on %s was made anew: %s", p.Name, p.Spec.NodeName, last)
 }
 
 // saw notes whether a pod is Ready. One that is being deleted need not be.
@@ -279,6 +286,7 @@ func (s *sighting) saw(r *row, ready, deleted bool) {
 		s.since = time.Now()
 		if !slices.Contains(r.unready, s.name) {
 			r.unready = append(r.unready, s.name)
+			r.problems = append(r.problems, s.since.Format(time.TimeOnly)+": the pod "+s.name+" is not Ready")
 		}
 	}
 }
