@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/connection"
+	"berth/internal/ctrd"
 	"berth/internal/embed"
 	"berth/internal/event"
 	"berth/internal/image"
@@ -190,6 +192,21 @@ func (s served) StartContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
 	return s.Controller.StartContainer(ctx, id)
+}
+
+// processes makes the processes of exec. Right after a start of berth it waits a little for
+// containerd, so that a probe or a person does not have to ask again.
+type processes struct {
+	*ctrd.Containerd
+	d *daemon
+}
+
+// Spec returns the specification of a container, of which a process is made.
+func (p processes) Spec(ctx context.Context, id string) (*specs.Spec, error) {
+	if err := p.d.reach(ctx); err != nil {
+		return nil, err
+	}
+	return p.Containerd.Spec(ctx, id)
 }
 
 // known serves the images to clients. It says nothing of them before they were read for the first

@@ -32,7 +32,7 @@ func (d *daemon) openStreams() (err error) {
 	d.streams, err = stream.New(stream.Config{
 		Dir:       filepath.Join(d.cfg.State, "exec"),
 		Target:    d.core.Pods.Target,
-		Processes: d.ctrd,
+		Processes: processes{d.ctrd, d},
 		Joiner:    joiner,
 		Stdio:     d.stdios.of,
 		Logger:    d.log.Logger,

@@ -217,6 +217,24 @@ func TestExecSyncLeavesNothingWhenBerthIsKilled(t *testing.T) {
 	})
 }
 
+// A probe, or a person, that comes while containerd starts was refused at once.
+func TestAnExecWaitsALittleForContainerd(t *testing.T) {
+	t.Parallel()
+	n := node.Start(t, node.Options{External: true})
+	_, id := n.Sh("sleep 1000")
+	n.Containerd.Kill(syscall.SIGKILL)
+	n.Until("berth knows that containerd is away", func() bool { return !n.Connected() })
+	n.StartContainerd()
+	began := time.Now()
+	got, err := execSync(t, n, id, "exit 42", 10*time.Second)
+	took := time.Since(began)
+	switch {
+	case status.Code(err) == codes.Unavailable && took >= 2*time.Second: // a slow machine: it has waited
+	case err != nil || got.GetExitCode() != 42:
+		t.Errorf("after %s: %v, %v", took, got, err)
+	}
+}
+
 func TestManyExecSyncsAtOnce(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
