@@ -39,6 +39,12 @@ func libexec() string {
 var probe string
 
 func TestMain(m *testing.M) {
+	if of := os.Getenv(filterVariable); of != "" {
+		if err := writeFilter(of); err != nil {
+			panic(err)
+		}
+		return
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "berth-exec")
 		if err != nil {

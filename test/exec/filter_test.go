@@ -4,10 +4,15 @@ package exec
 
 import (
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
@@ -18,29 +23,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterOf asks the kernel for the seccomp filter of a process (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
-func filterOf(t *testing.T, pid int) []bpf.RawInstruction {
+// filterOf has the kernel asked for the seccomp filter of a process. The process is a child of this
+// one, where somebody waits for its end and would take its stop for that: another process traces it.
+func filterOf(t *testing.T, pid int) (code []bpf.RawInstruction) {
 	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.PtraceAttach(pid); err != nil {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), fmt.Sprint(filterVariable, "=", pid))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, errOf(err))
+	}
+	if err := json.Unmarshal(out, &code); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.PtraceDetach(pid) }()
-	if _, err := unix.Wait4(pid, nil, 0, nil); err != nil {
-		t.Fatal(err)
+	return code
+}
+
+// filterVariable makes a process of this test that writes the filter of another process, as JSON.
+const filterVariable = "BERTH_TEST_FILTER_OF"
+
+// writeFilter does that (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
+func writeFilter(of string) error {
+	pid, err := strconv.Atoi(of)
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread() // which traces
+	if err := unix.PtraceAttach(pid); err != nil {
+		return fmt.Errorf("trace %d: %w", pid, err)
+	}
+	if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != nil {
+		return fmt.Errorf("wait until %d has stopped: %w", pid, err)
 	}
 	var code [4096 * 8]byte
 	n, _, errno := unix.Syscall6(unix.SYS_PTRACE, 0x420c, uintptr(pid), 0, uintptr(unsafe.Pointer(&code)), 0, 0) //nolint:gosec // the call takes it
 	if errno != 0 {
-		t.Fatal(errno)
+		return fmt.Errorf("ask for the filter of %d: %w", pid, errno)
 	}
 	var out []bpf.RawInstruction
 	for at := range int(n) { //nolint:gosec // at most 4096
 		b := code[8*at:]
 		out = append(out, bpf.RawInstruction{Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:])})
 	}
-	return out
+	return errors.Join(unix.PtraceDetach(pid), json.NewEncoder(os.Stdout).Encode(out))
 }
 
 // machine runs a filter as the kernel would.
@@ -121,6 +146,10 @@ func TestAFilterDecidesAsThatOfRunc(t *testing.T) {
 			var differ []string
 			for _, arch := range []uint32{unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64, unix.AUDIT_ARCH_ARM, 0} {
 				for _, nr := range numbers {
+					args := args
+					if nr >= 1<<30 || arch != unix.AUDIT_ARCH_X86_64 && arch != unix.AUDIT_ARCH_I386 {
+						args = args[:3] // these look at no argument, or as those do
+					}
 					for _, arg := range args {
 						if want, got := filters[0](arch, nr, arg), filters[1](arch, nr, arg); got != want {
 							differ = append(differ, fmt.Sprintf("arch %x, call %d with %x: %x, and by runc %x", arch, nr, arg, got, want))
