@@ -39,8 +39,8 @@
 // It has no opinion about errors: berth lets the OCI runtime try again whatever fails here, so that
 // the answer is the OCI runtime's.
 //
-// It is a trick: it relies on what runc does in an exec. Delete when an OCI runtime joins a container
-// in less than a fifth of the time it takes now.
+// It is a trick: it relies on what runc does in an exec. Delete when an OCI runtime joins a
+// container in less than a fifth of the time it takes now.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -397,7 +397,8 @@ int main(int argc, char **argv) {
   // Nothing that berth may have been started with goes anywhere near the container.
   if (syscall(SYS_close_range, GROUPS + plan.cgroups + plan.unified, ~0U, 0) != 0)
     fail("close", "descriptors");
-  // Who starts berth by nohup has it ignore SIGHUP, and a shell's & SIGINT: that is not for the program.
+  // Who starts berth by nohup has it ignore SIGHUP, and a shell's & SIGINT: that is not for the
+  // program.
   for (int s = 1; s < _NSIG; s++)
     signal(s, SIG_DFL);
   sigset_t none;

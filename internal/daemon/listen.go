@@ -45,8 +45,8 @@ type passed struct {
 	also    map[string]int // further ones of an earlier berth, by alsoName
 }
 
-// takePassed takes the descriptors of listeners that are passed to this process, once. rest are the other
-// ones that an earlier berth left with the service manager.
+// takePassed takes the descriptors of listeners that are passed to this process, once. rest are the
+// other ones that an earlier berth left with the service manager.
 func takePassed() (p passed, rest map[string]int) {
 	rest, p.sockets = fdstore.Inherited()
 	if fd, ok := rest[keptListener]; ok {

@@ -60,8 +60,8 @@ type Config struct {
 	Logger      *slog.Logger
 	// Panicked is called when a panic over an image was contained. It may be nil.
 	Panicked func()
-	// Boot says whether images are doubted after an unclean boot. With nil, no image gets a mark and none
-	// is ever doubted.
+	// Boot says whether images are doubted after an unclean boot. With nil, no image gets a mark
+	// and none is ever doubted.
 	Boot *durable.Boot
 	// Root is the directory of the containerd in this process; "" for another one, or for none.
 	Root string

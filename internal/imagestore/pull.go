@@ -113,8 +113,9 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		unpack = append(unpack, containerd.WithUnpackFetchAllContent())
 	}
 	if unpacks > 1 {
-		// The limit is that of one image: a layer counts while its bytes are waited for, and one pull must
-		// not wait for the registry of another. How many are unpacked in all is bounded by unpack.Applier.
+		// The limit is that of one image: a layer counts while its bytes are waited for, and one
+		// pull must not wait for the registry of another. How many are unpacked in all is bounded
+		// by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
 	var resolver remotes.Resolver = docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})

@@ -216,8 +216,9 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 	return b.String(), nil
 }
 
-// allows returns nil if a filter lets a system call through whose arguments are all zero. One that looks
-// at the arguments may decide otherwise of others: then berth-exec ends without a word, which berth sees.
+// allows returns nil if a filter lets a system call through whose arguments are all zero. One that
+// looks at the arguments may decide otherwise of others: then berth-exec ends without a word, which
+// berth sees.
 func (f filter) allows(nr uint32) error {
 	ret, err := f.verdict(arches[natives[runtime.GOARCH]], nr, [6]uint64{})
 	if err != nil {

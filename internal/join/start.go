@@ -68,10 +68,11 @@ func (j *Joiner) renew(old *os.File) error {
 	return err
 }
 
-// Start runs a program. stdout and stderr are what it writes to; it reads nothing. note is called with
-// the process before it executes the program, and an error keeps it from that. Start returns when the
-// program is executed, or a [Refusal] when it is not, for whatever reason: nothing of the container's
-// has run then. It is given up when ctx ends: then the program may have run for a moment, and is killed.
+// Start runs a program. stdout and stderr are what it writes to; it reads nothing. note is called
+// with the process before it executes the program, and an error keeps it from that. Start returns
+// when the program is executed, or a [Refusal] when it is not, for whatever reason: nothing of the
+// container's has run then. It is given up when ctx ends: then the program may have run for a
+// moment, and is killed.
 func (p *Plan) Start(ctx context.Context, stdout, stderr *os.File, note func(pidfd.Process) error) (*Process, error) {
 	proc, err := p.start(ctx, stdout, stderr, note)
 	var r *Refusal
@@ -231,8 +232,8 @@ func (j *Joiner) fork(token string, files []*os.File) (helper, error) {
 		case !again || !errors.Is(err, unix.ETXTBSY) && !errors.Is(err, unix.EACCES):
 			return helper{}, fmt.Errorf("start berth-exec: %w", err)
 		}
-		// A container that executed the copy by a link to /proc/self/exe has it open for writing, or has
-		// changed its mode: that it can, and nothing else.
+		// A container that executed the copy by a link to /proc/self/exe has it open for writing,
+		// or has changed its mode: that it can, and nothing else.
 		if err := j.renew(program); err != nil {
 			return helper{}, err
 		}
@@ -273,7 +274,8 @@ func (h helper) abandon() {
 	}()
 }
 
-// reap waits for the end of a child, or of one of a group, which is -pid. In a group that is frozen this may take until it is thawed.
+// reap waits for the end of a child, or of one of a group, which is -pid. In a group that is frozen
+// this may take until it is thawed.
 func reap(pid int) (ws unix.WaitStatus, err error) {
 	for {
 		if _, err = unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {

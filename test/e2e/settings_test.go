@@ -125,8 +125,9 @@ func TestPullsGoThroughTheProxiesOfTheEnvironment(t *testing.T) {
 	})
 }
 
-// Some agents know CRI-O alone: they look for its socket, and for its name before the ID of a container.
-// Drop-in files give them both. A drop-in file that sets one key of a handler leaves the others.
+// Some agents know CRI-O alone: they look for its socket, and for its name before the ID of a
+// container. Drop-in files give them both. A drop-in file that sets one key of a handler leaves the
+// others.
 func TestDropInFilesGiveAnAgentItsSocketAndName(t *testing.T) {
 	t.Parallel()
 	dir := node.TempDir(t)

@@ -46,7 +46,8 @@ func (c *container) within(f func() error) {
 }
 
 // A pod that may mount replaces /proc: by nothing, and by that of others. No label and no score is
-// written to what it shows. (runc itself refuses an exec then, because it looks for cap_last_cap there.)
+// written to what it shows. (runc itself refuses an exec then, because it looks for cap_last_cap
+// there.)
 func TestAContainerReplacesItsProc(t *testing.T) {
 	ct := start(t, func(s *specs.Spec, _ string) {
 		s.Process.OOMScoreAdj = ptr(321)

@@ -335,8 +335,9 @@ func TestAPlantedDefectIsFoundFromItsBundle(t *testing.T) {
 	}
 }
 
-// PROPERTIES 44: secrets are in the settings, and in all that a client may say of a pod, a container and
-// a command, so that errors and logs have them, too. None is in the bundle of that node.
+// PROPERTIES 44: secrets are in the settings, and in all that a client may say of a pod, a
+// container and a command, so that errors and logs have them, too. None is in the bundle of that
+// node.
 func TestABundleOfANodeFullOfSecretsHasNone(t *testing.T) {
 	const secret = "hunter2"
 	dir := node.TempDir(t)

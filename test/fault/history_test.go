@@ -161,8 +161,8 @@ func TestAFrozenDiskOfTheHistoryHoldsUpNothing(t *testing.T) {
 	}
 }
 
-// PROPERTIES 42: the disk of the history is full. Exits are settled and told as ever. Once there is room
-// the history is written, and survives a kill.
+// PROPERTIES 42: the disk of the history is full. Exits are settled and told as ever. Once there is
+// room the history is written, and survives a kill.
 func TestAFullDiskOfTheHistoryHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, 1<<20)

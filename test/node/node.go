@@ -119,7 +119,8 @@ type Options struct {
 	Args     []string // more arguments of berth's
 	// ServiceManager keeps berth's descriptors beyond its death, as systemd does.
 	ServiceManager bool
-	// NetNS is the path of the network namespace that berth runs in: see [NewLAN]. "": that of the test.
+	// NetNS is the path of the network namespace that berth runs in: see [NewLAN]. "": that of the
+	// test.
 	NetNS string
 	// MountNS is the path of the mount namespace that berth runs in: see [NewMounts]. "": that of the
 	// test.

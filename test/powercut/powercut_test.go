@@ -333,7 +333,8 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 			}
 		}
 	}
-	// What the last pull that was cut off has fetched is kept for the next one of that name, which gives it back.
+	// What the last pull that was cut off has fetched is kept for the next one of that name, which
+	// gives it back.
 	for k, im := range images {
 		if k%2 == 0 {
 			continue
@@ -364,8 +365,8 @@ func withholding(t *testing.T) (program string) {
 // marked is what berth logs once everything has the mark.
 const marked = "images are on the disk"
 
-// PROPERTIES 39: a berth that gives the mark to what is not on the disk yet has images that are listed and empty:
-// the tests above see it.
+// PROPERTIES 39: a berth that gives the mark to what is not on the disk yet has images that are
+// listed and empty: the tests above see it.
 func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
 	program := withholding(t)
 	d := newDisk(t, fileSystem())
@@ -409,8 +410,8 @@ func TestWhatTheDiskHasLostIsNotTrusted(t *testing.T) {
 	n.Until("a layer cannot be synced", func() bool { return lost() || elsewhere() })
 	hit := lost()
 	bound(200 << 20)
-	// The kernel may have written the layer on its own before, and then it is the notes that there was no
-	// room for: the file system is read-only then, and there is nothing to be started again.
+	// The kernel may have written the layer on its own before, and then it is the notes that there
+	// was no room for: the file system is read-only then, and there is nothing to be started again.
 	if hit {
 		n.Berth.Kill(syscall.SIGKILL)
 		n.StartBerth()

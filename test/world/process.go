@@ -131,8 +131,8 @@ func (w *World) oom(p *Process) {
 	}
 }
 
-// notifyOOM notifies, as the kernel does, the life of an OOM kill that it watches for. The world must be
-// locked.
+// notifyOOM notifies, as the kernel does, the life of an OOM kill that it watches for. The world
+// must be locked.
 func (w *World) notifyOOM(id string) {
 	l := w.life
 	if l == nil || l.oomNoted == nil || !l.oomWatched[id] {
