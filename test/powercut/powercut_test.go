@@ -366,9 +366,24 @@ func withholding(t *testing.T) (program string) {
 const marked = "images are on the disk"
 
 // PROPERTIES 39: a berth that gives the mark to what is not on the disk yet has images that are
-// listed and empty: the tests above see it.
+// listed and empty: the tests above see it. On a machine that writes much the kernel may have
+// written the files by itself, and then it is tried again.
 func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
 	program := withholding(t)
+	const attempts = 5
+	for i := range attempts {
+		seen := false
+		t.Run(fmt.Sprint("attempt ", i+1), func(t *testing.T) { seen = wrongWithoutASync(t, program) })
+		if seen || t.Failed() {
+			return
+		}
+	}
+	t.Errorf("the files are right although nothing has synced them, %d times: the test proves nothing", attempts)
+}
+
+// wrongWithoutASync reports whether an image is wrong after a power cut right after it got the mark
+// from a berth that has not synced it.
+func wrongWithoutASync(t *testing.T, program string) bool {
 	d := newDisk(t, fileSystem())
 	im, _ := makeImage(t, t.TempDir(), "localhost/cut:1", 1)
 	n := start(t, d, false)
@@ -384,9 +399,8 @@ func TestWithoutASyncBeforeTheMarkImagesAreWrong(t *testing.T) {
 	}
 	n.Until("the image has the mark", has(2))
 	powerCut(n, d, noFlush)
-	if files, err := wrong(t, n, im); err == nil && len(files) == 0 {
-		t.Error("the files are right although nothing has synced them: the test proves nothing")
-	}
+	files, err := wrong(t, n, im)
+	return err != nil || len(files) > 0
 }
 
 // PROPERTIES 39: a disk loses what is written, the kernel says so once, and a second sync succeeds. No
