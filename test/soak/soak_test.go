@@ -39,6 +39,7 @@ type soak struct {
 	n        *node.Node
 	registry *testregistry.Registry
 	marks    string // the directory in which containers note that they begin and end
+	external bool   // containerd is beside berth
 	events   *ends
 	numbers  atomic.Int64
 
@@ -175,7 +176,7 @@ func newSoak(t *testing.T, external, serviceManager bool) *soak {
 			t.Logf("berth's log: %s", log.Name())
 		}
 	})
-	s := &soak{t: t, registry: testregistry.Start(t), events: &ends{codes: map[string]int32{}}}
+	s := &soak{t: t, external: external, registry: testregistry.Start(t), events: &ends{codes: map[string]int32{}}}
 	s.figures.ends, s.figures.errors = map[kind]int{}, map[string]int{}
 	s.n = node.Start(t, node.Options{External: external, ServiceManager: serviceManager, Stderr: log, Args: []string{"--log-level", "debug"}})
 	t.Logf("descriptors are kept beyond berth's death: %v", serviceManager)
@@ -261,7 +262,7 @@ func (s *soak) stretch(rnd *rand.Rand, kills int) {
 // kill kills berth, or containerd, or both, and waits until they are back.
 func (s *soak) kill(rnd *rand.Rand) {
 	victim := "berth"
-	if s.n.Containerd != nil {
+	if s.external {
 		victim = []string{"berth", "berth", "containerd", "both"}[rnd.IntN(4)]
 	}
 	gone := time.Now()

@@ -270,7 +270,7 @@ func (c *client) cutOff(id, name string) bool {
 	case st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED:
 		return false
 	case st.GetExitCode() == 255 && st.GetReason() == "Error":
-	case st.GetExitCode() == 128 && st.GetReason() == "StartError" && c.s.n.Containerd != nil:
+	case st.GetExitCode() == 128 && st.GetReason() == "StartError" && c.s.external:
 	default:
 		return false
 	}
