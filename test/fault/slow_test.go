@@ -21,8 +21,10 @@ import (
 // take. Each attempt was cut off at the same time and began anew, for ever.
 func TestADeleteThatTakesLongerThanAnAttemptEnds(t *testing.T) {
 	both(t, []string{"--set", "lanes.attempt_timeout=1s"}, func(t *testing.T, n *node.Node, f *faults) {
-		pod, id := n.Sh("exit 42")
-		f.set("runc.delete", "stall 3s", "id "+id)
+		pod, id := n.Sh(exitOnTerm(42))
+		ready(n, id)
+		f.set("runc.delete", "stall 3s", "id "+id) // before the end, after which it may be deleted at once
+		end(t, n.Pid(id))
 		node.ExpectExit(t, n.Ended(id), 42, "Error")
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
