@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"berth/internal/wholefile"
 )
 
 // unitDirs are where systemd looks for units of the host.
@@ -26,7 +28,7 @@ func (o Options) allowed(m *manifest, files []file) error {
 		if f.config {
 			continue
 		}
-		have, err := sumOf(o.on(f.path))
+		have, err := wholefile.SumOf(o.on(f.path))
 		switch {
 		case err != nil:
 			return err

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"berth/internal/wholefile"
 )
 
 // Options say what is installed and where.
@@ -86,14 +88,14 @@ func (o Options) write(m *manifest, files []file) (changed bool, err error) {
 	}
 	for _, f := range files {
 		delete(stale, f.path)
-		have, err := sumOf(o.on(f.path))
+		have, err := wholefile.SumOf(o.on(f.path))
 		if err != nil {
 			return false, err
 		}
-		if have == sum(f.body) && m.wrote(f.path, have) || f.config && have != "" {
+		if have == wholefile.Sum(f.body) && m.wrote(f.path, have) || f.config && have != "" {
 			continue
 		}
-		m.add(f.path, sum(f.body))
+		m.add(f.path, wholefile.Sum(f.body))
 		todo = append(todo, f)
 	}
 	m.begun = changed || len(todo) > 0 || len(stale) > 0
@@ -132,12 +134,12 @@ func (o Options) write(m *manifest, files []file) (changed bool, err error) {
 		}
 	}
 	for dir := range dirs {
-		if err := syncDir(o.on(dir)); err != nil {
+		if err := wholefile.SyncDir(o.on(dir)); err != nil {
 			return false, err
 		}
 	}
 	for _, f := range todo {
-		m.sums[f.path] = []string{sum(f.body)}
+		m.sums[f.path] = []string{wholefile.Sum(f.body)}
 	}
 	return true, nil
 }
@@ -217,11 +219,11 @@ func Uninstall(ctx context.Context, o Options) error {
 
 // remove removes a file that an install wrote. It is kept if it was changed.
 func (o Options) remove(m *manifest, path string) (kept bool, err error) {
-	have, err := sumOf(o.on(path))
+	have, err := wholefile.SumOf(o.on(path))
 	if err != nil {
 		return false, err
 	}
-	if err := os.Remove(o.on(path) + fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(o.on(path) + wholefile.Fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	kept = have != "" && !m.wrote(path, have)
@@ -287,7 +289,7 @@ func (o Options) files() ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the archive is not whole: %w: unpack it again", err)
 		}
-		if sum(body) != l[0] {
+		if wholefile.Sum(body) != l[0] {
 			return nil, fmt.Errorf("the archive is damaged: %s is not what %s says: unpack it again", source, Files)
 		}
 		f := file{path: o.place(l[1]), body: body, mode: 0o644, config: strings.HasPrefix(l[1], "etc/")}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"berth/internal/wholefile"
 )
 
 // tree is what an archive has, in a version.
@@ -31,7 +33,7 @@ func tree(t *testing.T, version string, more ...string) string {
 			body += "ExecStart=/usr/local/bin/berth serve\n"
 		}
 		write(t, filepath.Join(dir, name), body, mode)
-		list.WriteString(sum([]byte(body)) + "  " + name + "\n")
+		list.WriteString(wholefile.Sum([]byte(body)) + "  " + name + "\n")
 	}
 	write(t, filepath.Join(dir, Files), list.String(), 0o644)
 	return dir

@@ -4,8 +4,6 @@ package install
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"berth/internal/wholefile"
 )
 
 // Files is the name of the list in an archive: what there is to install, with its sums, as sha256sum
@@ -109,39 +109,13 @@ func (m *manifest) save() error {
 	if err := replace(m.file, b.Bytes(), 0o644); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(m.file))
-}
-
-// sumOf is the sum of a file; "" if there is none.
-func sumOf(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return sum(b), err
-}
-
-func sum(b []byte) string {
-	h := sha256.Sum256(b)
-	return hex.EncodeToString(h[:])
+	return wholefile.SyncDir(filepath.Dir(m.file))
 }
 
 // replace writes a file that is there whole or not at all, and is on the disk.
 func replace(path string, body []byte, mode fs.FileMode) error {
-	next := path + fresh
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
-	if err != nil {
+	if err := wholefile.Write(path, body, mode, -1, -1); err != nil {
 		return err
-	}
-	defer f.Close()
-	_, err = f.Write(body)
-	// The umask has had its say in the mode of a new file.
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(next))
 	}
 	replaced()
 	return nil
@@ -149,16 +123,3 @@ func replace(path string, body []byte, mode fs.FileMode) error {
 
 // replaced is called after each file that was replaced. A test ends the process there.
 var replaced = func() {}
-
-// fresh ends the name of a file that is being written. It is always the same, so that what an install
-// left that was cut off is found.
-const fresh = ".berth-new"
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}

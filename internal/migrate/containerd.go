@@ -3,7 +3,9 @@
 package migrate
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -113,7 +115,8 @@ func upgrade(t tree) {
 	}
 }
 
-// imports are the files that a file of containerd's names besides, as it names them.
+// imports returns the patterns by which a configuration file of containerd names further files, in
+// their order.
 func imports(t tree, file string) (patterns []string, err error) {
 	l, ok := t["imports"].(*leaf)
 	if !ok {
@@ -146,7 +149,7 @@ func fromContainerd(cfg tree, version int64, f facts) (*translation, error) {
 	t.streams(cfg.sub("plugins", criServer))
 	t.containerdNRI(cfg.sub("plugins"), version)
 	t.rest(cfg, containerdLost, "this is a setting of containerd itself, or one that this berth does not know; berth has none like it")
-	return t, join(t.errs)
+	return t, errors.Join(t.errs...)
 }
 
 // containerdItself takes what is not about CRI.
@@ -219,7 +222,7 @@ func (t *translation) containerdImages(cfg, in tree) {
 	t.progress(in, "image_pull_progress_timeout")
 	pinned := []string{}
 	var from string
-	for _, name := range sortedKeys(in.sub("pinned_images")) {
+	for _, name := range slices.Sorted(maps.Keys(in.sub("pinned_images"))) {
 		image, l := t.text(in, "pinned_images", name)
 		switch {
 		case image == "":

@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -32,7 +33,7 @@ func fromCRIO(cfg, registries tree, f facts) (*translation, error) {
 	t.crioServes(crio)
 	t.containers(crio.sub("image"))
 	t.rest(cfg, crioLost, "this is a setting of CRI-O itself, or one that this berth does not know; berth has none like it")
-	return t, join(t.errs)
+	return t, errors.Join(t.errs...)
 }
 
 // crioHandlers takes the handlers of runtime classes.

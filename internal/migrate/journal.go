@@ -4,8 +4,6 @@ package migrate
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"berth/internal/wholefile"
 )
 
 // What became of a migration.
@@ -103,62 +103,22 @@ func (j *journal) save() error {
 	return nil
 }
 
-// fresh ends the name of a file that is being written. It is always the same, so that what a process
-// left that was killed is written over.
-const fresh = ".berth-new"
-
 // replace writes a file that is there whole or not at all, and is on the disk. An owner below 0 is
 // whoever runs this.
 func replace(name string, body []byte, mode fs.FileMode, uid, gid int) error {
-	next := name + fresh
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := wholefile.Write(name, body, mode, uid, gid); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.Write(body)
-	if st, e := f.Stat(); err == nil && e == nil && uid >= 0 {
-		if have, ok := st.Sys().(*syscall.Stat_t); ok && (int(have.Uid) != uid || int(have.Gid) != gid) {
-			err = f.Chown(uid, gid)
-		}
-	}
-	err = errors.Join(err, f.Chmod(mode), flush(f), f.Close())
-	if err == nil {
-		err = os.Rename(next, name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(next))
-	}
-	return syncDir(filepath.Dir(name))
+	return wholefile.SyncDir(filepath.Dir(name))
 }
 
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return flush(f)
-}
-
-// flush waits until a file is on the disk. Tests, which cut no power, do without.
-var flush = (*os.File).Sync
-
-// sumOf is the sum of a file; "" if there is none.
+// sumOf is the sum of a file; "" if there is none, nor a directory for it.
 func sumOf(name string) (string, error) {
-	b, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	sum, err := wholefile.SumOf(name)
+	if errors.Is(err, syscall.ENOTDIR) {
 		return "", nil
 	}
-	return sum(b), err
-}
-
-func sum(b []byte) string {
-	h := sha256.Sum256(b)
-	return hex.EncodeToString(h[:])
+	return sum, err
 }
 
 // prepare notes what is at a file before it is written, and keeps the original.
@@ -166,7 +126,7 @@ func (j *journal) prepare(root string, number int, s Step) (e entry, err error) 
 	e = entry{
 		Do:       s.Do,
 		What:     s.What,
-		Writes:   sum(s.body),
+		Writes:   wholefile.Sum(s.body),
 		Mode:     s.mode,
 		UID:      -1,
 		GID:      -1,
@@ -201,7 +161,7 @@ func (j *journal) prepare(root string, number int, s Step) (e entry, err error) 
 	if err != nil {
 		return e, fmt.Errorf("write %s: %w", s.What, err)
 	}
-	e.Was, e.Mode = sum(b), st.Mode().Perm()
+	e.Was, e.Mode = wholefile.Sum(b), st.Mode().Perm()
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		e.UID, e.GID = int(sys.Uid), int(sys.Gid)
 	}
@@ -240,7 +200,7 @@ func (e entry) write(root string, body []byte) error {
 // beside the journal, and its name there is returned.
 func (j *journal) restore(root string, e entry) (kept string, err error) {
 	name := e.at(root)
-	if err := os.Remove(name + fresh); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+	if err := os.Remove(name + wholefile.Fresh); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 		return "", err
 	}
 	have, err := sumOf(name)
@@ -274,7 +234,7 @@ func (j *journal) restore(root string, e entry) (kept string, err error) {
 		return kept, nil
 	}
 	b, err := os.ReadFile(filepath.Join(j.dir, e.Saved))
-	if err != nil || sum(b) != e.Was {
+	if err != nil || wholefile.Sum(b) != e.Was {
 		return kept, fmt.Errorf("restore %s: the original is not beside the journal as it was: %w", e.What, errors.Join(err, fmt.Errorf("look at %s", filepath.Join(j.dir, e.Saved))))
 	}
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

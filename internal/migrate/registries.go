@@ -360,8 +360,3 @@ func parseDuration(s string) (time.Duration, error) {
 	}
 	return d, err
 }
-
-func sortedKeys(t tree) []string { return slices.Sorted(maps.Keys(t)) }
-
-// join makes one error of all.
-func join(errs []error) error { return errors.Join(errs...) }
