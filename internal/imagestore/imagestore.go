@@ -77,8 +77,9 @@ type Store struct {
 	cfg    Config
 	opened time.Time // what a pull unpacks that is older was left by one before
 	temp   atomic.Uint64
-	views  sync.Map // by key, those in use
-	jobs   sync.Map // the leases of pulls and imports, by key, those in use
+	views  sync.Map    // by key, those in use
+	jobs   sync.Map    // the leases of pulls and imports, by key, those in use or of value heldLease
+	swept  atomic.Bool // the leases that an earlier berth has left are in jobs, or gone
 	parsed *image.Cache[parsed]
 	usage  sampler
 	// credentials are those that are configured now, by host; nil: those of cfg.

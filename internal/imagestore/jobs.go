@@ -29,7 +29,8 @@ const (
 )
 
 // lease keeps what a pull or an import has containerd make until the caller calls done. If berth is
-// killed before, the next one deletes the lease, that of a pull not at once: see [Store.Sweep]. A lease that is held stays.
+// killed before, the next one deletes the lease, that of a pull not at once: see [Store.Sweep]. A
+// lease that is held stays.
 func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
 	return i.leaseFor(ctx, "")
 }
@@ -51,7 +52,6 @@ func (i *Store) leaseFor(ctx context.Context, ref string) (_ context.Context, do
 		if i.held(key) {
 			return
 		}
-		defer i.jobs.Delete(key)
 		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
 		defer cancel()
 		var opts []leases.DeleteOpt
@@ -60,7 +60,10 @@ func (i *Store) leaseFor(ctx context.Context, ref string) (_ context.Context, do
 		}
 		if err := i.unleaseWith(ctx, key, opts...); err != nil {
 			i.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
+			i.jobs.Store(key, heldLease{})
+			return
 		}
+		i.jobs.Delete(key)
 	}, nil
 }
 

@@ -109,6 +109,42 @@ func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
 	}
 }
 
+// away is a containerd that is away when a lease is to be deleted, and then comes back.
+type away struct {
+	*leaseStore
+	left int // failures to come
+}
+
+func (a *away) Delete(ctx context.Context, l leases.Lease, opts ...leases.DeleteOpt) error {
+	if a.left > 0 {
+		a.left--
+		return errdefs.ErrUnavailable
+	}
+	return a.leaseStore.Delete(ctx, l, opts...)
+}
+
+// PROPERTIES 6: the lease of a pull that had ended stayed where containerd was away when it was to be
+// deleted, and was taken for that of a pull that had been cut off, again after each failure.
+func TestALeaseThatCouldNotBeDeletedIsDeletedByASweep(t *testing.T) {
+	store := &away{leaseStore: &leaseStore{kept: map[string]leases.Lease{}}, left: 2}
+	client, err := containerd.New("", containerd.WithServices(containerd.WithLeasesService(store)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &Store{client: connection.Through(client), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+	_, done, err := i.leaseFor(t.Context(), "example.com/a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done()
+	if err := i.Sweep(t.Context()); err == nil {
+		t.Error("the sweep did not say that the lease is left")
+	}
+	if err := i.Sweep(t.Context()); err != nil || len(store.kept) != 0 {
+		t.Errorf("%v, left: %v", err, store.kept)
+	}
+}
+
 // hungLeases is a containerd that answers no deletion of a lease.
 type hungLeases struct{ *leaseStore }
 

@@ -5,6 +5,7 @@ package imagestore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,7 +26,7 @@ const resumable = 10 * time.Minute
 // heldLease is the lease of a pull that has failed. It is the value of its key in Store.jobs.
 type heldLease struct {
 	ref   string
-	until time.Time
+	until time.Time // the zero time: nothing needs it, and it is to be deleted
 }
 
 // hold keeps what a pull of ref has fetched when it ends with an error that a repetition may not end
@@ -53,8 +54,11 @@ func (i *Store) held(key string) bool {
 }
 
 // dropHeld deletes the leases that earlier pulls of ref have left, but not own: the last one has what
-// there is.
+// there is. A lease that cannot be deleted now is left to the next pull and the next sweep.
 func (i *Store) dropHeld(ctx context.Context, ref, own string) {
+	if !i.swept.Load() {
+		i.inherit(ctx, ref)
+	}
 	i.jobs.Range(func(k, v any) bool {
 		key := k.(string)
 		h, ok := v.(heldLease)
@@ -65,10 +69,32 @@ func (i *Store) dropHeld(ctx context.Context, ref, own string) {
 		defer cancel()
 		if err := i.unlease(ctx, key); err != nil {
 			i.cfg.Logger.Warn("lease of a pull that has failed cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
+			i.jobs.Store(key, heldLease{ref: h.ref})
+			return true
 		}
 		i.jobs.Delete(key)
 		return true
 	})
+}
+
+// inherit learns the leases that an earlier berth has left of pulls of ref. A pull can end before the
+// first sweep, and the sweep would keep them for a pull that has been. If containerd cannot be asked,
+// the sweep finds them.
+func (i *Store) inherit(ctx context.Context, ref string) {
+	if len(ref) > maxPullLabel {
+		return
+	}
+	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
+	defer cancel()
+	all, err := i.client.LeasesService().List(ctx, fmt.Sprintf("id~=^%s,labels.%q==%q,labels.%q==%q",
+		jobPrefix, connection.LabelOwner, i.cfg.Owner, labelPull, ref))
+	if err != nil {
+		i.cfg.Logger.Debug("leases of an earlier berth are left to the sweep", "image", ref, "err", err)
+		return
+	}
+	for _, l := range all {
+		i.jobs.LoadOrStore(l.ID, heldLease{ref: ref})
+	}
 }
 
 // resumes notes what has been fetched of blobs in part before a pull, and which blobs w learns that the

@@ -98,6 +98,23 @@ func TestAPullGoesOnAfterAKill(t *testing.T) {
 	}
 }
 
+// PROPERTIES 6: a pull that ended before the first sweep did not see what an earlier berth had left
+// of the same name, and the sweep kept it for the next pull, which had been.
+func TestAPullThatEndsBeforeTheFirstSweepLeavesNothingOfTheOneBefore(t *testing.T) {
+	b := &breaking{body: large(1 << 20)}
+	i := store(t)
+	ref := b.breaks(t, i, b.body[:1<<19])
+	i = next(t, i)
+	ctx := connection.Namespaced(t.Context())
+	_, err := i.Pull(t.Context(), ref, image.Credentials{}, watching())
+	try(t, err)
+	try(t, i.Sweep(ctx))
+	left, err := i.client.LeasesService().List(ctx)
+	if err != nil || len(left) != 0 {
+		t.Errorf("%+v %v", left, err)
+	}
+}
+
 // What is kept after a kill for a pull that does not come goes after a while.
 func TestWhatIsKeptAfterAKillGoes(t *testing.T) {
 	b := &breaking{body: large(1 << 20)}

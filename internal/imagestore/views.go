@@ -169,14 +169,18 @@ func (i *Store) Sweep(ctx context.Context) error {
 		_, kept := v.(heldLease)
 		switch {
 		case kept && !i.held(l.ID):
-			i.jobs.Delete(l.ID)
 		case known:
 			continue
 		case l.Labels[labelPull] != "": // an earlier berth was killed in a pull, or after one that failed
 			i.jobs.Store(l.ID, heldLease{l.Labels[labelPull], time.Now().Add(resumable)})
 			continue
 		}
-		errs = append(errs, remove(ctx, l.ID))
+		if err := remove(ctx, l.ID); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		used.Delete(l.ID)
 	}
+	i.swept.Store(true)
 	return errors.Join(errs...)
 }
