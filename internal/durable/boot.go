@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"berth/internal/wholefile"
 )
 
 // bootName is the file that says which boot the images were made in.
@@ -167,7 +169,10 @@ func (b *Boot) change(f func(r *bootRecord)) error {
 	if err != nil {
 		return err
 	}
-	err = replace(b.path, append(text, '\n'))
+	err = wholefile.Write(b.path, append(text, '\n'), 0o600, -1, -1)
+	if err == nil {
+		err = wholefile.SyncDir(filepath.Dir(b.path))
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
@@ -176,23 +181,6 @@ func (b *Boot) change(f func(r *bootRecord)) error {
 	}
 	b.record, b.noted = next, true
 	return nil
-}
-
-// replace writes a file that is either as before or as given, whatever happens.
-func replace(path string, text []byte) error {
-	next := path + ".new"
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		return err
-	}
-	return syncPath(filepath.Dir(path))
 }
 
 // syncPath puts a file or a directory onto the disk.

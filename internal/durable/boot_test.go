@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"berth/internal/wholefile"
 )
 
 // PROPERTIES 39: images are doubted after a boot that did not follow a clean stop, until they were
@@ -72,7 +74,7 @@ func TestABootThatCannotBeNotedIsNotedLater(t *testing.T) {
 	if b, err := openBoot(dir, "a"); err != nil || b.Stopped() != nil {
 		t.Fatal(err)
 	}
-	inTheWay := filepath.Join(dir, bootName+".new", "x")
+	inTheWay := filepath.Join(dir, bootName+wholefile.Fresh, "x")
 	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/retry"
+	"berth/internal/wholefile"
 )
 
 // archiveSuffixes end the names of what is an archive in image.preload_dir.
@@ -307,28 +308,11 @@ func (p *Preload) problem(path string, err error) {
 func (p *Preload) writeLocked() {
 	b, err := json.MarshalIndent(p.mu.memory, "", "  ")
 	if err == nil {
-		err = replaceFile(p.cfg.Memory, b)
+		err = wholefile.Write(p.cfg.Memory, b, 0o600, -1, -1)
 	}
 	if err != nil {
 		p.images.cfg.Logger.Warn("which archives were imported cannot be written, and they are imported again", "file", p.cfg.Memory, "err", err)
 	}
-}
-
-// replaceFile writes a file that is the old one or the new one at any time.
-func replaceFile(path string, b []byte) error {
-	next := path + ".new"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync() // else it may be empty after a crash
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
 }
 
 // have reports whether images with these IDs are all here.

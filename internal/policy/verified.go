@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"berth/internal/wholefile"
 )
 
 // maxVerified bounds how much is remembered.
@@ -105,26 +107,9 @@ func (v *verified) writeLocked() {
 	}
 	b, err := json.Marshal(v.at)
 	if err == nil {
-		err = writeFile(v.file, b)
+		err = wholefile.Write(v.file, b, 0o600, -1, -1)
 	}
 	if err != nil {
 		v.log.Warn("which images were verified cannot be written", "file", v.file, "err", err)
 	}
-}
-
-// writeFile replaces a file.
-func writeFile(path string, b []byte) error {
-	next := path + ".new"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync() // else it may be empty after a crash
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
 }

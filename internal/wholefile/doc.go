@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wholefile writes files that are there whole or not at all, for the commands that change the
-// files of a host: berth install and berth migrate.
+// Package wholefile writes files that are there whole or not at all: those of a host, which berth
+// install and berth migrate change, and those in which berth remembers something by itself.
 //
 // # Promises
 //
