@@ -76,7 +76,7 @@ func files(t *testing.T) []string {
 				return nil
 			}
 			switch path {
-			case "/var/lib/dpkg", "/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/apt":
+			case "/var/lib/dpkg", "/var/lib/rpm", "/root/.rpmdb", "/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/apt":
 				if d.IsDir() {
 					return fs.SkipDir
 				}
@@ -254,5 +254,38 @@ func TestTheDebianPackage(t *testing.T) {
 		}
 	}
 	run(t, "dpkg", "-P", "berth")
+	same(t, before)
+}
+
+// TestTheRPM installs it with rpm on a Debian, which has nothing of what the package asks for in the
+// database of rpm.
+func TestTheRPM(t *testing.T) {
+	first, next := releases(t)
+	before := files(t)
+	rpm := func(args ...string) []string { return append(args, "--force-debian", "--nodeps") }
+	run(t, "rpm", rpm("-i", one(t, first, "*.x86_64.rpm"))...)
+	const berth = "/usr/bin/berth"
+	if state := run(t, "systemctl", "is-active", "berth") + " " + run(t, "systemctl", "is-enabled", "berth"); state != "active enabled" {
+		t.Errorf("berth is %s", state)
+	}
+	run(t, "rpm", "-V", "--nodeps", "berth")
+	run(t, "sh", "-c", "echo '# mine' >> /etc/berth/config.toml")
+	t.Run("upgrade", func(t *testing.T) {
+		upgraded(t, berth,
+			func() { run(t, "rpm", rpm("-U", one(t, next, "*.x86_64.rpm"))...) },
+			func() { refused(t, "pods run on this host", "rpm", rpm("-e", "berth")...) })
+	})
+	if config, err := os.ReadFile("/etc/berth/config.toml"); err != nil || !strings.Contains(string(config), "# mine") {
+		t.Errorf("an upgrade left of the settings %q %v", config, err)
+	}
+	idle(t, berth)
+	run(t, "rpm", rpm("-e", "berth")...)
+	if config, err := os.ReadFile("/etc/berth/config.toml.rpmsave"); err != nil || !strings.Contains(string(config), "# mine") {
+		t.Errorf("a removed package left of the settings %q %v", config, err)
+	}
+	if _, err := os.Stat("/var/lib/berth/berth.db"); err != nil {
+		t.Errorf("of a removed package: %v", err)
+	}
+	clean(t)
 	same(t, before)
 }
