@@ -14,6 +14,9 @@ func (r Runtime) IsRunc() bool {
 	return r.Type == "io.containerd.runc.v2" || filepath.IsAbs(r.Type) && filepath.Base(r.Type) == "containerd-shim-runc-v2"
 }
 
+// mostShimPods bounds shim_pods: what a shim that dies or hangs may cost.
+const mostShimPods = 1000
+
 // check reports settings of a handler that cannot work. prefix begins the names of the settings.
 func (r Runtime) check(prefix string, bad func(key, format string, args ...any)) {
 	if !slices.Contains([]string{"", "runc", "generic", "none"}, r.Options) {
@@ -27,6 +30,12 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 		}
 	default:
 		bad(prefix+"exec", "%q is not oci or helper", r.Exec)
+	}
+	switch {
+	case r.ShimPods < 0 || r.ShimPods > mostShimPods:
+		bad(prefix+"shim_pods", "%d is not a number of pods from 1 to %d", r.ShimPods, mostShimPods)
+	case r.ShimPods > 1 && (!r.IsRunc() || !r.HostProcess):
+		bad(prefix+"shim_pods", "only berth's shim for runc serves several pods, with host_process; set it to 1")
 	}
 	for _, p := range []struct{ key, v string }{
 		{"config_path", r.ConfigPath},

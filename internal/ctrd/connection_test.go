@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/connection"
+	"berth/internal/shims"
 )
 
 // answering is a containerd that says that it is there, and nothing else.
@@ -37,7 +38,8 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := New(conn, Config{Owner: "o", Snapshotter: "s", Logger: slog.New(slog.DiscardHandler)})
+	log := slog.New(slog.DiscardHandler)
+	c := New(conn, Config{Owner: "o", Snapshotter: "s", Shims: shims.New(shims.Config{Logger: log}), Logger: log})
 	refused := func(what string) {
 		t.Helper()
 		err := c.DeleteContainer(t.Context(), "c1")

@@ -24,9 +24,8 @@ type Config struct {
 	// shim has not answered since containerd started. It may ask the shim, which takes a second at
 	// most, and less when ctx ends. It is nil where containerd says so itself.
 	SetAside func(ctx context.Context, id string) bool
-	// StateDir and CleanupDir are those of [shims.Config].
-	StateDir   string
-	CleanupDir string
+	// Shims are those of the node.
+	Shims *shims.Shims
 	// UnsyncedLayers is Unsynced of [imagestore.LayersConfig].
 	UnsyncedLayers bool
 	// Trust is that of [imagestore.LayersConfig].
@@ -47,6 +46,9 @@ type Containerd struct {
 	shims    *shims.Shims
 	replaced replaced
 	orphans  orphanSearch
+	starts   starts   // of shims that several pods share
+	execs    execs    // that can outlive their shim
+	grouping sync.Map // names of the handlers whose shim can serve several pods
 
 	life       context.Context // ends with stop
 	end        context.CancelFunc
@@ -67,11 +69,7 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
 		setAside:     cfg.SetAside,
 		log:          cfg.Logger,
-		shims: shims.New(shims.Config{
-			StateDir:   cfg.StateDir,
-			CleanupDir: cfg.CleanupDir,
-			Logger:     cfg.Logger,
-		}),
+		shims:        cfg.Shims,
 	}
 	if c.setAside == nil {
 		c.setAside = func(context.Context, string) bool { return false }

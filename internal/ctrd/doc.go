@@ -26,7 +26,9 @@
 // # Files
 //
 // ctrd.go and events.go follow containerd. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
-// restore.go, sandboxer.go and podshim.go are the verbs, and inventory.go has the lists. calls.go
-// bounds what is asked of shims. left.go has package shims end what a task has left. texts.go has
-// all that is read out of the texts of other programs' errors.
+// restore.go, sandboxer.go and podshim.go are the verbs, and inventory.go has the lists. groups.go
+// chooses the pods that share a shim, and execs.go reaches their processes without it. calls.go
+// bounds what is asked of shims. left.go has package shims end what a task has left. adopt.go moves
+// pods between containerd's CRI plug-in and a berth. texts.go has all that is read out of the texts
+// of other programs' errors.
 package ctrd

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -54,14 +55,17 @@ func (c *Containerd) CreateExec(ctx context.Context, key stream.Key, r stream.Re
 			Spec:        &anypb.Any{TypeUrl: processURL, Value: spec},
 		})
 	})
-	return err
+	return c.withoutShim(ctx, key.Container, err)
 }
 
 // StartExec lets an exec process run.
 func (c *Containerd) StartExec(ctx context.Context, key stream.Key) error {
-	_, err := askExec(ctx, c, key, "start", func(ctx context.Context) (*tasks.StartResponse, error) {
+	r, err := askExec(ctx, c, key, "start", func(ctx context.Context) (*tasks.StartResponse, error) {
 		return c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
+	if err == nil {
+		c.watchExec(ctx, key, r.GetPid())
+	}
 	return err
 }
 
@@ -73,7 +77,7 @@ func (c *Containerd) WaitExec(ctx context.Context, key stream.Key) (uint32, erro
 	return r.GetExitStatus(), err
 }
 
-// KillExec kills an exec process.
+// KillExec kills an exec process, by the kernel where its shim has died.
 func (c *Containerd) KillExec(ctx context.Context, key stream.Key) error {
 	_, err := askExec(ctx, c, key, "kill", func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{
@@ -82,14 +86,28 @@ func (c *Containerd) KillExec(ctx context.Context, key stream.Key) error {
 			Signal:      uint32(unix.SIGKILL),
 		})
 	})
+	if errdefs.IsNotFound(err) {
+		if kerr := c.execs.kill(key); kerr != nil {
+			return fmt.Errorf("kill exec process %s of container %s: %w", key.Exec, key.Container, kerr)
+		}
+	}
 	return err
 }
 
-// DeleteExec deletes an exec process that has ended, or that was never started.
+// DeleteExec deletes an exec process that has ended, or that was never started. One whose shim has
+// died is ended.
 func (c *Containerd) DeleteExec(ctx context.Context, key stream.Key) error {
 	_, err := askExec(ctx, c, key, "delete", func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return c.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
+	if errdefs.IsNotFound(err) {
+		if kerr := c.execs.kill(key); kerr != nil {
+			return fmt.Errorf("kill exec process %s of container %s: %w", key.Exec, key.Container, kerr)
+		}
+	}
+	if err == nil || errdefs.IsNotFound(err) {
+		c.execs.drop(key)
+	}
 	return err
 }
 

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/connection"
+	"berth/internal/shims"
 )
 
 // fake is a containerd whose shims may hang. The zero fake has nothing.
@@ -53,7 +54,13 @@ func (f *fake) adapter(t testing.TB) *Containerd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(connection.Through(client), Config{Owner: "owner", Snapshotter: "fake", Logger: slog.New(slog.DiscardHandler)})
+	log := slog.New(slog.DiscardHandler)
+	return New(connection.Through(client), Config{
+		Owner:       "owner",
+		Snapshotter: "fake",
+		Shims:       shims.New(shims.Config{Logger: log}),
+		Logger:      log,
+	})
 }
 
 // add makes a container with a running task in the pod's shim; pod is "" for a sandbox of its own.

@@ -15,6 +15,14 @@ import (
 	"berth/internal/shims"
 )
 
+// EndLeft ends and removes what a start may have left on the node of a container of which neither
+// containerd nor its shim knows. A shim keeps what it knew of a container until it is asked to delete
+// it, also while another start of that container fails half-way: it deletes nothing of that one then.
+// What is absent is a success.
+func (c *Containerd) EndLeft(ctx context.Context, id string) error {
+	return c.endLeft(connection.Namespaced(ctx), id)
+}
+
 // endLeft ends what may be left on the node of a task that containerd does not know. The container
 // object says where to look, if there is one.
 func (c *Containerd) endLeft(ctx context.Context, id string) error {

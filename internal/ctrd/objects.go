@@ -101,11 +101,17 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 	labels := map[string]string{}
 	maps.Copy(labels, o.Labels)
 	labels[connection.LabelOwner] = c.owner // last: nobody else says whose the object is
+	kind := o.Handler.Type
+	if o.SandboxID != "" && c.shims.Key(o.SandboxID) != o.SandboxID {
+		// A containerd that starts cleans up by what the object says, and would end a container whose
+		// shim, which other pods share, has died meanwhile.
+		kind = cmp.Or(c.shims.HandlerProgram(o.SandboxID, o.Handler.Type, o.Handler.Root), kind)
+	}
 	_, err = c.client.ContainerService().Create(connection.Namespaced(ctx), containers.Container{
 		ID:          o.ID,
 		Labels:      labels,
 		Image:       o.Image,
-		Runtime:     containers.RuntimeInfo{Name: o.Handler.Type, Options: opts},
+		Runtime:     containers.RuntimeInfo{Name: kind, Options: opts},
 		Spec:        encoded,
 		Snapshotter: o.Snapshotter,
 		SnapshotKey: o.SnapshotKey,

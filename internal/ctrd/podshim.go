@@ -29,6 +29,9 @@ const (
 	// shimNetworkThread is the key under which berth's own shim says in the status of a sandbox
 	// which of its threads is in the sandbox's network namespace.
 	shimNetworkThread = "io.berth.shim.network-thread"
+	// shimGroupCapability says that it can be that for several pods. In the specification of a sandbox
+	// it names the group of pods that the sandbox shares a shim with.
+	shimGroupCapability = "io.berth.shim.group"
 	// forgetTimeout is how long containerd may take to clean up after a shim that has died.
 	forgetTimeout = 5 * time.Second
 	// forgetInterval is the time between two tries meanwhile.
@@ -43,6 +46,17 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
 	}
 	s := sandboxer{c, shimController}
+	if r.Group != "" {
+		r.Spec = inGroup(r.Spec, r.Group)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, groupStartTimeout)
+		defer cancel()
+		done, err := c.starts.enter(ctx, r.Group)
+		if err != nil {
+			return fmt.Errorf("start shim of pod %s: another pod starts the shim that they share: %w", r.ID, err)
+		}
+		defer done()
+	}
 	o, err := s.object(r)
 	if err != nil {
 		return err
@@ -51,21 +65,24 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if r.NetNS != "" {
 		opts = append(opts, sandbox.WithNetNSPath(r.NetNS))
 	}
-	if program := c.shims.HandlerProgram(r.Handler.Type, r.Handler.Root); program != "" {
+	if program := c.shims.HandlerProgram(r.ID, r.Handler.Type, r.Handler.Root); program != "" {
 		o.Runtime.Name = program
 	}
 	err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
-	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && s.lost(ctx, r.ID, err); {
+	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && (s.lost(ctx, r.ID, err) || s.missed(ctx, r, err)); {
 		err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
+	}
+	if err != nil && r.Group != "" && ctx.Err() != nil {
+		c.shims.Close(r.Group) // it hangs since it was asked last: whoever tries again gets another one
 	}
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
 	}
-	c.shims.Forget(r.ID)
 	i, err := s.controller().Start(connection.Namespaced(ctx), r.ID)
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, connection.Native(err))
 	}
+	c.shims.Forget(r.ID, int(i.Pid))
 	c.shims.Add(r.ID, int(i.Pid))
 	c.shims.LearnHandler(ctx, r.ID, r.Handler.Type, r.Handler.Root)
 	return nil
@@ -105,10 +122,19 @@ func wait(ctx context.Context, d time.Duration) bool {
 // ShimDied implements pod.Shims.
 func (c *Containerd) ShimDied(id string) bool { return c.shims.HasEnded(id) }
 
-// EndShim ends the shim of a pod whose tasks are deleted. As for a task that is deleted, what
+// EndShim ends the shim of a pod whose tasks are deleted, or the pod's place in a shim that serves
+// others. As for a task that is deleted, what
 // containerd does not know is looked for on the node before "not found" is believed. A shim may end
 // before it has answered; then containerd needs a moment to forget it.
 func (c *Containerd) EndShim(ctx context.Context, id string) error {
+	err := c.endShim(ctx, id)
+	if err == nil || errdefs.IsNotFound(err) {
+		c.shims.Leave(id)
+	}
+	return err
+}
+
+func (c *Containerd) endShim(ctx context.Context, id string) error {
 	shim := sandboxer{c, shimController}
 	err := shim.end(ctx, id)
 	ended := false
@@ -158,8 +184,8 @@ func (c *Containerd) NetworkThread(ctx context.Context, id string) (uint32, erro
 	return uint32(thread), nil
 }
 
-// SandboxShim reports whether the shim of a handler can serve a pod that has no process. A
-// containerd, or a shim, that does not know the question cannot.
+// SandboxShim reports whether the shim of a handler can serve a pod that has no process, and notes
+// whether it can serve several. A containerd, or a shim, that does not know the question cannot.
 func (c *Containerd) SandboxShim(ctx context.Context, h pod.Handler) (bool, error) {
 	o, err := options(h)
 	if err != nil {
@@ -179,6 +205,11 @@ func (c *Containerd) SandboxShim(ctx context.Context, h pod.Handler) (bool, erro
 	info, err := runtimeInfo(resp)
 	if err != nil {
 		return false, fmt.Errorf("ask for the shim of handler %s: %w", h.Name, err)
+	}
+	if info.GetAnnotations()[shimGroupCapability] != "" {
+		c.grouping.Store(h.Name, true)
+	} else {
+		c.grouping.Delete(h.Name)
 	}
 	return info.GetAnnotations()[shimCapability] != "", nil
 }

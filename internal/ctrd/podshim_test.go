@@ -20,6 +20,7 @@ import (
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"
+	"berth/internal/shims"
 )
 
 // The shim of a pod without a process is there until it is ended, and can be made again after it
@@ -27,10 +28,11 @@ import (
 func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
+	log := slog.New(slog.DiscardHandler)
 	c := New(connection.Through(server.Client()), Config{
-		Owner:      "owner",
-		CleanupDir: filepath.Join(cfg.State, "cleanup"),
-		Logger:     slog.New(slog.DiscardHandler),
+		Owner:  "owner",
+		Shims:  shims.New(shims.Config{CleanupDir: filepath.Join(cfg.State, "cleanup"), Logger: log}),
+		Logger: log,
 	})
 	defer c.stop()
 	h := pod.Handler{
@@ -89,9 +91,11 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
+	log := slog.New(slog.DiscardHandler)
 	c := New(connection.Through(server.Client()), Config{
 		Owner:  "owner",
-		Logger: slog.New(slog.DiscardHandler),
+		Shims:  shims.New(shims.Config{Logger: log}),
+		Logger: log,
 	})
 	defer c.stop()
 	request := pod.SandboxRequest{

@@ -35,7 +35,8 @@ const (
 // CreateTask makes a task and its process, which waits to be started. What an earlier call that was
 // cut off has left of the task is taken back first, unless it runs, which is ErrAlreadyExists. The
 // caller sees to it that no other call works on the task. The task of a container that is restored
-// has no process yet, and the shim opens its stdio when RestoreTask is called.
+// has no process yet, and the shim opens its stdio when RestoreTask is called. ErrLayerLost says that
+// a directory of its layers is missing.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	if c.shims.HasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
@@ -95,6 +96,9 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 			return 0, fmt.Errorf("create task %s: %w: take back what an earlier call made: %w", r.ID, connection.Native(err), terr)
 		}
 		resp, err = create()
+	}
+	if err != nil && r.SnapshotKey != "" && says(err, notThere, r.ID) {
+		return 0, fmt.Errorf("create task %s: %w: %w", r.ID, pod.ErrLayerLost, connection.Native(err))
 	}
 	if err != nil {
 		return 0, fmt.Errorf("create task %s: %w", r.ID, connection.Native(err))

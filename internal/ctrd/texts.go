@@ -36,8 +36,12 @@ const (
 	shimBundleLeft
 	// hungUp: the shim ended before it had answered.
 	hungUp
+	// noSocket: the shim ended before it could be connected to.
+	noSocket
 	// notMounted: the root file system cannot be mounted, since the disk has failed.
 	notMounted
+	// notThere: the root file system cannot be mounted, since a directory of a layer is missing.
+	notThere
 )
 
 // texts has, by statement, what the text of an error contains: one word of each line. ID stands for
@@ -54,7 +58,9 @@ var texts = map[statement][][]string{
 	ofBundle:       {{shims.TaskDir + "ID"}},
 	shimBundleLeft: {{shims.SandboxDir + "ID: file exists"}},
 	hungUp:         {{ttrpc.ErrClosed.Error()}},
+	noSocket:       {{"TTRPC connection"}, {"no such file or directory", "connection refused"}},
 	notMounted:     {{"mount rootfs"}, {"input/output error"}},
+	notThere:       {{"mount rootfs"}, {"no such file or directory"}},
 }
 
 // says reports whether the text of an error makes a statement about an ID.

@@ -40,6 +40,7 @@ import (
 	"berth/internal/policy"
 	"berth/internal/probe"
 	"berth/internal/recorder"
+	"berth/internal/shims"
 	"berth/internal/state"
 	"berth/internal/stats"
 	"berth/internal/stream"
@@ -50,8 +51,8 @@ const stopTimeout = 5 * time.Second
 
 // Serve runs berth until ctx ends. What comes from changes takes the place of cfg, which differs
 // from it in settings that need no restart. ready is called once berth serves. The caller runs the
-// log, and goes on running it until Serve has returned. The error says why berth could not start, or
-// what broke.
+// log, and goes on running it until Serve has returned. The error says why berth could not start,
+// or what broke.
 func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
 	observe.BridgeLibraries(log.Logger)
 	d := &daemon{cfg: cfg, log: log, metrics: observe.NewMetrics()}
@@ -152,17 +153,21 @@ func (d *daemon) open(ctx context.Context) error {
 		Owner:          d.store.Owner(),
 		Snapshotter:    cfg.Containerd.Snapshotter,
 		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
-		StateDir:       filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
 		Trust:          d.trust,
 		Logger:         d.log.Logger,
 	}
+	node := shims.Config{
+		StateDir: filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
+		Logger:   d.log.Logger,
+	}
 	if cfg.Tricks.CleanupScript {
-		adapter.CleanupDir = filepath.Join(cfg.Root, "cleanup")
+		node.CleanupDir = filepath.Join(cfg.Root, "cleanup")
 	}
 	if d.embeds() {
-		adapter.SetAside, adapter.StateDir = d.setAside, d.embedConfig().State
+		adapter.SetAside, node.StateDir = d.setAside, d.embedConfig().State
 	}
+	adapter.Shims = shims.New(node)
 	d.ctrd = ctrd.New(d.conn, adapter)
 	contents := ""
 	if d.embeds() {

@@ -29,6 +29,7 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			Options:                      optionsOf(r),
 			ConfigPath:                   r.ConfigPath,
 			ConfigBody:                   r.ConfigBody,
+			ShimPods:                     r.ShimPods,
 			SandboxImage:                 r.SandboxImage,
 			Snapshotter:                  r.Snapshotter,
 			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices,

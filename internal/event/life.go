@@ -126,13 +126,14 @@ func (e ExecPending) line() Line {
 	return info(Kernel, "program does not run yet", slog.String("still", e.Still))
 }
 
-// TaskRetried says that the task of a start after one that was cut off is made again.
+// TaskRetried says that a task is made again: after a start that was cut off, or where a writable
+// layer was not on the disk.
 type TaskRetried struct {
 	Err string `json:"err"`
 }
 
 func (e TaskRetried) line() Line {
-	return warn(Berth, "task not made after a start that was cut off, it is tried again", e.Err)
+	return warn(Berth, "task not made, it is tried again", e.Err)
 }
 
 // ShimRestarted says that the shim of a pod had died, and was started for a container.

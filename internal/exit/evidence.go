@@ -62,8 +62,8 @@ func (e *Evidence) GiveUp(why error) {
 // IsGivenUp reports whether the start was given up.
 func (e *Evidence) IsGivenUp() bool { return e.givenUp != nil }
 
-// EndedAlone notes that the process of a start that was given up has ended, and that nobody could be
-// asked how: it may have run. It reports false where berth has killed the process.
+// EndedAlone notes that the process of a start that was given up has ended, and that nobody could
+// be asked how: it may have run. It reports false where berth has killed the process.
 func (e *Evidence) EndedAlone() bool {
 	e.ranOut = e.Kills == 0
 	return e.ranOut

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -121,6 +122,11 @@ func (l *Layers) Mounts(ctx context.Context, snapshotter, key, label string, syn
 // DeleteSnapshot removes a writable layer.
 func (l *Layers) DeleteSnapshot(ctx context.Context, snapshotter, key string) error {
 	return connection.Native(l.client.SnapshotService(snapshotter).Remove(connection.Namespaced(ctx), key))
+}
+
+// DeleteLease deletes a lease that another runtime has made.
+func (l *Layers) DeleteLease(ctx context.Context, id string) error {
+	return connection.Native(l.client.LeasesService().Delete(connection.Namespaced(ctx), leases.Lease{ID: id}))
 }
 
 // RenewSnapshot undoes all changes in a writable layer: it is deleted and made again with the same

@@ -3,8 +3,13 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Close stops Run. What lies in Dir stays, for Open, and so does the output that waits in the
@@ -56,6 +61,10 @@ func (l *Log) Remove() error {
 // more. It is idempotent.
 func RemoveAll(dir string) error {
 	dismiss(dir)
+	// First: without it Open finds no stdio, whatever else a removal that is cut off has left.
+	if err := os.Remove(filepath.Join(dir, "cursor")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("remove stdio: %w", err)
+	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove stdio: %w", err)
 	}

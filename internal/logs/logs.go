@@ -169,11 +169,11 @@ func (l *Log) firstOpen() error {
 
 // Open takes up the stdio that an earlier berth made. It touches nothing but o.Dir, and waits for
 // nothing: Run repairs the log and writes what was left in the spools. ErrNotFound when there is
-// no stdio.
+// no stdio, or not all of it: its making, or its removal, was cut off.
 func Open(o Options) (*Log, error) { return openOn(o, host{}) }
 
 func openOn(o Options, d disk) (*Log, error) {
-	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(o.in("cursor")); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open stdio %s: %w", o.Dir, errdefs.ErrNotFound)
 	}
 	l := newLog(o, d)

@@ -4,7 +4,6 @@ package pod
 
 import (
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/event"
@@ -16,15 +15,6 @@ import (
 // changed it.
 func appliedOf(oci *specs.Spec) *state.Applied {
 	return &state.Applied{User: spec.UserOf(oci), Resources: spec.ResourcesOf(oci)}
-}
-
-// userOf returns the user in the status of a container. It is nil for a container that an earlier
-// berth made, which did not record it.
-func userOf(st *state.Status) *runtimeapi.ContainerUser {
-	if st.Applied == nil || st.Applied.User == nil {
-		return nil
-	}
-	return &runtimeapi.ContainerUser{Linux: st.Applied.User}
 }
 
 // effective returns what a container is known to have: what it was made with, and what updates have
@@ -45,21 +35,6 @@ func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
 		now.MemorySwapLimitInBytes = now.GetMemoryLimitInBytes() // nobody has asked for swap: it follows the limit
 	}
 	return now
-}
-
-// namespacesOf returns the namespaces in the status of a sandbox. What was left out of the request
-// is reported as what it means: a mode of POD, and the user namespace of the host.
-func namespacesOf(u *unit) *runtimeapi.Namespace {
-	asked := u.podNamespaces()
-	if asked.GetUsernsOptions() != nil {
-		return &runtimeapi.Namespace{Options: asked}
-	}
-	has := &runtimeapi.NamespaceOption{}
-	if asked != nil {
-		has = proto.CloneOf(asked)
-	}
-	has.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
-	return &runtimeapi.Namespace{Options: has}
 }
 
 func noteDegraded(obs Observer, u *unit, degraded []spec.Degraded) {

@@ -91,7 +91,7 @@ func (a attempt) inFlight() bool {
 // not run, and what was made for it is ended.
 func (a attempt) undone() bool { return a.at == stageCutOff || a.at == stageTakingBack }
 
-// recorded is the stage that a record says. begun says that a start has left stdio.
+// recorded returns the stage that a record says. begun says that a start has left stdio.
 func recorded(st *state.Status, begun bool) stage {
 	if st.Phase == state.Created && st.TakingBack {
 		return stageTakingBack
@@ -99,7 +99,7 @@ func recorded(st *state.Status, begun bool) stage {
 	return reached(st, begun)
 }
 
-// reached is how far a start has come by its record, whether it is being taken back or not.
+// reached returns how far a start has come by its record, whether it is being taken back or not.
 func reached(st *state.Status, begun bool) stage {
 	switch {
 	case st.Phase == state.Creating:
@@ -117,8 +117,8 @@ func reached(st *state.Status, begun bool) stage {
 	}
 }
 
-// found is the stage at which a comparison finds a start that nobody is at work on. ran says that
-// the program is known to have ended by itself, so that nothing is taken back any more.
+// found returns the stage at which a comparison finds a start that nobody is at work on. ran says
+// that the program is known to have ended by itself, so that nothing is taken back any more.
 func (a attempt) found(st *state.Status, begun, ran bool) stage {
 	switch {
 	case a.at == stageGivenUp:

@@ -38,8 +38,8 @@ func TestAnAttemptMovesAsItIsDrawn(t *testing.T) {
 	}
 }
 
-// Whoever is still at work on a start that was given up does not change that, and a program that runs
-// is not taken back.
+// Whoever is still at work on a start that was given up does not change that, and a program that
+// runs is not taken back.
 func TestAnAttemptStaysWhereNothingFollows(t *testing.T) {
 	for _, to := range allStages {
 		if a := (attempt{at: stageGivenUp}).move(to); a.at != stageGivenUp {
@@ -77,8 +77,8 @@ func TestAStartThatWasTakenBackIsRemembered(t *testing.T) {
 	}
 }
 
-// The end of a process is not an exit of the container while it is being undone, and nobody is at work
-// on a start then.
+// The end of a process is not an exit of the container while it is being undone, and nobody is at
+// work on a start then.
 func TestAnAttemptThatIsUndoneIsNotInFlight(t *testing.T) {
 	for _, s := range allStages {
 		a := attempt{at: s}

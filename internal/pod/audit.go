@@ -87,7 +87,7 @@ func (a *auditor) run(ctx context.Context) {
 				break
 			}
 			wait = firstRelist
-			if due.IsZero() || time.Until(due) > wait { // who asks again and again does not put it off
+			if due.IsZero() || time.Until(due) > wait { // asking again and again does not put it off
 				next(wait)
 			}
 		}

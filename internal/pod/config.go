@@ -17,7 +17,7 @@ type Config struct {
 	Handlers       map[string]Handler
 	DefaultHandler string
 	Host           spec.Host
-	// AlwaysPause has a pause process hold the namespaces of each sandbox, also where nobody needs
+	// AlwaysPause makes a pause process hold the namespaces of each sandbox, also where nobody needs
 	// one.
 	AlwaysPause bool
 	// PauseRootfs is a directory that holds the built-in pause program and nothing else.

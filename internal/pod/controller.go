@@ -75,7 +75,7 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 	return c.runPodSandbox(ctx, config, handlerName, config, func(string) error { return nil })
 }
 
-// RunNotedPodSandbox is RunPodSandbox for a caller that has to know the ID before anything is made:
+// RunNotedPodSandbox makes a sandbox for a caller that has to know the ID before anything is made:
 // note is called with it, and nothing is made if that returns an error. It joins no other call, and
 // none joins it: ErrAlreadyExists says that the name is taken, or is being made.
 func (c *Controller) RunNotedPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string, note func(id string) error) (string, error) {
@@ -111,6 +111,9 @@ func (c *Controller) runPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 			Config:         config,
 			Image:          img,
 			Pinned:         c.sandboxes.pauses.needless(ctx, config, h),
+		}
+		if sb.Pinned {
+			sb.ShimGroup = c.sandboxes.shims.JoinGroup(ctx, id, h)
 		}
 		return c.sandboxes.run(ctx, c.sandboxes.plan(sb, h))
 	})
@@ -369,8 +372,8 @@ func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }
 // settled and not released. 0: none does.
 func (c *Controller) Oldest(step Step) time.Duration { return c.auditor.oldest(step) }
 
-// Drained returns when what a container wrote before it ended is in its log, or with ctx's error. It
-// is for whoever reads the log of what has ended; a container without output, and what has no
+// Drained returns when what a container wrote before it ended is in its log, or with ctx's error.
+// It is for whoever reads the log of what has ended; a container without output, and what has no
 // record, is no error.
 func (c *Controller) Drained(ctx context.Context, id string) error {
 	u, ok := c.units.get(id)

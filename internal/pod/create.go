@@ -103,8 +103,8 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	return nil
 }
 
-// allowed asks the policy about the images that a container of the sandbox p is made from and mounts.
-// The timeline of the pod has a refusal: there is no container yet that it could be about.
+// allowed asks the policy about the images that a container of the sandbox p is made from and
+// mounts. The timeline of the pod has a refusal: there is no container yet that it could be about.
 func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, from source, volumes []state.ImageVolume) error {
 	if c.policy == nil {
 		return nil
@@ -141,9 +141,9 @@ type source struct {
 }
 
 // sourceOf finds what a container of the sandbox p is made from. A reference that is an absolute
-// path names the archive of a checkpoint, whose image is pulled if it is not on this node. So does one
-// that names an image which holds a checkpoint, if a rule of the policy lets it be restored. The caller
-// calls done, unless there is an error.
+// path names the archive of a checkpoint, whose image is pulled if it is not on this node. So does
+// one that names an image which holds a checkpoint, if a rule of the policy lets it be restored.
+// The caller calls done, unless there is an error.
 func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig) (source, error) {
 	ref := imageRef(config)
 	from := source{archive: ref, done: func() {}}
@@ -181,8 +181,8 @@ func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.Cont
 	return from, nil
 }
 
-// receive writes the checkpoint that an image holds into an archive on this node, which is there until
-// done is called.
+// receive writes the checkpoint that an image holds into an archive on this node, which is there
+// until done is called.
 func (c *creator) receive(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, img Image) (from source, err error) {
 	ref := imageRef(config)
 	if err := c.mayRestore(p); err != nil {

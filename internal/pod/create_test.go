@@ -124,9 +124,9 @@ func TestTheImageOfACheckpointIsPulled(t *testing.T) {
 	})
 }
 
-// PROPERTIES 32: an image that holds a checkpoint is what a container is restored from, if the policy
-// lets it, and the archive that was in it is given back, whatever becomes of the container. The policy
-// is asked about the image that the checkpoint was made with as well.
+// PROPERTIES 32: an image that holds a checkpoint is what a container is restored from, if the
+// policy lets it, and the archive that was in it is given back, whatever becomes of the container.
+// The policy is asked about the image that the checkpoint was made with as well.
 func TestACheckpointInAnImageIsRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, o := &policy{}, &told{}

@@ -64,7 +64,7 @@ const (
 	actionRelease   action = "release"   // it ended, and its release goes on
 )
 
-// decide is the whole of recovery: one row per case, the same after a crash, after a clean stop,
+// decide holds the whole of recovery, one row per case: the same after a crash, after a clean stop,
 // and after a lost connection to containerd.
 //
 // The kernel's word on a recorded process goes before containerd's: a task whose shim died is

@@ -16,6 +16,7 @@
 //
 //	observe.go    a witness reports that a process ended
 //	settle.go     measure, OOM verdict, leftovers, commit, drain the log, publish
+//	givenup.go    end first what was made for a start that was given up
 //	teardown.go   release task, stdio, network, namespace, container, snapshot, files
 //	endings.go    notify the hooks (NRI plug-ins) of the exit, on a lane of its own
 //	attempt.go    how far a start has come, and whether it is taken back. Pure

@@ -102,8 +102,8 @@ func (e *evidence) giveUp(why error) {
 	e.of.GiveUp(why)
 }
 
-// endedAlone notes that the process of a start that was given up has ended, and that nobody could be
-// asked how. It reports false where berth has killed the process.
+// endedAlone notes that the process of a start that was given up has ended, and that nobody could
+// be asked how. It reports false where berth has killed the process.
 func (e *evidence) endedAlone() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,8 +136,8 @@ func (e *evidence) counted(n *int, send func() error) error {
 	return err
 }
 
-// contested returns a channel that is closed once it is known whether a signal of berth's own, which
-// is on its way, was delivered. It is nil where none is.
+// contested returns a channel that is closed once it is known whether a signal of berth's own,
+// which is on its way, was delivered. It is nil where none is.
 func (e *evidence) contested() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

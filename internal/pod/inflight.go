@@ -34,7 +34,7 @@ type creation struct {
 	id        string
 	err       error // valid once done is closed
 	delivered bool
-	waits     string // what it waits for, if that is worth a word to who waits for it; "" if not
+	waits     string // what it waits for, if that is worth a word to those who wait for it; "" if not
 }
 
 // waiting is the key of the note of what a creation waits for, in its context.

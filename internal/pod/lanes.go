@@ -96,9 +96,9 @@ func (l *lanes) poke(id string) { l.runner.Poke(LaneKey{ID: id}) }
 // longestAwaited bounds the wait before another attempt, while somebody waits for the outcome.
 const longestAwaited = time.Second
 
-// wait is what everybody needs who waits for the life of u to go on: until it is settled, compared
-// or removed, or has nothing to do. What is retried for that is tried now, and at least every
-// second meanwhile. End of the waiter must be called.
+// wait begins to wait for the life of u to go on: until it is settled, compared or removed, or has
+// nothing to do. It is the only way to wait for that. What is retried for it is tried now, and at
+// least every second meanwhile. End of the waiter must be called.
 func (l *lanes) wait(u *unit) *lane.Waiter {
 	w := l.runner.Wait(LaneKey{ID: u.id})
 	if !u.compared.Happened() {
@@ -107,7 +107,7 @@ func (l *lanes) wait(u *unit) *lane.Waiter {
 	return w
 }
 
-// waitUpdate does the same as wait, for the updates of u.
+// waitUpdate begins to wait for the updates of u, in the same way as wait.
 func (l *lanes) waitUpdate(u *unit) *lane.Waiter { return l.runner.Wait(LaneKey{u.id, Change}) }
 
 // awaited reports whether somebody waits for the life of u to go on.
@@ -168,9 +168,19 @@ func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
 	}
 }
 
-// waitReleased waits until u has nothing more to release.
-func (l *lanes) waitReleased(ctx context.Context, u *unit) error {
+// waitDisconnected waits until the network of the sandbox u was given back, or u has nothing more to
+// release.
+func (l *lanes) waitDisconnected(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()
-	return w.Idle(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	idle := make(chan error, 1)
+	go func() { idle <- w.Idle(ctx) }()
+	select {
+	case <-u.disconnected.Done(w):
+		return nil
+	case err := <-idle:
+		return err
+	}
 }

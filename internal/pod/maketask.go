@@ -30,11 +30,15 @@ type taskMaker struct {
 
 // make makes the stdio and the task of u. u.task must be held. After a start that was cut off it is
 // tried several times: containerd does not know whether the shim is still at work on that one, and
-// two at a time disturb each other.
+// two at a time disturb each other. It is tried once more where the writable layer is not on the disk,
+// with a new one. A containerd that runs beside berth removes the directories that it has no record
+// of, such as those that a power cut has left, and may have listed them before it made this layer,
+// which then has the name of one of them.
 func (m *taskMaker) make(ctx context.Context, u *unit) (pid uint32, err error) {
 	for try := 1; ; try++ {
 		pid, err = m.attempt(ctx, u)
-		if err == nil || !u.attempt().again || try == mostTries || ctx.Err() != nil {
+		lost := try == 1 && errors.Is(err, ErrLayerLost)
+		if err == nil || !u.attempt().again && !lost || try == mostTries || ctx.Err() != nil {
 			return pid, err
 		}
 		m.obs.Note(u.id, event.TaskRetried{Err: err.Error()})
@@ -84,9 +88,9 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	return pid, err
 }
 
-// reviveShim starts the shim of the sandbox of u again, which has died. What a start that failed has
-// left of it is ended: it has the pod's socket, and the next start would take it for the shim, also
-// where it never answers.
+// reviveShim starts the shim of the sandbox of u again, which has died. What a start that failed
+// has left of it is ended: it has the pod's socket, and the next start would take it for the shim,
+// also where it never answers.
 func (m *taskMaker) reviveShim(ctx context.Context, u *unit) error {
 	p := u.pod
 	// Whoever releases the shim holds it, too: nothing is started that nobody would end.
@@ -103,6 +107,7 @@ func (m *taskMaker) reviveShim(ctx context.Context, u *unit) error {
 		Config:    p.sandbox.Config,
 		CreatedAt: p.sandbox.CreatedAt,
 		NetNS:     p.sandbox.NetNS,
+		Group:     p.sandbox.ShimGroup,
 		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}}, // the shim reads annotations, and needs none
 	})
 	if errdefs.IsAlreadyExists(err) {

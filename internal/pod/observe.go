@@ -54,8 +54,8 @@ func (w *witnesses) report(f exit.Fact) {
 	w.reportFor(u, f)
 }
 
-// reportFor does the same as report, for a caller that knows that f is about the unit u as it is
-// now.
+// reportFor takes a fact as report does, for a caller that knows that it is about the unit u as it
+// is now.
 //
 // What another witness than the kernel says counts by what the kernel answers:
 //

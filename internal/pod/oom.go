@@ -4,12 +4,14 @@ package pod
 
 import (
 	"cmp"
+	"context"
 	"path/filepath"
 	"time"
 
 	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/pidfd"
+	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -18,7 +20,9 @@ import (
 type oomReader struct {
 	kernel  Kernel
 	cgroups Cgroups
-	obs     Observer
+	// contestTimeout bounds the wait for a signal of berth's own that is on its way.
+	contestTimeout time.Duration
+	obs            Observer
 }
 
 // arm asks the kernel to notify of OOM kills in the group of u from now on, and reads what the
@@ -58,13 +62,22 @@ func (o *oomReader) arm(u *unit) (more bool) {
 	return grown > 0
 }
 
-// restoredGroup is the cgroup of what the shim was asked to restore for u, or "" where the record
-// names the process or none was asked for.
+// restoredGroup returns the cgroup of what the shim was asked to restore for u, or "" where the
+// record names the process or none was asked for.
 func (o *oomReader) restoredGroup(u *unit) string {
 	if u.now().Restoring == "" {
 		return ""
 	}
 	return askedGroup(o.cgroups, u)
+}
+
+// askedGroup returns the cgroup that the runtime was asked to make for u.
+func askedGroup(cgroups Cgroups, u *unit) string {
+	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
+	if err != nil {
+		return "" // a container is not made with such a parent
+	}
+	return cgroups.Dir(path)
 }
 
 // ownsGroup reports whether the group above that of u is its pod's alone, as the kubelet makes it.
@@ -88,7 +101,7 @@ func (o *oomReader) sample(u *unit) {
 func (o *oomReader) count(u *unit, dir string, kills uint64, last bool) {
 	e := &u.oom
 	var hits []uint64
-	if e.isBelow(kills) && dir != "" { // else the limits do not matter
+	if e.reading().kills < kills && dir != "" { // else the limits do not matter
 		if now, err := o.cgroups.LimitHits(dir); err == nil {
 			hits = now
 		}
@@ -133,6 +146,63 @@ func (o *oomReader) readOwn(u *unit, f exit.Fact) error {
 		o.count(u, dir, n, true)
 	}
 	return err
+}
+
+const (
+	// oomPatience is how long an exit waits for a counter of OOM kills that cannot be read, and
+	// oomPatienceAfter for how long after the exit its release does, before the group is removed.
+	oomPatience      = 300 * time.Millisecond
+	oomPatienceAfter = 10 * time.Second
+)
+
+// readAtEnd reads the counter of OOM kills of a container that has ended. One that cannot be read
+// is tried again within a bound, and once more before the group is removed.
+func (o *oomReader) readAtEnd(ctx context.Context, u *unit, known exit.Fact) {
+	ctx, cancel := context.WithTimeout(ctx, oomPatience)
+	defer cancel()
+	for {
+		err := o.read(u, known)
+		u.oom.setUnread(err != nil)
+		if err == nil {
+			return
+		}
+		again := time.NewTimer(oomPatience / 10)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			o.obs.Note(u.id, event.OOMCounterUnread{Err: err.Error()})
+			return
+		}
+	}
+}
+
+// judge returns a fact with the verdict on whether the OOM killer ended the container. While a
+// signal of berth's own is on its way, which may or may not explain the end, it waits within a
+// bound.
+func (o *oomReader) judge(ctx context.Context, u *unit, known exit.Fact) exit.Fact {
+	if u.isSandbox() || known.Origin == exit.Start || known.OOM {
+		return known
+	}
+	if known.At.IsZero() {
+		known.At = u.now().Exit.At // it is settled, and only its reason may be corrected
+	}
+	killed, limit := u.oom.verdict(known)
+	if !killed {
+		return known
+	}
+	if sent := u.evidence.contested(); sent != nil {
+		ctx, cancel := context.WithTimeout(ctx, o.contestTimeout)
+		select {
+		case <-sent:
+		case <-ctx.Done():
+		}
+		cancel()
+	}
+	if !u.evidence.explains(known) {
+		known.OOM, known.Limit = true, limit
+	}
+	return known
 }
 
 // notePod notes what the pod's group had counted before the process of u runs. That is needed

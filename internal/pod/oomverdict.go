@@ -75,11 +75,11 @@ func (e *oomEvidence) isKnown() bool {
 	return e.known
 }
 
-// isBelow reports whether fewer kills are known.
-func (e *oomEvidence) isBelow(kills uint64) bool {
+// reading returns what is known of the counter.
+func (e *oomEvidence) reading() oomCounter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.counter.kills < kills
+	return e.counter
 }
 
 func (e *oomEvidence) report(at time.Time) {

@@ -57,15 +57,18 @@ func (w *oomWatcher) look(u *unit) {
 // lookOnce reads the counter for as long as a kill may explain an end, and records what the
 // container has survived. It reports whether to look again.
 func (w *oomWatcher) lookOnce(u *unit) bool {
-	for _, wait := range []time.Duration{oomNear / 10, oomNear * 9 / 10, 0} {
+	// What was seen before the last wait, which is longer than oomNear, explains no end any more.
+	var seen oomCounter
+	for _, wait := range []time.Duration{oomNear / 10, oomNear + oomNear/100, 0} {
 		if u.evidence.hasEnded() || w.ops.stopping() {
-			break // who settles the end reads the counter
+			break // the settle of the end reads the counter
 		}
 		w.reader.sample(u)
 		if wait == 0 {
-			w.survived(u)
+			w.survived(u, seen)
 			break
 		}
+		seen = u.oom.reading()
 		again := time.NewTimer(wait)
 		select {
 		case <-again.C:
@@ -80,14 +83,20 @@ func (w *oomWatcher) lookOnce(u *unit) bool {
 	return e.looking
 }
 
-// survived records the kills after which u goes on.
-func (w *oomWatcher) survived(u *unit) {
+// survived records the kills of c after which u goes on. It is called when the last of them can
+// explain no later end; what was counted since is looked at again. A kill after which the process is
+// gone may be the end's, however late that is noticed.
+func (w *oomWatcher) survived(u *unit, c oomCounter) {
 	e := &u.oom
+	a, _ := w.reader.kernel.Look(u.id)
 	e.mu.Lock()
-	c := e.counter
+	if e.counter.kills > e.counter.survived && a == pidfd.Gone {
+		e.counter.last.late = true
+	}
+	e.again = e.again || e.counter.kills > c.kills
+	grown := c.kills - min(c.kills, e.counter.survived)
 	e.mu.Unlock()
-	grown := c.kills - min(c.kills, c.survived)
-	if a, _ := w.reader.kernel.Look(u.id); grown == 0 || a != pidfd.Alive {
+	if grown == 0 || a != pidfd.Alive {
 		return
 	}
 	recorded := false

@@ -80,6 +80,31 @@ func TestOOMKillsThatAContainerSurvivesAreCounted(t *testing.T) {
 	})
 }
 
+// PROPERTIES 36: a kill was counted a tenth of a second after it had been noticed, was said to be
+// survived a second after that, and explained an end in the tenth of a second after it.
+func TestWhatAContainerHasSurvivedExplainsNoEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := b.run(b.pod("p1", ""), "c1")
+		b.OOM(c)
+		time.Sleep(90 * time.Millisecond)
+		b.OOM(c)
+		survived := func() bool {
+			st, err := b.ContainerStatus(t.Context(), c, false)
+			return err != nil || strings.HasPrefix(st.GetStatus().GetMessage(), "2 OOM kills survived")
+		}
+		for range 3000 {
+			if survived() {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		b.expectMessage(c, "2 OOM kills survived")
+		b.exit(c, 137) // by somebody's SIGKILL
+		synctest.Wait()
+		b.expect(c, exited, 137, "Error")
+	})
+}
+
 // PROPERTIES 36: the kernel does not notify, as where inotify is used up. A kill may have been at
 // any time: it explains that the program itself was killed, and nothing else.
 func TestAKillAtAnUnknownInstantExplainsASIGKILL(t *testing.T) {

@@ -27,23 +27,29 @@ type output struct {
 }
 
 func (o *output) options(u *unit) logs.Options {
-	cfg := u.container.Config
+	opts := StdioOptions(o.files.IO(u.id), u.pod.sandbox, u.container, o.maxLine)
+	opts.Note = func(e event.Event) { o.obs.Note(u.id, e) }
+	if !opts.Stdin || opts.Terminal { // the shim gives a program that it logs to no stdin
+		opts.LoggerProgram = u.handler.Logger
+	}
+	return opts
+}
+
+// StdioOptions returns what a container on record asks for of its stdio, which is in dir.
+func StdioOptions(dir string, sb *state.Sandbox, ct *state.Container, maxLine int) logs.Options {
+	cfg := ct.Config
 	opts := logs.Options{
-		Dir:       o.files.IO(u.id),
+		Dir:       dir,
 		Stdin:     cfg.GetStdin(),
 		StdinOnce: cfg.GetStdinOnce(),
 		Stdout:    true,
 		Stderr:    !cfg.GetTty(),
 		Terminal:  cfg.GetTty(),
-		MaxLine:   o.maxLine,
-		Note:      func(e event.Event) { o.obs.Note(u.id, e) },
+		MaxLine:   maxLine,
 	}
-	_, opts.AnyUser = spec.UserNamespace(u.pod.sandbox.Config)
-	if u.container.LogPath != "" {
-		opts.LogDirectory, opts.LogPath = u.pod.sandbox.Config.GetLogDirectory(), cfg.GetLogPath()
-	}
-	if !cfg.GetStdin() || cfg.GetTty() { // the shim gives a program that it logs to no stdin
-		opts.LoggerProgram = u.handler.Logger
+	_, opts.AnyUser = spec.UserNamespace(sb.Config)
+	if ct.LogPath != "" {
+		opts.LogDirectory, opts.LogPath = sb.Config.GetLogDirectory(), cfg.GetLogPath()
 	}
 	return opts
 }

@@ -122,8 +122,9 @@ func TestASandboxWithoutAProcessOutlivesItsShim(t *testing.T) {
 	})
 }
 
-// The program that starts a shim was killed when it had started it. The shim had the pod's socket and
-// waited for somebody to read its log: each start in this pod took it for the pod's shim and hung.
+// The program that starts a shim was killed when it had started it. The shim had the pod's socket
+// and waited for somebody to read its log: each start in this pod took it for the pod's shim and
+// hung.
 func TestWhatAFailedStartOfAShimHasLeftIsEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", world.Pinned)

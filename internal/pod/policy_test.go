@@ -67,9 +67,9 @@ func withPolicy(p pod.Policy, o pod.Observer) func(*pod.Ports) {
 	}
 }
 
-// PROPERTIES 40: a container is made from no image that the policy does not allow, nor does it mount
-// one, and the timeline of the pod says so. What was made is left alone: it starts, and it is there
-// after a restart.
+// PROPERTIES 40: a container is made from no image that the policy does not allow, nor does it
+// mount one, and the timeline of the pod says so. What was made is left alone: it starts, and it is
+// there after a restart.
 func TestThePolicyIsAskedAboutEachImageOfAContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, o := &policy{}, &told{}

@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -51,6 +52,8 @@ type Handler struct {
 	Options    Options
 	ConfigPath string
 	ConfigBody string
+	// ShimPods is how many pods without a process may share a shim; less than 2: each has its own.
+	ShimPods int
 	// SandboxImage is the image that the pause process of a sandbox comes from; "" for the built-in
 	// program. It has no effect with a Sandboxer.
 	SandboxImage string
@@ -132,6 +135,8 @@ type Layers interface {
 	// collection until it is deleted.
 	PrepareSnapshot(ctx context.Context, l Layer) error
 	DeleteSnapshot(ctx context.Context, snapshotter, key string) error
+	// DeleteLease deletes a lease of the runtime that a pod was adopted from.
+	DeleteLease(ctx context.Context, id string) error
 	// RenewSnapshot undoes all changes in a writable layer. It can be cut off and called again: a
 	// view named spare keeps the layers below meanwhile.
 	RenewSnapshot(ctx context.Context, snapshotter, key, spare string) error
@@ -144,10 +149,14 @@ type Layers interface {
 	MountImage(ctx context.Context, v ImageView) error
 }
 
+// ErrLayerLost says that a directory of the layers which a container runs on is not on the disk.
+var ErrLayerLost = errors.New("a directory of its layers is missing")
+
 // Tasks are the processes that shims run.
 type Tasks interface {
 	// CreateTask makes the task and its process, which does not run the user's program yet. The task
-	// of a container that is restored has no process; its PID is 0.
+	// of a container that is restored has no process; its PID is 0. ErrLayerLost says that a directory
+	// of the layers that it runs on is missing.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
 	StartTask(ctx context.Context, id string) error
 	// RestoreTask has the task's process, which CreateTask did not make, restored from the
@@ -157,6 +166,10 @@ type Tasks interface {
 	// DeleteTask removes the task and makes sure that nothing of it is left: neither in
 	// containerd's task list nor as a shim.
 	DeleteTask(ctx context.Context, id string) error
+	// EndLeft ends and removes what a start may have left of a container of which neither containerd
+	// nor the shim knows: processes, records of the OCI runtime, the bundle, the control group. It
+	// looks through the node's processes. What is absent is a success.
+	EndLeft(ctx context.Context, id string) error
 	TaskState(ctx context.Context, id string) (TaskState, error)
 	// WaitTask returns when the task's process ended, with what the shim measured.
 	WaitTask(ctx context.Context, id string) (TaskState, error)
@@ -174,8 +187,18 @@ type Shims interface {
 	// EndShim, also while there are none. ErrAlreadyExists says that containerd knows one. CreateTask
 	// is ErrNotFound for a container whose sandbox has lost its shim.
 	StartShim(ctx context.Context, r SandboxRequest) error
-	// EndShim ends it, and makes sure that nothing of it is left.
+	// EndShim ends it, and makes sure that nothing of it is left. A shim that other pods share goes on.
 	EndShim(ctx context.Context, id string) error
+	// JoinGroup chooses the group of sandboxes without a process that a new one of the handler shares
+	// a shim with; "" for a shim of its own. It may ask a shim, which takes a second at most. Whoever
+	// calls it puts the group on record before anything is made, or calls LeaveGroup.
+	JoinGroup(ctx context.Context, id string, h Handler) string
+	// RejoinGroup takes up the group that an earlier berth has recorded for a sandbox. It is called for
+	// all of them before anything is asked about any sandbox. stays says that the shim still serves the
+	// sandbox: EndShim has not succeeded.
+	RejoinGroup(id, group string, h Handler, stays bool)
+	// LeaveGroup takes JoinGroup back.
+	LeaveGroup(id string)
 	// ShimDied reports whether the shim of a sandbox is known, and has ended. It asks the kernel
 	// alone.
 	ShimDied(id string) bool
@@ -282,6 +305,9 @@ type NetNS interface {
 	CreateOwned(ctx context.Context, path string, ids pins.UserIDs) error
 	Owner(path string) (*os.File, error)
 	Remove(ctx context.Context, path string) error
+	// RemoveAdopted removes the namespace of an adopted pod, which is pinned wherever the runtime
+	// before berth has pinned it.
+	RemoveAdopted(ctx context.Context, path string) error
 	// Pinned lists the pods that have a namespace.
 	Pinned(ctx context.Context) (podIDs []string, err error)
 }
@@ -315,6 +341,9 @@ type Files interface {
 	IO(id string) string
 	// Remove unmounts and removes everything of one ID. What is absent is not an error.
 	Remove(id string) error
+	// RemoveAdopted removes directories of an ID that the runtime before berth has made, with all that
+	// is mounted below them, and files. What is absent is not an error.
+	RemoveAdopted(id string, dirs, files []string) error
 	// IDs lists every ID that has something here.
 	IDs() ([]string, error)
 }
@@ -519,6 +548,7 @@ type SandboxRequest struct {
 	Config    *runtimeapi.PodSandboxConfig
 	CreatedAt time.Time
 	NetNS     string // "" for the host's network
+	Group     string // of sandboxes without a process that share a shim; "" for none
 	// Spec is that of the pause process. Other sandboxers take from it what they need: annotations,
 	// the cgroup.
 	Spec   *specs.Spec

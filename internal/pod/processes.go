@@ -14,7 +14,6 @@ import (
 	"berth/internal/event"
 	"berth/internal/pidfd"
 	"berth/internal/retry"
-	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -60,7 +59,7 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	return proc, nil
 }
 
-// follow has the kernel watch the process of u, unless u was removed: whoever found u before its
+// follow makes the kernel watch the process of u, unless u was removed: whoever found u before its
 // removal may come here after it, and a process that nobody has reaped would be watched for ever. A
 // removal marks the unit as erased before it ends the watch, and follow watches before it looks at
 // the mark, so that one of the two ends what was begun.
@@ -91,7 +90,7 @@ const execPatience = 100 * time.Millisecond
 // the midst of it.
 const answerPatience = time.Second
 
-// program is what the process of u executes; zero if that is not known.
+// program returns what the process of u executes; zero if that is not known.
 func (p *processes) program(u *unit, pid uint32) pidfd.Program {
 	if !u.handler.HostProcess || pid == 0 {
 		return pidfd.Program{}
@@ -103,8 +102,8 @@ func (p *processes) program(u *unit, pid uint32) pidfd.Program {
 	return made
 }
 
-// waitExec waits until the process of u executes another program than the one that it was made with,
-// or has ended, for the given time at most. It reports whether it executes another one.
+// waitExec waits until the process of u executes another program than the one that it was made
+// with, or has ended, for the given time at most. It reports whether it executes another one.
 func (p *processes) waitExec(ctx context.Context, u *unit, pid uint32, made pidfd.Program, most time.Duration) bool {
 	if made == (pidfd.Program{}) {
 		return false
@@ -258,13 +257,4 @@ func (p *processes) endRestored(ctx context.Context, u *unit) (found bool, err e
 		return found, fmt.Errorf("end what the restore of %s has left: %w", u.id, err)
 	}
 	return found, nil
-}
-
-// askedGroup is the cgroup that the runtime was asked to make for u.
-func askedGroup(cgroups Cgroups, u *unit) string {
-	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
-	if err != nil {
-		return "" // a container is not made with such a parent
-	}
-	return cgroups.Dir(path)
 }

@@ -54,6 +54,9 @@ func (r *recovery) restore(loaded state.Loaded) {
 		r.obs.Note(id, event.StatusDeleted{})
 	}
 	for _, rec := range loaded.Sandboxes {
+		if rec.ShimGroup != "" {
+			r.runtime.RejoinGroup(rec.ID, rec.ShimGroup, r.handlerOf(rec.Handler), rec.Status.Holds.Has(state.HoldTask))
+		}
 		r.add(r.make.sandbox(rec.Sandbox, rec.Status, r.handlerOf(rec.Handler)))
 	}
 	for _, rec := range loaded.Containers {

@@ -57,8 +57,8 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 }
 
 // PROPERTIES 4: nobody ever learnt of a container whose creation a kill of berth has cut off, and
-// nobody sees it end. A kubelet would take it for a program that ended with 128, and fail the pod of
-// a Job.
+// nobody sees it end. A kubelet would take it for a program that ended with 128, and fail the pod
+// of a Job.
 func TestAContainerWhoseCreationWasCutOffIsNeverSeen(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")

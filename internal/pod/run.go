@@ -24,6 +24,7 @@ type sandboxMaker struct {
 	host       spec.Host
 	resolvConf string // the path of the host's
 	objects    Objects
+	shims      Shims
 	network    Network
 	netns      NetNS
 	files      Files
@@ -69,6 +70,7 @@ func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 	began := time.Now()
 	// Intent first: from here on a crash finds what may exist.
 	if err := m.store.Commit(state.NewSandbox(*u.sandbox, *u.now())); err != nil {
+		m.shims.LeaveGroup(u.id)
 		return fmt.Errorf("run sandbox %s: %w", u.id, err)
 	}
 	_ = u.task.tryLock() // nobody else knows u yet
@@ -193,6 +195,7 @@ func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
 		Config:    u.sandbox.Config,
 		CreatedAt: u.sandbox.CreatedAt,
 		NetNS:     u.sandbox.NetNS,
+		Group:     u.sandbox.ShimGroup,
 		Spec:      oci,
 		Labels:    spec.ObjectLabels(u.sandbox.Config.GetLabels(), spec.KindSandbox),
 	})

@@ -71,7 +71,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		Group:                        group,
 		NetNS:                        p.sandbox.NetNS,
 		Hostname:                     p.hostname(),
-		Files:                        s.files.Shared(p.id, hostIPC(p)),
+		Files:                        s.sharedFiles(p),
 		Volumes:                      volumes,
 		ImageVolumes:                 mounted,
 		Devices:                      hostDevices,
@@ -87,6 +87,20 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 	}
 	noteDegraded(s.obs, u, degraded)
 	return out, s.relabel(cfg, volumes, out.Linux.MountLabel)
+}
+
+// sharedFiles returns the host path of each file that the containers of the sandbox p share: berth's
+// own, or those of the runtime that it was adopted from.
+func (s *specBuilder) sharedFiles(p *unit) map[string]string {
+	if a := p.sandbox.Adopted; a != nil {
+		return map[string]string{
+			"/etc/hosts":       a.Shared.Hosts,
+			"/etc/hostname":    a.Shared.Hostname,
+			"/etc/resolv.conf": a.Shared.ResolvConf,
+			"/dev/shm":         a.Shared.Shm,
+		}
+	}
+	return s.files.Shared(p.id, hostIPC(p))
 }
 
 // hostPathPatience bounds how long the file system of a host path may take before an event says so.

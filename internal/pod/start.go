@@ -141,8 +141,8 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// launch makes the task, has the witnesses watch it, and starts it. made is what the process executed
-// until then: the OCI runtime's own program.
+// launch makes the task, lets the witnesses watch it, and starts it. made is what the process
+// executed until then: the OCI runtime's own program.
 func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made pidfd.Program, err error) {
 	pid, err := s.taskMaker.make(ctx, u)
 	if err != nil {
@@ -277,9 +277,9 @@ func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 	return s.hooks.Starting(ctx, targetOf(u))
 }
 
-// checkTarget refuses to run u in the PID namespace of another process than the one it asked for. The
-// OCI specification names that namespace by the PID that the target had when u was created. Now that
-// the task is made, the namespace was joined: it was the target's if the target still lives.
+// checkTarget refuses to run u in the PID namespace of another process than the one it asked for.
+// The OCI specification names that namespace by the PID that the target had when u was created. Now
+// that the task is made, the namespace was joined: it was the target's if the target still lives.
 func (s *starter) checkTarget(ctx context.Context, u *unit) error {
 	ns := u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if ns.GetPid() != runtimeapi.NamespaceMode_TARGET || !u.handler.HostProcess {

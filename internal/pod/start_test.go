@@ -70,6 +70,54 @@ func TestAnExitDuringTheStartIsNotLost(t *testing.T) {
 	})
 }
 
+// believing is a runtime whose shims say that they have deleted what they are asked to delete.
+type believing struct {
+	pod.Runtime
+	left []string // what was looked for after all
+}
+
+func (r *believing) DeleteTask(ctx context.Context, id string) error {
+	if err := r.Runtime.DeleteTask(ctx, id); !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+func (r *believing) EndLeft(ctx context.Context, id string) error {
+	r.left = append(r.left, id)
+	return r.Runtime.EndLeft(ctx, id)
+}
+
+func (r *believing) plugIn(p *pod.Ports) { r.Runtime, p.Runtime = p.Runtime, r }
+
+// PROPERTIES 6: a start was cut off twice, by the ends of containerd. The shim knew of the first alone
+// and said that it had deleted the task, and the control group that the second had made stayed. What a
+// start that was cut off may have left is looked for, whatever the shim says; after a program that ran
+// it is not.
+func TestWhatAStartThatWasCutOffHasLeftIsLookedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, first *bubble) {
+		first.stop()
+		r := &believing{}
+		b := start(t, first.World, state.Loaded{}, r.plugIn)
+		p := b.pod("p1", "")
+		cut, ran := b.create(p, ctr("c1")), b.run(p, "c2")
+		lift := b.Refuse("create-task", cut, errdefs.ErrUnavailable)
+		if err := b.StartContainer(t.Context(), cut); err == nil {
+			t.Fatal("a start that was cut off succeeded")
+		}
+		lift()
+		b.exit(ran, 3)
+		for _, c := range []string{cut, ran} {
+			if err := b.RemoveContainer(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Contains(r.left, cut) || slices.Contains(r.left, ran) {
+			t.Errorf("looked for what is left of %q: of %s, and not of %s, which ran", r.left, cut, ran)
+		}
+	})
+}
+
 func TestAContainerThatWasStoppedBeforeItsStartCanBeStarted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.create(b.pod("p1", ""), ctr("c1"))
@@ -114,8 +162,8 @@ func TestAStartThatFailsBeforeItsProcessIsOnRecordIsSettled(t *testing.T) {
 	})
 }
 
-// PROPERTIES 33: containerd ends while it carries a start out. The program that it has started is not
-// killed, and is not reported as one that could not be started, for want of an answer.
+// PROPERTIES 33: containerd ends while it carries a start out. The program that it has started is
+// not killed, and is not reported as one that could not be started, for want of an answer.
 func TestAStartThatWasNotAnsweredTookEffect(t *testing.T) {
 	for _, delay := range []time.Duration{0, 300 * time.Millisecond} {
 		inBubble(t, func(t *testing.T, b *bubble) {
@@ -260,8 +308,8 @@ func TestAStartThatWasCutOffCanBeAskedForAgain(t *testing.T) {
 	}
 }
 
-// PROPERTIES 5: berth is killed once more while it takes a start back, whose process it has just killed.
-// The next berth goes on with that, and does not take the end of the process for an exit.
+// PROPERTIES 5: berth is killed once more while it takes a start back, whose process it has just
+// killed. The next berth goes on with that, and does not take the end of the process for an exit.
 func TestAStartIsTakenBackByTheNextBerth(t *testing.T) {
 	t.Run("and asked for again", func(t *testing.T) { takenBackTwice(t, false) })
 	t.Run("or the container is stopped, while containerd is away", func(t *testing.T) { takenBackTwice(t, true) })
@@ -348,8 +396,8 @@ func startHung(t *testing.T, b *bubble, c string, hold func(op, id string) func(
 	return restart(t, b.World, loaded), answer
 }
 
-// PROPERTIES 5: a start that was cut off had taken effect, and its program ended. While nobody can say
-// how, its code is unknown, and not that of a start that failed.
+// PROPERTIES 5: a start that was cut off had taken effect, and its program ended. While nobody can
+// say how, its code is unknown, and not that of a start that failed.
 func TestAProgramOfACutOffStartHasNoCodeUntilItsShimAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.create(b.pod("p1", ""), ctr("c1"))
@@ -389,8 +437,8 @@ func TestTheEndOfAnEarlierProcessIsNotThatOfTheNext(t *testing.T) {
 	})
 }
 
-// restoring begins a start of which the shim has restored the process. berth asks which one that is,
-// and does not get the answer before release is called.
+// restoring begins a start of which the shim has restored the process. berth asks which one that
+// is, and does not get the answer before release is called.
 func restoring(t *testing.T, b *bubble) (id string, began <-chan error, release func()) {
 	t.Helper()
 	ctr := b.create(b.pod("p1", world.Pinned), restored("c1", world.Archive))
@@ -430,8 +478,8 @@ func TestAProcessOfARestoreThatWasCutOffIsEnded(t *testing.T) {
 	})
 }
 
-// The start of a container that is to be restored is refused before the shim is asked: the shim never
-// takes its ends of the stdio, which is released all the same.
+// The start of a container that is to be restored is refused before the shim is asked: the shim
+// never takes its ends of the stdio, which is released all the same.
 func TestTheStdioOfARefusedRestoreIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gatekeeper{
@@ -511,8 +559,8 @@ func TestAProcessIsEndedThatNobodyKnows(t *testing.T) {
 	})
 }
 
-// PROPERTIES 32: berth does not get to know whether the process that it watches is the restored one.
-// The start fails, the process is ended, and the end is visible at once.
+// PROPERTIES 32: berth does not get to know whether the process that it watches is the restored
+// one. The start fails, the process is ended, and the end is visible at once.
 func TestARestoreFailsThatTheShimDoesNotConfirm(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		id := b.create(b.pod("p1", world.Pinned), restored("c1", world.Archive))
@@ -533,8 +581,8 @@ func TestARestoreFailsThatTheShimDoesNotConfirm(t *testing.T) {
 	})
 }
 
-// PROPERTIES 32: a process ends after the shim has said that it runs, and before it is on record: the
-// notices that come meanwhile are not those of a start that was undone.
+// PROPERTIES 32: a process ends after the shim has said that it runs, and before it is on record:
+// the notices that come meanwhile are not those of a start that was undone.
 func TestAProcessEndsBeforeItsRestoreIsRecorded(t *testing.T) {
 	for _, exact := range []bool{true, false} {
 		inBubble(t, func(t *testing.T, b *bubble) {

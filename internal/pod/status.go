@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/state"
@@ -199,4 +200,28 @@ func unixNano(t time.Time) int64 {
 		return 0
 	}
 	return t.UnixNano()
+}
+
+// namespacesOf returns the namespaces in the status of a sandbox. What was left out of the request
+// is reported as what it means: a mode of POD, and the user namespace of the host.
+func namespacesOf(u *unit) *runtimeapi.Namespace {
+	asked := u.podNamespaces()
+	if asked.GetUsernsOptions() != nil {
+		return &runtimeapi.Namespace{Options: asked}
+	}
+	has := &runtimeapi.NamespaceOption{}
+	if asked != nil {
+		has = proto.CloneOf(asked)
+	}
+	has.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	return &runtimeapi.Namespace{Options: has}
+}
+
+// userOf returns the user in the status of a container. It is nil for a container that an earlier
+// berth made, which did not record it.
+func userOf(st *state.Status) *runtimeapi.ContainerUser {
+	if st.Applied == nil || st.Applied.User == nil {
+		return nil
+	}
+	return &runtimeapi.ContainerUser{Linux: st.Applied.User}
 }

@@ -32,7 +32,7 @@ type stopper struct {
 }
 
 // stopPod ends every process of the pod of a sandbox, and waits within a bound until its network
-// was given back.
+// was given back. It does not wait for the rest of the release: a shim may hang.
 func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	if !u.visible() {
 		return fmt.Errorf("stop sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
@@ -58,7 +58,7 @@ func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	s.lanes.releaseNow(u)
 	wait, cancel := context.WithTimeout(ctx, s.networkWait)
 	defer cancel()
-	_ = s.lanes.waitReleased(wait, u) // what is not released by then is retried; the record says so
+	_ = s.lanes.waitDisconnected(wait, u) // what is not released by then is retried; the record says so
 	return nil
 }
 

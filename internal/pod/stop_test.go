@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/test/world"
 )
 
 // A stop that arrives while an exit waits to be settled has it settled at once.
@@ -53,6 +55,27 @@ func TestAStopOfAPodInterruptsCreationsInFlight(t *testing.T) {
 		if l := b.ListContainers(nil); len(l) != 0 {
 			t.Errorf("left: %v", l)
 		}
+	})
+}
+
+// PROPERTIES 3: the shim of a pod hangs, and so does its release. The stop of the pod returns once the
+// network is given back. It took five seconds.
+func TestAStopOfAPodDoesNotWaitForItsShim(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		lift := b.Hold("end-shim", p)
+		began := time.Now()
+		if err := b.StopPodSandbox(t.Context(), p); err != nil || time.Since(began) > time.Second {
+			t.Errorf("stopped after %v: %v", time.Since(began), err)
+		}
+		if slices.Contains(b.Left(), "CNI result "+p) {
+			t.Error("the network is held")
+		}
+		lift()
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		b.expectLeft(nil)
 	})
 }
 

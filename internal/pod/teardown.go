@@ -24,6 +24,7 @@ type teardown struct {
 	undoTimeout time.Duration
 	objects     Objects
 	layers      Layers
+	tasks       Tasks
 	network     Network
 	netns       NetNS
 	files       Files
@@ -87,7 +88,10 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	var side sync.WaitGroup
 	side.Go(func() {
 		net.release(state.HoldNetwork, 0, func() error { return t.releaseNetwork(ctx, u) })
-		net.release(state.HoldNetNS, state.HoldNetwork, func() error { return t.netns.Remove(ctx, u.sandbox.NetNS) })
+		net.release(state.HoldNetNS, state.HoldNetwork, func() error { return t.removeNetNS(ctx, u) })
+		if networks := state.HoldNetwork | state.HoldNetNS; u.isSandbox() && st.Stopping && st.Holds&networks&^net.gone == 0 {
+			u.disconnected.Happen()
+		}
 	})
 	task.release(state.HoldTask, 0, func() error { return t.releaseTask(ctx, u) })
 	task.release(state.HoldIO, state.HoldTask, func() error { return t.output.release(ctx, u) })
@@ -102,6 +106,7 @@ func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	task.release(state.HoldSnapshot, state.HoldTask|state.HoldContainer, func() error {
 		return t.releaseSnapshot(ctx, u)
 	})
+	task.release(state.HoldAdopted, state.HoldTask|state.HoldIO|state.HoldContainer, func() error { return t.releaseAdopted(ctx, u) })
 	side.Wait()
 	gone := task.gone | own.gone | net.gone
 	err := errors.Join(append(append(task.errs, own.errs...), net.errs...)...)
@@ -159,6 +164,34 @@ func (t *teardown) releaseSnapshot(ctx context.Context, u *unit) error {
 	return t.layers.DeleteSnapshot(ctx, snapshotter, u.id)
 }
 
+// removeNetNS removes the pin of a sandbox's network namespace. That of an adopted one is where the
+// runtime before berth has pinned it.
+func (t *teardown) removeNetNS(ctx context.Context, u *unit) error {
+	if u.sandbox.Adopted != nil {
+		return t.netns.RemoveAdopted(ctx, u.sandbox.NetNS)
+	}
+	return t.netns.Remove(ctx, u.sandbox.NetNS)
+}
+
+// releaseAdopted removes what the runtime before berth has made for u.
+func (t *teardown) releaseAdopted(ctx context.Context, u *unit) error {
+	a := u.adopted()
+	if a == nil {
+		return nil
+	}
+	if err := t.files.RemoveAdopted(u.id, a.Dirs, a.Files); err != nil {
+		return err
+	}
+	errs := []error{}
+	for _, s := range a.Snapshots { // nothing of them is mounted any more
+		errs = append(errs, absent(t.layers.DeleteSnapshot(ctx, s.Snapshotter, s.Key)))
+	}
+	if a.Lease != "" {
+		errs = append(errs, absent(t.layers.DeleteLease(ctx, a.Lease)))
+	}
+	return errors.Join(errs...)
+}
+
 // releaseTask ends what may still run and deletes the task.
 func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
 	// A start in flight still works on the task, even when its process has ended by now.
@@ -193,8 +226,16 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	if err := ended(u, st, err); err != nil {
 		return err
 	}
-	if err := absent(u.workload.Delete(ctx)); err != nil {
+	err = u.workload.Delete(ctx)
+	if absent(err) != nil {
 		return err
+	}
+	if err == nil && !u.isSandbox() && u.now().StartedAt.IsZero() {
+		// Of several starts that were cut off the shim may know the first alone: it has deleted nothing
+		// of the last one, whose OCI runtime it killed half-way.
+		if err := t.tasks.EndLeft(ctx, u.id); err != nil {
+			return err
+		}
 	}
 	// A process can outlive its shim, and then only the kernel knows of it.
 	if err := t.processes.waitGone(ctx, u); err != nil {
@@ -202,6 +243,21 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	}
 	t.processes.forget(u)
 	return nil
+}
+
+// waitEnd returns when the process of u has ended, as the shim has it. The task of a container that
+// was not restored yet has no process to wait for: that is ErrNotFound.
+func waitEnd(ctx context.Context, u *unit) (TaskState, error) {
+	if u.restored() && u.process().Pid == 0 {
+		st, err := u.workload.State(ctx)
+		switch {
+		case err != nil || st.Stopped:
+			return st, err
+		case st.Pid == 0:
+			return TaskState{}, fmt.Errorf("task %s has no process: %w", u.id, errdefs.ErrNotFound)
+		}
+	}
+	return u.workload.Wait(ctx)
 }
 
 // lastCode asks the shim for the exit code, if no witness had it, before the code is deleted
@@ -220,7 +276,7 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 		// The instant on record, which stays, may be a guess, and so was whether it was the OOM killer.
 		known.At = fact.At
 	}
-	known = t.settler.withOOM(context.Background(), u, known) // bounded
+	known = t.settler.ooms.judge(context.Background(), u, known) // bounded
 	return t.settler.correct(u, known)
 }
 

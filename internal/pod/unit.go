@@ -59,6 +59,8 @@ type unit struct {
 	settled  lane.Event // the exit is durable and visible
 	removed  lane.Event // the record is deleted and the name is free
 	compared lane.Event // the record was compared with containerd, or is this berth's own
+	// disconnected: a release of the sandbox has given its network back, if it had one.
+	disconnected lane.Event
 	// hurried: a stop or a removal was asked for. The release does not wait for its turn.
 	hurried lane.Event
 
@@ -112,6 +114,14 @@ func (u *unit) isPinned() bool { return u.isSandbox() && u.sandbox.Pinned }
 // restored reports whether u is a container that is restored from a checkpoint.
 func (u *unit) restored() bool { return !u.isSandbox() && u.container.Checkpoint != nil }
 
+// adopted returns what the runtime before berth has made for u; nil: berth has made u.
+func (u *unit) adopted() *state.Adopted {
+	if u.isSandbox() {
+		return u.sandbox.Adopted
+	}
+	return u.container.Adopted
+}
+
 // kind names the unit for messages.
 func (u *unit) kind() string {
 	if u.isSandbox() {
@@ -155,8 +165,8 @@ func (u *unit) visible() bool {
 // the unit was removed.
 func (u *unit) change(edit func(*state.Status) bool) error { return u.changeAfter(edit, nil) }
 
-// changeAfter does the same as change, with a wait between the commit and the moment at which the
-// new status becomes visible. wait must be bounded.
+// changeAfter makes a change as change does, and calls wait after the commit, before the new status
+// becomes visible. wait must be bounded.
 func (u *unit) changeAfter(edit func(*state.Status) bool, wait func()) error {
 	_ = u.changing.lock(context.Background()) // whoever holds it is bounded: a commit ends, if late
 	defer u.changing.unlock()
@@ -436,18 +446,3 @@ func (u *unit) imageName() string {
 
 // imageRef returns the image that a container asks for.
 func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
-
-// waitEnd returns when the process of u has ended, as the shim has it. The task of a container that
-// was not restored yet has no process to wait for: that is ErrNotFound.
-func waitEnd(ctx context.Context, u *unit) (TaskState, error) {
-	if u.restored() && u.process().Pid == 0 {
-		st, err := u.workload.State(ctx)
-		switch {
-		case err != nil || st.Stopped:
-			return st, err
-		case st.Pid == 0:
-			return TaskState{}, fmt.Errorf("task %s has no process: %w", u.id, errdefs.ErrNotFound)
-		}
-	}
-	return u.workload.Wait(ctx)
-}

@@ -20,22 +20,6 @@ import (
 	"berth/internal/state"
 )
 
-// podResources returns what is known of the resources of a pod: what it was asked for with, and
-// what updates have replaced of that.
-func podResources(pod *unit) (overhead, resources *runtimeapi.LinuxContainerResources) {
-	linux := pod.sandbox.Config.GetLinux()
-	overhead, resources = linux.GetOverhead(), linux.GetResources()
-	if r := pod.now().PodResources; r != nil {
-		if r.Overhead != nil {
-			overhead = r.Overhead.Linux
-		}
-		if r.Resources != nil {
-			resources = r.Resources.Linux
-		}
-	}
-	return overhead, resources
-}
-
 // updater brings what containers may use to what the record wants.
 //
 //	                 ┌─────────── refused ───────────┐

@@ -60,7 +60,7 @@ func New(cfg Config, p Ports) *Controller {
 	ops := newOperations(cfg.CreateTimeout)
 	names := newInflight(ops, cfg.NewID)
 	lanes := newLanes(cfg, c.attempt, func() { c.auditor.relistAwaited() }, p.LaneObserver)
-	oomReader := &oomReader{p.Kernel, p.Cgroups, p.Observer}
+	oomReader := &oomReader{p.Kernel, p.Cgroups, cfg.MeasureTimeout, p.Observer}
 	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
 	output := &output{p.Stdios, p.Files, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
@@ -114,6 +114,7 @@ func New(cfg Config, p Ports) *Controller {
 		cfg:       cfg,
 		processes: processes,
 		ooms:      oomReader,
+		givenUp:   &givenUp{cfg.MeasureTimeout, processes},
 		shims:     p.Runtime,
 		lanes:     lanes,
 		pacer:     pacer,
@@ -126,6 +127,7 @@ func New(cfg Config, p Ports) *Controller {
 		undoTimeout: cfg.UndoTimeout,
 		objects:     p.Runtime,
 		layers:      p.Runtime,
+		tasks:       p.Runtime,
 		network:     p.Network,
 		netns:       p.NetNS,
 		files:       p.Files,
@@ -155,6 +157,7 @@ func New(cfg Config, p Ports) *Controller {
 		host:       cfg.Host,
 		resolvConf: cfg.ResolvConf,
 		objects:    p.Runtime,
+		shims:      p.Runtime,
 		network:    p.Network,
 		netns:      p.NetNS,
 		files:      p.Files,

@@ -52,6 +52,22 @@ esac
 exec %[2]s "$@"
 `
 
+// spareScript is a cleanupScript for the containers of pods that share a shim. When the shim dies,
+// containerd would have it delete the container of each task, running or not: the death of one shim
+// would end all pods of a group. The script does nothing, so that they go on. Containerd forgets their
+// tasks, the kernel tells of their ends, and a release ends and removes what is left of a task that
+// containerd does not know: see left.go.
+const spareScript = `#!/bin/sh
+# Written by berth: see internal/shims/cleanup.go. It can be deleted when no container is left.
+last=
+for arg in "$@"; do last=$arg; done
+case $last in
+probe) exit 0 ;;
+delete) if [ -d %[1]s ]; then printf '\020\377\001'; exit 0; fi ;;
+esac
+exec %[2]s "$@"
+`
+
 // probeTimeout bounds the trial run of a script.
 const probeTimeout = 5 * time.Second
 
@@ -60,8 +76,8 @@ type cleanups struct {
 	dir   string // where they are; "" where none is made
 	fails sync.Once
 
-	// handlers has, by kind and root of a handler, the path of the script that stands before the
-	// shims of its pods. Reading it waits for no trial run.
+	// handlers has, by handlerKey, the path of the script that stands before the shims of a handler's
+	// pods. Reading it waits for no trial run.
 	handlers sync.Map
 
 	mu    sync.Mutex
@@ -73,7 +89,8 @@ func (s *Shims) MakesCleanups() bool { return s.cleanups.dir != "" }
 
 // CleanupFor returns the program by which containerd is to clean up after the containers of a pod,
 // and after its shim, whose OCI runtime keeps its records in root; "" for the shim's own. Only shims
-// for runc have one, and only if they run in this mount namespace.
+// for runc have one, and only if they run in this mount namespace. For a pod that shares its shim, the
+// program leaves containers alone that run.
 func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	if !s.MakesCleanups() {
 		return ""
@@ -82,7 +99,11 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	if shim == "" || !strings.Contains(filepath.Base(shim), "runc") {
 		return ""
 	}
-	path, err := s.cleanups.write(ctx, shim, filepath.Join(cmp.Or(root, shimRuncRoot), connection.Namespace))
+	script := cleanupScript
+	if s.Key(pod) != pod {
+		script = spareScript
+	}
+	path, err := s.cleanups.write(ctx, script, shim, filepath.Join(cmp.Or(root, shimRuncRoot), connection.Namespace))
 	if err != nil {
 		s.cleanups.fails.Do(func() {
 			s.log.Warn("deletions take longer than they need to, since the program that would speed them up cannot be run", "err", err)
@@ -92,29 +113,35 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	return path
 }
 
+// handlerKey is what the scripts of a handler's pods depend on.
+type handlerKey struct {
+	kind, root string
+	shared     bool // the pod shares its shim
+}
+
 // HandlerProgram returns the program with which containerd is to start the shim of a pod that has no
 // process, so that it also cleans up by it; "" for the handler's own. kind and root are those of the
 // handler. The first shim of a handler says where its program is: see [Shims.LearnHandler].
-func (s *Shims) HandlerProgram(kind, root string) string {
-	program, _ := s.cleanups.handlers.Load(kind + " " + root)
+func (s *Shims) HandlerProgram(pod, kind, root string) string {
+	program, _ := s.cleanups.handlers.Load(handlerKey{kind, root, s.Key(pod) != pod})
 	path, _ := program.(string)
 	return path
 }
 
 // LearnHandler notes that the shim of a pod is one of a handler's.
 func (s *Shims) LearnHandler(ctx context.Context, pod, kind, root string) {
-	if s.HandlerProgram(kind, root) != "" {
+	if s.HandlerProgram(pod, kind, root) != "" {
 		return
 	}
 	if program := s.CleanupFor(ctx, pod, root); program != "" {
-		s.cleanups.handlers.Store(kind+" "+root, program)
+		s.cleanups.handlers.Store(handlerKey{kind, root, s.Key(pod) != pod}, program)
 	}
 }
 
 // write makes a script for a shim's program and a directory of records, once, and tries whether it
 // can be run.
-func (c *cleanups) write(ctx context.Context, shim, records string) (string, error) {
-	text := fmt.Sprintf(cleanupScript, quote(records), quote(shim))
+func (c *cleanups) write(ctx context.Context, script, shim, records string) (string, error) {
+	text := fmt.Sprintf(script, quote(records), quote(shim))
 	path := filepath.Join(c.dir, fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16])
 	c.mu.Lock()
 	defer c.mu.Unlock()

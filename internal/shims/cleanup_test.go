@@ -23,9 +23,9 @@ func TestACleanupWithNothingLeftDoesNotStartAShim(t *testing.T) {
 	try(t, os.MkdirAll(filepath.Join(records, otherID), 0o700))
 	try(t, os.WriteFile(shim, []byte("#!/bin/sh\nprintf 'shim %s' \"$*\"\n"), 0o700))
 	c := cleanups{dir: filepath.Join(dir, "programs")}
-	path, err := c.write(t.Context(), shim, records)
+	path, err := c.write(t.Context(), cleanupScript, shim, records)
 	try(t, err)
-	if again, err := c.write(t.Context(), shim, records); err != nil || again != path {
+	if again, err := c.write(t.Context(), cleanupScript, shim, records); err != nil || again != path {
 		t.Errorf("made again: %s %v", again, err)
 	}
 	run := func(args ...string) string {
@@ -59,7 +59,7 @@ func TestACleanupWithNothingLeftDoesNotStartAShim(t *testing.T) {
 func TestACleanupThatCannotBeRunIsNotUsed(t *testing.T) {
 	c := cleanups{dir: filepath.Join(t.TempDir(), "file", "below")}
 	try(t, os.WriteFile(filepath.Dir(c.dir), nil, 0o600))
-	if path, err := c.write(t.Context(), "/shim", "/records"); err == nil {
+	if path, err := c.write(t.Context(), cleanupScript, "/shim", "/records"); err == nil {
 		t.Errorf("%s can be run", path)
 	}
 }
@@ -71,7 +71,7 @@ func TestACleanupThatAPowerCutHasEmptiedIsMadeAgain(t *testing.T) {
 	try(t, os.WriteFile(shim, []byte("#!/bin/sh\n"), 0o700))
 	for range 2 {
 		c := cleanups{dir: filepath.Join(dir, "programs")}
-		path, err := c.write(t.Context(), shim, filepath.Join(dir, "records"))
+		path, err := c.write(t.Context(), cleanupScript, shim, filepath.Join(dir, "records"))
 		try(t, err)
 		try(t, os.Truncate(path, 0))
 	}

@@ -13,6 +13,8 @@
 //   - What could not be looked for is not absent: a search that fails is an error.
 //   - [Shims.End] ends the shim of a pod in a second and a little, over as many calls as that takes. A
 //     shim that does not end by itself is killed.
+//   - A shim that several pods share is ended with the last of them. As long as one stays, nothing in
+//     the room ends it, and its death ends no container. A pod joins none that has died.
 //   - Ending and removing what is absent succeed.
 //
 // # Never
@@ -29,6 +31,6 @@
 //
 // # Files
 //
-// shims.go has the shim of each pod, processes.go the search of /proc, left.go and bundle.go what is
-// left of a task, and cleanup.go makes deletions faster.
+// shims.go has the shim of each pod, groups.go which pods share one, processes.go the search of /proc,
+// left.go and bundle.go what is left of a task, and cleanup.go makes deletions faster.
 package shims

@@ -35,16 +35,19 @@ type Config struct {
 }
 
 // Shims knows the shim process of each pod by a pidfd, from when the pod's first task is known until
-// the pod's sandbox object is deleted. Its methods may be called from any goroutine.
+// the pod's sandbox object is deleted, and which pods share one. Its methods may be called from any
+// goroutine.
 type Shims struct {
 	log       *slog.Logger
 	processes processSearch
 	cleanups  cleanups
+	nowhere   bool // there is no node to look at
 
 	mu      sync.Mutex
-	of      map[string]shim // by pod ID
-	bundles []string        // directories of bundles that shims work in
-	// doubted are the pods for whose shim nobody could look: it is searched for when it is to end.
+	of      map[string]shim // by key: the ID of a pod, or of a group of pods
+	groups  groups
+	bundles []string // directories of bundles that shims work in
+	// doubted are the keys for whose shim nobody could look: it is searched for when it is to end.
 	doubted map[string]bool
 }
 
@@ -58,6 +61,10 @@ func New(cfg Config) *Shims {
 	s.learn(cfg.StateDir + TaskDir)
 	return s
 }
+
+// Nowhere returns a Shims for a simulation, where the machine that it runs on is not the node: it
+// looks at no process and no file, knows no shim, and finds nothing that a task has left.
+func Nowhere(log *slog.Logger) *Shims { return &Shims{log: log, nowhere: true} }
 
 // Wait waits for the search that is under way, if there is one.
 func (s *Shims) Wait() { s.processes.background.Wait() }
@@ -75,7 +82,7 @@ type shim struct {
 // shim: a shim that has died leaves its children to init, and the process of a VM runtime may
 // belong to somebody else.
 func (s *Shims) Remember(pod string, child uint32) {
-	if child == 0 || s.knows(pod) {
+	if child == 0 || s.nowhere || s.knows(pod) {
 		return
 	}
 	switch st, err := pidfd.ReadStat(child); {
@@ -88,7 +95,7 @@ func (s *Shims) Remember(pod string, child uint32) {
 
 // Add notes that a process is the shim of a pod, if the process says so itself.
 func (s *Shims) Add(pod string, pid int) {
-	if pid <= 1 {
+	if pid <= 1 || s.nowhere {
 		return
 	}
 	if err := s.tryAdd(pod, pid); err != nil && !errors.Is(err, pidfd.ErrGone) {
@@ -105,8 +112,9 @@ func (s *Shims) tryAdd(pod string, pid int) error {
 	if err != nil {
 		return err
 	}
+	key := s.Key(pod)
 	p, ok, err := recognise(procfs, pid, own, nil)
-	if !ok || !isShim(p.args, pod) || !s.put(pod, shim{pid: pid, fd: fd}) {
+	if !ok || !isShim(p.args, key) || !s.put(key, shim{pid: pid, fd: fd}) {
 		_ = unix.Close(fd)
 		return err
 	}
@@ -131,15 +139,18 @@ func (s *Shims) doubt(pod string) {
 	if s.doubted == nil {
 		s.doubted = map[string]bool{}
 	}
-	s.doubted[pod] = true
+	s.doubted[s.key(pod)] = true
 }
 
-// isDoubted reports whether a pod whose shim is not known may have one all the same.
+// isDoubted reports whether a pod whose shim is not known may have one all the same. A group may
+// always have one whose end nobody saw: EndLeft ends what has the ID of a pod in its arguments.
 func (s *Shims) isDoubted(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, known := s.of[pod]
-	return s.doubted[pod] && !known
+	key := s.key(pod)
+	_, known := s.of[key]
+	g := s.groups.all[key]
+	return !known && (s.doubted[key] || g != nil && !g.over)
 }
 
 func (s *Shims) learn(dir string) {
@@ -160,33 +171,41 @@ func (s *Shims) bundleDirs() []string {
 func (s *Shims) knows(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.of[pod]
+	_, ok := s.of[s.key(pod)]
 	return ok
 }
 
-// put reports whether the pod had no shim.
-func (s *Shims) put(pod string, p shim) bool {
+// put reports whether there was no shim of that key.
+func (s *Shims) put(key string, p shim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.of[pod]; ok {
+	if _, ok := s.of[key]; ok {
 		return false
 	}
 	if s.of == nil {
 		s.of = map[string]shim{}
 	}
-	s.of[pod] = p
-	delete(s.doubted, pod)
+	s.of[key] = p
+	delete(s.doubted, key)
+	if g := s.groups.all[key]; g != nil {
+		g.made, g.over = false, false
+	}
 	return true
 }
 
 // program is the file that a pod's shim executes; "" when that is not known or was replaced.
 func (s *Shims) program(pod string) string {
 	s.mu.Lock()
-	p, ok := s.of[pod]
+	p, ok := s.of[s.key(pod)]
 	s.mu.Unlock()
 	if !ok {
 		return ""
 	}
+	return programOf(p)
+}
+
+// programOf is the file that a shim executes; "" when that cannot be said or the file was replaced.
+func programOf(p shim) string {
 	exe, err := os.Readlink(fmt.Sprintf("%s/%d/exe", procfs, p.pid))
 	// The process that was asked is the shim if the shim has not ended by now.
 	if err != nil || strings.HasSuffix(exe, " (deleted)") || pidfd.Send(p.fd, 0) != nil {
@@ -199,38 +218,53 @@ func (s *Shims) program(pod string) string {
 func (s *Shims) HasEnded(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, ok := s.of[pod]
+	p, ok := s.of[s.key(pod)]
 	return ok && pidfd.Ask(p.fd) == pidfd.Gone
 }
 
-// take forgets the shim of a pod and hands its descriptor over.
-func (s *Shims) take(pod string) (shim, bool) {
+// take forgets the shim of a pod and hands its descriptor over, if it serves no other pod. The pod
+// has left its group then.
+func (s *Shims) take(pod string) (key string, p shim, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, ok := s.of[pod]
-	delete(s.of, pod)
-	delete(s.doubted, pod)
-	return p, ok
+	key = s.key(pod)
+	if s.shared(pod) {
+		s.groups.drop(pod)
+		return key, shim{}, false
+	}
+	p, ok = s.of[key]
+	delete(s.of, key)
+	delete(s.doubted, key)
+	return key, p, ok
 }
 
-// Forget forgets the shim of a pod, which has another one from now on.
-func (s *Shims) Forget(pod string) {
-	if old, ok := s.take(pod); ok {
-		_ = unix.Close(old.fd)
+// Forget forgets the shim of a pod, whose shim is another process from now on, unless it is that one,
+// which another pod of its group has started.
+func (s *Shims) Forget(pod string, now int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := s.key(pod)
+	old, ok := s.of[key]
+	if !ok || old.pid == now && pidfd.Ask(old.fd) != pidfd.Gone {
+		return
 	}
+	delete(s.of, key)
+	_ = unix.Close(old.fd)
 }
 
 // End waits for the end of a pod's shim, which follows the deletion of its last task by itself,
 // and kills it when it does not end: it has a task then that containerd does not know of, and would
-// stay for ever. A pod whose shim is not known, and a container, have nothing to end.
+// stay for ever. A pod whose shim is not known, and a container, have nothing to end. A shim that
+// serves another pod of its group is left alone, whatever it does.
 func (s *Shims) End(ctx context.Context, pod string) error {
-	if s.isDoubted(pod) {
+	if s.isDoubted(pod) && !s.Shared(pod) {
 		if err := s.search(ctx, pod); err != nil {
 			return fmt.Errorf("end the shim of pod %s: %w", pod, err)
 		}
 	}
-	p, ok := s.take(pod)
+	key, p, ok := s.take(pod)
 	if !ok {
+		s.Drop(pod)
 		return nil
 	}
 	if p.awaited.IsZero() {
@@ -239,21 +273,32 @@ func (s *Shims) End(ctx context.Context, pod string) error {
 	switch pidfd.WaitEnd(ctx, p.fd, shimTimeout-time.Since(p.awaited)) {
 	case pidfd.Gone:
 	case pidfd.CannotTell:
-		s.put(pod, p)
+		s.put(key, p)
 		return fmt.Errorf("wait for the shim of pod %s, process %d, to end: the kernel cannot be asked: %w", pod, p.pid, errdefs.ErrUnavailable)
 	case pidfd.Alive:
 		if err := ctx.Err(); err != nil && time.Since(p.awaited) < shimTimeout {
-			s.put(pod, p)
+			s.put(key, p)
 			return fmt.Errorf("wait for the shim of pod %s, process %d, to end: %w", pod, p.pid, err)
 		}
 		s.log.Warn("the shim of a pod that is gone does not end by itself: it is killed", "id", pod, "pid", p.pid)
 		if err := pidfd.Send(p.fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
-			s.put(pod, p)
+			s.put(key, p)
 			return fmt.Errorf("kill the shim of pod %s, process %d: %w", pod, p.pid, err)
 		}
 	}
 	_ = unix.Close(p.fd)
+	s.ended(key, pod)
 	return nil
+}
+
+// ended notes that the shim of a pod has ended, which was the last of its group.
+func (s *Shims) ended(key, pod string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.groups.all[key]; g != nil {
+		g.over = true
+	}
+	s.groups.drop(pod)
 }
 
 // search looks over the node for the shim of a pod.
@@ -262,8 +307,9 @@ func (s *Shims) search(ctx context.Context, pod string) error {
 	if err != nil {
 		return err
 	}
+	key := s.Key(pod)
 	for _, p := range found {
-		if isShim(p.args, pod) {
+		if isShim(p.args, key) {
 			if err := s.tryAdd(pod, p.pid); err != nil && !errors.Is(err, pidfd.ErrGone) {
 				return err
 			}

@@ -25,11 +25,12 @@ const (
 	HoldFiles                      // directories and mounts of berth's own
 	HoldViews                      // the views of images that are mounted as volumes, or that a pause process runs from
 	HoldPins                       // the pinned IPC and UTS namespaces of a sandbox without a process
+	HoldAdopted                    // what containerd's CRI plug-in has made for it and berth has no other hold for
 
 	holdAll = 1<<iota - 1
 )
 
-var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "network", "netns", "files", "views", "pins"}
+var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "network", "netns", "files", "views", "pins", "adopted"}
 
 // Has reports whether all of x is held.
 func (h Hold) Has(x Hold) bool { return h&x == x && x != 0 }

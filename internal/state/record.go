@@ -99,6 +99,8 @@ type Status struct {
 	// PodResources is what an update said of the resources of a sandbox. It is nil if there was
 	// none.
 	PodResources *PodResources `json:"podResources,omitempty"`
+	// Owner says whose an adopted sandbox is, with its containers. It is empty for what berth has made.
+	Owner Owner `json:"owner,omitempty"`
 	// OOMKills is how often the OOM killer is known to have fired in the cgroup of a container, and
 	// OOMKilledAt when that was seen last. A container that runs has survived that.
 	OOMKills    uint64    `json:"oomKills,omitempty"`
@@ -143,6 +145,9 @@ type Container struct {
 	ImageVolumes []ImageVolume `json:"imageVolumes,omitempty"`
 	// Checkpoint is what the container is restored from. It is nil for one that starts anew.
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+	// Adopted is what containerd's CRI plug-in has made for the container. It is nil for one that
+	// berth has made.
+	Adopted *Adopted `json:"adopted,omitempty"`
 }
 
 // Checkpoint is what a container is restored from. The archive is unpacked when the container is
@@ -177,6 +182,12 @@ type Sandbox struct {
 	Image *SandboxImage `json:"image,omitempty"`
 	// Pinned says that no process holds the sandbox's namespaces: they are pinned as files.
 	Pinned bool `json:"pinned,omitempty"`
+	// Adopted is what containerd's CRI plug-in has made for the pod. It is nil for one that berth has
+	// made.
+	Adopted *Adopted `json:"adopted,omitempty"`
+	// ShimGroup is the group of sandboxes that share a shim. It is empty where the sandbox has one to
+	// itself.
+	ShimGroup string `json:"shimGroup,omitempty"`
 }
 
 // SandboxImage is the image of a pause process. The record has it before the image is mounted.

@@ -116,8 +116,8 @@ func (undecoded) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// plugins measures what CNI's plug-ins take by themselves to connect a pod, with nothing around
-// them.
+// plugins measures what CNI's plug-ins take by themselves to connect a pod, and to disconnect it after a
+// pause, with nothing around them.
 func (n *node) plugins(ctx context.Context, count int, rec record) error {
 	cni, err := network.New(network.Config{
 		ConfDir:  n.dir + "/net.d",
@@ -148,7 +148,8 @@ func (n *node) plugins(ctx context.Context, count int, rec record) error {
 		var got network.Result
 		err := rec.time("CNIAlone", func() (err error) { got, err = cni.Setup(ctx, p); return err })
 		if err == nil {
-			err = cni.Teardown(ctx, p, got)
+			time.Sleep(idlePause)
+			err = rec.time("CNIAloneStop", func() error { return cni.Teardown(ctx, p, got) })
 		}
 		if err := errors.Join(err, netns.Remove(ctx, p.NetNS)); err != nil {
 			return fmt.Errorf("connect a pod: %w", err)

@@ -41,6 +41,7 @@ var tricks = []trick{
 	{"runtimes.runc.exec=oci", "runtimes.runc.exec=helper", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.execs(ctx, s.Execs, rec)
 	}},
+	{"runtimes.runc.shim_pods=1", "runtimes.runc.shim_pods=50", nil, (*node).sharedShims},
 	{"tricks.encode_once=false", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		if _, err := n.fill(ctx, s.Pods, s.Crowd/s.Pods); err != nil {
 			return err
@@ -66,6 +67,27 @@ func (n *node) livesAndMemory(ctx context.Context, s sizes, rec record) error {
 		return err
 	}
 	return n.weigh("Memory", true, rec)
+}
+
+// sharedShims measures the life of pods, and the memory and the ends of 50 pods with a container each.
+func (n *node) sharedShims(ctx context.Context, s sizes, rec record) error {
+	if err := n.bothLives(ctx, s, rec); err != nil {
+		return err
+	}
+	pods, err := n.pods(ctx, 50, 4, "")
+	if err != nil {
+		return err
+	}
+	if err := parallel(4, pods, func(_ int, p pod) error {
+		_, err := n.victim(ctx, p, "c")
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := n.weigh("Memory/pods=50", true, rec); err != nil {
+		return err
+	}
+	return n.exits(ctx, s.Kills, killToExited, rec, nil, n.exited)
 }
 
 // few is less of everything, so that each trick can be turned on and off more often.

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"berth/test/node"
 )
 
@@ -32,8 +34,37 @@ func TestALeftoverOfALayerIsInNobodysWay(t *testing.T) {
 	}
 }
 
+// A containerd that removes what is left of layers has listed it before it makes the next layer, which
+// has the name of one of them, and removes that. Seen in one of some hundred runs of the test above.
+func TestALayerThatContainerdHasRemovedIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	dir := node.TempDir(t)
+	n, _ := start(t, node.Options{Dir: dir, External: true})
+	pod, _ := n.Sh("exit 0")
+	id := n.Create(pod, podOf(t, n, pod), node.ContainerConfig("next", "sh", "-c", "exit 42"))
+	at, last := layers(t, dir)
+	if err := os.RemoveAll(filepath.Join(at, strconv.Itoa(last))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	node.ExpectExit(t, n.Ended(id), 42, "Error")
+}
+
 // leaveLayers makes the directories of the next layers of a containerd below dir.
 func leaveLayers(t *testing.T, dir string) {
+	t.Helper()
+	at, last := layers(t, dir)
+	for number := last + 1; number <= last+20; number++ {
+		if err := os.MkdirAll(filepath.Join(at, strconv.Itoa(number), "fs", "left"), 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// layers returns where the layers of a containerd below dir are, and the number of the last one.
+func layers(t *testing.T, dir string) (at string, last int) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "*", "*", "io.containerd.snapshotter.v1.overlayfs", "snapshots"))
 	if err == nil && len(found) == 0 {
@@ -46,15 +77,10 @@ func leaveLayers(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := 0
 	for _, d := range made {
 		if number, err := strconv.Atoi(d.Name()); err == nil {
 			last = max(last, number)
 		}
 	}
-	for number := last + 1; number <= last+20; number++ {
-		if err := os.MkdirAll(filepath.Join(found[0], strconv.Itoa(number), "fs", "left"), 0o711); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return found[0], last
 }

@@ -92,17 +92,11 @@ func openState(dir string) (*state.Store, error) {
 func (b *Berth) Kill() error {
 	b.life.Kill()
 	err := b.halt()
-	// Closing the store brings its journal into the database, which SIGKILL does not do.
-	files := map[string][]byte{"berth.db": nil, "berth.journal": nil}
-	for name := range files {
-		body, rerr := os.ReadFile(filepath.Join(b.dir, name))
-		files[name], err = body, errors.Join(err, rerr)
-	}
-	err = errors.Join(err, b.store.Close())
-	for name, body := range files {
-		err = errors.Join(err, os.WriteFile(filepath.Join(b.dir, name), body, 0o600))
-	}
-	return err
+	// Closing the store brings its journal into the database, which SIGKILL does not do. It leaves the
+	// journal as it is.
+	path := filepath.Join(b.dir, "berth.db")
+	db, rerr := os.ReadFile(path)
+	return errors.Join(err, rerr, b.store.Close(), os.WriteFile(path, db, 0o600))
 }
 
 // Stop ends the berth as SIGTERM does.

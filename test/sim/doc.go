@@ -19,23 +19,25 @@
 //	go test ./test/sim                          the scripts, the crashes, the seeds in testdata
 //	go test ./test/sim -args -schedules 20000   that many random schedules, too
 //	go test ./test/sim -args -schedules 20000 -vain    all of them with questions that fail
+//	go test ./test/sim -args -schedules 20000 -from S  those of the seeds S, S+1, and so on
 //	go test ./test/sim -args -seed S            the schedule of seed S instead of those in testdata
 //	make sim ARGS='-bundle FILE'                the facts of a bundle of a node
 //	go test ./test/sim -v -args -replays 1000   counts the schedules that do not replay
 //
-// One process uses one processor; to use more, run more of them. With the race detector, as in `make
-// test`, fewer orders, seeds of a range and instants of a kill are played; `make unit` and `make sim`
-// play all of them.
+// One process uses one processor; to use more, run more of them. With the race detector, as in
+// `make test`, fewer orders, seeds of a range and instants of a kill are played; `make unit` and
+// `make sim` play all of them.
 //
 // A script says first what it shows. What happens when it is played stands beside it, in the file
-// that ends with .golden: each step with its number and its time, and what a client and a subscriber
-// learned after it. `go test ./test/sim -run Scripts -update` rewrites these files.
+// that ends with .golden: each step with its number and its time, and what a client and a
+// subscriber learned after it. `go test ./test/sim -run Scripts -update` rewrites these files.
 //
-// A bundle, which `berth bundle` has made of a node (package bundle), is played in the same way: see
-// [Story.Replay]. Those in testdata/bundles are of faults on real machines, and those in
-// testdata/planted of berths with a planted defect; `go test ./test/fault -run Bundle -update` makes
-// them again, as root. What a bundle does not have is not played: why a shim or a disk failed, other
-// than that a settle or a deletion failed, and what happened to a shim that nobody told berth.
+// A bundle, which `berth bundle` has made of a node (package bundle), is played in the same way:
+// see [Story.Replay]. Those in testdata/bundles are of faults on real machines, and those in
+// testdata/planted of berths with a planted defect; `go test ./test/fault -run Bundle -update`
+// makes them again, as root. What a bundle does not have is not played: why a shim or a disk
+// failed, other than that a settle or a deletion failed, and what happened to a shim that nobody
+// told berth.
 //
 // # Promises
 //
@@ -48,9 +50,10 @@
 //   - A seed fixes what the client does, what breaks, and the order of everything that passes
 //     between berth, the world and the client. It does not fix what goroutines do between two such
 //     turns inside berth: the choice of a select with several ready cases, and the order in which
-//     goroutines run that became ready together. So about one schedule in 300 plays differently
-//     when it is repeated, and one that fails is replayed 25 times: the report says how often it
-//     failed. -seed plays its schedule up to 25 times, until it fails.
+//     goroutines run that became ready together. So about one schedule in 12 plays differently
+//     when it is repeated, most often in the order of two effects at the same instant, and one that
+//     fails is replayed 25 times: the report says how often it failed. -seed plays its schedule up
+//     to 25 times, until it fails.
 //
 // # Not here
 //

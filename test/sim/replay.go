@@ -17,10 +17,10 @@ import (
 )
 
 // Replay plays the facts of a bundle (see package bundle) in the story, which is new: its sandboxes
-// and containers are made, started, stopped and removed when they were, their processes end when and
-// how they did, each witness learns of that when it did, and berth, containerd, shims, the disk of the
-// records and the machine go and come. It returns how the verdicts of berth, as it is now, differ from
-// those in the bundle: a container a line.
+// and containers are made, started, stopped and removed when they were, their processes end when
+// and how they did, each witness learns of that when it did, and berth, containerd, shims, the disk
+// of the records and the machine go and come. It returns how the verdicts of berth, as it is now,
+// differ from those in the bundle: a container a line.
 //
 // What a process really ended with is what the kernel has measured, or else another witness. That
 // berth reports it is for [Watch] to judge, as in every story.
@@ -240,8 +240,8 @@ func (i *incident) findUnits() {
 	slices.SortStableFunc(i.units, func(a, b *part) int { return a.made.Compare(b.made) })
 }
 
-// madeBefore reports whether a container of a sandbox was there before the sandbox was said to be: it
-// is READY with its first entry.
+// madeBefore reports whether a container of a sandbox was there before the sandbox was said to be:
+// it is READY with its first entry.
 func (i *incident) madeBefore(p *part) bool {
 	return slices.ContainsFunc(i.units, func(u *part) bool { return u.pod == p && u.made.Before(p.made) && !u.made.IsZero() })
 }
@@ -378,8 +378,8 @@ func said(e *ending, by exit.Origin) (first *event.Said) {
 	return first
 }
 
-// truth is what a process ended with: what the kernel has measured, or else what another witness has.
-// measured is false where nobody has.
+// truth is what a process ended with: what the kernel has measured, or else what another witness
+// has. measured is false where nobody has.
 func (e *ending) truth() (code uint32, measured bool) {
 	for _, by := range []exit.Origin{exit.Kernel, exit.Task, exit.Stream, exit.Audit} {
 		if s := said(e, by); s != nil && s.Measured {
@@ -595,7 +595,8 @@ func (i *incident) playEntries() {
 		case event.RemovalRequested:
 			i.beside(at, "remove "+u.name, func() error { return i.s.Remove(u.name) })
 		case event.OOMKillSurvived:
-			i.add(at, rankFact, "oom "+u.name, func() error {
+			// It is noted once the kill can explain no end any more, a second later at least.
+			i.add(at.Add(-time.Second), rankFact, "oom "+u.name, func() error {
 				i.await(u)
 				for range min(n.Kills, 16) {
 					i.s.World.OOMAt(i.s.ID(u.name), n.Limit)

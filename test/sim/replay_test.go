@@ -45,8 +45,8 @@ func replayed(t *testing.T, path string, seed uint64) (differ []string, report, 
 	return differ, report, happened
 }
 
-// PROPERTIES 44: the bundles of faults on real machines, which test/fault writes with -update, come to
-// the same verdicts in the simulation, in every order, and no promise is broken.
+// PROPERTIES 44: the bundles of faults on real machines, which test/fault writes with -update, come
+// to the same verdicts in the simulation, in every order, and no promise is broken.
 func TestBundlesReplayToTheSameVerdicts(t *testing.T) {
 	if *bundleFile != "" {
 		return
@@ -68,8 +68,8 @@ func TestBundlesReplayToTheSameVerdicts(t *testing.T) {
 	}
 }
 
-// The machine reboots while a container runs. Its code is unknown in the bundle, and when it is played.
-// What had ended before keeps its code.
+// The machine reboots while a container runs. Its code is unknown in the bundle, and when it is
+// played. What had ended before keeps its code.
 func TestARebootIsReplayed(t *testing.T) {
 	if *bundleFile != "" {
 		return
@@ -132,8 +132,8 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// PROPERTIES 44: a berth with a planted defect has made each of these bundles (test/fault -update). The
-// bundle alone shows that its verdict was wrong, in every order, and which one is right.
+// PROPERTIES 44: a berth with a planted defect has made each of these bundles (test/fault -update).
+// The bundle alone shows that its verdict was wrong, in every order, and which one is right.
 func TestADefectIsFoundFromItsBundle(t *testing.T) {
 	if *bundleFile != "" {
 		return

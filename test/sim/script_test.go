@@ -15,8 +15,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // orders is how many orders each script is played in.
 var orders uint64 = 10
 
-// TestScripts plays every story under testdata. What happens in the first order is in the file of the
-// same name that ends with .golden.
+// TestScripts plays every story under testdata. What happens in the first order is in the file of
+// the same name that ends with .golden.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.sim")
 	if err != nil || len(files) == 0 {

@@ -18,9 +18,9 @@ import (
 	"berth/test/world"
 )
 
-// transcript is what a script has done, for a person to read: its text, its steps with their numbers,
-// and after each step what was learned until the next one began, which are the events that a
-// subscriber received and the answers to calls in the background.
+// transcript is what a script has done, for a person to read: its text, its steps with their
+// numbers, and after each step what was learned until the next one began, which are the events that
+// a subscriber received and the answers to calls in the background.
 //
 // It has the time of each line to a tenth of a second, and what was learned in the same step is
 // sorted. So it does not depend on what comes first in the same instant.

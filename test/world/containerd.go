@@ -58,8 +58,12 @@ type subscription struct {
 	errs  chan error
 }
 
-// maxQueue is how many events wait for a subscriber.
-const maxQueue = 4096
+const (
+	// maxQueue is how many events are on their way to a subscriber.
+	maxQueue = 4096
+	// maxUnread is how many a subscriber may leave unread before it misses some.
+	maxUnread = 512
+)
 
 // deliver hands over the first event that is on its way.
 func (s *subscription) deliver(w *World) {

@@ -200,8 +200,8 @@ var InVain = []error{
 }
 
 // AskInVain makes the next times calls of op on id fail with why, one of [InVain]; "" is any ID.
-// Beside the calls that pass a door there is "look", whether a process has ended that is watched, and
-// "search", for the shim of a task that containerd does not know.
+// Beside the calls that pass a door there is "look", whether a process has ended that is watched,
+// and "search", for the shim of a task that containerd does not know.
 func (w *World) AskInVain(op, id string, times int, why error) {
 	w.add(&rule{op: op, id: id, times: times, err: why})
 }

@@ -255,8 +255,8 @@ func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
 }
 
-// RemoveAll ends the process in the group that the OCI specification of a container names, which ends
-// with its ID.
+// RemoveAll ends the process in the group that the OCI specification of a container names, which
+// ends with its ID.
 func (c cgroups) RemoveAll(ctx context.Context, path string) (found bool, err error) {
 	err = c.w.do(ctx, c.l, "end-group", path, func() error {
 		for _, p := range c.w.procs {

@@ -13,6 +13,7 @@ import (
 	"berth/internal/ctrd"
 	"berth/internal/exit"
 	"berth/internal/pod"
+	"berth/internal/shims"
 	"berth/internal/spec"
 )
 
@@ -63,7 +64,12 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 	if err != nil {
 		return pod.Ports{}, nil, fmt.Errorf("make a client of the fake containerd: %w", err)
 	}
-	adapter := ctrd.New(connection.Through(client), ctrd.Config{Owner: owner, Snapshotter: snapshotter, Logger: log})
+	adapter := ctrd.New(connection.Through(client), ctrd.Config{
+		Owner:       owner,
+		Snapshotter: snapshotter,
+		Shims:       shims.Nowhere(log), // what tasks leave is in the world
+		Logger:      log,
+	})
 	return pod.Ports{
 		Runtime: runtime{adapter, fakeTasks{services: services{w: l.w, l: l}}},
 		Kernel:  kernel{l.w, l},

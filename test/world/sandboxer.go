@@ -34,6 +34,14 @@ func (r runtime) DeleteTask(ctx context.Context, id string) error {
 	return err
 }
 
+// EndLeft implements pod.Runtime.
+func (r runtime) EndLeft(ctx context.Context, id string) error {
+	if why := r.tasks.w.asked("search", id); why != nil {
+		return fmt.Errorf("end what is left of %s: %w", id, why)
+	}
+	return r.Containerd.EndLeft(ctx, id)
+}
+
 // Sandboxer implements pod.Runtime.
 func (r runtime) Sandboxer(string) pod.Sandboxer { return sandboxer{r} }
 

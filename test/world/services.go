@@ -91,7 +91,7 @@ type fakeEvents struct {
 }
 
 func (s fakeEvents) Subscribe(ctx context.Context, _ ...string) (ch <-chan *events.Envelope, errs <-chan error) {
-	sub := &subscription{ch: make(chan *events.Envelope, maxQueue), errs: make(chan error, 1)}
+	sub := &subscription{ch: make(chan *events.Envelope, maxUnread), errs: make(chan error, 1)}
 	err := s.read(ctx, "subscribe", "", func(c *containerdState) error { c.subs = append(c.subs, sub); return nil })
 	if err != nil {
 		sub.errs <- err

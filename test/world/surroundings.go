@@ -47,6 +47,8 @@ func (n netns) Remove(ctx context.Context, path string) error {
 	return n.w.do(ctx, n.l, "netns-remove", path, func() error { delete(n.w.netns, path); return nil })
 }
 
+func (n netns) RemoveAdopted(ctx context.Context, path string) error { return n.Remove(ctx, path) }
+
 func (n netns) Pinned(ctx context.Context) (ids []string, err error) {
 	err = n.w.read(ctx, n.l, "netns-list", "", func() error {
 		for _, p := range slices.Sorted(maps.Keys(n.w.netns)) {
@@ -176,6 +178,10 @@ func (f files) IO(id string) string { return "/io/" + id }
 
 func (f files) Remove(id string) error {
 	return f.w.do(context.Background(), f.l, "files-remove", id, func() error { delete(f.w.files, id); return nil })
+}
+
+func (f files) RemoveAdopted(id string, _, _ []string) error {
+	return f.w.do(context.Background(), f.l, "adopted-remove", id, func() error { delete(f.w.adopted, id); return nil })
 }
 
 func (f files) IDs() (ids []string, err error) {

@@ -46,8 +46,10 @@ type World struct {
 	netns map[string]pins.UserIDs // by path, with the user namespace that owns it
 	pins  map[string]bool         // IPC and UTS namespaces of pods, by ID
 	files map[string]bool         // of pods, by ID
-	stdio map[string]bool         // of containers, by directory
-	cni   map[string]bool
+	// adopted are the IDs that have something of the runtime before berth.
+	adopted map[string]bool
+	stdio   map[string]bool // of containers, by directory
+	cni     map[string]bool
 	// remote: the image Remote is on the node.
 	remote bool
 	// received counts the archives that were received and not given back.
@@ -97,18 +99,19 @@ func New(seed uint64) *World {
 // that their processes ended.
 func Free() *World {
 	w := &World{
-		Exact:  true,
-		turns:  &turns{over: true},
-		jitter: 0.5,
-		procs:  map[uint32]*Process{},
-		inits:  map[string]*Process{},
-		pid:    1000,
-		netns:  map[string]pins.UserIDs{},
-		pins:   map[string]bool{},
-		files:  map[string]bool{},
-		stdio:  map[string]bool{},
-		cni:    map[string]bool{},
-		kept:   map[string]*Process{},
+		Exact:   true,
+		turns:   &turns{over: true},
+		jitter:  0.5,
+		procs:   map[uint32]*Process{},
+		inits:   map[string]*Process{},
+		pid:     1000,
+		netns:   map[string]pins.UserIDs{},
+		pins:    map[string]bool{},
+		files:   map[string]bool{},
+		adopted: map[string]bool{},
+		stdio:   map[string]bool{},
+		cni:     map[string]bool{},
+		kept:    map[string]*Process{},
 
 		unrestored: map[string]bool{},
 	}

@@ -10,28 +10,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// stay is a thread that waits in a network namespace.
+type stay struct {
+	thread int
+	over   chan struct{} // closed when it need not wait any longer
+}
+
 // entered is how a thread came into a network namespace.
 type entered struct {
 	thread int
 	err    error
 }
 
-// stay has a thread wait in the network namespace at path until the shim ends, and returns its ID.
-// The Go runtime runs nothing else on that thread, and starts no other thread from it.
-func stay(path string) (thread int, err error) {
-	in := make(chan entered)
-	go waitIn(path, in)
+// stayIn has a thread wait in the network namespace at path until end is called or the shim ends. The
+// Go runtime runs nothing else on that thread, and starts no other thread from it.
+func stayIn(path string) (*stay, error) {
+	in, over := make(chan entered), make(chan struct{})
+	go waitIn(path, in, over)
 	e := <-in
-	return e.thread, e.err
+	if e.err != nil {
+		return nil, e.err
+	}
+	return &stay{thread: e.thread, over: over}, nil
 }
 
-func waitIn(path string, in chan<- entered) {
-	runtime.LockOSThread() // for ever: if it cannot enter, the thread ends with the goroutine
+// end ends the thread, which would keep the namespace beyond its pod; nothing for nil. It is called
+// once.
+func (s *stay) end() {
+	if s != nil {
+		close(s.over)
+	}
+}
+
+func waitIn(path string, in chan<- entered, over <-chan struct{}) {
+	runtime.LockOSThread() // for ever: the thread ends with the goroutine
 	if unix.Gettid() == unix.Getpid() {
 		// The network namespace of the main thread is that of the shim. The next goroutine gets
 		// another thread, since this one is locked, and answers.
 		answer := make(chan entered)
-		go waitIn(path, answer)
+		go waitIn(path, answer, over)
 		in <- <-answer
 		runtime.UnlockOSThread()
 		return
@@ -41,7 +58,7 @@ func waitIn(path string, in chan<- entered) {
 		return
 	}
 	in <- entered{thread: unix.Gettid()}
-	select {}
+	<-over
 }
 
 // enter moves this thread into the network namespace at path.

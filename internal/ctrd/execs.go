@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/connection"
+	"berth/internal/pidfd"
+	"berth/internal/stream"
+)
+
+// execs are the processes of exec that can outlive their shim: those of containers whose pods share
+// one. When such a shim dies the containers go on, nobody but the kernel can reach these processes, and
+// each would run as long as its container. That is still so of a process whose start was not answered
+// before the shim died, and of one that an earlier berth started: nobody knows which process it is.
+type execs struct {
+	mu sync.Mutex
+	of map[stream.Key]int // pidfds
+}
+
+// watchExec keeps hold of an exec process that has been started. What cannot be identified as a child
+// of the shim is left to the shim.
+func (c *Containerd) watchExec(ctx context.Context, key stream.Key, pid uint32) {
+	if pid == 0 || !c.shims.Grouped() {
+		return
+	}
+	pod, err := c.sharingPod(ctx, key.Container)
+	if err != nil || pod == "" {
+		return
+	}
+	fd, err := pidfd.Open(int(pid))
+	if err != nil {
+		return
+	}
+	// The descriptor stands for the process that has the number now: it is the one that was started
+	// if it is a child of the shim.
+	if st, err := pidfd.ReadStat(pid); err != nil || !c.shims.Is(pod, st.Parent) {
+		_ = unix.Close(fd)
+		return
+	}
+	c.execs.mu.Lock()
+	defer c.execs.mu.Unlock()
+	if c.execs.of == nil {
+		c.execs.of = map[stream.Key]int{}
+	}
+	c.execs.of[key] = fd
+}
+
+// kill kills a process that its shim cannot reach any more. One that is not known, or has ended, is a
+// success.
+func (e *execs) kill(key stream.Key) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fd, ok := e.of[key]
+	if !ok || pidfd.Ask(fd) == pidfd.Gone {
+		return nil
+	}
+	return pidfd.Send(fd, unix.SIGKILL)
+}
+
+// drop forgets a process.
+func (e *execs) drop(key stream.Key) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if fd, ok := e.of[key]; ok {
+		_ = unix.Close(fd)
+		delete(e.of, key)
+	}
+}
+
+// sharingPod is the pod of a container that shares its shim with other pods; "" for another one.
+func (c *Containerd) sharingPod(ctx context.Context, container string) (string, error) {
+	o, err := c.client.ContainerService().Get(connection.Namespaced(ctx), container)
+	if err != nil {
+		return "", connection.Native(err)
+	}
+	if o.SandboxID == "" || c.shims.Key(o.SandboxID) == o.SandboxID {
+		return "", nil
+	}
+	return o.SandboxID, nil
+}
+
+// withoutShim gives an error of an exec its reason, where the container may well run: the shim that its
+// pod shared has died, whether containerd has noticed that or not.
+func (c *Containerd) withoutShim(ctx context.Context, container string, err error) error {
+	if err == nil || !c.shims.Grouped() {
+		return err
+	}
+	gone := errdefs.IsNotFound(err)
+	if !gone && !says(err, hungUp, container) {
+		return err
+	}
+	if pod, perr := c.sharingPod(ctx, container); perr != nil || pod == "" || !gone && !c.shims.HasEnded(pod) {
+		return err
+	}
+	return fmt.Errorf("the shim that the pod of container %s shared with other pods has died, and nothing can be executed in the container any more; make the container anew: %s: %w",
+		container, err.Error(), errdefs.ErrFailedPrecondition)
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/connection"
+	"berth/internal/pod"
+)
+
+const (
+	// socketAnnotation names, in the specification of a sandbox, what the socket is called after that it
+	// shares with others. It differs from the group, which is the ID of the shim: see tools/shim.
+	socketAnnotation = "io.containerd.runc.v2.group"
+	// groupTimeout is how long the shim of a group may take to answer when a pod is to join it.
+	groupTimeout = 500 * time.Millisecond
+	// groupStartTimeout is how long a pod may take to come to the shim of its group, which has answered
+	// just before, or which is started for it.
+	groupStartTimeout = 20 * time.Second
+)
+
+// JoinGroup chooses the group of pods that a new pod without a process shares a shim with; "" for a
+// shim of its own. The caller records it with the pod, and calls LeaveGroup if that fails. A group
+// whose shim does not answer, or has died, takes no pod any more.
+//
+// Where no script cleans up after a dead shim, the death of one ends its containers, so that no shim
+// is shared.
+func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
+	if can, _ := c.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !c.shims.MakesCleanups() {
+		return ""
+	}
+	for {
+		group, other := c.shims.Join(id, kindOf(h), h.ShimPods)
+		if other == "" || c.answers(ctx, other) {
+			return group
+		}
+		c.log.Warn("a shim that several pods share does not answer: no other pod joins it", "group", group, "pod", other)
+		c.shims.Close(group)
+		c.shims.Drop(id)
+	}
+}
+
+// kindOf says which handlers' pods may share a shim.
+func kindOf(h pod.Handler) string { return h.Name + " " + h.Type + " " + h.Root }
+
+// answers reports whether the shim of a pod answers. What prevents the question is no answer of the
+// shim's: the next step will say it.
+func (c *Containerd) answers(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), groupTimeout)
+	defer cancel()
+	_, err := askShim(ctx, c, id, func(ctx context.Context) (struct{}, error) {
+		_, err := sandboxer{c, shimController}.controller().Status(ctx, id, false)
+		return struct{}{}, err
+	})
+	err = connection.Native(err)
+	// An external containerd has the same deadline, and may say that it has passed a moment before ctx
+	// ends here.
+	late := ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errdefs.IsDeadlineExceeded(err)
+	return err == nil || !late && !says(err, hungUp, id)
+}
+
+// RejoinGroup notes the group that an earlier berth has chosen for a pod. It is called for each pod
+// of the records before anything is asked about a pod. stays says that the pod still has its place in
+// the shim.
+func (c *Containerd) RejoinGroup(id, group string, h pod.Handler, stays bool) {
+	c.shims.Rejoin(id, group, kindOf(h))
+	if !stays {
+		c.shims.Leave(id)
+	}
+}
+
+// LeaveGroup takes JoinGroup back.
+func (c *Containerd) LeaveGroup(id string) { c.shims.Drop(id) }
+
+// inGroup is a specification with the group of a sandbox.
+func inGroup(s *specs.Spec, group string) *specs.Spec {
+	named := *s
+	named.Annotations = maps.Clone(s.Annotations)
+	if named.Annotations == nil {
+		named.Annotations = map[string]string{}
+	}
+	named.Annotations[shimGroupCapability] = group
+	named.Annotations[socketAnnotation] = group + ".socket"
+	return &named
+}
+
+// missed reports whether a pod came to the shim of its group when that was about to end, and that it
+// is worth another try, which starts the next shim.
+func (s sandboxer) missed(ctx context.Context, r pod.SandboxRequest, why error) bool {
+	return r.Group != "" && (errdefs.IsUnavailable(why) || says(why, hungUp, r.ID) || says(why, noSocket, r.ID)) && wait(ctx, forgetInterval)
+}
+
+// starts lets one pod of a group at a time come to the shim of the group. Two that find none would
+// start one each.
+type starts struct {
+	mu sync.Mutex
+	of map[string]*start
+}
+
+type start struct {
+	turn chan struct{} // of one
+	n    int           // who waits or is at work
+}
+
+// enter waits for the turn of a pod of the group, and returns what ends it.
+func (s *starts) enter(ctx context.Context, group string) (done func(), err error) {
+	s.mu.Lock()
+	if s.of == nil {
+		s.of = map[string]*start{}
+	}
+	st := s.of[group]
+	if st == nil {
+		st = &start{turn: make(chan struct{}, 1)}
+		s.of[group] = st
+	}
+	st.n++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if st.n--; st.n == 0 {
+			delete(s.of, group)
+		}
+	}
+	select {
+	case st.turn <- struct{}{}:
+		return func() { <-st.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fmt.Errorf("wait for a turn: %w", errors.Join(ctx.Err(), errdefs.ErrUnavailable))
+	}
+}

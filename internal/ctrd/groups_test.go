@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctrd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/connection"
+	"berth/internal/embed/embedtest"
+	"berth/internal/pidfd"
+	"berth/internal/pins"
+	"berth/internal/pod"
+	"berth/internal/shims"
+)
+
+// groupNode is an adapter on a containerd of its own, with a handler whose pods share shims.
+type groupNode struct {
+	*Containerd
+	t       *testing.T
+	handler pod.Handler
+}
+
+func newGroupNode(t *testing.T, most int) groupNode {
+	t.Helper()
+	cfg := embedtest.Config(t)
+	server := embedtest.Start(t, cfg)
+	log := slog.New(slog.DiscardHandler)
+	c := New(connection.Through(server.Client()), Config{
+		Owner:  "owner",
+		Shims:  shims.New(shims.Config{CleanupDir: filepath.Join(cfg.State, "cleanup"), Logger: log}),
+		Logger: log,
+	})
+	t.Cleanup(c.stop)
+	h := pod.Handler{
+		Name:     "runc",
+		Type:     "io.containerd.runc.v2",
+		Binary:   filepath.Join(cfg.Libexec, "runc"),
+		Root:     filepath.Join(cfg.State, "runc"),
+		Options:  pod.OptionsRunc,
+		ShimPods: most,
+	}
+	if group := c.JoinGroup(t.Context(), thisID, h); group != "" {
+		t.Errorf("a pod joined %s before the shim was asked whether it can", group)
+	}
+	if ours, err := c.SandboxShim(t.Context(), h); err != nil || !ours {
+		t.Fatalf("the shim can serve a pod without a process: %v, %v", ours, err)
+	}
+	return groupNode{c, t, h}
+}
+
+// begin makes a pod, as pod does: its group first.
+func (n groupNode) begin(id, netns string) (group string, err error) {
+	group = n.JoinGroup(n.t.Context(), id, n.handler)
+	return group, errors.Join(n.CreateSandbox(n.t.Context(), id, n.handler), n.StartShim(n.t.Context(), pod.SandboxRequest{
+		ID:        id,
+		Handler:   n.handler,
+		CreatedAt: time.Now(),
+		NetNS:     netns,
+		Group:     group,
+		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
+	}))
+}
+
+func (n groupNode) end(id string) error {
+	return errors.Join(n.EndShim(context.Background(), id), n.DeleteSandbox(context.Background(), id))
+}
+
+// Pods of a group have one shim, with a thread in the network of each, which ends with the pod. The
+// working directory of the shim goes with its first pod, and its socket with its last.
+func TestPodsOfAGroupHaveOneShim(t *testing.T) {
+	n := newGroupNode(t, 2)
+	nets, err := pins.NewNetworks(t.TempDir(), "test")
+	try(t, err)
+	threads := map[string]string{}
+	for _, id := range []string{thisID, otherID} {
+		netns := nets.PathFor(id)
+		try(t, nets.Create(t.Context(), netns))
+		t.Cleanup(func() { try(t, nets.Remove(context.Background(), netns)) })
+		_, err := n.begin(id, netns)
+		try(t, err)
+		thread, err := n.NetworkThread(t.Context(), id)
+		try(t, err)
+		threads[id] = fmt.Sprintf("/proc/%d/task/%d/ns/net", shimOf(t, n.Containerd, id), thread)
+		if !sameNamespace(t, netns, threads[id]) {
+			t.Errorf("the thread of %s is in another network namespace", id)
+		}
+	}
+	shim := shimOf(t, n.Containerd, thisID)
+	if other := shimOf(t, n.Containerd, otherID); other != shim {
+		t.Fatalf("the shims of a group are %d and %d", shim, other)
+	}
+	fd, err := pidfd.Open(shim)
+	try(t, err)
+	defer func() { _ = unix.Close(fd) }()
+	try(t, n.end(thisID))
+	if pidfd.Ask(fd) != pidfd.Alive || shimOf(t, n.Containerd, otherID) != shim {
+		t.Error("the shim of a pod that stays has ended")
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		_, err := os.Stat(threads[thisID])
+		if errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a thread is left in the network of a pod that is gone: %v", err)
+		}
+		wait(t.Context(), forgetInterval)
+	}
+	try(t, n.end(otherID))
+	if pidfd.WaitEnd(t.Context(), fd, time.Minute) != pidfd.Gone {
+		t.Error("the shim stays without a pod")
+	}
+}
+
+// Pods come and go at the same time, so that a pod comes to a shim that is about to end: each is made,
+// and no shim is left.
+func TestPodsOfGroupsComeAndGoAtOnce(t *testing.T) {
+	n := newGroupNode(t, 3)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	shims := map[int]bool{}
+	for worker := range 4 {
+		all.Go(func() {
+			for round := range 6 {
+				id := fmt.Sprintf("%032x%032x", worker+1, round+1)
+				if _, err := n.begin(id, ""); err != nil {
+					t.Errorf("pod %s: %v", id, err)
+					return
+				}
+				mu.Lock()
+				shims[shimOf(t, n.Containerd, id)] = true
+				mu.Unlock()
+				if err := n.end(id); err != nil {
+					t.Errorf("pod %s: %v", id, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	for pid := range shims {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if err == nil && len(b) > 0 {
+			t.Errorf("shim %d is left: %q", pid, b)
+		}
+	}
+	if n.shims.Grouped() {
+		t.Error("groups are remembered")
+	}
+}
+
+// A pod waits for its turn no longer than its call lasts.
+func TestAPodWhoseGroupIsBusyGivesUpWithItsCall(t *testing.T) {
+	var s starts
+	done, err := s.enter(t.Context(), "g")
+	try(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.enter(ctx, "g"); !errors.Is(err, context.Canceled) {
+		t.Errorf("it got its turn: %v", err)
+	}
+	other, err := s.enter(t.Context(), "h")
+	try(t, err)
+	other()
+	done()
+	done, err = s.enter(t.Context(), "g")
+	try(t, err)
+	done()
+	if len(s.of) != 0 {
+		t.Errorf("remembered: %v", s.of)
+	}
+}
