@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	err := cli.New(daemon.Serve).Execute()
+	err := cli.New(daemon.Serve, daemon.Adopt).Execute()
 	if err == nil {
 		return
 	}

@@ -59,6 +59,7 @@ func ExitCode(err error) int {
 // app is what the commands share.
 type app struct {
 	serve    Serve
+	adopt    Adopt
 	endpoint string
 	output   string
 	streamCA string
@@ -66,8 +67,8 @@ type app struct {
 }
 
 // New returns the root command.
-func New(serve Serve) *cobra.Command {
-	a := &app{serve: serve, patience: defaultPatience}
+func New(serve Serve, adopt Adopt) *cobra.Command {
+	a := &app{serve: serve, adopt: adopt, patience: defaultPatience}
 	root := a.root()
 	showVisibly(root, os.Stdout, os.Stderr)
 	return root
@@ -95,6 +96,7 @@ func (a *app) root() *cobra.Command {
 		demoCommand(),
 		installCommand(),
 		a.migrateCommand(),
+		a.adoptCommand(),
 		configCommand(),
 		a.playCommand(),
 		a.psCommand(),

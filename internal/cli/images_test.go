@@ -138,7 +138,7 @@ func TestWatchingEnds(t *testing.T) {
 	f := newFake()
 	at := serveFake(t, f)
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := New(nil)
+	cmd := New(nil, nil)
 	var b bytes.Buffer
 	cmd.SetOut(&b)
 	cmd.SetArgs([]string{"--endpoint", at, "pulls", "--watch", "--interval", "100ms", "-o", "json"})

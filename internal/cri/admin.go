@@ -163,7 +163,7 @@ func RegisterAdmin(s grpc.ServiceRegistrar, srv AdminServer) {
 	s.RegisterService(desc, srv)
 }
 
-// adminHandler is what the gRPC compiler generates for a unary method.
+// adminHandler makes the handler that the gRPC compiler generates for a unary method.
 func adminHandler(name string, srv AdminServer) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
 		in := &structpb.Struct{}
@@ -195,8 +195,8 @@ func wrap(v any) (*structpb.Struct, error) {
 	return s, err
 }
 
-// IsUnimplemented reports whether an error says that the service does not have what was asked for: it
-// is an earlier berth, or another runtime.
+// IsUnimplemented reports whether an error says that the service does not have what was asked for:
+// it is an earlier berth, or another runtime.
 func IsUnimplemented(err error) bool { return status.Code(err) == codes.Unimplemented }
 
 func (c *Client) admin(ctx context.Context, name string, in map[string]any, out any) error {

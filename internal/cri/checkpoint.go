@@ -37,8 +37,8 @@ func (r *Runtime) CheckpointContainer(ctx context.Context, req *runtimeapi.Check
 	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
-// CheckpointPod writes a checkpoint of containers of one pod, all of the same instant, into an empty
-// directory. The containers go on.
+// CheckpointPod writes a checkpoint of containers of one pod, all of the same instant, into an
+// empty directory. The containers go on.
 func (r *Runtime) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
 	if err := r.Checkpoints.CheckpointPod(ctx, req); err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func sendChunks[M proto.Message, R any](items []M, stream grpc.ServerStreamingSe
 	return stream.Send(message(items[first:]))
 }
 
-// StreamPodSandboxes is ListPodSandbox as a stream.
+// StreamPodSandboxes sends what ListPodSandbox returns, as a stream.
 func (r *Runtime) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	list, err := r.ListPodSandbox(s.Context(), &runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -42,7 +42,7 @@ func (r *Runtime) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, 
 	})
 }
 
-// StreamContainers is ListContainers as a stream.
+// StreamContainers sends what ListContainers returns, as a stream.
 func (r *Runtime) StreamContainers(req *runtimeapi.StreamContainersRequest, s grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	list, err := r.ListContainers(s.Context(), &runtimeapi.ListContainersRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -53,7 +53,7 @@ func (r *Runtime) StreamContainers(req *runtimeapi.StreamContainersRequest, s gr
 	})
 }
 
-// StreamContainerStats is ListContainerStats as a stream.
+// StreamContainerStats sends what ListContainerStats returns, as a stream.
 func (r *Runtime) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, s grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
 	list, err := r.ListContainerStats(s.Context(), &runtimeapi.ListContainerStatsRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -64,7 +64,7 @@ func (r *Runtime) StreamContainerStats(req *runtimeapi.StreamContainerStatsReque
 	})
 }
 
-// StreamPodSandboxStats is ListPodSandboxStats as a stream.
+// StreamPodSandboxStats sends what ListPodSandboxStats returns, as a stream.
 func (r *Runtime) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
 	list, err := r.ListPodSandboxStats(s.Context(), &runtimeapi.ListPodSandboxStatsRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *Runtime) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsReq
 	})
 }
 
-// StreamPodSandboxMetrics is ListPodSandboxMetrics as a stream.
+// StreamPodSandboxMetrics sends what ListPodSandboxMetrics returns, as a stream.
 func (r *Runtime) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
 	list, err := r.ListPodSandboxMetrics(s.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
 	if err != nil {
@@ -86,7 +86,7 @@ func (r *Runtime) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsR
 	})
 }
 
-// StreamImages is ListImages as a stream.
+// StreamImages sends what ListImages returns, as a stream.
 func (s *Image) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
 	list, err := s.ListImages(stream.Context(), &runtimeapi.ListImagesRequest{Filter: req.GetFilter()})
 	if err != nil {

@@ -29,8 +29,8 @@ func (p *pulling) Pull(_ context.Context, _ string, _ *runtimeapi.AuthConfig, wh
 	return "", p.err
 }
 
-// PROPERTIES 40: the kubelet tells of signatures only where the code is Unknown and the message begins
-// with CRI's name of the error. All else that is refused has a code of its own.
+// PROPERTIES 40: the kubelet tells of signatures only where the code is Unknown and the message
+// begins with CRI's name of the error. All else that is refused has a code of its own.
 func TestThePodOfAPullIsKnownAndTheKubeletKnowsTheError(t *testing.T) {
 	for _, tt := range []struct {
 		err    error

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A server answers on each of its sockets with the runtime name that it was given, and all of them are
-// closed when it ends.
+// A server answers on each of its sockets with the runtime name that it was given, and all of them
+// are closed when it ends.
 func TestAServerServesOnSeveralSockets(t *testing.T) {
 	dir := t.TempDir()
 	s := NewServer(&Runtime{Name: "containerd"}, &Image{}, nil, slog.New(slog.DiscardHandler), &observed{})

@@ -42,8 +42,8 @@ func (r *Runtime) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }
 
-// UpdateRuntimeConfig is sent by the kubelet with the node's pod CIDR, or with several of them
-// separated by commas. It is shown by the verbose Status and has no other effect: the addresses of
+// UpdateRuntimeConfig takes the node's pod CIDR from the kubelet, or several of them separated by
+// commas. It is shown by the verbose Status and has no other effect: the addresses of
 // pods come from the node's CNI configuration, which berth does not write.
 func (r *Runtime) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	cidrs := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()

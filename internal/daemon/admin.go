@@ -114,8 +114,8 @@ func (a admin) Disk(ctx context.Context) (any, error) {
 	return d, nil
 }
 
-// users names the containers that use each image, by the ID of the image: as NAMESPACE/POD/CONTAINER,
-// in any state. A container uses the images that it mounts, too.
+// users names the containers that use each image, by the ID of the image: as
+// NAMESPACE/POD/CONTAINER, in any state. A container uses the images that it mounts, too.
 func (a admin) users() map[string][]string {
 	pods := map[string]string{}
 	for _, p := range a.core.Pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{}) {
@@ -221,7 +221,7 @@ func (a admin) Bundle(ctx context.Context) (bundle.Node, error) {
 	return n, nil
 }
 
-// instant is one of CRI's, zero for none.
+// instant converts an instant of CRI's, which is zero for none.
 func instant(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}

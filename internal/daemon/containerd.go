@@ -149,7 +149,7 @@ func (d *daemon) reach(ctx context.Context) error {
 	return d.away()
 }
 
-// makeable does the same for a call that makes a pod or a container. It also waits for the NRI
+// makeable waits as reach does, for a call that makes a pod or a container, and also for the NRI
 // plug-ins that berth starts, once: see admitPlugins.
 func (d *daemon) makeable(ctx context.Context) error {
 	if err := d.reach(ctx); err != nil {

@@ -3,21 +3,22 @@
 // Package daemon wires the rooms together and runs them: the order of start and stop, health, and
 // what becomes of a panic.
 //
-// What runs is a table of parts in the order of life (parts.go). What a room needs of another one is
-// plugged in where the room is opened (daemon.go).
+// What runs is a table of parts in the order of life (parts.go). What a room needs of another one
+// is plugged in where the room is opened (daemon.go).
 //
 // # Start
 //
-// The state is opened, and refused if another berth uses it. The CRI socket is taken or opened; calls
-// wait in its backlog. The witnesses run, the records are restored, and then CRI is served and READY=1
-// reported. Nothing of that needs containerd, which is started or connected to beside it. CRI waits
-// for it for a moment, since most often it is there by then, and is served without it after that.
+// The state is opened, and refused if another berth uses it. The CRI socket is taken or opened;
+// calls wait in its backlog. The witnesses run, the records are restored, and then CRI is served
+// and READY=1 reported. Nothing of that needs containerd, which is started or connected to beside
+// it. CRI waits for it for a moment, since most often it is there by then, and is served without it
+// after that.
 //
-// Until containerd is there Status says so, and calls that need it wait a little and are Unavailable
-// with the reason. That holds for a containerd in this process that cannot be started, too: it is
-// tried again, and what runs is watched meanwhile. Only a configuration that cannot work ends berth.
-// Each time that berth is connected to containerd, the records are compared with what it has, in the
-// background.
+// Until containerd is there Status says so, and calls that need it wait a little and are
+// Unavailable with the reason. That holds for a containerd in this process that cannot be started,
+// too: it is tried again, and what runs is watched meanwhile. Only a configuration that cannot work
+// ends berth. Each time that berth is connected to containerd, the records are compared with what
+// it has, in the background.
 //
 // What berth can do without for a while does not keep it from serving. A metrics port that somebody
 // else uses, or a host without a free inotify instance, is logged and tried again.

@@ -117,8 +117,8 @@ func (h *health) Handlers() []*runtimeapi.RuntimeHandler {
 // SystemdCgroup implements cri.Health.
 func (h *health) SystemdCgroup() bool { return h.handlers[h.defaultHandler].SystemdCgroup }
 
-// SetPodCIDR implements cri.Health. Each value is logged once: a person who expects pods to get their
-// addresses from it finds out why they do not.
+// SetPodCIDR implements cri.Health. Each value is logged once: a person who expects pods to get
+// their addresses from it finds out why they do not.
 func (h *health) SetPodCIDR(cidrs string) {
 	if old := h.podCIDR.Swap(&cidrs); old == nil || *old != cidrs {
 		h.log.Info("the kubelet has sent the node's pod CIDR; the CNI configuration decides on the addresses of pods", "podCIDR", cidrs)

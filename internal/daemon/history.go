@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/adopt"
 	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/pod"
@@ -51,12 +52,26 @@ func (d *daemon) openRecorder() {
 func (d *daemon) load() (state.Loaded, error) {
 	all, err := d.store.Load()
 	if err == nil {
+		err = halfAdopted(all)
+	}
+	if err == nil {
 		d.recorder.Recall(endedOf(all))
 		for id, of := range namesAmong(all) {
 			d.core.obs.Named(id, of)
 		}
 	}
 	return all, err
+}
+
+// halfAdopted returns an error if an adoption, or its way back, was cut off: nobody serves such a pod.
+func halfAdopted(all state.Loaded) error {
+	left := adopt.Unsettled(all)
+	if len(left) == 0 {
+		return nil
+	}
+	p := left[0]
+	return fmt.Errorf("%d pods are neither berth's nor containerd's, such as %s/%s, which is %s: `berth adopt` was cut off; run it again, or with --back",
+		len(left), p.Namespace, p.Name, adopt.Whose(p.Sandbox.Status.Owner))
 }
 
 // endedOf returns the exits that are on record.
@@ -118,8 +133,9 @@ func (d *daemon) namesOf(id string) (event.Names, bool) {
 	return namesIn(t.PodID, t.PodConfig, t.Config), true
 }
 
-// lastSeen returns the last that is to be seen of a container that has ended. Its cgroup is there for
-// a moment, so it is read first. Its log is read once all that it wrote is there, or when ctx ends.
+// lastSeen returns the last that is to be seen of a container that has ended. Its cgroup is there
+// for a moment, so it is read first. Its log is read once all that it wrote is there, or when ctx
+// ends.
 func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 	t, err := d.core.Pods.Target(id)
 	if err != nil {
@@ -141,8 +157,8 @@ func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 	return s
 }
 
-// largestBeside returns the container that has used most memory of those beside one in its pod, as far
-// as their cgroups are there; nil for none.
+// largestBeside returns the container that has used most memory of those beside one in its pod, as
+// far as their cgroups are there; nil for none.
 func (d *daemon) largestBeside(t pod.Target) (largest event.Use) {
 	for _, c := range d.core.Pods.ListContainers(&runtimeapi.ContainerFilter{PodSandboxId: t.PodID}) {
 		beside, err := d.core.Pods.Target(c.GetId())
@@ -157,8 +173,8 @@ func (d *daemon) largestBeside(t pod.Target) (largest event.Use) {
 	return largest
 }
 
-// usedIn returns the most memory, in bytes, and the processor time that a cgroup has used; 0 for what
-// the kernel does not say of it, or no longer.
+// usedIn returns the most memory, in bytes, and the processor time that a cgroup has used; 0 for
+// what the kernel does not say of it, or no longer.
 func usedIn(dir string) (memory uint64, cpu time.Duration) {
 	for _, file := range []string{"memory.peak", "memory.max_usage_in_bytes"} { // cgroup v2 and v1
 		if b, err := os.ReadFile(filepath.Join(dir, file)); err == nil {

@@ -54,9 +54,9 @@ func (d *daemon) openHost() (h host, err error) {
 }
 
 // publish gives the pause program, and the layers of images below the embedded containerd's
-// directory, the SELinux label of files that every container may read. The root file system of a container has
-// a label of its own, but of a file that a program has mapped the kernel checks the layer's. Layers
-// that were there without the label cost the first start some time.
+// directory, the SELinux label of files that every container may read. The root file system of a
+// container has a label of its own, but of a file that a program has mapped the kernel checks the
+// layer's. Layers that were there without the label cost the first start some time.
 func (d *daemon) publish() {
 	if d.host.labels == nil {
 		return

@@ -29,7 +29,8 @@ const keptListener = "cri"
 // keptAlso begins the names of the sockets of cri.sockets there.
 const keptAlso = "cri-"
 
-// alsoName is the name of a further socket in the descriptor store, whose names cannot be paths.
+// alsoName returns the name of a further socket in the descriptor store, whose names cannot be
+// paths.
 func alsoName(path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return keptAlso + hex.EncodeToString(sum[:8])
@@ -104,9 +105,9 @@ func (p passed) listen(path string, store *fdstore.Store, log *slog.Logger) (net
 	return lis, keep(store, keptListener, lis)
 }
 
-// listenAlso returns the further sockets on which CRI is served: those that an earlier berth left with
-// the service manager, and new ones for the rest. One on which another process listens is left to it,
-// and logged as all that cannot be made: the CRI socket itself is there, so berth serves.
+// listenAlso returns the further sockets on which CRI is served: those that an earlier berth left
+// with the service manager, and new ones for the rest. One on which another process listens is left
+// to it, and logged as all that cannot be made: the CRI socket itself is there, so berth serves.
 func (p passed) listenAlso(paths []string, store *fdstore.Store, log *slog.Logger) (all []net.Listener) {
 	for _, path := range paths {
 		name := alsoName(path)

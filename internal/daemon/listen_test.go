@@ -291,8 +291,8 @@ func TestOneOfManyServes(t *testing.T) {
 	}
 }
 
-// The process that listens does not keep up with its clients: that connect(2) fails does not say that
-// nobody is there.
+// The process that listens does not keep up with its clients: that connect(2) fails does not say
+// that nobody is there.
 func TestASocketWithoutRoomForClientsIsNotReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "berth.sock")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -341,8 +341,9 @@ func openAlso(t *testing.T, p passed, paths ...string) (all []net.Listener, logg
 	return all, b.String()
 }
 
-// An operator gives berth the socket of another runtime, which still runs there: it keeps it, the log
-// says who it is, and the other sockets are served. So it is with a file that is none of a socket.
+// An operator gives berth the socket of another runtime, which still runs there: it keeps it, the
+// log says who it is, and the other sockets are served. So it is with a file that is none of a
+// socket.
 func TestAFurtherSocketIsNeverTakenFromWhoServesThere(t *testing.T) {
 	dir := t.TempDir()
 	alive, file, stale, fresh := filepath.Join(dir, "alive.sock"), filepath.Join(dir, "file"), filepath.Join(dir, "stale.sock"), filepath.Join(dir, "made", "fresh.sock")
@@ -376,8 +377,8 @@ func TestAFurtherSocketIsNeverTakenFromWhoServesThere(t *testing.T) {
 	}
 }
 
-// A container that has the file of a further socket mounted reaches berth after a restart, too: it is
-// the same file, and calls made meanwhile wait. What is no longer configured goes.
+// A container that has the file of a further socket mounted reaches berth after a restart, too: it
+// is the same file, and calls made meanwhile wait. What is no longer configured goes.
 func TestAFurtherSocketOfAnEarlierBerthIsTaken(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "@nobody-"+filepath.Base(t.TempDir()))
 	dir := t.TempDir()

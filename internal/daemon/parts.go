@@ -26,8 +26,8 @@ const (
 	onceRestored      // once the records are restored: it asks for pods and containers
 )
 
-// parts is the table of everything that runs below the CRI server, in the order of life. What is not
-// configured, or not there on this host, returns at once.
+// parts returns the table of everything that runs below the CRI server, in the order of life. What
+// is not configured, or not there on this host, returns at once.
 func (d *daemon) parts(changes <-chan config.Config) []part {
 	return []part{
 		// The witnesses run before the records are compared, so that what ends meanwhile is noticed.

@@ -15,8 +15,8 @@ import (
 	"berth/internal/peer"
 )
 
-// openPeers makes what serves peers and what asks them, as far as that is configured. It returns nil
-// where none are asked.
+// openPeers makes what serves peers and what asks them, as far as that is configured. It returns
+// nil where none are asked.
 func (d *daemon) openPeers() imagestore.Peers {
 	cfg := d.cfg.Image.Peer
 	if !cfg.On() {

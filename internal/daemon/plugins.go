@@ -22,8 +22,8 @@ type plugins struct {
 	admitted     chan struct{} // closed once those that berth starts take part, or are not waited for
 }
 
-// openPlugins makes the service of NRI plug-ins, if they are configured, before the controller whose
-// hooks it is.
+// openPlugins makes the service of NRI plug-ins, if they are configured, before the controller
+// whose hooks it is.
 func (d *daemon) openPlugins() (p plugins, err error) {
 	p.begun, p.admitted = make(chan struct{}), make(chan struct{})
 	c := d.cfg.NRI
@@ -45,8 +45,8 @@ func (d *daemon) openPlugins() (p plugins, err error) {
 	return p, err
 }
 
-// specsPatience is how long plug-ins are not served because containerd, which has the specifications
-// of the containers that they are synchronised with, is away.
+// specsPatience is how long plug-ins are not served because containerd, which has the
+// specifications of the containers that they are synchronised with, is away.
 const specsPatience = 10 * time.Second
 
 // runPlugins serves plug-ins.

@@ -87,7 +87,7 @@ func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte,
 	return i.s.Files(ctx, img.ChainID)
 }
 
-// Name is what the status of a container shows as its image.
+// Name returns what the status of a container shows as its image.
 func (i images) Name(id string) string { return i.s.Name(id) }
 
 // Unpack makes the snapshots of an image that is there without them.

@@ -30,7 +30,7 @@ func (d *daemon) openPolicy() {
 	d.usePolicy(d.cfg.Image)
 }
 
-// usePolicy has the policy hold that is configured.
+// usePolicy puts the policy into effect that is configured.
 func (d *daemon) usePolicy(cfg config.Image) {
 	d.policy.Use(cfg.PolicyFile, cfg.PolicyFailure == config.PolicyOpen)
 }
@@ -73,7 +73,7 @@ func (p createPolicy) Restore(ctx context.Context, namespace, asked, id string) 
 
 func (p createPolicy) registry(ref string) policy.Registry { return p.images.Registry(ref) }
 
-// image is what the policy is asked about.
+// image returns what the policy is asked about.
 func (p createPolicy) image(asked, id string) policy.Image {
 	i := policy.Image{ID: id, Asked: asked}
 	for _, st := range p.images.Names(id) {

@@ -29,7 +29,6 @@ func TestTheDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	temp := node.TempDir(t)
-	defer os.RemoveAll(temp)
 	cmd := exec.Command(berth, "demo", "--image", image)
 	cmd.Env = append(os.Environ(), "TMPDIR="+temp)
 	out, err := cmd.CombinedOutput()

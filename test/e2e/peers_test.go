@@ -73,7 +73,6 @@ func TestThreeBerthsTakeAnImageFromTheRegistryOnce(t *testing.T) {
 	t.Parallel()
 	lan := node.NewLAN(t, 3)
 	dir := node.TempDir(t)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	var sent egress
 	reg := testregistry.Start(t, testregistry.Address(lan.Address), testregistry.Front(sent.front))
 	img, size := incompressible(t, 3, 4<<20)

@@ -131,7 +131,6 @@ func TestPullsGoThroughTheProxiesOfTheEnvironment(t *testing.T) {
 func TestDropInFilesGiveAnAgentItsSocketAndName(t *testing.T) {
 	t.Parallel()
 	dir := node.TempDir(t)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	also := filepath.Join(dir, "crio", "crio.sock")
 	drop := filepath.Join(dir, "conf.d")
 	if err := os.MkdirAll(drop, 0o700); err != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -54,13 +55,26 @@ func Module(t testing.TB) string {
 	return dir
 }
 
-// TempDir makes a directory for [Options]. The node that gets it removes it.
+// TempDir makes a directory with a short path, for [Options] or beside a node. It is removed at the
+// test's end, unless something is mounted below it by then.
 func TempDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "be")
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		left, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("%s is left, since %s is mounted", dir, left[0].Mountpoint)
+		}
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	return dir
 }
 
@@ -127,7 +141,8 @@ type Options struct {
 	MountNS string
 	// Program is berth; "" for the built one.
 	Program string
-	// Stderr is berth's standard error, instead of a pipe that the node reads.
+	// Stderr is the standard error of berth and of an external containerd, instead of a pipe that the
+	// node reads.
 	Stderr *os.File
 }
 
@@ -200,10 +215,17 @@ func (n *Node) StartContainerd() {
 	cfg := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\ndisabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime']\n"+
 		"[plugins.'io.containerd.server.v1.grpc']\naddress = %q\n[plugins.'io.containerd.server.v1.ttrpc']\naddress = %q\n[plugins.'io.containerd.shim.v1.manager']\nsocket_dir = %q\n",
 		n.Dir+"/cl", n.Dir+"/c", n.external, n.external+".ttrpc", n.Dir+"/s")
+	if n.oldContainerd() {
+		cfg = n.oldConfig(false)
+	}
 	if err := os.WriteFile(n.Dir+"/containerd.toml", []byte(cfg), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	n.Containerd = n.Spawn(n.Module+"/build/libexec/containerd", "--config", n.Dir+"/containerd.toml")
+	args := []string{"--config", n.Dir + "/containerd.toml"}
+	if n.stderr != nil {
+		args = append(args, "--log-level", "debug")
+	}
+	n.Containerd = n.spawn(n.stderr, nil, nil, n.Module+"/build/libexec/containerd", args...)
 }
 
 // StartBerth starts berth, and waits until it serves and has a containerd.

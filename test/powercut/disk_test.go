@@ -33,12 +33,7 @@ func newDisk(t *testing.T, kind string) *disk {
 	needLoop(t)
 	base := node.TempDir(t)
 	d := &disk{t: t, file: base + "/disk", dir: base + "/mnt", kind: kind}
-	t.Cleanup(func() {
-		d.unmount()
-		if err := os.RemoveAll(base); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(d.unmount)
 	const size = 640 << 20 // mkfs.xfs refuses less than 300 MiB
 	if err := errors.Join(os.WriteFile(d.file, nil, 0o600), os.Truncate(d.file, size), os.Mkdir(d.dir, 0o755)); err != nil {
 		t.Fatal(err)
@@ -158,9 +153,6 @@ func thinDisk(t *testing.T) (d *disk, bound func(more uint64)) {
 	t.Cleanup(func() {
 		d.unmount()
 		_ = unix.Unmount(thin, unix.MNT_DETACH)
-		if err := os.RemoveAll(base); err != nil {
-			t.Error(err)
-		}
 	})
 	const size = 300 << 20
 	if err := errors.Join(os.Mkdir(thin, 0o700), os.Mkdir(d.dir, 0o755), unix.Mount("tmpfs", thin, "tmpfs", 0, "size=400m")); err != nil {

@@ -26,7 +26,6 @@ func TestNoImageIsWrongAfterItsMachineWasKilled(t *testing.T) {
 		t.Skip("it ends with the machine that it runs on: make powercut-guest")
 	}
 	d := &disk{t: t, dir: node.TempDir(t)}
-	t.Cleanup(func() { _ = os.Remove(d.dir) })
 	t.Cleanup(d.unmount)
 	run(t, "mount", device, d.dir)
 	n := start(t, d, false)

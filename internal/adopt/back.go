@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// Back is what becomes of berth's pods when the plug-in is to have them again.
+type Back struct {
+	Pods []Record `json:"pods"`
+	// Kept is what the plug-in cannot have, and why: it stays berth's. Nobody serves it while berth does
+	// not.
+	Kept []Remark `json:"kept,omitempty"`
+}
+
+// Record is a pod of berth's records.
+type Record struct {
+	ID         string                  `json:"id"`
+	Namespace  string                  `json:"namespace"`
+	Name       string                  `json:"name"`
+	State      state.Phase             `json:"state"`
+	Sandbox    state.SandboxRecord     `json:"-"`
+	Containers []state.ContainerRecord `json:"-"`
+}
+
+// Records groups what is on record by pod.
+func Records(all state.Loaded) []Record {
+	var out []Record
+	for _, sb := range all.Sandboxes {
+		r := Record{
+			ID:        sb.ID,
+			Namespace: sb.Config.GetMetadata().GetNamespace(),
+			Name:      sb.Config.GetMetadata().GetName(),
+			State:     sb.Status.Phase,
+			Sandbox:   sb,
+		}
+		for _, ct := range all.Containers {
+			if ct.PodID == sb.ID {
+				r.Containers = append(r.Containers, ct)
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// MakeBack says which pods the plug-in can have again, and why it cannot have the others. It is pure.
+func MakeBack(all state.Loaded, f Found) Back {
+	var b Back
+	objects := map[string]Object{}
+	for _, o := range f.Objects {
+		objects[o.ID] = o
+	}
+	for _, d := range all.Damaged {
+		b.Kept = append(b.Kept, Remark{d.ID, fmt.Sprintf("its record is damaged: %v", d.Err)})
+	}
+	for _, r := range Records(all) {
+		if why := keeps(r, objects); why != "" {
+			b.Kept = append(b.Kept, Remark{r.ID, fmt.Sprintf("pod %s/%s: %s", r.Namespace, r.Name, why)})
+			continue
+		}
+		b.Pods = append(b.Pods, r)
+	}
+	return b
+}
+
+// keeps returns why the plug-in cannot have a pod; "" if it can.
+func keeps(r Record, objects map[string]Object) string {
+	switch {
+	case r.Sandbox.Adopted == nil && r.Sandbox.Pinned:
+		return "berth has made it, without a pause process, and the plug-in knows no such pods; stop and remove it"
+	case r.Sandbox.Adopted == nil:
+		return "berth has made it, and the plug-in has nothing of it; stop and remove it"
+	case r.Sandbox.Status.Removing:
+		return "it is being removed; let berth serve until it is gone"
+	}
+	for _, ct := range r.Containers {
+		name := ct.Config.GetMetadata().GetName()
+		o, ok := objects[ct.ID]
+		switch {
+		case ct.Adopted == nil:
+			return fmt.Sprintf("berth has made its container %s (%s), and the plug-in has nothing of it; remove the container", name, ct.ID)
+		case ct.Status.Removing:
+			return fmt.Sprintf("its container %s is being removed; let berth serve until it is gone", name)
+		case !ok:
+			return fmt.Sprintf("containerd has no container %s (%s) any more; let berth serve, and remove it", name, ct.ID)
+		case o.Unasked != "":
+			return fmt.Sprintf("the shim of its container %s does not answer: %s", name, o.Unasked)
+		case o.Task != nil && strings.Contains(o.Task.Stdout, "://"):
+			return fmt.Sprintf("berth has started its container %s, whose output the plug-in cannot read; stop it", name)
+		}
+	}
+	return ""
+}
+
+// SandboxName returns what the plug-in calls a sandbox.
+func SandboxName(c *runtimeapi.PodSandboxConfig) string {
+	m := c.GetMetadata()
+	return strings.Join([]string{m.GetName(), m.GetNamespace(), m.GetUid(), strconv.FormatUint(uint64(m.GetAttempt()), 10)}, "_")
+}
+
+// StatusFile returns the plug-in's file about the state of a container that has been berth's. was is
+// the file as it is; what berth does not know in it stays.
+func StatusFile(was []byte, ct state.ContainerRecord, o Object) ([]byte, error) {
+	fields := map[string]any{}
+	if len(was) > 0 {
+		if _, err := readStatus(was); err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(was, &fields); err != nil {
+			return nil, fmt.Errorf("read the plug-in's status file: %w", err)
+		}
+	}
+	st := ct.Status
+	fields["Version"] = version
+	fields["CreatedAt"] = nanoseconds(st.CreatedAt)
+	fields["StartedAt"] = nanoseconds(st.StartedAt)
+	switch st.Phase {
+	case state.Running:
+		fields["Pid"], fields["FinishedAt"] = st.Process.Pid, int64(0)
+	case state.Exited:
+		fields["Pid"], fields["FinishedAt"] = 0, nanoseconds(st.Exit.At)
+		fields["ExitCode"], fields["Message"] = st.Exit.ExitCode(), st.Exit.Detail()
+		fields["Reason"] = ""
+		if r := st.Exit.Reason(); r != exit.ReasonCompleted && r != exit.ReasonError { // the plug-in derives these
+			fields["Reason"] = r
+		}
+	default:
+		fields["StartedAt"] = int64(0)
+	}
+	if st.Resources != nil && o.Spec != nil {
+		fields["Resources"] = &runtimeapi.ContainerResources{Linux: spec.ResourcesOf(o.Spec)}
+	}
+	return json.Marshal(fields)
+}
+
+// StatusPath returns where the plug-in has the file about the state of an adopted container.
+func StatusPath(a *state.Adopted) string { return filepath.Join(a.Dirs[0], "status") }
+
+// Unsettled returns the pods that are neither the plug-in's nor berth's.
+func Unsettled(all state.Loaded) []Record {
+	return slices.DeleteFunc(Records(all), func(r Record) bool {
+		o := r.Sandbox.Status.Owner
+		return o != state.OwnerTaking && o != state.OwnerGiving
+	})
+}
+
+// nanoseconds writes an instant as the plug-in does; 0 for none.
+func nanoseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/exit"
+	"berth/internal/spec"
+	"berth/internal/state"
+)
+
+// Handler is a runtime handler of berth's configuration.
+type Handler struct {
+	Name        string
+	Type        string // such as io.containerd.runc.v2
+	HostProcess bool   // the processes of its containers are processes of this host
+}
+
+// Settings are what a plan needs to know of berth.
+type Settings struct {
+	// Handlers are those of the configuration by name, and Default is the one of a pod that names none.
+	Handlers map[string]Handler
+	Default  string
+	// Own is the ID of this berth. What has it is taken into the plan only if it is of a pod in Taking.
+	Own string
+	// Taking are the pods of which an earlier adoption may have taken a part.
+	Taking map[string]bool
+	Now    time.Time
+	// CgroupDir returns where a cgroup of cgroupfs is on this host. It may be nil.
+	CgroupDir func(path string) string
+	// Held says that somebody holds the pipes of the containers open while containerd is restarted.
+	Held bool
+}
+
+// Plan is what becomes of what was found.
+type Plan struct {
+	Pods []Pod `json:"pods"`
+	// Refused is what berth cannot adopt, and why. While there is anything, nothing is adopted: nobody
+	// would serve it.
+	Refused []Remark `json:"refused,omitempty"`
+	// Left is what is not the plug-in's, and stays as it is.
+	Left []Remark `json:"left,omitempty"`
+}
+
+// Remark is a sentence about an object.
+type Remark struct {
+	ID   string `json:"id"`
+	Text string `json:"text"`
+}
+
+// Pod is a pod of the plug-in as berth's records will have it.
+type Pod struct {
+	ID         string      `json:"id"`
+	Namespace  string      `json:"namespace"`
+	Name       string      `json:"name"`
+	State      state.Phase `json:"state"`
+	Containers []Container `json:"containers,omitempty"`
+	// Lost is what the pod loses, in sentences.
+	Lost []string `json:"lost,omitempty"`
+
+	Sandbox state.Sandbox `json:"-"`
+	Status  state.Status  `json:"-"`
+	// Caches are CNI's cached results that berth's own DEL needs.
+	Caches []Cached `json:"-"`
+}
+
+// Container is a container of the plug-in as berth's records will have it.
+type Container struct {
+	ID    string      `json:"id"`
+	Name  string      `json:"name"`
+	State state.Phase `json:"state"`
+	Lost  []string    `json:"lost,omitempty"`
+
+	Container state.Container `json:"-"`
+	Status    state.Status    `json:"-"`
+	// Task has the pipes of its output; nil: it has none.
+	Task *Task `json:"-"`
+	// Taken says that an adoption that was cut off has taken it.
+	Taken bool `json:"-"`
+}
+
+// MakePlan says what becomes of what was found. It is pure.
+func MakePlan(f Found, s Settings) Plan {
+	p := planner{found: f, set: s, pods: map[string]int{}}
+	for _, o := range f.Objects {
+		if o.Kind == spec.KindSandbox && p.mine(o, o.ID) {
+			p.sandbox(o)
+		}
+	}
+	for _, o := range f.Objects {
+		switch {
+		case o.Kind == spec.KindContainer:
+			p.container(o)
+		case o.Kind == "" && o.Owner == "":
+			p.plan.Left = append(p.plan.Left, Remark{o.ID, "it is not the plug-in's: ctr, nerdctl or another client of containerd has made it, and berth does not adopt it"})
+		}
+	}
+	slices.SortFunc(p.plan.Pods, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
+	for i := range p.plan.Pods {
+		slices.SortFunc(p.plan.Pods[i].Containers, func(a, b Container) int {
+			return cmp.Or(a.Container.CreatedAt.Compare(b.Container.CreatedAt), cmp.Compare(a.ID, b.ID))
+		})
+	}
+	return p.plan
+}
+
+// planner makes a plan.
+type planner struct {
+	found Found
+	set   Settings
+	plan  Plan
+	pods  map[string]int // indexes in plan.Pods
+}
+
+// mine reports whether an object of a pod is to be adopted: it is the plug-in's, or an adoption was
+// cut off that has taken it. What another berth has, or this one for good, is not.
+func (p *planner) mine(o Object, pod string) bool {
+	return o.Owner == "" || o.Owner == p.set.Own && p.set.Taking[pod]
+}
+
+func (p *planner) refuse(id, format string, args ...any) {
+	p.plan.Refused = append(p.plan.Refused, Remark{id, fmt.Sprintf(format, args...)})
+}
+
+// sandbox plans a sandbox.
+func (p *planner) sandbox(o Object) {
+	m, err := readMetadata[sandboxMetadata](o.Metadata)
+	switch {
+	case len(o.Metadata) == 0:
+		p.plan.Left = append(p.plan.Left, Remark{o.ID, "it has the label of a sandbox of the plug-in, and nothing that the plug-in keeps of one"})
+		return
+	case err != nil:
+		p.refuse(o.ID, "%v", err)
+		return
+	case m.Config.GetMetadata() == nil:
+		p.refuse(o.ID, "the plug-in's metadata names no pod")
+		return
+	}
+	name := m.Config.GetMetadata().GetNamespace() + "/" + m.Config.GetMetadata().GetName()
+	handler, ok := p.set.Handlers[cmp.Or(m.RuntimeHandler, p.set.Default)]
+	switch {
+	case o.Half && (o.Sandboxer == "" || o.Sandboxer == "podsandbox"):
+		p.refuse(o.ID, "pod %s: it was being made, or being removed, and has no pause process; remove it while the plug-in serves (crictl rmp -f)", name)
+		return
+	case o.Sandboxer != "" && o.Sandboxer != "podsandbox" && o.Sandboxer != "berth":
+		p.refuse(o.ID, "pod %s: its sandbox is made by the sandbox controller %q; berth adopts those of podsandbox", name, o.Sandboxer)
+		return
+	case !ok:
+		p.refuse(o.ID, "pod %s: its runtime handler %q is not in berth's configuration; add a table [runtimes.%s]", name, m.RuntimeHandler, m.RuntimeHandler)
+		return
+	case handler.Type != o.Runtime:
+		p.refuse(o.ID, "pod %s: its runtime is %s, and that of berth's handler %s is %s", name, o.Runtime, handler.Name, handler.Type)
+		return
+	case !handler.HostProcess:
+		p.refuse(o.ID, "pod %s: its containers run in a virtual machine (runtimes.%s.host_process is false), and berth does not adopt those", name, handler.Name)
+		return
+	case o.Unasked != "":
+		p.refuse(o.ID, "pod %s: its shim does not answer: %s", name, o.Unasked)
+		return
+	}
+	sb := state.Sandbox{
+		ID:             o.ID,
+		Handler:        handler.Name,
+		RuntimeHandler: m.RuntimeHandler,
+		NetNS:          m.NetNSPath,
+		CreatedAt:      o.CreatedAt,
+		Config:         m.Config,
+		Adopted:        p.adoptedSandbox(o, m),
+	}
+	st := state.Status{
+		Phase:        state.Ready,
+		CreatedAt:    o.CreatedAt,
+		StartedAt:    o.CreatedAt,
+		Holds:        state.HoldTask | state.HoldContainer | state.HoldSandbox | state.HoldAdopted,
+		SELinuxLabel: m.ProcessLabel,
+		Owner:        state.OwnerTaking,
+	}
+	if privileged(m.Config) {
+		st.SELinuxLabel = ""
+	}
+	if o.Task == nil {
+		st.Phase = state.NotReady
+		st.Holds &^= state.HoldTask
+		st.Exit = exit.Fact{
+			ID:      o.ID,
+			At:      p.set.Now,
+			Origin:  exit.Audit,
+			Message: "it had ended before berth adopted it",
+		}
+	} else if !o.Task.Stopped {
+		st.Process.Pid = o.Task.Pid
+	}
+	pod := Pod{
+		ID:        o.ID,
+		Namespace: m.Config.GetMetadata().GetNamespace(),
+		Name:      m.Config.GetMetadata().GetName(),
+		State:     st.Phase,
+	}
+	if err := p.network(&pod, &sb, &st, m); err != nil {
+		p.refuse(o.ID, "pod %s: %v", name, err)
+		return
+	}
+	pod.Sandbox, pod.Status = sb, st
+	p.pods[o.ID] = len(p.plan.Pods)
+	p.plan.Pods = append(p.plan.Pods, pod)
+}
+
+func privileged(c *runtimeapi.PodSandboxConfig) bool {
+	return c.GetLinux().GetSecurityContext().GetPrivileged()
+}
+
+// ifName is the interface that the plug-in gives a pod, as berth does.
+const ifName = "eth0"
+
+// network plans what a sandbox has of the network. The configuration that connected it is in CNI's
+// cache, and without it the pod is disconnected with the one that is active then.
+func (p *planner) network(pod *Pod, sb *state.Sandbox, st *state.Status, m sandboxMetadata) error {
+	if sb.NetNS == "" {
+		return nil
+	}
+	for _, c := range p.found.Networks[sb.ID] {
+		sb.Adopted.Files = append(sb.Adopted.Files, c.Path)
+		var r cachedResult
+		if err := json.Unmarshal(c.Text, &r); err != nil {
+			return fmt.Errorf("read CNI's cached result %s: %w", c.Path, err)
+		}
+		switch {
+		case r.IfName == "lo": // it ends with the namespace
+		case r.IfName != ifName:
+			return fmt.Errorf("it has the interface %s of the network %s, and berth disconnects %s alone", r.IfName, r.NetworkName, ifName)
+		case st.Network != nil:
+			return fmt.Errorf("CNI has more than one result for its interface %s", ifName)
+		default:
+			st.Network = &state.Network{Result: r.Result, Conf: r.Config}
+			pod.Caches = append(pod.Caches, c)
+		}
+	}
+	if st.Network == nil && !p.found.Pinned[sb.NetNS] {
+		return nil // it was stopped, and nothing is left
+	}
+	st.Holds |= state.HoldNetNS | state.HoldNetwork
+	if st.Network == nil {
+		st.Network = &state.Network{}
+		pod.Lost = append(pod.Lost, "CNI has no cached result of it: it is disconnected with the configuration that is active then")
+	}
+	if m.IP != "" {
+		st.Network.IPs = append([]string{m.IP}, m.AdditionalIPs...)
+	}
+	return nil
+}
+
+// adoptedSandbox returns what the plug-in has made for a sandbox. Its specification says where.
+func (p *planner) adoptedSandbox(o Object, m sandboxMetadata) *state.Adopted {
+	root, volatile := p.found.Root, p.found.State
+	if o.Spec != nil {
+		for _, mount := range o.Spec.Mounts {
+			if dir, ok := strings.CutSuffix(mount.Source, "/sandboxes/"+o.ID+"/resolv.conf"); ok {
+				root = dir
+			}
+			if dir, ok := strings.CutSuffix(mount.Source, "/sandboxes/"+o.ID+"/shm"); ok {
+				volatile = dir
+			}
+		}
+	}
+	own, shm := filepath.Join(root, "sandboxes", o.ID), filepath.Join(volatile, "sandboxes", o.ID)
+	a := &state.Adopted{
+		Dirs:  []string{own, shm, filepath.Join(volatile, "image-volumes", o.ID)},
+		Lease: o.ID,
+		Shared: state.SharedFiles{
+			Hosts:      filepath.Join(own, "hosts"),
+			Hostname:   filepath.Join(own, "hostname"),
+			ResolvConf: filepath.Join(own, "resolv.conf"),
+			Shm:        filepath.Join(shm, "shm"),
+		},
+	}
+	if m.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetIpc() == runtimeapi.NamespaceMode_NODE {
+		a.Shared.Shm = "/dev/shm"
+	}
+	if o.SnapshotKey != "" {
+		a.Snapshots = append(a.Snapshots, state.Snapshot{Snapshotter: o.Snapshotter, Key: o.SnapshotKey})
+	}
+	for _, dir := range p.found.ImageVolumes[o.ID] {
+		a.Snapshots = append(a.Snapshots, state.Snapshot{Snapshotter: o.Snapshotter, Key: dir})
+	}
+	return a
+}
+
+// container plans a container.
+func (p *planner) container(o Object) {
+	m, err := readMetadata[containerMetadata](o.Metadata)
+	switch {
+	case len(o.Metadata) == 0:
+		if o.Owner == "" {
+			p.plan.Left = append(p.plan.Left, Remark{o.ID, "it has the label of a container of the plug-in, and nothing that the plug-in keeps of one"})
+		}
+		return
+	case !p.mine(o, m.SandboxID):
+		return
+	case err != nil:
+		p.refuse(o.ID, "%v", err)
+		return
+	case m.Config.GetMetadata() == nil:
+		p.refuse(o.ID, "the plug-in's metadata names no container")
+		return
+	}
+	name := m.Config.GetMetadata().GetName()
+	i, ok := p.pods[m.SandboxID]
+	switch {
+	case !ok:
+		if !slices.ContainsFunc(p.plan.Refused, func(r Remark) bool { return r.ID == m.SandboxID }) {
+			p.refuse(o.ID, "container %s: its pod %s is not there", name, m.SandboxID)
+		}
+		return
+	case o.Unasked != "":
+		p.refuse(o.ID, "container %s: its shim does not answer: %s", name, o.Unasked)
+		return
+	case o.Task != nil && strings.Contains(o.Task.Stdout, "://"):
+		p.refuse(o.ID, "container %s: its output goes to %s, and berth goes on with FIFOs alone", name, o.Task.Stdout)
+		return
+	case o.SnapshotKey != o.ID:
+		p.refuse(o.ID, "container %s: its writable layer is called %q, and not by its ID", name, o.SnapshotKey)
+		return
+	}
+	pod := &p.plan.Pods[i]
+	root, volatile := filepath.Dir(filepath.Dir(pod.Sandbox.Adopted.Dirs[0])), filepath.Dir(filepath.Dir(pod.Sandbox.Adopted.Dirs[1]))
+	ct := Container{
+		ID:   o.ID,
+		Name: name,
+		Container: state.Container{
+			ID:          o.ID,
+			PodID:       m.SandboxID,
+			Handler:     pod.Sandbox.Handler,
+			ImageID:     m.ImageRef,
+			ImageRef:    cmp.Or(p.found.ImageRefs[m.ImageRef], m.ImageRef),
+			Snapshotter: o.Snapshotter,
+			LogPath:     m.LogPath,
+			StopSignal:  cmp.Or(m.StopSignal, "SIGTERM"),
+			CreatedAt:   o.CreatedAt,
+			Config:      m.Config,
+			Adopted: &state.Adopted{
+				Dirs: []string{filepath.Join(root, "containers", o.ID), filepath.Join(volatile, "containers", o.ID)},
+			},
+		},
+		Task:  o.Task,
+		Taken: o.Owner != "",
+	}
+	p.status(&ct, o, m)
+	p.losses(&ct)
+	ct.State = ct.Status.Phase
+	pod.Containers = append(pod.Containers, ct)
+}
+
+// status plans the status of a container. What its file does not know yet, of an end for example,
+// berth finds out as it does after a start.
+func (p *planner) status(ct *Container, o Object, m containerMetadata) {
+	st := state.Status{
+		Phase:        state.Created,
+		CreatedAt:    o.CreatedAt,
+		Holds:        state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldTask | state.HoldIO | state.HoldAdopted,
+		SELinuxLabel: m.ProcessLabel,
+		Applied:      &state.Applied{User: spec.UserOf(o.Spec), Resources: spec.ResourcesOf(o.Spec)},
+	}
+	if m.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+		st.SELinuxLabel = ""
+	}
+	was, err := readStatus(p.found.Statuses[o.ID])
+	switch {
+	case err != nil && o.Task == nil:
+		st.Phase = state.Exited
+		st.Exit = exit.Fact{
+			ID:      o.ID,
+			At:      p.set.Now,
+			Origin:  exit.Audit,
+			Message: err.Error(),
+		}
+		ct.Lost = append(ct.Lost, "how it ended is not known: "+err.Error())
+	case err != nil:
+		st.Phase, st.StartedAt = state.Running, o.CreatedAt
+		ct.Lost = append(ct.Lost, "when it was started is not known: "+err.Error())
+	case was.FinishedAt != 0:
+		st.Phase, st.StartedAt, st.Exit = state.Exited, instant(was.StartedAt), ended(o.ID, was)
+		if st.StartedAt.IsZero() {
+			st.StartedAt = st.Exit.At
+		}
+	case was.StartedAt != 0:
+		st.Phase, st.StartedAt = state.Running, instant(was.StartedAt)
+	}
+	if was.CreatedAt != 0 {
+		st.CreatedAt, ct.Container.CreatedAt = instant(was.CreatedAt), instant(was.CreatedAt)
+	}
+	if st.Phase == state.Running && o.Task != nil && !o.Task.Stopped {
+		st.Process.Pid = o.Task.Pid // that of one that has ended may be another's by now
+	}
+	if o.Spec != nil && o.Spec.Linux != nil && filepath.IsAbs(o.Spec.Linux.CgroupsPath) && p.set.CgroupDir != nil && st.Phase == state.Running {
+		st.Process.Cgroup = p.set.CgroupDir(o.Spec.Linux.CgroupsPath) // its counter of OOM kills outlives the process
+	}
+	if o.Task == nil && st.Phase != state.Running {
+		st.Holds &^= state.HoldTask | state.HoldIO
+	}
+	if st.Phase == state.Created {
+		st.Holds |= state.HoldTask | state.HoldIO // it may be started
+	}
+	ct.Status = st
+}
+
+// losses says what a container loses.
+func (p *planner) losses(ct *Container) {
+	switch {
+	case ct.Status.Phase != state.Running:
+		return
+	case ct.Task == nil:
+		ct.Lost = append(ct.Lost, "it has ended while containerd was away, and its exit code with it: it is reported as 255, Unknown")
+		return
+	}
+	if ct.Container.LogPath != "" {
+		ct.Lost = append(ct.Lost, "what containerd has read of its output and not written when it is stopped, "+unwritten+" at most, is lost, and a line in its log says so")
+	}
+	if ct.Task.Stdin != "" && !p.set.Held {
+		ct.Lost = append(ct.Lost, "its stdin ends with containerd, unless --switch restarts that")
+	}
+}
+
+// unwritten is how much of the output of a container the plug-in may hold in memory: what one read
+// of a pipe takes, and a line that has not ended.
+const unwritten = "48 KiB"
+
+// LogLine is what the log of a container says about the change of its runtime.
+const LogLine = "berth: containerd's CRI plug-in has written the log up to here, and berth goes on; up to " + unwritten +
+	" of output that containerd had read and not written when it was stopped may be missing before this line"
+
+// ended returns how a container ended, as its file says.
+func ended(id string, was containerStatus) exit.Fact {
+	at := instant(was.FinishedAt)
+	switch was.Reason {
+	case exit.ReasonStartError, "ContainerCannotRun":
+		return exit.NotStarted(id, at, was.Message)
+	case exit.ReasonUnknown:
+		return exit.Fact{ID: id, At: at, Origin: exit.Audit, Message: cmp.Or(was.Message, "the plug-in did not know how it ended")}
+	}
+	return exit.Fact{
+		ID:       id,
+		Code:     uint32(was.ExitCode), //nolint:gosec // 0..255
+		Measured: true,
+		At:       at,
+		Origin:   exit.Task,
+		OOM:      was.Reason == exit.ReasonOOMKilled,
+		Message:  was.Message,
+	}
+}
+
+// instant reads an instant as the plug-in writes it; zero for what has not happened.
+func instant(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
+}

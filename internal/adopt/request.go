@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import "io"
+
+// Request is what an operator asks for.
+type Request struct {
+	// Back gives the adopted pods to the plug-in, and DryRun changes nothing.
+	Back, DryRun bool
+	// Leave has pods that the plug-in cannot have stay berth's.
+	Leave bool
+	// Switch is a shell command that turns the plug-in off, and Start one that starts berth: both are
+	// run while the pipes of the containers are held open. "" for none.
+	Switch, Start string
+	// ContainerdState is containerd's directory of what does not outlive a reboot; "" for the one that
+	// its socket is in. CNICache is the directory in which libcni keeps results.
+	ContainerdState, CNICache string
+	// Planned is called with what is going to happen, before it does. Said is called with what
+	// happens, a sentence each. Output is what the commands write to.
+	Planned     func(Plan)
+	PlannedBack func(Back)
+	Said        func(format string, args ...any)
+	Output      io.Writer
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file holds a trick whole: it reads and moves what containerd's CRI plug-in keeps with its
+// objects in containerd, which the plug-in does not promise to anybody: docs/tricks.md.
+
+package ctrd
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/sandbox"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"berth/internal/adopt"
+	"berth/internal/connection"
+	"berth/internal/spec"
+)
+
+const (
+	// sandboxExtension and containerExtension are under what the plug-in keeps what it knows of an
+	// object, with the object; storeExtension is the same with a sandbox object. Without it, the
+	// plug-in does not know the object.
+	sandboxExtension   = "io.cri-containerd.sandbox.metadata"
+	containerExtension = "io.cri-containerd.container.metadata"
+	storeExtension     = "metadata"
+	// adoptedExtension is under what it is kept for as long as berth has the object.
+	adoptedExtension = "io.berth.adopted.metadata"
+	// labelGuard marks the sandbox object that keeps the task of a container from containerd's clean-up
+	// while the container is still the plug-in's. It is not [connection.LabelOwner], for what has that
+	// and no record, berth removes.
+	labelGuard = "io.berth.adopting"
+	// pluginDir is the plug-in's directory below those of containerd.
+	pluginDir = "io.containerd.grpc.v1.cri"
+	// podSandbox is the plug-in's sandbox controller of pods with a pause process, and ownSandboxer what
+	// berth's sandbox objects have in its place.
+	podSandbox, ownSandboxer = "podsandbox", "berth"
+)
+
+// Adoption reads what containerd's CRI plug-in has, and moves it between the plug-in and a berth. It
+// works without [Containerd.Follow].
+type Adoption struct {
+	client *connection.Connection
+	owner  string
+}
+
+// NewAdoption returns the adoption of a berth with an ID, through a connection that the caller closes.
+func NewAdoption(conn *connection.Connection, owner string) *Adoption {
+	return &Adoption{client: conn, owner: owner}
+}
+
+func asking(ctx context.Context) context.Context {
+	return connection.Asking(connection.Namespaced(ctx))
+}
+
+// Answers returns nil if containerd answers.
+func (a *Adoption) Answers(ctx context.Context) error {
+	_, err := a.client.Version(asking(ctx))
+	return connection.Native(err)
+}
+
+// Serves reports whether the plug-in serves CRI.
+func (a *Adoption) Serves(ctx context.Context) (bool, error) {
+	resp, err := a.client.IntrospectionService().Plugins(asking(ctx), "type==io.containerd.grpc.v1,id==cri")
+	if err != nil {
+		return false, fmt.Errorf("ask whether containerd's CRI plug-in serves: %w", connection.Native(err))
+	}
+	for _, p := range resp.Plugins {
+		if p.InitErr == nil {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Dirs returns the plug-in's directories. state is containerd's directory of what does not outlive a
+// reboot.
+func (a *Adoption) Dirs(ctx context.Context, state string) (root, volatile string, err error) {
+	content, err := a.client.ContentRoot(connection.Asking(ctx))
+	if err != nil {
+		return "", "", err
+	}
+	if content == "" {
+		return "", "", fmt.Errorf("find containerd's directory: its content store does not say where it is: %w", errdefs.ErrUnavailable)
+	}
+	return filepath.Join(filepath.Dir(content), pluginDir), filepath.Join(state, pluginDir), nil
+}
+
+// Objects lists all container objects of the namespace, with what the plug-in keeps with them and
+// what the shims say.
+func (a *Adoption) Objects(ctx context.Context) ([]adopt.Object, error) {
+	ctx = asking(ctx)
+	cs, err := a.client.ContainerService().List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", connection.Native(err))
+	}
+	sbs, err := a.client.SandboxStore().List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list sandbox objects: %w", connection.Native(err))
+	}
+	sandboxers, half := map[string]string{}, map[string]sandbox.Sandbox{}
+	for _, s := range sbs {
+		sandboxers[s.ID] = s.Sandboxer
+		if holds(s.Extensions, storeExtension) {
+			half[s.ID] = s
+		}
+	}
+	out := make([]adopt.Object, len(cs))
+	var g errgroup.Group
+	g.SetLimit(shimsAtOnce)
+	for i, c := range cs {
+		delete(half, c.ID)
+		g.Go(func() (err error) {
+			out[i], err = a.object(ctx, c)
+			out[i].Sandboxer = sandboxers[c.ID]
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for id, s := range half {
+		out = append(out, adopt.Object{
+			ID:        id,
+			Kind:      spec.KindSandbox,
+			Metadata:  s.Extensions[storeExtension].GetValue(),
+			Sandboxer: s.Sandboxer,
+			Runtime:   s.Runtime.Name,
+			CreatedAt: s.CreatedAt,
+			Half:      true,
+		})
+	}
+	return out, nil
+}
+
+func (a *Adoption) object(ctx context.Context, c containers.Container) (adopt.Object, error) {
+	o := adopt.Object{
+		ID:          c.ID,
+		Kind:        c.Labels[spec.LabelKind],
+		Owner:       c.Labels[connection.LabelOwner],
+		Image:       c.Image,
+		Runtime:     c.Runtime.Name,
+		Snapshotter: c.Snapshotter,
+		SnapshotKey: c.SnapshotKey,
+		CreatedAt:   c.CreatedAt,
+	}
+	for _, key := range []string{sandboxExtension, containerExtension, adoptedExtension} {
+		if holds(c.Extensions, key) {
+			o.Metadata = c.Extensions[key].GetValue()
+		}
+	}
+	if c.Spec != nil {
+		o.Spec = new(specs.Spec)
+		if err := typeurl.UnmarshalTo(c.Spec, o.Spec); err != nil {
+			return o, fmt.Errorf("decode spec of %s: %w", c.ID, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, taskTimeout)
+	defer cancel()
+	resp, err := a.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: c.ID})
+	switch err = connection.Native(err); {
+	case errdefs.IsNotFound(err):
+		return o, nil
+	case err != nil:
+		o.Unasked = err.Error()
+		return o, nil
+	}
+	p := resp.GetProcess()
+	o.Task = &adopt.Task{
+		Pid:      p.GetPid(),
+		Stdin:    p.GetStdin(),
+		Stdout:   p.GetStdout(),
+		Stderr:   p.GetStderr(),
+		Terminal: p.GetTerminal(),
+	}
+	switch p.GetStatus() {
+	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
+		o.Task.Running = true
+	case task.Status_STOPPED:
+		o.Task.Stopped, o.Task.Code, o.Task.ExitedAt = true, p.GetExitStatus(), p.GetExitedAt().AsTime()
+	case task.Status_UNKNOWN:
+		o.Unasked = "it does not say how it is"
+	}
+	return o, nil
+}
+
+// ImageRefs returns what images are called in a status, by their IDs. The plug-in keeps an image under
+// its ID as well, and its digest reference is another name of the same target.
+func (a *Adoption) ImageRefs(ctx context.Context) (map[string]string, error) {
+	all, err := a.client.ImageService().List(asking(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", connection.Native(err))
+	}
+	digests := map[string]string{}
+	for _, i := range all {
+		if strings.Contains(i.Name, "@") {
+			digests[i.Target.Digest.String()] = i.Name
+		}
+	}
+	refs := map[string]string{}
+	for _, i := range all {
+		if ref := digests[i.Target.Digest.String()]; strings.HasPrefix(i.Name, "sha256:") && ref != "" {
+			refs[i.Name] = ref
+		}
+	}
+	return refs, nil
+}
+
+// Guard makes a sandbox object with the ID of a container, which keeps a containerd that starts from
+// deleting the container's task with its exit code: see [Containerd.CreateSandbox]. The container is
+// still the plug-in's, which removes the object when it starts the next time.
+func (a *Adoption) Guard(ctx context.Context, id string) error {
+	err := a.makeSandbox(asking(ctx), id, func(s *sandbox.Sandbox) { s.Labels[labelGuard] = a.owner })
+	if err != nil {
+		return fmt.Errorf("guard the task of %s: %w", id, err)
+	}
+	return nil
+}
+
+// Unguard removes what Guard has made. What berth has by now stays.
+func (a *Adoption) Unguard(ctx context.Context, id string) error {
+	ctx = asking(ctx)
+	s, err := a.client.SandboxStore().Get(ctx, id)
+	if err == nil && s.Labels[labelGuard] == a.owner && s.Labels[connection.LabelOwner] == "" {
+		err = a.client.SandboxStore().Delete(ctx, id)
+	}
+	if err = connection.Native(err); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove the guard of the task of %s: %w", id, err)
+	}
+	return nil
+}
+
+// Sweep removes guards of containers that are gone.
+func (a *Adoption) Sweep(ctx context.Context) error {
+	ctx = asking(ctx)
+	left, err := a.client.SandboxStore().List(ctx, fmt.Sprintf("labels.%q==%q", labelGuard, a.owner))
+	if err != nil {
+		return fmt.Errorf("look for guards that are left: %w", connection.Native(err))
+	}
+	for _, s := range left {
+		_, err := a.client.ContainerService().Get(ctx, s.ID)
+		if err = connection.Native(err); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("look for guards that are left: %w", err)
+		}
+		if err == nil {
+			continue
+		}
+		if err := a.Unguard(ctx, s.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TakeOver makes a sandbox or a container berth's: its objects carry berth's label, and the plug-in
+// does not find what it keeps with them. It can be cut off and called again.
+func (a *Adoption) TakeOver(ctx context.Context, id string, isSandbox bool) error {
+	ctx = asking(ctx)
+	if err := a.changeContainer(ctx, id, func(c *containers.Container) {
+		c.Labels[connection.LabelOwner] = a.owner
+		move(c.Extensions, extensionOf(isSandbox), adoptedExtension)
+	}); err != nil {
+		return fmt.Errorf("take over %s: %w", id, err)
+	}
+	old, err := a.sandboxObject(ctx, id)
+	switch {
+	case err != nil:
+	case old == nil: // it is of containerd 1.7, or was not guarded
+		err = a.makeSandbox(ctx, id, func(s *sandbox.Sandbox) { s.Labels[connection.LabelOwner] = a.owner })
+	case !holds(old.Extensions, storeExtension):
+		s := *old
+		s.Labels = map[string]string{connection.LabelOwner: a.owner}
+		_, err = a.client.SandboxStore().Update(ctx, s, "labels")
+	default: // an extension can be replaced and not removed, so the object is
+		if err = a.client.SandboxStore().Delete(ctx, id); err == nil {
+			err = a.makeSandbox(ctx, id, func(s *sandbox.Sandbox) { s.Labels[connection.LabelOwner] = a.owner })
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("take over the sandbox object %s: %w", id, connection.Native(err))
+	}
+	return nil
+}
+
+// HandOver makes a sandbox or a container the plug-in's again. name is what the plug-in calls a
+// sandbox; "" for a container, which has no sandbox object with the plug-in. It can be cut off and
+// called again.
+func (a *Adoption) HandOver(ctx context.Context, id, name string) error {
+	ctx = asking(ctx)
+	isSandbox := name != ""
+	old, err := a.sandboxObject(ctx, id)
+	if err == nil && old != nil && !holds(old.Extensions, storeExtension) {
+		err = a.client.SandboxStore().Delete(ctx, id)
+	}
+	if err == nil && isSandbox && (old == nil || !holds(old.Extensions, storeExtension)) {
+		err = a.restoreSandbox(ctx, id, name)
+	}
+	if err != nil {
+		return fmt.Errorf("hand over the sandbox object %s: %w", id, connection.Native(err))
+	}
+	if err := a.changeContainer(ctx, id, func(c *containers.Container) {
+		delete(c.Labels, connection.LabelOwner)
+		move(c.Extensions, adoptedExtension, extensionOf(isSandbox))
+	}); err != nil {
+		return fmt.Errorf("hand over %s: %w", id, err)
+	}
+	return nil
+}
+
+// restoreSandbox makes the sandbox object of a pod as the plug-in of containerd 2 has it. That of 1.7
+// has none, and passes over it.
+func (a *Adoption) restoreSandbox(ctx context.Context, id, name string) error {
+	c, err := a.client.ContainerService().Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	return a.makeSandbox(ctx, id, func(s *sandbox.Sandbox) {
+		s.Sandboxer, s.Spec = podSandbox, c.Spec
+		s.Labels["name"] = name
+		s.Extensions = map[string]typeurl.Any{}
+		for _, key := range []string{sandboxExtension, adoptedExtension} {
+			if holds(c.Extensions, key) {
+				s.Extensions[storeExtension] = c.Extensions[key]
+			}
+		}
+	})
+}
+
+// sandboxObject returns the sandbox object of an ID; nil: there is none.
+func (a *Adoption) sandboxObject(ctx context.Context, id string) (*sandbox.Sandbox, error) {
+	s, err := a.client.SandboxStore().Get(ctx, id)
+	if err = connection.Native(err); err != nil {
+		if errdefs.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return &s, nil
+}
+
+// makeSandbox makes a sandbox object for a container object, as complete makes it. One that is there
+// stays.
+func (a *Adoption) makeSandbox(ctx context.Context, id string, complete func(*sandbox.Sandbox)) error {
+	c, err := a.client.ContainerService().Get(ctx, id)
+	if err != nil {
+		return connection.Native(err)
+	}
+	now := time.Now().UTC()
+	s := sandbox.Sandbox{
+		ID:        id,
+		Runtime:   sandbox.RuntimeOpts{Name: c.Runtime.Name, Options: c.Runtime.Options},
+		Sandboxer: ownSandboxer,
+		Labels:    map[string]string{},
+		CreatedAt: now,
+		UpdatedAt: now,
+	}
+	complete(&s)
+	_, err = a.client.SandboxStore().Create(ctx, s)
+	if err = connection.Native(err); err != nil && !errdefs.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
+}
+
+func extensionOf(isSandbox bool) string {
+	if isSandbox {
+		return sandboxExtension
+	}
+	return containerExtension
+}
+
+// changeContainer changes the labels and extensions of a container object, both at once.
+func (a *Adoption) changeContainer(ctx context.Context, id string, change func(*containers.Container)) error {
+	c, err := a.client.ContainerService().Get(ctx, id)
+	if err == nil {
+		c.Labels, c.Extensions = maps.Clone(c.Labels), maps.Clone(c.Extensions)
+		change(&c)
+		_, err = a.client.ContainerService().Update(ctx, c, "labels", "extensions")
+	}
+	return connection.Native(err)
+}
+
+// emptied is the type of what is left of an extension that was moved: containerd replaces an extension
+// and does not remove one. The plug-in does not know the type, and passes over the object.
+const emptied = "berth/adopted"
+
+// holds reports whether something is under a key.
+func holds(extensions map[string]typeurl.Any, key string) bool {
+	e, ok := extensions[key]
+	return ok && e.GetTypeUrl() != emptied
+}
+
+// move moves what is under a key to another. It does nothing if it was moved before.
+func move(extensions map[string]typeurl.Any, from, to string) {
+	if holds(extensions, from) {
+		extensions[to], extensions[from] = extensions[from], &anypb.Any{TypeUrl: emptied}
+	}
+}

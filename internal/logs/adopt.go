@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pipes are the FIFOs of a container that another runtime has made; "" for one that there is not.
+type Pipes struct {
+	Stdin, Stdout, Stderr string
+}
+
+// Adopt makes o.Dir for a container whose shim copies its output into FIFOs that another runtime has
+// made, so that Open goes on where that runtime has stopped. Nobody else may write to the log any
+// more. The last line of the log is ended if it is torn, and line, unless it is empty, is written
+// after it. It can be cut off and called again: what it has finished once stays as it is.
+//
+// fs.ErrNotExist says that a FIFO is not there, and so nothing to go on with. [ErrLog] says that all is
+// done, but for the log, which is refused or cannot be written: the output waits, as it does then.
+func Adopt(o Options, from Pipes, line string) error {
+	if st, err := os.Stat(o.in("cursor")); err == nil && st.Size() == cursorSize {
+		return nil
+	}
+	if err := adoptDir(o, from); err != nil {
+		return fmt.Errorf("adopt stdio: %w", err)
+	}
+	l := newLog(o, host{})
+	refused := l.goOn(line)
+	if err := l.begin(); err != nil {
+		return err
+	}
+	if refused != nil {
+		return fmt.Errorf("%w %s: %w", ErrLog, filepath.Join(o.LogDirectory, o.LogPath), refused)
+	}
+	return nil
+}
+
+// ErrLog is about the log of a container whose stdio was adopted.
+var ErrLog = errors.New("adopt log")
+
+// goOn finds the end of the log, ends its last line, and writes another after it.
+func (l *Log) goOn(line string) error {
+	if l.o.LogPath == "" {
+		return nil
+	}
+	f, inode, size, err := l.disk.open(l.o.LogDirectory, l.o.LogPath)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if size, err = finish(f, size, line); err != nil {
+		return err
+	}
+	l.out.inode, l.out.length = inode, size
+	return nil
+}
+
+// adoptDir makes the directory, with a link in the place of each FIFO.
+func adoptDir(o Options, from Pipes) error {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return err
+	}
+	for name, fifo := range map[string]string{"stdin": from.Stdin, "stdout": from.Stdout, "stderr": from.Stderr} {
+		if fifo == "" {
+			continue
+		}
+		st, err := os.Lstat(fifo)
+		if err == nil && st.Mode().Type() != fs.ModeNamedPipe {
+			err = fmt.Errorf("%s is not a FIFO", fifo)
+		}
+		if err == nil {
+			if err = os.Symlink(fifo, o.in(name)); errors.Is(err, fs.ErrExist) {
+				err = nil // by an attempt that was cut off
+			}
+		}
+		if err != nil {
+			return errors.Join(err, os.RemoveAll(o.Dir))
+		}
+	}
+	return nil
+}
+
+// begin writes the first cursor, which says that the directory is complete.
+func (l *Log) begin() error {
+	var err error
+	if l.cursor, err = os.OpenFile(l.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return fmt.Errorf("adopt stdio: %w", err)
+	}
+	return errors.Join(l.save(), l.cursor.Close())
+}
+
+// tail is how much of the end of a log is looked at for the line that Adopt writes.
+const tail = 4096
+
+// finish ends the last line of a log that is torn, and writes line after it unless it is the last one
+// already. It returns the new size.
+func finish(f file, size int64, line string) (int64, error) {
+	r, ok := f.(io.ReaderAt)
+	if !ok {
+		return size, errors.New("it cannot be read")
+	}
+	end := make([]byte, min(size, tail))
+	if _, err := r.ReadAt(end, size-int64(len(end))); err != nil && !errors.Is(err, io.EOF) {
+		return size, err
+	}
+	var add []byte
+	if len(end) > 0 && end[len(end)-1] != '\n' {
+		add = append(add, '\n')
+	}
+	if line != "" && !bytes.HasSuffix(end, []byte(" F "+line+"\n")) {
+		add, _, _ = format(add, []byte(line+"\n"), "stdout", len(line), false, time.Now())
+	}
+	if len(add) == 0 {
+		return size, nil
+	}
+	if _, err := f.WriteAt(add, size); err != nil {
+		return size, err
+	}
+	return size + int64(len(add)), nil
+}
+
+// HoldPipes opens the FIFOs of a container, so that what is in them is not dropped, and its stdin does
+// not end, while nobody else has them open. Nothing is read. The caller closes the files once another
+// has them open.
+func HoldPipes(p Pipes) ([]*os.File, error) {
+	var held []*os.File
+	for _, pipe := range []struct {
+		path string
+		mode int // a writer of the output would keep its reader from seeing an end
+	}{{p.Stdin, os.O_RDWR}, {p.Stdout, os.O_RDONLY}, {p.Stderr, os.O_RDONLY}} {
+		if pipe.path == "" {
+			continue
+		}
+		f, err := os.OpenFile(pipe.path, pipe.mode|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the container has ended
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("hold %s: %w", pipe.path, err), closeAll(held))
+		}
+		held = append(held, f)
+	}
+	return held, nil
+}
+
+func closeAll(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/testimage"
+)
+
+// Pause is the image of the pause processes of containerd's CRI plug-in: see [Node.StartPlugin].
+const Pause = "localhost/berth-test-pause:latest"
+
+// importPause gives the node the image of the plug-in's pause processes.
+func (n *Node) importPause() {
+	n.t.Helper()
+	program, err := os.ReadFile(n.Module + "/build/libexec/pause")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	layer, err := testimage.Layer(testimage.File{Name: "pause", Mode: 0o755, Body: program})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	img, err := testimage.Image(v1.Config{Entrypoint: []string{"/pause"}}, layer)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	path := n.Dir + "/pause.tar"
+	if err := testimage.WriteOCIArchive(path, Pause, img); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := n.Import(n.t.Context(), path, ""); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// StartPlugin stops the berth of a node with an external containerd, and has containerd's CRI plug-in
+// serve in its place: the node's client talks to that. The network of its pods is the one of the
+// node's bridge, and their addresses are those of [Node.Addresses].
+func (n *Node) StartPlugin() {
+	n.t.Helper()
+	n.importPause()
+	conflist := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
+  {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": true, "hairpinMode": true,
+   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "portmap", "capabilities": {"portMappings": true}}]}
+`, n.pluginNetwork(), n.Bridge, n.Dir+"/lib/ipam", n.Subnet)
+	if err := os.MkdirAll(n.Dir+"/net.d", 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(n.Dir+"/net.d/10-adopted.conflist", []byte(conflist), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(n.sweepCache)
+	n.Berth.Kill(syscall.SIGTERM)
+	n.PluginOn()
+}
+
+// pluginNetwork is the name of the network of the plug-in's pods, which no other node has.
+func (n *Node) pluginNetwork() string {
+	return "adopted-" + strings.NewReplacer(".", "-", "/", "-").Replace(n.Subnet)
+}
+
+// sweepCache removes what CNI's cache, which is that of the host, has left of the node's pods.
+func (n *Node) sweepCache() {
+	left, _ := filepath.Glob("/var/lib/cni/results/" + n.pluginNetwork() + "-*-eth0")
+	for _, path := range left {
+		id := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), n.pluginNetwork()+"-"), "-eth0")
+		_ = os.Remove(path)
+		_ = os.Remove("/var/lib/cni/results/cni-loopback-" + id + "-lo")
+	}
+}
+
+// oldContainerd reports whether the node's containerd is of 1.7, whose configuration has another form.
+// No test has one; who puts one into build/libexec, with its shim, can test with it.
+func (n *Node) oldContainerd() bool {
+	n.t.Helper()
+	out, err := exec.Command(n.Module+"/build/libexec/containerd", "--version").Output()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return strings.Contains(string(out), " 1.7") || strings.Contains(string(out), " v1.7")
+}
+
+// oldConfig is the configuration of a containerd 1.7.
+func (n *Node) oldConfig(plugin bool) string {
+	cfg := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\n", n.Dir+"/cl", n.Dir+"/c")
+	if !plugin {
+		cfg += "disabled_plugins = ['io.containerd.grpc.v1.cri']\n"
+	}
+	cfg += fmt.Sprintf("[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n", n.external, n.external+".ttrpc")
+	if !plugin {
+		return cfg
+	}
+	const cri = "[plugins.'io.containerd.grpc.v1.cri'"
+	return cfg + cri + fmt.Sprintf("]\nsandbox_image = %q\nrestrict_oom_score_adj = true\nnetns_mounts_under_state_dir = true\n", Pause) +
+		cri + fmt.Sprintf(".cni]\nbin_dir = %q\nconf_dir = %q\n", n.Module+"/build/cni", n.Dir+"/net.d") +
+		cri + ".containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n" +
+		cri + fmt.Sprintf(".containerd.runtimes.runc.options]\nBinaryName = %q\nRoot = %q\n", n.Module+"/build/libexec/runc", n.Dir+"/runc")
+}
+
+// PluginOn starts containerd again with its CRI plug-in, and connects the node's client to it.
+func (n *Node) PluginOn() {
+	n.t.Helper()
+	runtime := "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc"
+	cfg := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\n", n.Dir+"/cl", n.Dir+"/c") +
+		fmt.Sprintf("[plugins.'io.containerd.server.v1.grpc']\naddress = %q\n[plugins.'io.containerd.server.v1.ttrpc']\naddress = %q\n", n.external, n.external+".ttrpc") +
+		fmt.Sprintf("[plugins.'io.containerd.shim.v1.manager']\nsocket_dir = %q\n", n.Dir+"/s") +
+		fmt.Sprintf("[plugins.'io.containerd.nri.v1.nri']\nsocket_path = %q\nplugin_path = %q\nplugin_config_path = %q\n", n.Dir+"/nri.sock", n.Dir+"/nri", n.Dir+"/nri.d") +
+		fmt.Sprintf("[plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = %q\n", Pause) +
+		"[plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\nnetns_mounts_under_state_dir = true\n" +
+		fmt.Sprintf("[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = [%q]\nconf_dir = %q\n", n.Module+"/build/cni", n.Dir+"/net.d") +
+		runtime + "]\nruntime_type = 'io.containerd.runc.v2'\nsandboxer = 'podsandbox'\n" +
+		runtime + fmt.Sprintf(".options]\nBinaryName = %q\nRoot = %q\n", n.Module+"/build/libexec/runc", n.Dir+"/runc")
+	if n.oldContainerd() {
+		cfg = n.oldConfig(true)
+	}
+	n.Containerd.Kill(syscall.SIGTERM)
+	if err := os.WriteFile(n.Dir+"/containerd.toml", []byte(cfg), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.Containerd = n.Spawn(n.Module+"/build/libexec/containerd", "--config", n.Dir+"/containerd.toml")
+	c, err := cri.Dial(n.external)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	_ = n.Client.Close()
+	n.Client = c
+	n.Until("containerd's CRI plug-in is ready", func() bool {
+		st, err := n.RuntimeServiceClient.Status(n.t.Context(), &runtimeapi.StatusRequest{})
+		ready := 0
+		for _, c := range st.GetStatus().GetConditions() {
+			if c.GetStatus() {
+				ready++
+			}
+		}
+		return err == nil && ready >= 2
+	})
+}
+
+// PluginOff restarts containerd without its CRI plug-in. down is called while it is away.
+func (n *Node) PluginOff(down func()) {
+	n.t.Helper()
+	n.Containerd.Kill(syscall.SIGTERM)
+	down()
+	n.StartContainerd()
+}
+
+// Adopt runs `berth adopt` on the node, and returns what it has printed and its exit code.
+func (n *Node) Adopt(args ...string) (out string, code int) {
+	n.t.Helper()
+	p := n.SpawnAdopt(args...)
+	select {
+	case <-p.done:
+	case <-time.After(2 * time.Minute):
+		p.Kill(syscall.SIGKILL)
+		n.t.Errorf("berth adopt did not end")
+	}
+	return p.Output(), p.cmd.ProcessState.ExitCode()
+}
+
+// SpawnAdopt starts `berth adopt` on the node.
+func (n *Node) SpawnAdopt(args ...string) *Process {
+	n.t.Helper()
+	keys := map[string]string{"--root": "root", "--state": "state", "--address": "address", "--libexec": "libexec", "--containerd": "containerd.address", "--cni-conf-dir": "network.conf_dir"}
+	all := []string{"adopt", "--cni-cache", "/var/lib/cni"}
+	for i := 1; i+1 < len(n.args); i += 2 {
+		flag, value := n.args[i], n.args[i+1]
+		if key := keys[flag]; key != "" {
+			flag, value = "--set", key+"="+value
+		}
+		all = append(all, flag, value)
+	}
+	return n.Spawn(n.Module+"/build/bin/berth", append(all, args...)...)
+}
+
+// PluginLeft lists what the plug-in's directories and CNI's cache have of pods and containers.
+func (n *Node) PluginLeft(ids ...string) (left []string) {
+	for _, pattern := range []string{"cl/io.containerd.grpc.v1.cri/*/*", "c/io.containerd.grpc.v1.cri/*/*"} {
+		found, _ := filepath.Glob(filepath.Join(n.Dir, pattern))
+		left = append(left, found...)
+	}
+	cached, _ := filepath.Glob("/var/lib/cni/results/*")
+	for _, path := range cached {
+		for _, id := range ids {
+			if strings.Contains(path, id) {
+				left = append(left, path)
+			}
+		}
+	}
+	return left
+}
+
+// Over reports whether a process has ended.
+func (p *Process) Over() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Done is closed when a process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
