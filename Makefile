@@ -370,6 +370,7 @@ verify: $(DIST) ## Verify that files are what a builder has signed: make verify 
 test-dist: dist ## Test what make dist builds: the same sums in another directory, and a fresh Debian, emulated; RUN=Package for less
 	cd tools/dist && go vet . && go test -count=1 .
 	$(if $(filter arm64,$(ARCHS)),tools/dist/emulated $(RELEASE))
+	$(if $(filter arm64,$(ARCHS)),test/guest/arm64 $(RELEASE)/berth-*-linux-arm64.tar.gz)
 	$(if $(RUN),,tools/dist/again $(RELEASE) $(ARCHS))
 	test/guest/dist $(if $(RUN),'$(RUN)')
 
