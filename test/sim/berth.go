@@ -15,6 +15,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/daemon"
 	"berth/internal/exit"
+	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"
 )
@@ -46,7 +47,7 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	b.Core = daemon.NewCore(w.Config(), daemon.Ports{
+	b.Core = daemon.NewCore(unevenly(w.Config()), daemon.Ports{
 		Ports:         ports,
 		Load:          store.Load,
 		Restored:      b.life.ForgetUnclaimed,
@@ -72,6 +73,22 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("berth does not come up: %w", ctx.Err()), b.Kill())
 	}
+}
+
+// unevenly sets bounds that are a few microseconds longer than those of a node. Of two timers that
+// end at the same virtual instant Go lets a random one be first, and a seed would not replay: a call
+// that waits for five seconds would end before or after the fifth retry of what it waits for, which
+// comes every second.
+func unevenly(cfg pod.Config) pod.Config {
+	cfg.AttemptTimeout = 10*time.Second + 11*time.Microsecond
+	cfg.CreateTimeout = 4*time.Minute + 13*time.Microsecond
+	cfg.UndoTimeout = 10*time.Second + 17*time.Microsecond
+	cfg.StartGrace = 2*time.Second + 19*time.Microsecond
+	cfg.NetworkWait = 5*time.Second + 23*time.Microsecond
+	cfg.AuditInterval = 2*time.Second + 29*time.Microsecond
+	cfg.RelistInterval = 5*time.Minute + 31*time.Microsecond
+	cfg.UnreachableInterval = 15*time.Second + 37*time.Microsecond
+	return cfg
 }
 
 // openState opens the records. The kernel may take a moment of real time to give back the lock on a

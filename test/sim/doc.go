@@ -22,7 +22,7 @@
 //	go test ./test/sim -args -schedules 20000 -from S  those of the seeds S, S+1, and so on
 //	go test ./test/sim -args -seed S            the schedule of seed S instead of those in testdata
 //	make sim ARGS='-bundle FILE'                the facts of a bundle of a node
-//	go test ./test/sim -v -args -replays 1000   counts the schedules that do not replay
+//	go test ./test/sim -v -args -replays 1000   names the schedules that do not replay
 //
 // One process uses one processor; to use more, run more of them. With the race detector, as in
 // `make test`, fewer orders, seeds of a range and instants of a kill are played; `make unit` and
@@ -48,12 +48,13 @@
 //     because a seed plays something else as soon as berth or the simulation asks for turns in
 //     another order.
 //   - A seed fixes what the client does, what breaks, and the order of everything that passes
-//     between berth, the world and the client. It does not fix what goroutines do between two such
-//     turns inside berth: the choice of a select with several ready cases, and the order in which
-//     goroutines run that became ready together. So about one schedule in 12 plays differently
-//     when it is repeated, most often in the order of two effects at the same instant, and one that
-//     fails is replayed 25 times: the report says how often it failed. -seed plays its schedule up
-//     to 25 times, until it fails.
+//     between berth, the world and the client: a schedule that is repeated has the same effects in
+//     the same order. Two things could make it differ, and neither is seen without the race
+//     detector. Of two timers that end at the same virtual instant Go lets a random one be first,
+//     so no bound of the simulated berth is a multiple of another (unevenly). And nothing fixes what
+//     goroutines do between two turns inside berth, such as the choice of a select with several
+//     ready cases. So a schedule that fails is replayed 25 times all the same: the report says how
+//     often it failed. -seed plays its schedule up to 25 times, until it fails.
 //
 // # Not here
 //
