@@ -13,7 +13,7 @@ import (
 
 // openCAdvisor opens what the cAdvisor in the kubelet connects to. It has to be there before the
 // kubelet is started, which is when berth says that it is ready: cAdvisor tries to connect once.
-func (d *daemon) openCAdvisor() {
+func (d *daemon) openCAdvisor() error {
 	cgroups := "/sys/fs/cgroup"
 	if !cgroup.V2() {
 		cgroups = filepath.Join(cgroups, "cpu")
@@ -33,4 +33,5 @@ func (d *daemon) openCAdvisor() {
 		Log:     d.log.Logger,
 	})
 	d.undo = append(d.undo, d.cadvisor.Close)
+	return nil
 }

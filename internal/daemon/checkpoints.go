@@ -10,7 +10,7 @@ import (
 )
 
 // openCheckpoints makes what writes checkpoints, and what makes pods from them.
-func (d *daemon) openCheckpoints() {
+func (d *daemon) openCheckpoints() error {
 	d.checkpoints = checkpoint.New(checkpoint.Config{
 		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
 		Pods:    d.core.Pods,
@@ -32,4 +32,5 @@ func (d *daemon) openCheckpoints() {
 		},
 		Logger: d.log.Logger,
 	})
+	return nil
 }

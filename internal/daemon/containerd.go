@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -16,10 +17,9 @@ import (
 	"berth/internal/connection"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
-	"berth/internal/event"
-	"berth/internal/image"
 	"berth/internal/pod"
 	"berth/internal/retry"
+	"berth/internal/shims"
 )
 
 const (
@@ -66,6 +66,32 @@ func (d *daemon) openContainerd() (err error) {
 		}
 		return nil
 	})
+	return nil
+}
+
+// openAdapter makes the adapter of tasks and objects, and what knows the shims of this node.
+func (d *daemon) openAdapter() error {
+	cfg := d.cfg
+	adapter := ctrd.Config{
+		Owner:          d.store.Owner(),
+		Snapshotter:    cfg.Containerd.Snapshotter,
+		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
+		UnsyncedLayers: !cfg.Containerd.SyncLayers,
+		Trust:          d.stored.Trust,
+		Logger:         d.log.Logger,
+	}
+	node := shims.Config{
+		StateDir: filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
+		Logger:   d.log.Logger,
+	}
+	if cfg.Tricks.CleanupScript {
+		node.CleanupDir = filepath.Join(cfg.Root, "cleanup")
+	}
+	if d.embeds() {
+		adapter.SetAside, node.StateDir = d.setAside, d.embedConfig().State
+	}
+	adapter.Shims = shims.New(node)
+	d.ctrd = ctrd.New(d.conn, adapter)
 	return nil
 }
 
@@ -128,7 +154,7 @@ func (d *daemon) setAside(ctx context.Context, id string) bool {
 // away returns nil while berth is connected to containerd, and otherwise ErrUnavailable with the
 // reason.
 func (d *daemon) away() error {
-	why := d.core.Connected()
+	why := d.link.get()
 	if why == nil {
 		return nil
 	}
@@ -143,7 +169,7 @@ func (d *daemon) away() error {
 func (d *daemon) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, containerdPatience)
 	defer cancel()
-	if d.core.Await(ctx) == nil {
+	if d.link.await(ctx) == nil {
 		return nil
 	}
 	return d.away()
@@ -207,71 +233,4 @@ func (p processes) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 		return nil, err
 	}
 	return p.Containerd.Spec(ctx, id)
-}
-
-// known serves the images to clients. It says nothing of them before they were read for the first
-// time.
-type known struct {
-	*image.Service
-	d *daemon
-}
-
-func (k known) wait() error {
-	select {
-	case <-k.d.core.Met():
-		return nil
-	default:
-		return k.d.reach(context.Background())
-	}
-}
-
-// List lists images.
-func (k known) List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
-	if err := k.wait(); err != nil {
-		return nil, fmt.Errorf("list images: %w", err)
-	}
-	return k.Service.List(f)
-}
-
-// Status returns one image.
-func (k known) Status(ref string) (*runtimeapi.Image, *image.Image, error) {
-	if err := k.wait(); err != nil {
-		return nil, nil, fmt.Errorf("image status of %s: %w", ref, err)
-	}
-	return k.Service.Status(ref)
-}
-
-// Pull fetches an image.
-func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who image.Caller) (string, error) {
-	if err := k.d.reach(ctx); err != nil {
-		return "", fmt.Errorf("pull %s: %w", ref, err)
-	}
-	began, pod := time.Now(), k.d.podCalled(who.Name)
-	k.d.core.obs.Note(pod, event.PullBegan{By: event.ClientOf(ctx), Image: ref})
-	id, err := k.Service.Pull(ctx, ref, auth, who)
-	if err != nil {
-		k.d.core.obs.Note(pod, event.ImageNotPulled{Image: ref, Took: time.Since(began), Err: err.Error()})
-		return "", err
-	}
-	k.d.core.obs.Note(pod, event.ImagePulled{Image: ref, Took: time.Since(began)})
-	return id, nil
-}
-
-// podCalled returns the ID of the latest pod with a name, which is NAMESPACE/NAME, or "".
-func (d *daemon) podCalled(name string) (id string) {
-	var latest int64
-	for _, p := range d.core.Pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{}) {
-		if m := p.GetMetadata(); m.GetNamespace()+"/"+m.GetName() == name && p.GetCreatedAt() >= latest {
-			id, latest = p.GetId(), p.GetCreatedAt()
-		}
-	}
-	return id
-}
-
-// Remove removes an image.
-func (k known) Remove(ctx context.Context, ref string) error {
-	if err := k.d.reach(ctx); err != nil {
-		return fmt.Errorf("remove image %s: %w", ref, err)
-	}
-	return k.Service.Remove(ctx, ref)
 }

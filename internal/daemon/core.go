@@ -3,11 +3,11 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -55,6 +55,8 @@ type Ports struct {
 	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
+	// link is the state of the connection to containerd; nil makes one.
+	link *link
 	// ImageChanged is called with each image event of containerd; RefreshImages reads all images
 	// again.
 	ImageChanged  func(name string)
@@ -83,7 +85,7 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 		Feed:     feed.New(feed.Config{}),
 		Recorder: p.Recorder,
 		ports:    p,
-		link:     newLink(),
+		link:     cmp.Or(p.link, newLink()),
 		restored: make(chan struct{}),
 	}
 	c.obs = observe.New(observe.Config{
@@ -124,28 +126,6 @@ func (c *Core) Run(ctx context.Context) error {
 // Restored returns a channel that is closed once the records are restored, which needs no
 // containerd. Only then may calls be served.
 func (c *Core) Restored() <-chan struct{} { return c.restored }
-
-// Connected returns nil while berth is connected to containerd and knows its images, and otherwise
-// the reason why it is not.
-func (c *Core) Connected() error { return c.link.get() }
-
-// Met returns a channel that is closed once Connected has returned nil for the first time.
-func (c *Core) Met() <-chan struct{} { return c.link.met }
-
-// Await waits until Connected returns nil, or until ctx ends. It returns what Connected returns
-// then.
-func (c *Core) Await(ctx context.Context) error {
-	for {
-		select {
-		case <-c.link.connected():
-		case <-ctx.Done():
-			return c.link.get()
-		}
-		if c.link.get() == nil {
-			return nil
-		} // it was lost again meanwhile
-	}
-}
 
 // Subscribe begins a subscription to container events.
 func (c *Core) Subscribe() cri.Events { return c.Feed.Subscribe() }
@@ -189,53 +169,4 @@ func (c *Core) readImages(ctx context.Context) error {
 		c.obs.Note("", event.ContainerdConnected{})
 	}
 	return nil
-}
-
-// errNotYet is what the connection to containerd lacks at first.
-var errNotYet = errors.New("containerd has not answered since berth started")
-
-// link is the state of the connection to containerd.
-type link struct {
-	once sync.Once
-	met  chan struct{} // closed once it was there
-
-	mu  sync.Mutex
-	err error         // nil: it is there
-	up  chan struct{} // closed while it is there
-}
-
-func newLink() *link {
-	return &link{met: make(chan struct{}), err: errNotYet, up: make(chan struct{})}
-}
-
-// set notes that the connection is there, or why not, and reports whether that is a change.
-func (l *link) set(err error) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	was := l.err
-	l.err = err
-	switch {
-	case was != nil && err == nil:
-		close(l.up)
-		l.once.Do(func() { close(l.met) })
-	case was == nil && err != nil:
-		l.up = make(chan struct{})
-	default:
-		return false
-	}
-	return true
-}
-
-func (l *link) get() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
-// connected returns a channel that is closed while the connection is there, or once it is there
-// again.
-func (l *link) connected() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.up
 }

@@ -3,8 +3,8 @@
 // Package daemon wires the rooms together and runs them: the order of start and stop, health, and
 // what becomes of a panic.
 //
-// What runs is a table of parts in the order of life (parts.go). What a room needs of another one
-// is plugged in where the room is opened (daemon.go).
+// What is opened is a table (daemon.go), in which each row needs no other than those above it, but
+// for what the rooms call back. What runs is a table of parts in the order of life (parts.go).
 //
 // # Start
 //

@@ -27,7 +27,7 @@ import (
 )
 
 // openRecorder opens the flight recorder.
-func (d *daemon) openRecorder() {
+func (d *daemon) openRecorder() error {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		d.log.Warn("it is not known which boot this is: the timeline may take a reboot for a restart", "err", err)
@@ -46,6 +46,7 @@ func (d *daemon) openRecorder() {
 	}
 	d.recorder = recorder.Open(cfg)
 	d.undo = append(d.undo, d.recorder.Close)
+	return nil
 }
 
 // load reads the records, and has the recorder add the exits that the timeline lacks.

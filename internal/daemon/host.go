@@ -25,16 +25,17 @@ type host struct {
 }
 
 // openHost finds out what this host has, and installs the pause program.
-func (d *daemon) openHost() (h host, err error) {
+func (d *daemon) openHost() error {
+	h := &d.host
 	caps, err := cap.Current()
 	if err != nil {
-		return h, fmt.Errorf("look at own capabilities: %w", err)
+		return fmt.Errorf("look at own capabilities: %w", err)
 	}
 	if h.handlers, err = d.makeHandlers(); err != nil {
-		return h, err
+		return err
 	}
 	if h.Host, err = spec.ReadHost(caps); err != nil {
-		return h, err
+		return err
 	}
 	h.RequireHugetlb = d.cfg.Pod.RequireHugetlb
 	if h.apparmor = apparmor.Open(d.log.Logger); h.apparmor != nil {
@@ -49,8 +50,11 @@ func (d *daemon) openHost() (h host, err error) {
 	if h.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", h.MinOOMScoreAdj)
 	}
-	h.pause, err = installPause(d.libexec, filepath.Join(d.cfg.State, "pause"))
-	return h, err
+	if h.pause, err = installPause(d.libexec, filepath.Join(d.cfg.State, "pause")); err != nil {
+		return err
+	}
+	d.publish()
+	return nil
 }
 
 // publish gives the pause program, and the layers of images below the embedded containerd's

@@ -151,7 +151,7 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 
 // probeUserNamespaces asks which handlers can make user namespaces, whenever containerd is there.
 func (d *daemon) probeUserNamespaces(ctx context.Context) error {
-	return d.probe.RunUserNamespaces(ctx, d.core.Await)
+	return d.probe.RunUserNamespaces(ctx, d.link.await)
 }
 
 // probeSandboxShims asks which pods can do without a process, unless none is to.
@@ -159,5 +159,5 @@ func (d *daemon) probeSandboxShims(ctx context.Context) error {
 	if d.cfg.Pod.Pause == config.PauseAlways {
 		return nil
 	}
-	return d.probe.RunSandboxShims(ctx, d.core.Await)
+	return d.probe.RunSandboxShims(ctx, d.link.await)
 }

@@ -11,13 +11,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
-	"berth/internal/imagestore"
 	"berth/internal/peer"
 )
 
-// openPeers makes what serves peers and what asks them, as far as that is configured. It returns
-// nil where none are asked.
-func (d *daemon) openPeers() imagestore.Peers {
+// openPeers makes what serves peers and what asks them, as far as that is configured.
+func (d *daemon) openPeers() error {
 	cfg := d.cfg.Image.Peer
 	if !cfg.On() {
 		return nil
@@ -44,7 +42,7 @@ func (d *daemon) openPeers() imagestore.Peers {
 	if len(cfg.Hosts) == 0 {
 		return nil
 	}
-	return peer.NewClient(peer.ClientConfig{
+	d.asks = peer.NewClient(peer.ClientConfig{
 		Peers:   cfg.Hosts,
 		DNS:     cfg.DNS,
 		Files:   files,
@@ -60,6 +58,7 @@ func (d *daemon) openPeers() imagestore.Peers {
 		Received: d.metrics.PeerSent,
 		Failed:   d.metrics.PeerFailed,
 	})
+	return nil
 }
 
 // servePeers serves peers, if an address is configured.
@@ -76,7 +75,7 @@ type shared struct{ d *daemon }
 
 // Open implements peer.Contents.
 func (s shared) Open(ctx context.Context, repository string, dgst digest.Digest) (peer.Content, error) {
-	if err := s.d.core.Connected(); err != nil {
+	if err := s.d.link.get(); err != nil {
 		return peer.Content{}, fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}
 	return s.d.stored.Open(ctx, repository, dgst)

@@ -24,11 +24,12 @@ type plugins struct {
 
 // openPlugins makes the service of NRI plug-ins, if they are configured, before the controller
 // whose hooks it is.
-func (d *daemon) openPlugins() (p plugins, err error) {
+func (d *daemon) openPlugins() (err error) {
+	p := &d.plugins
 	p.begun, p.admitted = make(chan struct{}), make(chan struct{})
 	c := d.cfg.NRI
 	if !c.Enable {
-		return p, nil
+		return nil
 	}
 	p.Service, err = nri.New(nri.Config{
 		Socket:              c.Socket,
@@ -42,7 +43,7 @@ func (d *daemon) openPlugins() (p plugins, err error) {
 		InjectCDI:           d.devices.Inject,
 		Logger:              d.log.Logger,
 	})
-	return p, err
+	return err
 }
 
 // specsPatience is how long plug-ins are not served because containerd, which has the
@@ -55,7 +56,7 @@ func (d *daemon) runPlugins(ctx context.Context) error {
 		return nil
 	}
 	patience, cancel := context.WithTimeout(ctx, specsPatience)
-	if err := d.core.Await(patience); err != nil && ctx.Err() == nil {
+	if err := d.link.await(patience); err != nil && ctx.Err() == nil {
 		d.log.Warn("NRI plug-ins learn of containers what their records say, since containerd is away", "err", err)
 	}
 	cancel()

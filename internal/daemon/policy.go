@@ -16,7 +16,7 @@ import (
 )
 
 // openPolicy makes what decides which images are allowed.
-func (d *daemon) openPolicy() {
+func (d *daemon) openPolicy() error {
 	d.policy = policy.NewGuard(policy.Config{
 		Verified: filepath.Join(d.cfg.Root, "verified.json"),
 		Logger:   d.log.Logger,
@@ -28,6 +28,7 @@ func (d *daemon) openPolicy() {
 	})
 	d.metrics.ReadPolicy(d.policy)
 	d.usePolicy(d.cfg.Image)
+	return nil
 }
 
 // usePolicy puts the policy into effect that is configured.

@@ -18,8 +18,8 @@ import (
 	"berth/internal/stream"
 )
 
-// openStreams makes what runs commands in containers and connects clients with them.
-func (d *daemon) openStreams() (err error) {
+// openAccess opens the log of who used a container.
+func (d *daemon) openAccess() error {
 	d.access = access.New(access.Config{
 		File:     d.cfg.Audit.File,
 		Open:     d.cfg.Audit.OnError == config.AuditAllow,
@@ -28,6 +28,11 @@ func (d *daemon) openStreams() (err error) {
 		Probed:   d.metrics.Probed,
 		Log:      d.log.Logger,
 	})
+	return nil
+}
+
+// openStreams makes what runs commands in containers and connects clients with them.
+func (d *daemon) openStreams() (err error) {
 	joiner := d.openJoiner()
 	d.streams, err = stream.New(stream.Config{
 		Dir:       filepath.Join(d.cfg.State, "exec"),

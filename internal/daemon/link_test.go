@@ -13,24 +13,24 @@ import (
 // wait, and the probes of this berth for good.
 func TestAConnectionThatIsLostAtOnceIsWaitedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &Core{link: newLink()}
+		l := newLink()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		met := make(chan error, 1)
-		go func() { met <- c.Await(ctx) }()
+		go func() { met <- l.await(ctx) }()
 		synctest.Wait()
-		c.link.mu.Lock() // nobody looks between the two
-		c.link.err = nil
-		close(c.link.up)
-		c.link.err = errors.New("its list failed")
-		c.link.up = make(chan struct{})
-		c.link.mu.Unlock()
+		l.mu.Lock() // nobody looks between the two
+		l.err = nil
+		close(l.up)
+		l.err = errors.New("its list failed")
+		l.up = make(chan struct{})
+		l.mu.Unlock()
 		synctest.Wait()
 		select {
 		case err := <-met:
 			t.Errorf("it was not waited for: %v", err)
 		default:
-			c.link.set(nil)
+			l.set(nil)
 			if err := <-met; err != nil {
 				t.Error(err)
 			}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/cgroup"
+	"berth/internal/pidfd"
+)
+
+// openWitnesses opens what the kernel notifies of: the ends of processes, and OOM kills.
+func (d *daemon) openWitnesses() (err error) {
+	if d.kernel, err = pidfd.New(d.kept, d.inherited); err != nil {
+		return err
+	}
+	if d.ooms, err = cgroup.NewOOMWatch(); err != nil {
+		d.log.Warn("the kernel cannot notify of OOM kills: they are counted when a container ends", "err", err)
+	} else {
+		d.undo = append(d.undo, d.ooms.Close)
+	}
+	return nil
+}
+
+// cgroups plugs package cgroup into the controller.
+type cgroups struct {
+	ooms *cgroup.OOMWatch // nil where the kernel did not give one
+}
+
+var errNoOOMWatch = fmt.Errorf("berth could not make a watch when it started: %w", errdefs.ErrUnavailable)
+
+func (c cgroups) WatchOOM(id, dir string) (all bool, err error) {
+	if c.ooms == nil {
+		return false, errNoOOMWatch
+	}
+	return c.ooms.Watch(id, dir)
+}
+
+func (c cgroups) ForgetOOM(id string) {
+	if c.ooms != nil {
+		c.ooms.Forget(id)
+	}
+}
+
+func (cgroups) LimitHits(dir string) ([]uint64, error) { return cgroup.LimitHits(dir) }
+
+func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }
+func (cgroups) Dir(path string) string                        { return cgroup.Dir(path) }
+func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
+func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
+func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
+func (cgroups) RemoveAll(ctx context.Context, path string) (bool, error) {
+	return cgroup.RemoveAll(ctx, path)
+}
