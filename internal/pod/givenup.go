@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,59 +21,17 @@ type givenUp struct {
 }
 
 // end ends what was made for a start that was given up, so that the container is not EXITED while its
-// program may run after all: the answer to a start can be lost.
+// program may run after all: the answer to a start can be lost. What is known of its end is evidence
+// from then on.
 func (g *givenUp) end(ctx context.Context, u *unit) error {
-	switch g.processes.observe(u) {
-	case processAlive:
-		if err := g.markUnstarted(ctx, u); err != nil {
-			return err
-		}
-		err := u.evidence.kill(func() error { return g.processes.kernel.Signal(u.id, unix.SIGKILL) })
-		if absent(err) != nil {
-			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
-		}
+	process := g.processes.observe(u)
+	ended, err := g.endAs(ctx, u, process)
+	if err != nil {
+		return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
+	}
+	u.evidence.add(ended, false)
+	if process == processAlive {
 		return nil // the fact of its end is on its way here
-	case processUnreachable:
-		if st, err := u.workload.State(ctx); err != nil || !st.Stopped {
-			return fmt.Errorf("end what was made for the start of %s: neither the kernel nor its shim can say whether it lives", u.id)
-		}
-		if err := g.askShim(ctx, u); err != nil {
-			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
-		}
-	case processUnknown:
-		if u.now().Restoring != "" {
-			if err := g.endRestore(ctx, u); err != nil {
-				return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
-			}
-			break
-		}
-		if u.process().Pid == 0 {
-			break // none was made, or none that could have been started
-		}
-		// It is in a virtual machine. ErrNotFound says that it has ended, maybe by itself.
-		if err := g.markUnstarted(ctx, u); err != nil {
-			return err
-		}
-		err := absent(u.workload.Kill(ctx, unix.SIGKILL))
-		if err == nil {
-			err = absent(g.askShim(ctx, u))
-		}
-		if err != nil {
-			return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
-		}
-	case processGone:
-		if u.now().TakingBack {
-			break // berth has killed it, before it ran
-		}
-		ctx, cancel := context.WithTimeout(ctx, g.measureTimeout)
-		defer cancel()
-		if absent(g.askShim(ctx, u)) != nil && u.evidence.endedAlone() {
-			u.evidence.add(exit.Fact{
-				ID:      u.id,
-				Origin:  exit.Audit,
-				Message: "its start was cut off, its process has ended, and its shim did not say how",
-			}, false)
-		}
 	}
 	if known, _ := u.evidence.known(); known.Zero() {
 		u.evidence.add(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
@@ -80,11 +39,55 @@ func (g *givenUp) end(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// endRestore ends what the restore of u has made, when the start was given up. It is an
-// error as long as the shim may be at work on it, or its process lives. Where the shim is gone and
-// there is nothing to end, the program may have run and ended: nobody can know.
-func (g *givenUp) endRestore(ctx context.Context, u *unit) error {
-	var err error
+// endAs ends what was made for the start of u, as far as the kernel knows of a process, and returns
+// what the shim says about the end; the zero fact if it does not.
+func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (ended exit.Fact, err error) {
+	switch process {
+	case processAlive:
+		if err := g.markUnstarted(ctx, u); err != nil {
+			return ended, err
+		}
+		return ended, absent(u.evidence.kill(func() error { return g.processes.kernel.Signal(u.id, unix.SIGKILL) }))
+	case processUnreachable:
+		if st, err := u.workload.State(ctx); err != nil || !st.Stopped {
+			return ended, errors.New("neither the kernel nor its shim can say whether it lives")
+		}
+		return g.askShim(ctx, u)
+	case processUnknown:
+		if u.now().Restoring != "" {
+			return g.endRestore(ctx, u)
+		}
+		if u.process().Pid == 0 {
+			return ended, nil // none was made, or none that could have been started
+		}
+		// It is in a virtual machine. ErrNotFound says that it has ended, maybe by itself.
+		if err := g.markUnstarted(ctx, u); err != nil {
+			return ended, err
+		}
+		if err := absent(u.workload.Kill(ctx, unix.SIGKILL)); err != nil {
+			return ended, err
+		}
+		ended, err = g.askShim(ctx, u)
+		return ended, absent(err)
+	case processGone:
+		if u.now().TakingBack {
+			return ended, nil // berth has killed it, before it ran
+		}
+		ctx, cancel := context.WithTimeout(ctx, g.measureTimeout)
+		defer cancel()
+		ended, err = g.askShim(ctx, u)
+		if absent(err) != nil && u.evidence.endedAlone() {
+			return unknownEnd(u, "its start was cut off, its process has ended, and its shim did not say how"), nil
+		}
+	}
+	return ended, nil
+}
+
+// endRestore ends what the restore of u has made, when the start was given up, and returns what is
+// said about the end. It is an error as long as the shim may be at work on it, or its process lives.
+// Where the shim is gone and there is nothing to end, the program may have run and ended: nobody can
+// know.
+func (g *givenUp) endRestore(ctx context.Context, u *unit) (ended exit.Fact, err error) {
 	_ = u.evidence.kill(func() error {
 		var found bool
 		if found, err = g.processes.endRestored(ctx, u); !found {
@@ -93,27 +96,29 @@ func (g *givenUp) endRestore(ctx context.Context, u *unit) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return ended, err
 	}
 	st, err := u.workload.State(ctx)
 	switch {
 	case errdefs.IsNotFound(err):
 		if u.now().Restoring != "" && u.evidence.endedAlone() {
-			u.evidence.add(exit.Fact{
-				ID:      u.id,
-				Origin:  exit.Audit,
-				Message: "its restore was cut off and its shim is gone: whether it ran is not known",
-			}, false)
+			return unknownEnd(u, "its restore was cut off and its shim is gone: whether it ran is not known"), nil
 		}
-		return nil
+		return ended, nil
 	case err != nil:
-		return err
+		return ended, err
 	case st.Stopped:
-		return absent(g.askShim(ctx, u))
+		ended, err = g.askShim(ctx, u)
+		return ended, absent(err)
 	case st.Running:
-		return fmt.Errorf("its process %d has not ended yet", st.Pid)
+		return ended, fmt.Errorf("its process %d has not ended yet", st.Pid)
 	}
-	return nil
+	return ended, nil
+}
+
+// unknownEnd returns the fact that the process of u has ended and nobody can say how.
+func unknownEnd(u *unit, why string) exit.Fact {
+	return exit.Fact{ID: u.id, Origin: exit.Audit, Message: why}
 }
 
 // markTimeout bounds the question whether the program has run: a stop may wait for the kill.
@@ -136,15 +141,16 @@ func (g *givenUp) markUnstarted(ctx context.Context, u *unit) error {
 	return u.markTakingBack()
 }
 
-// askShim asks the shim how the process of a start that was given up ended, unless a witness has
-// reported the code: the start may have taken effect, and the program ended by itself.
-func (g *givenUp) askShim(ctx context.Context, u *unit) error {
+// askShim returns what the shim says about how the process of a start that was given up ended: the
+// start may have taken effect, and the program ended by itself. It does not ask if a witness has
+// reported the code.
+func (g *givenUp) askShim(ctx context.Context, u *unit) (ended exit.Fact, err error) {
 	if u.evidence.measured() {
-		return nil
+		return ended, nil
 	}
 	st, err := u.workload.Wait(ctx)
 	if err == nil && st.Stopped {
-		u.evidence.add(taskFact(u.id, st), false)
+		ended = taskFact(u.id, st)
 	}
-	return err
+	return ended, err
 }

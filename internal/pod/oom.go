@@ -11,7 +11,6 @@ import (
 	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/pidfd"
-	"berth/internal/spec"
 	"berth/internal/state"
 )
 
@@ -57,32 +56,9 @@ func (o *oomReader) arm(u *unit) (more bool) {
 			e.counter.at = st.OOMKilledAt
 		}
 	}
-	grown := e.counter.read(kills, hits, time.Now(), o.ownsGroup(u), false, false)
+	grown := e.counter.read(kills, hits, time.Now(), u.ownsGroup(), false, false)
 	e.counter.last.late = grown > 0 && a != pidfd.Alive
 	return grown > 0
-}
-
-// restoredGroup returns the cgroup of what the shim was asked to restore for u, or "" where the
-// record names the process or none was asked for.
-func (o *oomReader) restoredGroup(u *unit) string {
-	if u.now().Restoring == "" {
-		return ""
-	}
-	return askedGroup(o.cgroups, u)
-}
-
-// askedGroup returns the cgroup that the runtime was asked to make for u.
-func askedGroup(cgroups Cgroups, u *unit) string {
-	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
-	if err != nil {
-		return "" // a container is not made with such a parent
-	}
-	return cgroups.Dir(path)
-}
-
-// ownsGroup reports whether the group above that of u is its pod's alone, as the kubelet makes it.
-func (o *oomReader) ownsGroup(u *unit) bool {
-	return u.pod.sandbox.Config.GetLinux().GetCgroupParent() != ""
 }
 
 // sample reads the counter of OOM kills of a container that has not ended, as far as anybody
@@ -111,7 +87,7 @@ func (o *oomReader) count(u *unit, dir string, kills uint64, last bool) {
 	if e.known {
 		return
 	}
-	e.counter.read(kills, hits, time.Now(), o.ownsGroup(u), e.armed, e.all)
+	e.counter.read(kills, hits, time.Now(), u.ownsGroup(), e.armed, e.all)
 	e.known = last
 }
 
@@ -137,7 +113,7 @@ func (o *oomReader) read(u *unit, f exit.Fact) error {
 // readOwn reads the counter of the container's own group, unless it was read already. It waits
 // for nothing, and may be called as soon as a witness reports the end.
 func (o *oomReader) readOwn(u *unit, f exit.Fact) error {
-	dir := cmp.Or(u.process().Cgroup, o.restoredGroup(u))
+	dir := cmp.Or(u.process().Cgroup, restoredGroup(o.cgroups, u))
 	if u.isSandbox() || f.Origin == exit.Start || dir == "" || u.oom.isKnown() {
 		return nil
 	}
@@ -209,7 +185,7 @@ func (o *oomReader) judge(ctx context.Context, u *unit, known exit.Fact) exit.Fa
 // only where systemd removes the process's own group, and says something only where the pod has a
 // group of its own, which the kubelet makes.
 func (o *oomReader) notePod(u *unit, proc *state.Process) {
-	if u.isSandbox() || !u.handler.SystemdCgroup || !o.ownsGroup(u) || proc.Cgroup == "" {
+	if u.isSandbox() || !u.handler.SystemdCgroup || !u.ownsGroup() || proc.Cgroup == "" {
 		return
 	}
 	proc.PodOOMKills, proc.PodOOMKillsKnown = o.ofPod(u, filepath.Dir(proc.Cgroup))

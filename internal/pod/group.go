@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import "berth/internal/spec"
+
+// askedGroup returns the cgroup that the runtime was asked to make for u.
+func askedGroup(cgroups Cgroups, u *unit) string {
+	path, err := spec.CgroupDir(u.handler.SystemdCgroup, u.pod.sandbox.Config.GetLinux().GetCgroupParent(), u.id)
+	if err != nil {
+		return "" // a container is not made with such a parent
+	}
+	return cgroups.Dir(path)
+}
+
+// restoredGroup returns the cgroup of what the shim was asked to restore for u, or "" where the
+// record names the process or none was asked for.
+func restoredGroup(cgroups Cgroups, u *unit) string {
+	if u.now().Restoring == "" {
+		return ""
+	}
+	return askedGroup(cgroups, u)
+}
+
+// ownsGroup reports whether the group above that of u is its pod's alone, as the kubelet makes it.
+func (u *unit) ownsGroup() bool {
+	return u.pod.sandbox.Config.GetLinux().GetCgroupParent() != ""
+}
