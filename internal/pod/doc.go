@@ -31,13 +31,14 @@
 // # What they share
 //
 //	unit.go members.go units.go registry.go  sandboxes and containers, made and found
+//	record.go underway.go live.go            what is durable of one, in flight, and running
 //	evidence.go oomverdict.go stops.go       what is known of the end of one
 //	inflight.go operations.go gate.go        calls in flight, and what outlives its caller
 //	lanes.go                                 when something happens
-//	processes.go oom.go oomwatch.go          what the kernel says: processes and OOM kills
+//	processes.go oom.go oomwatch.go group.go what the kernel says: processes and OOM kills
 //	workload.go pinned.go maketask.go        tasks, and the sandboxes of pods
 //	output.go                                stdio
-//	specs.go devices.go imagevolumes.go pause.go userns.go netpod.go signal.go    what is asked for
+//	specs.go devices.go imagevolumes.go pause.go userns.go netpod.go signal.go request.go    what is asked for
 //	queued.go applied.go                     resources that are asked for, and in effect
 //	status.go describe.go publish.go         answers and events
 //	damaged.go                               records that cannot be read

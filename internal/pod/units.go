@@ -14,12 +14,11 @@ type units struct {
 func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
 	sandboxer := m.sandboxerOf(&s)
 	u := &unit{
-		id:        s.ID,
+		record:    record{id: s.ID, of: state.KindSandbox, store: m.store},
 		sandbox:   &s,
 		handler:   h,
 		sandboxer: sandboxer,
 		workload:  sandboxProcess{sandboxer, s.ID},
-		store:     m.store,
 		createdAt: s.CreatedAt.UnixNano(),
 	}
 	u.pod = u
@@ -29,12 +28,11 @@ func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
 
 func (m units) container(c state.Container, st state.Status, pod *unit) *unit {
 	u := &unit{
-		id:        c.ID,
+		record:    record{id: c.ID, of: state.KindContainer, store: m.store},
 		container: &c,
 		pod:       pod,
 		handler:   pod.handler,
 		workload:  task{m.runtime, c.ID},
-		store:     m.store,
 		createdAt: c.CreatedAt.UnixNano(),
 	}
 	u.init(st)

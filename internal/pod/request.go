@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"os"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/event"
+)
+
+// sharesPIDs reports whether the processes of the unit are not in a PID namespace of their own, so
+// that some may outlive its init.
+func (u *unit) sharesPIDs() bool {
+	if u.isSandbox() {
+		return u.podNamespaces().GetPid() == runtimeapi.NamespaceMode_NODE
+	}
+	return u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
+}
+
+// podNamespaces returns the namespaces that the pod of u asked for.
+func (u *unit) podNamespaces() *runtimeapi.NamespaceOption {
+	return u.pod.sandbox.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.NamespaceMode_NODE }
+
+// names returns what clients call u.
+func (u *unit) names() event.Names {
+	pod := u.pod.sandbox.Config.GetMetadata()
+	n := event.Names{
+		Namespace: pod.GetNamespace(),
+		Pod:       pod.GetName(),
+		UID:       pod.GetUid(),
+		Attempt:   pod.GetAttempt(),
+	}
+	if !u.isSandbox() {
+		own := u.container.Config.GetMetadata()
+		n.Sandbox, n.Container, n.Attempt = u.pod.id, own.GetName(), own.GetAttempt()
+	}
+	return n
+}
+
+func (u *unit) podUID() string { return u.pod.sandbox.Config.GetMetadata().GetUid() }
+
+// hostname returns what the processes of the pod of u see as their host name.
+func (u *unit) hostname() string {
+	if h := u.pod.sandbox.Config.GetHostname(); h != "" {
+		return h
+	}
+	h, _ := os.Hostname()
+	return h
+}
+
+// imageName returns the name of the image of a container.
+func (u *unit) imageName() string {
+	if u.restored() {
+		return u.container.Checkpoint.Image
+	}
+	return imageRef(u.container.Config)
+}
+
+// imageRef returns the image that a container asks for.
+func imageRef(config *runtimeapi.ContainerConfig) string { return config.GetImage().GetImage() }
