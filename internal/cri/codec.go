@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: the items of lists are encoded once. It relies on what gRPC does not
-// promise: it asks the codec for nothing else, and sends what that returns. The setting
+// This file holds a trick whole: the items of lists are encoded once. It relies on what gRPC does
+// not promise: it asks the codec for nothing else, and sends what that returns. The setting
 // tricks.encode_once turns it off. Delete when the kubelet follows events and lists seldom:
 // https://github.com/kubernetes/enhancements/issues/3386.
 

@@ -28,7 +28,7 @@ func (quiet) Next(ctx context.Context) (*runtimeapi.ContainerEventResponse, erro
 }
 func (quiet) Close() {}
 
-// handOver is a listener's socket as the service manager keeps it: each server gets a copy.
+// handOver keeps a listener's socket as the service manager does: each server gets a copy.
 func handOver(t *testing.T, path string) (next func() net.Listener) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

@@ -41,8 +41,8 @@ func (c *calls) leave(id string) {
 	}
 }
 
-// reachable is ErrUnavailable if the shim of id is there, but has not answered since containerd
-// started, which therefore does not know it.
+// reachable returns ErrUnavailable if the shim of id is there, but has not answered since
+// containerd started, which therefore does not know it.
 func reachable(ctx context.Context, c *Containerd, id string) error {
 	if c.setAside(ctx, id) {
 		return fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
@@ -50,11 +50,11 @@ func reachable(ctx context.Context, c *Containerd, id string) error {
 	return nil
 }
 
-// askShim runs f, a call that containerd passes on to the shim of a task, and returns when f has or
-// when ctx ends, whichever comes first. It has to: a containerd in this process writes to the shim
-// without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was given up
-// goes on by itself; the shim's end ends it. When callsPerTask of them are under way, the next one
-// is ErrUnavailable at once. A panic of f is ErrInternal.
+// askShim runs f, a call that containerd passes on to the shim of a task, and returns when f
+// returns or when ctx ends, whichever comes first. It has to: a containerd in this process writes
+// to the shim without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was
+// given up goes on by itself; the shim's end ends it. When callsPerTask of them are under way, the
+// next one is ErrUnavailable at once. A panic of f is ErrInternal.
 func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
 	if err := reachable(ctx, c, id); err != nil {

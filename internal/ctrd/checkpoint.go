@@ -22,8 +22,8 @@ import (
 )
 
 // PauseTask keeps the processes of a task from running. It reports whether the shim was asked for
-// that: then some of them may be frozen whatever the error says, and the caller undoes it. It is not
-// asked where the task does not run, which may be since somebody else has paused it. The class of an
+// that: then some of them may be frozen whatever the error says, and the caller undoes it. The shim
+// is not asked where the task does not run, as when somebody else has paused it. The class of an
 // error is for the client alone.
 func (c *Containerd) PauseTask(ctx context.Context, id string) (asked bool, err error) {
 	p, err := c.taskStatus(ctx, id)
@@ -64,9 +64,9 @@ func (c *Containerd) ResumeTask(ctx context.Context, id string) error {
 	return nil
 }
 
-// CheckpointTask has CRIU write the state of the processes of a task into the directory images, and
-// its log into work. The processes are left as they are. ErrFailedPrecondition says that CRIU is
-// not there, or cannot do it.
+// CheckpointTask makes CRIU write the state of the processes of a task into the directory images,
+// and its log into work. The processes are left as they are. ErrFailedPrecondition says that CRIU
+// is not there, or cannot do it.
 func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string) error {
 	opts, err := typeurl.MarshalAnyToProto(&runcoptions.CheckpointOptions{
 		OpenTcp:             true, // the connections end where it is restored; the checkpoint is for looking at
@@ -91,7 +91,8 @@ func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string
 	return fmt.Errorf("checkpoint task %s: %w%s", id, err, reason(work, "dump.log"))
 }
 
-// reason is the first error in one of CRIU's logs, which are removed together with the directory.
+// reason returns the first error in one of CRIU's logs, which are removed together with the
+// directory.
 func reason(work, name string) string {
 	f, err := os.Open(filepath.Join(work, name))
 	if err != nil {

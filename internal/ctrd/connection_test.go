@@ -30,8 +30,8 @@ func (answering) Server(context.Context, *emptypb.Empty) (*introspectionapi.Serv
 	return &introspectionapi.ServerResponse{}, nil
 }
 
-// PROPERTIES 34: a call to a containerd that is not there yet, or not there any more, is an error at
-// once that says why, and never an answer. It passes once containerd has answered.
+// PROPERTIES 34: a call to a containerd that is not there yet, or not there any more, is an error
+// at once that says why, and never an answer. It passes once containerd has answered.
 func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	conn, err := connection.Dial("unix://" + socket)
@@ -93,7 +93,7 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	}
 }
 
-// A containerd in this process is used as soon as it is started, and whoever follows it waits for that.
+// A containerd in this process is used as soon as it is started, and a follower waits for that.
 func TestAConnectionThatIsAbsentAsksNothing(t *testing.T) {
 	why := errors.New("it is starting")
 	conn := connection.Absent(why)

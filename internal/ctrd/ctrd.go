@@ -93,7 +93,7 @@ func (c *Containerd) stop() {
 	}
 }
 
-// Version is the version of containerd.
+// Version returns the version of containerd.
 func (c *Containerd) Version(ctx context.Context) (string, error) {
 	v, err := c.client.Version(connection.Namespaced(ctx))
 	return v.Version, connection.Native(err)

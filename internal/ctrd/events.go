@@ -73,8 +73,8 @@ func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 	return nil
 }
 
-// follow keeps one subscription until it breaks. answers is called once containerd has answered, and
-// works once everything was compared.
+// follow keeps one subscription until it breaks. answers is called once containerd has answered,
+// and works once everything was compared.
 func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func()) error {
 	ctx, cancel := context.WithCancel(connection.Namespaced(ctx))
 	defer cancel()

@@ -41,7 +41,7 @@ type fake struct {
 	waiting atomic.Int32 // calls that wait for a hung shim
 }
 
-// adapter is a Containerd on the fake.
+// adapter makes a Containerd on the fake.
 func (f *fake) adapter(t testing.TB) *Containerd {
 	t.Helper()
 	f.end = make(chan struct{})

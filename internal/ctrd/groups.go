@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// socketAnnotation names, in the specification of a sandbox, what the socket is called after that it
-	// shares with others. It differs from the group, which is the ID of the shim: see tools/shim.
+	// socketAnnotation names, in the specification of a sandbox, what the socket is called after that
+	// it shares with others. It differs from the group, which is the ID of the shim: see tools/shim.
 	socketAnnotation = "io.containerd.runc.v2.group"
 	// groupTimeout is how long the shim of a group may take to answer when a pod is to join it.
 	groupTimeout = 500 * time.Millisecond
-	// groupStartTimeout is how long a pod may take to come to the shim of its group, which has answered
-	// just before, or which is started for it.
+	// groupStartTimeout is how long a pod may take to come to the shim of its group, which has
+	// answered just before, or which is started for it.
 	groupStartTimeout = 20 * time.Second
 )
 
@@ -32,8 +32,8 @@ const (
 // shim of its own. The caller records it with the pod, and calls LeaveGroup if that fails. A group
 // whose shim does not answer, or has died, takes no pod any more.
 //
-// Where no script cleans up after a dead shim, the death of one ends its containers, so that no shim
-// is shared.
+// Where no script cleans up after a dead shim, the death of one ends its containers, so that no
+// shim is shared.
 func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
 	if can, _ := c.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !c.shims.MakesCleanups() {
 		return ""
@@ -69,8 +69,8 @@ func (c *Containerd) answers(ctx context.Context, id string) bool {
 }
 
 // RejoinGroup notes the group that an earlier berth has chosen for a pod. It is called for each pod
-// of the records before anything is asked about a pod. stays says that the pod still has its place in
-// the shim.
+// of the records before anything is asked about a pod. stays says that the pod still has its place
+// in the shim.
 func (c *Containerd) RejoinGroup(id, group string, h pod.Handler, stays bool) {
 	c.shims.Rejoin(id, group, kindOf(h))
 	if !stays {
@@ -81,7 +81,7 @@ func (c *Containerd) RejoinGroup(id, group string, h pod.Handler, stays bool) {
 // LeaveGroup takes JoinGroup back.
 func (c *Containerd) LeaveGroup(id string) { c.shims.Drop(id) }
 
-// inGroup is a specification with the group of a sandbox.
+// inGroup returns a copy of a specification that names the group of a sandbox.
 func inGroup(s *specs.Spec, group string) *specs.Spec {
 	named := *s
 	named.Annotations = maps.Clone(s.Annotations)
@@ -93,8 +93,8 @@ func inGroup(s *specs.Spec, group string) *specs.Spec {
 	return &named
 }
 
-// missed reports whether a pod came to the shim of its group when that was about to end, and that it
-// is worth another try, which starts the next shim.
+// missed reports whether a pod came to the shim of its group when that was about to end, and that
+// it is worth another try, which starts the next shim.
 func (s sandboxer) missed(ctx context.Context, r pod.SandboxRequest, why error) bool {
 	return r.Group != "" && (errdefs.IsUnavailable(why) || says(why, hungUp, r.ID) || says(why, noSocket, r.ID)) && wait(ctx, forgetInterval)
 }

@@ -125,8 +125,8 @@ func TestPodsOfAGroupHaveOneShim(t *testing.T) {
 	}
 }
 
-// Pods come and go at the same time, so that a pod comes to a shim that is about to end: each is made,
-// and no shim is left.
+// Pods come and go at the same time, so that a pod comes to a shim that is about to end: each is
+// made, and no shim is left.
 func TestPodsOfGroupsComeAndGoAtOnce(t *testing.T) {
 	n := newGroupNode(t, 3)
 	var all sync.WaitGroup

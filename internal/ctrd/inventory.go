@@ -112,8 +112,8 @@ func (c *Containerd) listStores(ctx context.Context, filter string, cs []contain
 
 // askTasks fills in Containers, Tasks and Unreachable. The tasks of one pod, or of a group of pods,
 // share a shim and are asked one after the other: once one of them got no answer, the rest are not
-// asked. Different shims are asked side by side, so that one that hangs delays no other. answered is
-// called with each answer.
+// asked. Different shims are asked side by side, so that one that hangs delays no other. answered
+// is called with each answer.
 func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, inv *pod.Inventory, answered func()) {
 	byShim := map[string][]string{}
 	for _, o := range cs {

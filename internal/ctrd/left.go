@@ -16,9 +16,9 @@ import (
 )
 
 // EndLeft ends and removes what a start may have left on the node of a container of which neither
-// containerd nor its shim knows. A shim keeps what it knew of a container until it is asked to delete
-// it, also while another start of that container fails half-way: it deletes nothing of that one then.
-// What is absent is a success.
+// containerd nor its shim knows. A shim keeps what it knew of a container until it is asked to
+// delete it, also while another start of that container fails half-way: it deletes nothing of that
+// one then. What is absent is a success.
 func (c *Containerd) EndLeft(ctx context.Context, id string) error {
 	return c.endLeft(connection.Namespaced(ctx), id)
 }

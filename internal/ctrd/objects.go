@@ -129,7 +129,7 @@ func (c *Containerd) DeleteContainer(ctx context.Context, id string) error {
 	return connection.Native(c.client.ContainerService().Delete(connection.Namespaced(ctx), id))
 }
 
-// Spec is the OCI specification of a container object.
+// Spec returns the OCI specification of a container object.
 func (c *Containerd) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 	o, err := c.client.ContainerService().Get(connection.Namespaced(ctx), id)
 	if err != nil {

@@ -30,7 +30,7 @@ func restoring(ctx context.Context, c *Containerd, id string, from pod.Unpacked)
 	return typeurl.MarshalAnyToProto(&opts)
 }
 
-// RestoreTask has CRIU restore the process of a task that CreateTask has made for that. The error
+// RestoreTask makes CRIU restore the process of a task that CreateTask has made for that. The error
 // has the reason that CRIU's log in the directory work gives. ErrFailedPrecondition says that CRIU
 // is not there, or cannot do it.
 func (c *Containerd) RestoreTask(ctx context.Context, id, work string) error {

@@ -35,8 +35,8 @@ const (
 // CreateTask makes a task and its process, which waits to be started. What an earlier call that was
 // cut off has left of the task is taken back first, unless it runs, which is ErrAlreadyExists. The
 // caller sees to it that no other call works on the task. The task of a container that is restored
-// has no process yet, and the shim opens its stdio when RestoreTask is called. ErrLayerLost says that
-// a directory of its layers is missing.
+// has no process yet, and the shim opens its stdio when RestoreTask is called. ErrLayerLost says
+// that a directory of its layers is missing.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	if c.shims.HasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
@@ -204,7 +204,7 @@ func (r *replaced) make(id string) {
 	r.set(id, replacement{making: true})
 }
 
-// makeAgain is make if another task of the ID was deleted.
+// makeAgain does what make does, if another task of the ID was deleted.
 func (r *replaced) makeAgain(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -270,8 +270,8 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 // DeleteTask deletes the task. Containerd keeps a list of tasks and a list of shims, and a task
 // that is missing from the one may still be in the other. So a deletion that finds nothing is
 // followed by a question, and what neither list has is looked for on the node before "not found" is
-// believed. Containerd also says that a task is deleted when its bundle could not be, which one that
-// was left earlier prevents.
+// believed. Containerd also says that a task is deleted when its bundle could not be, which one
+// that was left earlier prevents.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	c.replaced.deleted(id)
 	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {

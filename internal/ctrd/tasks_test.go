@@ -41,7 +41,7 @@ func TestATaskThatACutOffCallMadeIsTakenBack(t *testing.T) {
 	}
 }
 
-// dispatched is what is reported of the ends of processes of c1, which end with their PIDs as
+// dispatched returns what is reported of the ends of processes of c1, which end with their PIDs as
 // codes.
 func dispatched(t *testing.T, a *Containerd, pids ...uint32) (got []exit.Fact) {
 	t.Helper()

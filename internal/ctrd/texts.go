@@ -24,7 +24,8 @@ type statement int
 const (
 	// noCRIU: the OCI runtime did not find CRIU.
 	noCRIU statement = iota
-	// cutShort: it is not an answer, since whoever was to give it was ended or given up.
+	// cutShort: it is not an answer, since the program that was to give it was ended, or the call was
+	// given up.
 	cutShort
 	// badValue: the kernel does not take the value that was asked for.
 	badValue

@@ -35,7 +35,7 @@ func textLog(out io.Writer) *asynclog.Log {
 	return asynclog.New(out, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
 }
 
-// panicInGroup is what a berth does whose goroutine panics.
+// panicInGroup does what a berth does whose goroutine panics.
 func panicInGroup() {
 	log := textLog(os.Stderr)
 	go log.Run(context.Background())

@@ -64,7 +64,8 @@ func (d *daemon) load() (state.Loaded, error) {
 	return all, err
 }
 
-// halfAdopted returns an error if an adoption, or its way back, was cut off: nobody serves such a pod.
+// halfAdopted returns an error if an adoption, or its way back, was cut off: nobody serves such a
+// pod.
 func halfAdopted(all state.Loaded) error {
 	left := adopt.Unsettled(all)
 	if len(left) == 0 {

@@ -36,7 +36,7 @@ func alsoName(path string) string {
 	return keptAlso + hex.EncodeToString(sum[:8])
 }
 
-// socketMode is the mode of a socket: whoever may connect is root on this host.
+// socketMode is the mode of a socket: a client that may connect is root on this host.
 const socketMode = 0o600
 
 // passed are the descriptors of listeners that the service manager passes to berth.
@@ -188,8 +188,9 @@ func fromFD(fd int) (*net.UnixListener, error) {
 // socket is bound to.
 const siocUnixFile = 0x89e0
 
-// boundTo reports whether whoever connects to path reaches lis. The name that a socket was bound to
-// does not answer that: its file may have been renamed or removed since. The kernel knows the file.
+// boundTo reports whether a client that connects to path reaches lis. The name that a socket was
+// bound to does not answer that: its file may have been renamed or removed since. The kernel knows
+// the file.
 func boundTo(lis *net.UnixListener, path string) bool {
 	raw, err := lis.SyscallConn()
 	if err != nil {

@@ -43,7 +43,7 @@ func connect(t *testing.T, path string, lis net.Listener) {
 	_ = other.Close()
 }
 
-// copyFD is a copy of a listener's descriptor, as the service manager passes it.
+// copyFD returns a copy of a listener's descriptor, as the service manager passes it.
 func copyFD(t *testing.T, lis net.Listener) int {
 	t.Helper()
 	f, err := lis.(interface{ File() (*os.File, error) }).File()

@@ -55,8 +55,8 @@ func (as *arrivals) announce(path string, names []string) (a *arrival, over func
 	}
 }
 
-// want returns the archive that has an image and is to be imported, and has it imported next; nil if
-// there is none.
+// want returns the archive that has an image and is to be imported, and has it imported next; nil
+// if there is none.
 func (as *arrivals) want(name string) *arrival {
 	as.mu.Lock()
 	defer as.mu.Unlock()
@@ -88,8 +88,8 @@ func (as *arrivals) archive(ref string) string {
 	return ""
 }
 
-// awaitArchive waits until the archive that has the image of a pull, if there is one, was imported or
-// found to be bad.
+// awaitArchive waits until the archive that has the image of a pull, if there is one, was imported
+// or found to be bad.
 func (s *Service) awaitArchive(ctx context.Context, t *transfer) error {
 	a := s.arrivals.want(t.name)
 	if a == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// shelf is an image store with images that share layers and blobs:
+// shelf makes an image store with images that share layers and blobs:
 //
 //	app:1 and app:2 are on base, which base:1 is as well; old:1 has a layer of its own, on which a
 //	container is; alone:1 shares nothing.

@@ -14,7 +14,7 @@ import (
 // errGone ends work that nobody waits for any more.
 var errGone = errors.New("everybody who asked has gone")
 
-// flights are pieces of work in flight by key. Whoever asks for one that is in flight joins it. It
+// flights are pieces of work in flight by key. A call for one that is in flight joins it. It
 // outlives each caller, and ends when the last of them has gone. The zero value is ready.
 type flights[K comparable, V any] struct {
 	mu     sync.Mutex
@@ -31,8 +31,8 @@ type flight[V any] struct {
 	err     error
 }
 
-// join waits for the work under key, which run does, or for ctx. who is what the caller is listed as.
-// The context of run is cancelled with a cause; cancel cancels it with another one.
+// join waits for the work under key, which run does, or for ctx. who is what the caller is listed
+// as. The context of run is cancelled with a cause; cancel cancels it with another one.
 func (f *flights[K, V]) join(ctx context.Context, key K, who string, run func(ctx context.Context, cancel context.CancelCauseFunc) (V, error)) (V, error) {
 	var none V
 	f.mu.Lock()
@@ -66,7 +66,7 @@ func (f *flights[K, V]) join(ctx context.Context, key K, who string, run func(ct
 	}
 }
 
-// land forgets work that is done: whoever asks from now on begins anew.
+// land forgets work that is done: a call from now on begins anew.
 func (f *flights[K, V]) land(key K, w *flight[V]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

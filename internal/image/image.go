@@ -48,8 +48,8 @@ type Backend interface {
 	// Unpack makes the snapshots of a stored name in a snapshotter. Those that exist are kept.
 	// ErrNotFound when layers are missing.
 	Unpack(ctx context.Context, name, snapshotter string) error
-	// Checkpoint returns the archive that a stored name holds, which the caller closes. ErrNotFound when
-	// it is not on this node.
+	// Checkpoint returns the archive that a stored name holds, which the caller closes. ErrNotFound
+	// when it is not on this node.
 	Checkpoint(ctx context.Context, name string) (io.ReadCloser, error)
 	// Tag stores another name for what s is.
 	Tag(ctx context.Context, s Stored, name string) error

@@ -33,8 +33,8 @@ func (s *Service) Remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-// Import reads the images of an archive, which may be compressed, and returns their names. ref names
-// an image that has no name in the archive.
+// Import reads the images of an archive, which may be compressed, and returns their names. ref
+// names an image that has no name in the archive.
 func (s *Service) Import(ctx context.Context, path, ref string) (names []string, err error) {
 	all, err := s.load(ctx, KindImport, path, ref)
 	for _, st := range all {
@@ -43,7 +43,7 @@ func (s *Service) Import(ctx context.Context, path, ref string) (names []string,
 	return names, err
 }
 
-// load is Import, as a kind of transfer.
+// load does what Import does, as a kind of transfer.
 func (s *Service) load(ctx context.Context, kind, path, ref string) ([]Stored, error) {
 	if ref != "" {
 		n, err := Normalize(ref)

@@ -72,7 +72,8 @@ func (s *Service) Names(id string) []Stored {
 	return list
 }
 
-// Registry returns the registry of an image, with the credentials that the configuration has for it.
+// Registry returns the registry of an image, with the credentials that the configuration has for
+// it.
 func (s *Service) Registry(ref string) Registry { return redactedRegistry{s.backend.Registry(ref)} }
 
 // redactedRegistry is a registry whose errors name no credentials.

@@ -50,8 +50,8 @@ func (r *rules) Pull(namespace, name string) (Pass, error) {
 	return nil, nil
 }
 
-// PROPERTIES 40: the policy is asked before the registry, and once more before anything is fetched. A
-// pull that has to pass nothing is not shared with one that has to.
+// PROPERTIES 40: the policy is asked before the registry, and once more before anything is fetched.
+// A pull that has to pass nothing is not shared with one that has to.
 func TestAPullPassesThePolicyFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFake(), &rules{pass: &passing{}}
@@ -124,7 +124,7 @@ func TestTheNamesOfAnImage(t *testing.T) {
 	}
 }
 
-// A registry of a policy sends whoever asks to storage with URLs that are signed: an error with one of
+// A registry of a policy sends clients to storage with URLs that are signed: an error with one of
 // them gave it to whoever reads the log.
 func TestErrorsOfAPolicysRegistryNameNoCredentials(t *testing.T) {
 	f := newFake()

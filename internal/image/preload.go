@@ -46,11 +46,11 @@ type PreloadConfig struct {
 // Preload imports the archives of a directory and pins their images: when it begins to run, and
 // whenever Look is called.
 //
-// It imports one archive after the other, in the order of their names, but one that a pull waits for
-// comes next. An archive that has the size and the modification time of before, and whose images are
-// here, is not imported again. The images of an archive that is no longer in the directory are no
-// longer pinned. An archive that cannot be imported is named in the log and in Problems, and holds up
-// no other; it is tried again by the next look.
+// It imports one archive after the other, in the order of their names, but one that a pull waits
+// for comes next. An archive that has the size and the modification time of before, and whose
+// images are here, is not imported again. The images of an archive that is no longer in the
+// directory are no longer pinned. An archive that cannot be imported is named in the log and in
+// Problems, and holds up no other; it is tried again by the next look.
 type Preload struct {
 	images *Service
 	cfg    PreloadConfig
@@ -80,7 +80,7 @@ func NewPreload(s *Service, cfg PreloadConfig) *Preload {
 	return p
 }
 
-// Look has the directory looked at again, or another one. It does not block.
+// Look asks Run to read the directory again, or another one. It does not block.
 func (p *Preload) Look(dir string) {
 	for {
 		select {
@@ -179,8 +179,8 @@ func (p *Preload) look(ctx context.Context, dir string) {
 	}
 }
 
-// list returns the archives of a directory, in the order of their names. ok is false if the directory
-// could not be read, which says nothing about what is in it.
+// list returns the archives of a directory, in the order of their names. ok is false if the
+// directory could not be read, which says nothing about what is in it.
 func (p *Preload) list(dir string) (list []*found, ok bool) {
 	if dir == "" {
 		return nil, true
@@ -219,8 +219,8 @@ func (p *Preload) list(dir string) (list []*found, ok bool) {
 	return list, true
 }
 
-// checkWriters returns an error if others than root, or this user, may write to a file: whoever does
-// decides what containers run.
+// checkWriters returns an error if others than root, or this user, may write to a file: whoever
+// does decides what containers run.
 func checkWriters(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {

@@ -36,8 +36,9 @@ type Watch struct {
 	// node or has to be fetched.
 	Needs func(blobs []Blob)
 	// Resolved is called when the registry has said what the name of the image stands for, before
-	// anything of that is fetched, and perhaps once more if the pull begins anew. from is its registry,
-	// with the credentials of the pull. An error ends the pull. It may be nil, and it does wait.
+	// anything of that is fetched, and perhaps once more if the pull begins anew. from is its
+	// registry, with the credentials of the pull. An error ends the pull. It may be nil, and it does
+	// wait.
 	Resolved func(ctx context.Context, target ocispec.Descriptor, from Registry) error
 }
 

@@ -76,7 +76,7 @@ func TestAnImportSaysHowFarItHasCome(t *testing.T) {
 	})
 }
 
-// The list of transfers names whoever waits, and what each does.
+// The list of transfers names the pods that wait, and what each transfer does.
 func TestTransfersSayWhoWaitsForWhat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -107,7 +107,7 @@ func readInto(ctx context.Context, cs content.Provider, desc ocispec.Descriptor,
 	return nil
 }
 
-// parsed is what the image service wants to know of an artifact.
+// parsed returns what the image service wants to know of an artifact.
 func (a *artifactManifest) parsed(target ocispec.Descriptor) parsed {
 	size := artifact.Size(a.Manifest) + a.desc.Size
 	if target.Digest != a.desc.Digest {
@@ -121,8 +121,8 @@ func (a *artifactManifest) parsed(target ocispec.Descriptor) parsed {
 	}
 }
 
-// checkArtifact looks at a manifest that a pull has fetched, before anything else of the image is. An
-// artifact that cannot be laid out is refused; one that can be ends a pull that unpacks with
+// checkArtifact looks at a manifest that a pull has fetched, before anything else of the image is.
+// An artifact that cannot be laid out is refused; one that can be ends a pull that unpacks with
 // errArtifact, and a checkpoint with errCheckpoint.
 func (i *Store) checkArtifact(ctx context.Context, desc ocispec.Descriptor, unpacks bool) error {
 	var m ocispec.Manifest
@@ -156,8 +156,9 @@ func (i *Store) pullArtifact(ctx context.Context, ref string, creds image.Creden
 	return img, i.unpack(ctx, img.Metadata(), i.cfg.Snapshotter)
 }
 
-// layOut lays the files of an artifact out in a layer of a snapshotter, which containerd keeps for as
-// long as it has the manifest. A layer that is there is kept. ErrNotFound says that a blob is missing.
+// layOut lays the files of an artifact out in a layer of a snapshotter, which containerd keeps for
+// as long as it has the manifest. A layer that is there is kept. ErrNotFound says that a blob is
+// missing.
 func (i *Store) layOut(ctx context.Context, name string, a *artifactManifest, snapshotter string) error {
 	if _, leased := leases.FromContext(ctx); !leased {
 		var done func()
@@ -221,8 +222,8 @@ func (i *Store) makeLayer(ctx context.Context, sn snapshots.Snapshotter, chain s
 	return err
 }
 
-// place lays files out in an empty layer. Where the snapshotter has a directory for it, it is written
-// to directly: nothing can be linked across a mount.
+// place lays files out in an empty layer. Where the snapshotter has a directory for it, it is
+// written to directly: nothing can be linked across a mount.
 func (i *Store) place(ctx context.Context, mounts []mount.Mount, files []artifact.File) (p artifact.Placed, err error) {
 	root, err := i.client.ContentRoot(ctx)
 	if err != nil {
@@ -239,8 +240,8 @@ func (i *Store) place(ctx context.Context, mounts []mount.Mount, files []artifac
 	return p, err
 }
 
-// artifactIn returns the artifact that a layer was made for, with the name of an image; nil for a layer
-// of images, and for one whose artifact has gone. An image that cannot be read has no say.
+// artifactIn returns the artifact that a layer was made for, with the name of an image; nil for a
+// layer of images, and for one whose artifact has gone. An image that cannot be read has no say.
 func (i *Store) artifactIn(ctx context.Context, chainID string) (*artifactManifest, string, error) {
 	all, err := i.client.ImageService().List(ctx)
 	if err != nil {
@@ -327,7 +328,7 @@ func (b blobs) Open(ctx context.Context, f artifact.File) (io.ReadCloser, error)
 	}{content.NewReader(r), r}, nil
 }
 
-// sharedBytes is how many bytes of a layer are those of blobs.
+// sharedBytes returns how many bytes of a layer are those of blobs.
 func sharedBytes(labels map[string]string) int64 {
 	n, err := strconv.ParseInt(labels[labelShared], 10, 64)
 	if err != nil {

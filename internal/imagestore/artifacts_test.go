@@ -37,7 +37,7 @@ func artifactOf(t *testing.T, cfg testimage.ArtifactConfig, blobs ...testimage.B
 	return img
 }
 
-// watching is a watch that nobody reads.
+// watching returns a watch that nobody reads.
 func watching() image.Watch {
 	return image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}}
 }
@@ -148,8 +148,8 @@ func TestAnArtifactWithABadNameIsRefusedBeforeItsLayersAreFetched(t *testing.T) 
 	}
 }
 
-// A pull that failed in the middle of a blob of many GiB began it again. What is kept for that goes once
-// the next pull has ended.
+// A pull that failed in the middle of a blob of many GiB began it again. What is kept for that goes
+// once the next pull has ended.
 func TestAPullGoesOnWhereTheLastOneFailed(t *testing.T) {
 	i := store(t)
 	const size, cut = 4 << 20, 1 << 20

@@ -23,8 +23,8 @@ import (
 // client reads each of them whole. Registries take manifests of up to 4 MiB.
 const maxBlob = 8 << 20
 
-// bounded returns a client on the same containerd that never reads a blob of more than maxBlob bytes
-// into memory. Layers do not pass through it: they are unpacked as a stream.
+// bounded returns a client on the same containerd that never reads a blob of more than maxBlob
+// bytes into memory. Layers do not pass through it: they are unpacked as a stream.
 func (i *Store) bounded() *containerd.Client {
 	c := i.client.Client()
 	snapshotters := map[string]snapshots.Snapshotter{}
@@ -46,8 +46,8 @@ func (i *Store) bounded() *containerd.Client {
 	return bounded
 }
 
-// trusting is a snapshotter that makes nothing on a layer that is doubted after an unclean boot: the
-// directory of such a layer may be lost.
+// trusting is a snapshotter that makes nothing on a layer that is doubted after an unclean boot:
+// the directory of such a layer may be lost.
 type trusting struct {
 	snapshots.Snapshotter
 	of   *Store
@@ -80,9 +80,9 @@ func (s trusting) trust(ctx context.Context, chainID string) error {
 	return goneBelow(chainID, s.of.Trust(ctx, s.name, chainID))
 }
 
-// errGoneBelow says that a layer was there when an image was looked at, and has gone since: it was lost
-// in an unclean boot, or collected because no image had all of its layers. Whoever unpacks the image
-// once more makes it from its blob.
+// errGoneBelow says that a layer was there when an image was looked at, and has gone since: it was
+// lost in an unclean boot, or collected because no image had all of its layers. Whoever unpacks the
+// image once more makes it from its blob.
 var errGoneBelow = errors.New("a layer below has gone")
 
 func goneBelow(parent string, err error) error {

@@ -64,7 +64,8 @@ func (l *Layers) writeChanges(ctx context.Context, snapshotter, key string, w io
 }
 
 // changesTo compares two snapshots, and writes the tar of a layer to w. containerd's own comparison
-// writes it into the content store first, where a hole in a file takes as much room as anything else.
+// writes it into the content store first, where a hole in a file takes as much room as anything
+// else.
 type changesTo struct{ w io.Writer }
 
 // Compare writes what upper has changed.
@@ -77,8 +78,8 @@ func (c changesTo) Compare(ctx context.Context, lower, upper []mount.Mount, _ ..
 	return ocispec.Descriptor{}, err
 }
 
-// ApplyChanges makes the changes that a tar of a layer has in a writable layer. What a call that was
-// cut off has made is made again.
+// ApplyChanges makes the changes that a tar of a layer has in a writable layer. What a call that
+// was cut off has made is made again.
 func (l *Layers) ApplyChanges(ctx context.Context, snapshotter, key, changes string) error {
 	if err := l.leased(ctx, key, func(ctx context.Context) error { return l.applyChanges(ctx, snapshotter, key, changes) }); err != nil {
 		return fmt.Errorf("apply changes to layer %s: %w", key, connection.Native(err))

@@ -55,10 +55,10 @@ func isCheckpointIndex(ctx context.Context, cs content.Provider, target ocispec.
 	return isCheckpoint(index.Annotations), nil
 }
 
-// Checkpoint returns the archive of the checkpoint that a stored name holds, which is its layer without
-// the compression. What is read stays on this node until the caller closes it, also if the image is
-// removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument: the image does not
-// hold it as one layer.
+// Checkpoint returns the archive of the checkpoint that a stored name holds, which is its layer
+// without the compression. What is read stays on this node until the caller closes it, also if the
+// image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument: the
+// image does not hold it as one layer.
 func (i *Store) Checkpoint(ctx context.Context, name string) (io.ReadCloser, error) {
 	ctx, done, err := i.lease(ctx)
 	if err != nil {
@@ -148,8 +148,8 @@ func (a *archiveReader) Close() error {
 	return errors.Join(errs...)
 }
 
-// keepLayers has containerd keep the layers of a manifest as long as it keeps the manifest, also where
-// the layers of images are discarded.
+// keepLayers makes containerd keep the layers of a manifest as long as it keeps the manifest, also
+// where the layers of images are discarded.
 func (i *Store) keepLayers(ctx context.Context, img images.Image) error {
 	cs := i.bounded().ContentStore()
 	label := images.SetChildrenMappedLabels(cs, images.ChildrenHandler(cs), nil)

@@ -28,7 +28,7 @@ import (
 	"berth/internal/testimage/testregistry"
 )
 
-// tarred is an archive with one file.
+// tarred makes an archive with one file.
 func tarred(t *testing.T, name, content string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -76,9 +76,9 @@ func collect(t *testing.T, i *Store) {
 	try(t, i.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
 }
 
-// PROPERTIES 32: an image that holds a checkpoint is known by its annotations, of the manifest or of
-// the index, is pulled and imported without being unpacked, and keeps its layer, also where the layers
-// of images are discarded.
+// PROPERTIES 32: an image that holds a checkpoint is known by its annotations, of the manifest or
+// of the index, is pulled and imported without being unpacked, and keeps its layer, also where the
+// layers of images are discarded.
 func TestAnImageOfACheckpointIsKeptAsItIs(t *testing.T) {
 	archive := tarred(t, "config.dump", "{}")
 	for _, annotation := range []string{testimage.CheckpointOfCRIO, testimage.CheckpointOfCRIU} {
@@ -133,7 +133,8 @@ func TestAnIndexSaysThatItHoldsACheckpoint(t *testing.T) {
 	}
 }
 
-// PROPERTIES 32: a checkpoint that is being read stays, whoever removes its image and collects.
+// PROPERTIES 32: a checkpoint that is being read stays, although its image is removed and the
+// garbage collected.
 func TestACheckpointThatIsReadStays(t *testing.T) {
 	i := store(t)
 	archive := tarred(t, "config.dump", strings.Repeat("0123456789abcdef", 1<<16))

@@ -14,8 +14,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow bounds the memory that an archive can have its decompression use, in bytes: zstd uses as
-// much for its option --long.
+// maxWindow bounds the memory that an archive can have its decompression use, in bytes: zstd uses
+// as much for its option --long.
 const maxWindow = 128 << 20
 
 // The bytes that files begin with.

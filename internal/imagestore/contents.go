@@ -63,8 +63,8 @@ func (i *Store) Contents(ctx context.Context) (image.Contents, error) {
 	return c, nil
 }
 
-// countOnce takes what the layers of artifacts share with blobs that are here from their sizes. shared
-// has how much that is at most, by layer.
+// countOnce takes what the layers of artifacts share with blobs that are here from their sizes.
+// shared has how much that is at most, by layer.
 func (i *Store) countOnce(c *image.Contents, shared map[string]int64) {
 	for _, p := range c.Images {
 		l, ok := c.Layers[p.ChainID]
@@ -94,9 +94,9 @@ func (i *Store) blobs(ctx context.Context) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// layers adds the snapshots of the snapshotter, and returns how many bytes of those of artifacts are
-// also those of blobs. Layers of images that were not measured yet are: the snapshotter knows what
-// they use.
+// layers adds the snapshots of the snapshotter, and returns how many bytes of those of artifacts
+// are also those of blobs. Layers of images that were not measured yet are: the snapshotter knows
+// what they use.
 func (i *Store) layers(ctx context.Context, c *image.Contents) (shared map[string]int64, err error) {
 	shared = map[string]int64{}
 	sn := i.client.SnapshotService(i.cfg.Snapshotter)
@@ -144,9 +144,9 @@ func (i *Store) layers(ctx context.Context, c *image.Contents) (shared map[strin
 	return shared, nil
 }
 
-// parts returns what a name stands for consists of, as far as that is here, and the ID of the image.
-// An image that cannot be read has its blobs all the same, so that nothing that it needs counts as
-// free.
+// parts returns what a name stands for consists of, as far as that is here, and the ID of the
+// image. An image that cannot be read has its blobs all the same, so that nothing that it needs
+// counts as free.
 func (i *Store) parts(ctx context.Context, img images.Image) (p image.Parts, id string, err error) {
 	p.Blobs = map[string]bool{}
 	_, err = image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (struct{}, error) {
@@ -160,8 +160,8 @@ func (i *Store) parts(ctx context.Context, img images.Image) (p image.Parts, id 
 	return p, st.ID, err
 }
 
-// eachPart calls visit with a descriptor, and with everything that it consists of, as far as that is
-// here and not deeper than depth.
+// eachPart calls visit with a descriptor, and with everything that it consists of, as far as that
+// is here and not deeper than depth.
 func (i *Store) eachPart(ctx context.Context, desc ocispec.Descriptor, depth int, visit func(ocispec.Descriptor)) error {
 	visit(desc)
 	if depth == 0 || !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {

@@ -22,7 +22,7 @@ func fetched(t *testing.T, i *Store, ref string) image.Stored {
 	return st
 }
 
-// layerDigests are those of the compressed layers.
+// layerDigests returns the digests of the compressed layers.
 func layerDigests(t *testing.T, img v1.Image) (digests []string) {
 	t.Helper()
 	layers, err := img.Layers()

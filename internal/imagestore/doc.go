@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package imagestore is containerd's image store, and the layers that containers get from it. A
-// [Store] pulls, imports and unpacks images, reads what is in them and measures them. [Layers] makes,
-// mounts and deletes the writable layers of containers and the views of images that containers mount.
+// [Store] pulls, imports and unpacks images, reads what is in them and measures them. [Layers]
+// makes, mounts and deletes the writable layers of containers and the views of images that
+// containers mount.
 //
 // # Promises
 //
@@ -37,14 +38,14 @@
 //
 // # Files
 //
-// imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go and bounded.go are how,
-// jobs.go, resume.go and views.go have the leases, imageroot.go and volumes.go read what is in an
-// image, artifacts.go has what is not an image, and usage.go measures. layers.go has the layers of
-// containers, idmap.go shifts the owners of their files, unsynced.go mounts them without syncs, and
-// changes.go reads and writes what they have changed. contents.go says what is on the disk,
-// compressed.go reads archives that are compressed, discard.go drops compressed layers, documents.go
-// reads what belongs to an image in its registry, and failure.go says of which kind an error is.
-// peers.go fetches blobs from other nodes, and served.go says which ones they may have of this node.
-// durable.go says of what is made that it is to be put onto the disk, and verify.go and repair.go
-// compare and mend what may not be there.
+// imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go and bounded.go are
+// how, jobs.go, resume.go and views.go have the leases, imageroot.go and volumes.go read what is in
+// an image, artifacts.go has what is not an image, and usage.go measures. layers.go has the layers
+// of containers, idmap.go shifts the owners of their files, unsynced.go mounts them without syncs,
+// and changes.go reads and writes what they have changed. contents.go says what is on the disk,
+// compressed.go reads archives that are compressed, discard.go drops compressed layers,
+// documents.go reads what belongs to an image in its registry, and failure.go says of which kind an
+// error is. peers.go fetches blobs from other nodes, and served.go says which ones they may have of
+// this node. durable.go says of what is made that it is to be put onto the disk, and verify.go and
+// repair.go compare and mend what may not be there.
 package imagestore

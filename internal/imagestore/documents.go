@@ -17,7 +17,8 @@ import (
 	"berth/internal/image"
 )
 
-// Registry returns the registry of an image, with the credentials that the configuration has for it.
+// Registry returns the registry of an image, with the credentials that the configuration has for
+// it.
 func (i *Store) Registry(ref string) image.Registry { return &configuredRegistry{i, ref} }
 
 // configuredRegistry is the registry of an image.

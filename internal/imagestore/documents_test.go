@@ -60,8 +60,8 @@ func TestAResolverAsksBeforeAnythingIsFetched(t *testing.T) {
 	}
 }
 
-// containerd's client sets options of a resolver that takes them: one that stands before it passes them
-// on.
+// containerd's client sets options of a resolver that takes them: one that stands before it passes
+// them on.
 func TestAnAskingResolverTakesOptions(t *testing.T) {
 	inner := &optional{}
 	var r remotes.Resolver = askingResolver{Resolver: inner}

@@ -42,8 +42,8 @@ const (
 	lookTimeout = time.Minute
 )
 
-// KeepDurable marks what is on the disk, and checks what is doubted after an unclean boot, until ctx
-// ends. It is called once, when containerd is there.
+// KeepDurable marks what is on the disk, and checks what is doubted after an unclean boot, until
+// ctx ends. It is called once, when containerd is there.
 func (i *Store) KeepDurable(ctx context.Context) error {
 	if i.keeper == nil {
 		return nil
@@ -51,7 +51,8 @@ func (i *Store) KeepDurable(ctx context.Context) error {
 	return i.keeper.Run(ctx)
 }
 
-// Trust waits until nothing is doubted of a layer and of those below it: see [durable.Keeper.Trust].
+// Trust waits until nothing is doubted of a layer and of those below it: see
+// [durable.Keeper.Trust].
 func (i *Store) Trust(ctx context.Context, snapshotter, chainID string) error {
 	if i.keeper == nil || snapshotter != overlay {
 		return nil
@@ -75,9 +76,9 @@ func (i *Store) MayHaveChanged() {
 }
 
 // Settle notes that all images are on the disk, so that the next boot need not doubt any, and puts
-// them there if that takes a moment only. It is called when berth stops and nothing is made any more,
-// and only for the containerd in this process. If it cannot be told that all are there, that is an
-// error, and not noted.
+// them there if that takes a moment only. It is called when berth stops and nothing is made any
+// more, and only for the containerd in this process. If it cannot be told that all are there, that
+// is an error, and not noted.
 func (i *Store) Settle() error {
 	if i.keeper == nil {
 		return nil
@@ -105,8 +106,9 @@ func (i *Store) Settle() error {
 // errNoRoot says that the root directory could not be opened, or that there is none.
 var errNoRoot = errors.New("the directory of containerd is not open")
 
-// openRoot opens the directory of the containerd in this process, before anything is made in it: what
-// the kernel cannot write from then on is reported to Settle, whoever else was told of it.
+// openRoot opens the directory of the containerd in this process, before anything is made in it:
+// what the kernel cannot write from then on is reported to Settle, even if somebody else was told
+// of it.
 func openRoot(dir string, log *slog.Logger) *os.File {
 	if dir == "" {
 		return nil
@@ -244,7 +246,8 @@ func (d durability) Sync(ctx context.Context, item durable.Item) error {
 	return d.inLayer(ctx, item, syncLayer)
 }
 
-// inLayer has something done with a layer. ErrNotFound says that the layer has gone.
+// inLayer calls do with the directory and the index of a layer. ErrNotFound says that the layer has
+// gone.
 func (d durability) inLayer(ctx context.Context, item durable.Item, do func(ctx context.Context, dir, index string) error) error {
 	at, err := d.dirOf(ctx, item)
 	if err != nil {
@@ -290,8 +293,8 @@ func (d durability) Mark(ctx context.Context, item durable.Item) (err error) {
 	return connection.Native(err)
 }
 
-// rewrote says that a layer consists of new files. The caller has taken the mark from it before, and
-// holds its lock.
+// rewrote says that a layer consists of new files. The caller has taken the mark from it before,
+// and holds its lock.
 func (d durability) rewrote(item durable.Item) error {
 	if d.keeper == nil {
 		return nil

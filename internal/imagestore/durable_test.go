@@ -61,7 +61,7 @@ func (s *syncedBuffer) String() string {
 	return s.b.String()
 }
 
-// kept is an embedded containerd and the store of a berth that runs for the first time.
+// kept starts an embedded containerd, and makes the store of a berth that runs for the first time.
 func kept(t *testing.T) *durableNode {
 	t.Helper()
 	n := &durableNode{cfg: embedtest.Config(t), root: t.TempDir()}
@@ -93,7 +93,7 @@ func (n *durableNode) open(t *testing.T) {
 }
 
 // unclean makes the store of a berth that starts after an unclean boot. Nothing is checked before
-// run is called, which returns what waits until nothing is doubted and ends that.
+// run is called. What run returns waits until nothing is doubted, and ends the checks.
 func (n *durableNode) unclean(t *testing.T) (run func() (settled func())) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(n.root, "boot"), []byte(`{"boot":"an earlier one"}`), 0o600); err != nil {
@@ -116,7 +116,7 @@ func (n *durableNode) unclean(t *testing.T) (run func() (settled func())) {
 
 const kind = "durable"
 
-// twoLayers is an image with a file in each of two layers.
+// twoLayers makes an image with a file in each of two layers.
 func twoLayers(t *testing.T) v1.Image {
 	t.Helper()
 	var layers []v1.Layer
@@ -453,9 +453,9 @@ func TestAnImageIsVerified(t *testing.T) {
 	n.whole(t, st.ChainID, "repaired without an index")
 }
 
-// PROPERTIES 39: a layer whose sync has failed never gets the mark by a second sync, and the stop is
-// not a clean one, until the layer is written again: by a repair that a person asks for, or by an
-// import.
+// PROPERTIES 39: a layer whose sync has failed never gets the mark by a second sync, and the stop
+// is not a clean one, until the layer is written again: by a repair that a person asks for, or by
+// an import.
 func TestALayerThatCouldNotBeSyncedIsWrittenAgain(t *testing.T) {
 	n := kept(t)
 	fails := errors.New("fsync: input/output error")
@@ -552,8 +552,8 @@ func TestALayerThatIsRepairedWhileItIsSyncedGetsNoMark(t *testing.T) {
 	}
 }
 
-// PROPERTIES 39: a blob whose commit fails is not continued: the kernel may have lost what was written
-// of it, and a second sync would succeed.
+// PROPERTIES 39: a blob whose commit fails is not continued: the kernel may have lost what was
+// written of it, and a second sync would succeed.
 func TestABlobThatCouldNotBeSyncedBeginsAnew(t *testing.T) {
 	n := kept(t)
 	ctx := connection.Namespaced(t.Context())

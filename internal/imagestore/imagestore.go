@@ -138,8 +138,8 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 // SetCredentials replaces the credentials of the configuration, for pulls that begin from now on.
 func (i *Store) SetCredentials(byHost map[string]image.Credentials) { i.credentials.Store(&byHost) }
 
-// SetDiscard says whether the compressed layers of images that are pulled or imported from now on are
-// dropped once they are unpacked.
+// SetDiscard says whether the compressed layers of images that are pulled or imported from now on
+// are dropped once they are unpacked.
 func (i *Store) SetDiscard(on bool) { i.discards.Store(on) }
 
 // Snapshotter returns the name of the snapshotter that images are unpacked into.
@@ -205,7 +205,7 @@ func (i *Store) parse(ctx context.Context, img images.Image) (parsed, error) {
 	return image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (parsed, error) { return i.parseTrusting(ctx, img) })
 }
 
-// parseTrusting is parse, in which the parsers may panic.
+// parseTrusting does what parse does, and the parsers may panic in it.
 func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, error) {
 	key := img.Target.Digest.String()
 	cs := i.bounded().ContentStore()

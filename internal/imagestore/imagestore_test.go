@@ -38,7 +38,7 @@ import (
 
 func v1Config() v1.Config { return v1.Config{Cmd: []string{"/x"}} }
 
-// store is the image store of an embedded containerd.
+// store makes the image store of an embedded containerd.
 func store(t *testing.T) *Store {
 	t.Helper()
 	cfg := embedtest.Config(t)
@@ -295,7 +295,7 @@ func TestAnArchiveStaysInItsRoot(t *testing.T) {
 
 func links(st fs.FileInfo) uint64 { return uint64(st.Sys().(*syscall.Stat_t).Nlink) } //nolint:unconvert // its type differs between architectures
 
-// endlessIndex is an archive whose index has more bytes than any index needs.
+// endlessIndex makes an archive whose index has more bytes than any index needs.
 func endlessIndex() []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -396,7 +396,7 @@ func TestALayerThatTakesLongDelaysNoOther(t *testing.T) {
 	})
 }
 
-// unread is for imports of which nobody wants to know how far they have come.
+// unread drops what an import says of how far it has come.
 func unread(int64, int64) {}
 
 func TestAnImageOfACheckpointIsKnown(t *testing.T) {

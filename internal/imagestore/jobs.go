@@ -23,19 +23,20 @@ const (
 	// containerd takes 4096 with the name of the label.
 	labelPull    = "berth/pull"
 	maxPullLabel = 2048
-	// unleaseTimeout bounds the deletion of a lease, whatever became of the call that took it: a pull is
-	// not to wait for a containerd that hangs once it has ended.
+	// unleaseTimeout bounds the deletion of a lease, whatever became of the call that took it: a pull
+	// is not to wait for a containerd that hangs once it has ended.
 	unleaseTimeout = 10 * time.Second
 )
 
-// lease keeps what a pull or an import has containerd make until the caller calls done. If berth is
-// killed before, the next one deletes the lease, that of a pull not at once: see [Store.Sweep]. A
-// lease that is held stays.
+// lease makes containerd keep what a pull or an import makes there, until the caller calls done. If
+// berth is killed before, the next one deletes the lease, that of a pull not at once: see
+// [Store.Sweep]. A lease that is held stays.
 func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
 	return i.leaseFor(ctx, "")
 }
 
-// leaseFor is lease for a pull of ref. A berth that comes after a kill keeps it for the next one.
+// leaseFor does what lease does, for a pull of ref. A berth that comes after a kill keeps the lease
+// for the next pull of ref.
 func (i *Store) leaseFor(ctx context.Context, ref string) (_ context.Context, done func(), _ error) {
 	labels := map[string]string{connection.LabelOwner: i.cfg.Owner}
 	if len(ref) > 0 && len(ref) <= maxPullLabel {

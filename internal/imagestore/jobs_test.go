@@ -123,8 +123,8 @@ func (a *away) Delete(ctx context.Context, l leases.Lease, opts ...leases.Delete
 	return a.leaseStore.Delete(ctx, l, opts...)
 }
 
-// PROPERTIES 6: the lease of a pull that had ended stayed where containerd was away when it was to be
-// deleted, and was taken for that of a pull that had been cut off, again after each failure.
+// PROPERTIES 6: the lease of a pull that had ended stayed where containerd was away when it was to
+// be deleted, and was taken for that of a pull that had been cut off, again after each failure.
 func TestALeaseThatCouldNotBeDeletedIsDeletedByASweep(t *testing.T) {
 	store := &away{leaseStore: &leaseStore{kept: map[string]leases.Lease{}}, left: 2}
 	client, err := containerd.New("", containerd.WithServices(containerd.WithLeasesService(store)))

@@ -70,9 +70,9 @@ func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
 	return nil
 }
 
-// madeLayer calls containerd to make a layer, and once more where it fails without a reason that has a
-// class. What a kill or a power cut has left of a layer with the same number makes the first call
-// fail, and containerd removes it then. The one inside berth has removed it before, see embed.
+// madeLayer calls containerd to make a layer, and once more where it fails without a reason that
+// has a class. What a kill or a power cut has left of a layer with the same number makes the first
+// call fail, and containerd removes it then. The one inside berth has removed it before, see embed.
 func madeLayer(call func() error) error {
 	err := connection.Native(call())
 	if err == nil || !errdefs.IsUnknown(errdefs.Resolve(err)) {
@@ -110,7 +110,8 @@ func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
 func (l *Layers) Unsynced() bool { return l.unsynced }
 
 // Mounts returns what is to be mounted for a container that runs on a writable layer. label is the
-// SELinux label of all its files; "" for none. With synced set, it is mounted with syncs in any case.
+// SELinux label of all its files; "" for none. With synced set, it is mounted with syncs in any
+// case.
 func (l *Layers) Mounts(ctx context.Context, snapshotter, key, label string, synced bool) ([]mount.Mount, error) {
 	ms, err := l.client.SnapshotService(snapshotter).Mounts(ctx, key)
 	if err == nil && l.unsynced {
@@ -194,7 +195,7 @@ func (l *Layers) SnapshotUsage(ctx context.Context, snapshotter, key string) (by
 	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
 }
 
-// labelled is the option by which all files of a mount have a SELinux label; nil for no label.
+// labelled returns the option by which all files of a mount have a SELinux label; nil for no label.
 func labelled(label string) []string {
 	if label == "" {
 		return nil

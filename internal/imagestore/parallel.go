@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // This file holds a trick whole: layers that are unpacked beside each other. It relies on what
-// containerd does not promise: its unpacker asks for a layer that is apart from those below with one
-// overlay mount that has no lower directory. The setting image.max_concurrent_unpacks turns it off
-// with 1. Delete when containerd's own differ leaves a directory that a layer lacks as the layers
-// below have it: https://github.com/containerd/containerd/pull/12332.
+// containerd does not promise: its unpacker asks for a layer that is apart from those below with
+// one overlay mount that has no lower directory. The setting image.max_concurrent_unpacks turns it
+// off with 1. Delete when containerd's own differ leaves a directory that a layer lacks as the
+// layers below have it: https://github.com/containerd/containerd/pull/12332.
 
 package imagestore
 
@@ -23,8 +23,8 @@ import (
 
 // aloneUnpacker unpacks layers beside the layers below them. containerd's own differ gives a
 // directory that a layer lacks mode 0755 in that case, and so takes, for example, the sticky bit
-// from /tmp. aloneUnpacker fails with unpack.ErrNeedsParent instead. It has containerd unpack every layer
-// that is not apart from those below.
+// from /tmp. aloneUnpacker fails with unpack.ErrNeedsParent instead. It has containerd unpack every
+// layer that is not apart from those below.
 type aloneUnpacker struct {
 	containerd.DiffService
 	layers content.Provider

@@ -23,7 +23,8 @@ import (
 	"berth/internal/testimage/testregistry"
 )
 
-// parallelStore is the image store of an embedded containerd, which unpacks three layers at a time.
+// parallelStore makes the image store of an embedded containerd, which unpacks three layers at a
+// time.
 // It returns the directory of its snapshots as well.
 func parallelStore(t *testing.T) (*Store, string) {
 	t.Helper()

@@ -27,16 +27,17 @@ type Peers interface {
 	Lied(b peer.Blob, from []netip.AddrPort)
 }
 
-// peerRef begins the reference under which a blob is written that comes from peers. What is below it
-// may hold bytes of a peer that lies, so containerd never goes on with it when it fetches the blob
-// from the registry.
+// peerRef begins the reference under which a blob is written that comes from peers. What is below
+// it may hold bytes of a peer that lies, so containerd never goes on with it when it fetches the
+// blob from the registry.
 const peerRef = "peer-"
 
 const (
 	// askAgain is after how long peers are asked once more for a blob that the registry sends: by then
 	// some may have it that had not, as when many nodes pull the same image at the same time.
 	askAgain = 5 * time.Second
-	// worthAsking is from which size on that is worth it, in bytes. A smaller blob is left to containerd.
+	// worthAsking is from which size on that is worth it, in bytes. A smaller blob is left to
+	// containerd.
 	worthAsking = 1 << 20
 )
 
@@ -55,8 +56,8 @@ type peerFetch struct {
 	progress   func(n int)
 }
 
-// Handle fetches one blob, if peers have it or it is worth asking them again. It leaves everything else
-// to containerd, and so to the registry. A failure of peers is therefore none of the pull.
+// Handle fetches one blob, if peers have it or it is worth asking them again. It leaves everything
+// else to containerd, and so to the registry. A failure of peers is therefore none of the pull.
 func (f peerFetch) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	if desc.Size <= 0 || int64(len(desc.Data)) == desc.Size || len(desc.URLs) > 0 || desc.Digest.Validate() != nil {
 		return nil, nil
@@ -109,8 +110,8 @@ func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
 	return err
 }
 
-// copy writes all of a blob, from peers as far as they have it. What they do not finish the registry
-// does: it sends no byte again that a peer has sent.
+// copy writes all of a blob, from peers as far as they have it. What they do not finish the
+// registry does: it sends no byte again that a peer has sent.
 func (f peerFetch) copy(ctx context.Context, b peer.Blob, desc ocispec.Descriptor, w *lateWriter) (from []netip.AddrPort, err error) {
 	if w.offset > desc.Size {
 		return nil, fmt.Errorf("%d bytes of %d are there: %w", w.offset, desc.Size, errdefs.ErrOutOfRange)
@@ -130,8 +131,8 @@ func (f peerFetch) copy(ctx context.Context, b peer.Blob, desc ocispec.Descripto
 	return append(from, later...), err
 }
 
-// rest fetches the end of a blob from the registry, or from a peer that has it meanwhile. An error of
-// the registry ends the pull, as it does without peers, and the next pull goes on from there.
+// rest fetches the end of a blob from the registry, or from a peer that has it meanwhile. An error
+// of the registry ends the pull, as it does without peers, and the next pull goes on from there.
 func (f peerFetch) rest(ctx context.Context, b peer.Blob, desc ocispec.Descriptor, w *lateWriter) (from []netip.AddrPort, err error) {
 	defer func() {
 		var answer remoteerrors.ErrUnexpectedStatus
@@ -199,8 +200,8 @@ type registryError struct{ error }
 // Unwrap returns the cause.
 func (e registryError) Unwrap() error { return e.error }
 
-// lateWriter writes a blob into the content store, which is asked for a place once there is something
-// to be written: most blobs are with no peer.
+// lateWriter writes a blob into the content store, which is asked for a place once there is
+// something to be written: most blobs are with no peer.
 type lateWriter struct {
 	ctx    context.Context //nolint:containedctx // of the one call that writes
 	store  content.Store

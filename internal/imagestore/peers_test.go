@@ -64,7 +64,7 @@ func (f *fakePeers) Lied(b peer.Blob, from []netip.AddrPort) {
 	}
 }
 
-// gone is how peers say that none has the rest.
+// gone returns what peers answer when none has the rest.
 func gone(n int, err error) (int64, error) {
 	if err == nil {
 		err = errdefs.ErrNotFound
@@ -72,7 +72,7 @@ func gone(n int, err error) (int64, error) {
 	return int64(n), err
 }
 
-// blobsOf are the parts of an image that peers may have, by digest.
+// blobsOf returns the parts of an image that peers may have, by digest.
 func blobsOf(t *testing.T, img v1.Image) map[digest.Digest][]byte {
 	t.Helper()
 	all := map[digest.Digest][]byte{}
@@ -139,8 +139,8 @@ func largeLayer(t *testing.T) (v1.Image, map[digest.Digest][]byte) {
 	return img, blobsOf(t, img)
 }
 
-// PROPERTIES 41: whatever peers send, the image is the registry's. What they have sent of a blob is used
-// if it is right, and no blob is asked for at the registry that they have sent.
+// PROPERTIES 41: whatever peers send, the image is the registry's. What they have sent of a blob is
+// used if it is right, and no blob is asked for at the registry that they have sent.
 func TestAPullFromPeersIsThePullFromTheRegistry(t *testing.T) {
 	full := errors.New("no space left on device")
 	for name, x := range map[string]struct {
@@ -213,8 +213,8 @@ func TestAPullFromPeersIsThePullFromTheRegistry(t *testing.T) {
 	}
 }
 
-// PROPERTIES 41: what a pull that was cut off has left of a blob is gone on with. If that was wrong, nobody is put
-// aside for it who did not send it.
+// PROPERTIES 41: what a pull that was cut off has left of a blob is gone on with. If that was
+// wrong, nobody is put aside for it who did not send it.
 func TestWhatPeersHaveLeftOfABlobIsGoneOnWith(t *testing.T) {
 	for _, wrong := range []bool{false, true} {
 		t.Run(strconv.FormatBool(wrong), func(t *testing.T) {
@@ -267,8 +267,8 @@ func TestWhatPeersHaveLeftOfABlobIsGoneOnWith(t *testing.T) {
 	}
 }
 
-// A peer that gets a blob while the registry sends it to this node sends the rest. What it sends wrong
-// comes from the registry as a whole.
+// A peer that gets a blob while the registry sends it to this node sends the rest. What it sends
+// wrong comes from the registry as a whole.
 func TestPeersAreAskedAgainForWhatTheRegistrySends(t *testing.T) {
 	for _, lies := range []bool{false, true} {
 		t.Run(strconv.FormatBool(lies), func(t *testing.T) {
@@ -324,7 +324,8 @@ func TestPeersAreAskedAgainForWhatTheRegistrySends(t *testing.T) {
 	}
 }
 
-// A registry that hangs up ends the pull as it does without peers, and the next pull goes on from there.
+// A registry that hangs up ends the pull as it does without peers, and the next pull goes on from
+// there.
 func TestARegistryThatHangsUpEndsThePullAndItGoesOn(t *testing.T) {
 	body := make([]byte, 2*worthAsking)
 	_, _ = rand.Read(body)
@@ -404,7 +405,8 @@ func TestWhatTheRegistryHasBegunItFinishes(t *testing.T) {
 	}
 }
 
-// PROPERTIES 41: a registry that does not let a node have an image decides, whatever peers have: they are not asked.
+// PROPERTIES 41: a registry that does not let a node have an image decides, whatever peers have:
+// they are not asked.
 func TestTheRegistryDecidesBeforePeersAreAsked(t *testing.T) {
 	img, _ := largeLayer(t)
 	ref := testregistry.Start(t, testregistry.BasicAuth("me", "secret")).Push("team/app:1", img)
@@ -423,8 +425,8 @@ func TestTheRegistryDecidesBeforePeersAreAsked(t *testing.T) {
 	}
 }
 
-// PROPERTIES 41: a peer gets what an image of the repository consists of that it names, from the moment on that the
-// pull has it, and nothing else.
+// PROPERTIES 41: a peer gets what an image of the repository consists of that it names, from the
+// moment on that the pull has it, and nothing else.
 func TestPeersGetWhatTheRepositoryTheyNameHas(t *testing.T) {
 	img, blobs := largeLayer(t)
 	layers, err := img.Layers()

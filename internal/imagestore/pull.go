@@ -82,8 +82,8 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	return i.read(ctx, img.Metadata())
 }
 
-// fetcherFor returns what pulls the image that a pull has stopped at with an error, since it is not to
-// be unpacked; nil for another error.
+// fetcherFor returns what pulls the image that a pull has stopped at with an error, since it is not
+// to be unpacked; nil for another error.
 func (i *Store) fetcherFor(err error) func(context.Context, string, image.Credentials, image.Watch) (containerd.Image, error) {
 	switch {
 	case errors.Is(err, errArtifact):
@@ -99,10 +99,10 @@ func (i *Store) fetcherFor(err error) func(context.Context, string, image.Creden
 // fetchOnly is no number of layers to be unpacked at the same time: nothing is unpacked.
 const fetchOnly = -1
 
-// pull fetches an image and unpacks that many of its layers at the same time, or none with fetchOnly.
-// With all set, it also fetches the blobs of layers that are unpacked already. An artifact has no
-// layers to be unpacked, and that of a checkpoint is read where it is: errArtifact and errCheckpoint
-// say so before any of them is fetched.
+// pull fetches an image and unpacks that many of its layers at the same time, or none with
+// fetchOnly. With all set, it also fetches the blobs of layers that are unpacked already. An
+// artifact has no layers to be unpacked, and that of a checkpoint is read where it is: errArtifact
+// and errCheckpoint say so before any of them is fetched.
 func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int, all bool) (containerd.Image, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -147,14 +147,14 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		containerd.WithPlatformMatcher(platforms.Default()))...)
 }
 
-// fileMediaType is what a file of an artifact is to containerd's client, which takes each blob of the
-// common type application/octet-stream for the configuration of an early Docker image, and notes that
-// from several goroutines without a lock.
+// fileMediaType is what a file of an artifact is to containerd's client, which takes each blob of
+// the common type application/octet-stream for the configuration of an early Docker image, and
+// notes that from several goroutines without a lock.
 const fileMediaType = "application/x-octet-stream"
 
 // reporting reports what an image consists of, as the handlers of a pull find it out, and stops at
-// the manifest of an artifact: see checkArtifact. They run in goroutines of containerd's client, where
-// a panic over the image name would end berth.
+// the manifest of an artifact: see checkArtifact. They run in goroutines of containerd's client,
+// where a panic over the image name would end berth.
 func (i *Store) reporting(name string, needs func([]image.Blob), shared *sharing, unpacks bool) func(images.Handler) images.Handler {
 	return func(h images.Handler) images.Handler {
 		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {

@@ -23,7 +23,7 @@ import (
 	"berth/internal/testimage/testregistry"
 )
 
-// resolver is what a pull resolves and fetches with.
+// resolver returns what a pull resolves and fetches with.
 func resolver(t *testing.T, registry string, creds image.Credentials) remotes.Resolver {
 	i := &Store{}
 	return docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), registry, creds, func(int) {})})

@@ -34,8 +34,8 @@ import (
 	"berth/internal/unpack"
 )
 
-// The names beside the directory of a layer while it is unpacked again. containerd removes them with
-// the layer.
+// The names beside the directory of a layer while it is unpacked again. containerd removes them
+// with the layer.
 const (
 	remade   = "berth-new"
 	replaced = "berth-old"
@@ -164,7 +164,8 @@ func (d durability) checkLayer(ctx context.Context, item durable.Item, idle bool
 	return durable.Removed, nil
 }
 
-// removeLayer removes a layer that no image has, with what a pull that was cut off has left above it.
+// removeLayer removes a layer that no image has, with what a pull that was cut off has left above
+// it.
 func (d durability) removeLayer(ctx context.Context, item durable.Item) error {
 	if d.gone(ctx, item) {
 		return nil
@@ -227,8 +228,9 @@ func (d durability) removeAbove(ctx context.Context, snapshotter, below string) 
 	return nil
 }
 
-// remake unpacks a layer again, beside the one that is there, and puts it in its place unless the two
-// are the same. why says what is wrong; with durable.ErrNoIndex, it is not known whether anything is.
+// remake unpacks a layer again, beside the one that is there, and puts it in its place unless the
+// two are the same. why says what is wrong; with durable.ErrNoIndex, it is not known whether
+// anything is.
 func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, from source, why error) (durable.Outcome, error) {
 	beside := filepath.Dir(at.dir)
 	dir := filepath.Join(beside, remade)
@@ -401,8 +403,8 @@ func (d durability) readsAs(ctx context.Context, img images.Image, dgst digest.D
 	return false
 }
 
-// collect has containerd collect its garbage now: until then it takes a blob that was removed for one
-// that it has.
+// collect makes containerd collect its garbage now: until then it takes a blob that was removed for
+// one that it has.
 func (d durability) collect(ctx context.Context) error {
 	lease, err := d.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
 	if err == nil {

@@ -19,8 +19,8 @@ import (
 	"berth/internal/image"
 )
 
-// resumable is how long what a pull that has failed had fetched is kept for the next one of the same
-// name: the kubelet tries again within five minutes.
+// resumable is how long what a pull that has failed had fetched is kept for the next one of the
+// same name: the kubelet tries again within five minutes.
 const resumable = 10 * time.Minute
 
 // heldLease is the lease of a pull that has failed. It is the value of its key in Store.jobs.
@@ -29,8 +29,9 @@ type heldLease struct {
 	until time.Time // the zero time: nothing needs it, and it is to be deleted
 }
 
-// hold keeps what a pull of ref has fetched when it ends with an error that a repetition may not end
-// with. containerd then goes on where a blob was cut off. A full disk gets its bytes back at once.
+// hold keeps what a pull of ref has fetched when it ends with an error that a repetition may not
+// end with. containerd then goes on where a blob was cut off. A full disk gets its bytes back at
+// once.
 func (i *Store) hold(ctx context.Context, ref string, err error) {
 	own, leased := leases.FromContext(ctx)
 	if !leased {
@@ -53,8 +54,8 @@ func (i *Store) held(key string) bool {
 	return ok && time.Now().Before(h.until)
 }
 
-// dropHeld deletes the leases that earlier pulls of ref have left, but not own: the last one has what
-// there is. A lease that cannot be deleted now is left to the next pull and the next sweep.
+// dropHeld deletes the leases that earlier pulls of ref have left, but not own: the last one has
+// what there is. A lease that cannot be deleted now is left to the next pull and the next sweep.
 func (i *Store) dropHeld(ctx context.Context, ref, own string) {
 	if !i.swept.Load() {
 		i.inherit(ctx, ref)
@@ -77,9 +78,9 @@ func (i *Store) dropHeld(ctx context.Context, ref, own string) {
 	})
 }
 
-// inherit learns the leases that an earlier berth has left of pulls of ref. A pull can end before the
-// first sweep, and the sweep would keep them for a pull that has been. If containerd cannot be asked,
-// the sweep finds them.
+// inherit learns the leases that an earlier berth has left of pulls of ref. A pull can end before
+// the first sweep, and the sweep would keep them for a pull that has been. If containerd cannot be
+// asked, the sweep finds them.
 func (i *Store) inherit(ctx context.Context, ref string) {
 	if len(ref) > maxPullLabel {
 		return
@@ -97,10 +98,10 @@ func (i *Store) inherit(ctx context.Context, ref string) {
 	}
 }
 
-// resumes notes what has been fetched of blobs in part before a pull, and which blobs w learns that the
-// pull needs. It returns what says whether there was a beginning of one of them: if the pull fails over
-// the digest of a blob, that beginning may be what is wrong, as after a power cut, and not the registry.
-// It is removed then ([blobWriter]), and the pull can be repeated.
+// resumes notes what has been fetched of blobs in part before a pull, and which blobs w learns that
+// the pull needs. It returns what says whether there was a beginning of one of them: if the pull
+// fails over the digest of a blob, that beginning may be what is wrong, as after a power cut, and
+// not the registry. It is removed then ([blobWriter]), and the pull can be repeated.
 func (i *Store) resumes(ctx context.Context, w *image.Watch) func() bool {
 	before := map[string]bool{} // blobs
 	all, err := i.client.ContentStore().ListStatuses(ctx)
@@ -123,8 +124,8 @@ func (i *Store) resumes(ctx context.Context, w *image.Watch) func() bool {
 	return found.Load
 }
 
-// blobOf returns the digest of the blob that is being fetched under a key, which is its kind, a hyphen,
-// perhaps a name and @, and its digest.
+// blobOf returns the digest of the blob that is being fetched under a key, which is its kind, a
+// hyphen, perhaps a name and @, and its digest.
 func blobOf(key string) string {
 	_, key, _ = strings.Cut(key, "-")
 	return key[strings.LastIndexByte(key, '@')+1:]

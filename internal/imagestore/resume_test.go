@@ -19,8 +19,8 @@ import (
 	"berth/internal/testimage/testregistry"
 )
 
-// breaking serves one blob, and counts its bytes. While it is broken it sends the beginning of other
-// bytes of that length, at once, and nothing afterwards.
+// breaking serves one blob, and counts its bytes. While it is broken it sends the beginning of
+// other bytes of that length, at once, and nothing afterwards.
 type breaking struct {
 	body   []byte
 	served atomic.Int64
@@ -50,7 +50,8 @@ func (b *breaking) front(next http.Handler) http.Handler {
 	})
 }
 
-// breaks has the first pull from i fail after what is sent of the blob, and returns the reference.
+// breaks makes the first pull from i fail after what is sent of the blob, and returns the
+// reference.
 func (b *breaking) breaks(t *testing.T, i *Store, sent []byte) (ref string) {
 	t.Helper()
 	b.broken.Store(&sent)
@@ -66,7 +67,7 @@ func (b *breaking) breaks(t *testing.T, i *Store, sent []byte) (ref string) {
 
 func large(size int) []byte { return bytes.Repeat([]byte("0123456789abcdef"), size/16) }
 
-// next is the store of the berth after one that was killed.
+// next makes the store of the berth after one that was killed.
 func next(t *testing.T, i *Store) *Store {
 	t.Helper()
 	n, err := New(i.client, i.cfg)
@@ -74,8 +75,8 @@ func next(t *testing.T, i *Store) *Store {
 	return n
 }
 
-// What a pull had fetched when berth was killed was collected, and the next pull began a blob of many
-// GiB again.
+// What a pull had fetched when berth was killed was collected, and the next pull began a blob of
+// many GiB again.
 func TestAPullGoesOnAfterAKill(t *testing.T) {
 	const size, cut = 4 << 20, 1 << 20
 	b := &breaking{body: large(size)}

@@ -21,8 +21,8 @@ import (
 // maxServed bounds the cache of the blobs that each image consists of, in bytes.
 const maxServed = 4 << 20
 
-// members are the blobs that an image consists of, and the media types of manifests and indexes; "" for
-// another blob.
+// members are the blobs that an image consists of, and the media types of manifests and indexes; ""
+// for another blob.
 type members map[digest.Digest]string
 
 // served is what peers may be given.
@@ -88,7 +88,8 @@ func (s *served) pulled(repository string, d digest.Digest) (mediaType string, o
 	return "", false
 }
 
-// Open implements peer.Contents. As long as anything is doubted after a power cut, nothing is given.
+// Open implements peer.Contents. As long as anything is doubted after a power cut, nothing is
+// given.
 func (i *Store) Open(ctx context.Context, repository string, d digest.Digest) (peer.Content, error) {
 	ctx = connection.Namespaced(ctx)
 	if i.Doubts() > 0 {
@@ -148,8 +149,8 @@ func (i *Store) membersOf(ctx context.Context, img images.Image) (members, error
 	})
 }
 
-// repositoryOf returns the repository of an image's name, with the host of its registry; "" for a name
-// that is an ID.
+// repositoryOf returns the repository of an image's name, with the host of its registry; "" for a
+// name that is an ID.
 func repositoryOf(name string) string {
 	if _, err := digest.Parse(name); err == nil {
 		return ""

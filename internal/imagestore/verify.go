@@ -18,9 +18,9 @@ import (
 	"berth/internal/unpack"
 )
 
-// Verify compares the blobs and the layers of an image with what they were made from, at leisure. With
-// repair set, what is wrong is repaired from what is on this node, or removed. A part that cannot be
-// looked at is in the answer, with the reason.
+// Verify compares the blobs and the layers of an image with what they were made from, at leisure.
+// With repair set, what is wrong is repaired from what is on this node, or removed. A part that
+// cannot be looked at is in the answer, with the reason.
 func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.Part, error) {
 	ctx = connection.Namespaced(ctx)
 	img, err := i.client.ImageService().Get(ctx, name)

@@ -147,9 +147,10 @@ func (i *Store) unviewFrom(ctx context.Context, snapshotter, key string) error {
 	return i.unlease(ctx, key)
 }
 
-// Sweep removes the views, and the leases of pulls and imports, that are not in use: an earlier berth
-// made them and was killed, or containerd was when they were to be removed. The lease of a pull that was
-// cut off stays for a while, so that the next pull of the same name goes on where it was.
+// Sweep removes the views, and the leases of pulls and imports, that are not in use: an earlier
+// berth made them and was killed, or containerd was when they were to be removed. The lease of a
+// pull that was cut off stays for a while, so that the next pull of the same name goes on where it
+// was.
 func (i *Store) Sweep(ctx context.Context) error {
 	ctx = connection.Namespaced(ctx)
 	own := func(prefix string) string {

@@ -28,16 +28,16 @@ const (
 	maxVolumeFiles = 1 << 16
 )
 
-// CopyOut copies directories of the image, each by its path into the directory that it has in dirs. A
-// link in a path is followed within the image only. ErrInvalidArgument says that they are too large
-// together.
+// CopyOut copies directories of the image, each by its path into the directory that it has in dirs.
+// A link in a path is followed within the image only. ErrInvalidArgument says that they are too
+// large together.
 func (i *Store) CopyOut(ctx context.Context, chainID string, dirs map[string]string) error {
 	return i.view(ctx, chainID, func(root string) error { return copyOut(ctx, root, dirs) })
 }
 
 // copyOut copies directories below root. They are measured first, which they can be because a view
-// does not change. Several paths may lead to one directory, which is copied for each, and counts for
-// each.
+// does not change. Several paths may lead to one directory, which is copied for each, and counts
+// for each.
 func copyOut(ctx context.Context, root string, dirs map[string]string) error {
 	budget := volumeBudget{maxVolumeFiles, maxVolumeBytes}
 	sources := map[string]string{} // by path
@@ -95,7 +95,8 @@ func (b *volumeBudget) charge(ctx context.Context, dir string) error {
 	})
 }
 
-// copyTree copies a directory, and what is below it, into a directory that exists. It ends with ctx.
+// copyTree copies a directory, and what is below it, into a directory that exists. It ends with
+// ctx.
 func copyTree(ctx context.Context, src, dst string) error {
 	links := map[uint64]string{} // the first name of a file that has several, by its inode
 	var dirs []string            // their times change as long as something is written into them

@@ -94,8 +94,8 @@ type readFunc func(p []byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
-// What is copied has the content, the links, the owners, the modes, the attributes and the times that
-// it has in the image.
+// What is copied has the content, the links, the owners, the modes, the attributes and the times
+// that it has in the image.
 func TestAVolumeIsCopiedAsItIs(t *testing.T) {
 	src, dst := t.TempDir(), t.TempDir()
 	at := time.Unix(1e9, 5)

@@ -161,8 +161,8 @@ func TestWhatACallThatIsCutOffHasStartedIsEnded(t *testing.T) {
 }
 
 // A pod that cannot be made, because something beside its network fails, lost an address for ever
-// about once in four hundred times: its call was cut off, and host-local was killed after it had made
-// the file of the address, and before it had written into it whose the address is.
+// about once in four hundred times: its call was cut off, and host-local was killed after it had
+// made the file of the address, and before it had written into it whose the address is.
 func TestACallThatIsOverIsLeftToFinishItsStep(t *testing.T) {
 	n, dir := scripted(t, `: > lease; sleep 0.1; echo $CNI_CONTAINERID > lease`)
 	if _, _, err := setup(until(t, dir+"/lease"), t, n, "a"); err != nil && !errors.Is(err, context.Canceled) {

@@ -19,8 +19,8 @@ import (
 	"berth/test/world"
 )
 
-// asUser is a container that runs as a user, with groups of the request's own, and with resources
-// some of which the host of these tests cannot give.
+// asUser configures a container that runs as a user, with groups of the request's own, and with
+// resources some of which the host of these tests cannot give.
 func asUser(name string) *runtimeapi.ContainerConfig {
 	cfg := ctr(name)
 	cfg.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: 1000}
@@ -36,7 +36,7 @@ func asUser(name string) *runtimeapi.ContainerConfig {
 	return cfg
 }
 
-// appliedStatus is what the status of a container of asUser says on a host without hugetlb and
+// appliedStatus returns what the status of a container of asUser says on a host without hugetlb and
 // cgroup v2.
 func appliedStatus() *runtimeapi.ContainerStatus {
 	return &runtimeapi.ContainerStatus{

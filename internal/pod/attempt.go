@@ -71,7 +71,7 @@ var moves = map[stage][]stage{
 }
 
 // move returns a at the next stage. A stage that does not follow leaves a as it is: what was given
-// up stays so, whoever is still at work on it.
+// up stays so, although its goroutine may still be at work on it.
 func (a attempt) move(to stage) attempt {
 	if !slices.Contains(moves[a.at], to) {
 		return a

@@ -38,8 +38,8 @@ func TestAnAttemptMovesAsItIsDrawn(t *testing.T) {
 	}
 }
 
-// Whoever is still at work on a start that was given up does not change that, and a program that
-// runs is not taken back.
+// A goroutine that is still at work on a start that was given up does not change that, and a
+// program that runs is not taken back.
 func TestAnAttemptStaysWhereNothingFollows(t *testing.T) {
 	for _, to := range allStages {
 		if a := (attempt{at: stageGivenUp}).move(to); a.at != stageGivenUp {

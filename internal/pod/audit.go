@@ -144,7 +144,7 @@ func (a *auditor) audit() {
 			a.auditProcess(u)
 		}
 		if u.now().Removing {
-			// Whoever asked for the removal is gone, or could not end it.
+			// The call that asked for the removal is gone, or could not end it.
 			a.ask(u, func(ctx context.Context) {
 				if err := a.stopper.kill(ctx, u); err != nil {
 					a.obs.Note(u.id, event.KillFailed{Err: err.Error()})

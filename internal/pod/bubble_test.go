@@ -81,8 +81,8 @@ type noStore struct{}
 
 func (noStore) Commit(...state.Change) error { return nil }
 
-// restart is a berth that finds the records of an earlier one and has compared them with
-// containerd.
+// restart starts a berth that finds the records of an earlier one, and returns once it has compared
+// them with containerd.
 func restart(t *testing.T, w *world.World, loaded state.Loaded) *bubble {
 	t.Helper()
 	b := start(t, w, loaded)

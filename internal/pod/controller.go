@@ -289,7 +289,7 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step])
 	case err == nil:
 		return lane.Done()
 	case ctx.Err() != nil && c.ops.stopping():
-		return lane.Retry(err) // berth stops, and whoever starts it again goes on
+		return lane.Retry(err) // berth stops, and the next one goes on
 	}
 	switch {
 	case errors.Is(err, errMembers): // as it often is, and nothing is wrong
@@ -373,8 +373,8 @@ func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }
 func (c *Controller) Oldest(step Step) time.Duration { return c.auditor.oldest(step) }
 
 // Drained returns when what a container wrote before it ended is in its log, or with ctx's error.
-// It is for whoever reads the log of what has ended; a container without output, and what has no
-// record, is no error.
+// Call it before the log of what has ended is read. A container without output, or an ID without a
+// record, is not an error.
 func (c *Controller) Drained(ctx context.Context, id string) error {
 	u, ok := c.units.get(id)
 	if !ok {

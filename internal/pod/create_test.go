@@ -76,7 +76,7 @@ func TestAContainerIsNotMadeWithoutTheDeviceThatItAskedFor(t *testing.T) {
 	}
 }
 
-// restored is the configuration of a container that is restored from an archive.
+// restored configures a container that is restored from an archive.
 func restored(name, archive string) *runtimeapi.ContainerConfig {
 	cfg := ctr(name)
 	cfg.Image.Image = archive

@@ -12,7 +12,7 @@ import (
 	"berth/internal/state"
 )
 
-// damage is what a restart loads if the records of containers cannot be read.
+// damage returns what a restart loads if the records of containers cannot be read.
 func damage(loaded state.Loaded, pod string, containers ...string) state.Loaded {
 	for _, c := range containers {
 		loaded.Damaged = append(loaded.Damaged, state.Damaged{

@@ -100,7 +100,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// observations are all combinations.
+// observations returns all combinations.
 func observations() []observed {
 	either := []bool{false, true}
 	all := []observed{{}}
@@ -117,7 +117,7 @@ func observations() []observed {
 		func(o *observed, v observedProcess) { o.Process = v })
 }
 
-// with is each of all with each of values.
+// with returns each of all with each of values.
 func with[T any](all []observed, values []T, set func(*observed, T)) []observed {
 	var more []observed
 	for _, o := range all {

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// ctxError returns why ctx ended: the cause that whoever cancelled it gave, or one of the two
-// errors of package context.
+// ctxError returns why ctx ended: the cause with which it was cancelled, or one of the two errors
+// of package context.
 func ctxError(ctx context.Context) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, context.DeadlineExceeded):

@@ -24,7 +24,7 @@ func (u *unit) Removed() <-chan struct{}                   { return u.removed.No
 func (u *unit) MarkRemoving() error                        { return markRemoving(u) }
 func (u *unit) Change(f func(st *state.Status) bool) error { return u.change(f) }
 
-// Unit is the unit of an ID; nil when there is none.
+// Unit returns the unit of an ID; nil when there is none.
 func (c *Controller) Unit(id string) *Unit {
 	u, _ := c.units.get(id)
 	return u
@@ -33,7 +33,7 @@ func (c *Controller) Unit(id string) *Unit {
 // Observe asks the kernel about the process of a unit.
 func (c *Controller) Observe(u *Unit) { c.recovery.processes.observe(u) }
 
-// Records are the records of all units, as a restart would load them.
+// Records returns the records of all units, as a restart would load them.
 func (c *Controller) Records() state.Loaded {
 	var l state.Loaded
 	for _, u := range c.units.all() {
@@ -46,10 +46,10 @@ func (c *Controller) Records() state.Loaded {
 	return l
 }
 
-// BuiltInSandboxer is the sandboxer of pods that need a process, with handlers that name none.
+// BuiltInSandboxer returns the sandboxer of pods that need a process, with handlers that name none.
 func BuiltInSandboxer(r Runtime) Sandboxer { return pauser{r, r} }
 
-// ViewKey is the key of the snapshot of the nth image that a container mounts.
+// ViewKey returns the key of the snapshot of the nth image that a container mounts.
 func ViewKey(id string, n int) string { return viewKey(id, n) }
 
 // ViewedBy returns the container that a key of ViewKey is of.

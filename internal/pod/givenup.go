@@ -20,9 +20,9 @@ type givenUp struct {
 	processes      *processes
 }
 
-// end ends what was made for a start that was given up, so that the container is not EXITED while its
-// program may run after all: the answer to a start can be lost. What is known of its end is evidence
-// from then on.
+// end ends what was made for a start that was given up, so that the container is not EXITED while
+// its program may run after all: the answer to a start can be lost. What is known of its end is
+// evidence from then on.
 func (g *givenUp) end(ctx context.Context, u *unit) error {
 	process := g.processes.observe(u)
 	ended, err := g.endAs(ctx, u, process)
@@ -84,9 +84,9 @@ func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (
 }
 
 // endRestore ends what the restore of u has made, when the start was given up, and returns what is
-// said about the end. It is an error as long as the shim may be at work on it, or its process lives.
-// Where the shim is gone and there is nothing to end, the program may have run and ended: nobody can
-// know.
+// said about the end. It is an error as long as the shim may be at work on it, or its process
+// lives. Where the shim is gone and there is nothing to end, the program may have run and ended:
+// nobody can know.
 func (g *givenUp) endRestore(ctx context.Context, u *unit) (ended exit.Fact, err error) {
 	_ = u.evidence.kill(func() error {
 		var found bool

@@ -40,8 +40,8 @@ func (g *grouper) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 
 func (g *grouper) plugIn(p *pod.Ports) { g.Runtime, p.Runtime = p.Runtime, g }
 
-// PROPERTIES 4: which sandboxes share a shim is on record before the shim is asked for: the next berth
-// is told of it before anything else, and starts a shim that has died for the same group.
+// PROPERTIES 4: which sandboxes share a shim is on record before the shim is asked for: the next
+// berth is told of it before anything else, and starts a shim that has died for the same group.
 func TestTheGroupOfAShimIsOnRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, first *bubble) {
 		first.stop()

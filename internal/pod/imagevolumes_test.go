@@ -16,7 +16,7 @@ import (
 	"berth/test/world"
 )
 
-// withImages is a container that mounts images.
+// withImages configures a container that mounts images.
 func withImages(name string, images ...string) *runtimeapi.ContainerConfig {
 	c := ctr(name)
 	for _, img := range images {

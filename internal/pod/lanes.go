@@ -168,8 +168,8 @@ func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
 	}
 }
 
-// waitDisconnected waits until the network of the sandbox u was given back, or u has nothing more to
-// release.
+// waitDisconnected waits until the network of the sandbox u was given back, or u has nothing more
+// to release.
 func (l *lanes) waitDisconnected(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()

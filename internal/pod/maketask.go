@@ -30,10 +30,10 @@ type taskMaker struct {
 
 // make makes the stdio and the task of u. u.task must be held. After a start that was cut off it is
 // tried several times: containerd does not know whether the shim is still at work on that one, and
-// two at a time disturb each other. It is tried once more where the writable layer is not on the disk,
-// with a new one. A containerd that runs beside berth removes the directories that it has no record
-// of, such as those that a power cut has left, and may have listed them before it made this layer,
-// which then has the name of one of them.
+// two at a time disturb each other. It is tried once more where the writable layer is not on the
+// disk, with a new one. A containerd that runs beside berth removes the directories that it has no
+// record of, such as those that a power cut has left, and may have listed them before it made this
+// layer, which then has the name of one of them.
 func (m *taskMaker) make(ctx context.Context, u *unit) (pid uint32, err error) {
 	for try := 1; ; try++ {
 		pid, err = m.attempt(ctx, u)
@@ -93,7 +93,7 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 // also where it never answers.
 func (m *taskMaker) reviveShim(ctx context.Context, u *unit) error {
 	p := u.pod
-	// Whoever releases the shim holds it, too: nothing is started that nobody would end.
+	// The release of the shim holds it, too: nothing is started that nobody would end.
 	if err := p.task.lock(ctx); err != nil {
 		return fmt.Errorf("start the shim of sandbox %s again: %w", p.id, err)
 	}

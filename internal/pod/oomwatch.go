@@ -84,8 +84,8 @@ func (w *oomWatcher) lookOnce(u *unit) bool {
 }
 
 // survived records the kills of c after which u goes on. It is called when the last of them can
-// explain no later end; what was counted since is looked at again. A kill after which the process is
-// gone may be the end's, however late that is noticed.
+// explain no later end; what was counted since is looked at again. A kill after which the process
+// is gone may be the end's, however late that is noticed.
 func (w *oomWatcher) survived(u *unit, c oomCounter) {
 	e := &u.oom
 	a, _ := w.reader.kernel.Look(u.id)

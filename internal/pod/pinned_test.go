@@ -29,7 +29,7 @@ func (b *bubble) ready(pod string) bool {
 	return st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
-// joined is the path of a namespace in the specification of a container; "" for none.
+// joined returns the path of a namespace in the specification of a container; "" for none.
 func (b *bubble) joined(id string, kind specs.LinuxNamespaceType) string {
 	for _, ns := range b.Spec(id).Linux.Namespaces {
 		if ns.Type == kind {

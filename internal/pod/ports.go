@@ -144,8 +144,8 @@ type Layers interface {
 	// and called again.
 	ApplyChanges(ctx context.Context, snapshotter, key, changes string) error
 	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
-	// is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a writable
-	// one is asked for. ErrNotFound says that the image is not unpacked.
+	// is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a
+	// writable one is asked for. ErrNotFound says that the image is not unpacked.
 	MountImage(ctx context.Context, v ImageView) error
 }
 
@@ -187,15 +187,16 @@ type Shims interface {
 	// EndShim, also while there are none. ErrAlreadyExists says that containerd knows one. CreateTask
 	// is ErrNotFound for a container whose sandbox has lost its shim.
 	StartShim(ctx context.Context, r SandboxRequest) error
-	// EndShim ends it, and makes sure that nothing of it is left. A shim that other pods share goes on.
+	// EndShim ends it, and makes sure that nothing of it is left. A shim that other pods share goes
+	// on.
 	EndShim(ctx context.Context, id string) error
 	// JoinGroup chooses the group of sandboxes without a process that a new one of the handler shares
 	// a shim with; "" for a shim of its own. It may ask a shim, which takes a second at most. Whoever
 	// calls it puts the group on record before anything is made, or calls LeaveGroup.
 	JoinGroup(ctx context.Context, id string, h Handler) string
-	// RejoinGroup takes up the group that an earlier berth has recorded for a sandbox. It is called for
-	// all of them before anything is asked about any sandbox. stays says that the shim still serves the
-	// sandbox: EndShim has not succeeded.
+	// RejoinGroup takes up the group that an earlier berth has recorded for a sandbox. It is called
+	// for all of them before anything is asked about any sandbox. stays says that the shim still
+	// serves the sandbox: EndShim has not succeeded.
 	RejoinGroup(id, group string, h Handler, stays bool)
 	// LeaveGroup takes JoinGroup back.
 	LeaveGroup(id string)
@@ -424,17 +425,18 @@ type Images interface {
 	// ownership and modes kept. A path that the image does not have leaves its directory empty. What
 	// is too large together is ErrInvalidArgument.
 	CopyOut(ctx context.Context, img Image, dirs map[string]string) error
-	// Checkpoint returns the archive that an image holds which is one. The caller closes it; until then
-	// it can be read, also if the image is removed. ErrNotFound: the archive is not on this node.
+	// Checkpoint returns the archive that an image holds which is one. The caller closes it; until
+	// then it can be read, also if the image is removed. ErrNotFound: the archive is not on this node.
 	Checkpoint(ctx context.Context, img Image) (io.ReadCloser, error)
 }
 
 // Policy decides which images containers may be made from: package policy.
 type Policy interface {
 	// Allow returns nil if a container of a pod in a namespace may be made from the image of an ID,
-	// which is on this node, or mount it. asked is what the pod calls the image, which may be its ID; "" if that
-	// is not known. It may ask a registry, and then takes a minute at most. ErrPermissionDenied names
-	// the rule that does not allow it; ErrUnavailable: that could not be asked.
+	// which is on this node, or mount it. asked is what the pod calls the image, which may be its ID;
+	// "" if that is not known. It may ask a registry, and then takes a minute at most.
+	// ErrPermissionDenied names the rule that does not allow it; ErrUnavailable: that could not be
+	// asked.
 	Allow(ctx context.Context, namespace, asked, id string) error
 	// Restore returns nil if a container may be restored from the checkpoint that the image holds. It
 	// is as Allow otherwise.

@@ -59,10 +59,10 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	return proc, nil
 }
 
-// follow makes the kernel watch the process of u, unless u was removed: whoever found u before its
-// removal may come here after it, and a process that nobody has reaped would be watched for ever. A
-// removal marks the unit as erased before it ends the watch, and follow watches before it looks at
-// the mark, so that one of the two ends what was begun.
+// follow makes the kernel watch the process of u, unless u was removed: a caller that found u
+// before its removal may come here after it, and a process that nobody has reaped would be watched
+// for ever. A removal marks the unit as erased before it ends the watch, and follow watches before
+// it looks at the mark, so that one of the two ends what was begun.
 func (p *processes) follow(u *unit, proc pidfd.Process) (pidfd.Process, error) {
 	got, err := p.kernel.Watch(u.id, proc)
 	if u.erased.Load() {

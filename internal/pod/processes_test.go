@@ -189,7 +189,8 @@ func TestADebugContainerDoesNotJoinTheNamespaceOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// anotherProcess has a container have another process than when its debug container was created.
+// anotherProcess gives a container another process than it had when its debug container was
+// created.
 func anotherProcess(b *bubble, id string) {
 	p := b.Unit(id).Now().Process
 	p.Pid += 1000

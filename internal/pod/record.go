@@ -49,7 +49,7 @@ func (r *record) change(edit func(*state.Status) bool) error { return r.changeAf
 // changeAfter makes a change as change does, and calls wait after the commit, before the new status
 // becomes visible. wait must be bounded.
 func (r *record) changeAfter(edit func(*state.Status) bool, wait func()) error {
-	_ = r.changing.lock(context.Background()) // whoever holds it is bounded: a commit ends, if late
+	_ = r.changing.lock(context.Background()) // it is held within a bound: a commit ends, if late
 	defer r.changing.unlock()
 	if r.erased.Load() {
 		return fmt.Errorf("record %s %s: it is removed: %w", r.kind(), r.id, errdefs.ErrNotFound)

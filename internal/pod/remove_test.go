@@ -69,7 +69,7 @@ func TestARemovalThatHangsIsOnRecordAndGoesOn(t *testing.T) {
 }
 
 // A sandbox that is removed together with its containers may wait for them. Nothing is wrong then:
-// each removal of a pod could look like a failed one to whoever reads the log.
+// each removal of a pod could look like a failed one in the log.
 func TestASandboxThatWaitsForItsContainersIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		said := &failures{}
@@ -108,7 +108,8 @@ func (f *failures) Note(_ string, e event.Event) {
 	}
 }
 
-// Whoever asked for the removal of what runs has gone before it could be killed: the audit goes on.
+// The client that asked for the removal of what runs has gone before it could be killed: the audit
+// goes on.
 func TestARemovalOfWhatRunsGoesOnWithoutItsCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")

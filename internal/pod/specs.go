@@ -89,8 +89,8 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 	return out, s.relabel(cfg, volumes, out.Linux.MountLabel)
 }
 
-// sharedFiles returns the host path of each file that the containers of the sandbox p share: berth's
-// own, or those of the runtime that it was adopted from.
+// sharedFiles returns the host path of each file that the containers of the sandbox p share:
+// berth's own, or those of the runtime that it was adopted from.
 func (s *specBuilder) sharedFiles(p *unit) map[string]string {
 	if a := p.sandbox.Adopted; a != nil {
 		return map[string]string{

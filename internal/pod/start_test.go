@@ -90,10 +90,10 @@ func (r *believing) EndLeft(ctx context.Context, id string) error {
 
 func (r *believing) plugIn(p *pod.Ports) { r.Runtime, p.Runtime = p.Runtime, r }
 
-// PROPERTIES 6: a start was cut off twice, by the ends of containerd. The shim knew of the first alone
-// and said that it had deleted the task, and the control group that the second had made stayed. What a
-// start that was cut off may have left is looked for, whatever the shim says; after a program that ran
-// it is not.
+// PROPERTIES 6: a start was cut off twice, by the ends of containerd. The shim knew of the first
+// alone and said that it had deleted the task, and the control group that the second had made
+// stayed. What a start that was cut off may have left is looked for, whatever the shim says; after
+// a program that ran it is not.
 func TestWhatAStartThatWasCutOffHasLeftIsLookedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, first *bubble) {
 		first.stop()

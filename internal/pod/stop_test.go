@@ -58,8 +58,8 @@ func TestAStopOfAPodInterruptsCreationsInFlight(t *testing.T) {
 	})
 }
 
-// PROPERTIES 3: the shim of a pod hangs, and so does its release. The stop of the pod returns once the
-// network is given back. It took five seconds.
+// PROPERTIES 3: the shim of a pod hangs, and so does its release. The stop of the pod returns once
+// the network is given back. It took five seconds.
 func TestAStopOfAPodDoesNotWaitForItsShim(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", world.Pinned)

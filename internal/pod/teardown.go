@@ -282,8 +282,8 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 
 // undoStart takes back what a start had made when a kill of berth cut it off before the user's
 // program ran: the container is CREATED as if it had never been started. It is attempted by the
-// unit's lane. What containerd was asked for by the start may still reach the shim: once the program
-// runs, nothing is taken back, and the next comparison adopts it.
+// unit's lane. What containerd was asked for by the start may still reach the shim: once the
+// program runs, nothing is taken back, and the next comparison adopts it.
 func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	if err := u.task.lock(ctx); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
@@ -383,7 +383,7 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 }
 
 // removeMembers schedules the removal of the containers that joined the sandbox u while its own
-// removal was being recorded: whoever asked for that may be gone.
+// removal was being recorded: the call that asked for that may be gone.
 func (t *teardown) removeMembers(u *unit) error {
 	for _, ct := range u.containers() {
 		if err := absent(markRemoving(ct)); err != nil {

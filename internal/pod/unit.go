@@ -41,7 +41,7 @@ type unit struct {
 	// item is what lists contain of u, for as long as it says what is true: package cri encodes an
 	// item once that it has seen before.
 	item atomic.Pointer[listItem]
-	// task is held by whoever works on the unit's task: its making, its start, its deletion, or the
+	// task is held by what works on the unit's task: its making, its start, its deletion, or the
 	// comparison of the record with containerd.
 	task gate
 	// listening says that the task witness waits for the task, so that each unit has one at most.
@@ -119,9 +119,10 @@ func (u *unit) endedPhase() state.Phase {
 // runs reports whether the last durable status says that the unit's process runs.
 func (u *unit) runs() bool { return u.now().Phase == u.runningPhase() }
 
-// visible reports whether clients see u: not while it is being made, and not a container whose making
-// was given up. Nobody has its ID, and a kubelet that saw it would take it for a program that has
-// ended. A sandbox without a container says nothing of the kind, and may be removed by hand.
+// visible reports whether clients see u: not while it is being made, and not a container whose
+// making was given up. Nobody has its ID, and a kubelet that saw it would take it for a program
+// that has ended. A sandbox without a container says nothing of the kind, and may be removed by
+// hand.
 func (u *unit) visible() bool {
 	st := u.now()
 	return st.Phase != state.Creating && (u.isSandbox() || st.Undone == "")
@@ -182,8 +183,8 @@ func (u *unit) stopping() <-chan struct{} {
 // containers lists the containers of a sandbox.
 func (u *unit) containers() []*unit { return u.members.list() }
 
-// serves reports whether a container of the sandbox u, other than but, may have a task, which the shim
-// of u serves. but may be nil.
+// serves reports whether a container of the sandbox u, other than but, may have a task, which the
+// shim of u serves. but may be nil.
 func (u *unit) serves(but *unit) bool {
 	for _, ct := range u.containers() {
 		st := ct.now()

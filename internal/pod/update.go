@@ -356,7 +356,7 @@ func (x *updater) unwait(id string, w *updateWaiter) {
 	x.dropLocked(id, func(other *updateWaiter) bool { return other == w })
 }
 
-// finish gives the outcome of a version to whoever waits for it.
+// finish gives the outcome of a version to the calls that wait for it.
 func (x *updater) finish(id string, version uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -49,7 +49,7 @@ func (b *bubble) expectResources(id string, want *resources) {
 	}
 }
 
-// asked is how often the shim of a task was asked for a change, and the last CPU quota and
+// asked returns how often the shim of a task was asked for a change, and the last CPU quota and
 // memory limit that it was asked for; 0 for none.
 func (b *bubble) asked(id string) (n int, quota, memory int64) {
 	updates := b.Process(id).Updates

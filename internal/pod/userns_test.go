@@ -18,7 +18,7 @@ import (
 	"berth/test/world"
 )
 
-// mappedConfig is a pod in a user namespace of its own.
+// mappedConfig configures a pod in a user namespace of its own.
 func mappedConfig(name string) *runtimeapi.PodSandboxConfig {
 	cfg := config(name)
 	cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{
