@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,12 +16,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
-	"berth/internal/embed/embedtest"
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"
-	"berth/internal/shims"
 )
 
 // groupNode is an adapter on a containerd of its own, with a handler whose pods share shims.
@@ -35,23 +30,8 @@ type groupNode struct {
 
 func newGroupNode(t *testing.T, most int) groupNode {
 	t.Helper()
-	cfg := embedtest.Config(t)
-	server := embedtest.Start(t, cfg)
-	log := slog.New(slog.DiscardHandler)
-	c := New(connection.Through(server.Client()), Config{
-		Owner:  "owner",
-		Shims:  shims.New(shims.Config{CleanupDir: filepath.Join(cfg.State, "cleanup"), Logger: log}),
-		Logger: log,
-	})
-	t.Cleanup(c.stop)
-	h := pod.Handler{
-		Name:     "runc",
-		Type:     "io.containerd.runc.v2",
-		Binary:   filepath.Join(cfg.Libexec, "runc"),
-		Root:     filepath.Join(cfg.State, "runc"),
-		Options:  pod.OptionsRunc,
-		ShimPods: most,
-	}
+	c, h, _ := onContainerd(t)
+	h.ShimPods = most
 	if group := c.JoinGroup(t.Context(), thisID, h); group != "" {
 		t.Errorf("a pod joined %s before the shim was asked whether it can", group)
 	}

@@ -23,25 +23,32 @@ import (
 	"berth/internal/shims"
 )
 
-// The shim of a pod without a process is there until it is ended, and can be made again after it
-// was killed. Nothing is left of it in the end.
-func TestAShimOfAPodWithoutAProcess(t *testing.T) {
+// onContainerd starts a containerd, whose directory of what is volatile is dir, and makes an adapter
+// on it, with a handler that runs berth's runc.
+func onContainerd(t *testing.T) (c *Containerd, h pod.Handler, dir string) {
+	t.Helper()
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
 	log := slog.New(slog.DiscardHandler)
-	c := New(connection.Through(server.Client()), Config{
+	c = New(connection.Through(server.Client()), Config{
 		Owner:  "owner",
 		Shims:  shims.New(shims.Config{CleanupDir: filepath.Join(cfg.State, "cleanup"), Logger: log}),
 		Logger: log,
 	})
-	defer c.stop()
-	h := pod.Handler{
+	t.Cleanup(c.stop)
+	return c, pod.Handler{
 		Name:    "runc",
 		Type:    "io.containerd.runc.v2",
 		Binary:  filepath.Join(cfg.Libexec, "runc"),
 		Root:    filepath.Join(cfg.State, "runc"),
 		Options: pod.OptionsRunc,
-	}
+	}, cfg.State
+}
+
+// The shim of a pod without a process is there until it is ended, and can be made again after it
+// was killed. Nothing is left of it in the end.
+func TestAShimOfAPodWithoutAProcess(t *testing.T) {
+	c, h, dir := onContainerd(t)
 	if ours, err := c.SandboxShim(t.Context(), h); err != nil || !ours {
 		t.Fatalf("the shim can serve a pod without a process: %v, %v", ours, err)
 	}
@@ -80,7 +87,7 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 		}
 		try(t, c.DeleteSandbox(t.Context(), thisID))
 	}
-	left, err := os.ReadDir(filepath.Join(cfg.State, "io.containerd.sandbox.controller.v1.shim", connection.Namespace))
+	left, err := os.ReadDir(filepath.Join(dir, "io.containerd.sandbox.controller.v1.shim", connection.Namespace))
 	if err != nil || len(left) > 0 {
 		t.Errorf("bundles are left: %v %v", left, err)
 	}
@@ -89,22 +96,10 @@ func TestAShimOfAPodWithoutAProcess(t *testing.T) {
 // A thread of the shim is in the network namespace of the pod, where a reader of /proc/PID/net
 // finds the pod's interfaces. The shim's own namespace is the host's.
 func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
-	cfg := embedtest.Config(t)
-	server := embedtest.Start(t, cfg)
-	log := slog.New(slog.DiscardHandler)
-	c := New(connection.Through(server.Client()), Config{
-		Owner:  "owner",
-		Shims:  shims.New(shims.Config{Logger: log}),
-		Logger: log,
-	})
-	defer c.stop()
+	c, h, _ := onContainerd(t)
 	request := pod.SandboxRequest{
-		ID: thisID,
-		Handler: pod.Handler{
-			Name:    "runc",
-			Type:    "io.containerd.runc.v2",
-			Options: pod.OptionsRunc,
-		},
+		ID:        thisID,
+		Handler:   h,
 		CreatedAt: time.Now(),
 		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
 	}

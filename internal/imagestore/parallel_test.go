@@ -24,9 +24,8 @@ import (
 )
 
 // parallelStore makes the image store of an embedded containerd, which unpacks three layers at a
-// time.
-// It returns the directory of its snapshots as well.
-func parallelStore(t *testing.T) (*Store, string) {
+// time. It returns the directory of its snapshots as well.
+func parallelStore(t testing.TB) (*Store, string) {
 	t.Helper()
 	cfg := embedtest.Config(t)
 	cfg.Snapshotter = "overlayfs"

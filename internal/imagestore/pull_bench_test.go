@@ -5,9 +5,7 @@ package imagestore
 import (
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -16,8 +14,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
-	"berth/internal/embed/embedtest"
 	"berth/internal/image"
 	"berth/internal/testimage"
 	"berth/internal/testimage/testregistry"
@@ -27,19 +23,7 @@ import (
 // process. Meanwhile a goroutine sleeps in the kernel, as those do that wait for the end of a
 // process or for the disk: late is how much later than asked for it goes on.
 func BenchmarkPull(b *testing.B) {
-	cfg := embedtest.Config(b)
-	cfg.Snapshotter = "overlayfs"
-	i, err := New(connection.Through(embedtest.Start(b, cfg).Client()), Config{
-		Snapshotter:            "overlayfs",
-		MaxConcurrentDownloads: 3,
-		MaxConcurrentUnpacks:   3,
-		Owner:                  "test",
-		MountDir:               filepath.Join(cfg.State, "images"),
-		Logger:                 slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	i, _ := parallelStore(b)
 	ref := testregistry.Start(b).Push("layers:1", largeImage(b))
 	var pulling atomic.Bool
 	stop, late := make(chan struct{}), make(chan []float64)

@@ -120,36 +120,43 @@ func (l *lanes) releaseNow(u *unit) {
 	l.poke(u.id)
 }
 
+// until waits for one of two events of u, of which the second may be nil, and returns why ctx ended
+// if that is first.
+func (l *lanes) until(ctx context.Context, u *unit, event, or *lane.Event) error {
+	w := l.wait(u)
+	defer w.End()
+	var other <-chan struct{}
+	if or != nil {
+		other = or.Done(w)
+	}
+	select {
+	case <-event.Done(w):
+		return nil
+	case <-other:
+		return nil
+	case <-ctx.Done():
+		return ctxError(ctx)
+	}
+}
+
 // waitSettled waits for the exit of u to be durable and visible. What is removed has ended, too: a
 // container that is removed before it ran is not settled.
 func (l *lanes) waitSettled(ctx context.Context, u *unit) error {
-	w := l.wait(u)
-	defer w.End()
-	select {
-	case <-u.settled.Done(w):
-		return nil
-	case <-u.removed.Done(w):
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, ctxError(ctx))
+	if err := l.until(ctx, u, &u.settled, &u.removed); err != nil {
+		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, err)
 	}
+	return nil
 }
 
 // waitRemoved waits until the record of u is deleted. It says what it waited for when ctx ends
 // first.
 func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
-	w := l.wait(u)
-	defer w.End()
-	select {
-	case <-u.removed.Done(w):
-		return nil
-	case <-ctx.Done():
-	}
-	if u.removed.Happened() {
+	err := l.until(ctx, u, &u.removed, nil)
+	if err == nil || u.removed.Happened() {
 		return nil
 	}
 	what := strings.Join(u.now().Holds.Names(), ", ")
-	err := fmt.Errorf("remove %s %s: still releasing %s; it goes on by itself, ask again: %w", u.kind(), u.id, what, ctxError(ctx))
+	err = fmt.Errorf("remove %s %s: still releasing %s; it goes on by itself, ask again: %w", u.kind(), u.id, what, err)
 	if last := u.releaseError(); last != nil {
 		err = fmt.Errorf("%w (last attempt: %w)", err, last)
 	}
@@ -158,14 +165,10 @@ func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 
 // waitCompared waits until it is known whether an earlier start of u took effect.
 func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
-	w := l.wait(u)
-	defer w.End()
-	select {
-	case <-u.compared.Done(w):
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", ctxError(ctx))
+	if err := l.until(ctx, u, &u.compared, nil); err != nil {
+		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", err)
 	}
+	return nil
 }
 
 // waitDisconnected waits until the network of the sandbox u was given back, or u has nothing more

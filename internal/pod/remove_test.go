@@ -70,7 +70,7 @@ func TestARemovalThatHangsIsOnRecordAndGoesOn(t *testing.T) {
 
 // A sandbox that is removed together with its containers may wait for them. Nothing is wrong then:
 // each removal of a pod could look like a failed one in the log.
-func TestASandboxThatWaitsForItsContainersIsNoFailure(t *testing.T) {
+func TestASandboxThatWaitsForItsContainersIsNotAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		said := &failures{}
 		b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) { p.Observer = said })

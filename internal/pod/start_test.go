@@ -207,7 +207,7 @@ func TestAContainerIsNotStartedInTheNamespacesOfAnotherProcess(t *testing.T) {
 
 // PROPERTIES 5: a program that ended by itself has its own code, though berth could not record that
 // it had started. In a virtual machine only the shim knows it.
-func TestAProgramThatEndedByItselfIsNoStartError(t *testing.T) {
+func TestAProgramThatEndedByItselfIsNotAStartError(t *testing.T) {
 	for _, handler := range []string{"", "vm"} {
 		t.Run(handler, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
@@ -233,7 +233,7 @@ func TestAProgramThatEndedByItselfIsNoStartError(t *testing.T) {
 
 // PROPERTIES 5: the kill of what a start had made fails, and the program ends by itself meanwhile.
 // Where the kernel has no code, the shim is asked for it.
-func TestAProgramThatEndsBeforeItIsKilledIsNoStartError(t *testing.T) {
+func TestAProgramThatEndsBeforeItIsKilledIsNotAStartError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		b.Exact = false
 		c := b.create(b.pod("p1", ""), ctr("c1"))
