@@ -14,8 +14,8 @@
 //
 // It answers these questions on a socket of its own: Get of containers, Get of tasks, and the
 // version. Everything else that a containerd can do is not there. The answers come from the
-// records, and have labels, an image and a process ID; neither the environment nor the mounts of a
-// container. A symbolic link leads to the socket from where cAdvisor looks for it. Where the link
+// records. They have labels, an image and a process ID, and neither the environment nor the mounts of
+// a container. A symbolic link leads to the socket from where cAdvisor looks for it. Where the link
 // cannot be made, since something else is there, nothing is served and nothing made.
 //
 // A pod without a process has no cgroup of its own and no process ID. For such a pod an empty
@@ -32,6 +32,6 @@
 //     removed once its sandbox is not READY any more, also if berth was killed meanwhile. A reboot
 //     removes both.
 //   - A process ID that is answered for a pod without a process is that of a thread that was in the
-//     pod's network namespace when it was asked for. That the thread has gone, and something else
-//     may have got its ID, is noticed when something happens to the pod, or within a minute.
+//     pod's network namespace when cAdvisor asked. When that thread has gone, its ID may be that of
+//     something else: this is noticed when something happens to the pod, or within a minute.
 package cadvisor

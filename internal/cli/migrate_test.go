@@ -40,7 +40,7 @@ func TestMigratePrintsAPlan(t *testing.T) {
 		return strings.HasSuffix(s.Key, ".password")
 	})
 	if i < 0 || plan.Settings[i].Value != "(hidden)" {
-		t.Errorf("got %v", plan.Settings)
+		t.Errorf("the password of a registry is not hidden: %v", plan.Settings)
 	}
 	_, problem = berth(t, "/s", "migrate", "--from", "podman", "--root", nodes+"kata")
 	says(t, "another runtime", problem, `--from "podman" is neither`)
@@ -57,16 +57,16 @@ func TestMigrateRefusesWhatItCannotDo(t *testing.T) {
 		{"somewhere"},
 	} {
 		if out, problem := berth(t, "/s", append([]string{"migrate"}, args...)...); problem == "" || out != "" {
-			t.Errorf("%v: %s %s", args, out, problem)
+			t.Errorf("migrate %v was not refused: %s %s", args, out, problem)
 		}
 	}
 }
 
-// What runs is ended; what has ended is not counted.
+// A pod that runs is counted until it is removed; a pod that has ended is not counted.
 func TestMigrateAsksARuntimeForItsPods(t *testing.T) {
 	f := services()
 	at := "unix://" + serveFake(t, f)
-	h := nodeHost{}
+	var h migrate.Host = nodeHost{}
 	pods, err := h.Running(t.Context(), at)
 	if err != nil || len(pods) == 0 {
 		t.Fatal(pods, err)
@@ -76,7 +76,7 @@ func TestMigrateAsksARuntimeForItsPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pods, err = h.Running(t.Context(), at); err != nil || len(pods) != before-1 {
-		t.Errorf("%v, %v", pods, err)
+		t.Errorf("after one of %d pods was removed: %v, %v", before, pods, err)
 	}
 	for _, p := range f.pods {
 		p.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
@@ -85,7 +85,7 @@ func TestMigrateAsksARuntimeForItsPods(t *testing.T) {
 		c.State = runtimeapi.ContainerState_CONTAINER_EXITED
 	}
 	if pods, err = h.Running(t.Context(), at); err != nil || len(pods) != 0 {
-		t.Errorf("%v, %v", pods, err)
+		t.Errorf("pods that have ended are counted: %v, %v", pods, err)
 	}
 	if err := h.RuntimeReady(t.Context(), at); err != nil {
 		t.Error(err)
@@ -93,10 +93,9 @@ func TestMigrateAsksARuntimeForItsPods(t *testing.T) {
 	if err := h.RuntimeReady(t.Context(), "unix://"+filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a runtime that is not there is ready")
 	}
-	var _ migrate.Host = h
 }
 
-// Without a runtime its shims are looked for.
+// Where no runtime answers, the processes that hold its pods are found in /proc.
 func TestProcessesOfPodsAreFound(t *testing.T) {
 	proc := t.TempDir()
 	for pid, name := range map[string]string{"1": "systemd", "20": "containerd-shim", "21": "conmon", "22": "containerd"} {

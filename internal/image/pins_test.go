@@ -42,13 +42,14 @@ func TestAPatternMatchesAllOfAName(t *testing.T) {
 		{"app:1", "app:1", true},
 	} {
 		if got := glob(c.pattern, c.name); got != c.want {
-			t.Errorf("%s matches %s: %v", c.pattern, c.name, got)
+			t.Errorf("%s matches %s: got %v, want %v", c.pattern, c.name, got, c.want)
 		}
 	}
 }
 
 // An image is pinned by its name, its ID or a pattern in the configuration, by containerd's label,
-// and because pods need it. A change of the configuration holds for the images that are here.
+// because pods need it, and because an archive brings it along. A change of the configuration holds
+// for the images that are here.
 func TestImagesArePinned(t *testing.T) {
 	f := newFake()
 	for name, id := range map[string]string{
@@ -61,9 +62,10 @@ func TestImagesArePinned(t *testing.T) {
 	} {
 		f.names[name] = stored(name, id)
 	}
-	labelled := f.names["docker.io/library/nginx:1"]
-	labelled.Pinned = true
-	f.names["docker.io/library/nginx:1"] = labelled
+	const labelled = "docker.io/library/nginx:1"
+	nginx := f.names[labelled]
+	nginx.Pinned = true
+	f.names[labelled] = nginx
 	s := New(f, Config{
 		Logger: slog.New(slog.DiscardHandler),
 		Needed: []string{"registry.example/pause:1"},
@@ -75,35 +77,34 @@ func TestImagesArePinned(t *testing.T) {
 	expect := func(want ...string) {
 		t.Helper()
 		if got := pinnedNames(t, s); !slices.Equal(got, want) {
-			t.Errorf("pinned are %q, want %q", got, want)
+			t.Errorf("got the pinned images %q, want %q", got, want)
 		}
 	}
-	always := []string{"docker.io/library/nginx:1"}
-	expect("docker.io/library/busybox:latest", always[0], "registry.example/mine:1", "registry.example/pause:1", "registry.example/team/app:1")
+	expect("docker.io/library/busybox:latest", labelled, "registry.example/mine:1", "registry.example/pause:1", "registry.example/team/app:1")
 	for name, why := range map[string]Pin{"busybox": PinConfig, "nginx:1": PinLabel, "registry.example/pause:1": PinNeeded} {
 		if i, err := s.Resolve(name); err != nil || !slices.Equal(i.Pins, []Pin{why}) {
 			t.Errorf("%s is pinned for %q %v, want %s", name, i.Pins, err, why)
 		}
 	}
 	s.SetPinned([]string{"nginx:*"}) // as users write it
-	expect(always[0], "registry.example/pause:1")
+	expect(labelled, "registry.example/pause:1")
 	if i, _ := s.Resolve("nginx:1"); !slices.Equal(i.Pins, []Pin{PinLabel, PinConfig}) {
-		t.Errorf("%q", i.Pins)
+		t.Errorf("nginx:1 is pinned for %q, want its label and the configuration", i.Pins)
 	}
 	s.SetPinned(nil)
 	s.pinArchives(map[string]bool{"sha256:4": true})
 	if err := s.Refresh(t.Context()); err != nil { // the pins outlive it
 		t.Fatal(err)
 	}
-	expect(always[0], "registry.example/pause:1", "registry.example/team/db:1")
-	delete(f.names, "docker.io/library/nginx:1")
-	if err := s.refreshName(t.Context(), "docker.io/library/nginx:1"); err != nil {
+	expect(labelled, "registry.example/pause:1", "registry.example/team/db:1")
+	delete(f.names, labelled)
+	if err := s.refreshName(t.Context(), labelled); err != nil {
 		t.Fatal(err)
 	}
 	expect("registry.example/pause:1", "registry.example/team/db:1")
 }
 
-// An image is as old as its oldest name: a tag that was moved to it makes it no younger.
+// An image is as old as its oldest name: a tag that is moved to it later does not make it younger.
 func TestAnImageIsAsOldAsItsOldestName(t *testing.T) {
 	f := newFake()
 	old := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -117,6 +118,6 @@ func TestAnImageIsAsOldAsItsOldestName(t *testing.T) {
 		t.Fatal(err)
 	}
 	if i, err := s.Resolve(imageID); err != nil || !i.Created.Equal(old) {
-		t.Errorf("%v %v", i.Created, err)
+		t.Errorf("got an image of %v and error %v, want one of %v", i.Created, err, old)
 	}
 }
