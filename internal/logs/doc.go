@@ -37,7 +37,10 @@
 // An unfinished line stays in the spool until it ends, is longer than MaxLine, or is the last of
 // its stream; it is then written as a part (tag P).
 //
-// Two goroutines (pumps) move stdout and stderr. They take turns at the log and the cursor.
+// Two goroutines (pumps) move stdout and stderr. They take turns at the log and the cursor. A round
+// begins as soon as there is output, unless a few small ones have followed each other within a
+// millisecond: then the pump waits for a millisecond, so that a container that writes line by line does
+// not make a round of each. A flush, and so the end of the container, does not wait for that.
 //
 // # Promises
 //

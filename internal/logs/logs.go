@@ -69,6 +69,8 @@ type Log struct {
 	cursor  *os.File
 	tees    tees
 
+	gatherTime time.Duration // see the constant of this name
+
 	started chan struct{} // closed by Started
 	once    sync.Once     // of Started
 	drained chan struct{} // see Drained
@@ -199,12 +201,13 @@ func newLog(o Options, d disk) *Log {
 		o.Note = func(event.Event) {}
 	}
 	l := &Log{
-		o:       o,
-		disk:    d,
-		started: make(chan struct{}),
-		drained: make(chan struct{}),
-		closing: make(chan struct{}),
-		turn:    make(chan struct{}, 1),
+		o:          o,
+		disk:       d,
+		gatherTime: gatherTime,
+		started:    make(chan struct{}),
+		drained:    make(chan struct{}),
+		closing:    make(chan struct{}),
+		turn:       make(chan struct{}, 1),
 	}
 	l.mu.logger = -1
 	for i, name := range []string{"stdout", "stderr"} {
@@ -230,11 +233,13 @@ func (l *Log) openFiles() (err error) {
 		if l.direct {
 			continue
 		}
-		f, err := os.OpenFile(l.o.in(s.name), os.O_RDONLY|unix.O_NONBLOCK, 0)
+		fd, err := unix.Open(l.o.in(s.name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = s.attach(fd)
+		}
 		if err != nil {
 			return fmt.Errorf("open FIFO %s: %w", s.name, err)
 		}
-		s.attach(f)
 	}
 	if l.cursor, err = os.OpenFile(l.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("open cursor: %w", err)

@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 		pumpForEver(dir)
 		return
 	}
+	if writes := os.Getenv("LOGS_TEST_WRITES"); writes != "" {
+		writeLines(writes)
+		return
+	}
 	os.Exit(runTests(m))
 }
 
@@ -187,7 +191,7 @@ func equal(t *testing.T, stream string, got, want []byte) {
 }
 
 // shim does what the shim does: it opens both ends of FIFOs, or starts the logger with pipes.
-func shim(t *testing.T, l *Log) (out, errs *os.File) {
+func shim(t testing.TB, l *Log) (out, errs *os.File) {
 	t.Helper()
 	_, stdout, stderr := l.FIFOs()
 	if !l.direct {
@@ -212,7 +216,7 @@ func shim(t *testing.T, l *Log) (out, errs *os.File) {
 }
 
 // startLogger starts the logger with two pipes and returns what a container writes to.
-func startLogger(t *testing.T, dir string) (out, errs *os.File, cmd *exec.Cmd) {
+func startLogger(t testing.TB, dir string) (out, errs *os.File, cmd *exec.Cmd) {
 	t.Helper()
 	var ends [6]*os.File
 	for i := 0; i < len(ends); i += 2 {
@@ -412,28 +416,34 @@ func TestDrainWaitsForNoMoreThanItMust(t *testing.T) {
 
 // PROPERTIES 23.
 func TestRotationUnderLoadLosesNothing(t *testing.T) {
-	c := start(t, options(t), host{})
-	var want strings.Builder
-	for i := range 50000 {
-		fmt.Fprintf(&want, "line %d\n", i)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { c.write(want.String()) })
-	var files []string
-	for i := range 5 {
-		old := c.o.path() + "." + strconv.Itoa(i)
-		if err := errors.Join(os.Rename(c.o.path(), old), c.log.Reopen(t.Context())); err != nil {
-			t.Fatal(err)
+	ways(t, func(t *testing.T, o Options) {
+		c := start(t, o, host{})
+		var want strings.Builder
+		for i := range 50000 {
+			fmt.Fprintf(&want, "line %d\n", i)
 		}
-		files = append(files, old)
-	}
-	wg.Wait()
-	c.end()
-	var got []byte
-	for _, f := range append(files, c.o.path()) {
-		got = append(got, parse(t, f)["stdout"]...)
-	}
-	equal(t, "stdout", got, []byte(want.String()))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for line := range strings.Lines(want.String()) {
+				c.write(line)
+			}
+		})
+		var files []string
+		for i := range 5 {
+			old := c.o.path() + "." + strconv.Itoa(i)
+			if err := errors.Join(os.Rename(c.o.path(), old), c.log.Reopen(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, old)
+		}
+		wg.Wait()
+		c.end()
+		var got []byte
+		for _, f := range append(files, c.o.path()) {
+			got = append(got, parse(t, f)["stdout"]...)
+		}
+		equal(t, "stdout", got, []byte(want.String()))
+	})
 }
 
 func TestNoWriterIsTheEndOnlyOnceStarted(t *testing.T) {
@@ -469,52 +479,4 @@ func TestOutputWithoutALogIsDiscarded(t *testing.T) {
 			t.Error("there is a log")
 		}
 	})
-}
-
-func BenchmarkPump(b *testing.B) {
-	for _, stdout := range []string{"FIFO", "logger"} {
-		b.Run(stdout, func(b *testing.B) {
-			d := b.TempDir()
-			o := childOptions(d)
-			o.Stderr = false
-			if stdout == "logger" {
-				o.LoggerProgram = logger
-			}
-			l, err := Create(o)
-			if err != nil {
-				b.Fatal(err)
-			}
-			var wg sync.WaitGroup
-			wg.Go(func() { _ = l.Run(context.Background()) })
-			var f *os.File
-			if l.direct {
-				r, w, _ := os.Pipe()
-				cmd := exec.Command(logger, "io", o.Dir)
-				ready, w2, _ := os.Pipe()
-				cmd.ExtraFiles = []*os.File{r, r, w2}
-				if err := cmd.Start(); err != nil {
-					b.Fatal(err)
-				}
-				defer func() { _ = cmd.Wait() }()
-				_, _ = r.Close(), w2.Close()
-				_, _ = ready.Read(make([]byte, 1))
-				f = w
-			} else if f, err = os.OpenFile(l.o.in("stdout"), os.O_RDWR, 0); err != nil {
-				b.Fatal(err)
-			}
-			if err := l.Started(); err != nil {
-				b.Fatal(err)
-			}
-			line := []byte(strings.Repeat("x", 99) + "\n")
-			block := bytes.Repeat(line, 640)
-			b.SetBytes(int64(len(block)))
-			for b.Loop() {
-				_, _ = f.Write(block)
-			}
-			_ = f.Close()
-			<-l.Drained()
-			_ = l.Remove()
-			wg.Wait()
-		})
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -140,11 +139,13 @@ func (l *Log) dial() error {
 			_ = unix.Fchmod(fd, 0o622) // of both ends; without it, the output works and /dev/stdout does not
 		}
 		s := l.stream(i)
-		if s == nil || l.mu.closed || unix.SetNonblock(fd, true) != nil { // a terminal has one stream
+		if s == nil || l.mu.closed { // a terminal has one stream
 			_ = unix.Close(fd)
 			continue
 		}
-		s.attach(os.NewFile(uintptr(fd), s.name)) //nolint:gosec // a descriptor
+		if err := s.attach(fd); err != nil {
+			return fmt.Errorf("read from the pipe of %s: %w", s.name, err)
+		}
 	}
 	return nil
 }

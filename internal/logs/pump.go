@@ -3,6 +3,7 @@
 package logs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -32,39 +33,51 @@ type stream struct {
 
 	// Only the stream's pump uses these; others than size need the turn as well.
 	spool     *os.File
-	size      int64 // of the spool
-	consumed  int64 // how much of the spool is in the log
-	punched   int64 // up to where the spool has given its pages back
-	resetting bool  // the spool is being emptied: see reset
-	noSplice  bool  // the spool's file system has no splice
-	noPunch   bool  // nor holes
-	inherited bool  // an earlier berth read the stream; false after the first round
-	ended     bool  // the pipe has ended, and all of it is in the log
+	size      int64     // of the spool
+	consumed  int64     // how much of the spool is in the log
+	punched   int64     // up to where the spool has given its pages back
+	resetting bool      // the spool is being emptied: see reset
+	noSplice  bool      // the spool's file system has no splice
+	noPunch   bool      // nor holes
+	inherited bool      // an earlier berth read the stream; false after the first round
+	ended     bool      // the pipe has ended, and all of it is in the log
+	quick     int       // how many small rounds have followed each other closely: see gather
+	rounded   time.Time // when the last round ended
 
 	failure atomic.Pointer[error] // why its output cannot be logged now
 	splice  func(from, to int, offset int64) (int64, error)
+	asked   chan struct{} // holds a value when a flush may wait
 	left    chan struct{} // closed when the pump has ended
 
 	mu struct {
 		sync.Mutex
 		pipe    *os.File // its read end; nil: not there yet, or no more
+		watched bool     // by Go's poller: see watch
 		waiting []chan struct{}
 	}
 }
 
 func newStream(name string, index int) *stream {
-	return &stream{name: name, index: index, splice: splice, left: make(chan struct{})}
+	return &stream{
+		name:   name,
+		index:  index,
+		splice: splice,
+		asked:  make(chan struct{}, 1),
+		left:   make(chan struct{}),
+	}
 }
 
-// attach gives the stream its pipe.
-func (s *stream) attach(pipe *os.File) {
-	if raw, err := pipe.SyscallConn(); err == nil { // not Fd, which would make it blocking
-		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+// attach gives the stream its pipe. The descriptor is the stream's from now on.
+func (s *stream) attach(fd int) error {
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) //nolint:gosec // a descriptor
+	pipe, err := newPipe(fd, false)
+	if err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.pipe = pipe
-	s.wakeLocked()
+	return nil
 }
 
 func (s *stream) attached() bool {
@@ -78,7 +91,6 @@ func (s *stream) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.pipe != nil {
-		_ = s.mu.pipe.SetReadDeadline(time.Unix(1, 0))
 		_ = s.mu.pipe.Close()
 	}
 }
@@ -90,11 +102,15 @@ func (s *stream) flush() <-chan struct{} {
 	defer s.mu.Unlock()
 	s.mu.waiting = append(s.mu.waiting, done)
 	s.wakeLocked()
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
 	return done
 }
 
 func (s *stream) wakeLocked() {
-	if s.mu.pipe != nil && len(s.mu.waiting) > 0 {
+	if s.mu.watched && len(s.mu.waiting) > 0 {
 		_ = s.mu.pipe.SetReadDeadline(time.Unix(1, 0))
 	}
 }
@@ -118,24 +134,17 @@ func (l *Log) pump(s *stream) {
 	if s.ended || !l.append(s, false) { // what an earlier berth had taken
 		return
 	}
-	s.mu.Lock()
-	pipe := s.mu.pipe
-	s.mu.Unlock()
-	if pipe == nil {
+	if !s.attached() {
 		l.end(s)
 		return
 	}
-	raw, err := pipe.SyscallConn()
-	if err != nil {
-		return // it is closed
-	}
 	for wait := firstWait; ; {
-		n, err := s.take(raw)
+		n, err := s.take()
 		switch {
 		case l.isClosed():
 			return
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			err = l.answer(s, pipe, raw)
+			err = l.answer(s)
 		case err == nil && n == 0:
 			if s.inherited && !l.direct {
 				l.o.Note(event.OutputMayMiss{Stream: s.name})
@@ -149,6 +158,7 @@ func (l *Log) pump(s *stream) {
 			if !l.append(s, false) {
 				return
 			}
+			l.gather(s, n)
 		}
 		if err == nil {
 			if wait != firstWait {
@@ -164,9 +174,23 @@ func (l *Log) pump(s *stream) {
 	}
 }
 
-// take moves bytes from the pipe to the end of the spool, and waits for some. None is the end.
-func (s *stream) take(raw syscall.RawConn) (n int64, err error) {
-	werr := raw.Read(func(fd uintptr) bool {
+// take moves bytes from the pipe to the end of the spool, and waits for some. None is the end. The
+// error is os.ErrDeadlineExceeded when a flush waits.
+func (s *stream) take() (n int64, err error) {
+	pipe, watched, asked := s.source()
+	if asked {
+		return 0, os.ErrDeadlineExceeded
+	}
+	if !watched {
+		if n, err = s.takeFrom(pipe); !errors.Is(err, unix.EAGAIN) {
+			return n, err
+		}
+		if err := s.watch(true); err != nil {
+			return 0, err
+		}
+		pipe, _, _ = s.source()
+	}
+	werr := pipe.Read(func(fd uintptr) bool {
 		n, err = s.takeNow(int(fd)) //nolint:gosec // a descriptor
 		return !errors.Is(err, unix.EAGAIN)
 	})
@@ -174,6 +198,22 @@ func (s *stream) take(raw syscall.RawConn) (n int64, err error) {
 		return 0, werr
 	}
 	return n, err
+}
+
+// source returns the pipe, whether Go watches it, and whether a flush waits.
+func (s *stream) source() (pipe syscall.RawConn, watched, asked bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pipe, _ = s.mu.pipe.SyscallConn() // of a file there is one
+	return pipe, s.mu.watched, len(s.mu.waiting) > 0
+}
+
+// takeFrom takes without waiting. The error is EAGAIN when there is nothing.
+func (s *stream) takeFrom(pipe syscall.RawConn) (n int64, err error) {
+	cerr := pipe.Control(func(fd uintptr) {
+		n, err = s.takeNow(int(fd)) //nolint:gosec // a descriptor
+	})
+	return n, cmp.Or(cerr, err)
 }
 
 // chunk is how much one round moves at most.
@@ -214,25 +254,27 @@ func (s *stream) takeNow(fd int) (int64, error) {
 }
 
 // answer does what flush asked for.
-func (l *Log) answer(s *stream, pipe *os.File, raw syscall.RawConn) error {
+func (l *Log) answer(s *stream) (err error) {
 	s.mu.Lock()
 	waiting := s.mu.waiting
 	s.mu.waiting = nil
-	err := pipe.SetReadDeadline(time.Time{})
+	if s.mu.watched {
+		err = s.mu.pipe.SetReadDeadline(time.Time{})
+	}
 	s.mu.Unlock()
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
 	// What is in the pipe now; somebody may write for ever.
+	pipe, _, _ := s.source()
 	rest := 0
-	cerr := raw.Control(func(fd uintptr) {
+	cerr := pipe.Control(func(fd uintptr) {
 		rest, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) //nolint:gosec // a descriptor
 	})
-	for ok := true; cerr == nil && err == nil && rest > 0 && ok; {
+	err = cmp.Or(cerr, err)
+	for ok := true; err == nil && rest > 0 && ok; {
 		var n int64
-		cerr = raw.Control(func(fd uintptr) {
-			n, err = s.takeNow(int(fd)) //nolint:gosec // a descriptor
-		})
+		n, err = s.takeFrom(pipe)
 		rest -= int(n)
 		l.bytes.Add(n)
 		l.tees.copied(s, n)
@@ -241,7 +283,7 @@ func (l *Log) answer(s *stream, pipe *os.File, raw syscall.RawConn) error {
 	if errors.Is(err, unix.EAGAIN) {
 		err = nil
 	}
-	if err = errors.Join(cerr, err); err != nil {
+	if err != nil {
 		s.mu.Lock() // it is asked again
 		s.mu.waiting = append(s.mu.waiting, waiting...)
 		s.wakeLocked()
