@@ -67,7 +67,7 @@ func (s *stream) watch(watched bool) error {
 	}
 	var fd int
 	cerr := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
-	if err = cmp.Or(cerr, err); err != nil {
+	if err := cmp.Or(cerr, err); err != nil {
 		return err
 	}
 	pipe, err := newPipe(fd, watched)

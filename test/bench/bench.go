@@ -37,17 +37,18 @@ type sizes struct {
 	Watched, Wedged int // containers whose own exit is measured, of those whose delete hangs
 	Crowd, Running  int // containers that are made and listed, and how many of them are started
 	Stats           int // calls of ListContainerStats
+	OutputMB        int // megabytes that a container writes
 }
 
 var full = sizes{
 	Kills: 20, Lives: 14, Pods: 10, PerPod: 20, Lists: 100, Execs: 34, AtOnce: 20, Total: 50, Pulls: 4, PullMiB: 200,
-	Watched: 3, Wedged: 10, Crowd: 1500, Running: 200, Stats: 30,
+	Watched: 3, Wedged: 10, Crowd: 1500, Running: 200, Stats: 30, OutputMB: 500,
 }
 
 // quick is a little of everything, to try the bench. Its figures mean nothing.
 var quick = sizes{
 	Kills: 3, Lives: 2, Pods: 2, PerPod: 4, Lists: 10, Execs: 3, AtOnce: 4, Total: 6, Pulls: 1, PullMiB: 10,
-	Watched: 1, Wedged: 2, Crowd: 40, Running: 8, Stats: 10,
+	Watched: 1, Wedged: 2, Crowd: 40, Running: 8, Stats: 10, OutputMB: 10,
 }
 
 // step is a part of a round. Its pods are removed after it, unless keep is set.
@@ -70,6 +71,7 @@ func (b *bench) round() []step {
 			return n.plugins(ctx, s.Lives, rec)
 		}, false},
 		{"exec", func(ctx context.Context, n *node, rec record) error { return n.execs(ctx, s.Execs, rec) }, false},
+		{"output", func(ctx context.Context, n *node, rec record) error { return n.outputs(ctx, s.OutputMB, rec) }, false},
 		{"exits, polled", func(ctx context.Context, n *node, rec record) error {
 			return n.exits(ctx, s.Kills, killToExited, rec, nil, n.exited)
 		}, false},

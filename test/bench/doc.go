@@ -12,7 +12,8 @@
 // is a picture and results.benchstat a table. bench/RESULTS.md says how each figure is measured.
 //
 // With -scale it fills one node of each daemon with more and more pods instead, and writes
-// scale.txt. With -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on and
+// scale.txt. With -busy it measures ends on a node that does much else, and writes busy.txt. With
+// -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on and
 // off, and writes tricks.txt.
 //
 // # What it promises

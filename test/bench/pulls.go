@@ -111,9 +111,22 @@ func (n *node) discard(ctx context.Context) error {
 	return about("remove image", layered, err)
 }
 
-// exitsWhilePulling pulls and removes the image over and over, and meanwhile kills the containers
-// of one pod one after the other. Each is killed while a pull is under way.
+// exitsWhilePulling kills the containers of one pod one after the other, each while an image is
+// pulled.
 func (n *node) exitsWhilePulling(ctx context.Context, count int, rec record) error {
+	return n.whilePulling(ctx, func(ctx context.Context, pulling func() bool) error {
+		return n.exits(ctx, count, killWhilePulling, rec, func(victim) error {
+			for !pulling() && ctx.Err() == nil {
+				time.Sleep(idlePause)
+			}
+			return context.Cause(ctx)
+		}, n.exited)
+	})
+}
+
+// whilePulling calls f while the image is pulled and removed over and over. pulling says which of the
+// two is under way.
+func (n *node) whilePulling(ctx context.Context, f func(ctx context.Context, pulling func() bool) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var pulling, enough atomic.Bool
 	done := make(chan struct{})
@@ -132,11 +145,6 @@ func (n *node) exitsWhilePulling(ctx context.Context, count int, rec record) err
 		}
 	}()
 	defer func() { enough.Store(true); <-done; cancel(nil) }()
-	err := n.exits(ctx, count, killWhilePulling, rec, func(victim) error {
-		for !pulling.Load() && ctx.Err() == nil {
-			time.Sleep(idlePause)
-		}
-		return context.Cause(ctx)
-	}, n.exited)
+	err := f(ctx, pulling.Load)
 	return errors.Join(err, context.Cause(ctx))
 }

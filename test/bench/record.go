@@ -17,6 +17,7 @@ const (
 	killToExited     = "KillToExited"
 	killToEvent      = "KillToEvent"
 	killWhilePulling = "KillToExitedWhilePulling"
+	killBusy         = "KillToExitedBusy"
 	stuckOwn         = "KillToExitedOwnDeleteHangs"
 	stuckOther       = "KillToExitedOthersDeletesHang"
 	exitsAtOnce      = "ExitsAtOnce/each"

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	lineLength = 98 // of a line of output, with its end
+	// leastInLog is what a line takes at least in a log. containerd leaves out zeros at the end of the
+	// time.
+	leastInLog = len("2006-01-02T15:04:05Z stdout F ") + lineLength
+	// complete is how long a log has not grown that is complete.
+	complete = time.Second
+	// linesPerFile is how many lines are in the file that a container writes over and over.
+	linesPerFile = 100_000
+	// rotateAt is the size at which a log is rotated, in bytes.
+	rotateAt = 64 << 20
+)
+
+// writer is the command of a container that writes a file of lines, count times, with a call of the
+// kernel for each line, as programs do whose output is not buffered.
+func writer(count int) []string {
+	return []string{"sh", "-c", fmt.Sprintf("yes %s | head -c %d > /lines; i=0; while [ $i -lt %d ]; do dd if=/lines bs=%d 2>/dev/null; i=$((i+1)); done",
+		strings.Repeat("x", lineLength-1), linesPerFile*lineLength, count, lineLength)}
+}
+
+// outputs measures how long it takes until so many megabytes of output are in the log of a container,
+// and the processor time of the daemon and the container together; then the same with a log that is
+// rotated. A byte that is not in the log, or is there twice, is an error.
+func (n *node) outputs(ctx context.Context, megabytes int, rec record) error {
+	for _, rotated := range []bool{false, true} {
+		if err := n.output(ctx, max(1, megabytes*1e6/(linesPerFile*lineLength)), rotated, rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) output(ctx context.Context, count int, rotated bool, rec record) error {
+	p, err := n.run(ctx, n.podConfig(), "")
+	if err != nil {
+		return err
+	}
+	id, err := n.create(ctx, p, containerConfig("c", writer(count)...))
+	if err != nil {
+		return err
+	}
+	before, err := n.usedWithPods()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := n.startContainer(ctx, id); err != nil {
+		return err
+	}
+	files, last, err := n.follow(ctx, id, filepath.Join(p.config.GetLogDirectory(), "c.log"), int64(count*linesPerFile*leastInLog), rotated)
+	if err != nil {
+		return err
+	}
+	took := last.Sub(began)
+	after, err := n.usedWithPods()
+	if err != nil {
+		return err
+	}
+	rec.line(fmt.Sprintf("Output/MB=%d%s", count*linesPerFile*lineLength/1e6, map[bool]string{true: "/rotated"}[rotated]), took, "ns/op", after-before, "cpu-ns/op")
+	lines := 0
+	for _, f := range files {
+		k, err := countLines(f)
+		if err = errors.Join(err, os.Remove(f)); err != nil {
+			return err
+		}
+		lines += k
+	}
+	if lines != count*linesPerFile {
+		return fmt.Errorf("%d lines are in the log, %d were written", lines, count*linesPerFile)
+	}
+	return errors.Join(n.stopPod(ctx, p.id), n.removePod(ctx, p.id))
+}
+
+// follow waits until a log, with the files that it has been rotated to, has at least a size and does
+// not grow any more. It returns these files, and when the log grew last.
+func (n *node) follow(ctx context.Context, id, log string, size int64, rotated bool) (files []string, last time.Time, err error) {
+	files = []string{log}
+	var before, seen int64 // in the files that were rotated away, and in all
+	for last = time.Now(); ; time.Sleep(time.Millisecond) {
+		st, err := os.Stat(log)
+		if err != nil {
+			return nil, last, err
+		}
+		now := time.Now()
+		if all := before + st.Size(); all != seen {
+			seen, last = all, now
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, last, ctx.Err()
+		case seen >= size && now.Sub(last) > complete:
+			return files, last, nil
+		case now.Sub(last) > bound:
+			return nil, last, fmt.Errorf("log %s has %d bytes, less than %d, and does not grow", log, seen, size)
+		case rotated && st.Size() > rotateAt:
+			old := fmt.Sprintf("%s.%d", log, len(files))
+			if err := os.Rename(log, old); err != nil {
+				return nil, last, err
+			}
+			if _, err := n.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+				return nil, last, about("reopen the log of container", id, err)
+			}
+			if st, err = os.Stat(old); err != nil {
+				return nil, last, err
+			}
+			before += st.Size()
+			files = append(files, old)
+		}
+	}
+}
+
+// countLines counts the lines of a log. One that is not a whole line of the writer's is an error.
+func countLines(path string) (count int, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	want := []byte("Z stdout F " + strings.Repeat("x", lineLength-1) + "\n")
+	for in := bufio.NewReaderSize(f, 1<<20); ; count++ {
+		line, err := in.ReadSlice('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			return count, nil
+		}
+		if err != nil || len(line) < leastInLog || !bytes.HasSuffix(line, want) {
+			return count, fmt.Errorf("line %d of %s is %.200q: %w", count+1, path, line, err)
+		}
+	}
+}
+
+// usedWithPods is the processor time of the daemon, of what it starts, and of all pods.
+func (n *node) usedWithPods() (time.Duration, error) {
+	pods := n.account
+	pods.dir = filepath.Join(filepath.Dir(n.account.dir), n.cgroup)
+	own, err := n.account.used()
+	if err != nil {
+		return 0, err
+	}
+	theirs, err := pods.used()
+	if errors.Is(err, fs.ErrNotExist) { // there was no container yet
+		err = nil
+	}
+	return own + theirs, err
+}
