@@ -13,7 +13,8 @@
 //     which is twice Memory and what Go maps and does not use. It starts no other program.
 //   - As many layers as processors, three at least, are unpacked at the same time, those of all images
 //     together. One image never has all of these slots.
-//   - The process is among the first that the OOM killer ends.
+//   - The process is among the first that the OOM killer ends, and has a lower priority than berth for
+//     the processors and the disk.
 //   - The process reaches no network, and has no capability that writing files does not take.
 //   - What makes the process end or panic is an error of that layer, and of nothing else.
 //   - The process ends with the context of its call, and with berth: it has no more of the layer to

@@ -116,13 +116,27 @@ func (r request) carryOut(ctx context.Context, layer io.Reader) (answer, error) 
 
 const (
 	ioprioWhoProcess = 1
-	ioprioIdle       = 3 << 13 // IOPRIO_CLASS_IDLE
+	ioprioLast       = 2<<13 | 7 // IOPRIO_CLASS_BE, the lowest level
+	ioprioIdle       = 3 << 13   // IOPRIO_CLASS_IDLE
+
+	// niceLast lets berth and the shims, which are in the same control group as this process, have the
+	// processors whenever they need them: an end that is to be settled does not wait for a layer.
+	niceLast = 10
+	niceIdle = 19
 )
 
-// yield gives this process the lowest priority for the processors and for the disk. It is a wish:
-// where the kernel does not grant it, the process goes on.
-func yield() {
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
+// yield lowers the priority of this process for the processors and for the disk: it comes after berth,
+// or, if it is idle, after everybody else. It is a wish: where the kernel does not grant it, the
+// process goes on.
+func yield(idle bool) {
+	nice, io := niceLast, uintptr(ioprioLast)
+	if idle {
+		nice, io = niceIdle, ioprioIdle
+	}
+	if own, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
+		nice = max(nice, 20-own) // as the system call returns it
+	}
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nice)
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
@@ -132,7 +146,7 @@ func yield() {
 		if _, err := fmt.Sscan(t.Name(), &tid); err != nil {
 			continue
 		}
-		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, 19)
-		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), ioprioIdle)
+		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, nice)
+		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), io)
 	}
 }

@@ -128,9 +128,7 @@ func init() {
 	if err := confine(); err != nil {
 		new(guard).answer(err, answer{})
 	}
-	if r.Idle {
-		yield()
-	}
+	yield(r.Idle)
 	a, err := r.carryOut(context.Background(), layer)
 	if err == nil {
 		err = g.check(r.Memory)

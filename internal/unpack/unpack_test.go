@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -230,7 +231,8 @@ func TestALayerThatCannotBeReadIsNotABadOne(t *testing.T) {
 	}
 }
 
-// The process that unpacks a layer is ended with its call, and the OOM killer ends it first.
+// The process that unpacks a layer is ended with its call, the OOM killer ends it first, and it lets
+// berth have the processors.
 func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")
@@ -252,6 +254,7 @@ func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 			}
 		}
 		confined(t, pid)
+		yields(t, pid)
 		cancel(reason)
 		<-ctx.Done()
 	}
@@ -288,6 +291,31 @@ func confined(t *testing.T, pid string) {
 		return
 	}
 	t.Error("it can still get privileges by a program that it starts")
+}
+
+// yields waits until all threads of a process have a lower priority than berth.
+func yields(t *testing.T, pid string) {
+	t.Helper()
+	var nice []string
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		stats, err := filepath.Glob("/proc/" + pid + "/task/*/stat")
+		try(t, err)
+		nice = nil
+		for _, path := range stats {
+			b, _ := os.ReadFile(path) // the thread may have ended
+			_, rest, _ := strings.Cut(string(b), ") ")
+			if f := strings.Fields(rest); len(f) > 16 {
+				nice = append(nice, f[16]) // the 19th field, and the third is the first of these
+			}
+		}
+		if len(nice) > 0 && !slices.ContainsFunc(nice, func(n string) bool {
+			v, err := strconv.Atoi(n)
+			return err != nil || v < niceLast
+		}) {
+			return
+		}
+	}
+	t.Errorf("its threads have the niceness %q, want %d at least", nice, niceLast)
 }
 
 // child returns the number of the process that unpacks a layer for this one, or "".
