@@ -13,8 +13,8 @@
 //
 // With -scale it fills one node of each daemon with more and more pods instead, and writes
 // scale.txt. With -busy it measures ends on a node that does much else, and writes busy.txt. With
-// -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on and
-// off, and writes tricks.txt.
+// -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on and off, and writes
+// tricks.txt.
 //
 // # What it promises
 //
