@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,11 +33,17 @@ type Host struct {
 	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
 	// this host does not have the controller.
 	HugePages []string
+	// Lacks are those of the controllers cpu, cpuset and memory that the unified hierarchy of this host
+	// does not have, or that nobody has delegated to the user who has started berth.
+	Lacks []string
 	// RequireHugetlb says that a hugepage limit is refused where this host does not have the
 	// hugetlb controller, and not left out. It is the administrator's choice.
 	RequireHugetlb bool
+	// GIDs is how many groups there are, from 0 on, in the user namespace that this process is in; 0
+	// in the initial one, which has all.
+	GIDs uint32
 	// MinOOMScoreAdj is the lowest oom_score_adj that this process may write: -1000 with
-	// CAP_SYS_RESOURCE.
+	// CAP_SYS_RESOURCE over the host.
 	MinOOMScoreAdj int
 	// MaxRlimits are the highest resource limits that this process may set, by their OCI names;
 	// none with CAP_SYS_RESOURCE.
@@ -87,6 +94,9 @@ func ReadHost(capabilities []string) (Host, error) {
 		h.SwapAccounting = err == nil
 	}
 	var err error
+	if h.Lacks, err = readLacks(h.CgroupV2); err != nil {
+		return h, fmt.Errorf("read cgroup controllers of host: %w", err)
+	}
 	if h.RecursiveReadOnly, err = kernelIsAtLeast(5, 12); err != nil {
 		return h, err
 	}
@@ -100,7 +110,10 @@ func ReadHost(capabilities []string) (Host, error) {
 	if err != nil {
 		return h, fmt.Errorf("read own capabilities: %w", err)
 	}
-	if !hasSysResource(string(status)) {
+	if h.GIDs, err = readGIDs(); err != nil {
+		return h, err
+	}
+	if h.GIDs > 0 || !hasSysResource(string(status)) { // in a user namespace it is not about the host
 		own, err := os.ReadFile("/proc/self/oom_score_adj")
 		if err != nil {
 			return h, fmt.Errorf("read own oom_score_adj: %w", err)
@@ -113,6 +126,37 @@ func ReadHost(capabilities []string) (Host, error) {
 		}
 	}
 	return h, nil
+}
+
+// groups returns how many groups there are, from 0 on.
+func (h Host) groups() uint32 { return cmp.Or(h.GIDs, math.MaxUint32) }
+
+// readGIDs returns how many groups there are from 0 on, without a gap, in the user namespace that this
+// process is in, and 0 in the initial one (user_namespaces(7)).
+func readGIDs() (uint32, error) {
+	b, err := os.ReadFile("/proc/self/gid_map")
+	if err != nil {
+		return 0, fmt.Errorf("read the groups of own user namespace: %w", err)
+	}
+	return gidsIn(string(b))
+}
+
+// gidsIn returns what readGIDs does of the lines of a gid_map, which the kernel sorts.
+func gidsIn(lines string) (uint32, error) {
+	var next uint64
+	for line := range strings.Lines(lines) {
+		var inside, outside, n uint64
+		if _, err := fmt.Sscan(line, &inside, &outside, &n); err != nil {
+			return 0, fmt.Errorf("read the groups of own user namespace: %q: %w", line, err)
+		}
+		if inside == next {
+			next += n
+		}
+	}
+	if next >= math.MaxUint32 {
+		return 0, nil
+	}
+	return uint32(next), nil
 }
 
 // appArmorLoaded looks for a profile among those that the kernel has: a name and a mode in each
@@ -154,6 +198,19 @@ func hasSysResource(status string) bool {
 		}
 	}
 	return false
+}
+
+// readLacks returns which of the controllers that limits need are not in the unified hierarchy.
+func readLacks(v2 bool) ([]string, error) {
+	if !v2 {
+		return nil, nil // a hierarchy of v1 that is not mounted is the OCI runtime's to report
+	}
+	b, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	if err != nil {
+		return nil, err
+	}
+	has := strings.Fields(string(b))
+	return slices.DeleteFunc([]string{"cpu", "cpuset", "memory"}, func(c string) bool { return slices.Contains(has, c) }), nil
 }
 
 // readHugePages returns the page sizes that the hugetlb controller can limit, the smallest first.

@@ -41,15 +41,19 @@ func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.Linux
 		CPU:    &specs.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()},
 		Memory: &specs.LinuxMemory{},
 	}
-	var degraded []Degraded
-	if v := r.GetCpuPeriod(); v > 0 {
+	degraded, err := withoutControllers(h, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	cpu := !slices.Contains(h.Lacks, "cpu")
+	if v := r.GetCpuPeriod(); v > 0 && cpu {
 		p := uint64(v)
 		out.CPU.Period = &p
 	}
-	if v := r.GetCpuQuota(); v != 0 {
+	if v := r.GetCpuQuota(); v != 0 && cpu {
 		out.CPU.Quota = &v
 	}
-	if v := r.GetCpuShares(); v > 0 {
+	if v := r.GetCpuShares(); v > 0 && cpu {
 		p := uint64(v)
 		out.CPU.Shares = &p
 	}
@@ -85,6 +89,34 @@ func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.Linux
 		}
 	}
 	return out, degraded, nil
+}
+
+// withoutControllers refuses the limits that need a controller which the host lacks. CPU shares limit
+// nothing: they are left out, as the kubelet and `berth play` send some with every container. So is a
+// period without a quota.
+func withoutControllers(h Host, r *runtimeapi.LinuxContainerResources) ([]Degraded, error) {
+	var degraded []Degraded
+	for _, lacks := range h.Lacks {
+		why := fmt.Sprintf("the cgroup v2 of this host has no controller %s, or it was not delegated to the user of this berth", lacks)
+		var limit string
+		switch {
+		case lacks == "cpu" && r.GetCpuQuota() > 0:
+			limit = "cpu_quota"
+		case lacks == "cpuset" && r.GetCpusetCpus() != "":
+			limit = "cpuset_cpus"
+		case lacks == "cpuset" && r.GetCpusetMems() != "":
+			limit = "cpuset_mems"
+		case lacks == "memory" && r.GetMemoryLimitInBytes() > 0:
+			limit = "memory_limit_in_bytes"
+		}
+		if limit != "" {
+			return nil, fmt.Errorf("%s: the limit cannot be kept: %s: %w", limit, why, errdefs.ErrFailedPrecondition)
+		}
+		if lacks == "cpu" && r.GetCpuShares() > 0 {
+			degraded = append(degraded, Degraded{What: fmt.Sprintf("cpu_shares %d", r.GetCpuShares()), Why: why})
+		}
+	}
+	return degraded, nil
 }
 
 var pageSizeForm = regexp.MustCompile(`^[1-9][0-9]{0,5}(KB|MB|GB)$`)

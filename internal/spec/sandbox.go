@@ -59,14 +59,16 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	if ns.GetNetwork() == onNode && s.Hostname != "" {
 		return nil, nil, fmt.Errorf("hostname: %q cannot be set on host networking, where the host's name is used: %w", s.Hostname, errdefs.ErrInvalidArgument)
 	}
-	if s.Linux.Sysctl, err = sysctls(cfg, ns); err != nil {
+	if s.Linux.Sysctl, err = sysctls(h, cfg, ns); err != nil {
 		return nil, nil, err
 	}
 	if s.Linux.CgroupsPath, err = cgroupsPath(in.SystemdCgroup, cfg.GetLinux().GetCgroupParent(), in.ID); err != nil {
 		return nil, nil, err
 	}
-	shares := uint64(pauseShares)
-	s.Linux.Resources = &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Devices: denyDevices()}
+	s.Linux.Resources = &specs.LinuxResources{CPU: &specs.LinuxCPU{}, Devices: denyDevices()}
+	if shares := uint64(pauseShares); !slices.Contains(h.Lacks, "cpu") {
+		s.Linux.Resources.CPU.Shares = &shares
+	}
 	degraded := oomScore(h, s, -998)
 	s.Annotations = sandboxAnnotations(cfg, in)
 	lost, err := confineSandbox(h, s, in)

@@ -13,15 +13,16 @@ import (
 
 // sysctls checks that each is one setting (CVE-2022-0811), and of a namespace that the pod has of
 // its own.
-func sysctls(cfg *runtimeapi.PodSandboxConfig, ns *runtimeapi.NamespaceOption) (map[string]string, error) {
+func sysctls(h Host, cfg *runtimeapi.PodSandboxConfig, ns *runtimeapi.NamespaceOption) (map[string]string, error) {
 	out := map[string]string{}
 	if ns.GetNetwork() != onNode {
 		// In a network of its own a pod needs no privilege for low ports and ping.
 		out["net.ipv4.ip_unprivileged_port_start"] = "0"
-		out["net.ipv4.ping_group_range"] = "0 2147483647"
-		if ids, ok := UserNamespace(cfg); ok { // groups that the namespace does not have are refused
-			out["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", min(ids.GIDs-1, math.MaxInt32))
+		groups := h.groups() // groups that the user namespace does not have are refused
+		if ids, ok := UserNamespace(cfg); ok {
+			groups = ids.GIDs
 		}
+		out["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", min(groups-1, math.MaxInt32))
 	}
 	for k, v := range cfg.GetLinux().GetSysctls() {
 		name := strings.ReplaceAll(k, "/", ".")
