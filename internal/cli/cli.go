@@ -86,7 +86,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version.String(),
 	}
-	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), defaultEndpoint)
+	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), usersEndpoint(), defaultEndpoint)
 	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
 	root.PersistentFlags().StringVar(&a.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
@@ -94,6 +94,8 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.serveCommand(),
 		demoCommand(),
+		rootlessCommand(),
+		insideCommand(),
 		installCommand(),
 		a.migrateCommand(),
 		a.adoptCommand(),

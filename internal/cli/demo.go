@@ -19,7 +19,7 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Run a real pod in a berth of its own, and show how its containers end",
 		Long: "Run a second berth in a temporary directory, and in it a pod whose containers end in different ways; show how they end, " +
-			"and remove everything. It needs root, and neither a network nor a registry.",
+			"and remove everything. It needs root, and neither a network nor a registry. Another user runs it by `berth rootless demo`.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			exe, err := os.Executable()

@@ -38,8 +38,8 @@ func (a *app) playCommand() *cobra.Command {
 			"cannot be executed, and 125 if berth itself failed.",
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&o.LogDir, "log-dir", manifest.DefaultLogDir, "directory for the logs of pods")
-	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", manifest.DefaultVolumeDir, "directory for emptyDir volumes")
+	cmd.Flags().StringVar(&o.LogDir, "log-dir", usersDir("logs", manifest.DefaultLogDir), "directory for the logs of pods")
+	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", usersDir("volumes", manifest.DefaultVolumeDir), "directory for emptyDir volumes")
 	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what is not supported, and say so")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended, and exit with the first code that is not 0")
 	cmd.Flags().BoolVar(&watch, "watch", false, "like --wait, and probe and restart the containers meanwhile")

@@ -30,10 +30,11 @@ func Image(berth string) string {
 	return filepath.Join(filepath.Dir(berth), "..", "share", "berth", "busybox.tar")
 }
 
-// Run runs the demo until it is done or ctx ends. It needs root.
+// Run runs the demo until it is done or ctx ends. It needs root, be it that of a user namespace
+// (berth rootless). Where memory cannot be limited, the container that runs out of it is left out.
 func Run(ctx context.Context, o Options) (err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("the demo runs real containers: run it as root")
+		return errors.New("the demo runs real containers: run it as root, or as another user by `berth rootless demo`")
 	}
 	if _, err := os.Stat(o.Image); err != nil {
 		return fmt.Errorf("find the image of the demo: %w: it comes with an archive or a package of berth, "+

@@ -11,6 +11,7 @@
 //     touched.
 //   - It leaves nothing: the pod, the berth, its directory and its bridge are removed also when a step
 //     fails or the demo is interrupted.
+//   - It runs for a user without root as well, in the namespaces of berth rootless.
 //   - It fails if a container does not end as it has to.
 //
 // # Files

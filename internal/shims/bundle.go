@@ -40,7 +40,8 @@ func removeBundle(id string, known []string) error {
 	if err != nil {
 		return fmt.Errorf("look for the bundle of %s: %w", id, err)
 	}
-	for _, dir := range slices.Concat(bundleDirs(string(info)), known) {
+	others := slices.DeleteFunc(bundleDirs(string(info)), closed)
+	for _, dir := range slices.Concat(others, known) {
 		for _, dir := range []string{dir, strings.TrimSuffix(dir, TaskDir) + SandboxDir} {
 			for _, name := range []string{id, "." + id} {
 				if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
@@ -50,6 +51,13 @@ func removeBundle(id string, known []string) error {
 		}
 	}
 	return nil
+}
+
+// closed reports whether a directory may not be entered. It is that of a containerd of root's then, whose
+// mounts a berth in a user namespace has inherited: it has no bundle of berth's, which may enter its own.
+func closed(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, "."))
+	return errors.Is(err, fs.ErrPermission)
 }
 
 // BundleLeft reports whether a task may have a bundle, or the rest of one, in one of the directories

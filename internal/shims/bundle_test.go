@@ -5,6 +5,7 @@ package shims
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -54,5 +55,27 @@ func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// The mounts that a berth in a user namespace inherits from a containerd of root's kept everything that it
+// released from being removed: what is in a directory that it may not enter, it cannot know.
+func TestTheBundlesOfRootAreNotThoseOfAUser(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), TaskDir)
+	try(t, os.MkdirAll(dir, 0o700))
+	if closed(dir) || closed(filepath.Join(dir, "absent")) {
+		t.Error("a directory of one's own is closed")
+	}
+	runtime.LockOSThread() // the user that files are looked for as is that of a thread
+	defer runtime.UnlockOSThread()
+	if _, err := unix.SetfsuidRetUid(65534); err != nil {
+		t.Fatal(err)
+	}
+	isClosed := closed(dir)
+	if _, err := unix.SetfsuidRetUid(0); err != nil {
+		t.Fatal(err)
+	}
+	if !isClosed {
+		t.Error("a directory of root's alone is open to a user")
 	}
 }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rootless
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+// nameserver is where slirp4netns answers DNS (slirp4netns(1)).
+const nameserver = "10.0.2.3"
+
+// connect connects the network namespace of a process to the networks of the host, with the user's own
+// rights, and says on say if it cannot: pods reach each other all the same. end ends the connection.
+func connect(pid int, say io.Writer) (end func()) {
+	end, err := startSlirp(pid, say)
+	if err != nil {
+		fmt.Fprintf(say, "berth rootless: pods and pulls reach no other network: %v\n", err)
+		return func() {}
+	}
+	return end
+}
+
+// startSlirp starts slirp4netns and waits until it has made its interface.
+func startSlirp(pid int, say io.Writer) (end func(), err error) {
+	program, err := exec.LookPath("slirp4netns")
+	if err != nil {
+		return nil, fmt.Errorf("%w: install Debian's package slirp4netns", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	cmd := exec.Command(program, "--configure", "--mtu=65520", "--disable-host-loopback", "--ready-fd=3", //nolint:gosec // of the user's PATH
+		strconv.Itoa(pid), "tap0")
+	cmd.Stderr = say
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the command, which may need the network to end
+	err = cmd.Start()
+	_ = w.Close()
+	if err != nil {
+		return nil, err
+	}
+	end = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	if n, _ := r.Read(make([]byte, 1)); n == 0 {
+		end()
+		return nil, errors.New("slirp4netns ended before it was ready; it needs to open /dev/net/tun")
+	}
+	return end, nil
+}
