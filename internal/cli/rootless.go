@@ -25,10 +25,11 @@ func rootlessCommand() *cobra.Command {
 			"serve keeps its state below ~/.local/share/berth and reads ~/.config/berth/config.toml; the other commands of berth " +
 			"find its socket. It needs a cgroup of the user's own, IDs in /etc/subuid and /etc/subgid, and the programs newuidmap and " +
 			"newgidmap; with the program slirp4netns, pods and pulls reach the networks of the host. Pods end with the command.",
-		Example: "  systemd-run --user --scope -p Delegate=yes berth rootless serve",
-		Args:    cobra.MinimumNArgs(1),
+		Example:           "  systemd-run --user --scope -p Delegate=yes berth rootless serve",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: oneOf([]string{"serve", "demo"}),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o := rootless.Options{Inside: []string{insideName}, Err: cmd.ErrOrStderr()}
+			o := rootless.Options{Inside: []string{insideName, "--"}, Err: cmd.ErrOrStderr()}
 			exe, err := os.Executable()
 			if err != nil {
 				return err
@@ -58,10 +59,10 @@ func rootlessCommand() *cobra.Command {
 // insideCommand is for rootless alone.
 func insideCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                insideName,
-		Short:              "Do the part of rootless that is done in the namespaces",
-		Hidden:             true,
-		DisableFlagParsing: true,
+		Use:               insideName,
+		Short:             "Do the part of rootless that is done in the namespaces",
+		Hidden:            true,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return exited(rootless.Inside(args))
 		},

@@ -37,6 +37,9 @@ func mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts to these namespaces: %w", err)
 	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // for mountPropagation of pods
+		return fmt.Errorf("share mounts with pods: %w", err)
+	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	for _, m := range []struct {
 		fs, at string

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What a user has of this host: an ID that nobody else is expected to have, and subordinate ones.
+const (
+	userID         = 61234
+	firstOfUser    = 1612340000
+	subordinateIDs = 65536
+)
+
+// User is a user without root, with a home directory and a delegated cgroup, as a session of systemd's
+// has it. This host does not know the user: the lines in /etc are seen by what the user runs alone.
+type User struct {
+	t     testing.TB
+	Home  string
+	Group string // the directory of the cgroup
+	files string // what is mounted over files of /etc, and into the home directory
+}
+
+// NewUser makes a user for the time of the test. The programs of [Module] are in ~/build, and can be
+// executed wherever the source is.
+func NewUser(t testing.TB) *User {
+	t.Helper()
+	u := &User{t: t, Home: TempDir(t), files: TempDir(t)}
+	u.Group = filepath.Join(unified(), filepath.Base(u.Home))
+	t.Cleanup(func() { RemoveGroup(u.Group) })
+	for _, d := range []string{u.Group, filepath.Join(u.Home, "build")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.Own(u.Home, u.Group, filepath.Join(u.Group, "cgroup.procs"), filepath.Join(u.Group, "cgroup.subtree_control"))
+	for name, text := range map[string]string{
+		"passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\nberth-test:x:%d:%d::%s:/bin/sh\n", userID, userID, u.Home),
+		"subuid": fmt.Sprintf("berth-test:%d:%d\n", firstOfUser, subordinateIDs),
+		"subgid": fmt.Sprintf("berth-test:%d:%d\n", firstOfUser, subordinateIDs),
+	} {
+		if err := os.WriteFile(filepath.Join(u.files, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return u
+}
+
+// unified is where the unified hierarchy of cgroups is mounted.
+func unified() string {
+	if dirs := Groups(""); len(dirs) == 1 {
+		return dirs[0]
+	}
+	return "/sys/fs/cgroup/unified"
+}
+
+// Own gives files to the user.
+func (u *User) Own(paths ...string) {
+	u.t.Helper()
+	for _, path := range paths {
+		if err := os.Chown(path, userID, userID); err != nil {
+			u.t.Fatal(err)
+		}
+	}
+}
+
+// Berth is a command of berth's that the user runs.
+func (u *User) Berth(args ...string) *exec.Cmd {
+	return u.command("", append([]string{u.Home + "/build/bin/berth"}, args...))
+}
+
+// Rootless is `berth rootless`, which the user runs in the delegated cgroup.
+func (u *User) Rootless(args ...string) *exec.Cmd {
+	return u.command("echo $$ > "+u.Group+"/cgroup.procs", append([]string{u.Home + "/build/bin/berth", "rootless"}, args...))
+}
+
+func (u *User) command(before string, argv []string) *exec.Cmd {
+	script := `set -e
+		for f in passwd subuid subgid; do mount --bind ` + u.files + `/$f /etc/$f; done
+		mount --bind ` + Module(u.t) + `/build ` + u.Home + `/build
+		` + before + `
+		cd ` + u.Home + `
+		exec setpriv --reuid ` + strconv.Itoa(userID) + ` --regid ` + strconv.Itoa(userID) + ` --clear-groups --bounding-set=-sys_resource "$@"`
+	cmd := exec.Command("unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh"}, argv...)...) //nolint:gosec // of the test
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + u.Home, "TMPDIR=" + u.Home}
+	return cmd
+}
+
+// NothingIsLeft fails the test if the user has processes, or cgroups below the delegated one.
+func (u *User) NothingIsLeft() {
+	u.t.Helper()
+	eachProcess(func(pid int, cmdline []byte) {
+		info, err := os.Stat("/proc/" + strconv.Itoa(pid))
+		if err != nil {
+			return
+		}
+		if id := info.Sys().(*syscall.Stat_t).Uid; id == userID || id >= firstOfUser && id < firstOfUser+subordinateIDs {
+			u.t.Errorf("process %d of user %d is left: %s", pid, id, strings.ReplaceAll(string(cmdline), "\x00", " "))
+		}
+	})
+	entries, err := os.ReadDir(u.Group)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			u.t.Errorf("cgroup %s is left below %s", e.Name(), u.Group)
+		}
+	}
+}
+
+// Served is the process of the user's berth serve, which runs inside berth rootless.
+func (u *User) Served() (pid int) {
+	eachProcess(func(p int, cmdline []byte) {
+		if strings.HasPrefix(string(cmdline), "berth\x00serve\x00") && strings.Contains(string(cmdline), u.Home) {
+			pid = p
+		}
+	})
+	return pid
+}
