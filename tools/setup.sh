@@ -10,9 +10,10 @@ set -euo pipefail
 #   libseccomp-dev pkg-config           runc
 #   iptables iproute2 util-linux        port mappings and namespaces, in tests
 #   busybox-static                      the file system of test and demo images
+#   uidmap                              user namespaces of a user without root, in tests
 #   make git ca-certificates            make itself, versions, modules
 packages=(gcc libc6-dev libseccomp-dev pkg-config iptables iproute2 busybox-static
-  make git ca-certificates util-linux)
+  make git ca-certificates util-linux uidmap)
 # Where the kernel has AppArmor, apparmor_parser loads the profile of containers.
 if [[ $(cat /sys/module/apparmor/parameters/enabled 2>/dev/null) == Y ]]; then packages+=(apparmor); fi
 
@@ -23,7 +24,7 @@ fi
 
 if ! command -v dpkg >/dev/null; then
   missing=()
-  for command in gcc pkg-config iptables ip busybox git nsenter; do
+  for command in gcc pkg-config iptables ip busybox git nsenter newuidmap; do
     command -v "$command" >/dev/null || missing+=("$command")
   done
   command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp && missing+=("libseccomp (headers)")

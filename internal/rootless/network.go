@@ -37,17 +37,23 @@ func startSlirp(pid int, say io.Writer) (end func(), err error) {
 		return nil, err
 	}
 	defer r.Close()
-	cmd := exec.Command(program, "--configure", "--mtu=65520", "--disable-host-loopback", "--ready-fd=3", //nolint:gosec // of the user's PATH
-		strconv.Itoa(pid), "tap0")
+	stopped, stop, err := os.Pipe() // slirp4netns ends when nobody has stop open any more, so also after a kill of this process
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	cmd := exec.Command(program, "--configure", "--mtu=65520", "--disable-host-loopback", //nolint:gosec // of the user's PATH
+		"--ready-fd=3", "--exit-fd=4", strconv.Itoa(pid), "tap0")
 	cmd.Stderr = say
-	cmd.ExtraFiles = []*os.File{w}
+	cmd.ExtraFiles = []*os.File{w, stopped}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the command, which may need the network to end
 	err = cmd.Start()
 	_ = w.Close()
+	_ = stopped.Close()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, stop.Close())
 	}
 	end = func() {
+		_ = stop.Close()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}

@@ -124,7 +124,7 @@ spec:
 	soon(t, "the berth of the user ends", func() bool { return u.Served() == 0 })
 
 	again := startRootless(t, u)
-	soon(t, "what ended with the namespaces is settled", func() bool { return again.ended(t, "goes-on") > 0 })
+	soon(t, "what ended with the namespaces is settled", func() bool { return again.ended(t, "goes-on") == 255 })
 	if code := again.ended(t, "ends"); code != 7 {
 		t.Errorf("the next berth says %d", code)
 	}

@@ -99,7 +99,7 @@ func (u *User) NothingIsLeft() {
 	u.t.Helper()
 	eachProcess(func(pid int, cmdline []byte) {
 		info, err := os.Stat("/proc/" + strconv.Itoa(pid))
-		if err != nil {
+		if err != nil || len(cmdline) == 0 { // it has ended, and may wait for its parent
 			return
 		}
 		if id := info.Sys().(*syscall.Stat_t).Uid; id == userID || id >= firstOfUser && id < firstOfUser+subordinateIDs {
