@@ -9,10 +9,17 @@
 // directory in the certs.d layout for the runtimes that are started here; and
 // CONFORMANCE_SANDBOX_IMAGE is the pause image of containerd's CRI.
 //
+// With -save it writes no page but the counts of one runtime, which need not be from this machine: what is
+// in build/conformance-guest.json is taken for the row of the guest. So this makes that row, where the
+// guest finds critest and its images as this host does:
+//
+//	test/guest/guest -t 7200 -o build -- build/bin/conformance -only inside -save build/conformance-guest.json
+//
 // # What it promises
 //
 //   - What was not run is said as not run, with the reason, and so is a run of which no whole report
 //     is there. A check that critest skipped is never counted as passed.
+//   - What was saved elsewhere is shown with the kernel and the day that are in it.
 //   - The page says when and with which versions it was made, on which kernel and on how large a
 //     machine, and nothing else of where that was.
 //   - What was started is ended, and what could not be removed is an error that names it.

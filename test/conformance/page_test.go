@@ -102,3 +102,36 @@ func TestTheLastSoakIsFoundInWhatItPrinted(t *testing.T) {
 		t.Errorf("a soak that was cut off is %q", got)
 	}
 }
+
+// What was run in the guest is taken with its kernel and its day, and nothing else is.
+func TestAResultIsTakenFromTheGuest(t *testing.T) {
+	file := filepath.Join(t.TempDir(), guestFile)
+	day := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
+	if r, err := saved(file, day); err != nil || r.NotRun == "" {
+		t.Errorf("without a file: %+v, %v", r, err)
+	}
+	ran := Result{Runtime: "berth, containerd inside", Version: "1", Counts: Counts{Passed: 7, Reasons: map[string]int{"x": 1}}}
+	p := Page{Made: day, Kernel: "6.1.0", Cores: 2, Results: []Result{ran, {Runtime: "CRI-O", NotRun: "no"}}}
+	if err := p.save(file); err != nil {
+		t.Fatal(err)
+	}
+	r, err := saved(file, day)
+	if err != nil || r.Passed != 7 || r.Reasons["x"] != 1 || !strings.Contains(r.Runtime, "guest: Linux 6.1.0, 2 cores, emulated, 2026-11-24") {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if _, err := saved(file, day.AddDate(0, 0, -1)); err == nil {
+		t.Error("a result of the future is taken")
+	}
+	p.Results = append(p.Results, ran)
+	if err := p.save(file); err == nil {
+		t.Error("two results are saved as one")
+	}
+	for _, text := range []string{"", "{}", "{"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := saved(file, day); err == nil {
+			t.Errorf("%q is %+v", text, r)
+		}
+	}
+}

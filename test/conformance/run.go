@@ -26,6 +26,7 @@ type subject struct {
 	name   string
 	notRun string // why it is not run
 	start  func(d *daemon) error
+	result *Result // of a run elsewhere; nil: it is run here
 }
 
 // daemon is what was started for a subject, in a directory of its own.
