@@ -124,13 +124,13 @@ func supervise(program string, argv []string, restart bool) (int, error) {
 // reap takes all processes that have ended, and returns how the one with pid did if it is among them.
 func reap(pid int) (st unix.WaitStatus, ended bool) {
 	for {
-		var any unix.WaitStatus
-		switch p, err := unix.Wait4(-1, &any, unix.WNOHANG, nil); {
+		var one unix.WaitStatus
+		switch p, err := unix.Wait4(-1, &one, unix.WNOHANG, nil); {
 		case errors.Is(err, unix.EINTR):
 		case err != nil || p <= 0:
 			return st, ended
 		case p == pid:
-			st, ended = any, true
+			st, ended = one, true
 		}
 	}
 }
