@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rootless
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Groups of pods are below that of the handler, and go before it. Files of the kernel go with them.
+func TestGroupsAreRemovedFromBelow(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"k8s.io/c1", "k8s.io/c2/below", "berth-cni-p1.123"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeBelow(dir); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
