@@ -198,6 +198,7 @@ tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measur
 	$(call table,results,-col '/daemon@(containerd berth)')
 	$(call table,scale,-col '/daemon@(containerd berth)')
 	$(call table,scale,-filter /daemon:berth -col /pods)
+	$(call table,kubelets,-col '/daemon@(containerd berth)')
 	$(call table,tricks,-table /of -col '/trick@(off on)')
 
 .PHONY: conformance
