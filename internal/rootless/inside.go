@@ -83,7 +83,7 @@ func initialize(pipe *os.File, args []string) (int, error) {
 // supervise runs the command until it ends by itself, and reaps what has lost its parent.
 func supervise(program string, argv []string, restart bool) (int, error) {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, os.Interrupt)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	environment := append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PATH=") }),
@@ -101,10 +101,10 @@ func supervise(program string, argv []string, restart bool) (int, error) {
 		for ended := false; !ended; {
 			select {
 			case s := <-signals:
-				if s == syscall.SIGTERM { // a terminal has sent its SIGINT to the command as well
-					_ = p.Signal(syscall.SIGTERM)
+				if s != os.Interrupt { // a terminal has sent its SIGINT to the command as well
+					_ = p.Signal(s)
 				}
-				asked = true
+				asked = asked || s != syscall.SIGHUP
 			case <-children:
 				st, ended = reap(p.Pid)
 			}

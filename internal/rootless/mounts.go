@@ -27,6 +27,9 @@ func mounts() error {
 		return fmt.Errorf("read the name servers of this host: %w", err)
 	}
 	users := os.Getenv("XDG_RUNTIME_DIR")
+	if at, err := filepath.EvalSymlinks(users); err == nil { // /var/run is a link to /run
+		users = at
+	}
 	keep := -1
 	if strings.HasPrefix(users, "/run/") {
 		if keep, err = unix.Open(users, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {

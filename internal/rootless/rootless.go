@@ -29,7 +29,7 @@ type Options struct {
 const alive = 3
 
 // Run runs a command in namespaces of the user's own until it ends, and returns its exit code. SIGTERM
-// is passed on. An error says what this host or its administrator would have to give to the user.
+// and SIGHUP are passed on. An error says what this host or its administrator would have to give to the user.
 func Run(o Options) (code int, err error) {
 	if os.Getuid() == 0 {
 		return 0, errors.New("berth rootless is for a user without root: as root, run the command without it")
@@ -92,7 +92,10 @@ func wait(child *exec.Cmd, signals <-chan os.Signal) (int, error) {
 	for {
 		select {
 		case s := <-signals:
-			if s != os.Interrupt || !term.IsTerminal(int(os.Stdin.Fd())) { //nolint:gosec // a descriptor
+			switch {
+			case s != os.Interrupt:
+				_ = child.Process.Signal(s)
+			case !term.IsTerminal(int(os.Stdin.Fd())): //nolint:gosec // a descriptor
 				_ = child.Process.Signal(syscall.SIGTERM)
 			}
 		case err := <-done:
