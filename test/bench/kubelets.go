@@ -72,7 +72,6 @@ func (n *node) kubelets(ctx context.Context, count, pods int, rec record) error 
 		if err != nil {
 			return err
 		}
-		defer c.Close()
 		k := &kubelet{
 			Client: c,
 			calls:  all,
@@ -81,7 +80,10 @@ func (n *node) kubelets(ctx context.Context, count, pods int, rec record) error 
 			// Kubelets are not started at the same instant.
 			late: time.Duration(i) * probeEvery / time.Duration(count),
 		}
-		wg.Go(func() { k.run(talk) })
+		wg.Go(func() {
+			k.run(talk)
+			_ = c.Close()
+		})
 	}
 	err = n.share(rec, "Processor", func() error {
 		until := time.Now().Add(kubeletsWindow)
