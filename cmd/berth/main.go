@@ -14,7 +14,9 @@ import (
 )
 
 func main() {
-	err := cli.New(daemon.Serve, daemon.Adopt).Execute()
+	root := cli.New(daemon.Serve, daemon.Adopt)
+	root.AddCommand(cli.Hidden(daemon.HolderCommand, "Keep exec and port-forward while berth is away", daemon.HoldStreams))
+	err := root.Execute()
 	if err == nil {
 		return
 	}

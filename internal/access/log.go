@@ -5,6 +5,7 @@ package access
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -80,6 +81,7 @@ type probe struct{}
 
 func (probe) Wrote([]byte)                   {}
 func (probe) Resized(_, _ uint16)            {}
+func (probe) Note() []byte                   { return nil }
 func (probe) End(int32, error, int64, int64) {}
 
 // Begin implements stream.AccessLog.
@@ -129,6 +131,36 @@ func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
 		v.cast = l.openCast(v)
 	}
 	return v, nil
+}
+
+// note is what is kept of a visit that another berth may have to end.
+type note struct {
+	Record Record
+	Began  time.Time
+}
+
+// Note implements stream.Visit.
+func (v *visit) Note() []byte {
+	b, err := json.Marshal(note{v.record, v.began})
+	if err != nil { // it consists of texts and numbers
+		v.log.cfg.Log.Warn("an access cannot be noted", "id", v.id, "err", err)
+	}
+	return b
+}
+
+// Resume implements stream.AccessLog. What a terminal shows is not kept any more.
+func (l *Log) Resume(b []byte) (stream.Visit, error) {
+	var n note
+	if err := json.Unmarshal(b, &n); err != nil {
+		return nil, fmt.Errorf("decode what was noted of an access: %w", err)
+	}
+	return &visit{
+		log:     l,
+		id:      n.Record.ID,
+		session: n.Record.Session,
+		record:  n.Record,
+		began:   n.Began,
+	}, nil
 }
 
 // Wrote implements stream.Visit.

@@ -211,6 +211,25 @@ func remove(path string) bool {
 	return rmdirs(path) == nil
 }
 
+// Leave moves this process out of its group, if that is one of Groups, and removes the group. It is
+// called before the end of a program that nobody waits for, which would leave the group behind. Without
+// a group it does nothing.
+func Leave() error {
+	root, err := unified()
+	own := ownGroup()
+	if err != nil || !strings.HasPrefix(filepath.Base(own), "berth-") {
+		return nil //nolint:nilerr // the hierarchy is mounted nowhere
+	}
+	path := root + own
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("leave cgroup %s: %w", path, err)
+	}
+	if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove cgroup %s: %w", path, err)
+	}
+	return nil
+}
+
 // End ends what the runs for id have left that were cut off, in this berth or in an earlier one,
 // and returns when nothing of it is there. While the grace lasts (see NewGroups), End waits for
 // what is at work to end by itself. A run that goes on is cut off. What finished runs have left is

@@ -162,6 +162,7 @@ type Streams struct {
 	Address  string `toml:"address" doc:"HOST:PORT to serve exec, attach and port-forward on, for the kubelet to connect to. Port 0 means any free port. An address that is not of the loopback interface needs a certificate."`
 	CertFile string `toml:"cert_file" doc:"PEM file of the certificate. It is read again for each connection. Empty: no TLS."`
 	KeyFile  string `toml:"key_file" doc:"PEM file of the certificate's key."`
+	Keep     bool   `toml:"keep" doc:"Let exec and port-forward go on while berth is stopped, killed or restarted: their connections belong to a process of their own. Not those with TLS, not terminals while audit.sessions is set, and not attached clients. A change holds for new streams."`
 }
 
 // NRI configures the plug-ins of the Node Resource Interface.

@@ -98,6 +98,7 @@ type daemon struct {
 	access      *access.Log
 	streams     *stream.Service
 	server      *stream.Server
+	keeper      *stream.Keeper
 	cri         *cri.Server
 }
 

@@ -59,6 +59,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"NRI plug-ins", onceRestored, d.runPlugins},
 		{"registration of NRI plug-ins", onceRestored, d.admitPlugins},
 		{"streams", onceRestored, d.streams.Run}, // the tasks of what an earlier berth left are known
+		{"kept streams", onceRestored, d.keeper.Run},
 		{"streaming server", atOnce, d.persistently("serve streams", d.server.Run)},
 	}
 }

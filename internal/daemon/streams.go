@@ -16,6 +16,7 @@ import (
 	"berth/internal/logs"
 	"berth/internal/pod"
 	"berth/internal/stream"
+	"berth/internal/version"
 )
 
 // openAccess opens the log of who used a container.
@@ -51,7 +52,18 @@ func (d *daemon) openStreams() (err error) {
 		return err
 	}
 	d.server = stream.NewServer(cfg, d.streams)
-	return nil
+	holders := d.holders()
+	d.keeper, err = stream.NewKeeper(stream.KeeperConfig{
+		Dir:       filepath.Join(d.cfg.State, "streams"),
+		Enabled:   d.cfg.Streams.Keep,
+		Terminals: d.cfg.Audit.Sessions == "",
+		Version:   version.String(),
+		Spawn:     holders.spawn,
+		Killed:    holders.sweep,
+		Shim:      d.ctrd.Shim,
+		Logger:    d.log.Logger,
+	}, d.server)
+	return err
 }
 
 // streams is what CRI serves of package stream.

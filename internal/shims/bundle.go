@@ -73,6 +73,18 @@ func (s *Shims) BundleLeft(id string) bool {
 	return false
 }
 
+// Bundle returns the directory of the bundle of a task, in one of the directories that shims work in;
+// "" if none is there.
+func (s *Shims) Bundle(id string) string {
+	for _, dir := range s.bundleDirs() {
+		bundle := filepath.Join(dir, id)
+		if _, err := os.Lstat(bundle); err == nil {
+			return bundle
+		}
+	}
+	return ""
+}
+
 func removeBundleAt(bundle, id string) error {
 	if _, err := os.Lstat(bundle); errors.Is(err, fs.ErrNotExist) {
 		return nil

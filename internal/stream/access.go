@@ -30,6 +30,8 @@ type AccessLog interface {
 	// Begin is called before an access begins. An error refuses it. It may take a moment, and bounds
 	// that itself.
 	Begin(a Access) (Visit, error)
+	// Resume returns a visit that an earlier berth began, by its note.
+	Resume(note []byte) (Visit, error)
 }
 
 // Visit is an access that goes on.
@@ -38,6 +40,8 @@ type Visit interface {
 	// block, nor keep b.
 	Wrote(b []byte)
 	Resized(width, height uint16)
+	// Note is what Resume takes.
+	Note() []byte
 	// End is called once. code is that of a command that has ended; err says why there is none. in and
 	// out count bytes, from the client and to it.
 	End(code int32, err error, in, out int64)

@@ -108,18 +108,23 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	s := newService(cfg, newShares())
+	s.left = left
+	return s, nil
+}
+
+func newService(cfg Config, of shares) *Service {
 	s := &Service{
 		cfg:      cfg,
 		pipes:    openFIFOs,
-		left:     left,
 		dial:     dialIn,
-		shares:   newShares(),
+		shares:   of,
 		stopping: make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.mu.attached = map[string]int{}
 	s.mu.idle = make(chan struct{})
-	return s, nil
+	return s
 }
 
 // Run ends what an earlier berth has left. When ctx ends, it ends every exec process, and returns

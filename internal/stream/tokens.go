@@ -32,6 +32,10 @@ type offer struct {
 	until time.Time    // of the URL
 	busy  atomic.Int64 // when something came or went last, in nanoseconds since 1970
 	conn  *conn        // the client; nil before it has come
+	held  *held        // what a holder is told of the stream; nil: none can have it
+	// hangUp ends the stream once its client has come. It must not be called with the server's lock.
+	hangUp func()
+	away   bool // a holder has the stream
 }
 
 // touch notes that something came or went.
@@ -40,7 +44,7 @@ func (o *offer) touch() { o.busy.Store(time.Now().UnixNano()) }
 // issue makes a URL at which serve answers one request, for something of a pod. The URL contains
 // the secret of the server, and a token of 128 random bits. The error is ErrResourceExhausted when
 // the pod has its share, or all have what there is.
-func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o *offer) http.HandlerFunc) (string, error) {
+func (s *Server) issue(kind string, of *budget.Budget, pod string, h *held, serve func(o *offer) http.HandlerFunc) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.base == nil {
@@ -62,10 +66,11 @@ func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o 
 		return "", err
 	}
 	at := s.mu.base.ResolveReference(&url.URL{Path: kind + "/" + newID()})
-	o := &offer{of: of, pod: pod, until: now.Add(urlLifetime)}
+	o := &offer{of: of, pod: pod, until: now.Add(urlLifetime), held: h}
 	o.touch()
 	o.serve = serve(o)
 	s.mu.offers[at.Path] = o
+	s.keeper.warm(h)
 	return at.String(), nil
 }
 
@@ -91,7 +96,7 @@ func (s *Server) hangUpIdleLocked(pod string, now time.Time) bool {
 	s.cfg.Logger.Warn("an idle port-forward makes room for another", "pod", oldest.pod,
 		"idle", time.Duration(now.UnixNano()-oldest.busy.Load()))
 	s.dropLocked(oldest)
-	go func() { _ = oldest.conn.Close() }() // which takes the lock
+	go oldest.hangUp() // which takes the lock
 	return true
 }
 
@@ -117,10 +122,29 @@ func (s *Server) redeem(path string, own *conn) *offer {
 		o.of.Give(o.pod, 1)
 		return nil
 	}
-	o.conn = own
+	o.conn, o.hangUp = own, func() { _ = own.Close() }
 	s.mu.streams[o] = true
 	o.touch()
 	return o
+}
+
+// admit makes room for a stream that is there already, and that a holder has.
+func (s *Server) admit(of *budget.Budget, pod string, hangUp func()) *offer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of.TakeAnyway(pod, 1)
+	o := &offer{of: of, pod: pod, hangUp: hangUp, away: true}
+	o.touch()
+	s.mu.streams[o] = true
+	return o
+}
+
+// giveAway notes that a holder has a stream, and how to end it now.
+func (s *Server) giveAway(o *offer, hangUp func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.hangUp, o.away = hangUp, true
+	s.silentLocked()
 }
 
 // drop gives back what a stream has.
@@ -153,7 +177,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.NotFound(w, req)
 		return
 	}
-	defer s.drop(o)
 	own.redeemed.Store(true)
+	if s.keeper.take(w, req, o, own) {
+		return
+	}
+	defer s.drop(o)
 	o.serve(w, req)
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+	"berth/internal/ctrd"
+	"berth/internal/stream"
+	"berth/internal/version"
+)
+
+// HolderCommand is the hidden command that is a holder of streams. Its argument is a directory.
+const HolderCommand = "hold-streams"
+
+const (
+	// holderSocket is the descriptor of the socket on which berths come.
+	holderSocket = 3
+	// holderGarbage is how much garbage a holder has, in percent of what it needs. Go's usual 100 costs
+	// more memory than it saves processor time, where streams are idle most of the time.
+	holderGarbage = 50
+)
+
+// holders starts the processes that keep streams.
+type holders struct {
+	groups *cgroup.Groups // nil: none can be made
+	log    *slog.Logger
+}
+
+func (d *daemon) holders() holders {
+	h := holders{log: d.log.Logger}
+	if !d.cfg.Streams.Keep {
+		return h
+	}
+	var err error
+	if h.groups, err = cgroup.NewGroups("streams-"+d.store.Owner(), 0); err != nil {
+		d.log.Warn("the processes that keep streams run without cgroups of their own", "err", err)
+		return h
+	}
+	_ = h.groups.Sweep() // those of holders that have ended
+	return h
+}
+
+// spawn starts a holder, in a session and a cgroup of its own, so that what ends berth leaves it alone.
+func (h holders) spawn(dir string, lis *os.File) error {
+	said, err := os.OpenFile(filepath.Join(dir, "output"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("start a process that keeps streams: %w", err)
+	}
+	defer said.Close()
+	cmd := exec.Command("/proc/self/exe", HolderCommand, dir) //nolint:gosec // it is this program
+	cmd.Args[0] = "berth"
+	cmd.Env = []string{} // what systemd has given berth is not for it
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = said, said
+	cmd.ExtraFiles = []*os.File{lis}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var group *cgroup.Group
+	if h.groups != nil {
+		if group, err = h.groups.New(filepath.Base(dir)); err != nil {
+			return err
+		}
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, group.FD()
+	}
+	err = cmd.Start()
+	if group != nil {
+		err = errors.Join(err, group.Finish()) // what is in it lives on
+	}
+	if err != nil {
+		return fmt.Errorf("start a process that keeps streams: %w", err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		h.sweep()
+	}()
+	return nil
+}
+
+// sweep removes the cgroups of holders that were killed.
+func (h holders) sweep() {
+	if h.groups != nil {
+		_ = h.groups.Sweep()
+	}
+}
+
+// HoldStreams is a process that keeps the streams that berth gives it, until there are none any more.
+func HoldStreams(ctx context.Context, dir string) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	unix.CloseOnExec(holderSocket)
+	f := os.NewFile(holderSocket, "berth")
+	lis, err := net.FileListener(f)
+	_ = f.Close()
+	socket, ok := lis.(*net.UnixListener)
+	if err != nil || !ok {
+		return errors.New("this command is for berth itself: it has to be given a socket")
+	}
+	// berth is the last that the OOM killer takes. This process is like any other.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
+	debug.SetGCPercent(holderGarbage)
+	defer func() { _ = cgroup.Leave() }() // otherwise the next berth removes the group
+	return stream.Hold(ctx, stream.HolderConfig{
+		Dir:      dir,
+		Listener: socket,
+		Version:  version.String(),
+		Tasks:    func(s stream.Shim) stream.Tasks { return ctrd.NewDirect(s) },
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+}
