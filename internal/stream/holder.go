@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -114,8 +115,18 @@ func (h *holder) run(ctx context.Context) error {
 			h.farewell()
 		}
 		_ = h.cfg.Listener.Close()
+		h.cleanUp()
 		return err
 	}
+}
+
+// cleanUp removes the directory, unless the next berth has something to learn from it.
+func (h *holder) cleanUp() {
+	entries, err := os.ReadDir(h.cfg.Dir)
+	if err != nil || slices.ContainsFunc(entries, os.DirEntry.IsDir) {
+		return
+	}
+	_ = os.RemoveAll(h.cfg.Dir)
 }
 
 // farewell tells the clients that their streams end, and ends their processes.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -430,6 +431,9 @@ func (k *Keeper) greet(h *holderOf, w word) {
 // returns those that are over.
 func (k *Keeper) reconcile(h *holderOf, open map[string]bool) (over []*kept) {
 	entries, err := os.ReadDir(h.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it has ended, and had nothing
+	}
 	if err != nil {
 		k.cfg.Logger.Warn("the streams that are held cannot be listed", "dir", h.dir, "err", err)
 		return nil

@@ -34,7 +34,7 @@ const patience = 10 * time.Second
 
 // remains are names of files below Node.Dir that exist only while something is held.
 var remains = []string{
-	"netns/*", "run/pins/*", "run/io/*", "run/sandboxes/*", "run/volumes/*", "run/cadvisor/*", "lib/volumes/*", // berth's
+	"netns/*", "run/pins/*", "run/io/*", "run/sandboxes/*", "run/volumes/*", "run/cadvisor/*", "run/streams/*", "lib/volumes/*", // berth's
 	"lib/cni/results/*", "lib/ipam/*/[0-9]*", // CNI's results, host-local's addresses
 	"run/containerd/io.containerd.runtime.v2.task/k8s.io/*", "c/io.containerd.runtime.v2.task/k8s.io/*", // bundles
 	"run/containerd/io.containerd.sandbox.controller.v1.shim/k8s.io/*", "c/io.containerd.sandbox.controller.v1.shim/k8s.io/*",
