@@ -57,7 +57,7 @@ func (k *Keeper) prepare(req *http.Request, o *offer) (*kept, error) {
 	switch {
 	case o.held == nil:
 		return nil, notKept("attached clients are not kept")
-	case req.TLS != nil:
+	case k.server.cfg.TLS != nil: // whose state is in berth's memory
 		return nil, notKept("with TLS (streams.cert_file) no stream is kept")
 	case req.ContentLength != 0:
 		return nil, notKept("a request that has a body is not kept")

@@ -506,10 +506,12 @@ func (k *Keeper) watch(s *kept) {
 	select {
 	case <-s.over:
 		return
+	case <-k.service.life.Done():
+		return
 	case <-s.target.Ended:
 	}
 	for range retry.Doubling(s.over, firstWait, time.Second) {
-		if s.say(word{Say: sayEnd, Stream: s.id}) == nil {
+		if k.service.life.Err() != nil || s.say(word{Say: sayEnd, Stream: s.id}) == nil {
 			return
 		}
 	}

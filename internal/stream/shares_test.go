@@ -256,7 +256,8 @@ func TestThePortForwardsOfManyPodsMakeRoom(t *testing.T) {
 	old := time.Now().Add(-2 * idleForward).UnixNano()
 	var all []*offer
 	for n := range limits.Node {
-		o := &offer{of: of, pod: fmt.Sprint("busy", n%8), conn: newConn(tcpPair(t), s)}
+		own := newConn(tcpPair(t), s)
+		o := &offer{of: of, pod: fmt.Sprint("busy", n%8), hangUp: func() { _ = own.Close() }}
 		if err := of.Take(o.pod, 1); err != nil {
 			t.Fatal(err)
 		}

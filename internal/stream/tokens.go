@@ -31,7 +31,6 @@ type offer struct {
 	pod   string
 	until time.Time    // of the URL
 	busy  atomic.Int64 // when something came or went last, in nanoseconds since 1970
-	conn  *conn        // the client; nil before it has come
 	held  *held        // what a holder is told of the stream; nil: none can have it
 	// hangUp ends the stream once its client has come. It must not be called with the server's lock.
 	hangUp func()
@@ -122,7 +121,7 @@ func (s *Server) redeem(path string, own *conn) *offer {
 		o.of.Give(o.pod, 1)
 		return nil
 	}
-	o.conn, o.hangUp = own, func() { _ = own.Close() }
+	o.hangUp = func() { _ = own.Close() }
 	s.mu.streams[o] = true
 	o.touch()
 	return o

@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/websocket"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// keptWorld is a world whose streams are kept: several berths come after each other, and holders, which
+// run in this process, outlive them.
+type keptWorld struct {
+	*world
+	t     *testing.T
+	dir   string
+	spawn error // of the next holder
+	log   *accessLog
+
+	life        context.Context // of holders
+	stopHolders context.CancelFunc
+	holders     sync.WaitGroup
+}
+
+func newKeptWorld(t *testing.T) *keptWorld {
+	w := &keptWorld{world: newWorld(t), t: t, dir: t.TempDir(), log: &accessLog{}}
+	w.life, w.stopHolders = context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		w.stopHolders()
+		w.holders.Wait()
+	})
+	return w
+}
+
+// CreateExec makes a process that talks through FIFOs.
+func (w *keptWorld) CreateExec(ctx context.Context, key Key, r Request) error {
+	var ends shimEnds
+	for _, s := range []struct {
+		path string
+		flag int
+		put  func(f *os.File)
+	}{
+		{r.Stdin, os.O_RDONLY, func(f *os.File) { ends.stdin = f }},
+		{r.Stdout, os.O_WRONLY, func(f *os.File) { ends.stdout = f }},
+		{r.Stderr, os.O_WRONLY, func(f *os.File) { ends.stderr = f }},
+	} {
+		if s.path == "" {
+			continue
+		}
+		f, err := os.OpenFile(s.path, s.flag, 0)
+		if err != nil {
+			return err
+		}
+		s.put(f)
+	}
+	w.mu.Lock()
+	w.ends[w.service.cfg.Dir+"/"+key.String()] = ends
+	w.mu.Unlock()
+	return w.world.CreateExec(ctx, key, r)
+}
+
+// Close implements Tasks.
+func (w *keptWorld) Close() {}
+
+// keptBerth is one of the berths.
+type keptBerth struct {
+	*Server
+	keeper *Keeper
+	stop   func()
+}
+
+// berth starts a berth, which stops at the test's end at the latest.
+func (w *keptWorld) berth(change ...func(c *KeeperConfig, s *ServerConfig)) *keptBerth {
+	w.t.Helper()
+	service, err := New(Config{
+		Dir:       w.dir + "/exec",
+		Target:    w.target,
+		Processes: w,
+		Logger:    slog.New(slog.DiscardHandler),
+		AccessLog: w.log,
+		Stdio:     func(string) (Stdio, error) { return nil, errors.New("there is none") },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	keep := KeeperConfig{
+		Dir:       w.dir + "/held",
+		Enabled:   true,
+		Terminals: true,
+		Version:   "1",
+		Spawn:     w.hold,
+		Shim:      func(context.Context, string) (Shim, error) { return Shim{}, nil },
+		Logger:    slog.New(slog.DiscardHandler),
+	}
+	serve := ServerConfig{Address: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}
+	for _, f := range change {
+		f(&keep, &serve)
+	}
+	b := &keptBerth{Server: NewServer(serve, service)}
+	if b.keeper, err = NewKeeper(keep, b.Server); err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	for _, run := range []func(context.Context) error{service.Run, b.keeper.Run, b.Run} {
+		parts.Go(func() { _ = run(ctx) })
+	}
+	b.stop = func() {
+		cancel()
+		parts.Wait()
+	}
+	w.t.Cleanup(b.stop)
+	until(w.t, "the server serves", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.mu.base != nil
+	})
+	<-b.keeper.adopted
+	return b
+}
+
+// hold starts a holder.
+func (w *keptWorld) hold(dir string, f *os.File) error {
+	if w.spawn != nil {
+		return w.spawn
+	}
+	lis, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	w.holders.Go(func() {
+		err := Hold(w.life, HolderConfig{
+			Dir:      dir,
+			Listener: lis.(*net.UnixListener),
+			Version:  "1",
+			Tasks:    func(Shim) Tasks { return w },
+			Logger:   slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			w.t.Error(err)
+		}
+	})
+	return nil
+}
+
+// expectNothingKept waits until nothing is left of any stream.
+func (w *keptWorld) expectNothingKept(b *keptBerth) {
+	w.t.Helper()
+	until(w.t, "no stream is kept", func() bool { return b.keeper.Held() == 0 && w.left() == 0 })
+	until(w.t, "the places are given back", func() bool {
+		for _, of := range b.Server.service.Budgets() {
+			if of.Usage().Used != 0 {
+				return false
+			}
+		}
+		return true
+	})
+	if left, _ := filepath.Glob(w.dir + "/held/*/*/*"); len(left) > 0 {
+		w.t.Errorf("%q are left", left)
+	}
+}
+
+// accessLog keeps in memory what is on record.
+type accessLog struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (l *accessLog) say(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.said = append(l.said, fmt.Sprintf(format, args...))
+}
+
+func (l *accessLog) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.said, "\n")
+}
+
+func (l *accessLog) Begin(a Access) (Visit, error) {
+	l.say("%s of %s begins: %v", a.What, a.Target.ID, a.Args)
+	return &loggedVisit{l, a.What}, nil
+}
+
+func (l *accessLog) Resume(note []byte) (Visit, error) {
+	return &loggedVisit{l, string(note) + " of an earlier berth"}, nil
+}
+
+type loggedVisit struct {
+	log  *accessLog
+	what string
+}
+
+func (v *loggedVisit) Wrote([]byte)        {}
+func (v *loggedVisit) Resized(_, _ uint16) {}
+func (v *loggedVisit) Note() []byte        { return []byte(v.what) }
+func (v *loggedVisit) End(code int32, err error, in, out int64) {
+	v.log.say("%s ends: %d %v %d %d", v.what, code, err, in, out)
+}
+
+// expectLog waits until something is on record, and nothing else.
+func (w *keptWorld) expectLog(lines ...string) {
+	w.t.Helper()
+	until(w.t, "the end is on record", func() bool { return strings.Count(w.log.text(), "\n")+1 >= len(lines) })
+	if got := w.log.text(); got != strings.Join(lines, "\n") {
+		w.t.Errorf("on record is\n%s", got)
+	}
+}
+
+func (w *keptWorld) dialExec(b *keptBerth) *websocket.Conn {
+	w.t.Helper()
+	resp, err := b.Exec(w.t.Context(), execRequest())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	conn := dialSocket(w.t, resp.GetUrl())
+	w.t.Cleanup(func() { _ = conn.Close() })
+	until(w.t, "the process runs", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, p := range w.processes {
+			if p.started {
+				return true
+			}
+		}
+		return false
+	})
+	return conn
+}
+
+func sendHello(t *testing.T, conn *websocket.Conn) {
+	t.Helper()
+	if err := websocket.Message.Send(conn, []byte("\x00hello\n")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// PROPERTIES 47: the next berth has the stream of an earlier one, its place and its record.
+func TestAStreamOutlivesBerth(t *testing.T) {
+	w := newKeptWorld(t)
+	w.program = echo
+	first := w.berth()
+	conn := w.dialExec(first)
+	until(t, "the holder has it", func() bool { return first.keeper.Held() == 1 })
+	first.stop()
+	second := w.berth()
+	if n := second.Server.service.streams.Of("p1"); n != 1 || second.keeper.Held() != 1 {
+		t.Errorf("%d streams have a place, and %d are kept", n, second.keeper.Held())
+	}
+	sendHello(t, conn)
+	if got := receive(conn); got[1] != "hello\n" || !strings.Contains(got[3], `"42"`) {
+		t.Errorf("got %q", got)
+	}
+	w.expectNothingKept(second)
+	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 6")
+}
+
+// PROPERTIES 43 and 47: no berth is there when the stream ends.
+func TestAnEndWhileBerthIsAwayIsOnRecordLater(t *testing.T) {
+	w := newKeptWorld(t)
+	w.program = echo
+	first := w.berth()
+	conn := w.dialExec(first)
+	first.stop()
+	sendHello(t, conn)
+	if got := receive(conn); got[1] != "hello\n" || !strings.Contains(got[3], `"42"`) {
+		t.Errorf("got %q", got)
+	}
+	w.holders.Wait() // it has nothing left to do
+	w.expectLog("exec of c1 begins: [cat]")
+	second := w.berth()
+	w.expectNothingKept(second)
+	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 6")
+}
+
+// PROPERTIES 29: the process ends with its container, which the next berth knows of.
+func TestAKeptStreamEndsWithItsContainer(t *testing.T) {
+	for name, restarted := range map[string]bool{"of this berth": false, "of an earlier berth": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newKeptWorld(t)
+			w.program = untilKilled
+			b := w.berth()
+			conn := w.dialExec(b)
+			if restarted {
+				b.stop()
+			}
+			close(w.ended)
+			if restarted {
+				b = w.berth()
+			}
+			if got := receive(conn); !strings.Contains(got[3], `"137"`) {
+				t.Errorf("the client is told %q", got)
+			}
+			w.expectNothingKept(b)
+		})
+	}
+}
+
+// PROPERTIES 29: the process ends with its client, whether berth is there or not.
+func TestAKeptStreamEndsWithItsClient(t *testing.T) {
+	for name, away := range map[string]bool{"while berth is there": false, "while berth is away": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newKeptWorld(t)
+			w.program = untilKilled
+			b := w.berth()
+			conn := w.dialExec(b)
+			if away {
+				b.stop()
+			}
+			_ = conn.Close()
+			until(t, "the process has ended", func() bool { return w.left() == 0 })
+			if away {
+				w.holders.Wait()
+				b = w.berth()
+			}
+			w.expectNothingKept(b)
+		})
+	}
+}
+
+// A holder that is stopped, as all processes are when the machine is shut down, tells its clients so.
+func TestAHolderThatIsStoppedTellsItsClients(t *testing.T) {
+	w := newKeptWorld(t)
+	w.program = untilKilled
+	b := w.berth()
+	conn := w.dialExec(b)
+	w.stopHolders()
+	if got := receive(conn); !strings.Contains(got[3], `"137"`) {
+		t.Errorf("the client is told %q", got)
+	}
+	w.holders.Wait()
+	w.expectNothingKept(b)
+}
+
+// A holder with other code than this berth keeps what it has, and gets nothing more.
+func TestAHolderOfAnotherVersionGetsNothingMore(t *testing.T) {
+	w := newKeptWorld(t)
+	w.program = echo
+	first := w.berth()
+	conn := w.dialExec(first)
+	first.stop()
+	second := w.berth(func(c *KeeperConfig, _ *ServerConfig) { c.Version = "2" })
+	until(t, "it gets nothing more", func() bool { return !second.keeper.hasCurrent() })
+	sendHello(t, conn)
+	if got := receive(conn); !strings.Contains(got[3], `"42"`) {
+		t.Errorf("got %q", got)
+	}
+	w.holders.Wait() // although berth is there
+	w.expectNothingKept(second)
+}
+
+func TestWhatCannotBeKeptIsServedByBerth(t *testing.T) {
+	for name, change := range map[string]func(w *keptWorld, k *KeeperConfig, s *ServerConfig){
+		"it is off":            func(_ *keptWorld, k *KeeperConfig, _ *ServerConfig) { k.Enabled = false },
+		"TLS":                  func(_ *keptWorld, _ *KeeperConfig, s *ServerConfig) { s.TLS = certificate(t) },
+		"no process starts":    func(w *keptWorld, _ *KeeperConfig, _ *ServerConfig) { w.spawn = errors.New("no") },
+		"the shim has no file": func(_ *keptWorld, k *KeeperConfig, _ *ServerConfig) { k.Shim = noShim },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newKeptWorld(t)
+			w.program = echo
+			b := w.berth(func(k *KeeperConfig, s *ServerConfig) { change(w, k, s) })
+			conn := w.dialExec(b)
+			if n := b.keeper.Held(); n != 0 {
+				t.Errorf("%d streams are kept", n)
+			}
+			sendHello(t, conn)
+			if got := receive(conn); got[1] != "hello\n" || !strings.Contains(got[3], `"42"`) {
+				t.Errorf("got %q", got)
+			}
+			w.expectNothingKept(b)
+		})
+	}
+}
+
+func noShim(context.Context, string) (Shim, error) { return Shim{}, errors.New("no") }
+
+// A connection that is forwarded goes on while berth is away. A new one waits for berth, so that it is on
+// record before it begins.
+func TestAPortForwardOutlivesBerth(t *testing.T) {
+	w := newKeptWorld(t)
+	pod, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pod.Close()
+	go func() {
+		for {
+			conn, err := pod.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(pod.Addr().String())
+	first := w.berth()
+	resp, err := first.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, _ := dialSPDY(t, resp.GetUrl(), "portforward.k8s.io")
+	connect := func(request string) httpstream.Stream {
+		var data httpstream.Stream
+		for _, kind := range []string{"error", "data"} {
+			if data, err = client.CreateStream(http.Header{"Streamtype": {kind}, "Port": {port}, "Requestid": {request}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return data
+	}
+	echoes := func(s httpstream.Stream, from *bufio.Reader) {
+		t.Helper()
+		if _, err := io.WriteString(s, "hello\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := from.ReadString('\n'); line != "hello\n" {
+			t.Fatalf("got %q: %v", line, err)
+		}
+	}
+	one := connect("1")
+	from := bufio.NewReader(one)
+	echoes(one, from)
+	first.stop()
+	echoes(one, from)
+	two := connect("2")
+	begun := w.log.text()
+	second := w.berth()
+	echoes(two, bufio.NewReader(two))
+	if strings.Contains(begun, "\n") || strings.Count(w.log.text(), "begins") != 2 {
+		t.Errorf("before there was a berth, there was on record\n%s\nand then\n%s", begun, w.log.text())
+	}
+	echoes(one, from)
+	_ = client.Close()
+	w.expectNothingKept(second)
+	if n := strings.Count(w.log.text(), "ends: 0 <nil>"); n != 2 {
+		t.Errorf("on record is\n%s", w.log.text())
+	}
+}
+
+// PROPERTIES 43: without a berth for ten seconds, a connection is refused that cannot be on record.
+func TestAConnectionWaitsTenSecondsForBerth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		h := newHolder(HolderConfig{Logger: slog.New(slog.DiscardHandler)})
+		_, err := h.askPatiently(t.Context(), word{Say: sayBegin})
+		if !errors.Is(err, errAway) || time.Since(began) != berthTimeout {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		h.server.service.end()
+	})
+}
+
+// A client that never comes back to what it has asked for leaves nothing.
+func TestAKeptClientThatAsksForNothingLeavesNothing(t *testing.T) {
+	w := newKeptWorld(t)
+	b := w.berth()
+	resp, err := b.Exec(t.Context(), execRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := strings.TrimPrefix(resp.GetUrl(), "http://")
+	host, path, _ := strings.Cut(at, "/")
+	tcp, err := net.Dial("tcp", host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = fmt.Fprintf(tcp, "GET /%s HTTP/1.1\r\nHost: %s\r\n\r\n", path, host)
+	answer, _ := io.ReadAll(tcp)
+	if !strings.Contains(string(answer), "400 Bad Request") {
+		t.Errorf("got %q", answer)
+	}
+	_ = tcp.Close()
+	w.expectNothingKept(b)
+	w.expectLog("")
+}
