@@ -27,10 +27,12 @@ import (
 const HolderCommand = "hold-streams"
 
 const (
+	// holderName is what a holder is called in lists of processes, where it must not be taken for berth.
+	holderName = "berth-streams"
 	// holderSocket is the descriptor of the socket on which berths come.
 	holderSocket = 3
-	// holderGarbage is how much garbage a holder has, in percent of what it needs. Go's usual 100 costs
-	// more memory than it saves processor time, where streams are idle most of the time.
+	// holderGarbage is how much garbage a holder may have, in percent of what it needs. It is half of
+	// what Go allows otherwise: a stream is idle most of the time, and memory is what it costs.
 	holderGarbage = 50
 )
 
@@ -62,7 +64,7 @@ func (h holders) spawn(dir string, lis *os.File) error {
 	}
 	defer said.Close()
 	cmd := exec.Command("/proc/self/exe", HolderCommand, dir) //nolint:gosec // it is this program
-	cmd.Args[0] = "berth"
+	cmd.Args[0] = holderName
 	cmd.Env = []string{} // what systemd has given berth is not for it
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = said, said
@@ -108,6 +110,7 @@ func HoldStreams(ctx context.Context, dir string) error {
 	if err != nil || !ok {
 		return errors.New("this command is for berth itself: it has to be given a socket")
 	}
+	_ = os.WriteFile("/proc/self/comm", []byte(holderName), 0)
 	// berth is the last that the OOM killer takes. This process is like any other.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
 	debug.SetGCPercent(holderGarbage)

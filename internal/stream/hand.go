@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -326,10 +327,14 @@ func (k *Keeper) bury(h *holderOf) {
 	}
 	ends.Wait()
 	k.mu.Lock()
-	left := len(h.streams)
+	left := slices.Collect(maps.Values(h.streams))
 	k.mu.Unlock()
-	if left > 0 {
-		return // berth stops, and the next one goes on
+	for _, s := range left { // the holder said before its end that they are over
+		select {
+		case <-s.over:
+		case <-k.service.life.Done():
+			return // the next berth goes on
+		}
 	}
 	if b, err := tail(filepath.Join(h.dir, holderOutput)); err == nil && len(b) > 0 {
 		k.cfg.Logger.Warn("a process that kept streams has ended, and said this", "output", string(b))

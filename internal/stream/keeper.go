@@ -158,18 +158,22 @@ func (k *Keeper) Run(ctx context.Context) error {
 		select {
 		case <-tick.C:
 			k.retireIdle()
-			continue
 		case <-ctx.Done():
+			k.stop()
+			return nil
 		}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.mu.stopped = true
-		for h := range k.mu.all {
-			if h.link.UnixConn != nil {
-				_ = h.link.Close()
-			}
+	}
+}
+
+// stop leaves the holders to the next berth.
+func (k *Keeper) stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mu.stopped = true
+	for h := range k.mu.all {
+		if h.link.UnixConn != nil {
+			_ = h.link.Close()
 		}
-		return nil
 	}
 }
 
