@@ -251,13 +251,17 @@ func visitsIn(dir string) ([]string, error) {
 	return names, nil
 }
 
-// write writes a value to a file, which is there whole or not at all.
+// write writes a value to a file, which is there whole or not at all. It need not survive a reboot, which
+// ends what it is about, and so it does not wait for the disk.
 func write(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
-	return wholefile.Write(path, b, 0o600, -1, -1)
+	if err := os.WriteFile(path+wholefile.Fresh, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+wholefile.Fresh, path)
 }
 
 // read reads what write has written.

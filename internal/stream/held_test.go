@@ -290,7 +290,7 @@ func TestAnEndWhileBerthIsAwayIsOnRecordLater(t *testing.T) {
 	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 6")
 }
 
-// PROPERTIES 29: the process ends with its container, which the next berth knows of.
+// PROPERTIES 29 and 47: the process ends with its container, which the next berth knows of.
 func TestAKeptStreamEndsWithItsContainer(t *testing.T) {
 	for name, restarted := range map[string]bool{"of this berth": false, "of an earlier berth": true} {
 		t.Run(name, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestAKeptStreamEndsWithItsContainer(t *testing.T) {
 	}
 }
 
-// PROPERTIES 29: the process ends with its client, whether berth is there or not.
+// PROPERTIES 29 and 47: the process ends with its client, whether berth is there or not.
 func TestAKeptStreamEndsWithItsClient(t *testing.T) {
 	for name, away := range map[string]bool{"while berth is there": false, "while berth is away": true} {
 		t.Run(name, func(t *testing.T) {
@@ -349,7 +349,7 @@ func TestAHolderThatIsStoppedTellsItsClients(t *testing.T) {
 	w.expectNothingKept(b)
 }
 
-// A holder with other code than this berth keeps what it has, and gets nothing more.
+// PROPERTIES 47: a holder with other code than this berth keeps what it has, and gets nothing more.
 func TestAHolderOfAnotherVersionGetsNothingMore(t *testing.T) {
 	w := newKeptWorld(t)
 	w.program = echo
@@ -366,6 +366,7 @@ func TestAHolderOfAnotherVersionGetsNothingMore(t *testing.T) {
 	w.expectNothingKept(second)
 }
 
+// PROPERTIES 47: what a holder cannot have is served as ever.
 func TestWhatCannotBeKeptIsServedByBerth(t *testing.T) {
 	for name, change := range map[string]func(w *keptWorld, k *KeeperConfig, s *ServerConfig){
 		"it is off":            func(_ *keptWorld, k *KeeperConfig, _ *ServerConfig) { k.Enabled = false },
@@ -392,8 +393,8 @@ func TestWhatCannotBeKeptIsServedByBerth(t *testing.T) {
 
 func noShim(context.Context, string) (Shim, error) { return Shim{}, errors.New("no") }
 
-// A connection that is forwarded goes on while berth is away. A new one waits for berth, so that it is on
-// record before it begins.
+// PROPERTIES 47: a connection that is forwarded goes on while berth is away. A new one waits for berth, so
+// that it is on record before it begins.
 func TestAPortForwardOutlivesBerth(t *testing.T) {
 	w := newKeptWorld(t)
 	pod, err := net.Listen("tcp", "127.0.0.1:0")
