@@ -145,14 +145,15 @@ func (w *keptWorld) hold(dir string, f *os.File) error {
 		return err
 	}
 	w.holders.Go(func() {
-		err := Hold(w.life, HolderConfig{
+		h := newHolder(HolderConfig{
 			Dir:      dir,
 			Listener: lis.(*net.UnixListener),
 			Version:  "1",
 			Tasks:    func(Shim) Tasks { return w },
 			Logger:   slog.New(slog.DiscardHandler),
 		})
-		if err != nil {
+		h.server.interval = 20 * time.Millisecond
+		if err := h.run(w.life); err != nil {
 			w.t.Error(err)
 		}
 	})
@@ -245,6 +246,26 @@ func (w *keptWorld) dialExec(b *keptBerth) *websocket.Conn {
 	return conn
 }
 
+// hereUntilKilled is a program that says that it is there, and runs until it is killed.
+func hereUntilKilled(p *fakeProcess) uint32 {
+	_, _ = io.WriteString(p.stdout, "here")
+	return untilKilled(p)
+}
+
+// awaitHere waits until a client has heard that its program is there.
+func awaitHere(t *testing.T, conn *websocket.Conn) {
+	t.Helper()
+	for {
+		var b []byte
+		if err := websocket.Message.Receive(conn, &b); err != nil {
+			t.Fatal(err)
+		}
+		if string(b) == "\x01here" {
+			return
+		}
+	}
+}
+
 func sendHello(t *testing.T, conn *websocket.Conn) {
 	t.Helper()
 	if err := websocket.Message.Send(conn, []byte("\x00hello\n")); err != nil {
@@ -295,9 +316,10 @@ func TestAKeptStreamEndsWithItsContainer(t *testing.T) {
 	for name, restarted := range map[string]bool{"of this berth": false, "of an earlier berth": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newKeptWorld(t)
-			w.program = untilKilled
+			w.program = hereUntilKilled
 			b := w.berth()
 			conn := w.dialExec(b)
+			awaitHere(t, conn)
 			if restarted {
 				b.stop()
 			}
@@ -338,9 +360,10 @@ func TestAKeptStreamEndsWithItsClient(t *testing.T) {
 // A holder that is stopped, as all processes are when the machine is shut down, tells its clients so.
 func TestAHolderThatIsStoppedTellsItsClients(t *testing.T) {
 	w := newKeptWorld(t)
-	w.program = untilKilled
+	w.program = hereUntilKilled
 	b := w.berth()
 	conn := w.dialExec(b)
+	awaitHere(t, conn)
 	w.stopHolders()
 	if got := receive(conn); !strings.Contains(got[3], `"137"`) {
 		t.Errorf("the client is told %q", got)
