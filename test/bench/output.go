@@ -80,7 +80,7 @@ func (n *node) output(ctx context.Context, count int, rotated bool, rec record) 
 	lines := 0
 	for _, f := range files {
 		k, err := countLines(f)
-		if err = errors.Join(err, os.Remove(f)); err != nil {
+		if err := errors.Join(err, os.Remove(f)); err != nil {
 			return err
 		}
 		lines += k
