@@ -43,14 +43,18 @@ func writer(count int) []string {
 // rotated. A byte that is not in the log, or is there twice, is an error.
 func (n *node) outputs(ctx context.Context, megabytes int, rec record) error {
 	for _, rotated := range []bool{false, true} {
-		if err := n.output(ctx, max(1, megabytes*1e6/(linesPerFile*lineLength)), rotated, rec); err != nil {
+		name := fmt.Sprintf("Output/MB=%d", megabytes)
+		if rotated {
+			name += "/rotated"
+		}
+		if err := n.output(ctx, name, max(1, megabytes*1e6/(linesPerFile*lineLength)), rotated, rec); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (n *node) output(ctx context.Context, count int, rotated bool, rec record) error {
+func (n *node) output(ctx context.Context, name string, count int, rotated bool, rec record) error {
 	p, err := n.run(ctx, n.podConfig(), "")
 	if err != nil {
 		return err
@@ -76,7 +80,7 @@ func (n *node) output(ctx context.Context, count int, rotated bool, rec record) 
 	if err != nil {
 		return err
 	}
-	rec.line(fmt.Sprintf("Output/MB=%d%s", count*linesPerFile*lineLength/1e6, map[bool]string{true: "/rotated"}[rotated]), took, "ns/op", after-before, "cpu-ns/op")
+	rec.line(name, took, "ns/op", after-before, "cpu-ns/op")
 	lines := 0
 	for _, f := range files {
 		k, err := countLines(f)
