@@ -320,9 +320,10 @@ func (k *Keeper) remove(s *kept) {
 
 // bury ends what a holder has left whose process has ended.
 func (k *Keeper) bury(h *holderOf) {
-	k.forget(h)
+	over := k.reconcile(h, nil)
+	k.lose(h)
 	var ends sync.WaitGroup
-	for _, s := range k.reconcile(h, nil) {
+	for _, s := range over {
 		ends.Go(func() { k.finish(s, errNoHolder) })
 	}
 	ends.Wait()
@@ -342,6 +343,7 @@ func (k *Keeper) bury(h *holderOf) {
 	if err := os.RemoveAll(h.dir); err != nil {
 		k.cfg.Logger.Warn("the directory of a process that kept streams cannot be removed", "dir", h.dir, "err", err)
 	}
+	k.forget(h)
 	if k.cfg.Killed != nil {
 		k.cfg.Killed()
 	}

@@ -225,6 +225,7 @@ func (w *keptWorld) expectLog(lines ...string) {
 	}
 }
 
+// dialExec runs the program, and returns once its client has heard of it.
 func (w *keptWorld) dialExec(b *keptBerth) *websocket.Conn {
 	w.t.Helper()
 	resp, err := b.Exec(w.t.Context(), execRequest())
@@ -233,23 +234,16 @@ func (w *keptWorld) dialExec(b *keptBerth) *websocket.Conn {
 	}
 	conn := dialSocket(w.t, resp.GetUrl())
 	w.t.Cleanup(func() { _ = conn.Close() })
-	until(w.t, "the process runs", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, p := range w.processes {
-			if p.started {
-				return true
-			}
-		}
-		return false
-	})
+	awaitHere(w.t, conn)
 	return conn
 }
 
-// hereUntilKilled is a program that says that it is there, and runs until it is killed.
-func hereUntilKilled(p *fakeProcess) uint32 {
-	_, _ = io.WriteString(p.stdout, "here")
-	return untilKilled(p)
+// here is a program that says that it is there before it does anything else.
+func here(program func(p *fakeProcess) uint32) func(p *fakeProcess) uint32 {
+	return func(p *fakeProcess) uint32 {
+		_, _ = io.WriteString(p.stdout, "here")
+		return program(p)
+	}
 }
 
 // awaitHere waits until a client has heard that its program is there.
@@ -276,7 +270,7 @@ func sendHello(t *testing.T, conn *websocket.Conn) {
 // PROPERTIES 47: the next berth has the stream of an earlier one, its place and its record.
 func TestAStreamOutlivesBerth(t *testing.T) {
 	w := newKeptWorld(t)
-	w.program = echo
+	w.program = here(echo)
 	first := w.berth()
 	conn := w.dialExec(first)
 	until(t, "the holder has it", func() bool { return first.keeper.Held() == 1 })
@@ -290,13 +284,13 @@ func TestAStreamOutlivesBerth(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	w.expectNothingKept(second)
-	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 6")
+	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 10")
 }
 
 // PROPERTIES 43 and 47: no berth is there when the stream ends.
 func TestAnEndWhileBerthIsAwayIsOnRecordLater(t *testing.T) {
 	w := newKeptWorld(t)
-	w.program = echo
+	w.program = here(echo)
 	first := w.berth()
 	conn := w.dialExec(first)
 	first.stop()
@@ -308,7 +302,7 @@ func TestAnEndWhileBerthIsAwayIsOnRecordLater(t *testing.T) {
 	w.expectLog("exec of c1 begins: [cat]")
 	second := w.berth()
 	w.expectNothingKept(second)
-	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 6")
+	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 10")
 }
 
 // PROPERTIES 29 and 47: the process ends with its container, which the next berth knows of.
@@ -316,10 +310,9 @@ func TestAKeptStreamEndsWithItsContainer(t *testing.T) {
 	for name, restarted := range map[string]bool{"of this berth": false, "of an earlier berth": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newKeptWorld(t)
-			w.program = hereUntilKilled
+			w.program = here(untilKilled)
 			b := w.berth()
 			conn := w.dialExec(b)
-			awaitHere(t, conn)
 			if restarted {
 				b.stop()
 			}
@@ -340,7 +333,7 @@ func TestAKeptStreamEndsWithItsClient(t *testing.T) {
 	for name, away := range map[string]bool{"while berth is there": false, "while berth is away": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newKeptWorld(t)
-			w.program = untilKilled
+			w.program = here(untilKilled)
 			b := w.berth()
 			conn := w.dialExec(b)
 			if away {
@@ -360,10 +353,9 @@ func TestAKeptStreamEndsWithItsClient(t *testing.T) {
 // A holder that is stopped, as all processes are when the machine is shut down, tells its clients so.
 func TestAHolderThatIsStoppedTellsItsClients(t *testing.T) {
 	w := newKeptWorld(t)
-	w.program = hereUntilKilled
+	w.program = here(untilKilled)
 	b := w.berth()
 	conn := w.dialExec(b)
-	awaitHere(t, conn)
 	w.stopHolders()
 	if got := receive(conn); !strings.Contains(got[3], `"137"`) {
 		t.Errorf("the client is told %q", got)
@@ -375,7 +367,7 @@ func TestAHolderThatIsStoppedTellsItsClients(t *testing.T) {
 // PROPERTIES 47: a holder with other code than this berth keeps what it has, and gets nothing more.
 func TestAHolderOfAnotherVersionGetsNothingMore(t *testing.T) {
 	w := newKeptWorld(t)
-	w.program = echo
+	w.program = here(echo)
 	first := w.berth()
 	conn := w.dialExec(first)
 	first.stop()
@@ -399,7 +391,7 @@ func TestWhatCannotBeKeptIsServedByBerth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newKeptWorld(t)
-			w.program = echo
+			w.program = here(echo)
 			b := w.berth(func(k *KeeperConfig, s *ServerConfig) { change(w, k, s) })
 			conn := w.dialExec(b)
 			if n := b.keeper.Held(); n != 0 {

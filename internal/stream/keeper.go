@@ -63,6 +63,8 @@ type Keeper struct {
 	server  *Server
 	adopted chan struct{} // closed when what an earlier berth has left was looked at
 	said    sync.Map      // why streams were not given to a holder
+	// spawning are the holders that are being started. None begins once mu.stopped is set.
+	spawning sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
@@ -160,6 +162,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			k.retireIdle()
 		case <-ctx.Done():
 			k.stop()
+			k.spawning.Wait()
 			return nil
 		}
 	}
@@ -261,6 +264,7 @@ func (k *Keeper) holder(ctx context.Context) (*holderOf, error) {
 	if h == nil {
 		h = k.newHolder(filepath.Join(k.cfg.Dir, newID()))
 		k.mu.current, k.mu.all[h] = h, true
+		k.spawning.Add(1)
 		go k.start(h)
 	}
 	k.mu.Unlock()
@@ -276,8 +280,11 @@ func (k *Keeper) holder(ctx context.Context) (*holderOf, error) {
 
 // start starts a holder and follows it.
 func (k *Keeper) start(h *holderOf) {
-	if err := k.spawn(h.dir); err != nil {
+	err := k.spawn(h.dir)
+	k.spawning.Done()
+	if err != nil {
 		k.cfg.Logger.Warn("the process that keeps streams cannot be started: they end with berth", "err", err)
+		k.lose(h)
 		k.forget(h)
 		_ = os.RemoveAll(h.dir)
 		return
@@ -302,15 +309,22 @@ func (k *Keeper) spawn(dir string) error {
 	return k.cfg.Spawn(dir, f)
 }
 
-// forget takes note that the process of a holder has ended.
-func (k *Keeper) forget(h *holderOf) {
+// lose takes note that the process of a holder has ended.
+func (k *Keeper) lose(h *holderOf) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.mu.all, h)
+	h.retired = true
 	if k.mu.current == h {
 		k.mu.current = nil
 	}
 	close(h.gone)
+}
+
+// forget forgets a holder of which nothing is left.
+func (k *Keeper) forget(h *holderOf) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.mu.all, h)
 }
 
 // follow stays connected with a holder until its process has ended, and then ends what that has left;
