@@ -150,6 +150,35 @@ func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 	}
 }
 
+// An access that outlives berth ends on record in the next one, as the same session.
+func TestAnAccessOfAnEarlierBerthEndsOnRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	first, _, stop := start(t, Config{File: path})
+	v, err := first.Begin(access("exec", crictl, "cat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := v.Note()
+	stop()
+	next, n, stop := start(t, Config{File: path})
+	if v, err = next.Resume(note); err != nil {
+		t.Fatal(err)
+	}
+	v.End(3, nil, 5, 7)
+	stop()
+	got := lines(t, path)
+	began, ended := got[1], got[len(got)-1]
+	if ended.What != Ended || *ended.Code != 3 || ended.Session != began.Session || ended.By != crictl || ended.Pod != "web" || ended.Out != 7 {
+		t.Errorf("%+v", got)
+	}
+	if kinds := n.kinds(); !slices.Equal(kinds, []string{"AccessEnded"}) {
+		t.Errorf("%v", kinds)
+	}
+	if _, err := next.Resume([]byte("{")); err == nil {
+		t.Error("a note that is not whole is one")
+	}
+}
+
 // PROPERTIES 43: whatever is done to a line breaks the chain; what is taken from the end is seen by
 // whoever has kept the hash of the last line.
 func TestWhatIsDoneToALineIsSeen(t *testing.T) {
