@@ -257,10 +257,25 @@ func TestTheDebianPackage(t *testing.T) {
 	same(t, before)
 }
 
+// ofFilesystem are directories of the package filesystem, which every system with RPM packages has, so
+// that berth's package does not own them. A Debian lacks them.
+var ofFilesystem = []string{
+	"/usr/share/fish",
+	"/usr/share/fish/vendor_completions.d",
+	"/usr/share/man/man8",
+	"/usr/share/zsh",
+	"/usr/share/zsh/site-functions",
+}
+
 // TestTheRPM installs it with rpm on a Debian, which has nothing of what the package asks for in the
 // database of rpm.
 func TestTheRPM(t *testing.T) {
 	first, next := releases(t)
+	for _, dir := range ofFilesystem {
+		if os.Mkdir(dir, 0o755) == nil {
+			t.Cleanup(func() { _ = os.Remove(dir) })
+		}
+	}
 	before := files(t)
 	rpm := func(args ...string) []string { return append(args, "--force-debian", "--nodeps") }
 	run(t, "rpm", rpm("-i", one(t, first, "*.x86_64.rpm"))...)
