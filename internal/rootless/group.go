@@ -104,33 +104,38 @@ func turnOn(dir string) error {
 	return nil
 }
 
-// leave removes what is left below the delegated group once no process is in it, and moves this
-// process back.
+// leave removes what is left below the delegated group, in which nothing runs any more, and moves this
+// process back. Controllers can be turned off, and the process be moved, when no group below has them.
 func (g *group) leave() error {
 	defer g.dir.Close()
+	if err := removeBelow(g.path, own); err != nil {
+		return err
+	}
 	if text, err := os.ReadFile(filepath.Join(g.path, "cgroup.subtree_control")); err == nil {
 		for controller := range strings.FieldsSeq(string(text)) {
-			_ = os.WriteFile(filepath.Join(g.path, "cgroup.subtree_control"), []byte("-"+controller), 0)
+			if err := os.WriteFile(filepath.Join(g.path, "cgroup.subtree_control"), []byte("-"+controller), 0); err != nil {
+				return fmt.Errorf("turn the cgroup controller %s off: %w", controller, err)
+			}
 		}
 	}
 	if err := move(g.path); err != nil {
 		return err
 	}
-	return removeBelow(g.path)
+	return removeBelow(g.path, "")
 }
 
-// removeBelow removes the groups below a group, the lowest first.
-func removeBelow(path string) error {
+// removeBelow removes the groups below a group, the lowest first, but for the one that is called but.
+func removeBelow(path, but string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if !e.IsDir() {
+		if !e.IsDir() || e.Name() == but {
 			continue
 		}
 		below := filepath.Join(path, e.Name())
-		if err := removeBelow(below); err != nil {
+		if err := removeBelow(below, ""); err != nil {
 			return err
 		}
 		if err := unix.Rmdir(below); err != nil && !errors.Is(err, unix.ENOENT) {

@@ -36,12 +36,10 @@ func NewUser(t testing.TB) *User {
 	u := &User{t: t, Home: TempDir(t), files: TempDir(t)}
 	u.Group = filepath.Join(unified(), filepath.Base(u.Home))
 	t.Cleanup(func() { RemoveGroup(u.Group) })
-	for _, d := range []string{u.Group, filepath.Join(u.Home, "build")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Mkdir(filepath.Join(u.Home, "build"), 0o755); err != nil {
+		t.Fatal(err)
 	}
-	u.Own(u.Home, u.Group, filepath.Join(u.Group, "cgroup.procs"), filepath.Join(u.Group, "cgroup.subtree_control"))
+	u.Own(u.Home)
 	for name, text := range map[string]string{
 		"passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\nberth-test:x:%d:%d::%s:/bin/sh\n", userID, userID, u.Home),
 		"subuid": fmt.Sprintf("berth-test:%d:%d\n", firstOfUser, subordinateIDs),
@@ -62,6 +60,16 @@ func unified() string {
 	return "/sys/fs/cgroup/unified"
 }
 
+// delegate makes the cgroup anew and gives it to the user, as systemd does for each scope.
+func (u *User) delegate() {
+	u.t.Helper()
+	RemoveGroup(u.Group)
+	if err := os.Mkdir(u.Group, 0o755); err != nil {
+		u.t.Fatal(err)
+	}
+	u.Own(u.Group, filepath.Join(u.Group, "cgroup.procs"), filepath.Join(u.Group, "cgroup.subtree_control"))
+}
+
 // Own gives files to the user.
 func (u *User) Own(paths ...string) {
 	u.t.Helper()
@@ -77,8 +85,11 @@ func (u *User) Berth(args ...string) *exec.Cmd {
 	return u.command("", append([]string{u.Home + "/build/bin/berth"}, args...))
 }
 
-// Rootless is `berth rootless`, which the user runs in the delegated cgroup.
+// Rootless is `berth rootless`, which the user runs in a cgroup that was delegated for that. What an
+// earlier one has left in a cgroup is removed, so none may run.
 func (u *User) Rootless(args ...string) *exec.Cmd {
+	u.t.Helper()
+	u.delegate()
 	return u.command("echo $$ > "+u.Group+"/cgroup.procs", append([]string{u.Home + "/build/bin/berth", "rootless"}, args...))
 }
 
