@@ -129,15 +129,21 @@ func finish(f file, size int64, line string) (int64, error) {
 	return size + int64(len(add)), nil
 }
 
+// Held are the FIFOs of a container that [HoldPipes] has opened; nil for one that there is not.
+type Held struct {
+	stdin, stdout, stderr *os.File
+}
+
 // HoldPipes opens the FIFOs of a container, so that what is in them is not dropped, and its stdin does
-// not end, while nobody else has them open. Nothing is read. The caller closes the files once another
-// has them open.
-func HoldPipes(p Pipes) ([]*os.File, error) {
-	var held []*os.File
+// not end, while nobody else has them open. Nothing is read. The caller closes what it returns once
+// another has them open.
+func HoldPipes(p Pipes) (*Held, error) {
+	h := &Held{}
 	for _, pipe := range []struct {
+		file **os.File
 		path string
 		mode int // a writer of the output would keep its reader from seeing an end
-	}{{p.Stdin, os.O_RDWR}, {p.Stdout, os.O_RDONLY}, {p.Stderr, os.O_RDONLY}} {
+	}{{&h.stdin, p.Stdin, os.O_RDWR}, {&h.stdout, p.Stdout, os.O_RDONLY}, {&h.stderr, p.Stderr, os.O_RDONLY}} {
 		if pipe.path == "" {
 			continue
 		}
@@ -146,17 +152,20 @@ func HoldPipes(p Pipes) ([]*os.File, error) {
 			continue // the container has ended
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("hold %s: %w", pipe.path, err), closeAll(held))
+			return nil, errors.Join(fmt.Errorf("hold %s: %w", pipe.path, err), h.Close())
 		}
-		held = append(held, f)
+		*pipe.file = f
 	}
-	return held, nil
+	return h, nil
 }
 
-func closeAll(files []*os.File) error {
+// Close lets go of the FIFOs. What is in those that nobody else has open is dropped.
+func (h *Held) Close() error {
 	var errs []error
-	for _, f := range files {
-		errs = append(errs, f.Close())
+	for _, f := range []*os.File{h.stdin, h.stdout, h.stderr} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
 	}
 	return errors.Join(errs...)
 }

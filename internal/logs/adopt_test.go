@@ -127,8 +127,8 @@ func TestWhatIsHeldIsNotDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	held, err := HoldPipes(Pipes{Stdout: from.Stdout, Stderr: from.Stdout + "x"})
-	if err != nil || len(held) != 1 {
-		t.Fatalf("%d held, %v", len(held), err)
+	if err != nil {
+		t.Fatal(err)
 	}
 	_ = shim.Close()
 	next, err := os.OpenFile(from.Stdout, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -136,7 +136,7 @@ func TestWhatIsHeldIsNotDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	_ = held[0].Close()
+	_ = held.Close()
 	b := make([]byte, 100)
 	if n, err := next.Read(b); string(b[:n]) != "last words" {
 		t.Errorf("%q %v", b[:n], err)

@@ -165,32 +165,46 @@ func (a *adopted) look() {
 // while containerd is away.
 func (a *adopted) switchover(down func()) string {
 	a.t.Helper()
+	var began time.Time
+	out := a.adoptWith(nil,
+		step{"switch", func() { began = time.Now(); a.PluginOff(down) }},
+		step{"start", func() {
+			a.StartBerth()
+			a.t.Logf("no runtime has answered for %s at most", time.Since(began).Round(time.Millisecond))
+		}})
+	return out
+}
+
+// step is what a command that is given to `berth adopt` as --NAME does.
+type step struct {
+	name string
+	do   func()
+}
+
+// adoptWith runs `berth adopt`, and does what its commands ask for, in their order.
+func (a *adopted) adoptWith(args []string, steps ...step) string {
+	a.t.Helper()
 	dir, err := os.MkdirTemp(a.Dir, "adopt")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	wait := func(what string) string {
-		return fmt.Sprintf("touch %[1]s/%[2]s; until [ -e %[1]s/%[2]s.done ]; do sleep 0.01; done", dir, what)
+	for _, s := range steps {
+		args = append(args, "--"+s.name, fmt.Sprintf("touch %[1]s/%[2]s; until [ -e %[1]s/%[2]s.done ]; do sleep 0.01; done", dir, s.name))
 	}
-	p := a.SpawnAdopt("--switch", wait("switch"), "--start", wait("start"))
-	asked := func(what string, do func()) {
-		a.t.Helper()
-		a.Until(what+" is asked for", func() bool {
+	p := a.SpawnAdopt(args...)
+	for _, s := range steps {
+		a.Until("--"+s.name+" is run", func() bool {
 			if p.Over() {
 				a.t.Fatalf("berth adopt ended with %d:\n%s", p.Wait(), p.Output())
 			}
-			_, err := os.Stat(dir + "/" + what)
+			_, err := os.Stat(dir + "/" + s.name)
 			return err == nil
 		})
-		do()
-		if err := os.WriteFile(dir+"/"+what+".done", nil, 0o600); err != nil {
+		s.do()
+		if err := os.WriteFile(dir+"/"+s.name+".done", nil, 0o600); err != nil {
 			a.t.Fatal(err)
 		}
 	}
-	var began time.Time
-	asked("switch", func() { began = time.Now(); a.PluginOff(down) })
-	asked("start", a.StartBerth)
-	a.t.Logf("no runtime has answered for %s at most", time.Since(began).Round(time.Millisecond))
 	if code := p.Wait(); code != 0 {
 		a.t.Fatalf("berth adopt ended with %d:\n%s", code, p.Output())
 	}
@@ -449,6 +463,46 @@ func TestAdoptedPodsAreGivenBack(t *testing.T) {
 		t.Errorf("start what was created: %v", err)
 	}
 	a.removedByPlugin()
+}
+
+// PROPERTIES 46: what ends while containerd restarts on the way back has its exact code with the plug-in
+// as well, with its last words, and its reason. Nobody's stdin ends.
+func TestEndsOnTheWayBackAreExact(t *testing.T) {
+	a := startAdopted(t)
+	a.switchover(func() {})
+	a.Berth.Kill(syscall.SIGTERM)
+	t.Logf("%s", a.switchBack(a.endSome))
+	if st := a.Ended(a.ids["ender"]); st.GetExitCode() != 42 || st.GetReason() != "Error" || strings.Count(a.Log(a.ids["ender"]), "last words") != 1 {
+		t.Errorf("what ended while containerd was away: %v\n%s", st, a.Log(a.ids["ender"]))
+	}
+	if st := a.Ended(a.ids["survivor"]); st.GetExitCode() != 137 {
+		t.Errorf("what ended with 137 while containerd was away: %v", st)
+	}
+	a.Until("what the OOM killer has ended is said to be so", func() bool {
+		st := a.Ended(a.ids["hungry"])
+		return st.GetExitCode() == 137 && st.GetReason() == "OOMKilled"
+	})
+	for _, name := range []string{"ender", "hungry", "survivor"} {
+		delete(a.was, name)
+	}
+	a.sameAsBefore()
+	for _, name := range []string{"terminal", "input"} {
+		if log := a.Log(a.ids[name]); strings.Contains(log, "over") {
+			t.Errorf("the stdin of %s has ended: %s", name, log)
+		}
+	}
+	a.removedByPlugin()
+}
+
+// switchBack runs `berth adopt --back` with a restart of containerd that turns the plug-in on. down is
+// called while it is away.
+func (a *adopted) switchBack(down func()) string {
+	a.t.Helper()
+	return a.adoptWith([]string{"--back"}, step{"switch", func() {
+		a.Containerd.Kill(syscall.SIGTERM)
+		down()
+		a.PluginOn()
+	}})
 }
 
 // removedByPlugin removes all pods under the plug-in.

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adoption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"berth/internal/retry"
+)
+
+// answerTimeout is how long containerd may take to answer, also after it was restarted.
+const answerTimeout = time.Minute
+
+// command runs a command of the operator's.
+func (n *node) command(ctx context.Context, flag, line string) error {
+	began := time.Now()
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", line)
+	cmd.Stdout, cmd.Stderr = n.request.Output, n.request.Output
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %q: %w", flag, line, err)
+	}
+	n.said("%s took %s", flag, time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// reach waits until containerd answers.
+func (n *node) reach(ctx context.Context) error {
+	err := n.within(ctx, n.ctrd.Answers)
+	if err != nil {
+		return fmt.Errorf("containerd at %s does not answer: %w", n.cfg.Containerd.Address, err)
+	}
+	return nil
+}
+
+// within asks containerd again and again until ask returns nil, or [answerTimeout] is over.
+func (n *node) within(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var err error
+	for range retry.Doubling(ctx.Done(), 20*time.Millisecond, time.Second) {
+		if err = ask(ctx); err == nil {
+			return nil
+		}
+	}
+	return errors.Join(err, ctx.Err())
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adoption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/adopt"
+	"berth/internal/logs"
+	"berth/internal/state"
+	"berth/internal/wholefile"
+)
+
+// giving is the way of pods back to the plug-in.
+type giving struct {
+	*node
+	*records
+	outputs *outputs
+	objects map[string]adopt.Object // containerd's, by ID, as they were at the beginning
+}
+
+// run gives the pods back that the plug-in can have.
+func (g *giving) run(ctx context.Context) error {
+	found, err := g.find(ctx)
+	if err != nil {
+		return err
+	}
+	g.objects = map[string]adopt.Object{}
+	for _, o := range found.Objects {
+		g.objects[o.ID] = o
+	}
+	back := adopt.MakeBack(g.loaded, found)
+	if g.request.PlannedBack != nil {
+		g.request.PlannedBack(back)
+	}
+	switch {
+	case len(back.Kept) > 0 && !g.request.Leave:
+		return fmt.Errorf("%d pods cannot be the plug-in's, and nobody would serve them while berth does not: do what the remarks say, or leave them with --leave; nothing was changed", len(back.Kept))
+	case g.request.DryRun:
+		return nil
+	}
+	serves, err := g.ctrd.Serves(ctx)
+	if err != nil {
+		return err
+	}
+	if serves {
+		return errors.New("containerd's CRI plug-in serves: it has to be off until the pods are its own again; nothing was changed")
+	}
+	ids := make([]string, len(back.Pods))
+	for i, r := range back.Pods {
+		ids[i] = r.ID
+	}
+	if err := move(ctx, g, g.records, ids, adopt.Give); err != nil {
+		return err
+	}
+	g.said("%d pods are the plug-in's: take it off disabled_plugins, and restart containerd", len(back.Pods))
+	if g.request.Switch == "" {
+		return nil
+	}
+	if err := g.close(); err != nil {
+		return err
+	}
+	return g.command(ctx, "--switch", g.request.Switch)
+}
+
+// errOtherWay says that the machine has asked for a step that its table does not have.
+var errOtherWay = errors.New("a step of the other way was asked for, which is a defect of berth's")
+
+// TakeOver is not of this way. It implements [adopt.Outside].
+func (g *giving) TakeOver(context.Context, string) error { return errOtherWay }
+
+// HandOver makes what is outside the plug-in's. It implements [adopt.Outside].
+func (g *giving) HandOver(ctx context.Context, id string) error {
+	r, ok := g.of(id)
+	if !ok {
+		return fmt.Errorf("there is no record of it: %w", errdefs.ErrNotFound)
+	}
+	for _, ct := range r.Containers {
+		if err := g.handOverContainer(ctx, r, ct); err != nil {
+			return fmt.Errorf("container %s: %w", ct.ID, err)
+		}
+	}
+	if r.Sandbox.Adopted != nil {
+		for _, path := range r.Sandbox.Adopted.Files {
+			if err := os.Remove(g.cacheFor(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return g.ctrd.HandOver(ctx, id, adopt.SandboxName(r.Sandbox.Config))
+}
+
+func (g *giving) handOverContainer(ctx context.Context, r adopt.Record, ct state.ContainerRecord) error {
+	object := g.objects[ct.ID]
+	if object.Owner != "" { // or it was handed over before this was cut off, and the plug-in may have had it
+		if err := g.outputs.flush(ctx, &r.Sandbox.Sandbox, &ct.Container); err != nil {
+			return err
+		}
+		if err := writeStatus(ct, object); err != nil {
+			return err
+		}
+	}
+	if err := logs.RemoveAll(g.files.IO(ct.ID)); err != nil {
+		return err
+	}
+	return g.ctrd.HandOver(ctx, ct.ID, "")
+}
+
+// writeStatus writes what has happened under berth into the plug-in's file about a container.
+func writeStatus(ct state.ContainerRecord, object adopt.Object) error {
+	path := adopt.StatusPath(ct.Adopted)
+	was, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err := adopt.StatusFile(was, ct, object)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the plug-in makes it
+		return err
+	}
+	return wholefile.Write(path, text, 0o600, os.Geteuid(), os.Getegid())
+}
