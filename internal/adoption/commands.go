@@ -9,6 +9,9 @@ import (
 	"os/exec"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
 	"berth/internal/retry"
 )
 
@@ -32,6 +35,23 @@ func (n *node) reach(ctx context.Context) error {
 	err := n.within(ctx, n.ctrd.Answers)
 	if err != nil {
 		return fmt.Errorf("containerd at %s does not answer: %w", n.cfg.Containerd.Address, err)
+	}
+	return nil
+}
+
+// ready waits until the plug-in, which is on, has its pods and serves them.
+func (n *node) ready(ctx context.Context) error {
+	c, err := cri.Dial(n.cfg.Containerd.Address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = n.within(ctx, func(ctx context.Context) error {
+		_, err := c.Status(ctx, &runtimeapi.StatusRequest{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("containerd's CRI plug-in does not serve after --switch: %w", cri.Explain(err))
 	}
 	return nil
 }

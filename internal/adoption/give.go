@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/adopt"
+	"berth/internal/ctrd"
 	"berth/internal/logs"
 	"berth/internal/state"
 	"berth/internal/wholefile"
@@ -24,6 +25,7 @@ type giving struct {
 	*records
 	outputs *outputs
 	objects map[string]adopt.Object // containerd's, by ID, as they were at the beginning
+	guards  bool                    // the tasks are guarded from a containerd that starts
 }
 
 // run gives the pods back that the plug-in can have.
@@ -53,6 +55,9 @@ func (g *giving) run(ctx context.Context) error {
 	if serves {
 		return errors.New("containerd's CRI plug-in serves: it has to be off until the pods are its own again; nothing was changed")
 	}
+	if err := g.prepare(ctx, back.Pods); err != nil {
+		return err
+	}
 	ids := make([]string, len(back.Pods))
 	for i, r := range back.Pods {
 		ids[i] = r.ID
@@ -67,7 +72,75 @@ func (g *giving) run(ctx context.Context) error {
 	if err := g.close(); err != nil {
 		return err
 	}
-	return g.command(ctx, "--switch", g.request.Switch)
+	if err := g.command(ctx, "--switch", g.request.Switch); err != nil {
+		return err
+	}
+	return g.settle(ctx, back.Pods)
+}
+
+// prepare sees to it that what ends while containerd is restarted has its exact code, and that nothing
+// that it has written is lost. A plug-in of 1.x leaves the guards, so that somebody has to wait for it
+// and remove them: without --switch there are none.
+func (g *giving) prepare(ctx context.Context, pods []adopt.Record) error {
+	guards, err := g.ctrd.Guards(ctx)
+	if err != nil {
+		return err
+	}
+	g.guards = guards == ctrd.GuardsRemoved || guards == ctrd.GuardsLeft && g.request.Switch != ""
+	if !g.guards {
+		g.said("what ends while containerd is restarted will be reported as 255, Unknown")
+	}
+	if g.request.Switch == "" {
+		return nil
+	}
+	for _, r := range pods {
+		for _, ct := range r.Containers {
+			if err := g.outputs.hold(ct.ID, g.objects[ct.ID].Task); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settle waits until the plug-in serves its pods again. Then it does what the plug-in has not done: the
+// guards are removed, if there are any left, and what was in the pipes of a container that had ended
+// goes into its log.
+func (g *giving) settle(ctx context.Context, pods []adopt.Record) error {
+	if err := g.reach(ctx); err != nil {
+		return err
+	}
+	serves, err := g.ctrd.Serves(ctx)
+	if err != nil {
+		return err
+	}
+	if !serves {
+		return errors.New("containerd's CRI plug-in is off after --switch as before it: take it off disabled_plugins, and restart containerd. The pods are the plug-in's")
+	}
+	if err := g.ready(ctx); err != nil {
+		return err
+	}
+	objects, err := g.ctrd.Objects(ctx)
+	if err != nil {
+		return err
+	}
+	ended := map[string]bool{} // the plug-in has deleted the task, and reads nothing of it any more
+	for _, o := range objects {
+		ended[o.ID] = o.Task == nil && o.Unasked == ""
+	}
+	for _, r := range pods {
+		for _, ct := range r.Containers {
+			if err := g.ctrd.Unguard(ctx, ct.ID); err != nil {
+				return err
+			}
+			if held := g.outputs.held[ct.ID]; held != nil && ended[ct.ID] {
+				if err := held.WriteRest(g.outputs.of(&r.Sandbox.Sandbox, &ct.Container)); err != nil {
+					g.said("container %s: %v", ct.ID, err)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // errOtherWay says that the machine has asked for a step that its table does not have.
@@ -110,7 +183,7 @@ func (g *giving) handOverContainer(ctx context.Context, r adopt.Record, ct state
 	if err := logs.RemoveAll(g.files.IO(ct.ID)); err != nil {
 		return err
 	}
-	return g.ctrd.HandOver(ctx, ct.ID, "")
+	return g.ctrd.HandOverContainer(ctx, ct.ID, g.guards && object.Task != nil)
 }
 
 // writeStatus writes what has happened under berth into the plug-in's file about a container.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -219,13 +220,51 @@ func (a *Adoption) ImageRefs(ctx context.Context) (map[string]string, error) {
 
 // Guard makes a sandbox object with the ID of a container, which keeps a containerd that starts from
 // deleting the container's task with its exit code: see [Containerd.CreateSandbox]. The container is
-// still the plug-in's, which removes the object when it starts the next time.
+// still the plug-in's. What becomes of the object when the plug-in starts is said by [Adoption.Guards].
 func (a *Adoption) Guard(ctx context.Context, id string) error {
 	err := a.makeSandbox(asking(ctx), id, func(s *sandbox.Sandbox) { s.Labels[labelGuard] = a.owner })
 	if err != nil {
 		return fmt.Errorf("guard the task of %s: %w", id, err)
 	}
 	return nil
+}
+
+// Guards are what containerd's CRI plug-in does with what [Adoption.Guard] has made, when it starts.
+type Guards string
+
+// What it does depends on the version of containerd.
+const (
+	GuardsRemoved Guards = "removed" // it removes them
+	GuardsLeft    Guards = "left"    // it does not look at sandbox objects
+	GuardsFatal   Guards = "fatal"   // it does not start beside them
+)
+
+// removesGuards is the oldest version of containerd whose plug-in was seen to remove a sandbox object
+// without metadata of its own. That of 2.0.5 does not start, and nobody has looked at those between.
+var removesGuards = [3]int{2, 1, 4}
+
+// Guards asks containerd for its version, and says what its plug-in does with guards. A version that
+// cannot be read is taken for one beside whose guards the plug-in does not start.
+func (a *Adoption) Guards(ctx context.Context) (Guards, error) {
+	v, err := a.client.Version(asking(ctx))
+	if err != nil {
+		return "", fmt.Errorf("ask for containerd's version: %w", connection.Native(err))
+	}
+	return guardsOf(v.Version), nil
+}
+
+func guardsOf(version string) Guards {
+	var v [3]int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d.%d", &v[0], &v[1], &v[2]); n < 3 {
+		return GuardsFatal
+	}
+	switch {
+	case v[0] < 2:
+		return GuardsLeft
+	case slices.Compare(v[:], removesGuards[:]) < 0:
+		return GuardsFatal
+	}
+	return GuardsRemoved
 }
 
 // Unguard removes what Guard has made. What berth has by now stays.
@@ -293,22 +332,47 @@ func (a *Adoption) TakeOver(ctx context.Context, id string, isSandbox bool) erro
 	return nil
 }
 
-// HandOver makes a sandbox or a container the plug-in's again. name is what the plug-in calls a
-// sandbox; "" for a container, which has no sandbox object with the plug-in. It can be cut off and
+// HandOver makes a sandbox the plug-in's again. name is what the plug-in calls it. It can be cut off and
 // called again.
 func (a *Adoption) HandOver(ctx context.Context, id, name string) error {
 	ctx = asking(ctx)
-	isSandbox := name != ""
 	old, err := a.sandboxObject(ctx, id)
 	if err == nil && old != nil && !holds(old.Extensions, storeExtension) {
 		err = a.client.SandboxStore().Delete(ctx, id)
 	}
-	if err == nil && isSandbox && (old == nil || !holds(old.Extensions, storeExtension)) {
+	if err == nil && (old == nil || !holds(old.Extensions, storeExtension)) {
 		err = a.restoreSandbox(ctx, id, name)
 	}
 	if err != nil {
 		return fmt.Errorf("hand over the sandbox object %s: %w", id, connection.Native(err))
 	}
+	return a.handOver(ctx, id, true)
+}
+
+// HandOverContainer makes a container the plug-in's again. Its sandbox object, which the plug-in has
+// none of, becomes a guard of its task if guard is set. It can be cut off and called again.
+func (a *Adoption) HandOverContainer(ctx context.Context, id string, guard bool) error {
+	ctx = asking(ctx)
+	old, err := a.sandboxObject(ctx, id)
+	switch {
+	case err != nil:
+	case !guard && old != nil:
+		err = a.client.SandboxStore().Delete(ctx, id)
+	case guard && old == nil:
+		err = a.Guard(ctx, id)
+	case guard:
+		s := *old
+		s.Labels = map[string]string{labelGuard: a.owner}
+		_, err = a.client.SandboxStore().Update(ctx, s, "labels")
+	}
+	if err != nil {
+		return fmt.Errorf("hand over the sandbox object %s: %w", id, connection.Native(err))
+	}
+	return a.handOver(ctx, id, false)
+}
+
+// handOver makes a container object the plug-in's.
+func (a *Adoption) handOver(ctx context.Context, id string, isSandbox bool) error {
 	if err := a.changeContainer(ctx, id, func(c *containers.Container) {
 		delete(c.Labels, connection.LabelOwner)
 		move(c.Extensions, adoptedExtension, extensionOf(isSandbox))

@@ -4,6 +4,7 @@ package logs
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -157,6 +158,61 @@ func HoldPipes(p Pipes) (*Held, error) {
 		*pipe.file = f
 	}
 	return h, nil
+}
+
+// WriteRest writes what is left in the FIFOs of a container that has ended at the end of its log. It is
+// called once nobody else writes to the log, or reads the FIFOs, any more.
+func (h *Held) WriteRest(o Options) error {
+	var lines []byte
+	for _, pipe := range []struct {
+		file   *os.File
+		stream string
+	}{{h.stdout, "stdout"}, {h.stderr, "stderr"}} {
+		text, err := left(pipe.file)
+		if err != nil {
+			return fmt.Errorf("read the rest of the output: %w", err)
+		}
+		lines, _, _ = format(lines, text, pipe.stream, cmp.Or(max(o.MaxLine, 0), DefaultMaxLine), true, time.Now())
+	}
+	if len(lines) == 0 || o.LogPath == "" {
+		return nil
+	}
+	f, _, size, err := host{}.open(o.LogDirectory, o.LogPath)
+	if err != nil {
+		return fmt.Errorf("write the rest of the output: %w", err)
+	}
+	_, err = f.WriteAt(lines, size)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write the rest of the output: %w", err)
+	}
+	return nil
+}
+
+// left reads what is in a pipe, and waits for nothing. f may be nil.
+func left(f *os.File) (text []byte, err error) {
+	if f == nil {
+		return nil, nil
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, chunk)
+	for {
+		n, rerr := 0, error(nil)
+		if err := raw.Control(func(fd uintptr) { n, rerr = unix.Read(int(fd), b) }); err != nil {
+			return nil, err
+		}
+		switch {
+		case errors.Is(rerr, unix.EINTR):
+		case errors.Is(rerr, unix.EAGAIN), rerr == nil && n <= 0:
+			return text, nil
+		case rerr != nil:
+			return nil, rerr
+		default:
+			text = append(text, b[:n]...)
+		}
+	}
 }
 
 // Close lets go of the FIFOs. What is in those that nobody else has open is dropped.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -140,6 +141,46 @@ func TestWhatIsHeldIsNotDropped(t *testing.T) {
 	b := make([]byte, 100)
 	if n, err := next.Read(b); string(b[:n]) != "last words" {
 		t.Errorf("%q %v", b[:n], err)
+	}
+}
+
+// What a container has written before it ended, and nobody has read, is the end of its log.
+func TestWhatIsLeftInAPipeIsTheEndOfTheLog(t *testing.T) {
+	const before = "2026-01-01T00:00:00Z stdout F one\n"
+	for text, want := range map[string][]string{
+		"":                  nil,
+		"last\nwords":       {" stdout F last", " stdout P words"},
+		"a line too long\n": {" stdout P a line to", " stdout F o long"},
+	} {
+		o, from, shim := theirs(t, before)
+		o.MaxLine = 9
+		held, err := HoldPipes(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := shim.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		_ = shim.Close()
+		for range 2 { // there is nothing left the second time
+			if err := held.WriteRest(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = held.Close()
+		b, err := os.ReadFile(filepath.Join(o.LogDirectory, o.LogPath))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest, ok := strings.CutPrefix(string(b), before)
+		var got []string
+		for line := range strings.Lines(rest) {
+			_, line, _ = strings.Cut(strings.TrimSuffix(line, "\n"), "Z")
+			got = append(got, line)
+		}
+		if !ok || !slices.Equal(got, want) {
+			t.Errorf("the log after %q: %q", text, b)
+		}
 	}
 }
 

@@ -245,11 +245,14 @@ func (a *adopted) endSome() {
 		a.t.Fatal(err)
 	}
 	for _, name := range []string{"ender", "hungry", "survivor"} {
-		a.Until("the process of "+name+" has ended", func() bool {
-			_, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", a.pids[name]))
-			return err != nil
-		})
+		a.Until("the process of "+name+" has ended", func() bool { return processOver(a.pids[name]) })
 	}
+}
+
+// processOver reports whether a process has ended, whether or not its parent has waited for it.
+func processOver(pid int) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	return err != nil
 }
 
 // nothingLeft removes all pods.
