@@ -15,8 +15,13 @@ import (
 	"berth/internal/retry"
 )
 
-// answerTimeout is how long containerd may take to answer, also after it was restarted.
-const answerTimeout = time.Minute
+const (
+	// answerTimeout is how long containerd may take to answer, also after it was restarted.
+	answerTimeout = time.Minute
+	// askInterval is the time between two questions whether containerd answers. It does not grow: until
+	// there is an answer, nobody serves the pods.
+	askInterval = 20 * time.Millisecond
+)
 
 // command runs a command of the operator's.
 func (n *node) command(ctx context.Context, flag, line string) error {
@@ -61,7 +66,7 @@ func (n *node) within(ctx context.Context, ask func(context.Context) error) erro
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	var err error
-	for range retry.Doubling(ctx.Done(), 20*time.Millisecond, time.Second) {
+	for range retry.Doubling(ctx.Done(), askInterval, askInterval) {
 		if err = ask(ctx); err == nil {
 			return nil
 		}

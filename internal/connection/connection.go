@@ -162,6 +162,14 @@ func (c *Connection) Err() error {
 	return fmt.Errorf("%w: %w", c.why, errdefs.ErrUnavailable)
 }
 
+// Hurry has the client connect at once if it is between two attempts. The caller knows that containerd
+// is about to be there, and waits for it.
+func (c *Connection) Hurry() {
+	if conn, ok := c.Client().Conn().(*grpc.ClientConn); ok {
+		conn.ResetConnectBackoff()
+	}
+}
+
 // Close closes the client.
 func (c *Connection) Close() error { return c.Client().Close() }
 

@@ -65,8 +65,10 @@ func asking(ctx context.Context) context.Context {
 	return connection.Asking(connection.Namespaced(ctx))
 }
 
-// Answers returns nil if containerd answers.
+// Answers returns nil if containerd answers. It is called until it does, and has each call try to connect
+// at once: nobody serves the pods meanwhile.
 func (a *Adoption) Answers(ctx context.Context) error {
+	a.client.Hurry()
 	_, err := a.client.Version(asking(ctx))
 	return connection.Native(err)
 }
