@@ -25,6 +25,6 @@ func Installed(t testing.TB, socket string) *Node {
 		n.RemoveAll(ctx)
 		_ = n.Client.Close()
 	})
-	n.importImage()
+	n.ImportImage()
 	return n
 }

@@ -121,6 +121,8 @@ type Node struct {
 	seen     *seen
 	manager  *serviceManager // nil: there is none
 	stderr   *os.File        // berth's; nil: as its standard output
+
+	containerdRoot string // of an external containerd; "" for the usual one
 }
 
 // Options say how a node differs from the usual one.
@@ -193,7 +195,7 @@ func Start(t testing.TB, o Options) *Node {
 		n.StartContainerd()
 	}
 	n.StartBerth()
-	n.importImage()
+	n.ImportImage()
 	return n
 }
 
@@ -214,7 +216,7 @@ func (n *Node) StartContainerd() {
 	n.t.Helper()
 	cfg := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\ndisabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime']\n"+
 		"[plugins.'io.containerd.server.v1.grpc']\naddress = %q\n[plugins.'io.containerd.server.v1.ttrpc']\naddress = %q\n[plugins.'io.containerd.shim.v1.manager']\nsocket_dir = %q\n",
-		n.Dir+"/cl", n.Dir+"/c", n.external, n.external+".ttrpc", n.Dir+"/s")
+		cmp.Or(n.containerdRoot, n.Dir+"/cl"), filepath.Dir(n.external), n.external, n.external+".ttrpc", n.Dir+"/s")
 	if n.oldContainerd() {
 		cfg = n.oldConfig(false)
 	}
@@ -311,7 +313,8 @@ func (n *Node) SpawnInside(name string, args ...string) *Process {
 	return n.Spawn(name, args...)
 }
 
-func (n *Node) importImage() {
+// ImportImage gives the node the image that its pods are made of.
+func (n *Node) ImportImage() {
 	n.t.Helper()
 	img, err := testimage.Busybox()
 	if err != nil {

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -182,7 +183,7 @@ func (n *Node) SpawnAdopt(args ...string) *Process {
 		}
 		all = append(all, flag, value)
 	}
-	return n.Spawn(n.Module+"/build/bin/berth", append(all, args...)...)
+	return n.Spawn(cmp.Or(n.Program, n.Module+"/build/bin/berth"), append(all, args...)...)
 }
 
 // PluginLeft lists what the plug-in's directories and CNI's cache have of pods and containers.

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// BenchmarkAdoption measures for how long no runtime answers while pods are adopted: from the stop of
+// containerd to the first answer of berth. It prints what `berth adopt` says of the steps, and the load
+// of the machine. BERTH_PODS is the number of pods, 100 unless set, and BERTH_BEFORE the path of another
+// berth, which is measured in turns with the built one.
+func BenchmarkAdoption(b *testing.B) {
+	pods, err := strconv.Atoi(cmp.Or(os.Getenv("BERTH_PODS"), "100"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := node.Start(b, node.Options{External: true})
+	n.StartPlugin()
+	var made sync.WaitGroup
+	turn := make(chan struct{}, 4)
+	for range pods {
+		cfg := n.PodConfig()
+		cfg.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE // CNI has no part in this
+		cfg.Hostname = ""
+		made.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			pod := n.Pod(cfg)
+			c := node.ContainerConfig("c", "sleep", "100000")
+			c.Linux.SecurityContext.NamespaceOptions = cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+			id := n.Create(pod, cfg, c)
+			if _, err := n.StartContainer(b.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	made.Wait()
+	load := func() string {
+		text, _ := os.ReadFile("/proc/loadavg")
+		return strings.TrimSpace(string(text))
+	}
+	programs := []string{""}
+	if before := os.Getenv("BERTH_BEFORE"); before != "" {
+		programs = []string{before, ""}
+	}
+	for i := 0; b.Loop(); i++ {
+		n.Program = programs[i%len(programs)]
+		var away, up, answered time.Time
+		before := load()
+		run := func(args []string, steps map[string]func()) string {
+			for name := range steps {
+				args = append(args, "--"+name, fmt.Sprintf("touch %[1]s/%[2]s; until [ -e %[1]s/%[2]s.done ]; do sleep 0.01; done", n.Dir, name))
+			}
+			p := n.SpawnAdopt(args...)
+			for _, name := range []string{"switch", "start"} {
+				if steps[name] == nil {
+					continue
+				}
+				n.Until("--"+name+" is run", func() bool {
+					if p.Over() {
+						b.Fatalf("berth adopt ended with %d:\n%s", p.Wait(), p.Output())
+					}
+					_, err := os.Stat(n.Dir + "/" + name)
+					return err == nil
+				})
+				steps[name]()
+				if err := os.WriteFile(n.Dir+"/"+name+".done", nil, 0o600); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if code := p.Wait(); code != 0 {
+				b.Fatalf("berth adopt ended with %d:\n%s", code, p.Output())
+			}
+			for _, name := range []string{"switch", "start"} {
+				_ = os.Remove(n.Dir + "/" + name)
+				_ = os.Remove(n.Dir + "/" + name + ".done")
+			}
+			var said []string
+			for line := range strings.Lines(p.Output()) {
+				if strings.Contains(line, " took ") || strings.Contains(line, ", after ") {
+					said = append(said, strings.TrimSpace(line))
+				}
+			}
+			return strings.Join(said, "; ")
+		}
+		said := run(nil, map[string]func(){
+			"switch": func() { away = time.Now(); n.PluginOff(func() { up = time.Now() }) },
+			"start":  func() { n.ServeBerth(); answered = time.Now() },
+		})
+		dark := answered.Sub(away)
+		b.ReportMetric(dark.Seconds(), "s-without-runtime")
+		b.Logf("%s: %d pods, no runtime for %s (containerd's stop %s); %s; load %s before, %s after", cmp.Or(n.Program, "built"), pods, dark.Round(time.Millisecond), up.Sub(away).Round(time.Millisecond), said, before, load())
+		n.Berth.Kill(syscall.SIGTERM)
+		run([]string{"--back"}, map[string]func(){"switch": n.PluginOn})
+	}
+	n.RemoveAll(b.Context())
+}

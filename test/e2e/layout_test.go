@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// docs/operations.md, "From inside to beside, and back": pods stay while the containerd inside berth
+// becomes one of its own process, on the same directories, and back. Nothing is counted as a restart, and
+// what ends while there is neither has its exact code.
+func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	shared := node.TempDir(t)
+	if err := os.Chmod(shared, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	run := func(name, script string) string {
+		c := node.ContainerConfig(name, "sh", "-c", script)
+		c.Mounts = []*runtimeapi.Mount{{HostPath: shared, ContainerPath: "/shared"}}
+		return n.Run(pod, cfg, c)
+	}
+	stays := run("stays", `i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done`)
+	pid := n.Pid(stays)
+	same := func() {
+		t.Helper()
+		if st := n.Container(stays); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || n.Pid(stays) != pid {
+			t.Errorf("it has changed: %v", st)
+		}
+		resp, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: stays, Cmd: []string{"echo", "42"}, Timeout: 10})
+		if err != nil || string(resp.GetStdout()) != "42\n" {
+			t.Errorf("exec: %v %v", resp, err)
+		}
+		had := strings.Count(n.Log(stays), "\n")
+		n.Until("its log grows", func() bool { return strings.Count(n.Log(stays), "\n") > had })
+	}
+	for _, way := range []struct {
+		name string
+		move func()
+	}{{"out", func() { n.Outside(true) }}, {"back", n.Inside}} {
+		ends := run("ends-"+way.name, `until [ -e /shared/`+way.name+` ]; do sleep 0.01; done; exit 42`)
+		was := n.Pid(ends)
+		n.Berth.Kill(syscall.SIGTERM)
+		if way.name == "back" {
+			n.Containerd.Kill(syscall.SIGTERM)
+		}
+		if err := os.WriteFile(shared+"/"+way.name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.Until("it has ended", func() bool { return processOver(was) })
+		way.move()
+		node.ExpectExit(t, n.Measured(ends), 42, "Error")
+		same()
+		n.Sh("exit 0") // images, and what makes pods, are there
+	}
+}
+
+// docs/operations.md, the same with a containerd that has other directories: pods do not move, so they
+// are removed before. Images are pulled again.
+func TestAnotherContainerdIsUsedOncePodsAreRemoved(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	n.Sh("sleep 1000")
+	for _, move := range []func(){func() { n.Outside(false) }, n.Inside} {
+		n.RemoveAll(t.Context())
+		move()
+		if all, err := n.ListImages(t.Context(), &runtimeapi.ListImagesRequest{}); err != nil {
+			t.Error(err)
+		} else {
+			t.Logf("it has %d images", len(all.GetImages()))
+		}
+		n.ImportImage()
+		_, id := n.Sh("exit 7")
+		if st := n.Measured(id); st.GetExitCode() != 7 {
+			t.Errorf("it ended as %v", st)
+		}
+	}
+}
