@@ -4,8 +4,8 @@ package ctrd
 
 import "testing"
 
-// A plug-in of containerd 2.0 does not start beside a sandbox object that is not its own, and so a task
-// is guarded only where the version is known to remove what guards it, or to pass over it.
+// PROPERTIES 46: a plug-in of containerd 2.0 does not start beside a sandbox object that is not its own,
+// and so a task is guarded only where the version is known to remove what guards it, or to pass over it.
 func TestATaskIsGuardedWhereThePluginStartsNevertheless(t *testing.T) {
 	for version, want := range map[string]Guards{
 		"1.7.29":         GuardsLeft,

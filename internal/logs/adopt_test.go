@@ -144,7 +144,7 @@ func TestWhatIsHeldIsNotDropped(t *testing.T) {
 	}
 }
 
-// What a container has written before it ended, and nobody has read, is the end of its log.
+// PROPERTIES 46: what a container has written before it ended, and nobody has read, is the end of its log.
 func TestWhatIsLeftInAPipeIsTheEndOfTheLog(t *testing.T) {
 	const before = "2026-01-01T00:00:00Z stdout F one\n"
 	for text, want := range map[string][]string{

@@ -145,9 +145,9 @@ func (a *adopted) touch(name string) {
 
 // beginStop has a container stopped, which goes on until it is allowed to end. The call returns once
 // the runtime is gone.
-func (a *adopted) beginStop(name string) (returned chan error) {
+func (a *adopted) beginStop(name string) <-chan error {
 	a.t.Helper()
-	returned = make(chan error, 1)
+	returned := make(chan error, 1)
 	client, ctx := a.Client, a.t.Context()
 	go func() {
 		_, err := client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: a.ids[name], Timeout: 300})
@@ -189,7 +189,8 @@ func (a *adopted) crashed(attempts int) {
 	}
 }
 
-// What `ctr` or nerdctl has made in the plug-in's namespace is not a pod: it is named, and left as it is.
+// PROPERTIES 46: what `ctr` or nerdctl has made in the plug-in's namespace is not a pod: it is named, and
+// left as it is.
 func TestWhatAnotherClientHasMadeIsNamedAndLeft(t *testing.T) {
 	a := startAdopted(t)
 	a.MakeForeign("foreign")
