@@ -65,6 +65,10 @@ func (t *taking) run(ctx context.Context) error {
 	if err := t.hold(); err != nil {
 		return err
 	}
+	// Until now berth may have worked with another containerd, which had none of these pods.
+	if err := state.ForgetContainerd(t.cfg.Root); err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := move(ctx, t, t.records, t.ids(), adopt.Take); err != nil {
 		return err

@@ -46,7 +46,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			"/var/lib/berth/migrate. If a step fails, or berth or the node is not ready in time, everything is taken back. With --undo, take\n" +
 			"back a migration that was applied, or one that was cut off.\n\n" +
 			"No pod moves: drain the node first. While pods run that would be ended, --apply and --undo are refused without --pods-may-end;\n" +
-			"pods of DaemonSets and static pods are left by every drain.",
+			"pods of DaemonSets and static pods are left by every drain. `berth adopt` takes over the pods of containerd while they run.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, f) },
 	}

@@ -36,6 +36,9 @@ type Listener struct {
 	OOM func(id string)
 	// Image is called when an image was made, changed or removed.
 	Image func(name string)
+	// Answered is called with the UUID of a containerd that has answered, "" where it has none, before
+	// anything else is asked of it. After an error it is not used, and asked again later. It may be nil.
+	Answered func(uuid string) error
 	// Connected is called after each new subscription, beside the reading of events: what happened
 	// before it has to be looked up. After an error the subscription is made anew. ctx ends with
 	// the subscription.
@@ -86,8 +89,14 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 	// another gRPC stream, so that nothing orders the two: containerd may take the subscription
 	// after it has answered, and what happens in between comes with no event. The kernel and the
 	// audit report such an exit all the same.
-	if err := probe(probing, c.client); err != nil {
+	uuid, err := probe(probing, c.client)
+	if err != nil {
 		return fmt.Errorf("containerd does not answer: %w", err)
+	}
+	if l.Answered != nil {
+		if err := l.Answered(uuid); err != nil {
+			return err
+		}
 	}
 	answers()
 	c.client.Set(nil)
@@ -121,12 +130,12 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 	}
 }
 
-// probe asks containerd something that it answers at once.
-func probe(ctx context.Context, conn *connection.Connection) error {
+// probe asks containerd something that it answers at once: its UUID, which is kept in its directory.
+func probe(ctx context.Context, conn *connection.Connection) (uuid string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	_, err := conn.IntrospectionService().Server(ctx)
-	return connection.Native(err)
+	resp, err := conn.IntrospectionService().Server(ctx)
+	return resp.GetUUID(), connection.Native(err)
 }
 
 func (c *Containerd) dispatch(e *events.Envelope, l Listener) {

@@ -17,9 +17,11 @@ import (
 	"berth/internal/connection"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
+	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/retry"
 	"berth/internal/shims"
+	"berth/internal/state"
 )
 
 const (
@@ -173,6 +175,35 @@ func (d *daemon) reach(ctx context.Context) error {
 		return nil
 	}
 	return d.away()
+}
+
+// meets notes which containerd berth works with. Another one has nothing of what is on record, and berth
+// would take that for gone, and leave it behind: it is not used before all pods are removed. After a
+// reboot nothing can be left behind, so that any is used. Whether it is another one cannot always be
+// found out, and that keeps berth from none.
+func (d *daemon) meets(uuid string, units int) error {
+	was, err := state.ReadContainerd(d.cfg.Root)
+	if err != nil {
+		d.log.Warn("it is not known whether this is the containerd that has the pods", "err", err)
+	}
+	boot, err := pidfd.BootID()
+	if err != nil {
+		d.log.Warn("it is not known whether the pods are of an earlier boot", "err", err)
+		boot = was.Boot
+	}
+	is := state.Containerd{UUID: uuid, Boot: boot}
+	switch {
+	case uuid == "" || is == was:
+		return nil
+	case was.UUID != "" && was.UUID != uuid && was.Boot == boot && units > 0:
+		return fmt.Errorf("%d pods and containers are on record that another containerd has, with the UUID %s, and this one has %s: "+
+			"set containerd.address back, and remove them before you change it; if that containerd is gone for good, remove %s: %w",
+			units, was.UUID, uuid, state.ContainerdFile(d.cfg.Root), errdefs.ErrUnavailable)
+	}
+	if err := is.Note(d.cfg.Root); err != nil {
+		d.log.Warn("berth will not notice if another containerd takes the place of this one", "err", err)
+	}
+	return nil
 }
 
 // makeable waits as reach does, for a call that makes a pod or a container, and also for the NRI

@@ -55,6 +55,10 @@ type Ports struct {
 	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
+	// Meets is called with the UUID of a containerd that has answered, and with how many sandboxes and
+	// containers are on record. An error says that it is not the one which has them: nothing is
+	// compared with it. It may be nil.
+	Meets func(uuid string, units int) error
 	// link is the state of the connection to containerd; nil makes one.
 	link *link
 	// ImageChanged is called with each image event of containerd; RefreshImages reads all images
@@ -141,6 +145,12 @@ func (c *Core) listener() ctrd.Listener {
 		OOM:    c.Pods.OOMKilled,
 		Image:  c.ports.ImageChanged,
 		Lost:   func(err error) { c.obs.Lost(err, c.link.set(err)) },
+		Answered: func(uuid string) error {
+			if c.ports.Meets == nil {
+				return nil
+			}
+			return c.ports.Meets(uuid, c.Pods.Units())
+		},
 		Connected: func(ctx context.Context) error {
 			// Images are read beside the comparison: creations wait for them, and not for that.
 			read := make(chan error, 1)

@@ -78,6 +78,7 @@ func (d *daemon) openCore() error {
 		Load:          d.load,
 		Restored:      d.kernel.ForgetUnclaimed,
 		Follow:        d.ctrd.Follow,
+		Meets:         d.meets,
 		Sweep:         d.stored.Sweep,
 		link:          d.link,
 		ImageChanged:  d.imageChanged,

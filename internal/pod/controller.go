@@ -338,6 +338,9 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 	return nil
 }
 
+// Units returns how many sandboxes and containers are on record, also those that no list shows.
+func (c *Controller) Units() int { return len(c.units.all()) }
+
 // Exited takes a fact of a witness. It never blocks.
 func (c *Controller) Exited(f exit.Fact) { c.witnesses.report(f) }
 

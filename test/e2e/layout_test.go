@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,7 +47,7 @@ func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
 	for _, way := range []struct {
 		name string
 		move func()
-	}{{"out", func() { n.Outside(true) }}, {"back", n.Inside}} {
+	}{{"out", func() { n.Outside(true); n.Until("berth is connected", n.Connected) }}, {"back", n.Inside}} {
 		ends := run("ends-"+way.name, `until [ -e /shared/`+way.name+` ]; do sleep 0.01; done; exit 42`)
 		was := n.Pid(ends)
 		n.Berth.Kill(syscall.SIGTERM)
@@ -69,7 +70,7 @@ func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
 func TestAnotherContainerdIsUsedOncePodsAreRemoved(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	n.Sh("sleep 1000")
-	for images, move := range []func(){func() { n.Outside(false) }, n.Inside} {
+	for images, move := range []func(){func() { n.Outside(false); n.Until("berth is connected", n.Connected) }, n.Inside} {
 		n.RemoveAll(t.Context())
 		move()
 		all, err := n.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
@@ -82,4 +83,42 @@ func TestAnotherContainerdIsUsedOncePodsAreRemoved(t *testing.T) {
 			t.Errorf("it ended as %v", st)
 		}
 	}
+}
+
+// PROPERTIES 33: containerd.address is changed while there are pods. The other containerd does not know
+// them, which is not an answer: they run on, berth says why it is not ready, and their ends are exact. On
+// the way back nothing was lost, and nothing is left when they are removed.
+func TestThePodsOfAnotherContainerdAreLeftAlone(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	shared := node.TempDir(t)
+	if err := os.Chmod(shared, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	c := node.ContainerConfig("ends", "sh", "-c", "until [ -e /shared/end ]; do sleep 0.01; done; exit 42")
+	c.Mounts = []*runtimeapi.Mount{{HostPath: shared, ContainerPath: "/shared"}}
+	ends, stays := n.Run(pod, cfg, c), n.Run(pod, cfg, node.ContainerConfig("stays", "sleep", "1000"))
+	pid := n.Pid(stays)
+	n.Outside(false)
+	n.Until("berth says that it is another containerd", func() bool {
+		st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(st.GetStatus().GetConditions(), func(c *runtimeapi.RuntimeCondition) bool {
+			return c.GetType() == runtimeapi.RuntimeReady && !c.GetStatus() && strings.Contains(c.GetMessage(), "another containerd")
+		})
+	})
+	if err := os.WriteFile(shared+"/end", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	node.ExpectExit(t, n.Ended(ends), 42, "Error")
+	n.Inside()
+	node.ExpectExit(t, n.Ended(ends), 42, "Error")
+	if st := n.Container(stays); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || n.Pid(stays) != pid {
+		t.Errorf("it does not run on: %v", st)
+	}
+	n.RemoveAll(t.Context())
+	n.NoLeaks(t.Context())
 }

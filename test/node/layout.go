@@ -8,7 +8,8 @@ import (
 )
 
 // Outside stops berth and its containerd, and starts berth beside a containerd of its own process. That
-// one has the directories of the containerd inside berth if same is set, and others if not.
+// one has the directories of the containerd inside berth if same is set, and others if not. It does not
+// wait until berth is connected to it.
 func (n *Node) Outside(same bool) {
 	n.t.Helper()
 	n.Berth.Kill(syscall.SIGTERM)
@@ -18,7 +19,7 @@ func (n *Node) Outside(same bool) {
 	}
 	n.args = append(slices.Clip(n.args), "--containerd", n.external)
 	n.StartContainerd()
-	n.StartBerth()
+	n.ServeBerth()
 }
 
 // Inside undoes Outside.

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"berth/internal/wholefile"
+)
+
+// Containerd says which containerd has what the records name. It is in a file of its own, so that an
+// operator can remove it.
+type Containerd struct {
+	UUID string `json:"uuid"`
+	Boot string `json:"boot"` // during which berth has worked with it last
+}
+
+// ContainerdFile returns the path of the file in the directory of the records.
+func ContainerdFile(root string) string { return filepath.Join(root, "containerd.json") }
+
+// ReadContainerd returns what is on record; zero if nothing is.
+func ReadContainerd(root string) (c Containerd, err error) {
+	b, err := os.ReadFile(ContainerdFile(root))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err != nil {
+		return Containerd{}, fmt.Errorf("read which containerd has the pods: %w", err)
+	}
+	return c, nil
+}
+
+// Note puts it on record.
+func (c Containerd) Note(root string) error {
+	b, err := json.Marshal(c)
+	if err == nil {
+		err = wholefile.Write(ContainerdFile(root), append(b, '\n'), 0o600, -1, -1)
+	}
+	if err != nil {
+		return fmt.Errorf("note which containerd has the pods: %w", err)
+	}
+	return nil
+}
+
+// ForgetContainerd removes what is on record.
+func ForgetContainerd(root string) error {
+	if err := os.Remove(ContainerdFile(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget which containerd has the pods: %w", err)
+	}
+	return nil
+}
