@@ -79,6 +79,8 @@ func goesOn(t *testing.T, k *kubelet) {
 	k.remove("job")
 	k.remove("crash")
 	k.gone()
+	// The plug-in ends the calls of CNI's of a client that goes, and what they had not removed stays.
+	k.Until("the pods are disconnected", func() bool { return len(k.PluginNetworks()) == 0 })
 	k.process.Kill(syscall.SIGTERM)
 	k.RemoveAll(t.Context())
 }

@@ -75,7 +75,7 @@ func (n *Node) pluginNetwork() string {
 
 // sweepCache removes what CNI's cache, which is that of the host, has left of the node's pods.
 func (n *Node) sweepCache() {
-	left, _ := filepath.Glob("/var/lib/cni/results/" + n.pluginNetwork() + "-*-eth0")
+	left := n.PluginNetworks()
 	for _, path := range left {
 		id := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), n.pluginNetwork()+"-"), "-eth0")
 		_ = os.Remove(path)
@@ -184,6 +184,13 @@ func (n *Node) SpawnAdopt(args ...string) *Process {
 		all = append(all, flag, value)
 	}
 	return n.Spawn(cmp.Or(n.Program, n.Module+"/build/bin/berth"), append(all, args...)...)
+}
+
+// PluginNetworks lists CNI's results of the pods that the plug-in has connected. One goes when its pod is
+// disconnected.
+func (n *Node) PluginNetworks() []string {
+	results, _ := filepath.Glob("/var/lib/cni/results/" + n.pluginNetwork() + "-*-eth0")
+	return results
 }
 
 // PluginLeft lists what the plug-in's directories and CNI's cache have of pods and containers.
