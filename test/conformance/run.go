@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/network"
 )
 
 // subject is a runtime that critest is run with.
@@ -38,6 +39,7 @@ type daemon struct {
 
 const (
 	bridge    = "berth-conf"     // of the pods
+	subnet    = "10.97.0.0/16"   // of the bridge
 	readyTime = time.Minute      // until a runtime answers
 	stopTime  = 30 * time.Second // until a process has ended that was asked to
 	suiteTime = "90m"            // ginkgo's own limit
@@ -175,6 +177,8 @@ func (d *daemon) stop(name string) error {
 	if link, err := netlink.LinkByName(bridge); err == nil {
 		errs = append(errs, netlink.LinkDel(link))
 	}
+	pods := network.Bridge{Name: bridge, Subnet: subnet} // berth keeps its rule for the next pod
+	errs = append(errs, pods.Unmasquerade(context.Background()))
 	errs = append(errs, os.RemoveAll(d.dir))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s has left something below %s: %w", name, d.dir, err)
@@ -215,7 +219,7 @@ func startBerth(external bool) func(d *daemon) error {
 		d.socket, d.nri = d.dir+"/berth.sock", d.dir+"/nri.sock"
 		var b bytes.Buffer
 		fmt.Fprintf(&b, "root = %q\nstate = %q\naddress = %q\nlibexec = %q\n", d.dir+"/lib", d.dir+"/run", d.socket, d.build+"/libexec")
-		fmt.Fprintf(&b, "[network]\nconf_dir = %q\nbin_dirs = [%q]\nnetns_dir = %q\ndefault_bridge = %q\ndefault_subnet = '10.97.0.0/16'\n", d.dir+"/net.d", d.build+"/cni", d.dir+"/netns", bridge)
+		fmt.Fprintf(&b, "[network]\nconf_dir = %q\nbin_dirs = [%q]\nnetns_dir = %q\ndefault_bridge = %q\ndefault_subnet = %q\n", d.dir+"/net.d", d.build+"/cni", d.dir+"/netns", bridge, subnet)
 		fmt.Fprintf(&b, "[nri]\nenable = true\nsocket = %q\n", d.nri)
 		if r := registries(); r != "" {
 			fmt.Fprintf(&b, "[image]\nregistry_dir = %q\n", r)
@@ -243,7 +247,7 @@ func startBerth(external bool) func(d *daemon) error {
 func startContainerd(d *daemon) error {
 	d.socket, d.nri = d.dir+"/cd.sock", d.dir+"/nri.sock"
 	conf := `{"cniVersion":"1.0.0","name":"conformance","plugins":[{"type":"bridge","bridge":"` + bridge + `","isGateway":true,"ipMasq":true,` +
-		`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.97.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}],"dataDir":"` + d.dir + `/ipam"}},` +
+		`"ipam":{"type":"host-local","ranges":[[{"subnet":"` + subnet + `"}]],"routes":[{"dst":"0.0.0.0/0"}],"dataDir":"` + d.dir + `/ipam"}},` +
 		`{"type":"portmap","capabilities":{"portMappings":true}}]}`
 	if err := errors.Join(os.MkdirAll(d.dir+"/net.d", 0o700), os.WriteFile(d.dir+"/net.d/10-conformance.conflist", []byte(conf), 0o600)); err != nil {
 		return err
