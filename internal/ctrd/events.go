@@ -36,8 +36,9 @@ type Listener struct {
 	OOM func(id string)
 	// Image is called when an image was made, changed or removed.
 	Image func(name string)
-	// Answered is called with the UUID of a containerd that has answered, "" where it has none, before
-	// anything else is asked of it. After an error it is not used, and asked again later. It may be nil.
+	// Answered is called with the UUID of a containerd that has answered, "" where it has none,
+	// before anything else is asked of it. After an error it is not used, and asked again later. It
+	// may be nil.
 	Answered func(uuid string) error
 	// Connected is called after each new subscription, beside the reading of events: what happened
 	// before it has to be looked up. After an error the subscription is made anew. ctx ends with

@@ -177,10 +177,10 @@ func (d *daemon) reach(ctx context.Context) error {
 	return d.away()
 }
 
-// meets notes which containerd berth works with. Another one has nothing of what is on record, and berth
-// would take that for gone, and leave it behind: it is not used before all pods are removed. After a
-// reboot nothing can be left behind, so that any is used. Whether it is another one cannot always be
-// found out, and that keeps berth from none.
+// meets notes which containerd berth works with. Another one has nothing of what is on record, and
+// berth would take that for gone, and leave it behind: it is not used before all pods are removed.
+// After a reboot nothing can be left behind, so that any is used. Whether it is another one cannot
+// always be found out, and that keeps berth from none.
 func (d *daemon) meets(uuid string, units int) error {
 	was, err := state.ReadContainerd(d.cfg.Root)
 	if err != nil {

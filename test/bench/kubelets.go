@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -34,23 +33,8 @@ const (
 // runKubelets measures how both daemons, or the one whose name contains b.only, bear the calls of many
 // kubelets at the same time.
 func (b *bench) runKubelets(ctx context.Context, kubelets, pods int) error {
-	stop, err := b.serve(1)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	only := b.only
-	b.only = ""
-	for _, k := range kinds {
-		if !strings.Contains(k.name, only) {
-			continue
-		}
-		s := step{"kubelets", func(ctx context.Context, n *node, rec record) error { return n.kubelets(ctx, kubelets, pods, rec) }, false}
-		if err := b.measure(ctx, k, "kubelets", fmt.Sprintf("/kubelets=%d/pods=%d/daemon=%s", kubelets, pods, k.name), []step{s}); err != nil {
-			return err
-		}
-	}
-	return nil
+	call := step{"kubelets", func(ctx context.Context, n *node, rec record) error { return n.kubelets(ctx, kubelets, pods, rec) }, false}
+	return b.onOneNode(ctx, "kubelets", fmt.Sprintf("/kubelets=%d/pods=%d", kubelets, pods), call)
 }
 
 // kubelets makes the pods and lets so many kubelets talk to the daemon for a minute, while containers

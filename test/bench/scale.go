@@ -90,6 +90,13 @@ func counts(pods int) []int {
 
 // runNodes measures how both daemons, or the one whose name contains b.only, bear that many pods.
 func (b *bench) runNodes(ctx context.Context, sizes []int) error {
+	grow := step{"a full node", func(ctx context.Context, n *node, rec record) error { return n.grow(ctx, sizes, rec) }, false}
+	return b.onOneNode(ctx, "scale", "", grow)
+}
+
+// onOneNode measures a step with one node of each daemon, or of the one whose name contains b.only. of is
+// what the names of the samples have before the daemon.
+func (b *bench) onOneNode(ctx context.Context, title, of string, s step) error {
 	stop, err := b.serve(1)
 	if err != nil {
 		return err
@@ -101,8 +108,7 @@ func (b *bench) runNodes(ctx context.Context, sizes []int) error {
 		if !strings.Contains(k.name, only) {
 			continue
 		}
-		grow := step{"a full node", func(ctx context.Context, n *node, rec record) error { return n.grow(ctx, sizes, rec) }, false}
-		if err := b.measure(ctx, k, "scale", "/daemon="+k.name, []step{grow}); err != nil {
+		if err := b.measure(ctx, k, title, of+"/daemon="+k.name, []step{s}); err != nil {
 			return err
 		}
 	}
