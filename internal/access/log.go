@@ -81,11 +81,10 @@ type probe struct{}
 
 func (probe) Wrote([]byte)                   {}
 func (probe) Resized(_, _ uint16)            {}
-func (probe) Note() []byte                   { return nil }
 func (probe) End(int32, error, int64, int64) {}
 
 // Begin implements stream.AccessLog.
-func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
+func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Visit, error) {
 	if acc.What == "exec-sync" && acc.By.IsKubelet() {
 		if l.cfg.Probed != nil {
 			l.cfg.Probed()
@@ -108,6 +107,11 @@ func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
 		Pod:       t.PodConfig.GetMetadata().GetName(),
 		Container: t.Config.GetMetadata().GetName(),
 		By:        acc.By,
+	}
+	if noted != nil {
+		if err := noted(v.note()); err != nil {
+			return nil, err
+		}
 	}
 	if l.file != nil {
 		first := v.record
@@ -133,15 +137,15 @@ func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
 	return v, nil
 }
 
-// note is what is kept of a visit that another berth may have to end.
-type note struct {
+// noted is what is kept of a visit that another berth may have to end.
+type noted struct {
 	Record Record
 	Began  time.Time
 }
 
-// Note implements stream.Visit.
-func (v *visit) Note() []byte {
-	b, err := json.Marshal(note{v.record, v.began})
+// note returns what Resume takes.
+func (v *visit) note() []byte {
+	b, err := json.Marshal(noted{v.record, v.began})
 	if err != nil { // it consists of texts and numbers
 		v.log.cfg.Log.Warn("an access cannot be noted", "id", v.id, "err", err)
 	}
@@ -150,7 +154,7 @@ func (v *visit) Note() []byte {
 
 // Resume implements stream.AccessLog. What a terminal shows is not kept any more.
 func (l *Log) Resume(b []byte) (stream.Visit, error) {
-	var n note
+	var n noted
 	if err := json.Unmarshal(b, &n); err != nil {
 		return nil, fmt.Errorf("decode what was noted of an access: %w", err)
 	}

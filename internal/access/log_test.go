@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -122,12 +123,12 @@ func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log", "audit.log")
 	probes := 0
 	a, n, stop := start(t, Config{File: path, Probed: func() { probes++ }})
-	probe, err := a.Begin(access("exec-sync", kubelet, "true"))
+	probe, err := a.Begin(access("exec-sync", kubelet, "true"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	probe.End(0, nil, 0, 0)
-	v, err := a.Begin(access("exec", crictl, "cat", "/etc/shadow"))
+	v, err := a.Begin(access("exec", crictl, "cat", "/etc/shadow"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,14 +155,24 @@ func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 func TestAnAccessOfAnEarlierBerthEndsOnRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	first, _, stop := start(t, Config{File: path})
-	v, err := first.Begin(access("exec", crictl, "cat"))
+	var note []byte
+	_, err := first.Begin(access("exec", crictl, "cat"), func(b []byte) error {
+		note = b
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("something is on record before it is noted: %v", err)
+		}
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	note := v.Note()
+	if _, err := first.Begin(access("exec", crictl, "cat"), func([]byte) error { return fs.ErrClosed }); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("what cannot be noted begins: %v", err)
+	}
 	stop()
 	next, n, stop := start(t, Config{File: path})
-	if v, err = next.Resume(note); err != nil {
+	v, err := next.Resume(note)
+	if err != nil {
 		t.Fatal(err)
 	}
 	v.End(3, nil, 5, 7)
@@ -186,7 +197,7 @@ func TestWhatIsDoneToALineIsSeen(t *testing.T) {
 	path := filepath.Join(dir, "audit.log")
 	a, _, stop := start(t, Config{File: path})
 	for i := range 10 {
-		v, err := a.Begin(access("exec", crictl, fmt.Sprint(i)))
+		v, err := a.Begin(access("exec", crictl, fmt.Sprint(i)), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +252,7 @@ func TestTheChainGoesOn(t *testing.T) {
 	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
 	one := func(a *Log, arg string) {
 		t.Helper()
-		if _, err := a.Begin(access("exec", crictl, arg)); err != nil {
+		if _, err := a.Begin(access("exec", crictl, arg), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -289,7 +300,7 @@ func TestTheChainGoesOnAfterAFullDisk(t *testing.T) {
 	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
 	a, _, _ := start(t, Config{File: path})
 	for _, arg := range []string{"first", "refused", "next"} {
-		_, err := a.Begin(access("exec", crictl, arg))
+		_, err := a.Begin(access("exec", crictl, arg), nil)
 		if refused := arg == "refused"; refused != (err != nil) {
 			t.Fatalf("%s: %v", arg, err)
 		}
@@ -317,7 +328,7 @@ func TestAFullDiskFailsAsConfigured(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, n, _ := start(t, Config{File: path, Open: open})
-		v, err := a.Begin(access("exec", crictl, "sh"))
+		v, err := a.Begin(access("exec", crictl, "sh"), nil)
 		if open {
 			if err != nil {
 				t.Fatal(err)
@@ -357,7 +368,7 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Config{File: "/nowhere", Note: func(string, event.Event) {}}) // it does not run
 		began := time.Now()
-		if _, err := a.Begin(access("exec", crictl, "sh")); !errdefs.IsUnavailable(err) || time.Since(began) != beginTimeout {
+		if _, err := a.Begin(access("exec", crictl, "sh"), nil); !errdefs.IsUnavailable(err) || time.Since(began) != beginTimeout {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})
@@ -375,7 +386,7 @@ func TestALinkIsNotFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, _, stop := start(t, Config{File: path})
-		if _, err := a.Begin(access("exec", crictl, "sh")); err == nil {
+		if _, err := a.Begin(access("exec", crictl, "sh"), nil); err == nil {
 			t.Errorf("%s: it is written to", name)
 		}
 		stop()
@@ -391,7 +402,7 @@ func TestTheSessionOfATerminalIsKept(t *testing.T) {
 	a, _, _ := start(t, Config{Sessions: dir})
 	acc := access("exec", crictl, "sh")
 	acc.Terminal = true
-	v, err := a.Begin(acc)
+	v, err := a.Begin(acc, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +450,7 @@ func BenchmarkProbe(b *testing.B) {
 	acc := access("exec-sync", kubelet, "true")
 	b.ReportAllocs()
 	for b.Loop() {
-		v, err := a.Begin(acc)
+		v, err := a.Begin(acc, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -28,8 +28,9 @@ type Access struct {
 // AccessLog keeps a record of each access.
 type AccessLog interface {
 	// Begin is called before an access begins. An error refuses it. It may take a moment, and bounds
-	// that itself.
-	Begin(a Access) (Visit, error)
+	// that itself. noted, unless it is nil, is called with what Resume takes before anything is on
+	// record, so that no kill of berth leaves a record that nobody ends; its error refuses the access.
+	Begin(a Access, noted func(note []byte) error) (Visit, error)
 	// Resume returns a visit that an earlier berth began, by its note.
 	Resume(note []byte) (Visit, error)
 }
@@ -40,8 +41,6 @@ type Visit interface {
 	// block, nor keep b.
 	Wrote(b []byte)
 	Resized(width, height uint16)
-	// Note is what Resume takes.
-	Note() []byte
 	// End is called once. code is that of a command that has ended; err says why there is none. in and
 	// out count bytes, from the client and to it.
 	End(code int32, err error, in, out int64)
@@ -54,7 +53,7 @@ func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (i
 		return err
 	}
 	a.By = event.ClientOf(ctx)
-	v, err := s.cfg.AccessLog.Begin(a)
+	v, err := s.cfg.AccessLog.Begin(a, nil)
 	if err != nil {
 		return err
 	}

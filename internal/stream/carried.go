@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -118,6 +119,7 @@ func (c *carried) finish() {
 	if c.Tasks != nil {
 		c.Tasks.Close()
 	}
+	c.noteCutOff()
 	h := c.holder
 	h.server.retract(c.path, c.offer)
 	h.mu.Lock()
@@ -125,6 +127,24 @@ func (c *carried) finish() {
 	h.mu.Unlock()
 	h.tell(word{Say: sayOver, Stream: c.id})
 	h.endIfIdle()
+}
+
+// noteCutOff notes the end of each access that berth put on record, and of which the holder was not told:
+// berth went away, or the client did, before berth had answered.
+func (c *carried) noteCutOff() {
+	names, err := visitsIn(c.dir)
+	if err != nil {
+		c.holder.cfg.Logger.Warn("it cannot be found out whether an access was cut off", "stream", c.id, "err", err)
+	}
+	for _, name := range names {
+		path := filepath.Join(c.dir, name+visitEnded)
+		if _, err := os.Lstat(path); err == nil {
+			continue
+		}
+		if err := write(path, visitEnd{Err: "it was cut off as it began"}); err != nil {
+			c.holder.cfg.Logger.Warn("it cannot be noted that an access was cut off", "stream", c.id, "err", err)
+		}
+	}
 }
 
 // retire returns when nothing is under way any more, and lets nothing begin.
@@ -166,8 +186,8 @@ func (c *carried) StartExec(ctx context.Context, key Key) error {
 	return err
 }
 
-// Begin implements AccessLog.
-func (c *carried) Begin(a Access) (Visit, error) {
+// Begin implements AccessLog. berth keeps the note.
+func (c *carried) Begin(a Access, _ func([]byte) error) (Visit, error) {
 	if !c.enter() {
 		return nil, errGone
 	}
@@ -199,9 +219,6 @@ func (carriedVisit) Wrote([]byte) {}
 
 // Resized implements Visit.
 func (carriedVisit) Resized(_, _ uint16) {}
-
-// Note implements Visit.
-func (carriedVisit) Note() []byte { return nil }
 
 // End implements Visit. It writes to a file how the access has ended, for this berth or the next one.
 func (v carriedVisit) End(code int32, err error, in, out int64) {

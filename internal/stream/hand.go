@@ -178,11 +178,14 @@ func (k *Keeper) answer(s *kept, w word) (word, error) {
 	return word{}, err
 }
 
-// begin puts an access on record, and in a file, so that also its end comes to be on record.
+// begin puts an access into a file and on record, in this order, so that also its end comes to be on
+// record, whenever berth is killed.
 func (k *Keeper) begin(s *kept, port int32) (word, error) {
 	if k.service.cfg.AccessLog == nil {
 		return word{}, nil
 	}
+	name := newID()
+	begun := filepath.Join(s.dir, name+visitBegun)
 	v, err := k.service.cfg.AccessLog.Begin(Access{
 		What:     s.Kind,
 		Target:   s.target,
@@ -190,14 +193,14 @@ func (k *Keeper) begin(s *kept, port int32) (word, error) {
 		Args:     s.Args,
 		Port:     port,
 		Terminal: s.Terminal,
+	}, func(note []byte) error {
+		if err := write(begun, note); err != nil {
+			return fmt.Errorf("note that an access begins: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
-		return word{}, err
-	}
-	name := newID()
-	if err := write(filepath.Join(s.dir, name+visitBegun), v.Note()); err != nil {
-		err = fmt.Errorf("note that an access has begun: %w", err)
-		v.End(0, err, 0, 0)
+		_ = os.Remove(begun)
 		return word{}, err
 	}
 	s.mu.Lock()

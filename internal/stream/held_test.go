@@ -181,6 +181,7 @@ func (w *keptWorld) expectNothingKept(b *keptBerth) {
 type accessLog struct {
 	mu   sync.Mutex
 	said []string
+	hang chan struct{} // until it is closed Begin does not return; nil: it does
 }
 
 func (l *accessLog) say(format string, args ...any) {
@@ -195,8 +196,16 @@ func (l *accessLog) text() string {
 	return strings.Join(l.said, "\n")
 }
 
-func (l *accessLog) Begin(a Access) (Visit, error) {
+func (l *accessLog) Begin(a Access, noted func([]byte) error) (Visit, error) {
+	if noted != nil {
+		if err := noted([]byte(a.What)); err != nil {
+			return nil, err
+		}
+	}
 	l.say("%s of %s begins: %v", a.What, a.Target.ID, a.Args)
+	if l.hang != nil {
+		<-l.hang
+	}
 	return &loggedVisit{l, a.What}, nil
 }
 
@@ -211,7 +220,6 @@ type loggedVisit struct {
 
 func (v *loggedVisit) Wrote([]byte)        {}
 func (v *loggedVisit) Resized(_, _ uint16) {}
-func (v *loggedVisit) Note() []byte        { return []byte(v.what) }
 func (v *loggedVisit) End(code int32, err error, in, out int64) {
 	v.log.say("%s ends: %d %v %d %d", v.what, code, err, in, out)
 }
@@ -219,7 +227,7 @@ func (v *loggedVisit) End(code int32, err error, in, out int64) {
 // expectLog waits until something is on record, and nothing else.
 func (w *keptWorld) expectLog(lines ...string) {
 	w.t.Helper()
-	until(w.t, "the end is on record", func() bool { return strings.Count(w.log.text(), "\n")+1 >= len(lines) })
+	until(w.t, "the end is on record", func() bool { return len(strings.Split(w.log.text(), "\n")) >= len(lines) && w.log.text() != "" })
 	if got := w.log.text(); got != strings.Join(lines, "\n") {
 		w.t.Errorf("on record is\n%s", got)
 	}
@@ -303,6 +311,30 @@ func TestAnEndWhileBerthIsAwayIsOnRecordLater(t *testing.T) {
 	second := w.berth()
 	w.expectNothingKept(second)
 	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 10")
+}
+
+// PROPERTIES 43 and 47: berth goes away after an access is on record as begun, and before the holder knows of
+// it. The client is told, the command does not run, and the next berth puts the end on record.
+func TestAnAccessThatIsCutOffAsItBeginsEndsOnRecord(t *testing.T) {
+	w := newKeptWorld(t)
+	w.program = here(echo)
+	w.log.hang = make(chan struct{})
+	defer close(w.log.hang)
+	first := w.berth()
+	resp, err := first.Exec(t.Context(), execRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dialSocket(t, resp.GetUrl())
+	defer conn.Close()
+	w.expectLog("exec of c1 begins: [cat]")
+	first.stop()
+	second := w.berth()
+	if got := receive(conn); !strings.Contains(got[3], "berth was stopped or restarted") {
+		t.Errorf("got %q", got)
+	}
+	w.expectNothingKept(second)
+	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 0 it was cut off as it began 0 0")
 }
 
 // PROPERTIES 29 and 47: the process ends with its container, which the next berth knows of.
