@@ -96,6 +96,7 @@ func usersService(args []string) ([]string, error) {
 		"--root", root,
 		"--address", address,
 		"--cni-conf-dir", filepath.Join(rootless.Settings(), "net.d"),
+		"--set", fmt.Sprintf("streams.socket=%q", address+streamsSuffix), // the loopback of the namespaces is out of reach
 	}, args...), nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -31,18 +32,15 @@ import (
 // without a word is noticed.
 const pingInterval = 10 * time.Second
 
-// connect opens the URL of a stream, speaking SPDY. The connection is closed when ctx ends.
+// streamsSuffix follows the path of the CRI socket in that of the socket on which streams are served, for
+// commands that do not reach the address in the URL (streams.socket).
+const streamsSuffix = ".streams"
+
+// connect opens the URL of a stream, speaking SPDY: through the socket beside that of CRI, if somebody listens
+// there, and otherwise at the address. The connection is closed when ctx ends.
 func (a *app) connect(ctx context.Context, at string, protocols ...string) (httpstream.Connection, error) {
 	quiet()
 	trusted, err := a.trusted()
-	if err != nil {
-		return nil, err
-	}
-	upgrade, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		TLS:        &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12},
-		Proxier:    func(*http.Request) (*url.URL, error) { return nil, nil }, // the service is on this node
-		PingPeriod: pingInterval,
-	})
 	if err != nil {
 		return nil, err
 	}
@@ -53,14 +51,32 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 	for _, p := range protocols {
 		req.Header.Add(httpstream.HeaderProtocolVersion, p)
 	}
+	cfg := spdy.RoundTripperConfig{PingPeriod: pingInterval}
+	secure := &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
+	to, socket := req.URL.Host, strings.TrimPrefix(a.endpoint, "unix://")+streamsSuffix
+	if conn, err := new(net.Dialer).DialContext(ctx, "unix", socket); err == nil {
+		to, secure.ServerName = socket, req.URL.Hostname()
+		req.URL.Host = "localhost" // for which no proxy is asked
+		cfg.UpgradeTransport = &http.Transport{
+			DialContext:     func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+			TLSClientConfig: secure,
+		}
+	} else {
+		cfg.TLS = secure
+		cfg.Proxier = func(*http.Request) (*url.URL, error) { return nil, nil } // the service is on this node
+	}
+	upgrade, err := spdy.NewRoundTripperWithConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
 	resp, err := upgrade.RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the streaming server at %s: %w", req.URL.Host, err)
+		return nil, fmt.Errorf("connect to the streaming server at %s: %w", to, err)
 	}
 	defer resp.Body.Close()
 	conn, err := upgrade.NewConnection(resp)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the streaming server at %s: %w", req.URL.Host, err)
+		return nil, fmt.Errorf("connect to the streaming server at %s: %w", to, err)
 	}
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return conn, nil

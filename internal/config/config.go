@@ -160,6 +160,7 @@ type Logs struct {
 // Streams configures the server of exec, attach and port-forward.
 type Streams struct {
 	Address  string `toml:"address" doc:"HOST:PORT to serve exec, attach and port-forward on, for the kubelet to connect to. Port 0 means any free port. An address that is not of the loopback interface needs a certificate."`
+	Socket   string `toml:"socket" doc:"Unix socket on which they are served as well, for berth's commands outside the network namespace of berth. The commands look for it at the path of the CRI socket with .streams behind it. Its mode is 0600. Empty: none."`
 	CertFile string `toml:"cert_file" doc:"PEM file of the certificate. It is read again for each connection. Empty: no TLS."`
 	KeyFile  string `toml:"key_file" doc:"PEM file of the certificate's key."`
 	Keep     bool   `toml:"keep" doc:"Let exec and port-forward go on while berth is stopped, killed or restarted: their connections belong to a process of their own. Not those with TLS, not terminals while audit.sessions is set, and not attached clients. A change holds for new streams."`
@@ -467,6 +468,7 @@ func (c *Config) check(origin func(key string) string) error {
 	}
 	optional := []struct{ key, v string }{
 		{"libexec", c.Libexec},
+		{"streams.socket", c.Streams.Socket},
 		{"streams.cert_file", c.Streams.CertFile},
 		{"streams.key_file", c.Streams.KeyFile},
 		{"image.registry_dir", c.Image.RegistryDir},
@@ -601,6 +603,9 @@ func checkStreams(s Streams, bad func(key, format string, args ...any)) {
 		bad("streams.address", "%q is not an address that clients can connect to; use an address of this node", s.Address)
 	case !at.Addr().IsLoopback() && s.CertFile == "":
 		bad("streams.address", "%q is open to other hosts; set streams.cert_file and streams.key_file, or use an address of the loopback", s.Address)
+	}
+	if len(s.Socket) > maxSocket {
+		bad("streams.socket", "%d bytes are too many for the path of a socket; the maximum is %d", len(s.Socket), maxSocket)
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
 		bad("streams.cert_file", "a certificate and its key are set together")

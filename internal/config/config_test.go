@@ -94,6 +94,8 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"default_runtime":        func(c *Config) { c.DefaultRuntime = "kata" },
 		"runtimes.runc.type":     func(c *Config) { c.Runtimes["runc"] = Runtime{} },
 		"logs.max_line":          func(c *Config) { c.Logs.MaxLine = 1 },
+		"streams.socket: 108":    func(c *Config) { c.Streams.Socket = "/" + strings.Repeat("a", 107) },
+		"streams.socket: \"a":    func(c *Config) { c.Streams.Socket = "a" },
 		"streams.address: \"a":   func(c *Config) { c.Streams.Address = "a" },
 		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },
 		"can connect to":         func(c *Config) { c.Streams.Address = "0.0.0.0:1" },

@@ -66,6 +66,19 @@ func (d *daemon) openStreams() (err error) {
 	return err
 }
 
+// serveStreamSocket serves streams on streams.socket as well, if there is one.
+func (d *daemon) serveStreamSocket(ctx context.Context) error {
+	if d.cfg.Streams.Socket == "" {
+		<-ctx.Done()
+		return nil
+	}
+	lis, err := newListener(d.cfg.Streams.Socket)
+	if err != nil {
+		return err
+	}
+	return d.server.Admit(ctx, unlinking{lis, d.cfg.Streams.Socket})
+}
+
 // streams is what CRI serves of package stream.
 type streams struct {
 	*stream.Server

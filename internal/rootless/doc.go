@@ -29,6 +29,6 @@
 //
 // # To look at it live
 //
-// The commands of berth find the user's socket by themselves ([Address]). nsenter(1) enters the
-// namespaces, with the process ID that berth rootless prints.
+// The commands of berth find the user's socket by themselves ([Address]), and beside it the one for exec,
+// attach and port-forward. nsenter(1) enters the namespaces, with the process ID that berth rootless prints.
 package rootless

@@ -66,7 +66,8 @@
 // Not kept, and so ended with berth: attached clients, whose output is in berth's memory; everything
 // where the server has TLS, whose state is there, too; terminals that are recorded; what has a shim that
 // does not speak ttrpc on a Unix socket; ExecSync; and whatever a holder cannot be started for. The log
-// says why, once for each reason.
+// says why, once for each reason. Whoever comes through [Server.Admit] loses the connection with berth as
+// well, since berth passes its bytes on.
 //
 // # Promises
 //

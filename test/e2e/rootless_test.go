@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,6 +133,76 @@ spec:
 	}
 	say("rm", "--force", "--all")
 	again.stop(t)
+	u.NothingIsLeft()
+}
+
+// A user without root executes commands in containers and reaches ports of pods from outside the namespaces:
+// their loopback, on which streams are served, is nobody else's.
+func TestAUserWithoutRootHasStreams(t *testing.T) {
+	u := node.NewUser(t)
+	image := imageOf(t, u)
+	service := startRootless(t, u)
+	manifest := filepath.Join(u.Home, "pod.yaml")
+	if err := os.WriteFile(manifest, []byte(strings.ReplaceAll(`
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: web, image: IMAGE, command: [nc, -ll, -p, "8080", -e, cat]}
+`, "IMAGE", demo.Name)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"import", image}, {"play", manifest}} {
+		if out, err := u.Berth(args...).CombinedOutput(); err != nil {
+			t.Fatalf("berth %v: %v: %s", args, err, out)
+		}
+	}
+	exec := u.Berth("exec", "-i", "web", "sh", "-c", "id -u; cat; exit 7")
+	exec.Stdin = strings.NewReader("typed")
+	out, err := exec.CombinedOutput()
+	if exec.ProcessState.ExitCode() != 7 || string(out) != "0\ntyped" {
+		t.Errorf("a command ends with %v and has printed %q", err, out)
+	}
+	socket := filepath.Join(u.Home, ".local/share/berth/berth.sock.streams")
+	if st, err := os.Stat(socket); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the socket of streams is open to others: %v %v", st, err)
+	}
+
+	forward := u.Berth("port-forward", "web", "0:8080")
+	from, err := forward.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := forward.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(from).ReadString('\n')
+	words := strings.Fields(line)
+	if len(words) < 2 {
+		t.Fatalf("berth port-forward prints %q", line)
+	}
+	soon(t, "the port of the pod answers", func() bool {
+		conn, err := net.Dial("tcp", words[1])
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "hello\n")
+		got, _ := bufio.NewReader(conn).ReadString('\n')
+		return got == "hello\n"
+	})
+	_ = forward.Process.Signal(syscall.SIGINT)
+	_ = forward.Wait()
+
+	if out, err := u.Berth("rm", "--force", "--all").CombinedOutput(); err != nil {
+		t.Errorf("berth rm: %v: %s", err, out)
+	}
+	service.stop(t)
+	if _, err := os.Lstat(socket); err == nil {
+		t.Error("the socket of streams is left")
+	}
 	u.NothingIsLeft()
 }
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/containerd/errdefs"
+)
+
+// Admit lets the clients of another listener in until ctx ends, which closes the listener, and returns nil
+// then. It is for clients that cannot reach the server's address, such as those outside the network
+// namespace of a berth without root. Each of them is connected with that address, so that all bounds of
+// the server hold for them: the connection ends as soon as the server, or the client, closes its side.
+// What Admit connects ends with ctx, also where a holder has the stream.
+func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = lis.Close() })
+	defer stop()
+	defer lis.Close()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // before it waits for the clients
+	for {
+		client, err := lis.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = client.Close()
+			}
+			return nil
+		case err != nil:
+			return fmt.Errorf("accept clients of streams on %s: %w", lis.Addr(), err)
+		}
+		clients.Go(func() {
+			defer client.Close()
+			if err := s.connect(ctx, client); err != nil {
+				s.cfg.Logger.Debug("a client of streams is not let in", "err", err)
+			}
+		})
+	}
+}
+
+// connect passes bytes on between a client and the server's address until one of them closes, or ctx ends.
+func (s *Server) connect(ctx context.Context, client net.Conn) error {
+	s.mu.Lock()
+	base, err := s.mu.base, s.mu.err
+	s.mu.Unlock()
+	if base == nil {
+		return fmt.Errorf("the streaming server does not serve: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	server, err := new(net.Dialer).DialContext(ctx, "tcp", base.Host)
+	if err != nil {
+		return err
+	}
+	end := func() {
+		_ = client.Close()
+		_ = server.Close()
+	}
+	defer end()
+	defer context.AfterFunc(ctx, end)()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(server, client)
+		if half, ok := server.(*net.TCPConn); ok && err == nil {
+			_ = half.CloseWrite() // the server may have more to say
+		} else {
+			end()
+		}
+		sent <- err
+	}()
+	_, err = io.Copy(client, server)
+	end() // the server has said everything
+	<-sent
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
