@@ -21,8 +21,13 @@ import (
 // many it opens is up to the container.
 const maxDescriptors = 20_000
 
-// ListPodSandboxMetrics measures the sandboxes that are ready, and their containers that run.
+// ListPodSandboxMetrics measures the sandboxes that are ready, and their containers that run. Nobody may change
+// what it returns.
 func (s *Service) ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
+	return s.allMetrics.get(ctx)
+}
+
+func (s *Service) metricsOfAll(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
 	sandboxes := s.sandboxes(ready())
 	byPod := map[string][]container{}
 	var wanted []layer

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/cgroups"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
@@ -24,6 +25,8 @@ const (
 	layerTick = 5 * time.Second
 	// cpuTick is how often the CPU time of what nobody asked for is sampled.
 	cpuTick = 10 * time.Second
+	// maxSelections is how many lists with a filter are measured at the same time.
+	maxSelections = 8
 )
 
 // Config is what a Service works on.
@@ -49,17 +52,33 @@ type Service struct {
 	layers   *layers
 	networks *networks
 	rates    *rates
+	// Calls for a list of everything share what is measured.
+	allContainers rounds[[]*runtimeapi.ContainerStats]
+	allSandboxes  rounds[[]*runtimeapi.PodSandboxStats]
+	allMetrics    rounds[[]*runtimeapi.PodSandboxMetrics]
+	// selections bounds how many lists with a filter are measured at the same time. Those that wait have
+	// nothing yet.
+	selections *semaphore.Weighted
 }
 
 // New makes a Service. Run has to run for it to sample writable layers and to know rates at once.
 func New(cfg Config) *Service {
-	return &Service{
-		pods:     cfg.Pods,
-		cgroups:  hierarchy{cfg.Cgroups, cfg.Unified},
-		layers:   newLayers(cfg.Layers, cfg.Mountpoint),
-		networks: newNetworks(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))),
-		rates:    &rates{windows: map[string]*window{}},
+	s := &Service{
+		pods:       cfg.Pods,
+		cgroups:    hierarchy{cfg.Cgroups, cfg.Unified},
+		layers:     newLayers(cfg.Layers, cfg.Mountpoint),
+		networks:   newNetworks(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))),
+		rates:      &rates{windows: map[string]*window{}},
+		selections: semaphore.NewWeighted(maxSelections),
 	}
+	s.allContainers.measure = func(ctx context.Context) ([]*runtimeapi.ContainerStats, error) {
+		return s.measure(ctx, s.containers(running()))
+	}
+	s.allSandboxes.measure = func(ctx context.Context) ([]*runtimeapi.PodSandboxStats, error) {
+		return s.measureSandboxes(ctx, s.sandboxes(ready()))
+	}
+	s.allMetrics.measure = s.metricsOfAll
+	return s
 }
 
 // Run samples in the background until ctx ends.
@@ -268,8 +287,15 @@ func (s *Service) ContainerStats(ctx context.Context, id string) (*runtimeapi.Co
 	return list[0], nil
 }
 
-// ListContainerStats measures the containers that match and run.
+// ListContainerStats measures the containers that match and run. Nobody may change what it returns.
 func (s *Service) ListContainerStats(ctx context.Context, f *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
+	if f.GetId() == "" && f.GetPodSandboxId() == "" && len(f.GetLabelSelector()) == 0 {
+		return s.allContainers.get(ctx)
+	}
+	if err := s.selections.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("measure containers: others are measured: %w", err)
+	}
+	defer s.selections.Release(1)
 	filter := running()
 	filter.Id, filter.PodSandboxId, filter.LabelSelector = f.GetId(), f.GetPodSandboxId(), f.GetLabelSelector()
 	return s.measure(ctx, s.containers(filter))
@@ -349,8 +375,15 @@ func (s *Service) PodSandboxStats(ctx context.Context, id string) (*runtimeapi.P
 	return list[0], nil
 }
 
-// ListPodSandboxStats measures the sandboxes that match and are ready.
+// ListPodSandboxStats measures the sandboxes that match and are ready. Nobody may change what it returns.
 func (s *Service) ListPodSandboxStats(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
+	if f.GetId() == "" && len(f.GetLabelSelector()) == 0 {
+		return s.allSandboxes.get(ctx)
+	}
+	if err := s.selections.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("measure sandboxes: others are measured: %w", err)
+	}
+	defer s.selections.Release(1)
 	filter := ready()
 	filter.Id, filter.LabelSelector = f.GetId(), f.GetLabelSelector()
 	return s.measureSandboxes(ctx, s.sandboxes(filter))

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -567,26 +568,49 @@ func TestMessagesAreNotShared(t *testing.T) {
 }
 
 // BenchmarkListContainerStats lists 200 containers.
+// many returns a service with 200 containers, whose layers were sampled.
+func many(b *testing.B, v2 bool) *Service {
+	n := newNode(b, v2)
+	for i := range 200 {
+		p := fmt.Sprint("p", i)
+		n.pod(p, "k8s.io", "")
+		n.container(p, fmt.Sprint("c", i), "k8s.io", 1)
+	}
+	s := n.service()
+	s.layers.known = map[layer]*layerState{}
+	for _, c := range s.containers(running()) {
+		close(s.layers.add(c.layer()).tried)
+	}
+	return s
+}
+
 func BenchmarkListContainerStats(b *testing.B) {
 	for _, v2 := range []bool{false, true} {
 		b.Run(fmt.Sprintf("v%d", map[bool]int{false: 1, true: 2}[v2]), func(b *testing.B) {
-			n := newNode(b, v2)
-			for i := range 200 {
-				p := fmt.Sprint("p", i)
-				n.pod(p, "k8s.io", "")
-				n.container(p, fmt.Sprint("c", i), "k8s.io", 1)
-			}
-			s := n.service()
-			s.layers.known = map[layer]*layerState{}
-			for _, c := range s.containers(running()) {
-				close(s.layers.add(c.layer()).tried)
-			}
+			s := many(b, v2)
 			for b.Loop() {
 				if list, err := s.ListContainerStats(b.Context(), nil); err != nil || len(list) != 200 {
 					b.Fatal(len(list), err)
 				}
 			}
 		})
+	}
+}
+
+// What a hundred clients cost that ask at the same time.
+func BenchmarkAHundredListsOfContainerStats(b *testing.B) {
+	s := many(b, false)
+	b.ReportAllocs()
+	for b.Loop() {
+		var calls sync.WaitGroup
+		for range 100 {
+			calls.Go(func() {
+				if list, err := s.ListContainerStats(b.Context(), nil); err != nil || len(list) != 200 {
+					b.Error(len(list), err)
+				}
+			})
+		}
+		calls.Wait()
 	}
 }
 
