@@ -4,6 +4,7 @@ package connection
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -43,6 +44,10 @@ const (
 // Follow of package ctrd finds out whether containerd answers. Its methods may be called from any
 // goroutine.
 type Connection struct {
+	// refuses is a client of which no call passes, for a client that has no gate of its own, as one in
+	// memory. nil: it has one.
+	refuses *containerd.Client
+
 	mu     sync.Mutex
 	client *containerd.Client
 	why    error         // why no call passes; nil: they do
@@ -58,7 +63,7 @@ func Absent(why error) *Connection {
 	if err != nil {
 		panic(fmt.Sprintf("a client that does not connect: %v", err)) // an option that cannot be
 	}
-	c.client = client
+	c.client, c.refuses = client, client
 	return c
 }
 
@@ -137,11 +142,13 @@ func (c *Connection) gate(probed bool) []containerd.Opt {
 	}
 }
 
-// Use has calls go through a client from now on, which the caller closes.
+// Use has calls go through a client from now on, which the caller closes. They pass once containerd has
+// answered Follow of package ctrd, as those of [Dial] do: it may be another containerd than the one that
+// has the pods.
 func (c *Connection) Use(client *containerd.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.client, c.why = client, nil
+	c.client, c.why = client, errors.New("containerd has not answered yet")
 	close(c.there)
 }
 
@@ -165,13 +172,13 @@ func (c *Connection) Err() error {
 // Hurry has the client connect at once if it is between two attempts. The caller knows that containerd
 // is about to be there, and waits for it.
 func (c *Connection) Hurry() {
-	if conn, ok := c.Client().Conn().(*grpc.ClientConn); ok {
+	if conn, ok := c.Asked().Conn().(*grpc.ClientConn); ok {
 		conn.ResetConnectBackoff()
 	}
 }
 
 // Close closes the client.
-func (c *Connection) Close() error { return c.Client().Close() }
+func (c *Connection) Close() error { return c.Asked().Close() }
 
 // Wait returns once there is something to ask, or when ctx ends.
 func (c *Connection) Wait(ctx context.Context) {
@@ -183,6 +190,17 @@ func (c *Connection) Wait(ctx context.Context) {
 
 // Client returns the client that calls go through now. Nobody keeps it.
 func (c *Connection) Client() *containerd.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.why != nil && c.refuses != nil {
+		return c.refuses
+	}
+	return c.client
+}
+
+// Asked returns the client for the calls that find out whether containerd answers, and which one it is:
+// those pass in any case. They have the context of [Asking]. Nobody keeps it.
+func (c *Connection) Asked() *containerd.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.client

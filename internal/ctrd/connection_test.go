@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
@@ -21,9 +22,15 @@ import (
 	"berth/internal/shims"
 )
 
-// answering is a containerd that says that it is there, and nothing else.
+// answering is a containerd that says that it is there, whose events never come, and nothing else.
 type answering struct {
 	introspectionapi.UnimplementedIntrospectionServer
+	eventsapi.UnimplementedEventsServer
+}
+
+func (answering) Subscribe(_ *eventsapi.SubscribeRequest, s eventsapi.Events_SubscribeServer) error {
+	<-s.Context().Done()
+	return nil
 }
 
 func (answering) Server(context.Context, *emptypb.Empty) (*introspectionapi.ServerResponse, error) {
@@ -72,6 +79,7 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	}
 	server := grpc.NewServer()
 	introspectionapi.RegisterIntrospectionServer(server, answering{})
+	eventsapi.RegisterEventsServer(server, answering{})
 	go func() { _ = server.Serve(lis) }()
 	for there := false; !there; {
 		select {
@@ -85,6 +93,7 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	}
 	server.Stop()
 	<-lost // the events
+	refused("read containerd's events")
 	<-lost // and what was asked then
 	refused("does not answer")
 	cancel()
@@ -113,6 +122,10 @@ func TestAConnectionThatIsAbsentAsksNothing(t *testing.T) {
 	go func() { defer close(waited); conn.Wait(ctx) }()
 	conn.Use(client)
 	<-waited
+	if _, err := conn.Version(t.Context()); !errdefs.IsUnavailable(connection.Native(err)) || conn.Asked() != client {
+		t.Errorf("calls pass before containerd has answered: %v", err)
+	}
+	conn.Set(nil)
 	if err := ctx.Err(); err != nil || conn.Err() != nil || conn.Client() != client {
 		t.Error(err, conn.Err())
 	}

@@ -84,7 +84,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 	defer cancel()
 	probing := connection.Asking(ctx)
 	in := fmt.Sprintf("namespace==%s,", connection.Namespace)
-	ch, errs := c.client.EventService().Subscribe(probing,
+	ch, errs := c.client.Asked().EventService().Subscribe(probing,
 		in+`topic=="/tasks/exit"`, in+`topic=="/tasks/oom"`, in+`topic~="^/images/"`)
 	// Subscribe does not say when a containerd that does not answer gets it: this call does. It is
 	// another gRPC stream, so that nothing orders the two: containerd may take the subscription
@@ -126,7 +126,9 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 			if err == nil {
 				err = errors.New("the stream ended")
 			}
-			return fmt.Errorf("read containerd's events: %w", connection.Native(err))
+			err = fmt.Errorf("read containerd's events: %w", connection.Native(err))
+			c.client.Set(err) // whoever answers next may be another containerd
+			return err
 		}
 	}
 }
@@ -135,7 +137,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 func probe(ctx context.Context, conn *connection.Connection) (uuid string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	resp, err := conn.IntrospectionService().Server(ctx)
+	resp, err := conn.Asked().IntrospectionService().Server(ctx)
 	return resp.GetUUID(), connection.Native(err)
 }
 
