@@ -3,7 +3,9 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // What a user has of this host: an ID that nobody else is expected to have, and subordinate ones.
@@ -60,11 +63,18 @@ func unified() string {
 	return "/sys/fs/cgroup/unified"
 }
 
-// delegate makes the cgroup anew and gives it to the user, as systemd does for each scope.
+// delegate makes the cgroup anew and gives it to the user, as systemd does for each scope. What is left in the
+// one before is about to end: the kernel ends the processes of the namespaces one after the other.
 func (u *User) delegate() {
 	u.t.Helper()
-	RemoveGroup(u.Group)
-	if err := os.Mkdir(u.Group, 0o755); err != nil {
+	err := fs.ErrExist
+	for end := time.Now().Add(time.Minute); errors.Is(err, fs.ErrExist) && time.Now().Before(end); {
+		RemoveGroup(u.Group)
+		if err = os.Mkdir(u.Group, 0o755); err != nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if err != nil {
 		u.t.Fatal(err)
 	}
 	u.Own(u.Group, filepath.Join(u.Group, "cgroup.procs"), filepath.Join(u.Group, "cgroup.subtree_control"))
