@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,6 +25,8 @@ const (
 	maxWaiting = 4096
 	// again is how long to wait after an error of the disk.
 	again = time.Second
+	// maxTail is how much of the end of the file is looked through, in bytes.
+	maxTail = 4 << 20
 	// maxLine is how long a line may be that is taken for one.
 	maxLine = 64 << 10
 )
@@ -36,7 +39,8 @@ type file struct {
 	mu struct {
 		sync.Mutex
 		waiting []wanted
-		missing int // lines that found no room among those that wait
+		missing int  // lines that found no room among those that wait
+		over    bool // nothing is written any more
 	}
 	poke chan struct{}
 
@@ -50,8 +54,16 @@ type file struct {
 
 // wanted is a line that is to be written.
 type wanted struct {
-	record Record
-	done   chan error // nil: nobody waits
+	record   Record
+	done     chan error    // nil: nobody waits
+	recorded func(ok bool) // nil: nobody wants to know
+}
+
+// tell says what became of a line that nobody waits for.
+func (w wanted) tell(ok bool) {
+	if w.recorded != nil {
+		w.recorded(ok)
+	}
 }
 
 func newFile(path string, log *slog.Logger) *file {
@@ -60,29 +72,43 @@ func newFile(path string, log *slog.Logger) *file {
 
 var errTimeout = errors.New("the disk has not answered in time")
 
-// write has a line written, and waits for that, within a bound, if wait is set.
-func (f *file) write(r Record, wait bool) error {
-	w := wanted{record: r}
-	if wait {
-		w.done = make(chan error, 1)
-	}
+// writeLater has a line written, and waits for nothing. recorded, unless it is nil, is called once: with true
+// when the line is on the disk, or counted among those that are missing, and with false when berth stops first.
+func (f *file) writeLater(r Record, recorded func(ok bool)) {
+	w := wanted{record: r, recorded: recorded}
 	f.mu.Lock()
-	full := len(f.mu.waiting) >= maxWaiting
+	over, full := f.mu.over, len(f.mu.waiting) >= maxWaiting
 	switch {
-	case full && wait:
+	case over:
 	case full:
 		f.mu.missing++
 	default:
 		f.mu.waiting = append(f.mu.waiting, w)
 	}
 	f.mu.Unlock()
+	if over || full {
+		w.tell(full && !over)
+	}
+	f.wake()
+}
+
+func (f *file) wake() {
 	select {
 	case f.poke <- struct{}{}:
 	default:
 	}
-	if !wait {
-		return nil
+}
+
+// write has a line written, and waits for that, within a bound.
+func (f *file) write(r Record) error {
+	w := wanted{record: r, done: make(chan error, 1)}
+	f.mu.Lock()
+	full := len(f.mu.waiting) >= maxWaiting
+	if !full {
+		f.mu.waiting = append(f.mu.waiting, w)
 	}
+	f.mu.Unlock()
+	f.wake()
 	if full {
 		return errTimeout
 	}
@@ -113,6 +139,7 @@ func (f *file) run(ctx context.Context) error {
 
 func (f *file) loop(ctx context.Context) {
 	defer f.close()
+	defer f.stop()
 	for failing := false; ; {
 		err := f.flush()
 		if failing != (err != nil) {
@@ -137,6 +164,17 @@ func (f *file) loop(ctx context.Context) {
 	}
 }
 
+// stop tells those who want to know what was not written.
+func (f *file) stop() {
+	f.mu.Lock()
+	left := f.mu.waiting
+	f.mu.waiting, f.mu.over = nil, true
+	f.mu.Unlock()
+	for _, l := range left {
+		l.tell(false)
+	}
+}
+
 // flush writes all lines that wait, and puts them onto the disk. Those that somebody waits for are not
 // tried again: the access is refused, and the line says that it began.
 func (f *file) flush() error {
@@ -155,6 +193,8 @@ func (f *file) flush() error {
 			l.done <- err
 		case err != nil:
 			left = append(left, l)
+		default:
+			l.tell(true)
 		}
 	}
 	if err != nil {
@@ -163,14 +203,19 @@ func (f *file) flush() error {
 		kept := all[:min(len(all), maxWaiting)]
 		f.mu.waiting = kept
 		f.mu.missing += missing
-		for _, l := range all[len(kept):] {
-			if l.done != nil {
-				l.done <- err
-				continue
+		dropped := all[len(kept):]
+		for _, l := range dropped {
+			if l.done == nil {
+				f.mu.missing++
 			}
-			f.mu.missing++
 		}
 		f.mu.Unlock()
+		for _, l := range dropped {
+			if l.done != nil {
+				l.done <- err
+			}
+			l.tell(true) // it is counted
+		}
 	}
 	return err
 }
@@ -293,6 +338,41 @@ func (f *file) goOn(opened *os.File, size int64) error {
 		lines = lines[:max(i, 0)]
 	}
 	return nil
+}
+
+// hasEnded reports whether the last line about a session is at the end of the file, where berth that was killed
+// has written it. What cannot be read has no such line: an end that is on record twice is better than none.
+func (f *file) hasEnded(session string) bool {
+	b, err := f.tail()
+	if err != nil {
+		f.log.Warn("it cannot be found out whether the end of an access is on record", "file", f.path, "session", session, "err", err)
+		return false
+	}
+	for line := range bytes.Lines(b) {
+		var r Record
+		if json.Unmarshal(line, &r) == nil && r.What == Ended && r.Session == session {
+			return true
+		}
+	}
+	return false
+}
+
+// tail reads the end of the file.
+func (f *file) tail() ([]byte, error) {
+	opened, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	st, err := opened.Stat()
+	if err != nil {
+		return nil, err
+	}
+	from := max(0, st.Size()-maxTail)
+	return io.ReadAll(io.NewSectionReader(opened, from, st.Size()-from))
 }
 
 func (f *file) close() {

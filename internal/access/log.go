@@ -79,9 +79,15 @@ type visit struct {
 // probe is an access that is counted alone.
 type probe struct{}
 
-func (probe) Wrote([]byte)                   {}
-func (probe) Resized(_, _ uint16)            {}
-func (probe) End(int32, error, int64, int64) {}
+func (probe) Wrote([]byte)        {}
+func (probe) Resized(_, _ uint16) {}
+
+// End implements stream.Visit. There is nothing to record.
+func (probe) End(_ int32, _ error, _, _ int64, recorded func(bool)) {
+	if recorded != nil {
+		recorded(true)
+	}
+}
 
 // Begin implements stream.AccessLog.
 func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Visit, error) {
@@ -109,14 +115,24 @@ func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Vi
 		By:        acc.By,
 	}
 	if noted != nil {
-		if err := noted(v.note()); err != nil {
+		err := noted(v.note())
+		switch {
+		case err == nil:
+		case l.file == nil || l.cfg.Open:
+			l.cfg.Log.Warn("the end of an access is not recorded if berth is killed before it", "id", t.ID, "err", err)
+		default:
 			return nil, err
 		}
 	}
 	if l.file != nil {
 		first := v.record
 		first.What, first.At, first.Args, first.Port, first.Terminal = Began, v.began, args, acc.Port, acc.Terminal
-		err := l.file.write(first, !l.cfg.Open)
+		var err error
+		if l.cfg.Open {
+			l.file.writeLater(first, nil)
+		} else {
+			err = l.file.write(first)
+		}
 		if err != nil {
 			err = fmt.Errorf("%s is refused, since it cannot be recorded in %s (audit.on_error): %w: %w", acc.What, l.cfg.File, err, errdefs.ErrUnavailable)
 			l.cfg.Note(t.ID, event.AccessRefused{By: acc.By, Access: acc.What, Args: args, Err: err.Error()})
@@ -158,6 +174,9 @@ func (l *Log) Resume(b []byte) (stream.Visit, error) {
 	if err := json.Unmarshal(b, &n); err != nil {
 		return nil, fmt.Errorf("decode what was noted of an access: %w", err)
 	}
+	if l.file != nil && l.file.hasEnded(n.Record.Session) {
+		return nil, stream.ErrRecorded
+	}
 	return &visit{
 		log:     l,
 		id:      n.Record.ID,
@@ -182,7 +201,7 @@ func (v *visit) Resized(width, height uint16) {
 }
 
 // End implements stream.Visit.
-func (v *visit) End(code int32, err error, in, out int64) {
+func (v *visit) End(code int32, err error, in, out int64, recorded func(bool)) {
 	took, why := time.Since(v.began), ""
 	if err != nil {
 		why = err.Error()
@@ -202,7 +221,9 @@ func (v *visit) End(code int32, err error, in, out int64) {
 	if v.log.file != nil {
 		last := v.record
 		last.What, last.At, last.Code, last.Err, last.In, last.Out = Ended, time.Now(), &code, why, in, out
-		_ = v.log.file.write(last, false)
+		v.log.file.writeLater(last, recorded)
+	} else if recorded != nil {
+		recorded(true)
 	}
 }
 

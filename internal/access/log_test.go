@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,7 +128,7 @@ func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	probe.End(0, nil, 0, 0)
+	probe.End(0, nil, 0, 0, nil)
 	v, err := a.Begin(access("exec", crictl, "cat", "/etc/shadow"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +138,7 @@ func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 		got[1].By != crictl || got[1].Pod != "web" || got[1].Namespace != "shop" || got[1].Container != "app" || got[1].ID != "c1" {
 		t.Errorf("%+v", got)
 	}
-	v.End(1, nil, 5, 7)
+	v.End(1, nil, 5, 7, nil)
 	stop()
 	got = lines(t, path)
 	if len(got) != 3 || got[2].What != Ended || *got[2].Code != 1 || got[2].In != 5 || got[2].Out != 7 || got[2].Session != got[1].Session {
@@ -158,8 +159,8 @@ func TestAnAccessOfAnEarlierBerthEndsOnRecord(t *testing.T) {
 	var note []byte
 	_, err := first.Begin(access("exec", crictl, "cat"), func(b []byte) error {
 		note = b
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("something is on record before it is noted: %v", err)
+		if b, err := os.ReadFile(path); bytes.Contains(b, []byte(Began)) {
+			t.Errorf("it is on record before it is noted: %s %v", b, err)
 		}
 		return nil
 	})
@@ -175,14 +176,27 @@ func TestAnAccessOfAnEarlierBerthEndsOnRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.End(3, nil, 5, 7)
+	recorded := make(chan bool, 1)
+	v.End(3, nil, 5, 7, func(ok bool) { recorded <- ok })
+	ok := <-recorded
+	if got := lines(t, path); !ok || got[len(got)-1].What != Ended {
+		t.Error("it is said to be on record, and is not")
+	}
+	if _, err := next.Resume(note); !errors.Is(err, stream.ErrRecorded) {
+		t.Errorf("what is on record as ended is ended again: %v", err)
+	}
+	kinds := n.kinds()
 	stop()
+	v.End(3, nil, 5, 7, func(ok bool) { recorded <- ok }) // as if it were another one
+	if <-recorded {
+		t.Error("what nobody writes any more is said to be on record")
+	}
 	got := lines(t, path)
 	began, ended := got[1], got[len(got)-1]
 	if ended.What != Ended || *ended.Code != 3 || ended.Session != began.Session || ended.By != crictl || ended.Pod != "web" || ended.Out != 7 {
 		t.Errorf("%+v", got)
 	}
-	if kinds := n.kinds(); !slices.Equal(kinds, []string{"AccessEnded"}) {
+	if !slices.Equal(kinds, []string{"AccessEnded"}) {
 		t.Errorf("%v", kinds)
 	}
 	if _, err := next.Resume([]byte("{")); err == nil {
@@ -201,7 +215,7 @@ func TestWhatIsDoneToALineIsSeen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v.End(0, nil, 0, 0)
+		v.End(0, nil, 0, 0, nil)
 	}
 	stop()
 	whole, err := os.ReadFile(path)
@@ -333,18 +347,19 @@ func TestAFullDiskFailsAsConfigured(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			v.End(0, nil, 0, 0)
+			v.End(0, nil, 0, 0, nil)
 			if kinds := n.kinds(); !slices.Equal(kinds, []string{"AccessBegan", "AccessEnded"}) {
 				t.Error(kinds)
 			}
+			var told atomic.Int32 // of those that are on the disk, or counted as missing
 			for range 3 * maxWaiting {
-				_ = a.file.write(Record{What: Began}, false)
+				a.file.writeLater(Record{What: Began}, func(bool) { told.Add(1) })
 			}
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
 			for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				if r, err := verify("", path); err == nil && r.Missing > maxWaiting && r.Lines > maxWaiting {
+				if r, err := verify("", path); err == nil && r.Missing > maxWaiting && r.Lines > maxWaiting && told.Load() == 3*maxWaiting {
 					break
 				}
 				if time.Now().After(end) {
@@ -409,7 +424,7 @@ func TestTheSessionOfATerminalIsKept(t *testing.T) {
 	v.Resized(120, 50)
 	v.Wrote([]byte("caf\xc3"))
 	v.Wrote([]byte("\xa9\n"))
-	v.End(0, nil, 0, 0)
+	v.End(0, nil, 0, 0, nil)
 	v.Wrote([]byte("too late"))
 	var b []byte
 	for end := time.Now().Add(30 * time.Second); bytes.Count(b, []byte("\n")) < 4; time.Sleep(10 * time.Millisecond) {
@@ -454,6 +469,6 @@ func BenchmarkProbe(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		v.End(0, nil, 0, 0)
+		v.End(0, nil, 0, 0, nil)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/rootless"
 )
@@ -90,14 +91,18 @@ func usersService(args []string) ([]string, error) {
 		return nil, fmt.Errorf("open the settings of the user's berth: %w", err)
 	}
 	_ = f.Close()
-	return append([]string{
+	command := []string{
 		"berth", "serve",
 		"--config", settings,
 		"--root", root,
 		"--address", address,
 		"--cni-conf-dir", filepath.Join(rootless.Settings(), "net.d"),
-		"--set", fmt.Sprintf("streams.socket=%q", address+streamsSuffix), // the loopback of the namespaces is out of reach
-	}, args...), nil
+	}
+	// The loopback of the namespaces is out of reach. Without this socket, whose path may be too long, so is exec.
+	if socket := address + streamsSuffix; len(socket) < len(unix.RawSockaddrUnix{}.Path) {
+		command = append(command, "--set", fmt.Sprintf("streams.socket=%q", socket))
+	}
+	return append(command, args...), nil
 }
 
 // usersEndpoint returns the socket of the berth of a user who is not root, if there is one.

@@ -80,7 +80,11 @@ func initialize(pipe *os.File, args []string) (int, error) {
 	return supervise(program, args[2:], restart)
 }
 
-// supervise runs the command until it ends by itself, and reaps what has lost its parent.
+// crashed is the exit code of a Go program that has panicked.
+const crashed = 2
+
+// supervise runs the command until it ends by itself, and reaps what has lost its parent. One that is killed,
+// or that crashes, is started again where restart is set.
 func supervise(program string, argv []string, restart bool) (int, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, os.Interrupt)
@@ -111,12 +115,15 @@ func supervise(program string, argv []string, restart bool) (int, error) {
 		}
 		_ = p.Release()
 		switch {
-		case st.Exited():
+		case st.Exited() && (st.ExitStatus() != crashed || !restart || asked):
 			return st.ExitStatus(), nil
+		case st.Exited():
+			fmt.Fprintf(os.Stderr, "berth rootless: %s has crashed, and is started again\n", program)
 		case !restart || asked:
 			return 128 + int(st.Signal()), nil
+		default:
+			fmt.Fprintf(os.Stderr, "berth rootless: %s was ended by %s, and is started again\n", program, st.Signal())
 		}
-		fmt.Fprintf(os.Stderr, "berth rootless: %s was ended by %s, and is started again\n", program, st.Signal())
 		time.Sleep(time.Second) // one that is killed at once each time must not take a processor
 	}
 }

@@ -31,7 +31,8 @@ type AccessLog interface {
 	// that itself. noted, unless it is nil, is called with what Resume takes before anything is on
 	// record, so that no kill of berth leaves a record that nobody ends; its error refuses the access.
 	Begin(a Access, noted func(note []byte) error) (Visit, error)
-	// Resume returns a visit that an earlier berth began, by its note.
+	// Resume returns a visit that an earlier berth began, by its note. The error is ErrRecorded if its end
+	// is on record.
 	Resume(note []byte) (Visit, error)
 }
 
@@ -42,9 +43,13 @@ type Visit interface {
 	Wrote(b []byte)
 	Resized(width, height uint16)
 	// End is called once. code is that of a command that has ended; err says why there is none. in and
-	// out count bytes, from the client and to it.
-	End(code int32, err error, in, out int64)
+	// out count bytes, from the client and to it. recorded, unless it is nil, is called once, from any
+	// goroutine: with true when the end is on record for good, with false when berth stops before that.
+	End(code int32, err error, in, out int64, recorded func(ok bool))
 }
+
+// ErrRecorded says that the end of an access is on record.
+var ErrRecorded = errors.New("its end is on record")
 
 // visited carries out an access, and keeps a record of it. do returns the code of a command.
 func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (int32, error)) error {
@@ -60,7 +65,7 @@ func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (i
 	var in, out atomic.Int64
 	c.count(a.Terminal, v, &in, &out)
 	code, err := int32(0), errors.New("it panicked")
-	defer func() { v.End(code, err, in.Load(), out.Load()) }()
+	defer func() { v.End(code, err, in.Load(), out.Load(), nil) }()
 	code, err = do()
 	return err
 }

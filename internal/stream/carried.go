@@ -194,6 +194,12 @@ func (c *carried) Begin(a Access, _ func([]byte) error) (Visit, error) {
 	ask := c.holder.ask
 	if c.held.Kind == heldForward {
 		ask = c.holder.askPatiently
+		// What waits for berth counts as what is there: it is in memory as well.
+		if err := c.holder.shares.ports.Take(c.held.PodID, 1); err != nil {
+			c.leave()
+			return nil, err
+		}
+		defer c.holder.shares.ports.Give(c.held.PodID, 1)
 	}
 	answer, err := ask(c.conn.gone, word{Say: sayBegin, Stream: c.id, Port: a.Port})
 	if err != nil {
@@ -221,7 +227,7 @@ func (carriedVisit) Wrote([]byte) {}
 func (carriedVisit) Resized(_, _ uint16) {}
 
 // End implements Visit. It writes to a file how the access has ended, for this berth or the next one.
-func (v carriedVisit) End(code int32, err error, in, out int64) {
+func (v carriedVisit) End(code int32, err error, in, out int64, _ func(bool)) {
 	defer v.c.leave()
 	if v.name == "" {
 		return

@@ -58,8 +58,9 @@
 // the holder which of them have ended.
 //
 // A holder has a directory in KeeperConfig.Dir, with its socket, and a directory for each stream:
-// what it is (before the holder has it), each access that is on record as begun and how it has ended,
-// and the directories of exec processes. So the directories are the list of what may exist, as for
+// what it is (before the holder has it), each access that is on record as begun and how it has ended, until
+// that is on record for good, and the directories of exec processes. What cannot be read of it is not gone: it
+// is read again. So the directories are the list of what may exist, as for
 // exec processes of berth's own. Of a holder that was killed, berth (this one, or the next) ends the
 // processes, and puts on record that the accesses have ended.
 //

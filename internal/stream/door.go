@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/retry"
 )
 
 // Admit lets the clients of another listener in until ctx ends, which closes the listener, and returns nil
@@ -34,8 +36,12 @@ func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
 				_ = client.Close()
 			}
 			return nil
-		case err != nil:
+		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept clients of streams on %s: %w", lis.Addr(), err)
+		case err != nil: // there are too many descriptors, for example: those who are there go on
+			s.cfg.Logger.Warn("a client of streams cannot be let in now", "at", lis.Addr(), "err", err)
+			retry.Sleep(ctx.Done(), firstWait)
+			continue
 		}
 		clients.Go(func() {
 			defer client.Close()

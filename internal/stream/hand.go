@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/http"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/budget"
+	"berth/internal/retry"
 )
 
 // take gives the stream of a request to a holder, and reports whether it did: the connection is the
@@ -74,11 +76,16 @@ func (k *Keeper) prepare(req *http.Request, o *offer) (*kept, error) {
 		over:   make(chan struct{}),
 		giving: true,
 		visits: map[string]Visit{},
+		ending: map[string]bool{},
+		taken:  make(chan struct{}),
 	}
 	var err error
 	if s.Kind == heldExec {
 		if s.target, err = k.service.container(s.ID); err == nil {
 			s.Shim, err = k.cfg.Shim(ctx, s.ID)
+		}
+		if errdefs.IsNotImplemented(err) {
+			return nil, notKept("a shim that does not speak ttrpc on a Unix socket cannot be asked without containerd")
 		}
 	} else if s.target, err = k.service.sandbox(s.ID); err == nil {
 		s.NetNS = s.target.NetNS
@@ -92,13 +99,13 @@ func (k *Keeper) prepare(req *http.Request, o *offer) (*kept, error) {
 	}
 	s.holder, s.dir = h, filepath.Join(h.dir, s.id)
 	k.mu.Lock()
-	refused := h.retired || k.mu.stopped
+	refused := h.retired || k.mu.stopped || h.link.UnixConn == nil
 	if !refused {
 		h.streams[s.id] = s
 	}
 	k.mu.Unlock()
 	if refused {
-		return nil, errors.New("the process that was to hold it ends")
+		return nil, errors.New("the process that was to hold it ends, or is not connected")
 	}
 	if err = os.Mkdir(s.dir, 0o700); err == nil {
 		err = write(filepath.Join(s.dir, streamFile), s.held)
@@ -145,8 +152,27 @@ func (k *Keeper) give(w http.ResponseWriter, req *http.Request, s *kept, own *co
 	}, socket)
 	if err == nil {
 		go k.watch(s)
+		go k.expectTaken(s)
 	}
 	return err
+}
+
+// expectTaken gives no new streams to a holder that does not take one in time. What it has already waits for it,
+// and another one is started for the next.
+func (k *Keeper) expectTaken(s *kept) {
+	t := time.NewTimer(readyTimeout)
+	defer t.Stop()
+	select {
+	case <-s.taken:
+	case <-s.over:
+	case <-s.holder.gone:
+	case <-k.service.life.Done():
+	case <-t.C:
+		k.cfg.Logger.Warn("a process that keeps streams has not taken one in time, and gets no new ones", "dir", s.holder.dir)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.retireLocked(s.holder)
+	}
 }
 
 // request writes a request again as it was sent.
@@ -184,6 +210,16 @@ func (k *Keeper) begin(s *kept, port int32) (word, error) {
 	if k.service.cfg.AccessLog == nil {
 		return word{}, nil
 	}
+	s.mu.Lock()
+	over := s.finishing
+	if !over {
+		s.begins.Add(1) // finish waits for it
+	}
+	s.mu.Unlock()
+	if over {
+		return word{}, errGone
+	}
+	defer s.begins.Done()
 	name := newID()
 	begun := filepath.Join(s.dir, name+visitBegun)
 	v, err := k.service.cfg.AccessLog.Begin(Access{
@@ -227,45 +263,95 @@ func (k *Keeper) create(s *kept, w word) error {
 	return k.service.cfg.Processes.CreateExec(ctx, Key{s.ID, w.Exec}, r)
 }
 
-// endVisit puts on record how an access has ended. otherwise is for one of which the holder has not
-// said it.
-func (k *Keeper) endVisit(s *kept, name string, otherwise error) {
+// endVisit puts on record how an access has ended, and removes what was noted of it once that is on record for
+// good. otherwise is for one of which the holder has not said it. After an error nothing was done: it is to be
+// called again.
+func (k *Keeper) endVisit(s *kept, name string, otherwise error) (err error) {
 	if name == "" || strings.ContainsRune(name, '/') || k.service.cfg.AccessLog == nil {
-		return
+		return nil
 	}
 	begun, ended := filepath.Join(s.dir, name+visitBegun), filepath.Join(s.dir, name+visitEnded)
 	s.mu.Lock()
+	again := s.ending[name]
+	s.ending[name] = true
 	v := s.visits[name]
+	s.mu.Unlock()
+	if again {
+		return nil
+	}
+	defer func() {
+		if err != nil {
+			s.mu.Lock()
+			delete(s.ending, name)
+			s.mu.Unlock()
+		}
+	}()
+	end := visitEnd{Err: "it is not known how it has ended"}
+	if otherwise != nil {
+		end.Err = otherwise.Error()
+	}
+	if err := read(ended, &end); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotWhole) {
+		return fmt.Errorf("find out how an access has ended: %w", err)
+	}
+	forget := func() {
+		_ = os.Remove(begun)
+		_ = os.Remove(ended)
+	}
+	if v == nil {
+		if v, err = k.resume(begun); err != nil {
+			return err
+		}
+		if v == nil {
+			forget()
+			return nil
+		}
+	}
+	s.mu.Lock()
 	delete(s.visits, name)
 	s.mu.Unlock()
-	if v == nil {
-		var note []byte
-		err := read(begun, &note)
-		if err == nil {
-			v, err = k.service.cfg.AccessLog.Resume(note)
-		}
-		if err != nil {
-			k.cfg.Logger.Warn("it cannot be recorded how an access has ended", "id", s.ID, "err", err)
-		}
+	var why error
+	if end.Err != "" {
+		why = errors.New(end.Err)
 	}
-	if v != nil {
-		end := visitEnd{Err: "it is not known how it has ended"}
-		if otherwise != nil {
-			end.Err = otherwise.Error()
+	s.recording.Add(1)
+	v.End(end.Code, why, end.In, end.Out, func(ok bool) {
+		defer s.recording.Done()
+		if ok {
+			forget()
 		}
-		_ = read(ended, &end)
-		var err error
-		if end.Err != "" {
-			err = errors.New(end.Err)
-		}
-		v.End(end.Code, err, end.In, end.Out)
+	})
+	return nil
+}
+
+// resume returns a visit of an earlier berth; nil if there is nothing to be recorded of it any more. The error
+// says that this cannot be found out now.
+func (k *Keeper) resume(begun string) (Visit, error) {
+	var note []byte
+	err := read(begun, &note)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil && !errors.Is(err, errNotWhole):
+		return nil, fmt.Errorf("find out which access has ended: %w", err)
 	}
-	_ = os.Remove(begun)
-	_ = os.Remove(ended)
+	var v Visit
+	if err == nil {
+		v, err = k.service.cfg.AccessLog.Resume(note)
+	}
+	switch {
+	case errors.Is(err, ErrRecorded):
+		return nil, nil
+	case err != nil:
+		k.cfg.Logger.Warn("it cannot be recorded how an access has ended", "note", begun, "err", err)
+		return nil, nil
+	}
+	return v, nil
 }
 
 // finish takes note that a holder has nothing of a stream any more, and ends what may be left of it
-// all the same. why says how its accesses have ended of which the holder has not said it.
+// all the same. why says how its accesses have ended of which the holder has not said it. What cannot be found
+// out or done now is tried again, until berth stops: the directory then says to the next one that there is
+// something to do.
 func (k *Keeper) finish(s *kept, why error) {
 	s.mu.Lock()
 	again := s.finishing
@@ -274,36 +360,63 @@ func (k *Keeper) finish(s *kept, why error) {
 	if again {
 		return
 	}
-	names, err := visitsIn(s.dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		k.cfg.Logger.Warn("it cannot be found out how an access has ended", "dir", s.dir, "err", err)
+	s.begins.Wait()
+	life := k.service.life
+	for wait := range retry.Doubling(life.Done(), firstWait, lastWait) {
+		err := k.finishOnce(s, why)
+		if err == nil || life.Err() != nil {
+			break
+		}
+		if wait == firstWait {
+			k.cfg.Logger.Warn("a stream that was kept is not finished yet, it is tried again", "stream", s.Kind, "id", s.ID, "err", err)
+		}
 	}
-	for _, name := range names {
-		k.endVisit(s, name, why)
+	if life.Err() != nil {
+		return
 	}
-	left, _ := leftovers(filepath.Join(s.dir, execDir))
 	s.mu.Lock()
 	execs := slices.Clone(s.execs)
 	s.mu.Unlock()
-	for _, key := range left {
-		p := k.service.leftover(key)
-		p.dir = filepath.Join(s.dir, execDir, key.String())
-		p.place, err = k.service.enterAnyway(k.service.sessions, s.PodID)
-		if err != nil {
-			return // berth stops, and the next one finds it
-		}
-		p.finish()
-	}
-	if k.service.life.Err() != nil {
-		return
-	}
 	for _, key := range execs { // the holder has deleted it, and whatever else knows it forgets it now
-		ctx, cancel := context.WithTimeout(k.service.life, stepTimeout)
+		ctx, cancel := context.WithTimeout(life, stepTimeout)
 		_ = k.service.cfg.Processes.DeleteExec(ctx, key)
 		cancel()
 	}
-	k.remove(s)
 	k.server.drop(s.offer)
+	s.recording.Wait() // the disk of the record may be full
+	if life.Err() != nil {
+		return
+	}
+	k.remove(s)
+}
+
+// finishOnce puts the accesses of a stream on record as ended, and ends its processes. It may be called again.
+func (k *Keeper) finishOnce(s *kept, why error) error {
+	names, err := visitsIn(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("find out which accesses have ended: %w", err)
+	}
+	s.mu.Lock()
+	names = append(names, slices.Collect(maps.Keys(s.visits))...)
+	s.mu.Unlock()
+	for _, name := range names {
+		if err := k.endVisit(s, name, why); err != nil {
+			return err
+		}
+	}
+	left, err := leftovers(filepath.Join(s.dir, execDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, key := range left {
+		p := k.service.leftover(key)
+		p.dir = filepath.Join(s.dir, execDir, key.String())
+		if p.place, err = k.service.enterAnyway(k.service.sessions, s.PodID); err != nil {
+			return err // berth stops, and the next one finds it
+		}
+		p.finish()
+	}
+	return nil
 }
 
 // remove forgets a stream, of which nothing is left.
@@ -323,7 +436,19 @@ func (k *Keeper) remove(s *kept) {
 
 // bury ends what a holder has left whose process has ended.
 func (k *Keeper) bury(h *holderOf) {
-	over := k.reconcile(h, nil)
+	var over []*kept
+	for wait := range retry.Doubling(k.service.life.Done(), firstWait, lastWait) {
+		var err error
+		if over, err = k.reconcile(h, nil); err == nil {
+			break
+		}
+		if wait == firstWait {
+			k.cfg.Logger.Warn("what a process has left that kept streams is not known yet, it is tried again", "dir", h.dir, "err", err)
+		}
+	}
+	if k.service.life.Err() != nil {
+		return // the next berth goes on
+	}
 	k.lose(h)
 	var ends sync.WaitGroup
 	for _, s := range over {

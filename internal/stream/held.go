@@ -88,6 +88,7 @@ type word struct {
 	Err      string   `json:",omitempty"`
 	Version  string   `json:",omitempty"`
 	Streams  []string `json:",omitempty"`
+	More     bool     `json:",omitempty"`
 	Terminal bool     `json:",omitempty"`
 }
 
@@ -105,7 +106,8 @@ const (
 
 // What a holder says.
 const (
-	sayHello  saying = "hello"  // the first: these are the streams that there are
+	sayHello  saying = "hello"  // the first: these are the streams that there are; More: there are others
+	sayTook   saying = "took"   // it has a stream
 	sayBegin  saying = "begin"  // a question: may an access begin?
 	sayCreate saying = "create" // a question: make an exec process
 	sayStart  saying = "start"  // a question: start it
@@ -117,6 +119,8 @@ const (
 const (
 	// maxWord bounds a word. The longest is a request with all its headers, in base64.
 	maxWord = 64 << 10
+	// maxNamed is how many streams a word names.
+	maxNamed = 1000
 	// wordTimeout is how long the other side may take for a word before the connection is given up.
 	wordTimeout = 2 * time.Second
 )
@@ -271,7 +275,10 @@ func read(path string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("decode %s: %w", path, err)
+		return fmt.Errorf("decode %s: %w: %w", path, errNotWhole, err)
 	}
 	return nil
 }
+
+// errNotWhole says that a file was read, and is not what was written.
+var errNotWhole = errors.New("it is not what was written")

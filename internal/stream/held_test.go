@@ -4,10 +4,13 @@ package stream
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,10 +18,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/net/websocket"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
@@ -182,6 +187,7 @@ type accessLog struct {
 	mu   sync.Mutex
 	said []string
 	hang chan struct{} // until it is closed Begin does not return; nil: it does
+	full bool          // no end gets onto the disk
 }
 
 func (l *accessLog) say(format string, args ...any) {
@@ -226,8 +232,17 @@ type loggedVisit struct {
 
 func (v *loggedVisit) Wrote([]byte)        {}
 func (v *loggedVisit) Resized(_, _ uint16) {}
-func (v *loggedVisit) End(code int32, err error, in, out int64) {
+func (v *loggedVisit) End(code int32, err error, in, out int64, recorded func(bool)) {
+	v.log.mu.Lock()
+	full := v.log.full
+	v.log.mu.Unlock()
+	if full {
+		return // it waits for the disk
+	}
 	v.log.say("%s ends: %d %v %d %d", v.what, code, err, in, out)
+	if recorded != nil {
+		recorded(true)
+	}
 }
 
 // expectLog waits until something is on record, and nothing else.
@@ -341,6 +356,211 @@ func TestAnAccessThatIsCutOffAsItBeginsEndsOnRecord(t *testing.T) {
 	}
 	w.expectNothingKept(second)
 	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 0 it was cut off as it began 0 0")
+}
+
+// PROPERTIES 43 and 47: berth goes away before the end of an access is on the disk. What was noted of it stays for
+// the next berth, which puts the end on record.
+func TestAnEndThatIsNotOnTheDiskIsOnRecordLater(t *testing.T) {
+	w := newKeptWorld(t)
+	w.program = here(echo)
+	w.log.full = true
+	first := w.berth()
+	conn := w.dialExec(first)
+	sendHello(t, conn)
+	if got := receive(conn); !strings.Contains(got[3], `"42"`) {
+		t.Errorf("got %q", got)
+	}
+	until(t, "the stream has given its place back", func() bool { return first.Server.service.streams.Usage().Used == 0 })
+	first.stop()
+	w.log.mu.Lock()
+	w.log.full = false
+	w.log.mu.Unlock()
+	second := w.berth()
+	w.expectNothingKept(second)
+	w.expectLog("exec of c1 begins: [cat]", "exec of an earlier berth ends: 42 <nil> 6 10")
+}
+
+// logged is what was logged.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logged) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// PROPERTIES 33 and 47: what a holder has left that was killed cannot be read at once. Nothing is taken for gone:
+// its process ends, and its access ends on record with what the holder has noted, once it can be read.
+func TestWhatCannotBeReadOfAStreamIsNotGone(t *testing.T) {
+	for _, unreadable := range []string{streamFile, "visit" + visitBegun, "visit" + visitEnded} {
+		t.Run(unreadable, func(t *testing.T) {
+			w := newKeptWorld(t)
+			dir := filepath.Join(w.dir, "held/holder/stream")
+			if err := os.MkdirAll(filepath.Join(dir, execDir), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for name, v := range map[string]any{
+				streamFile:           held{Kind: heldExec, ID: "c1", PodID: "p1"},
+				"visit" + visitBegun: []byte("exec"),
+				"visit" + visitEnded: visitEnd{Code: 7, In: 1, Out: 2},
+			} {
+				if err := write(filepath.Join(dir, name), v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, unreadable)
+			if err := os.Rename(path, dir+".aside"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(path, 0o700); err != nil { // reading it fails, as it does without descriptors
+				t.Fatal(err)
+			}
+			log := &logged{}
+			first := w.berth(func(c *KeeperConfig, _ *ServerConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+			until(t, "berth cannot find out", func() bool { return strings.Contains(log.text(), "tried again") })
+			first.stop()
+			if got := w.log.text(); got != "" {
+				t.Errorf("on record is %q", got)
+			}
+			if err := errors.Join(os.Remove(path), os.Rename(dir+".aside", path)); err != nil {
+				t.Fatal(err)
+			}
+			second := w.berth()
+			w.expectNothingKept(second)
+			w.expectLog("exec of an earlier berth ends: 7 <nil> 1 2")
+			until(t, "the directory of the holder is removed", func() bool {
+				_, err := os.Stat(filepath.Dir(dir))
+				return errors.Is(err, fs.ErrNotExist)
+			})
+		})
+	}
+}
+
+// PROPERTIES 43: an access that begins while its stream ends is on record with its end.
+func TestAnAccessThatBeginsAsItsStreamEndsEndsOnRecord(t *testing.T) {
+	w := newKeptWorld(t)
+	b := w.berth()
+	dir := filepath.Join(w.dir, "held/h/s")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h := b.keeper.newHolder(filepath.Dir(dir))
+	if err := write(filepath.Join(dir, streamFile), held{Kind: heldForward, ID: "p1", PodID: "p1"}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.keeper.adopt(h, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.log.mu.Lock()
+	w.log.hang = make(chan struct{})
+	w.log.mu.Unlock()
+	begun := make(chan error, 1)
+	go func() {
+		_, err := b.keeper.begin(s, 80)
+		begun <- err
+	}()
+	until(t, "it is on record", func() bool { return w.log.count() == 1 })
+	finished := make(chan struct{})
+	go func() { defer close(finished); b.keeper.finish(s, nil) }()
+	until(t, "the stream ends", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.finishing
+	})
+	if _, err := b.keeper.begin(s, 81); err == nil {
+		t.Error("an access begins on a stream that has ended")
+	}
+	close(w.log.hang)
+	if err := <-begun; err != nil {
+		t.Error(err)
+	}
+	<-finished
+	w.expectLog("port-forward of p1 begins: []", "port-forward ends: 0 it is not known how it has ended 0 0")
+}
+
+// A holder that has no descriptor left when berth comes lets it in later, and says which streams it has, however
+// many those are.
+func TestAHolderLetsBerthInLater(t *testing.T) {
+	dir := t.TempDir()
+	lis, err := listenIn(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHolder(HolderConfig{Dir: dir, Listener: lis, Version: "1", Logger: slog.New(slog.DiscardHandler)})
+	defer h.server.service.end()
+	for i := range 2500 {
+		h.mu.streams[fmt.Sprintf("%032d", i)] = &carried{}
+	}
+	if err := lis.SetDeadline(time.Now()); err != nil { // accepting fails
+		t.Fatal(err)
+	}
+	go h.accept()
+	l, err := dialHolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := lis.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for more := true; more; {
+		w, _, err := l.receive(make([]byte, maxWord))
+		if err != nil || w.Say != sayHello {
+			t.Fatalf("berth hears %q, %v", w.Say, err)
+		}
+		named, more = named+len(w.Streams), w.More
+	}
+	if named != 2500 {
+		t.Errorf("%d streams of 2500 are named", named)
+	}
+	_ = lis.Close()
+}
+
+// PROPERTIES 38: connections that wait for berth count as those that there are.
+func TestConnectionsThatWaitForBerthAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHolder(HolderConfig{Logger: slog.New(slog.DiscardHandler)})
+		defer h.server.service.end()
+		c := &carried{
+			holder: h,
+			held:   held{Kind: heldForward, PodID: "p1"},
+			conn:   &conn{gone: t.Context()},
+			idle:   make(chan struct{}),
+		}
+		var waiting sync.WaitGroup
+		var refused atomic.Int32
+		for range 3000 {
+			waiting.Go(func() {
+				if _, err := c.Begin(Access{}, nil); errdefs.IsResourceExhausted(err) {
+					refused.Add(1)
+				}
+			})
+		}
+		waiting.Wait()
+		if used := h.shares.ports.Usage(); refused.Load() == 0 || used.Used != 0 {
+			t.Errorf("%d of 3000 were refused, and %d have a place", refused.Load(), used.Used)
+		}
+	})
+}
+
+// The text of an error that is too long for a word is cut.
+func TestTheErrorOfAStartFitsIntoAWord(t *testing.T) {
+	text := bounded(strings.Repeat("é", 70<<10))
+	b, err := json.Marshal(word{Say: sayAnswer, Err: text})
+	if err != nil || len(b) > maxWord || !strings.HasSuffix(text, "é...") {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
 }
 
 // PROPERTIES 29 and 47: the process ends with its container, which the next berth knows of.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -148,8 +149,13 @@ func (h *holder) farewell() {
 func (h *holder) accept() {
 	for {
 		conn, err := h.cfg.Listener.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // there are too many descriptors, for example
+			h.cfg.Logger.Warn("berth cannot be let in now", "err", err)
+			time.Sleep(firstWait)
+			continue
 		}
 		if l := (link{conn}); isOwn(l) {
 			h.meet(l)
@@ -177,13 +183,10 @@ func isOwn(l link) bool {
 func (h *holder) meet(l link) {
 	h.mu.Lock()
 	before := h.mu.berth
-	hello := word{Say: sayHello, Version: h.cfg.Version}
-	for id := range h.mu.streams {
-		hello.Streams = append(hello.Streams, id)
-	}
 	// Whatever is said of a stream from now on comes behind it.
-	if l.send(hello, nil) != nil {
+	if h.greetLocked(l) != nil {
 		h.mu.Unlock()
+		_ = l.Close()
 		return
 	}
 	h.useLocked(l)
@@ -192,6 +195,21 @@ func (h *holder) meet(l link) {
 		_ = before.Close()
 	}
 	go h.listen(l)
+}
+
+// greetLocked says which streams there are, in as many words as it takes.
+func (h *holder) greetLocked(l link) error {
+	hello := word{Say: sayHello, Version: h.cfg.Version}
+	for part := range slices.Chunk(slices.Collect(maps.Keys(h.mu.streams)), maxNamed) {
+		if hello.Streams != nil {
+			hello.More = true
+			if err := l.send(hello, nil); err != nil {
+				return err
+			}
+		}
+		hello.Streams, hello.More = part, false
+	}
+	return l.send(hello, nil)
 }
 
 // useLocked takes note of another berth, or of none.
@@ -234,6 +252,8 @@ func (h *holder) hear(w word, socket *os.File) {
 		if err := h.take(w, socket); err != nil {
 			h.cfg.Logger.Warn("a stream cannot be kept", "stream", w.Stream, "err", err)
 			h.tell(word{Say: sayOver, Stream: w.Stream})
+		} else {
+			h.tell(word{Say: sayTook, Stream: w.Stream})
 		}
 	case sayEnd:
 		if c != nil {
@@ -350,8 +370,8 @@ func (h *holder) sayBusy() {
 		}
 	}
 	h.mu.Unlock()
-	if len(busy) > 0 {
-		h.tell(word{Say: sayBusy, Streams: busy})
+	for part := range slices.Chunk(busy, maxNamed) {
+		h.tell(word{Say: sayBusy, Streams: part})
 	}
 }
 

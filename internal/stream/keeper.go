@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,8 @@ const (
 	adoptTimeout = 2 * time.Second
 	// idleHolder is how long a holder stays without a stream.
 	idleHolder = time.Minute
+	// maxErr is how much of an error is said to a holder, in bytes.
+	maxErr = 4 << 10
 	// keptOutput is how much of what a holder has said last is logged when it was killed.
 	keptOutput = 2 << 10
 )
@@ -103,9 +106,15 @@ type kept struct {
 	giving bool
 	via    *net.UnixConn // over which it was given; nil before that
 
+	taken     chan struct{} // closed when the holder has said that it has the stream
+	takenOnce sync.Once
+	begins    sync.WaitGroup // of accesses that are being put on record; none begins once it is finishing
+	recording sync.WaitGroup // of ends that are not on record for good
+
 	mu        sync.Mutex
-	visits    map[string]Visit
-	execs     []Key // that were started
+	visits    map[string]Visit // that have begun under this berth
+	ending    map[string]bool  // visits whose end this berth has put on record, or is about to
+	execs     []Key            // that were started
 	finishing bool
 }
 
@@ -366,6 +375,8 @@ func (k *Keeper) converse(h *holderOf, l link) error {
 		k.mu.Unlock()
 	}()
 	buf := make([]byte, maxWord)
+	open := map[string]bool{}
+	_ = l.SetReadDeadline(time.Now().Add(readyTimeout)) // for its hello
 	for {
 		w, socket, err := l.receive(buf)
 		if err != nil {
@@ -374,16 +385,26 @@ func (k *Keeper) converse(h *holderOf, l link) error {
 		if socket != nil {
 			_ = socket.Close() // no word of a holder's has one
 		}
-		k.hear(h, l, w)
+		if w.Say != sayHello {
+			k.hear(h, l, w)
+			continue
+		}
+		for _, id := range w.Streams {
+			open[id] = true
+		}
+		if w.More {
+			continue
+		}
+		_ = l.SetReadDeadline(time.Time{})
+		if err := k.greet(h, w.Version, open); err != nil {
+			k.cfg.Logger.Warn("the streams that are held cannot be listed, it is tried again", "dir", h.dir, "err", err)
+			return err
+		}
 	}
 }
 
-// hear acts on what a holder says.
+// hear acts on what a holder says after its hello.
 func (k *Keeper) hear(h *holderOf, l link, w word) {
-	if w.Say == sayHello {
-		k.greet(h, w)
-		return
-	}
 	if w.Say == sayBusy {
 		for _, id := range w.Streams {
 			if s := k.stream(h, id); s != nil {
@@ -404,16 +425,28 @@ func (k *Keeper) hear(h *holderOf, l link, w word) {
 		go func() {
 			a, err := k.answer(s, w)
 			if err != nil {
-				a.Err = err.Error()
+				a.Err = bounded(err.Error())
 			}
 			a.Say, a.Call = sayAnswer, w.Call
 			_ = l.send(a, nil)
 		}()
+	case sayTook:
+		s.takenOnce.Do(func() { close(s.taken) })
 	case sayEnded:
-		k.endVisit(s, w.Visit, nil)
+		if err := k.endVisit(s, w.Visit, nil); err != nil { // finish tries again
+			k.cfg.Logger.Debug("the end of an access is recorded later", "id", s.ID, "err", err)
+		}
 	case sayOver:
 		go k.finish(s, nil)
 	}
+}
+
+// bounded returns an error's text without what is too long of it for a word: it may have the command in it.
+func bounded(text string) string {
+	if len(text) <= maxErr {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxErr], "") + "..."
 }
 
 func (k *Keeper) stream(h *holderOf, id string) *kept {
@@ -422,19 +455,20 @@ func (k *Keeper) stream(h *holderOf, id string) *kept {
 	return h.streams[id]
 }
 
-// greet takes over the streams of a holder: it is the first that the holder says.
-func (k *Keeper) greet(h *holderOf, w word) {
-	open := map[string]bool{}
-	for _, id := range w.Streams {
-		open[id] = true
+// greet takes over the streams that a holder has open: it is the first that the holder says. After an error
+// berth has to connect again.
+func (k *Keeper) greet(h *holderOf, version string, open map[string]bool) error {
+	over, err := k.reconcile(h, open)
+	if err != nil {
+		return err
 	}
-	for _, s := range k.reconcile(h, open) {
+	for _, s := range over {
 		go k.finish(s, nil)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case h.retired || w.Version != k.cfg.Version || !k.cfg.Enabled || k.mu.current != nil && k.mu.current != h:
+	case h.retired || version != k.cfg.Version || !k.cfg.Enabled || k.mu.current != nil && k.mu.current != h:
 		k.retireLocked(h)
 	default:
 		k.mu.current = h
@@ -443,18 +477,18 @@ func (k *Keeper) greet(h *holderOf, w word) {
 		h.greeted = true
 		close(h.ready)
 	}
+	return nil
 }
 
 // reconcile compares the streams that a holder has open with the directories in which it had some. It
-// returns those that are over.
-func (k *Keeper) reconcile(h *holderOf, open map[string]bool) (over []*kept) {
+// returns those that are over. The error says that this cannot be found out now: nothing follows from it.
+func (k *Keeper) reconcile(h *holderOf, open map[string]bool) (over []*kept, err error) {
 	entries, err := os.ReadDir(h.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it has ended, and had nothing
+		return nil, nil // it has ended, and had nothing
 	}
 	if err != nil {
-		k.cfg.Logger.Warn("the streams that are held cannot be listed", "dir", h.dir, "err", err)
-		return nil
+		return nil, err
 	}
 	for _, e := range entries {
 		id := e.Name()
@@ -463,7 +497,9 @@ func (k *Keeper) reconcile(h *holderOf, open map[string]bool) (over []*kept) {
 		}
 		s := k.stream(h, id)
 		if s == nil {
-			s = k.adopt(h, id)
+			if s, err = k.adopt(h, id); err != nil {
+				return nil, err
+			}
 		} else if k.isUnderway(s) {
 			continue // the holder had not heard of it yet when it said what it has
 		}
@@ -474,14 +510,24 @@ func (k *Keeper) reconcile(h *holderOf, open map[string]bool) (over []*kept) {
 			over = append(over, s)
 			continue
 		}
-		names, _ := visitsIn(s.dir)
+		names, err := visitsIn(s.dir)
+		if err != nil {
+			return nil, err
+		}
 		for _, name := range names {
-			if _, err := os.Stat(filepath.Join(s.dir, name+visitEnded)); err == nil {
-				k.endVisit(s, name, nil)
+			_, err := os.Lstat(filepath.Join(s.dir, name+visitEnded))
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				continue
+			case err == nil:
+				err = k.endVisit(s, name, nil)
+			}
+			if err != nil {
+				return nil, err
 			}
 		}
 	}
-	return over
+	return over, nil
 }
 
 // isUnderway reports whether a stream may be on its way to the holder.
@@ -491,18 +537,25 @@ func (k *Keeper) isUnderway(s *kept) bool {
 	return s.giving && (s.via == nil || s.via == s.holder.link.UnixConn)
 }
 
-// adopt takes over a stream that an earlier berth has given to a holder.
-func (k *Keeper) adopt(h *holderOf, id string) *kept {
+// adopt takes over a stream that an earlier berth has given to a holder; nil if it has not given it any more.
+func (k *Keeper) adopt(h *holderOf, id string) (*kept, error) {
 	s := &kept{
 		holder: h,
 		id:     id,
 		dir:    filepath.Join(h.dir, id),
 		over:   make(chan struct{}),
 		visits: map[string]Visit{},
+		ending: map[string]bool{},
+		taken:  make(chan struct{}),
 	}
-	if err := read(filepath.Join(s.dir, streamFile), &s.held); err != nil {
+	switch err := read(filepath.Join(s.dir, streamFile), &s.held); {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist): // berth was killed before it was noted, and so before it was given
+		return nil, os.RemoveAll(s.dir)
+	case errors.Is(err, errNotWhole): // its processes and its accesses end all the same
 		k.cfg.Logger.Warn("it is not known what a stream was that is held", "dir", s.dir, "err", err)
-		return nil
+	default:
+		return nil, fmt.Errorf("find out what a stream is that is held: %w", err)
 	}
 	t, err := k.service.cfg.Target(s.ID)
 	if err != nil || !t.Running {
@@ -516,7 +569,7 @@ func (k *Keeper) adopt(h *holderOf, id string) *kept {
 	h.streams[id] = s
 	k.mu.Unlock()
 	go k.watch(s)
-	return s
+	return s, nil
 }
 
 // watch says to the holder that the container or the pod of a stream has ended.
