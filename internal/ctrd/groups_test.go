@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -44,14 +45,21 @@ func newGroupNode(t *testing.T, most int) groupNode {
 // begin makes a pod, as pod does: its group first.
 func (n groupNode) begin(id, netns string) (group string, err error) {
 	group = n.JoinGroup(n.t.Context(), id, n.handler)
-	return group, errors.Join(n.CreateSandbox(n.t.Context(), id, n.handler), n.StartShim(n.t.Context(), pod.SandboxRequest{
+	return group, errors.Join(
+		n.CreateSandbox(n.t.Context(), id, n.handler),
+		n.StartShim(n.t.Context(), n.request(id, group, netns)),
+	)
+}
+
+func (n groupNode) request(id, group, netns string) pod.SandboxRequest {
+	return pod.SandboxRequest{
 		ID:        id,
 		Handler:   n.handler,
 		CreatedAt: time.Now(),
 		NetNS:     netns,
 		Group:     group,
 		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
-	}))
+	}
 }
 
 func (n groupNode) end(id string) error {
@@ -140,6 +148,43 @@ func TestPodsOfGroupsComeAndGoAtOnce(t *testing.T) {
 	if n.shims.Grouped() {
 		t.Error("groups are remembered")
 	}
+}
+
+// A start of a shim that had died was cut off, and undone, and the next one succeeded. The pod counted as
+// leaving all the same, and its shim was killed when its mate went.
+func TestAShimThatWasStartedAgainOutlivesTheMatesOfItsPod(t *testing.T) {
+	n := newGroupNode(t, 2)
+	var requests []pod.SandboxRequest
+	for _, id := range []string{thisID, otherID} {
+		group, err := n.begin(id, "")
+		try(t, err)
+		requests = append(requests, n.request(id, group, ""))
+	}
+	fd, err := pidfd.Open(shimOf(t, n.Containerd, thisID))
+	try(t, err)
+	defer func() { _ = unix.Close(fd) }()
+	try(t, pidfd.Send(fd, unix.SIGKILL))
+	if pidfd.WaitEnd(t.Context(), fd, time.Minute) != pidfd.Gone {
+		t.Fatal("the shim does not end")
+	}
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.StartShim(cut, requests[0]); err == nil {
+		t.Fatal("a start succeeded that was cut off")
+	}
+	if err := n.EndShim(t.Context(), thisID); err != nil && !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	try(t, n.StartShim(t.Context(), requests[0]))
+	shim := shimOf(t, n.Containerd, thisID)
+	if err := n.EndShim(t.Context(), otherID); err != nil && !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	try(t, n.DeleteSandbox(t.Context(), otherID))
+	if n.ShimDied(thisID) || !n.shims.Is(thisID, shim) {
+		t.Error("the shim of a pod was killed when another pod went")
+	}
+	try(t, n.end(thisID))
 }
 
 // A pod waits for its turn no longer than its call lasts.

@@ -56,6 +56,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 			return fmt.Errorf("start shim of pod %s: another pod starts the shim that they share: %w", r.ID, err)
 		}
 		defer done()
+		c.shims.Stay(r.ID) // it may have left when the shim could not be started the last time
 	}
 	o, err := s.object(r)
 	if err != nil {

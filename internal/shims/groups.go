@@ -132,6 +132,18 @@ func (s *Shims) Leave(pod string) {
 	}
 }
 
+// Stay takes Leave back: the pod is about to have a place in the shim of its group again, in the one
+// that is there or in the next. It is called before anything may give the pod that place, so that no
+// other pod of the group takes itself for the last one.
+func (s *Shims) Stay(pod string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.groups.all[s.groups.of[pod]]; g != nil {
+		g.pods[pod] = stays
+		g.over = false
+	}
+}
+
 // Close keeps pods from joining a group.
 func (s *Shims) Close(id string) {
 	s.mu.Lock()

@@ -90,6 +90,62 @@ func TestASharedShimIsEndedWithItsLastPod(t *testing.T) {
 	_ = unix.Kill(int(child), unix.SIGKILL)
 }
 
+// A pod whose shim had died, and could not be started again at once, was taken for one that leaves for
+// good. Its mate was then the last one that stayed, and the shim was killed under the pod's containers
+// when the mate went.
+func TestAPodThatHasAShimAgainKeepsIt(t *testing.T) {
+	s := node()
+	defer s.Wait()
+	group, _ := join(t, s, thisID, 2)
+	join(t, s, otherID, 2)
+	first, child, end := startShim(t, group)
+	s.Remember(thisID, child)
+	end()
+	_ = first.Wait()
+	s.Leave(thisID) // the next shim could not be started
+	s.Stay(thisID)  // and then it could
+	second, _, endSecond := startShim(t, group)
+	s.Forget(thisID, second.Process.Pid)
+	s.Add(thisID, second.Process.Pid)
+	s.Leave(otherID)
+	try(t, s.End(t.Context(), otherID))
+	if s.HasEnded(thisID) || !s.Is(thisID, second.Process.Pid) {
+		t.Error("the shim was killed under a pod that it serves")
+	}
+	endSecond()
+	_ = second.Wait()
+	s.Leave(thisID)
+	try(t, s.End(t.Context(), thisID))
+	if s.Grouped() || len(s.of) != 0 {
+		t.Errorf("something is remembered of pods that are gone: %v %v", s.groups, s.of)
+	}
+}
+
+// A pod that was the last of its group is given a shim again, and nobody knows which process it is,
+// since its start was cut off: it is looked for.
+func TestAShimThatComesAfterTheLastIsLookedFor(t *testing.T) {
+	s := node()
+	defer s.Wait()
+	group, _ := join(t, s, thisID, 2)
+	join(t, s, otherID, 2)
+	first, child, end := startShim(t, group)
+	s.Remember(thisID, child)
+	end()
+	_ = first.Wait()
+	s.Leave(thisID)
+	s.Leave(otherID)
+	try(t, s.End(t.Context(), otherID))
+	s.Stay(thisID)
+	second, secondChild, _ := startShim(t, group)
+	defer func() { _ = unix.Kill(int(secondChild), unix.SIGKILL) }()
+	s.Leave(thisID)
+	try(t, s.End(t.Context(), thisID))
+	_ = second.Wait()
+	if second.ProcessState.ExitCode() >= 0 {
+		t.Error("it was not killed")
+	}
+}
+
 // The shim of a group that was being started when containerd was killed is in no list: it is looked
 // for when the last pod goes.
 func TestAShimThatNobodyKnowsIsEndedWithItsGroup(t *testing.T) {
