@@ -32,10 +32,10 @@ const (
 // shim of its own. The caller records it with the pod, and calls LeaveGroup if that fails. A group
 // whose shim does not answer, or has died, takes no pod any more.
 //
-// Where no script cleans up after a dead shim, the death of one ends its containers, so that no
+// Where no script can clean up after a dead shim, the death of one ends its containers, so that no
 // shim is shared.
 func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
-	if can, _ := c.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !c.shims.MakesCleanups() {
+	if can, _ := c.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !c.shims.CanSpare(ctx, h.Root) {
 		return ""
 	}
 	for {
@@ -51,6 +51,20 @@ func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) st
 
 // kindOf says which handlers' pods may share a shim.
 func kindOf(h pod.Handler) string { return h.Name + " " + h.Type + " " + h.Root }
+
+// sparing returns the program by which containerd is to clean up after what runs in a pod of a group,
+// and which leaves that alone; "" if there is none now. What is made meanwhile is ended with the shim,
+// so that no other pod is to have it, too.
+func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) string {
+	c.shims.LearnHandler(ctx, id, h.Type, h.Root)
+	program := c.shims.HandlerProgram(id, h.Type, h.Root)
+	if program == "" {
+		group := c.shims.Key(id)
+		c.log.Warn("nothing can clean up now in a way that spares the containers of a shim that dies: no other pod joins its group", "group", group, "pod", id)
+		c.shims.Close(group)
+	}
+	return program
+}
 
 // answers reports whether the shim of a pod answers. What prevents the question is no answer of the
 // shim's: the next step will say it.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -17,9 +18,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/connection"
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"
+	"berth/internal/shims"
 )
 
 // groupNode is an adapter on a containerd of its own, with a handler whose pods share shims.
@@ -27,11 +30,12 @@ type groupNode struct {
 	*Containerd
 	t       *testing.T
 	handler pod.Handler
+	dir     string // what is volatile of containerd's
 }
 
 func newGroupNode(t *testing.T, most int) groupNode {
 	t.Helper()
-	c, h, _ := onContainerd(t)
+	c, h, dir := onContainerd(t)
 	h.ShimPods = most
 	if group := c.JoinGroup(t.Context(), thisID, h); group != "" {
 		t.Errorf("a pod joined %s before the shim was asked whether it can", group)
@@ -39,7 +43,7 @@ func newGroupNode(t *testing.T, most int) groupNode {
 	if ours, err := c.SandboxShim(t.Context(), h); err != nil || !ours {
 		t.Fatalf("the shim can serve a pod without a process: %v, %v", ours, err)
 	}
-	return groupNode{c, t, h}
+	return groupNode{c, t, h, dir}
 }
 
 // begin makes a pod, as pod does: its group first.
@@ -185,6 +189,73 @@ func TestAShimThatWasStartedAgainOutlivesTheMatesOfItsPod(t *testing.T) {
 		t.Error("the shim of a pod was killed when another pod went")
 	}
 	try(t, n.end(thisID))
+}
+
+// Shims were shared wherever a directory for programs that clean up was configured, also where none can
+// be run: the death of one shim ended the containers of all its pods.
+func TestNoShimIsSharedWhereNothingSparesItsContainers(t *testing.T) {
+	n := newGroupNode(t, 3)
+	usable := n.shims
+	blocked := filepath.Join(t.TempDir(), "file")
+	try(t, os.WriteFile(blocked, nil, 0o600))
+	n.shims = shims.New(shims.Config{CleanupDir: filepath.Join(blocked, "cleanup"), Logger: n.log})
+	if group := n.JoinGroup(t.Context(), thisID, n.handler); group != "" {
+		t.Errorf("a pod joined %s", group)
+	}
+	n.shims = usable
+	first := n.JoinGroup(t.Context(), thisID, n.handler)
+	if first == "" {
+		t.Fatal("a pod is not in a group")
+	}
+	// Nothing can be made there any more when the pod comes to its shim.
+	dir := filepath.Join(n.dir, "cleanup")
+	try(t, os.RemoveAll(dir))
+	try(t, os.WriteFile(dir, nil, 0o600))
+	try(t, n.CreateSandbox(t.Context(), thisID, n.handler))
+	try(t, n.StartShim(t.Context(), n.request(thisID, first, "")))
+	if second := n.JoinGroup(t.Context(), otherID, n.handler); second == first {
+		t.Error("a pod joined a group whose containers nothing spares")
+	}
+	n.LeaveGroup(otherID)
+	try(t, n.end(thisID))
+}
+
+// A container that was made after berth had started anew was ended with the shim that its pod shares:
+// by its object containerd was to clean up with the shim's own program.
+func TestWhatIsMadeAfterAStartOfBerthIsSpared(t *testing.T) {
+	n := newGroupNode(t, 3)
+	group, err := n.begin(thisID, "")
+	try(t, err)
+	cleanup := shims.Config{CleanupDir: filepath.Join(n.dir, "cleanup"), Logger: n.log}
+	n.shims = shims.New(cleanup)
+	n.RejoinGroup(thisID, group, n.handler, true)
+	try(t, n.CreateContainer(t.Context(), pod.Object{ID: otherID, SandboxID: thisID, Handler: n.handler, Spec: &specs.Spec{}}))
+	defer func() { try(t, n.DeleteContainer(context.Background(), otherID)) }()
+	o, err := n.client.ContainerService().Get(connection.Namespaced(t.Context()), otherID)
+	try(t, err)
+	if filepath.Dir(o.Runtime.Name) != cleanup.CleanupDir {
+		t.Errorf("containerd is to clean up by %s", o.Runtime.Name)
+	}
+	// The shim dies, and with it what says where its program was.
+	fd, err := pidfd.Open(shimOf(t, n.Containerd, thisID))
+	try(t, err)
+	defer func() { _ = unix.Close(fd) }()
+	try(t, pidfd.Send(fd, unix.SIGKILL))
+	if pidfd.WaitEnd(t.Context(), fd, time.Minute) != pidfd.Gone {
+		t.Fatal("the shim does not end")
+	}
+	older := o
+	older.ID, older.Runtime.Name = "older", n.handler.Type
+	_, err = n.client.ContainerService().Create(connection.Namespaced(t.Context()), older)
+	try(t, err)
+	defer func() { try(t, n.DeleteContainer(context.Background(), older.ID)) }()
+	if program := n.cleanupProgram(t.Context(), older.ID); program != o.Runtime.Name {
+		t.Errorf("containerd is to clean up by %q once the shim has died", program)
+	}
+	if err := n.EndShim(t.Context(), thisID); err != nil && !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	try(t, n.DeleteSandbox(t.Context(), thisID))
 }
 
 // A pod waits for its turn no longer than its call lasts.

@@ -3,6 +3,7 @@
 package ctrd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -62,5 +63,6 @@ func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 	if err := typeurl.UnmarshalTo(o.Runtime.Options, &opts); err != nil {
 		return "" // another kind
 	}
-	return c.shims.CleanupFor(ctx, o.SandboxID, opts.GetRoot())
+	program := c.shims.CleanupFor(ctx, o.SandboxID, opts.GetRoot())
+	return cmp.Or(program, c.shims.HandlerProgram(o.SandboxID, o.Runtime.Name, opts.GetRoot()))
 }

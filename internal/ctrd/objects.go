@@ -105,7 +105,7 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 	if o.SandboxID != "" && c.shims.Key(o.SandboxID) != o.SandboxID {
 		// A containerd that starts cleans up by what the object says, and would end a container whose
 		// shim, which other pods share, has died meanwhile.
-		kind = cmp.Or(c.shims.HandlerProgram(o.SandboxID, o.Handler.Type, o.Handler.Root), kind)
+		kind = cmp.Or(c.sparing(ctx, o.SandboxID, o.Handler), kind)
 	}
 	_, err = c.client.ContainerService().Create(connection.Namespaced(ctx), containers.Container{
 		ID:          o.ID,

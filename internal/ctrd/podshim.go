@@ -85,7 +85,11 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	}
 	c.shims.Forget(r.ID, int(i.Pid))
 	c.shims.Add(r.ID, int(i.Pid))
-	c.shims.LearnHandler(ctx, r.ID, r.Handler.Type, r.Handler.Root)
+	if r.Group != "" {
+		c.sparing(ctx, r.ID, r.Handler)
+	} else {
+		c.shims.LearnHandler(ctx, r.ID, r.Handler.Type, r.Handler.Root)
+	}
 	return nil
 }
 

@@ -17,7 +17,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,7 +80,7 @@ type cleanups struct {
 	handlers sync.Map
 
 	mu    sync.Mutex
-	tried map[string]error // by path of the script: whether it can be run
+	tried map[string]bool // by path of the script: it can be run
 }
 
 // MakesCleanups reports whether there may be programs to clean up by.
@@ -95,23 +94,49 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	if !s.MakesCleanups() {
 		return ""
 	}
+	script := cleanupScript
+	if s.Key(pod) != pod {
+		script = spareScript
+		s.find(ctx, pod) // what is made without the program is not spared for as long as it is there
+	}
 	shim := s.program(pod)
 	if shim == "" || !strings.Contains(filepath.Base(shim), "runc") {
 		return ""
 	}
-	script := cleanupScript
-	if s.Key(pod) != pod {
-		script = spareScript
+	if script == cleanupScript && !isThere(shim) { // it would have nothing to run
+		return ""
 	}
-	path, err := s.cleanups.write(ctx, script, shim, filepath.Join(cmp.Or(root, shimRuncRoot), connection.Namespace))
+	path, err := s.cleanups.write(ctx, script, shim, recordsIn(root))
 	if err != nil {
 		s.cleanups.fails.Do(func() {
-			s.log.Warn("deletions take longer than they need to, since the program that would speed them up cannot be run", "err", err)
+			s.log.Warn("the program by which containerd is to clean up cannot be run: deletions take longer than they need to, and no pods share a shim from now on", "err", err)
 		})
 		return ""
 	}
 	return path
 }
+
+// recordsIn is where an OCI runtime keeps its records whose root is configured so.
+func recordsIn(root string) string {
+	return filepath.Join(cmp.Or(root, shimRuncRoot), connection.Namespace)
+}
+
+// CanSpare reports whether a program can be made and run here that leaves containers alone when
+// their shim has died. Without one, no shim may be shared: its death would end the containers of all
+// its pods.
+func (s *Shims) CanSpare(ctx context.Context, root string) bool {
+	if !s.MakesCleanups() {
+		return false
+	}
+	_, err := s.cleanups.write(ctx, spareScript, anyProgram, recordsIn(root))
+	if err != nil {
+		s.log.Debug("a pod gets a shim of its own, since the program that would spare the containers of a shared one cannot be run", "err", err)
+	}
+	return err == nil
+}
+
+// anyProgram stands for a shim's program in a script that is made to try whether scripts can be run.
+const anyProgram = "/bin/false"
 
 // handlerKey is what the scripts of a handler's pods depend on.
 type handlerKey struct {
@@ -120,33 +145,41 @@ type handlerKey struct {
 }
 
 // HandlerProgram returns the program with which containerd is to start the shim of a pod that has no
-// process, so that it also cleans up by it; "" for the handler's own. kind and root are those of the
-// handler. The first shim of a handler says where its program is: see [Shims.LearnHandler].
+// process, so that it also cleans up by it; "" for the handler's own, and where that is not known.
+// kind and root are those of the handler. The first shim of a handler that is seen says where its
+// program is: see [Shims.LearnHandler].
 func (s *Shims) HandlerProgram(pod, kind, root string) string {
 	program, _ := s.cleanups.handlers.Load(handlerKey{kind, root, s.Key(pod) != pod})
 	path, _ := program.(string)
 	return path
 }
 
-// LearnHandler notes that the shim of a pod is one of a handler's.
+// LearnHandler notes that the shim of a pod is one of a handler's. It looks for the shim of a pod
+// that shares one, if it is not known.
 func (s *Shims) LearnHandler(ctx context.Context, pod, kind, root string) {
 	if s.HandlerProgram(pod, kind, root) != "" {
 		return
 	}
-	if program := s.CleanupFor(ctx, pod, root); program != "" {
+	// A shim whose program is gone says nothing of where the next one is started from.
+	if program := s.CleanupFor(ctx, pod, root); program != "" && isThere(s.program(pod)) {
 		s.cleanups.handlers.Store(handlerKey{kind, root, s.Key(pod) != pod}, program)
 	}
 }
 
-// write makes a script for a shim's program and a directory of records, once, and tries whether it
-// can be run.
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// write makes a script for a shim's program and a directory of records, and tries whether it can be
+// run. That it can is remembered. What prevents it may pass, as a full disk, and is tried again.
 func (c *cleanups) write(ctx context.Context, script, shim, records string) (string, error) {
 	text := fmt.Sprintf(script, quote(records), quote(shim))
 	path := filepath.Join(c.dir, fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16])
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known, ok := c.tried[path]; ok {
-		return path, known
+	if c.tried[path] {
+		return path, nil
 	}
 	err := func() error {
 		if err := os.MkdirAll(c.dir, 0o700); err != nil {
@@ -163,17 +196,13 @@ func (c *cleanups) write(ctx context.Context, script, shim, records string) (str
 		return exec.CommandContext(ctx, path, "probe").Run()
 	}()
 	if err != nil {
-		err = fmt.Errorf("make %s: %w", path, err)
+		return "", fmt.Errorf("make %s: %w", path, err)
 	}
-	// What may fail for a passing reason is tried again; that the program may not be run here, as on a
-	// file system mounted with noexec, is kept.
-	if err == nil || errors.Is(err, fs.ErrPermission) {
-		if c.tried == nil {
-			c.tried = map[string]error{}
-		}
-		c.tried[path] = err
+	if c.tried == nil {
+		c.tried = map[string]bool{}
 	}
-	return path, err
+	c.tried[path] = true
+	return path, nil
 }
 
 // quote makes a word of the shell's of any text.

@@ -3,12 +3,14 @@
 package shims
 
 import (
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
 	taskv2 "github.com/containerd/containerd/api/runtime/task/v2"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/exit"
@@ -61,6 +63,60 @@ func TestACleanupThatCannotBeRunIsNotUsed(t *testing.T) {
 	try(t, os.WriteFile(filepath.Dir(c.dir), nil, 0o600))
 	if path, err := c.write(t.Context(), cleanupScript, "/shim", "/records"); err == nil {
 		t.Errorf("%s can be run", path)
+	}
+}
+
+// A directory on a file system that nothing could be executed from was remembered as such until
+// berth started anew, and what was made had no program, also once there could have been one.
+func TestACleanupThatCouldNotBeRunIsTriedAgain(t *testing.T) {
+	dir := t.TempDir()
+	s := New(Config{CleanupDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	try(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, ""))
+	defer func() { try(t, unix.Unmount(dir, 0)) }()
+	if s.CanSpare(t.Context(), "") {
+		t.Error("a shim may be shared where nothing can spare its containers")
+	}
+	try(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
+	if !s.CanSpare(t.Context(), "") {
+		t.Error("no shim may be shared though there is a program again")
+	}
+}
+
+// After berth's start nobody knows the shim of a pod that runs nothing, and after an upgrade the
+// program of a shim is gone. What was made then was ended with the shim that pods shared.
+func TestWhatSparesIsKnownOfAShimThatIsFound(t *testing.T) {
+	dir := t.TempDir()
+	s := New(Config{CleanupDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	defer s.Wait()
+	s.Rejoin(thisID, "group-1", "runc")
+	shim, _, end := startShim(t, "group-1")
+	defer func() { end(); _ = shim.Wait() }()
+	first := s.CleanupFor(t.Context(), thisID, dir)
+	if first == "" {
+		t.Error("the shim was not looked for")
+	}
+	s.LearnHandler(t.Context(), thisID, "runc", dir)
+	if got := s.HandlerProgram(thisID, "runc", dir); got != first {
+		t.Errorf("the handler's program is %q and not %q", got, first)
+	}
+	try(t, os.Remove(shim.Path))
+	if got := s.CleanupFor(t.Context(), thisID, dir); got != first {
+		t.Errorf("once the shim's program is gone there is %q in place of %q", got, first)
+	}
+	next := New(Config{CleanupDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	defer next.Wait()
+	next.Rejoin(thisID, "group-1", "runc")
+	next.LearnHandler(t.Context(), thisID, "runc", dir)
+	if got := next.HandlerProgram(thisID, "runc", dir); got != "" {
+		t.Errorf("shims are to be started by %s, which has nothing to run", got)
+	}
+	try(t, os.WriteFile(shim.Path, nil, 0o700)) // the upgrade has put another one there
+	next.LearnHandler(t.Context(), thisID, "runc", dir)
+	if got := next.HandlerProgram(thisID, "runc", dir); got != first {
+		t.Errorf("after the upgrade the handler's program is %q and not %q", got, first)
+	}
+	if group, _ := next.Join(otherID, "runc", 9); group == "group-1" {
+		t.Error("a pod joined a group whose shim is of an older program")
 	}
 }
 

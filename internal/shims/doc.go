@@ -14,7 +14,8 @@
 //   - [Shims.End] ends the shim of a pod in a second and a little, over as many calls as that takes. A
 //     shim that does not end by itself is killed.
 //   - A shim that several pods share is ended with the last of them. As long as one stays, nothing in
-//     the room ends it, and its death ends no container. A pod joins none that has died.
+//     the room ends it, and its death ends no container. A pod joins none that has died, and none
+//     where nothing would spare its containers: see [Shims.CanSpare].
 //   - Ending and removing what is absent succeed.
 //
 // # Never

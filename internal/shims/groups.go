@@ -107,8 +107,9 @@ func (s *Shims) takes(id string, g *group) bool {
 		return g.made
 	case pidfd.Ask(p.fd) == pidfd.Gone:
 		g.closed = true
-	case programOf(p) == "":
-		g.closed = true
+	default:
+		path, replaced := programOf(p)
+		g.closed = path == "" || replaced
 	}
 	return !g.closed
 }

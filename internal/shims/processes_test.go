@@ -195,7 +195,7 @@ func startShim(t *testing.T, pod string) (shim *exec.Cmd, child uint32, end func
 	t.Helper()
 	self, err := os.Executable()
 	try(t, err)
-	path := filepath.Join(t.TempDir(), shimPrefix+"-test-v1")
+	path := filepath.Join(t.TempDir(), shimPrefix+"-runc-test")
 	try(t, os.Link(self, path))
 	shim = exec.Command(path, "-namespace", "k8s.io", "-id", pod)
 	// The race detector sleeps for a second before a program ends, as long as a shim may take.

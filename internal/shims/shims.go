@@ -193,7 +193,8 @@ func (s *Shims) put(key string, p shim) bool {
 	return true
 }
 
-// program is the file that a pod's shim executes; "" when that is not known or was replaced.
+// program is the path of the file that a pod's shim executes, where there may be a newer one, or
+// none; "" when that is not known.
 func (s *Shims) program(pod string) string {
 	s.mu.Lock()
 	p, ok := s.of[s.key(pod)]
@@ -201,17 +202,19 @@ func (s *Shims) program(pod string) string {
 	if !ok {
 		return ""
 	}
-	return programOf(p)
+	path, _ := programOf(p)
+	return path
 }
 
-// programOf is the file that a shim executes; "" when that cannot be said or the file was replaced.
-func programOf(p shim) string {
+// programOf is the path of the file that a shim executes, and whether that was replaced or removed;
+// "" when it cannot be said.
+func programOf(p shim) (path string, replaced bool) {
 	exe, err := os.Readlink(fmt.Sprintf("%s/%d/exe", procfs, p.pid))
 	// The process that was asked is the shim if the shim has not ended by now.
-	if err != nil || strings.HasSuffix(exe, " (deleted)") || pidfd.Send(p.fd, 0) != nil {
-		return ""
+	if err != nil || pidfd.Send(p.fd, 0) != nil {
+		return "", false
 	}
-	return exe
+	return strings.CutSuffix(exe, " (deleted)")
 }
 
 // HasEnded reports whether the shim of a pod is known and has ended.
@@ -299,6 +302,17 @@ func (s *Shims) ended(key, pod string) {
 		g.over = true
 	}
 	s.groups.drop(pod)
+}
+
+// find looks over the node for the shim of a pod, if it is not known.
+func (s *Shims) find(ctx context.Context, pod string) {
+	if s.nowhere || s.knows(pod) {
+		return
+	}
+	if err := s.search(ctx, pod); err != nil {
+		s.log.Debug("the shim of a pod is not found now", "id", pod, "err", err)
+		s.doubt(pod)
+	}
 }
 
 // search looks over the node for the shim of a pod.
