@@ -41,11 +41,19 @@ func (c *calls) leave(id string) {
 	}
 }
 
+// hangs is the error of a call that was not made, since the shim is known not to answer. It wraps
+// ErrUnavailable. Containerd's own absence is another error, and says nothing about the shim.
+type hangs string
+
+func (h hangs) Error() string { return string(h) + ": " + errdefs.ErrUnavailable.Error() }
+
+func (hangs) Unwrap() error { return errdefs.ErrUnavailable }
+
 // reachable returns ErrUnavailable if the shim of id is there, but has not answered since
 // containerd started, which therefore does not know it.
 func reachable(ctx context.Context, c *Containerd, id string) error {
 	if c.setAside(ctx, id) {
-		return fmt.Errorf("its shim has not answered since containerd started: %w", errdefs.ErrUnavailable)
+		return hangs("its shim has not answered since containerd started")
 	}
 	return nil
 }
@@ -61,7 +69,7 @@ func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx co
 		return none, err
 	}
 	if !c.calls.enter(id) {
-		return none, fmt.Errorf("its shim has not answered %d earlier calls: %w", callsPerTask, errdefs.ErrUnavailable)
+		return none, hangs(fmt.Sprintf("its shim has not answered %d earlier calls", callsPerTask))
 	}
 	type answer struct {
 		v   T

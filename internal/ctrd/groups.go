@@ -52,9 +52,9 @@ func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) st
 // kindOf says which handlers' pods may share a shim.
 func kindOf(h pod.Handler) string { return h.Name + " " + h.Type + " " + h.Root }
 
-// sparing returns the program by which containerd is to clean up after what runs in a pod of a group,
-// and which leaves that alone; "" if there is none now. What is made meanwhile is ended with the shim,
-// so that no other pod is to have it, too.
+// sparing returns the program by which containerd is to clean up after what runs in a pod of a
+// group, and which leaves that alone; "" if there is none now. What is made meanwhile is ended with
+// the shim, so that no other pod is to have it, too.
 func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) string {
 	c.shims.LearnHandler(ctx, id, h.Type, h.Root)
 	program := c.shims.HandlerProgram(id, h.Type, h.Root)
@@ -66,8 +66,9 @@ func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) stri
 	return program
 }
 
-// answers reports whether the shim of a pod answers. What prevents the question is no answer of the
-// shim's: the next step will say it.
+// answers reports whether the shim of a pod answers. One that is known to hang is not asked, and does
+// not. What else prevents the question, as the absence of containerd, says nothing about the shim:
+// the next step will say it.
 func (c *Containerd) answers(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), groupTimeout)
 	defer cancel()
@@ -75,6 +76,9 @@ func (c *Containerd) answers(ctx context.Context, id string) bool {
 		_, err := sandboxer{c, shimController}.controller().Status(ctx, id, false)
 		return struct{}{}, err
 	})
+	if _, known := errors.AsType[hangs](err); known {
+		return false
+	}
 	err = connection.Native(err)
 	// An external containerd has the same deadline, and may say that it has passed a moment before ctx
 	// ends here.

@@ -191,8 +191,42 @@ func TestAShimThatWasStartedAgainOutlivesTheMatesOfItsPod(t *testing.T) {
 	try(t, n.end(thisID))
 }
 
-// Shims were shared wherever a directory for programs that clean up was configured, also where none can
-// be run: the death of one shim ended the containers of all its pods.
+// A shim that is known to hang, so that it is not even asked, was taken for one that answers, and the
+// next pod joined it. The absence of containerd says nothing about a shim.
+func TestAPodJoinsNoShimThatIsKnownToHang(t *testing.T) {
+	n := newGroupNode(t, 3)
+	first, err := n.begin(thisID, "")
+	try(t, err)
+	joins := func(what string) {
+		t.Helper()
+		if group := n.JoinGroup(t.Context(), otherID, n.handler); group == first {
+			t.Errorf("%s: a pod joined its group", what)
+		}
+		n.LeaveGroup(otherID)
+	}
+	for range callsPerTask {
+		n.calls.enter(thisID)
+	}
+	joins("a shim that has not answered earlier calls")
+	for range callsPerTask {
+		n.calls.leave(thisID)
+	}
+	try(t, n.end(thisID))
+	first, err = n.begin(thisID, "")
+	try(t, err)
+	asked := n.setAside
+	n.setAside = func(_ context.Context, id string) bool { return id == thisID }
+	joins("a shim that has not answered since containerd started")
+	n.setAside = asked
+	try(t, n.end(thisID))
+	absent := New(connection.Absent(errors.New("it is starting")), Config{Owner: "owner", Shims: n.shims, Logger: n.log})
+	if !absent.answers(t.Context(), thisID) {
+		t.Error("a group is closed since containerd is away")
+	}
+}
+
+// Shims were shared wherever a directory for programs that clean up was configured, also where none
+// can be run: the death of one shim ended the containers of all its pods.
 func TestNoShimIsSharedWhereNothingSparesItsContainers(t *testing.T) {
 	n := newGroupNode(t, 3)
 	usable := n.shims
@@ -220,8 +254,8 @@ func TestNoShimIsSharedWhereNothingSparesItsContainers(t *testing.T) {
 	try(t, n.end(thisID))
 }
 
-// A container that was made after berth had started anew was ended with the shim that its pod shares:
-// by its object containerd was to clean up with the shim's own program.
+// A container that was made after berth had started anew was ended with the shim that its pod
+// shares: by its object containerd was to clean up with the shim's own program.
 func TestWhatIsMadeAfterAStartOfBerthIsSpared(t *testing.T) {
 	n := newGroupNode(t, 3)
 	group, err := n.begin(thisID, "")
