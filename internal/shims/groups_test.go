@@ -3,10 +3,17 @@
 package shims
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -144,6 +151,61 @@ func TestAShimThatComesAfterTheLastIsLookedFor(t *testing.T) {
 	if second.ProcessState.ExitCode() >= 0 {
 		t.Error("it was not killed")
 	}
+}
+
+// Two pods that left a group at the same time both waited for its shim, and were both cut off. One of
+// the two descriptors of the shim stayed open for good.
+func TestTwoPodsThatLeaveAtOnceLeaveNoDescriptor(t *testing.T) {
+	s := node()
+	defer s.Wait()
+	group, _ := join(t, s, thisID, 2)
+	join(t, s, otherID, 2)
+	shim, child, end := startShim(t, group)
+	defer func() { end(); _ = shim.Wait() }()
+	s.Remember(thisID, child)
+	s.Leave(thisID)
+	s.Leave(otherID)
+	before := descriptors(t, shim.Process.Pid)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for _, pod := range []string{thisID, otherID} {
+		try(t, s.search(t.Context(), pod)) // as End does where the shim is not known
+		s.mu.Lock()
+		p := s.of[group]
+		p.awaited = time.Now().Add(time.Hour) // it is not killed before it is given up
+		s.of[group] = p
+		s.mu.Unlock()
+		all.Go(func() {
+			if err := s.End(ctx, pod); !errors.Is(err, context.Canceled) {
+				t.Errorf("the end of %s was not cut off: %v", pod, err)
+			}
+		})
+		for s.knows(pod) { // until End waits for it
+			runtime.Gosched()
+		}
+	}
+	if n := descriptors(t, shim.Process.Pid); n != before+1 {
+		t.Errorf("the two that leave have %d descriptors of the shim", n)
+	}
+	cancel()
+	all.Wait()
+	if n := descriptors(t, shim.Process.Pid); n != before {
+		t.Errorf("there are %d descriptors of the shim, not %d", n, before)
+	}
+}
+
+// descriptors counts the pidfds of a process that this one has.
+func descriptors(t *testing.T, pid int) (n int) {
+	t.Helper()
+	infos, err := filepath.Glob("/proc/self/fdinfo/*")
+	try(t, err)
+	for _, path := range infos {
+		b, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(b), fmt.Sprintf("\nPid:\t%d\n", pid)) {
+			n++
+		}
+	}
+	return n
 }
 
 // The shim of a group that was being started when containerd was killed is in no list: it is looked

@@ -193,6 +193,14 @@ func (s *Shims) put(key string, p shim) bool {
 	return true
 }
 
+// putBack remembers a shim again whose end was not waited for. Another pod that leaves the group may
+// have found it meanwhile, by a descriptor of its own.
+func (s *Shims) putBack(key string, p shim) {
+	if !s.put(key, p) {
+		_ = unix.Close(p.fd)
+	}
+}
+
 // program is the path of the file that a pod's shim executes, where there may be a newer one, or
 // none; "" when that is not known.
 func (s *Shims) program(pod string) string {
@@ -276,16 +284,16 @@ func (s *Shims) End(ctx context.Context, pod string) error {
 	switch pidfd.WaitEnd(ctx, p.fd, shimTimeout-time.Since(p.awaited)) {
 	case pidfd.Gone:
 	case pidfd.CannotTell:
-		s.put(key, p)
+		s.putBack(key, p)
 		return fmt.Errorf("wait for the shim of pod %s, process %d, to end: the kernel cannot be asked: %w", pod, p.pid, errdefs.ErrUnavailable)
 	case pidfd.Alive:
 		if err := ctx.Err(); err != nil && time.Since(p.awaited) < shimTimeout {
-			s.put(key, p)
+			s.putBack(key, p)
 			return fmt.Errorf("wait for the shim of pod %s, process %d, to end: %w", pod, p.pid, err)
 		}
 		s.log.Warn("the shim of a pod that is gone does not end by itself: it is killed", "id", pod, "pid", p.pid)
 		if err := pidfd.Send(p.fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
-			s.put(key, p)
+			s.putBack(key, p)
 			return fmt.Errorf("kill the shim of pod %s, process %d: %w", pod, p.pid, err)
 		}
 	}
