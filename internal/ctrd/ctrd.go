@@ -24,6 +24,9 @@ type Config struct {
 	// shim has not answered since containerd started. It may ask the shim, which takes a second at
 	// most, and less when ctx ends. It is nil where containerd says so itself.
 	SetAside func(ctx context.Context, id string) bool
+	// Runs asks the kernel whether the process of a container runs. It is nil where nobody can say, and
+	// false where it is not known.
+	Runs func(id string) bool
 	// Shims are those of the node.
 	Shims *shims.Shims
 	// UnsyncedLayers is Unsynced of [imagestore.LayersConfig].
@@ -40,6 +43,7 @@ type Containerd struct {
 	owner        string
 	snapshotters []string
 	setAside     func(ctx context.Context, id string) bool
+	runs         func(id string) bool
 	log          *slog.Logger
 
 	calls    calls
@@ -68,11 +72,15 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 		owner:        cfg.Owner,
 		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
 		setAside:     cfg.SetAside,
+		runs:         cfg.Runs,
 		log:          cfg.Logger,
 		shims:        cfg.Shims,
 	}
 	if c.setAside == nil {
 		c.setAside = func(context.Context, string) bool { return false }
+	}
+	if c.runs == nil {
+		c.runs = func(string) bool { return false }
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c

@@ -86,8 +86,9 @@ func (c *Containerd) sharingPod(ctx context.Context, container string) (string, 
 	return o.SandboxID, nil
 }
 
-// withoutShim gives an error of an exec its reason, where the container may well run: the shim that its
-// pod shared has died, whether containerd has noticed that or not.
+// withoutShim gives an error of an exec its reason, where the container may well run: the shim that
+// its pod shared has died, whether containerd has noticed that or not. Of a container that has ended
+// and was released containerd knows as little, so the kernel is asked whether it runs.
 func (c *Containerd) withoutShim(ctx context.Context, container string, err error) error {
 	if err == nil || !c.shims.Grouped() {
 		return err
@@ -96,7 +97,8 @@ func (c *Containerd) withoutShim(ctx context.Context, container string, err erro
 	if !gone && !says(err, hungUp, container) {
 		return err
 	}
-	if pod, perr := c.sharingPod(ctx, container); perr != nil || pod == "" || !gone && !c.shims.HasEnded(pod) {
+	pod, perr := c.sharingPod(ctx, container)
+	if perr != nil || pod == "" || gone && !c.runs(container) || !gone && !c.shims.HasEnded(pod) {
 		return err
 	}
 	return fmt.Errorf("the shim that the pod of container %s shared with other pods has died, and nothing can be executed in the container any more; make the container anew: %s: %w",

@@ -292,6 +292,24 @@ func TestWhatIsMadeAfterAStartOfBerthIsSpared(t *testing.T) {
 	try(t, n.DeleteSandbox(t.Context(), thisID))
 }
 
+// An exec in a container that had just ended and was released was refused for the death of a shim that
+// served its other pods well.
+func TestAnExecBlamesNoShimForTheEndOfItsContainer(t *testing.T) {
+	f := &fake{}
+	f.add("c1", "pod", false)
+	c := f.adapter(t)
+	defer c.stop()
+	c.shims.Rejoin("pod", "group-1", "runc")
+	missing := fmt.Errorf("create exec process: %w", errdefs.ErrNotFound)
+	if err := c.withoutShim(t.Context(), "c1", missing); !errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		t.Errorf("of a container that has ended: %v", err)
+	}
+	c.runs = func(id string) bool { return id == "c1" }
+	if err := c.withoutShim(t.Context(), "c1", missing); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("of a container that runs without its shim: %v", err)
+	}
+}
+
 // A pod waits for its turn no longer than its call lasts.
 func TestAPodWhoseGroupIsBusyGivesUpWithItsCall(t *testing.T) {
 	var s starts

@@ -80,7 +80,11 @@ func (d *daemon) openAdapter() error {
 		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
 		Trust:          d.stored.Trust,
-		Logger:         d.log.Logger,
+		Runs: func(id string) bool {
+			answer, watched := d.kernel.Look(id)
+			return watched && answer == pidfd.Alive
+		},
+		Logger: d.log.Logger,
 	}
 	node := shims.Config{
 		StateDir: filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
