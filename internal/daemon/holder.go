@@ -78,11 +78,29 @@ func (h holders) spawn(dir string, lis *os.File) error {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, group.FD()
 	}
 	err = cmd.Start()
+	finish := func() error { return nil }
 	if group != nil {
-		err = errors.Join(err, group.Finish()) // what is in it lives on
+		finish = group.Finish // what is in it lives on
+	}
+	if err != nil {
+		err = errors.Join(err, finish())
+	} else {
+		err = h.follow(cmd, finish)
 	}
 	if err != nil {
 		return fmt.Errorf("start a process that keeps streams: %w", err)
+	}
+	return nil
+}
+
+// follow lets a holder that was started go on, and waits for its end in the background. If it cannot
+// live on by itself, it is ended before the error is returned: nobody would give it a stream.
+func (h holders) follow(cmd *exec.Cmd, finish func() error) error {
+	if err := finish(); err != nil {
+		err = errors.Join(err, cmd.Process.Kill())
+		_ = cmd.Wait()
+		h.sweep()
+		return err
 	}
 	go func() {
 		_ = cmd.Wait()
