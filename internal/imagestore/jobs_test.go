@@ -145,6 +145,45 @@ func TestALeaseThatCouldNotBeDeletedIsDeletedByASweep(t *testing.T) {
 	}
 }
 
+// mute is a containerd that deletes a lease, and whose answer is lost.
+type mute struct{ *leaseStore }
+
+func (m mute) Delete(ctx context.Context, l leases.Lease, opts ...leases.DeleteOpt) error {
+	if err := m.leaseStore.Delete(ctx, l, opts...); err != nil {
+		return err
+	}
+	return errdefs.ErrUnavailable
+}
+
+// PROPERTIES 12: a lease that was deleted, and of whose deletion no answer came, was remembered until
+// the next pull, and for good on a node that imports its images.
+func TestALeaseThatIsGoneIsForgottenByASweep(t *testing.T) {
+	store := mute{&leaseStore{kept: map[string]leases.Lease{}}}
+	client, err := containerd.New("", containerd.WithServices(containerd.WithLeasesService(store)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &Store{client: connection.Through(client), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+	_, ended, err := i.lease(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, done, err := i.lease(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended()
+	if err := i.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	known := 0
+	i.jobs.Range(func(any, any) bool { known++; return true })
+	if known != 1 || len(store.kept) != 1 {
+		t.Errorf("of the one lease that is in use there are %d, and %d are known", len(store.kept), known)
+	}
+	done()
+}
+
 // hungLeases is a containerd that answers no deletion of a lease.
 type hungLeases struct{ *leaseStore }
 

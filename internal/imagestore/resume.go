@@ -54,6 +54,18 @@ func (i *Store) held(key string) bool {
 	return ok && time.Now().Before(h.until)
 }
 
+// overdue are the leases that nothing needs any more.
+func (i *Store) overdue() map[string]bool {
+	keys := map[string]bool{}
+	i.jobs.Range(func(k, v any) bool {
+		if _, ok := v.(heldLease); ok && !i.held(k.(string)) {
+			keys[k.(string)] = true
+		}
+		return true
+	})
+	return keys
+}
+
 // dropHeld deletes the leases that earlier pulls of ref have left, but not own: the last one has
 // what there is. A lease that cannot be deleted now is left to the next pull and the next sweep.
 func (i *Store) dropHeld(ctx context.Context, ref, own string) {

@@ -156,9 +156,16 @@ func (i *Store) Sweep(ctx context.Context) error {
 	own := func(prefix string) string {
 		return fmt.Sprintf("id~=^%s,labels.%q==%q", prefix, connection.LabelOwner, i.cfg.Owner)
 	}
+	gone := i.overdue()
 	all, err := i.client.LeasesService().List(ctx, own(viewPrefix), own(jobPrefix))
 	if err != nil {
 		return fmt.Errorf("list leases of images: %w", connection.Native(err))
+	}
+	for _, l := range all {
+		delete(gone, l.ID)
+	}
+	for key := range gone { // they were deleted, and only the answer was lost
+		i.jobs.Delete(key)
 	}
 	var errs []error
 	for _, l := range all {
