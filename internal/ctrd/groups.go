@@ -58,6 +58,9 @@ func kindOf(h pod.Handler) string { return h.Name + " " + h.Type + " " + h.Root 
 func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) string {
 	c.shims.LearnHandler(ctx, id, h.Type, h.Root)
 	program := c.shims.HandlerProgram(id, h.Type, h.Root)
+	if program == "" { // this shim's own program is gone, so that no other one can be started by it
+		program = c.shims.CleanupFor(ctx, id, h.Root)
+	}
 	if program == "" {
 		group := c.shims.Key(id)
 		c.log.Warn("nothing can clean up now in a way that spares the containers of a shim that dies: no other pod joins its group", "group", group, "pod", id)
