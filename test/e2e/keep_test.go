@@ -41,8 +41,8 @@ func startKeeping(t *testing.T, external bool) *keeping {
 	}})
 	k.pod, k.id = k.Sh("nc -ll -p 8080 -e cat & exec sleep 1000")
 	k.Until("the container listens", func() bool {
-		r, err := k.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: k.id, Cmd: []string{"netstat", "-ltn"}})
-		return err == nil && strings.Contains(string(r.GetStdout()), ":8080 ")
+		r, err := k.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: k.id, Cmd: []string{"cat", "/proc/net/tcp", "/proc/net/tcp6"}})
+		return err == nil && strings.Contains(string(r.GetStdout()), fmt.Sprintf(":%04X ", 8080))
 	})
 	return k
 }
