@@ -183,11 +183,17 @@ func (d *daemon) reach(ctx context.Context) error {
 
 // meets notes which containerd berth works with. Another one has nothing of what is on record, and
 // berth would take that for gone, and leave it behind: it is not used before all pods are removed.
-// After a reboot nothing can be left behind, so that any is used. Whether it is another one cannot
-// always be found out, and that keeps berth from none.
+// After a reboot nothing of them runs, and any is used; what the one before has of them, such as
+// layers and container objects, stays in its directory, and goes when berth works with it again.
+// Where the record cannot be read, nobody knows, and berth, which asks again within a second, works
+// with none meanwhile. Where the record is damaged, or a containerd has no UUID, that keeps berth from
+// none.
 func (d *daemon) meets(uuid string, units int) error {
 	was, err := state.ReadContainerd(d.cfg.Root)
-	if err != nil {
+	switch {
+	case err != nil && !errdefs.IsDataLoss(err) && units > 0:
+		return fmt.Errorf("it is not known whether this is the containerd that has the %d pods and containers on record: %w: %w", units, err, errdefs.ErrUnavailable)
+	case err != nil:
 		d.log.Warn("it is not known whether this is the containerd that has the pods", "err", err)
 	}
 	boot, err := pidfd.BootID()
@@ -196,13 +202,11 @@ func (d *daemon) meets(uuid string, units int) error {
 		boot = was.Boot
 	}
 	is := state.Containerd{UUID: uuid, Boot: boot}
-	switch {
-	case uuid == "" || is == was:
+	if uuid == "" || is == was {
 		return nil
-	case was.UUID != "" && was.UUID != uuid && was.Boot == boot && units > 0:
-		return fmt.Errorf("%d pods and containers are on record that another containerd has, with the UUID %s, and this one has %s: "+
-			"set containerd.address back, and remove them before you change it; if that containerd is gone for good, remove %s: %w",
-			units, was.UUID, uuid, state.ContainerdFile(d.cfg.Root), errdefs.ErrUnavailable)
+	}
+	if err := was.Meets(is, d.cfg.Root, units); err != nil {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}
 	if err := is.Note(d.cfg.Root); err != nil {
 		d.log.Warn("berth will not notice if another containerd takes the place of this one", "err", err)

@@ -3,12 +3,14 @@
 package daemon
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/asynclog"
 	"berth/internal/config"
@@ -49,4 +51,34 @@ func TestAnotherContainerdIsNotUsedWhileThereArePods(t *testing.T) {
 		t.Fatal(err)
 	}
 	meets("c", 1, true)
+}
+
+// PROPERTIES 33: which containerd has the pods is on record, and cannot be read now, since no more files
+// can be opened for example. Any containerd was taken for the right one then, and was on record from then
+// on.
+func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
+	root := t.TempDir()
+	d := &daemon{cfg: config.Config{Root: root}, log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
+	if err := d.meets("a", 0); err != nil {
+		t.Fatal(err)
+	}
+	file := state.ContainerdFile(root)
+	if err := errors.Join(os.Rename(file, file+".aside"), os.Symlink(file, file)); err != nil { // ELOOP stands for EMFILE
+		t.Fatal(err)
+	}
+	if err := d.meets("b", 3); !errdefs.IsUnavailable(err) || !errors.Is(err, unix.ELOOP) {
+		t.Errorf("what could not be read: %v", err)
+	}
+	if to, err := os.Readlink(file); err != nil || to != file {
+		t.Errorf("the record was replaced: %q %v", to, err)
+	}
+	if err := os.Rename(file+".aside", file); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := state.ReadContainerd(root); err != nil || c.UUID != "a" {
+		t.Errorf("on record is %+v: %v", c, err)
+	}
+	if err := d.meets("a", 3); err != nil {
+		t.Error(err)
+	}
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
+
 	"berth/internal/wholefile"
 )
 
@@ -23,19 +25,34 @@ type Containerd struct {
 // ContainerdFile returns the path of the file in the directory of the records.
 func ContainerdFile(root string) string { return filepath.Join(root, "containerd.json") }
 
-// ReadContainerd returns what is on record; zero if nothing is.
+// ReadContainerd returns what is on record; zero if nothing is. errdefs.ErrDataLoss says that the file was
+// read, and is damaged. After any other error nobody knows what it says.
 func ReadContainerd(root string) (c Containerd, err error) {
 	b, err := os.ReadFile(ContainerdFile(root))
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(b, &c)
+		if err = json.Unmarshal(b, &c); err != nil {
+			err = fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
+		}
 	}
 	if err != nil {
 		return Containerd{}, fmt.Errorf("read which containerd has the pods: %w", err)
 	}
 	return c, nil
+}
+
+// Meets returns an error, which says what to do, if pods and containers are on record that c has, and is
+// is another containerd: it knows none of them. After a reboot nothing of them runs, and any containerd is
+// met. So is one that is not known, as c or as is.
+func (c Containerd) Meets(is Containerd, root string, units int) error {
+	if c.UUID == "" || is.UUID == "" || c.UUID == is.UUID || c.Boot != is.Boot || units == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d pods and containers are on record that another containerd has, with the UUID %s, and this one has %s: "+
+		"set containerd.address back, and remove them before you change it; if that containerd is gone for good, remove %s",
+		units, c.UUID, is.UUID, ContainerdFile(root))
 }
 
 // Note puts it on record.
