@@ -5,14 +5,18 @@ package adoption
 import (
 	"context"
 	"errors"
+	"fmt"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/adopt"
 	"berth/internal/config"
 	"berth/internal/connection"
 	"berth/internal/ctrd"
+	"berth/internal/pidfd"
 	"berth/internal/podfiles"
+	"berth/internal/state"
 )
 
 // Run takes over the pods of containerd's CRI plug-in, or gives them back, as the request says. Errors
@@ -40,6 +44,9 @@ func Run(ctx context.Context, cfg config.Config, r adopt.Request) (err error) {
 	if err := n.reach(ctx); err != nil {
 		return err
 	}
+	if n.containerd, err = n.meets(ctx, recs.units()); err != nil {
+		return err
+	}
 	out := newOutputs(n)
 	defer out.release()
 	if r.Back {
@@ -54,6 +61,38 @@ type node struct {
 	request adopt.Request
 	ctrd    *ctrd.Adoption
 	files   *podfiles.Files
+	// containerd is which one it is, as the records are to name it.
+	containerd state.Containerd
+}
+
+// meets returns which containerd it is that has answered. The error says that what is on record is
+// another's: this one knows nothing of it, and berth would take that for gone, whichever way pods go.
+func (n *node) meets(ctx context.Context, units int) (is state.Containerd, err error) {
+	was, err := state.ReadContainerd(n.cfg.Root)
+	switch {
+	case errdefs.IsDataLoss(err):
+		n.said("it is not known whether this is the containerd that has the pods on record: %v", err)
+	case err != nil:
+		return is, fmt.Errorf("%w; nothing was changed", err)
+	}
+	if is.Boot, err = pidfd.BootID(); err != nil {
+		return is, fmt.Errorf("it is not known whether the pods on record are of an earlier boot: %w; nothing was changed", err)
+	}
+	if is.UUID, err = n.ctrd.UUID(ctx); err != nil {
+		return is, err
+	}
+	if err := was.Meets(is, n.cfg.Root, units); err != nil {
+		return is, fmt.Errorf("containerd at %s is not the one that has the pods: %w; nothing was changed", n.cfg.Containerd.Address, err)
+	}
+	return is, nil
+}
+
+// note puts on record which containerd has the pods, before the first of them has another owner.
+func (n *node) note() error {
+	if n.containerd.UUID == "" {
+		return nil
+	}
+	return n.containerd.Note(n.cfg.Root)
 }
 
 // said tells the operator what happens, in a sentence.

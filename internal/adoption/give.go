@@ -55,6 +55,9 @@ func (g *giving) run(ctx context.Context) error {
 	if serves {
 		return errors.New("containerd's CRI plug-in serves: it has to be off until the pods are its own again; nothing was changed")
 	}
+	if err := g.note(); err != nil {
+		return err
+	}
 	if err := g.prepare(ctx, back.Pods); err != nil {
 		return err
 	}

@@ -64,6 +64,11 @@ func (r *records) close() error {
 	return s.Close()
 }
 
+// units is how many pods and containers were on record at the beginning.
+func (r *records) units() int {
+	return len(r.loaded.Sandboxes) + len(r.loaded.Containers) + len(r.loaded.Damaged)
+}
+
 // of returns the record of a pod, as it is now.
 func (r *records) of(id string) (adopt.Record, bool) {
 	r.mu.Lock()

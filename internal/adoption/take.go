@@ -65,8 +65,7 @@ func (t *taking) run(ctx context.Context) error {
 	if err := t.hold(); err != nil {
 		return err
 	}
-	// Until now berth may have worked with another containerd, which had none of these pods.
-	if err := state.ForgetContainerd(t.cfg.Root); err != nil {
+	if err := t.note(); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -152,6 +151,13 @@ func (t *taking) turnOff(ctx context.Context) (err error) {
 	}
 	if err := t.reach(ctx); err != nil {
 		return err
+	}
+	uuid, err := t.ctrd.UUID(ctx)
+	if err != nil {
+		return err
+	}
+	if uuid != t.containerd.UUID {
+		return fmt.Errorf("containerd is another one after --switch: its UUID was %s, and is %s, so that it has other directories, and none of the pods. The pods are the plug-in's as before, of the containerd before it", t.containerd.UUID, uuid)
 	}
 	serves, err := t.ctrd.Serves(ctx)
 	if err != nil {

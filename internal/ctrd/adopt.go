@@ -73,6 +73,15 @@ func (a *Adoption) Answers(ctx context.Context) error {
 	return connection.Native(err)
 }
 
+// UUID returns what containerd calls itself, which is kept in its directory; "" where it has none.
+func (a *Adoption) UUID(ctx context.Context) (string, error) {
+	resp, err := a.client.IntrospectionService().Server(asking(ctx))
+	if err != nil {
+		return "", fmt.Errorf("ask which containerd this is: %w", connection.Native(err))
+	}
+	return resp.GetUUID(), nil
+}
+
 // Serves reports whether the plug-in serves CRI.
 func (a *Adoption) Serves(ctx context.Context) (bool, error) {
 	resp, err := a.client.IntrospectionService().Plugins(asking(ctx), "type==io.containerd.grpc.v1,id==cri")

@@ -66,11 +66,3 @@ func (c Containerd) Note(root string) error {
 	}
 	return nil
 }
-
-// ForgetContainerd removes what is on record.
-func ForgetContainerd(root string) error {
-	if err := os.Remove(ContainerdFile(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget which containerd has the pods: %w", err)
-	}
-	return nil
-}
