@@ -52,8 +52,12 @@ func (g *giving) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if serves {
+	switch {
+	case serves && len(back.Pods) > 0:
 		return errors.New("containerd's CRI plug-in serves: it has to be off until the pods are its own again; nothing was changed")
+	case serves: // what was cut off has nothing left but guards
+		g.said("containerd's CRI plug-in serves, and there is no pod to give back")
+		return g.unguard(ctx)
 	}
 	if err := g.note(); err != nil {
 		return err
@@ -81,9 +85,24 @@ func (g *giving) run(ctx context.Context) error {
 	return g.settle(ctx, back.Pods)
 }
 
+// unguard removes all guards, also those of an adoption, or its way back, that was cut off: the pods of
+// some of them have no record any more, and those of others have none yet.
+func (g *giving) unguard(ctx context.Context) error {
+	left, err := g.ctrd.Guarded(ctx)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	if err := each(ctx, left, g.ctrd.Unguard); err != nil {
+		return err
+	}
+	g.said("%d guards of tasks were removed", len(left))
+	return nil
+}
+
 // prepare sees to it that what ends while containerd is restarted has its exact code, and that nothing
 // that it has written is lost. A plug-in of 1.x leaves the guards, so that somebody has to wait for it
-// and remove them: without --switch there are none.
+// and remove them: without --switch there are none, nor are there any beside a plug-in that does not
+// start then.
 func (g *giving) prepare(ctx context.Context, pods []adopt.Record) error {
 	guards, err := g.ctrd.Guards(ctx)
 	if err != nil {
@@ -92,6 +111,9 @@ func (g *giving) prepare(ctx context.Context, pods []adopt.Record) error {
 	g.guards = guards == ctrd.GuardsRemoved || guards == ctrd.GuardsLeft && g.request.Switch != ""
 	if !g.guards {
 		g.said("what ends while containerd is restarted will be reported as 255, Unknown")
+		if err := g.unguard(ctx); err != nil {
+			return err
+		}
 	}
 	if g.request.Switch == "" {
 		return nil
@@ -131,11 +153,11 @@ func (g *giving) settle(ctx context.Context, pods []adopt.Record) error {
 	for _, o := range objects {
 		ended[o.ID] = o.Task == nil && o.Unasked == ""
 	}
+	if err := g.unguard(ctx); err != nil {
+		return err
+	}
 	for _, r := range pods {
 		for _, ct := range r.Containers {
-			if err := g.ctrd.Unguard(ctx, ct.ID); err != nil {
-				return err
-			}
 			if held := g.outputs.held[ct.ID]; held != nil && ended[ct.ID] {
 				if err := held.WriteRest(g.outputs.of(&r.Sandbox.Sandbox, &ct.Container)); err != nil {
 					g.said("container %s: %v", ct.ID, err)

@@ -131,7 +131,9 @@ func (t *taking) turnOff(ctx context.Context) (err error) {
 		if err == nil {
 			return
 		}
-		err = errors.Join(err, each(context.WithoutCancel(ctx), guarded, t.ctrd.Unguard))
+		if uerr := each(context.WithoutCancel(ctx), guarded, t.ctrd.Unguard); uerr != nil {
+			err = errors.Join(err, fmt.Errorf("%w; once containerd answers, `berth adopt --back` removes the guards, whether or not a pod was taken over", uerr))
+		}
 	}()
 	if err := t.hold(); err != nil {
 		return err

@@ -291,22 +291,35 @@ func (a *Adoption) Unguard(ctx context.Context, id string) error {
 	return nil
 }
 
+// Guarded lists the IDs of what Guard has made and nobody has removed, by this call or an earlier one that
+// was cut off. The containers themselves may be gone.
+func (a *Adoption) Guarded(ctx context.Context) (ids []string, err error) {
+	left, err := a.client.SandboxStore().List(asking(ctx), fmt.Sprintf("labels.%q==%q", labelGuard, a.owner))
+	if err != nil {
+		return nil, fmt.Errorf("look for guards that are left: %w", connection.Native(err))
+	}
+	for _, s := range left {
+		ids = append(ids, s.ID)
+	}
+	return ids, nil
+}
+
 // Sweep removes guards of containers that are gone.
 func (a *Adoption) Sweep(ctx context.Context) error {
 	ctx = asking(ctx)
-	left, err := a.client.SandboxStore().List(ctx, fmt.Sprintf("labels.%q==%q", labelGuard, a.owner))
+	left, err := a.Guarded(ctx)
 	if err != nil {
-		return fmt.Errorf("look for guards that are left: %w", connection.Native(err))
+		return err
 	}
-	for _, s := range left {
-		_, err := a.client.ContainerService().Get(ctx, s.ID)
+	for _, id := range left {
+		_, err := a.client.ContainerService().Get(ctx, id)
 		if err = connection.Native(err); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("look for guards that are left: %w", err)
 		}
 		if err == nil {
 			continue
 		}
-		if err := a.Unguard(ctx, s.ID); err != nil {
+		if err := a.Unguard(ctx, id); err != nil {
 			return err
 		}
 	}
