@@ -24,6 +24,9 @@ type Back struct {
 	// Kept is what the plug-in cannot have, and why: it stays berth's. Nobody serves it while berth does
 	// not.
 	Kept []Remark `json:"kept,omitempty"`
+	// Silent is how many of those are kept because their shims did not answer, which says nothing of them:
+	// they are asked again.
+	Silent int `json:"-"`
 }
 
 // Record is a pod of berth's records.
@@ -68,7 +71,11 @@ func MakeBack(all state.Loaded, f Found) Back {
 		b.Kept = append(b.Kept, Remark{d.ID, fmt.Sprintf("its record is damaged: %v", d.Err)})
 	}
 	for _, r := range Records(all) {
-		if why := keeps(r, objects); why != "" {
+		why, silent := keeps(r, objects)
+		if silent {
+			b.Silent++
+		}
+		if why != "" {
 			b.Kept = append(b.Kept, Remark{r.ID, fmt.Sprintf("pod %s/%s: %s", r.Namespace, r.Name, why)})
 			continue
 		}
@@ -77,33 +84,34 @@ func MakeBack(all state.Loaded, f Found) Back {
 	return b
 }
 
-// keeps returns why the plug-in cannot have a pod; "" if it can.
-func keeps(r Record, objects map[string]Object) string {
+// keeps returns why the plug-in cannot have a pod; "" if it can. It is silent if a shim did not answer, and
+// nothing else is known.
+func keeps(r Record, objects map[string]Object) (why string, silent bool) {
 	switch {
 	case r.Sandbox.Adopted == nil && r.Sandbox.Pinned:
-		return "berth has made it, without a pause process, and the plug-in knows no such pods; stop and remove it"
+		return "berth has made it, without a pause process, and the plug-in knows no such pods; stop and remove it", false
 	case r.Sandbox.Adopted == nil:
-		return "berth has made it, and the plug-in has nothing of it; stop and remove it"
+		return "berth has made it, and the plug-in has nothing of it; stop and remove it", false
 	case r.Sandbox.Status.Removing:
-		return "it is being removed; let berth serve until it is gone"
+		return "it is being removed; let berth serve until it is gone", false
 	}
 	for _, ct := range r.Containers {
 		name := ct.Config.GetMetadata().GetName()
 		o, ok := objects[ct.ID]
 		switch {
 		case ct.Adopted == nil:
-			return fmt.Sprintf("berth has made its container %s (%s), and the plug-in has nothing of it; remove the container", name, ct.ID)
+			return fmt.Sprintf("berth has made its container %s (%s), and the plug-in has nothing of it; remove the container", name, ct.ID), false
 		case ct.Status.Removing:
-			return fmt.Sprintf("its container %s is being removed; let berth serve until it is gone", name)
+			return fmt.Sprintf("its container %s is being removed; let berth serve until it is gone", name), false
 		case !ok:
-			return fmt.Sprintf("containerd has no container %s (%s) any more; let berth serve, and remove it", name, ct.ID)
-		case o.Unasked != "":
-			return fmt.Sprintf("the shim of its container %s does not answer: %s", name, o.Unasked)
+			return fmt.Sprintf("containerd has no container %s (%s) any more; let berth serve, and remove it", name, ct.ID), false
+		case o.Unasked != "" && !silent:
+			why, silent = fmt.Sprintf("the shim of its container %s does not answer: %s", name, o.Unasked), true
 		case o.Task != nil && strings.Contains(o.Task.Stdout, "://"):
-			return fmt.Sprintf("berth has started its container %s, whose output the plug-in cannot read; stop it", name)
+			return fmt.Sprintf("berth has started its container %s, whose output the plug-in cannot read; stop it", name), false
 		}
 	}
-	return ""
+	return why, silent
 }
 
 // SandboxName returns what the plug-in calls a sandbox.

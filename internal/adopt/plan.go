@@ -47,6 +47,9 @@ type Plan struct {
 	// Refused is what berth cannot adopt, and why. While there is anything, nothing is adopted: nobody
 	// would serve it.
 	Refused []Remark `json:"refused,omitempty"`
+	// Silent is how many of those were refused because their shims did not answer, which says nothing of
+	// them: they are asked again.
+	Silent int `json:"-"`
 	// Left is what is not the plug-in's, and stays as it is.
 	Left []Remark `json:"left,omitempty"`
 }
@@ -133,6 +136,12 @@ func (p *planner) refuse(id, format string, args ...any) {
 	p.plan.Refused = append(p.plan.Refused, Remark{id, fmt.Sprintf(format, args...)})
 }
 
+// silent refuses what nobody has said anything of.
+func (p *planner) silent(id, what, why string) {
+	p.plan.Silent++
+	p.refuse(id, "%s: its shim does not answer: %s", what, why)
+}
+
 // sandbox plans a sandbox.
 func (p *planner) sandbox(o Object) {
 	m, err := readMetadata[sandboxMetadata](o.Metadata)
@@ -166,7 +175,7 @@ func (p *planner) sandbox(o Object) {
 		p.refuse(o.ID, "pod %s: its containers run in a virtual machine (runtimes.%s.host_process is false), and berth does not adopt those", name, handler.Name)
 		return
 	case o.Unasked != "":
-		p.refuse(o.ID, "pod %s: its shim does not answer: %s", name, o.Unasked)
+		p.silent(o.ID, "pod "+name, o.Unasked)
 		return
 	}
 	sb := state.Sandbox{
@@ -323,7 +332,7 @@ func (p *planner) container(o Object) {
 		}
 		return
 	case o.Unasked != "":
-		p.refuse(o.ID, "container %s: its shim does not answer: %s", name, o.Unasked)
+		p.silent(o.ID, "container "+name, o.Unasked)
 		return
 	case o.Task != nil && strings.Contains(o.Task.Stdout, "://"):
 		p.refuse(o.ID, "container %s: its output goes to %s, and berth goes on with FIFOs alone", name, o.Task.Stdout)

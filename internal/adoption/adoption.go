@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
@@ -21,7 +22,11 @@ import (
 
 // Run takes over the pods of containerd's CRI plug-in, or gives them back, as the request says. Errors
 // are sentences for the operator. Berth's directories exist, unless it is a dry run.
-func Run(ctx context.Context, cfg config.Config, r adopt.Request) (err error) {
+func Run(ctx context.Context, cfg config.Config, r adopt.Request) error {
+	return run(ctx, cfg, r, answerTimeout)
+}
+
+func run(ctx context.Context, cfg config.Config, r adopt.Request, patience time.Duration) (err error) {
 	if cfg.Containerd.Address == "" {
 		return errors.New("containerd runs inside berth: pods can be adopted where berth uses the node's containerd, which containerd.address names")
 	}
@@ -36,10 +41,11 @@ func Run(ctx context.Context, cfg config.Config, r adopt.Request) (err error) {
 	}
 	defer func() { err = errors.Join(err, recs.close()) }()
 	n := &node{
-		cfg:     cfg,
-		request: r,
-		ctrd:    ctrd.NewAdoption(conn, recs.owner),
-		files:   podfiles.New(cfg.Root, cfg.State),
+		cfg:      cfg,
+		request:  r,
+		ctrd:     ctrd.NewAdoption(conn, recs.owner),
+		files:    podfiles.New(cfg.Root, cfg.State),
+		patience: patience,
 	}
 	if err := n.reach(ctx); err != nil {
 		return err
@@ -61,6 +67,8 @@ type node struct {
 	request adopt.Request
 	ctrd    *ctrd.Adoption
 	files   *podfiles.Files
+	// patience is how long shims may take to answer.
+	patience time.Duration
 	// containerd is which one it is, as the records are to name it.
 	containerd state.Containerd
 }

@@ -21,6 +21,8 @@ const (
 	// askInterval is the time between two questions whether containerd answers. It does not grow: until
 	// there is an answer, nobody serves the pods.
 	askInterval = 20 * time.Millisecond
+	// slowestAsk is the longest time between two looks at all pods, while shims do not answer.
+	slowestAsk = time.Second
 )
 
 // command runs a command of the operator's.
@@ -57,6 +59,24 @@ func (n *node) ready(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("containerd's CRI plug-in does not serve after --switch: %w", cri.Explain(err))
+	}
+	return nil
+}
+
+// whileSilent looks again and again while look says that shims do not answer and nothing else is in the
+// way, until [node.patience] is over. A shim that is slow, as they all are right after a start of
+// containerd, has not said that its pod cannot be moved. A dry run looks once: it says how it is now.
+func (n *node) whileSilent(ctx context.Context, look func(context.Context) (silent int, err error)) error {
+	within, cancel := context.WithTimeout(ctx, n.patience)
+	defer cancel()
+	for wait := range retry.Doubling(within.Done(), askInterval, slowestAsk) {
+		silent, err := look(ctx)
+		if err != nil || silent == 0 || n.request.DryRun {
+			return err
+		}
+		if wait == askInterval {
+			n.said("%d shims do not answer; they are asked again for up to %s", silent, n.patience)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package adoption
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -212,7 +213,7 @@ func (h *host) adopt(f *fake, r adopt.Request) error {
 	r.Output = h.t.Output()
 	cfg := h.cfg
 	cfg.Containerd.Address = f.address()
-	return Run(h.t.Context(), cfg, r) // OLD
+	return run(h.t.Context(), cfg, r, cmp.Or(h.patience, answerTimeout))
 }
 
 // owners returns whose the pods are that are on record.

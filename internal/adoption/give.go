@@ -24,21 +24,21 @@ type giving struct {
 	*node
 	*records
 	outputs *outputs
-	objects map[string]adopt.Object // containerd's, by ID, as they were at the beginning
+	objects map[string]adopt.Object // containerd's, by ID, as look has found them
 	guards  bool                    // the tasks are guarded from a containerd that starts
 }
 
 // run gives the pods back that the plug-in can have.
 func (g *giving) run(ctx context.Context) error {
-	found, err := g.find(ctx)
-	if err != nil {
+	var back adopt.Back
+	if err := g.whileSilent(ctx, func(ctx context.Context) (silent int, err error) {
+		if back, err = g.look(ctx); back.Silent < len(back.Kept) && !g.request.Leave {
+			return 0, err // whatever they answer
+		}
+		return back.Silent, err
+	}); err != nil {
 		return err
 	}
-	g.objects = map[string]adopt.Object{}
-	for _, o := range found.Objects {
-		g.objects[o.ID] = o
-	}
-	back := adopt.MakeBack(g.loaded, found)
 	if g.request.PlannedBack != nil {
 		g.request.PlannedBack(back)
 	}
@@ -83,6 +83,19 @@ func (g *giving) run(ctx context.Context) error {
 		return err
 	}
 	return g.settle(ctx, back.Pods)
+}
+
+// look finds out what there is, and which pods the plug-in can have.
+func (g *giving) look(ctx context.Context) (back adopt.Back, err error) {
+	found, err := g.find(ctx)
+	if err != nil {
+		return back, err
+	}
+	g.objects = map[string]adopt.Object{}
+	for _, o := range found.Objects {
+		g.objects[o.ID] = o
+	}
+	return adopt.MakeBack(g.loaded, found), nil
 }
 
 // unguard removes all guards, also those of an adoption, or its way back, that was cut off: the pods of

@@ -27,8 +27,9 @@ type taking struct {
 	*records
 	outputs *outputs
 
-	plan adopt.Plan
-	pods map[string]adopt.Pod // of the plan, by ID
+	switched bool // --switch was run
+	plan     adopt.Plan
+	pods     map[string]adopt.Pod // of the plan, by ID
 	// kills is what the counters of OOM kills have said while the containers ran.
 	kills oomKills
 }
@@ -82,12 +83,23 @@ func (t *taking) run(ctx context.Context) error {
 	return t.handToBerth(ctx)
 }
 
-// look finds out what there is, and plans.
+// look finds out what there is, and plans. It waits for shims that are slow.
 func (t *taking) look(ctx context.Context) error {
-	found, err := t.find(ctx)
-	if err != nil {
-		return err
-	}
+	return t.whileSilent(ctx, func(ctx context.Context) (silent int, err error) {
+		found, err := t.find(ctx)
+		if err != nil {
+			return 0, err
+		}
+		t.makePlan(found)
+		if t.plan.Silent < len(t.plan.Refused) {
+			return 0, nil // whatever they answer
+		}
+		return t.plan.Silent, nil
+	})
+}
+
+// makePlan plans what becomes of what was found.
+func (t *taking) makePlan(found adopt.Found) {
 	s := adopt.Settings{
 		Handlers:  map[string]adopt.Handler{},
 		Default:   t.cfg.DefaultRuntime,
@@ -108,7 +120,6 @@ func (t *taking) look(ctx context.Context) error {
 	for _, p := range t.plan.Pods {
 		t.pods[p.ID] = p
 	}
-	return nil
 }
 
 func (t *taking) ids() []string {
@@ -119,8 +130,18 @@ func (t *taking) ids() []string {
 	return ids
 }
 
+// refusal says that something is refused, and how things are now.
 func (t *taking) refusal() error {
-	return fmt.Errorf("%d pods or containers cannot be adopted, and nobody would serve them while the plug-in is off: remove them, or change what the remarks say; nothing was changed", len(t.plan.Refused))
+	n := len(t.plan.Refused)
+	why := fmt.Sprintf("%d pods or containers cannot be adopted, and nobody would serve them while the plug-in is off: remove them, or change what the remarks say", n)
+	if t.plan.Silent == n {
+		why = fmt.Sprintf("the shims of %d pods or containers have not answered, so that nobody knows how they are: repeat the call, or remove them if they never answer", n)
+	}
+	if !t.switched {
+		return fmt.Errorf("%s; nothing was changed", why)
+	}
+	return fmt.Errorf("%s; --switch was run, the plug-in is off, and no pod was taken over: they are the plug-in's, and nobody serves them. "+
+		"After a repeated call they are berth's; or take the plug-in off disabled_plugins, and restart containerd", why)
 }
 
 // turnOff has the command of the operator turn the plug-in off. Meanwhile the tasks are guarded from
@@ -151,6 +172,7 @@ func (t *taking) turnOff(ctx context.Context) (err error) {
 	if err := t.command(ctx, "--switch", t.request.Switch); err != nil {
 		return err
 	}
+	t.switched = true
 	if err := t.reach(ctx); err != nil {
 		return err
 	}
