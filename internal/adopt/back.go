@@ -95,6 +95,9 @@ func keeps(r Record, objects map[string]Object) (why string, silent bool) {
 	case r.Sandbox.Status.Removing:
 		return "it is being removed; let berth serve until it is gone", false
 	}
+	if o, ok := objects[r.ID]; !ok || o.Half {
+		return "containerd has no pause container of it any more" + withoutSandbox(r, objects), false
+	}
 	for _, ct := range r.Containers {
 		name := ct.Config.GetMetadata().GetName()
 		o, ok := objects[ct.ID]
@@ -103,6 +106,9 @@ func keeps(r Record, objects map[string]Object) (why string, silent bool) {
 			return fmt.Sprintf("berth has made its container %s (%s), and the plug-in has nothing of it; remove the container", name, ct.ID), false
 		case ct.Status.Removing:
 			return fmt.Sprintf("its container %s is being removed; let berth serve until it is gone", name), false
+		case !ok && unsettled(r):
+			return fmt.Sprintf("containerd has no container %s (%s) any more, and berth does not serve a pod that is %s; run `berth adopt`, which goes on without the container",
+				name, ct.ID, Whose(r.Sandbox.Status.Owner)), false
 		case !ok:
 			return fmt.Sprintf("containerd has no container %s (%s) any more; let berth serve, and remove it", name, ct.ID), false
 		case o.Unasked != "" && !silent:
@@ -112,6 +118,25 @@ func keeps(r Record, objects map[string]Object) (why string, silent bool) {
 		}
 	}
 	return why, silent
+}
+
+// withoutSandbox says what to do about a pod of which containerd has no sandbox.
+func withoutSandbox(r Record, objects map[string]Object) string {
+	if !unsettled(r) {
+		return "; let berth serve, and remove the pod"
+	}
+	var left []string
+	for _, ct := range r.Containers {
+		if _, ok := objects[ct.ID]; ok {
+			left = append(left, ct.ID)
+		}
+	}
+	remove := ""
+	if len(left) > 0 {
+		ids := strings.Join(left, " ")
+		remove = fmt.Sprintf("remove what is left of it (ctr -n k8s.io tasks rm -f %s; ctr -n k8s.io containers rm %s), and ", ids, ids)
+	}
+	return fmt.Sprintf(", and berth does not serve a pod that is %s; %srun `berth adopt`, which forgets the pod", Whose(r.Sandbox.Status.Owner), remove)
 }
 
 // SandboxName returns what the plug-in calls a sandbox.
@@ -160,10 +185,12 @@ func StatusPath(a *state.Adopted) string { return filepath.Join(a.Dirs[0], "stat
 
 // Unsettled returns the pods that are neither the plug-in's nor berth's.
 func Unsettled(all state.Loaded) []Record {
-	return slices.DeleteFunc(Records(all), func(r Record) bool {
-		o := r.Sandbox.Status.Owner
-		return o != state.OwnerTaking && o != state.OwnerGiving
-	})
+	return slices.DeleteFunc(Records(all), func(r Record) bool { return !unsettled(r) })
+}
+
+func unsettled(r Record) bool {
+	o := r.Sandbox.Status.Owner
+	return o == state.OwnerTaking || o == state.OwnerGiving
 }
 
 // nanoseconds writes an instant as the plug-in does; 0 for none.

@@ -335,7 +335,7 @@ func TestWhatThePlugInCannotHaveIsNamed(t *testing.T) {
 		ct := state.ContainerRecord{Container: state.Container{ID: "c1", PodID: "p1", Adopted: adopted, Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "app"}}}}
 		o := Object{ID: "c1"}
 		tc.change(&sb, &ct, &o)
-		b := MakeBack(state.Loaded{Sandboxes: []state.SandboxRecord{sb}, Containers: []state.ContainerRecord{ct}}, Found{Objects: []Object{o}})
+		b := MakeBack(state.Loaded{Sandboxes: []state.SandboxRecord{sb}, Containers: []state.ContainerRecord{ct}}, Found{Objects: []Object{{ID: "p1"}, o}})
 		switch {
 		case tc.want == "" && (len(b.Pods) != 1 || len(b.Pods[0].Containers) != 1 || len(b.Kept) != 0):
 			t.Errorf("%s: %+v", tc.name, b)

@@ -129,3 +129,27 @@ func TestASwitchToAnotherContainerdTakesNothing(t *testing.T) {
 		t.Errorf("on record are %v, and it has %v", owners, f.owned())
 	}
 }
+
+// PROPERTIES 46: containerd has lost the pause container of a pod. The way back says so before it hands over
+// the containers, and what it says to do about a pod that was on its way is done with `berth adopt`.
+func TestAPodWithoutItsSandboxIsNotHandedOver(t *testing.T) {
+	f, h := startFake(t, "here"), newHost(t)
+	f.set(false)
+	f.pod("p1", "c1")
+	h.expect(f, adopt.Request{})
+	f.remove("p1")
+	h.expect(f, adopt.Request{Back: true}, "nothing was changed")
+	if owners := h.owners(); !maps.Equal(owners, map[string]state.Owner{"p1": state.OwnerBerth}) || !slices.Equal(f.owned(), []string{"c1"}) {
+		t.Fatalf("on record are %v, and it has %v", owners, f.owned())
+	}
+	f.pod("p2", "c2")
+	f.fails["p2"] = true
+	h.expect(f, adopt.Request{}, "made to fail")
+	f.remove("p2")
+	h.expect(f, adopt.Request{Back: true}, "nothing was changed")
+	f.remove("c2")
+	h.expect(f, adopt.Request{})
+	if owners := h.owners(); !maps.Equal(owners, map[string]state.Owner{"p1": state.OwnerBerth}) {
+		t.Errorf("on record are %v", owners)
+	}
+}

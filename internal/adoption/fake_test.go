@@ -157,6 +157,15 @@ func (f *fake) add(id, kind, extension, metadata string) {
 	f.tasks[id] = &task.Process{ID: id, Status: task.Status_RUNNING}
 }
 
+// remove removes a container object with its task.
+func (f *fake) remove(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.containers, id)
+	delete(f.tasks, id)
+	delete(f.sandboxes, id)
+}
+
 // guards lists the guards that there are.
 func (f *fake) guards() (ids []string) {
 	f.mu.Lock()
