@@ -67,7 +67,7 @@ type node struct {
 	request adopt.Request
 	ctrd    *ctrd.Adoption
 	files   *podfiles.Files
-	// patience is how long shims may take to answer.
+	// patience is how long shims may take to answer, and the ends of logs to be written.
 	patience time.Duration
 	// containerd is which one it is, as the records are to name it.
 	containerd state.Containerd

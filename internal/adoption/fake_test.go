@@ -198,6 +198,7 @@ type host struct {
 	cfg      config.Config
 	patience time.Duration // how long containerd and its shims may take to answer; 0: as long as ever
 	said     string        // by the last call
+	onSaid   func(what string)
 }
 
 func newHost(t *testing.T) *host {
@@ -217,7 +218,10 @@ func (h *host) adopt(f *fake, r adopt.Request) error {
 	r.Said = func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		h.said += fmt.Sprintf(format, args...) + "\n"
+		what := fmt.Sprintf(format, args...)
+		if h.said += what + "\n"; h.onSaid != nil {
+			h.onSaid(what)
+		}
 	}
 	r.Output = h.t.Output()
 	cfg := h.cfg
@@ -353,6 +357,7 @@ type fakeTasks struct {
 	f *fake
 }
 
+// Get finds no task while the plug-in serves and the file ended is there.
 func (s fakeTasks) Get(_ context.Context, r *tasks.GetRequest) (*tasks.GetResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -362,7 +367,7 @@ func (s fakeTasks) Get(_ context.Context, r *tasks.GetRequest) (*tasks.GetRespon
 		return nil, status.Error(codes.DeadlineExceeded, "its shim is slow")
 	}
 	p := s.f.tasks[r.GetContainerID()]
-	if p == nil {
+	if _, err := os.Stat(filepath.Join(s.f.dir, "ended")); err == nil && s.f.serves() || p == nil {
 		return nil, status.Error(codes.NotFound, r.GetContainerID())
 	}
 	return &tasks.GetResponse{Process: p}, nil

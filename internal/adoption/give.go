@@ -9,12 +9,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/adopt"
 	"berth/internal/ctrd"
 	"berth/internal/logs"
+	"berth/internal/retry"
 	"berth/internal/state"
 	"berth/internal/wholefile"
 )
@@ -169,16 +171,47 @@ func (g *giving) settle(ctx context.Context, pods []adopt.Record) error {
 	if err := g.unguard(ctx); err != nil {
 		return err
 	}
+	var rests []rest
 	for _, r := range pods {
 		for _, ct := range r.Containers {
 			if held := g.outputs.held[ct.ID]; held != nil && ended[ct.ID] {
-				if err := held.WriteRest(g.outputs.of(&r.Sandbox.Sandbox, &ct.Container)); err != nil {
-					g.said("container %s: %v", ct.ID, err)
-				}
+				rests = append(rests, rest{ct.ID, held, g.outputs.of(&r.Sandbox.Sandbox, &ct.Container)})
 			}
 		}
 	}
+	g.writeRests(ctx, rests)
 	return nil
+}
+
+// rest is the end of the output of a container, which nobody but berth adopt has any more.
+type rest struct {
+	id   string
+	held *logs.Held
+	log  logs.Options
+}
+
+// writeRests writes the ends of logs. It tries those that cannot be written again until [node.patience] is
+// over, and then says what is lost. The plug-in serves meanwhile.
+func (g *giving) writeRests(ctx context.Context, rests []rest) {
+	within, cancel := context.WithTimeout(ctx, g.patience)
+	defer cancel()
+	errs := map[string]error{}
+	for wait := range retry.Doubling(within.Done(), askInterval, slowestAsk) {
+		rests = slices.DeleteFunc(rests, func(r rest) bool {
+			errs[r.id] = r.held.WriteRest(r.log)
+			return errs[r.id] == nil
+		})
+		if len(rests) == 0 {
+			return
+		}
+		if wait == askInterval {
+			g.said("container %s, and %d others: the end of its log cannot be written, which is tried again for up to %s: %v",
+				rests[0].id, len(rests)-1, g.patience, errs[rests[0].id])
+		}
+	}
+	for _, r := range rests {
+		g.said("container %s: the last %d bytes of its log are lost: %v", r.id, r.held.Unwritten(), errs[r.id])
+	}
 }
 
 // errOtherWay says that the machine has asked for a step that its table does not have.

@@ -133,6 +133,7 @@ func finish(f file, size int64, line string) (int64, error) {
 // Held are the FIFOs of a container that [HoldPipes] has opened; nil for one that there is not.
 type Held struct {
 	stdin, stdout, stderr *os.File
+	rest                  []byte // lines that could not be written
 }
 
 // HoldPipes opens the FIFOs of a container, so that what is in them is not dropped, and its stdin does
@@ -161,34 +162,56 @@ func HoldPipes(p Pipes) (*Held, error) {
 }
 
 // WriteRest writes what is left in the FIFOs of a container that has ended at the end of its log. It is
-// called once nobody else writes to the log, or reads the FIFOs, any more.
-func (h *Held) WriteRest(o Options) error {
-	var lines []byte
+// called once nobody else writes to the log, or reads the FIFOs, any more. What was read and could not be
+// written is kept for the next call: see [Held.Unwritten].
+func (h *Held) WriteRest(o Options) error { return h.writeRest(o, host{}) }
+
+// Unwritten is how many bytes of lines WriteRest has made of the output and could not write.
+func (h *Held) Unwritten() int { return len(h.rest) }
+
+func (h *Held) writeRest(o Options, d disk) error {
+	var unread error
+	if len(h.rest) == 0 { // what is kept is bounded by the pipes
+		unread = h.gather(o)
+	}
+	if o.LogPath == "" {
+		h.rest = nil
+	}
+	if len(h.rest) == 0 {
+		return unread
+	}
+	f, _, size, err := d.open(o.LogDirectory, o.LogPath)
+	if err != nil {
+		return errors.Join(unread, fmt.Errorf("write the rest of the output: %w", err))
+	}
+	n, err := f.WriteAt(h.rest, size)
+	if err == nil || f.Truncate(size) != nil { // the next call goes on after a part that stays
+		h.rest = h.rest[n:]
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		err = fmt.Errorf("write the rest of the output: %w", err)
+	}
+	return errors.Join(unread, err)
+}
+
+// gather makes lines of what is left in the FIFOs.
+func (h *Held) gather(o Options) error {
+	var errs []error
 	for _, pipe := range []struct {
 		file   *os.File
 		stream string
 	}{{h.stdout, "stdout"}, {h.stderr, "stderr"}} {
 		text, err := left(pipe.file)
 		if err != nil {
-			return fmt.Errorf("read the rest of the output: %w", err)
+			errs = append(errs, fmt.Errorf("read the rest of the output: %w", err))
 		}
-		lines, _, _ = format(lines, text, pipe.stream, cmp.Or(max(o.MaxLine, 0), DefaultMaxLine), true, time.Now())
+		h.rest, _, _ = format(h.rest, text, pipe.stream, cmp.Or(max(o.MaxLine, 0), DefaultMaxLine), true, time.Now())
 	}
-	if len(lines) == 0 || o.LogPath == "" {
-		return nil
-	}
-	f, _, size, err := host{}.open(o.LogDirectory, o.LogPath)
-	if err != nil {
-		return fmt.Errorf("write the rest of the output: %w", err)
-	}
-	_, err = f.WriteAt(lines, size)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write the rest of the output: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// left reads what is in a pipe, and waits for nothing. f may be nil.
+// left reads what is in a pipe as it is called, and waits for nothing: something that has outlived the
+// container may write on. f may be nil.
 func left(f *os.File) (text []byte, err error) {
 	if f == nil {
 		return nil, nil
@@ -197,22 +220,30 @@ func left(f *os.File) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, chunk)
-	for {
-		n, rerr := 0, error(nil)
-		if err := raw.Control(func(fd uintptr) { n, rerr = unix.Read(int(fd), b) }); err != nil {
-			return nil, err
-		}
+	var rerr error
+	err = raw.Control(func(fd uintptr) { text, rerr = readNow(int(fd)) })
+	return text, errors.Join(err, rerr)
+}
+
+func readNow(fd int) (text []byte, err error) {
+	size, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, size)
+	for len(text) < size {
+		n, err := unix.Read(fd, b[len(text):])
 		switch {
-		case errors.Is(rerr, unix.EINTR):
-		case errors.Is(rerr, unix.EAGAIN), rerr == nil && n <= 0:
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN), err == nil && n <= 0:
 			return text, nil
-		case rerr != nil:
-			return nil, rerr
+		case err != nil:
+			return text, err
 		default:
-			text = append(text, b[:n]...)
+			text = b[:len(text)+n]
 		}
 	}
+	return text, nil
 }
 
 // Close lets go of the FIFOs. What is in those that nobody else has open is dropped.

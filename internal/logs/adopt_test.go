@@ -184,6 +184,54 @@ func TestWhatIsLeftInAPipeIsTheEndOfTheLog(t *testing.T) {
 	}
 }
 
+// PROPERTIES 46: the end of a log that cannot be written now, since the disk is full or the log is refused,
+// is kept until it can, and is written once. It was read out of its pipe, and dropped.
+func TestTheEndOfALogIsKeptUntilItIsWritten(t *testing.T) {
+	const before = "2026-01-01T00:00:00Z stdout F one\n"
+	for _, name := range []string{"a full disk", "a log that is refused"} {
+		o, from, shim := theirs(t, before)
+		path := filepath.Join(o.LogDirectory, o.LogPath)
+		held, err := HoldPipes(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := shim.WriteString("last\nwords"); err != nil {
+			t.Fatal(err)
+		}
+		_ = shim.Close()
+		d := &badDisk{full: name == "a full disk"}
+		if !d.full {
+			if err := os.Link(path, path+".link"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := held.writeRest(o, d); err == nil {
+				t.Errorf("%s: it was written", name)
+			}
+			if b, err := os.ReadFile(path); err != nil || string(b) != before {
+				t.Errorf("%s: a part is in the log: %q %v", name, b, err)
+			}
+			if held.Unwritten() == 0 {
+				t.Errorf("%s: nothing is said to be left", name)
+			}
+		}
+		d.fill(false)
+		_ = os.Remove(path + ".link")
+		for range 2 { // there is nothing left the second time
+			if err := held.writeRest(o, d); err != nil || held.Unwritten() != 0 {
+				t.Errorf("%s: %v, and left are %d bytes", name, err, held.Unwritten())
+			}
+		}
+		_ = held.Close()
+		b, err := os.ReadFile(path)
+		rest, ok := strings.CutPrefix(string(b), before)
+		if lines := strings.Split(rest, "\n"); err != nil || !ok || len(lines) != 3 || !strings.HasSuffix(lines[0], " F last") || !strings.HasSuffix(lines[1], " P words") {
+			t.Errorf("%s: the log is %q: %v", name, b, err)
+		}
+	}
+}
+
 // A removal that was cut off had left a part of the FIFOs, and nobody could open the stdio, or release it.
 func TestAnythingThatARemovalHasLeftIsNoStdio(t *testing.T) {
 	o, from, _ := theirs(t, "")
