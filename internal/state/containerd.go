@@ -51,7 +51,7 @@ func (c Containerd) Meets(is Containerd, root string, units int) error {
 		return nil
 	}
 	return fmt.Errorf("%d pods and containers are on record that another containerd has, with the UUID %s, and this one has %s: "+
-		"set containerd.address back, and remove them before you change it; if that containerd is gone for good, remove %s",
+		"set containerd.address back, or mount the directory of that containerd, and remove them before you change either; if that containerd is gone for good, remove %s",
 		units, c.UUID, is.UUID, ContainerdFile(root))
 }
 
