@@ -475,3 +475,7 @@ func instant(ns int64) time.Time {
 	}
 	return time.Unix(0, ns).UTC()
 }
+// EndLine is what the log of a container says that has ended after berth was stopped, and before the
+// container was given back.
+const EndLine = "berth: the container has ended while berth was stopped, and the end of its output may be missing before this line"
+

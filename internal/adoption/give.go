@@ -244,7 +244,11 @@ func (g *giving) HandOver(ctx context.Context, id string) error {
 func (g *giving) handOverContainer(ctx context.Context, r adopt.Record, ct state.ContainerRecord) error {
 	object := g.objects[ct.ID]
 	if object.Owner != "" { // or it was handed over before this was cut off, and the plug-in may have had it
-		if err := g.outputs.flush(ctx, &r.Sandbox.Sandbox, &ct.Container); err != nil {
+		line := ""
+		if ct.Status.Phase == state.Running && object.Task != nil && object.Task.Stopped { // nobody held its pipes
+			line = adopt.EndLine
+		}
+		if err := g.outputs.flush(ctx, &r.Sandbox.Sandbox, &ct.Container, line); err != nil {
 			return err
 		}
 		if err := writeStatus(ct, object); err != nil {

@@ -53,8 +53,9 @@ func (o *outputs) of(sb *state.Sandbox, ct *state.Container) logs.Options {
 	return pod.StdioOptions(o.node.files.IO(ct.ID), sb, ct, o.node.cfg.Logs.MaxLine)
 }
 
-// flush brings what is in the pipes of a container of berth's into its log.
-func (o *outputs) flush(ctx context.Context, sb *state.Sandbox, ct *state.Container) error {
+// flush brings what is in the pipes of a container of berth's into its log, with all that was taken from
+// them before, and a line after it, unless that is empty. The caller may remove the stdio then.
+func (o *outputs) flush(ctx context.Context, sb *state.Sandbox, ct *state.Container, line string) error {
 	l, err := logs.Open(o.of(sb, ct))
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -67,7 +68,11 @@ func (o *outputs) flush(ctx context.Context, sb *state.Sandbox, ct *state.Contai
 	within, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	err = l.Flush(within)
-	if err = errors.Join(err, l.Close(), <-ran); err != nil {
+	err = errors.Join(err, l.Close(), <-ran)
+	if err == nil { // more may have been taken since the flush
+		err = logs.Settle(within, o.of(sb, ct), line)
+	}
+	if err != nil {
 		return fmt.Errorf("write the rest of its output into its log: %w", err)
 	}
 	return nil

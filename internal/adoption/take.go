@@ -221,7 +221,7 @@ func (t *taking) handToBerth(ctx context.Context) error {
 	if t.request.Start == "" {
 		for _, p := range t.plan.Pods {
 			for _, ct := range p.Containers {
-				if err := t.outputs.flush(ctx, &p.Sandbox, &ct.Container); err != nil {
+				if err := t.outputs.flush(ctx, &p.Sandbox, &ct.Container, ""); err != nil {
 					t.said("container %s: %v", ct.ID, err)
 				}
 			}

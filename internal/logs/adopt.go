@@ -5,6 +5,7 @@ package logs
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +45,37 @@ func Adopt(o Options, from Pipes, line string) error {
 		return fmt.Errorf("%w %s: %w", ErrLog, filepath.Join(o.LogDirectory, o.LogPath), refused)
 	}
 	return nil
+}
+
+// Settle brings what an earlier Run has taken from the pipes and not put into the log into it, an
+// unfinished line included, and writes line after it, unless that is empty or the last one already. It
+// takes nothing more. It is called before [RemoveAll] where somebody else goes on with the pipes; nobody
+// else has the stdio open then. It returns ErrNotFound as Open does, and tries again, if the log cannot
+// be written, until ctx ends.
+func Settle(ctx context.Context, o Options, line string) error {
+	l, err := Open(o)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	if !l.enter() {
+		return ctx.Err()
+	}
+	defer l.leave()
+	for _, s := range l.streams {
+		if !l.append(s, true) {
+			return fmt.Errorf("settle log %s: %w", o.LogPath, cmp.Or(l.Stats().LastErr, ctx.Err()))
+		}
+	}
+	if line == "" {
+		return nil
+	}
+	if err := l.goOn(line); err != nil {
+		return fmt.Errorf("settle log %s: %w", o.LogPath, err)
+	}
+	return l.save()
 }
 
 // ErrLog is about the log of a container whose stdio was adopted.

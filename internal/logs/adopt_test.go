@@ -232,6 +232,54 @@ func TestTheEndOfALogIsKeptUntilItIsWritten(t *testing.T) {
 	}
 }
 
+// PROPERTIES 46: what was taken from a pipe and is not in the log yet is in it once the log is settled,
+// and what is in the pipe stays there. A line comes last, and once, however often the log is settled.
+func TestWhatWasTakenIsInALogThatIsSettled(t *testing.T) {
+	for _, line := range []string{"", "the rest may be missing"} {
+		o, from, shim := theirs(t, "2026-01-01T00:00:00Z stdout F one\n")
+		if err := Adopt(o, from, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(o.in("stdout.spool"), []byte("two\nthr"), 0o600); err != nil { // as a round that was cut off leaves it
+			t.Fatal(err)
+		}
+		if _, err := shim.WriteString("ee\n"); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := Settle(t.Context(), o, line); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b, err := os.ReadFile(filepath.Join(o.LogDirectory, o.LogPath))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var texts []string
+		for text := range strings.Lines(string(b)) {
+			_, text, _ = strings.Cut(strings.TrimSuffix(text, "\n"), " stdout ")
+			texts = append(texts, text)
+		}
+		want := []string{"F one", "F two", "P thr"}
+		if line != "" {
+			want = append(want, "F "+line)
+		}
+		if !slices.Equal(texts, want) {
+			t.Errorf("the log is %q, want %q", texts, want)
+		}
+		rest := make([]byte, 10)
+		if n, err := shim.Read(rest); err != nil || string(rest[:n]) != "ee\n" {
+			t.Errorf("the pipe has %q, %v", rest[:n], err)
+		}
+		if err := RemoveAll(o.Dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := Settle(t.Context(), o, line); !errdefs.IsNotFound(err) {
+			t.Errorf("settled without stdio: %v", err)
+		}
+	}
+}
+
 // A removal that was cut off had left a part of the FIFOs, and nobody could open the stdio, or release it.
 func TestAnythingThatARemovalHasLeftIsNoStdio(t *testing.T) {
 	o, from, _ := theirs(t, "")
