@@ -39,6 +39,8 @@ type Settings struct {
 	CgroupDir func(path string) string
 	// Held says that somebody holds the pipes of the containers open while containerd is restarted.
 	Held bool
+	// End are the pods that may end if they cannot be adopted: NAMESPACE/NAME, or an ID or its beginning.
+	End []string
 }
 
 // Plan is what becomes of what was found.
@@ -47,9 +49,14 @@ type Plan struct {
 	// Refused is what berth cannot adopt, and why. While there is anything, nothing is adopted: nobody
 	// would serve it.
 	Refused []Remark `json:"refused,omitempty"`
-	// Silent is how many of those were refused because their shims did not answer, which says nothing of
-	// them: they are asked again.
+	// Silent is how many shims did not answer, where answers could change the plan. It says nothing of their
+	// pods: the shims are asked again. It is 0 where something is refused for another reason.
 	Silent int `json:"-"`
+	// Ended are the pods that cannot be adopted and may end, and why they cannot be adopted. The plug-in
+	// stops and removes them before anything else is done.
+	Ended []Remark `json:"ended,omitempty"`
+	// NotEnded are the names of pods that may end, and of which no pod needs to.
+	NotEnded []string `json:"notEnded,omitempty"`
 	// Left is what is not the plug-in's, and stays as it is.
 	Left []Remark `json:"left,omitempty"`
 }
@@ -93,7 +100,7 @@ type Container struct {
 
 // MakePlan says what becomes of what was found. It is pure.
 func MakePlan(f Found, s Settings) Plan {
-	p := planner{found: f, set: s, pods: map[string]int{}}
+	p := planner{found: f, set: s, pods: map[string]int{}, podOf: map[string]string{}, names: map[string]string{}, quiet: map[string]bool{}}
 	for _, o := range f.Objects {
 		if o.Kind == spec.KindSandbox && p.mine(o, o.ID) {
 			p.sandbox(o)
@@ -107,6 +114,7 @@ func MakePlan(f Found, s Settings) Plan {
 			p.plan.Left = append(p.plan.Left, Remark{o.ID, "it is not the plug-in's: ctr, nerdctl or another client of containerd has made it, and berth does not adopt it"})
 		}
 	}
+	p.end()
 	slices.SortFunc(p.plan.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
@@ -123,7 +131,10 @@ type planner struct {
 	found Found
 	set   Settings
 	plan  Plan
-	pods  map[string]int // indexes in plan.Pods
+	pods  map[string]int    // indexes in plan.Pods
+	podOf map[string]string // of what is refused: the ID of its pod
+	quiet map[string]bool   // what is refused since its shim did not answer
+	names map[string]string // of pods, NAMESPACE/NAME by ID
 }
 
 // mine reports whether an object of a pod is to be adopted: it is the plug-in's, or an adoption was
@@ -132,14 +143,54 @@ func (p *planner) mine(o Object, pod string) bool {
 	return o.Owner == "" || o.Owner == p.set.Own && p.set.Taking[pod]
 }
 
-func (p *planner) refuse(id, format string, args ...any) {
+// refuse says why an object of a pod cannot be adopted.
+func (p *planner) refuse(pod, id, format string, args ...any) {
+	p.podOf[id] = pod
 	p.plan.Refused = append(p.plan.Refused, Remark{id, fmt.Sprintf(format, args...)})
 }
 
 // silent refuses what nobody has said anything of.
-func (p *planner) silent(id, what, why string) {
-	p.plan.Silent++
-	p.refuse(id, "%s: its shim does not answer: %s", what, why)
+func (p *planner) silent(pod, id, what, why string) {
+	p.quiet[id] = true
+	p.refuse(pod, id, "%s: its shim does not answer: %s", what, why)
+}
+
+// shortestID is how many characters of an ID name a pod. Fewer may be those of another one as well.
+const shortestID = 12
+
+// end has the pods end that may, where they are refused, or one of their containers is.
+func (p *planner) end() {
+	needed := map[string]bool{}
+	why := map[string][]string{}
+	var order []string
+	p.plan.Refused = slices.DeleteFunc(p.plan.Refused, func(r Remark) bool {
+		pod := p.podOf[r.ID]
+		ends := false
+		for _, e := range p.set.End {
+			if e == pod || e == p.names[pod] || len(e) >= shortestID && strings.HasPrefix(pod, e) {
+				ends, needed[e] = true, true
+			}
+		}
+		if ends {
+			if why[pod] == nil {
+				order = append(order, pod)
+			}
+			why[pod] = append(why[pod], r.Text)
+		}
+		return ends
+	})
+	for _, pod := range order {
+		p.plan.Ended = append(p.plan.Ended, Remark{pod, strings.Join(why[pod], "; ")})
+	}
+	if !slices.ContainsFunc(p.plan.Refused, func(r Remark) bool { return !p.quiet[r.ID] }) {
+		p.plan.Silent = len(p.quiet)
+	}
+	for _, e := range p.set.End {
+		if !needed[e] {
+			p.plan.NotEnded = append(p.plan.NotEnded, e)
+		}
+	}
+	p.plan.Pods = slices.DeleteFunc(p.plan.Pods, func(pod Pod) bool { return why[pod.ID] != nil })
 }
 
 // sandbox plans a sandbox.
@@ -150,32 +201,33 @@ func (p *planner) sandbox(o Object) {
 		p.plan.Left = append(p.plan.Left, Remark{o.ID, "it has the label of a sandbox of the plug-in, and nothing that the plug-in keeps of one"})
 		return
 	case err != nil:
-		p.refuse(o.ID, "%v", err)
+		p.refuse(o.ID, o.ID, "%v", err)
 		return
 	case m.Config.GetMetadata() == nil:
-		p.refuse(o.ID, "the plug-in's metadata names no pod")
+		p.refuse(o.ID, o.ID, "the plug-in's metadata names no pod")
 		return
 	}
 	name := m.Config.GetMetadata().GetNamespace() + "/" + m.Config.GetMetadata().GetName()
+	p.names[o.ID] = name
 	handler, ok := p.set.Handlers[cmp.Or(m.RuntimeHandler, p.set.Default)]
 	switch {
 	case o.Half && (o.Sandboxer == "" || o.Sandboxer == "podsandbox"):
-		p.refuse(o.ID, "pod %s: it was being made, or being removed, and has no pause process; remove it while the plug-in serves (crictl rmp -f)", name)
+		p.refuse(o.ID, o.ID, "pod %s: it was being made, or being removed, and has no pause process; remove it while the plug-in serves (crictl rmp -f)", name)
 		return
 	case o.Sandboxer != "" && o.Sandboxer != "podsandbox" && o.Sandboxer != "berth":
-		p.refuse(o.ID, "pod %s: its sandbox is made by the sandbox controller %q; berth adopts those of podsandbox", name, o.Sandboxer)
+		p.refuse(o.ID, o.ID, "pod %s: its sandbox is made by the sandbox controller %q; berth adopts those of podsandbox", name, o.Sandboxer)
 		return
 	case !ok:
-		p.refuse(o.ID, "pod %s: its runtime handler %q is not in berth's configuration; add a table [runtimes.%s]", name, m.RuntimeHandler, m.RuntimeHandler)
+		p.refuse(o.ID, o.ID, "pod %s: its runtime handler %q is not in berth's configuration; add a table [runtimes.%s]", name, m.RuntimeHandler, m.RuntimeHandler)
 		return
 	case handler.Type != o.Runtime:
-		p.refuse(o.ID, "pod %s: its runtime is %s, and that of berth's handler %s is %s", name, o.Runtime, handler.Name, handler.Type)
+		p.refuse(o.ID, o.ID, "pod %s: its runtime is %s, and that of berth's handler %s is %s", name, o.Runtime, handler.Name, handler.Type)
 		return
 	case !handler.HostProcess:
-		p.refuse(o.ID, "pod %s: its containers run in a virtual machine (runtimes.%s.host_process is false), and berth does not adopt those", name, handler.Name)
+		p.refuse(o.ID, o.ID, "pod %s: its containers run in a virtual machine (runtimes.%s.host_process is false), and berth does not adopt those", name, handler.Name)
 		return
 	case o.Unasked != "":
-		p.silent(o.ID, "pod "+name, o.Unasked)
+		p.silent(o.ID, o.ID, "pod "+name, o.Unasked)
 		return
 	}
 	sb := state.Sandbox{
@@ -217,7 +269,7 @@ func (p *planner) sandbox(o Object) {
 		State:     st.Phase,
 	}
 	if err := p.network(&pod, &sb, &st, m); err != nil {
-		p.refuse(o.ID, "pod %s: %v", name, err)
+		p.refuse(o.ID, o.ID, "pod %s: %v", name, err)
 		return
 	}
 	pod.Sandbox, pod.Status = sb, st
@@ -317,10 +369,10 @@ func (p *planner) container(o Object) {
 	case !p.mine(o, m.SandboxID):
 		return
 	case err != nil:
-		p.refuse(o.ID, "%v", err)
+		p.refuse(m.SandboxID, o.ID, "%v", err)
 		return
 	case m.Config.GetMetadata() == nil:
-		p.refuse(o.ID, "the plug-in's metadata names no container")
+		p.refuse(m.SandboxID, o.ID, "the plug-in's metadata names no container")
 		return
 	}
 	name := m.Config.GetMetadata().GetName()
@@ -328,17 +380,17 @@ func (p *planner) container(o Object) {
 	switch {
 	case !ok:
 		if !slices.ContainsFunc(p.plan.Refused, func(r Remark) bool { return r.ID == m.SandboxID }) {
-			p.refuse(o.ID, "container %s: its pod %s is not there", name, m.SandboxID)
+			p.refuse(m.SandboxID, o.ID, "container %s: its pod %s is not there", name, m.SandboxID)
 		}
 		return
 	case o.Unasked != "":
-		p.silent(o.ID, "container "+name, o.Unasked)
+		p.silent(m.SandboxID, o.ID, "container "+name, o.Unasked)
 		return
 	case o.Task != nil && strings.Contains(o.Task.Stdout, "://"):
-		p.refuse(o.ID, "container %s: its output goes to %s, and berth goes on with FIFOs alone", name, o.Task.Stdout)
+		p.refuse(m.SandboxID, o.ID, "container %s: its output goes to %s, and berth goes on with FIFOs alone", name, o.Task.Stdout)
 		return
 	case o.SnapshotKey != o.ID:
-		p.refuse(o.ID, "container %s: its writable layer is called %q, and not by its ID", name, o.SnapshotKey)
+		p.refuse(m.SandboxID, o.ID, "container %s: its writable layer is called %q, and not by its ID", name, o.SnapshotKey)
 		return
 	}
 	pod := &p.plan.Pods[i]
@@ -448,6 +500,10 @@ const unwritten = "48 KiB"
 const LogLine = "berth: containerd's CRI plug-in has written the log up to here, and berth goes on; up to " + unwritten +
 	" of output that containerd had read and not written when it was stopped may be missing before this line"
 
+// EndLine is what the log of a container says that has ended after berth was stopped, and before the
+// container was given back.
+const EndLine = "berth: the container has ended while berth was stopped, and the end of its output may be missing before this line"
+
 // ended returns how a container ended, as its file says.
 func ended(id string, was containerStatus) exit.Fact {
 	at := instant(was.FinishedAt)
@@ -475,7 +531,3 @@ func instant(ns int64) time.Time {
 	}
 	return time.Unix(0, ns).UTC()
 }
-// EndLine is what the log of a container says that has ended after berth was stopped, and before the
-// container was given back.
-const EndLine = "berth: the container has ended while berth was stopped, and the end of its output may be missing before this line"
-

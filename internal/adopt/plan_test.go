@@ -225,6 +225,45 @@ func TestWhatCannotBeAdoptedIsNamed(t *testing.T) {
 	}
 }
 
+// A pod that cannot be adopted, or has a container that cannot be, ends as a whole if the operator names
+// it. What can be adopted never does.
+func TestOnlyAPodThatCannotBeAdoptedEnds(t *testing.T) {
+	const id = "0123456789abcdef"
+	for _, tc := range []struct {
+		name  string
+		end   string
+		pod   bool // the pod cannot be adopted
+		ct    bool // its container cannot be
+		ended bool
+	}{
+		{"a pod, by its name", "default/web", true, false, true},
+		{"a pod, by its ID", id, true, false, true},
+		{"a pod, by the beginning of its ID", id[:shortestID], true, false, true},
+		{"a pod, by too little of its ID", id[:shortestID-1], true, false, false},
+		{"another pod", "default/other", true, false, false},
+		{"a pod with a container that cannot be adopted", "default/web", false, true, true},
+		{"a pod that can be adopted", "default/web", false, false, false},
+	} {
+		f, s := node()
+		f.Objects[0].ID = id
+		f.Objects[1].Metadata = []byte(strings.Replace(containerText17, `"SandboxID":"p1"`, `"SandboxID":"`+id+`"`, 1))
+		if tc.pod {
+			f.Objects[0].Unasked = "deadline exceeded"
+		}
+		if tc.ct {
+			f.Objects[1].Unasked = "deadline exceeded"
+		}
+		s.End = []string{tc.end}
+		plan := MakePlan(f, s)
+		switch {
+		case tc.ended && (len(plan.Pods)+len(plan.Refused)+len(plan.NotEnded) > 0 || len(plan.Ended) != 1 || plan.Ended[0].ID != id || !strings.Contains(plan.Ended[0].Text, "deadline")):
+			t.Errorf("%s: %+v", tc.name, plan)
+		case !tc.ended && (len(plan.Ended) > 0 || !slices.Equal(plan.NotEnded, s.End) || (tc.pod || tc.ct) != (len(plan.Refused) > 0)):
+			t.Errorf("%s: %+v", tc.name, plan)
+		}
+	}
+}
+
 // What is berth's already is not taken again, unless an adoption was cut off.
 func TestWhatIsTakenStaysTaken(t *testing.T) {
 	f, s := node()

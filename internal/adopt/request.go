@@ -2,7 +2,10 @@
 
 package adopt
 
-import "io"
+import (
+	"context"
+	"io"
+)
 
 // Request is what an operator asks for.
 type Request struct {
@@ -10,6 +13,10 @@ type Request struct {
 	Back, DryRun bool
 	// Leave has pods that the plug-in cannot have stay berth's.
 	Leave bool
+	// End are the pods that may end if they cannot be adopted: see [Settings]. Remove ends one, by its ID,
+	// at the runtime that serves at an address.
+	End    []string
+	Remove func(ctx context.Context, address, id string) error
 	// Switch is a shell command that turns the plug-in off, and Start one that starts berth: both are
 	// run while the pipes of the containers are held open. "" for none.
 	Switch, Start string

@@ -28,6 +28,7 @@ type taking struct {
 	outputs *outputs
 
 	switched bool // --switch was run
+	ended    int  // pods that the plug-in has ended and removed
 	plan     adopt.Plan
 	pods     map[string]adopt.Pod // of the plan, by ID
 	// kills is what the counters of OOM kills have said while the containers ran.
@@ -56,7 +57,12 @@ func (t *taking) run(ctx context.Context) error {
 	switch {
 	case serves && t.request.Switch == "":
 		return errors.New("containerd's CRI plug-in serves: add it to disabled_plugins in containerd's configuration, and give the command that restarts containerd as --switch; nothing was changed")
+	case len(t.plan.Ended) > 0 && !serves:
+		return errors.New("pods are to end that cannot be adopted, and containerd's CRI plug-in, which ends them, is off: turn it on again; nothing was changed")
 	case serves:
+		if err := t.end(ctx); err != nil {
+			return err
+		}
 		if err := t.turnOff(ctx); err != nil {
 			return err
 		}
@@ -91,9 +97,6 @@ func (t *taking) look(ctx context.Context) error {
 			return 0, err
 		}
 		t.makePlan(found)
-		if t.plan.Silent < len(t.plan.Refused) {
-			return 0, nil // whatever they answer
-		}
 		return t.plan.Silent, nil
 	})
 }
@@ -108,6 +111,7 @@ func (t *taking) makePlan(found adopt.Found) {
 		Now:       time.Now(),
 		CgroupDir: cgroup.Dir,
 		Held:      t.request.Switch != "",
+		End:       t.request.End,
 	}
 	for name, r := range t.cfg.Runtimes {
 		s.Handlers[name] = adopt.Handler{Name: name, Type: r.Type, HostProcess: r.HostProcess}
@@ -132,12 +136,15 @@ func (t *taking) ids() []string {
 
 // refusal says that something is refused, and how things are now.
 func (t *taking) refusal() error {
-	n := len(t.plan.Refused)
-	why := fmt.Sprintf("%d pods or containers cannot be adopted, and nobody would serve them while the plug-in is off: remove them, or change what the remarks say", n)
-	if t.plan.Silent == n {
-		why = fmt.Sprintf("the shims of %d pods or containers have not answered, so that nobody knows how they are: repeat the call, or remove them if they never answer", n)
+	n := len(t.plan.Refused) + len(t.plan.Ended)
+	why := fmt.Sprintf("%d pods or containers cannot be adopted, and nobody would serve them while the plug-in is off: remove them, have their pods end with --end, or change what the remarks say", n)
+	if t.plan.Silent > 0 {
+		why = fmt.Sprintf("the shims of %d pods or containers have not answered, so that nobody knows how they are: repeat the call, or remove them if they never answer", t.plan.Silent)
 	}
-	if !t.switched {
+	switch {
+	case !t.switched && t.ended > 0:
+		return fmt.Errorf("%s; no pod was adopted, and %d have ended", why, t.ended)
+	case !t.switched:
 		return fmt.Errorf("%s; nothing was changed", why)
 	}
 	return fmt.Errorf("%s; --switch was run, the plug-in is off, and no pod was taken over: they are the plug-in's, and nobody serves them. "+
@@ -193,7 +200,28 @@ func (t *taking) turnOff(ctx context.Context) (err error) {
 	if err := t.look(ctx); err != nil { // it may have made and removed some
 		return err
 	}
-	if len(t.plan.Refused) > 0 {
+	if len(t.plan.Refused)+len(t.plan.Ended) > 0 {
+		return t.refusal()
+	}
+	return nil
+}
+
+// end has the plug-in end the pods that cannot be adopted and may end, and plans what is left.
+func (t *taking) end(ctx context.Context) error {
+	if len(t.plan.Ended) == 0 {
+		return nil
+	}
+	for _, r := range t.plan.Ended {
+		if err := t.request.Remove(ctx, t.cfg.Containerd.Address, r.ID); err != nil {
+			return fmt.Errorf("end pod %s: %w; no pod was adopted", r.ID, err)
+		}
+		t.ended++
+		t.said("pod %s has ended and is removed", r.ID)
+	}
+	if err := t.look(ctx); err != nil {
+		return err
+	}
+	if len(t.plan.Refused)+len(t.plan.Ended) > 0 {
 		return t.refusal()
 	}
 	return nil

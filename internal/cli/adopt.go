@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/config"
+	"berth/internal/migrate"
 )
 
 // Adopt takes over the pods of containerd's CRI plug-in, or gives them back.
@@ -35,6 +36,8 @@ func (a *app) adoptCommand() *cobra.Command {
 			"Without it, add the plug-in to disabled_plugins in containerd's configuration, and give the command that restarts containerd as\n" +
 			"--switch, and the one that starts berth as --start. While they run, the pipes of the containers are held open, so that neither\n" +
 			"output nor exit codes are lost.\n\n" +
+			"While there is a pod that cannot be adopted, none is. --end names pods that may end instead: the plug-in stops them, with 30\n" +
+			"seconds for each container, and removes them before the switch. A pod that can be adopted is adopted, also if --end names it.\n\n" +
 			"--back gives the adopted pods to the plug-in again. Pods that berth has made itself are named before anything is changed.\n\n" +
 			"What was cut off is gone on with by the next call, in either direction.",
 		Args: cobra.NoArgs,
@@ -61,6 +64,7 @@ func (a *app) adoptCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "print what would become of each pod, and change nothing")
 	cmd.Flags().BoolVar(&r.Back, "back", false, "give the adopted pods to the plug-in again")
 	cmd.Flags().BoolVar(&r.Leave, "leave", false, "with --back, leave berth the pods that the plug-in cannot have")
+	cmd.Flags().StringArrayVar(&r.End, "end", nil, "pod, as NAMESPACE/NAME or ID, that ends and is removed before the switch if it cannot be adopted; may be repeated")
 	cmd.Flags().StringVar(&r.Switch, "switch", "", "shell command that restarts containerd, such as 'systemctl restart containerd'")
 	cmd.Flags().StringVar(&r.Start, "start", "", "shell command that starts berth and returns once it serves, such as 'systemctl start berth'")
 	cmd.Flags().StringVar(&file, "config", "", "configuration file of berth (default "+defaultConfig+", if it exists)")
@@ -68,6 +72,7 @@ func (a *app) adoptCommand() *cobra.Command {
 	cmd.Flags().StringVar(&r.ContainerdState, "containerd-state", "", "containerd's setting state (default: the directory of its socket)")
 	cmd.Flags().StringVar(&r.CNICache, "cni-cache", "/var/lib/cni", "directory of CNI's cache, which the plug-in does not configure")
 	cmd.MarkFlagsMutuallyExclusive("back", "start")
+	cmd.MarkFlagsMutuallyExclusive("back", "end")
 	_ = cmd.MarkFlagDirname("containerd-state")
 	_ = cmd.MarkFlagDirname("cni-cache")
 	return cmd
@@ -84,6 +89,9 @@ func (a *app) runAdopt(cmd *cobra.Command, cfg config.Config, r adopt.Request) e
 	var printed error
 	r.Output = cmd.ErrOrStderr()
 	r.Said = func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
+	r.Remove = func(ctx context.Context, address, id string) error {
+		return nodeHost{}.Remove(ctx, address, migrate.Pod{ID: id})
+	}
 	r.Planned = func(p adopt.Plan) {
 		printed = a.print(out, p, func(w *tabwriter.Writer) { writePlan(w, p) })
 	}
@@ -128,6 +136,13 @@ func writePlan(w io.Writer, p adopt.Plan) {
 		}
 	}
 	writeRemarks(w, "Not the plug-in's, and left as it is", p.Left)
+	writeRemarks(w, "Ends and is removed, since it cannot be adopted", p.Ended)
+	if len(p.NotEnded) > 0 {
+		fmt.Fprintln(w, "\nNo pod that cannot be adopted is called so, and none of it ends:")
+		for _, name := range p.NotEnded {
+			fmt.Fprintf(w, "  %s\n", name)
+		}
+	}
 	writeRemarks(w, "Cannot be adopted", p.Refused)
 }
 

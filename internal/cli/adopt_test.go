@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,10 +52,17 @@ func TestAdoptPrintsWhatPodsLose(t *testing.T) {
 		}},
 		Refused: []adopt.Remark{{ID: "p2", Text: "its shim does not answer"}},
 		Left:    []adopt.Remark{{ID: "n1", Text: "nerdctl has made it"}},
+
+		Ended:    []adopt.Remark{{ID: "p3", Text: "pod default/vm: it runs in a virtual machine"}},
+		NotEnded: []string{"default/web"},
 	}
-	r, cfg, out, problem := adopts(t, plan, adopt.Back{}, "--dry-run", "--set", "containerd.address=/c.sock", "--switch", "x")
+	r, cfg, out, problem := adopts(t, plan, adopt.Back{}, "--dry-run", "--set", "containerd.address=/c.sock", "--switch", "x", "--end", "default/vm", "--end", "default/web")
 	says(t, "the plan", out, "default/web", "READY", "app", "It is disconnected:\n  default/web\n", "Its stdin ends:\n  default/web/app\n  default/web/side\n",
-		"left as it is:\n  n1: nerdctl", "Cannot be adopted:\n  p2: its shim does not answer")
+		"left as it is:\n  n1: nerdctl", "Cannot be adopted:\n  p2: its shim does not answer",
+		"Ends and is removed, since it cannot be adopted:\n  p3: pod default/vm", "none of it ends:\n  default/web\n")
+	if !slices.Equal(r.End, []string{"default/vm", "default/web"}) || r.Remove == nil {
+		t.Errorf("%+v", r)
+	}
 	if !r.DryRun || r.Back || r.Switch != "x" || r.CNICache != "/var/lib/cni" || cfg.Containerd.Address != "/c.sock" || problem != "refused" {
 		t.Errorf("%+v, %s, %s", r, cfg.Containerd.Address, problem)
 	}
@@ -78,6 +86,7 @@ func TestAdoptRefusesWhatItCannotDo(t *testing.T) {
 	for _, args := range [][]string{
 		{"--leave"},
 		{"--back", "--start", "x"},
+		{"--back", "--end", "default/web"},
 		{"--set", "containerd.address"},
 		{"--set", "containerd.adress=/x"},
 		{"--set", "root=here"},
