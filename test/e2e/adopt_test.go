@@ -4,10 +4,8 @@ package e2e
 
 import (
 	"cmp"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,7 +13,6 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/adopt"
 	"berth/test/client"
 	"berth/test/node"
 )
@@ -166,49 +163,12 @@ func (a *adopted) look() {
 func (a *adopted) switchover(down func()) string {
 	a.t.Helper()
 	var began time.Time
-	out := a.adoptWith(nil,
-		step{"switch", func() { began = time.Now(); a.PluginOff(down) }},
-		step{"start", func() {
+	return a.AdoptWith(nil,
+		node.Step{Name: "switch", Do: func() { began = time.Now(); a.PluginOff(down) }},
+		node.Step{Name: "start", Do: func() {
 			a.StartBerth()
 			a.t.Logf("no runtime has answered for %s at most", time.Since(began).Round(time.Millisecond))
 		}})
-	return out
-}
-
-// step is what a command that is given to `berth adopt` as --NAME does.
-type step struct {
-	name string
-	do   func()
-}
-
-// adoptWith runs `berth adopt`, and does what its commands ask for, in their order.
-func (a *adopted) adoptWith(args []string, steps ...step) string {
-	a.t.Helper()
-	dir, err := os.MkdirTemp(a.Dir, "adopt")
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	for _, s := range steps {
-		args = append(args, "--"+s.name, fmt.Sprintf("touch %[1]s/%[2]s; until [ -e %[1]s/%[2]s.done ]; do sleep 0.01; done", dir, s.name))
-	}
-	p := a.SpawnAdopt(args...)
-	for _, s := range steps {
-		a.Until("--"+s.name+" is run", func() bool {
-			if p.Over() {
-				a.t.Fatalf("berth adopt ended with %d:\n%s", p.Wait(), p.Output())
-			}
-			_, err := os.Stat(dir + "/" + s.name)
-			return err == nil
-		})
-		s.do()
-		if err := os.WriteFile(dir+"/"+s.name+".done", nil, 0o600); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-	if code := p.Wait(); code != 0 {
-		a.t.Fatalf("berth adopt ended with %d:\n%s", code, p.Output())
-	}
-	return p.Output()
 }
 
 // PROPERTIES 46: pods of many kinds change from containerd's CRI plug-in to berth while they run. No
@@ -245,14 +205,8 @@ func (a *adopted) endSome() {
 		a.t.Fatal(err)
 	}
 	for _, name := range []string{"ender", "hungry", "survivor"} {
-		a.Until("the process of "+name+" has ended", func() bool { return processOver(a.pids[name]) })
+		a.Until("the process of "+name+" has ended", func() bool { return node.ProcessOver(a.pids[name]) })
 	}
-}
-
-// processOver reports whether a process has ended, whether or not its parent has waited for it.
-func processOver(pid int) bool {
-	_, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	return err != nil
 }
 
 // nothingLeft removes all pods.
@@ -323,37 +277,14 @@ func (a *adopted) sameAsBefore() {
 	}
 }
 
-// logIsWhole compares the numbers in a log. There is one gap at most, of 48 KiB at most, where a line
-// says what has happened. The lines at its sides may be torn.
+// logIsWhole expects all numbers in the log of a container that writes them, and waits until there are
+// more of them.
 func (a *adopted) logIsWhole(name string) {
 	a.t.Helper()
-	lines := func() []string { return strings.Split(strings.TrimSpace(a.Log(a.ids[name])), "\n") }
-	had := len(lines())
-	a.Until("the log grows", func() bool { return len(lines()) > had+200 })
-	next, gap, said := 0, false, false
-	for i, line := range lines() {
-		if strings.HasSuffix(line, adopt.LogLine) {
-			gap, said = true, true
-			continue
-		}
-		if len(line) < 999 && gap {
-			continue // the end of a line whose beginning is lost
-		}
-		n, err := strconv.Atoi(cmp.Or(strings.TrimLeft(line, "0"), "0"))
-		if err != nil || len(line) != 999 {
-			a.t.Fatalf("line %d is torn: %q", i, line)
-		}
-		if n != next && (!gap || n < next || (n-next-1)*1000 > 48<<10) {
-			a.t.Errorf("lines %d to %d are missing before line %d, and nothing says so, or it is too much", next, n-1, i)
-		}
-		if n != next {
-			a.t.Logf("lines %d to %d are lost, which the log says", next, n-1)
-		}
-		next, gap = n+1, false
-	}
-	if !said {
-		a.t.Error("no line says that the runtime has changed")
-	}
+	log := func() string { return a.Log(a.ids[name]) }
+	had := len(log())
+	a.Until("the log grows", func() bool { return len(log()) > had+200000 })
+	node.Numbered(a.t, log())
 }
 
 // works does with adopted pods what the kubelet and people do.
@@ -501,7 +432,7 @@ func TestEndsOnTheWayBackAreExact(t *testing.T) {
 // called while it is away.
 func (a *adopted) switchBack(down func()) string {
 	a.t.Helper()
-	return a.adoptWith([]string{"--back"}, step{"switch", func() {
+	return a.AdoptWith([]string{"--back"}, node.Step{Name: "switch", Do: func() {
 		a.Containerd.Kill(syscall.SIGTERM)
 		down()
 		a.PluginOn()

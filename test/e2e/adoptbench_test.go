@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -60,51 +59,20 @@ func BenchmarkAdoption(b *testing.B) {
 		n.Program = programs[i%len(programs)]
 		var away, up, answered time.Time
 		before := load()
-		run := func(args []string, steps map[string]func()) string {
-			for name := range steps {
-				args = append(args, "--"+name, fmt.Sprintf("touch %[1]s/%[2]s; until [ -e %[1]s/%[2]s.done ]; do sleep 0.01; done", n.Dir, name))
+		var said []string
+		for line := range strings.Lines(n.AdoptWith(nil,
+			node.Step{Name: "switch", Do: func() { away = time.Now(); n.PluginOff(func() { up = time.Now() }) }},
+			node.Step{Name: "start", Do: func() { n.ServeBerth(); answered = time.Now() }},
+		)) {
+			if strings.Contains(line, " took ") || strings.Contains(line, ", after ") {
+				said = append(said, strings.TrimSpace(line))
 			}
-			p := n.SpawnAdopt(args...)
-			for _, name := range []string{"switch", "start"} {
-				if steps[name] == nil {
-					continue
-				}
-				n.Until("--"+name+" is run", func() bool {
-					if p.Over() {
-						b.Fatalf("berth adopt ended with %d:\n%s", p.Wait(), p.Output())
-					}
-					_, err := os.Stat(n.Dir + "/" + name)
-					return err == nil
-				})
-				steps[name]()
-				if err := os.WriteFile(n.Dir+"/"+name+".done", nil, 0o600); err != nil {
-					b.Fatal(err)
-				}
-			}
-			if code := p.Wait(); code != 0 {
-				b.Fatalf("berth adopt ended with %d:\n%s", code, p.Output())
-			}
-			for _, name := range []string{"switch", "start"} {
-				_ = os.Remove(n.Dir + "/" + name)
-				_ = os.Remove(n.Dir + "/" + name + ".done")
-			}
-			var said []string
-			for line := range strings.Lines(p.Output()) {
-				if strings.Contains(line, " took ") || strings.Contains(line, ", after ") {
-					said = append(said, strings.TrimSpace(line))
-				}
-			}
-			return strings.Join(said, "; ")
 		}
-		said := run(nil, map[string]func(){
-			"switch": func() { away = time.Now(); n.PluginOff(func() { up = time.Now() }) },
-			"start":  func() { n.ServeBerth(); answered = time.Now() },
-		})
 		dark := answered.Sub(away)
 		b.ReportMetric(dark.Seconds(), "s-without-runtime")
-		b.Logf("%s: %d pods, no runtime for %s (containerd's stop %s); %s; load %s before, %s after", cmp.Or(n.Program, "built"), pods, dark.Round(time.Millisecond), up.Sub(away).Round(time.Millisecond), said, before, load())
+		b.Logf("%s: %d pods, no runtime for %s (containerd's stop %s); %s; load %s before, %s after", cmp.Or(n.Program, "built"), pods, dark.Round(time.Millisecond), up.Sub(away).Round(time.Millisecond), strings.Join(said, "; "), before, load())
 		n.Berth.Kill(syscall.SIGTERM)
-		run([]string{"--back"}, map[string]func(){"switch": n.PluginOn})
+		n.AdoptWith([]string{"--back"}, node.Step{Name: "switch", Do: n.PluginOn})
 	}
 	n.RemoveAll(b.Context())
 }

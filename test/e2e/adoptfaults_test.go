@@ -11,6 +11,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
 )
 
 // PROPERTIES 46: containerd is killed again and again while pods are taken over and given back, and the
@@ -62,7 +64,7 @@ func (a *adopted) killShim(pod string) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		a.t.Fatal(err)
 	}
-	a.Until("the shim has ended", func() bool { return processOver(pid) })
+	a.Until("the shim has ended", func() bool { return node.ProcessOver(pid) })
 }
 
 // endedWithItsShim expects that a pod whose shim was killed is not ready, that its container has ended,

@@ -57,7 +57,7 @@ func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
 		if err := os.WriteFile(shared+"/"+way.name, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		n.Until("it has ended", func() bool { return processOver(was) })
+		n.Until("it has ended", func() bool { return node.ProcessOver(was) })
 		way.move()
 		node.ExpectExit(t, n.Measured(ends), 42, "Error")
 		same()

@@ -110,7 +110,9 @@ func (k *kubelet) stop() {
 	if err := os.Mkdir(k.dir+"/manifests", 0o750); err != nil {
 		k.t.Error(err)
 	}
-	k.eventually(k.idle) // what is left afterwards the node removes, and reports what it cannot remove
+	if !k.process.Over() {
+		k.eventually(k.idle) // what is left afterwards the node removes, and reports what it cannot remove
+	}
 	k.process.Kill(syscall.SIGTERM)
 	if k.t.Failed() {
 		k.t.Logf("the kubelet's log:\n%s", k.process.Output())

@@ -169,14 +169,20 @@ func (n *Node) Log(id string) string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	return LogText(n.t, string(b))
+}
+
+// LogText is the text of a log, without the stamps of the log format.
+func LogText(t testing.TB, log string) string {
+	t.Helper()
 	var out strings.Builder
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(log) {
 		if !strings.HasSuffix(line, "\n") {
 			break // it is being written
 		}
 		f := strings.SplitN(line, " ", 4)
 		if len(f) != 4 {
-			n.t.Fatalf("not a line of a log: %q", line)
+			t.Fatalf("not a line of a log: %q", line)
 		}
 		text := f[3]
 		if f[2] == "P" {

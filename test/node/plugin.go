@@ -8,13 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/adopt"
 	"berth/internal/cri"
 	"berth/internal/testimage"
 )
@@ -184,6 +187,81 @@ func (n *Node) SpawnAdopt(args ...string) *Process {
 		all = append(all, flag, value)
 	}
 	return n.Spawn(cmp.Or(n.Program, n.Module+"/build/bin/berth"), append(all, args...)...)
+}
+
+// Step is what a command that is given to `berth adopt` as --Name does.
+type Step struct {
+	Name string
+	Do   func()
+}
+
+// AdoptWith runs `berth adopt`, does what its commands ask for, in their order, and returns what it has
+// printed. It fails the test unless all succeeds.
+func (n *Node) AdoptWith(args []string, steps ...Step) string {
+	n.t.Helper()
+	dir, err := os.MkdirTemp(n.Dir, "adopt")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, s := range steps {
+		args = append(args, "--"+s.Name, fmt.Sprintf("touch %[1]s/%[2]s; until [ -e %[1]s/%[2]s.done ]; do sleep 0.01; done", dir, s.Name))
+	}
+	p := n.SpawnAdopt(args...)
+	for _, s := range steps {
+		n.Until("--"+s.Name+" is run", func() bool {
+			if p.Over() {
+				n.t.Fatalf("berth adopt ended with %d:\n%s", p.Wait(), p.Output())
+			}
+			_, err := os.Stat(dir + "/" + s.Name)
+			return err == nil
+		})
+		s.Do()
+		if err := os.WriteFile(dir+"/"+s.Name+".done", nil, 0o600); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	if code := p.Wait(); code != 0 {
+		n.t.Fatalf("berth adopt ended with %d:\n%s", code, p.Output())
+	}
+	return p.Output()
+}
+
+// Numbered expects in the text of a log lines of 999 digits with all numbers from 0 on, and returns how
+// many there are. Where a line says that the runtime has changed, which there is once, at most 48 KiB may
+// be missing, and the lines at its sides may be torn.
+func Numbered(t testing.TB, text string) (lines int) {
+	t.Helper()
+	next, gap, said := 0, false, 0
+	for line := range strings.Lines(text) {
+		line, whole := strings.CutSuffix(line, "\n")
+		if !whole {
+			break // it is being written
+		}
+		lines++
+		if strings.HasSuffix(line, adopt.LogLine) {
+			gap = true
+			said++
+			continue
+		}
+		if len(line) < 999 && gap {
+			continue // the end of a line whose beginning is lost
+		}
+		n, err := strconv.Atoi(cmp.Or(strings.TrimLeft(line, "0"), "0"))
+		if err != nil || len(line) != 999 {
+			t.Fatalf("line %d, after number %d, has %d bytes, and ends with %q", lines, next-1, len(line), line[max(0, len(line)-200):])
+		}
+		if n != next && (!gap || n < next || (n-next-1)*1000 > 48<<10) {
+			t.Errorf("lines %d to %d are missing before line %d, and nothing says so, or it is too much", next, n-1, lines)
+		}
+		if n != next {
+			t.Logf("lines %d to %d are lost, which the log says", next, n-1)
+		}
+		next, gap = n+1, false
+	}
+	if said != 1 {
+		t.Errorf("%d lines say that the runtime has changed", said)
+	}
+	return lines
 }
 
 // PluginNetworks lists CNI's results of the pods that the plug-in has connected. One goes when its pod is

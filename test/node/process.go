@@ -5,6 +5,7 @@ package node
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -160,4 +161,10 @@ func (n *Node) Shims() map[string]int {
 		}
 	})
 	return found
+}
+
+// ProcessOver reports whether a process has ended, whether or not its parent has waited for it.
+func ProcessOver(pid int) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	return err != nil
 }
