@@ -21,7 +21,8 @@
 //   - What is cut off anywhere is gone on with by the next call, in either direction.
 //   - While a command of the operator's restarts containerd, no exit code is lost, no stdin ends, and
 //     what a container writes waits in its pipes.
-//   - Nothing is changed where the plan refuses something.
+//   - Nothing is changed where the plan refuses something. Pods that the operator lets end, and that
+//     cannot be adopted, have ended before anything else is changed.
 //
 // # Never
 //
