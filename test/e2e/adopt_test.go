@@ -66,8 +66,8 @@ const (
 	echoes = `while read -r line; do echo "got $line"; done; echo over; sleep 1000`
 )
 
-// startAdopted makes pods of many kinds under the plug-in.
-func startAdopted(t *testing.T) *adopted {
+// newAdopted makes a node whose pods the plug-in makes.
+func newAdopted(t *testing.T) *adopted {
 	n := node.Start(t, node.Options{External: true})
 	if err := os.Chmod(n.Dir, 0o711); err != nil {
 		t.Fatal(err)
@@ -85,6 +85,12 @@ func startAdopted(t *testing.T) *adopted {
 	}
 	importVolume(t, n)
 	n.StartPlugin()
+	return a
+}
+
+// startAdopted makes pods of many kinds under the plug-in.
+func startAdopted(t *testing.T) *adopted {
+	a := newAdopted(t)
 	a.pod("plain", nil)
 	a.container("plain", "logger", writes, true, nil)
 	a.container("plain", "sleeper", sleeps, true, func(c *runtimeapi.ContainerConfig) {

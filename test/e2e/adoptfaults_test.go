@@ -212,3 +212,143 @@ func TestWhatAnotherClientHasMadeIsNamedAndLeft(t *testing.T) {
 	a.RemoveForeign("foreign")
 	a.removedByPlugin()
 }
+
+// PROPERTIES 46: a pod that cannot be adopted keeps all others with the plug-in, unless the operator names
+// it. Then the plug-in stops it, as gently as it asks, and removes it, and the others are adopted. What
+// can be adopted does not end, also if it is named.
+func TestAPodThatCannotBeAdoptedMayEnd(t *testing.T) {
+	a := newAdopted(t)
+	a.pod("good", nil)
+	a.container("good", "stays", sleeps, true, nil)
+	a.pod("bad", nil)
+	a.container("bad", "polite", `trap 'touch /shared/asked; exit 0' TERM; while :; do sleep 0.1; done`, true, nil)
+	a.look()
+	bad, good := "default/"+a.cfgs["bad"].GetMetadata().GetName(), "default/"+a.cfgs["good"].GetMetadata().GetName()
+	second := "/var/lib/cni/results/second-" + a.pods["bad"] + "-eth1"
+	t.Cleanup(func() { _ = os.Remove(second) })
+	if err := os.WriteFile(second, []byte(`{"kind":"cniCacheV1","containerId":"`+a.pods["bad"]+`","config":"e30=","ifName":"eth1","networkName":"second","result":{}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if out, code := a.Adopt(args...); code == 0 || !strings.Contains(out, want) {
+			t.Errorf("berth adopt %v ended with %d:\n%s", args, code, out)
+		}
+		a.sameAsBefore()
+	}
+	const onlySwitch = "--switch=exit 1"
+	refused("eth1", "--dry-run")
+	refused("no pod was adopted", onlySwitch)
+	refused("no pod was adopted", onlySwitch, "--end", good)
+	refused("give the command that restarts containerd as --switch", "--end", bad)
+	if out, code := a.Adopt("--dry-run", "--end", bad, "--end", good); code != 0 || !strings.Contains(out, "Ends and is removed") || !strings.Contains(out, "none of it ends:\n  "+good) {
+		t.Errorf("the dry run ended with %d:\n%s", code, out)
+	}
+	a.sameAsBefore()
+	a.PluginOff(func() {})
+	if out, code := a.Adopt("--end", bad); code == 0 || !strings.Contains(out, "is off: turn it on again") {
+		t.Errorf("berth adopt without the plug-in ended with %d:\n%s", code, out)
+	}
+	a.PluginOn()
+	a.sameAsBefore()
+
+	out := a.AdoptWith([]string{"--end", a.pods["bad"][:13], "--end", good}, node.Step{Name: "switch", Do: func() {
+		if _, err := os.Stat(a.shared + "/asked"); err != nil {
+			t.Errorf("the pod was not asked to end before the switch: %v", err)
+		}
+		if !node.ProcessOver(a.pids["polite"]) {
+			t.Error("the pod runs after its end")
+		}
+		a.PluginOff(func() {})
+	}}, node.Step{Name: "start", Do: a.StartBerth})
+	t.Logf("%s", out)
+	for _, m := range []map[string]string{a.pods, a.ids} {
+		delete(m, "bad")
+		delete(m, "polite")
+	}
+	delete(a.was, "polite")
+	a.sameAsBefore()
+	if all, err := a.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}); err != nil || len(all.GetItems()) != 1 {
+		t.Errorf("berth has %v, %v", all, err)
+	}
+	a.nothingLeft()
+}
+
+// PROPERTIES 46: `berth adopt` is killed while each of its commands runs, on both ways: before containerd
+// is stopped, while it is away, once it is there again, and before and after berth is started. The next
+// call goes on, every process stays, and what ends while containerd is away has its code.
+func TestAnAdoptionThatIsKilledInACommandGoesOn(t *testing.T) {
+	a := startAdopted(t)
+	nothing := func() {}
+	away := func() {} // what happens while containerd is away
+	off := func(then func()) { a.Containerd.Kill(syscall.SIGTERM); then() }
+	there := []node.Step{
+		{Name: "switch", Do: func() { a.PluginOff(away) }},
+		{Name: "start", Do: a.StartBerth},
+	}
+	for _, kill := range []struct {
+		name string
+		// Before the kill, and after it, on the way to berth and back.
+		there []node.Step
+		rest  func()
+		back  func()
+		again func()
+	}{
+		{
+			name:  "before containerd is stopped",
+			there: []node.Step{{Name: "switch", Do: nothing}},
+			rest:  func() { a.sameAsBefore(); a.AdoptWith(nil, there...) },
+			back:  nothing,
+			again: a.PluginOn,
+		},
+		{
+			name:  "while containerd is away",
+			there: []node.Step{{Name: "switch", Do: func() { off(a.endSome) }}},
+			rest:  func() { a.StartContainerd(); a.AdoptWith(nil, there[1]) },
+			back:  func() { off(nothing) },
+			again: a.PluginOn,
+		},
+		{
+			name:  "once containerd is there again",
+			there: there[:1],
+			rest:  func() { a.AdoptWith(nil, there[1]) },
+			back:  func() { off(a.PluginOn) },
+			again: nothing,
+		},
+		{
+			name:  "before berth is started",
+			there: []node.Step{there[0], {Name: "start", Do: nothing}},
+			rest:  a.StartBerth,
+			back:  nothing,
+			again: func() { a.AdoptWith([]string{"--back"}, node.Step{Name: "switch", Do: a.PluginOn}) },
+		},
+		{
+			name:  "once berth serves",
+			there: there,
+			rest:  nothing,
+			back:  nothing,
+			again: a.PluginOn,
+		},
+	} {
+		a.AdoptCutOff(nil, kill.there...)
+		kill.rest()
+		if kill.name == "while containerd is away" {
+			if st := a.Measured(a.ids["ender"]); st.GetExitCode() != 42 {
+				t.Errorf("what ended while containerd was away: %v", st)
+			}
+			for _, name := range []string{"ender", "hungry", "survivor"} {
+				a.Ended(a.ids[name])
+				delete(a.was, name)
+			}
+		}
+		a.sameAsBefore()
+		a.Berth.Kill(syscall.SIGTERM)
+		a.AdoptCutOff([]string{"--back"}, node.Step{Name: "switch", Do: kill.back})
+		kill.again()
+		a.sameAsBefore()
+		if t.Failed() {
+			t.Fatalf("killed %s", kill.name)
+		}
+	}
+	a.removedByPlugin()
+}

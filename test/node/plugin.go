@@ -199,6 +199,27 @@ type Step struct {
 // printed. It fails the test unless all succeeds.
 func (n *Node) AdoptWith(args []string, steps ...Step) string {
 	n.t.Helper()
+	p, done := n.adoptSteps(args, steps)
+	done()
+	if code := p.Wait(); code != 0 {
+		n.t.Fatalf("berth adopt ended with %d:\n%s", code, p.Output())
+	}
+	return p.Output()
+}
+
+// AdoptCutOff is AdoptWith, but that `berth adopt` is killed while its last command runs.
+func (n *Node) AdoptCutOff(args []string, steps ...Step) {
+	n.t.Helper()
+	p, done := n.adoptSteps(args, steps)
+	p.Signal(syscall.SIGKILL)
+	done()
+	p.Wait()
+}
+
+// adoptSteps runs `berth adopt` and does what its commands ask for. The last of them goes on once done is
+// called.
+func (n *Node) adoptSteps(args []string, steps []Step) (p *Process, done func()) {
+	n.t.Helper()
 	dir, err := os.MkdirTemp(n.Dir, "adopt")
 	if err != nil {
 		n.t.Fatal(err)
@@ -206,8 +227,10 @@ func (n *Node) AdoptWith(args []string, steps ...Step) string {
 	for _, s := range steps {
 		args = append(args, "--"+s.Name, fmt.Sprintf("touch %[1]s/%[2]s; until [ -e %[1]s/%[2]s.done ]; do sleep 0.01; done", dir, s.Name))
 	}
-	p := n.SpawnAdopt(args...)
+	p = n.SpawnAdopt(args...)
+	done = func() {}
 	for _, s := range steps {
+		done()
 		n.Until("--"+s.Name+" is run", func() bool {
 			if p.Over() {
 				n.t.Fatalf("berth adopt ended with %d:\n%s", p.Wait(), p.Output())
@@ -216,14 +239,13 @@ func (n *Node) AdoptWith(args []string, steps ...Step) string {
 			return err == nil
 		})
 		s.Do()
-		if err := os.WriteFile(dir+"/"+s.Name+".done", nil, 0o600); err != nil {
-			n.t.Fatal(err)
+		done = func() {
+			if err := os.WriteFile(dir+"/"+s.Name+".done", nil, 0o600); err != nil {
+				n.t.Fatal(err)
+			}
 		}
 	}
-	if code := p.Wait(); code != 0 {
-		n.t.Fatalf("berth adopt ended with %d:\n%s", code, p.Output())
-	}
-	return p.Output()
+	return p, done
 }
 
 // Numbered expects in the text of a log lines of 999 digits with all numbers from 0 on, and returns how
