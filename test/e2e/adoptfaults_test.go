@@ -238,8 +238,8 @@ func TestAPodThatCannotBeAdoptedMayEnd(t *testing.T) {
 	}
 	const onlySwitch = "--switch=exit 1"
 	refused("eth1", "--dry-run")
-	refused("no pod was adopted", onlySwitch)
-	refused("no pod was adopted", onlySwitch, "--end", good)
+	refused("nothing was changed", onlySwitch)
+	refused("nothing was changed", onlySwitch, "--end", good)
 	refused("give the command that restarts containerd as --switch", "--end", bad)
 	if out, code := a.Adopt("--dry-run", "--end", bad, "--end", good); code != 0 || !strings.Contains(out, "Ends and is removed") || !strings.Contains(out, "none of it ends:\n  "+good) {
 		t.Errorf("the dry run ended with %d:\n%s", code, out)
