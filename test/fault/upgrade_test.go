@@ -6,9 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,22 +15,6 @@ import (
 	"berth/internal/cri"
 	"berth/test/node"
 )
-
-// otherVersion is a version that no berth has.
-const otherVersion = "99.0.1"
-
-// other builds berth as another version.
-func other(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "berth")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X berth/internal/version.Version="+otherVersion, "-o", path, "./cmd/berth")
-	cmd.Dir = node.Module(t)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build berth: %v\n%s", err, out)
-	}
-	return path
-}
 
 func versionOf(t *testing.T, on *cri.Client) (string, error) {
 	t.Helper()
@@ -47,7 +28,7 @@ func versionOf(t *testing.T, on *cri.Client) (string, error) {
 // answered by the next one. Only calls in flight when berth is killed fail.
 func TestAnUpgradeIsNotNoticed(t *testing.T) {
 	t.Parallel()
-	program := other(t)
+	program := node.Other(t)
 	for _, how := range []struct {
 		signal   syscall.Signal
 		inFlight bool // calls in flight may fail
@@ -71,7 +52,7 @@ func TestAnUpgradeIsNotNoticed(t *testing.T) {
 				wg.Go(func() { c.persistent(ctx, how.inFlight) })
 				wg.Go(func() { c.fresh(ctx, how.inFlight) })
 			}
-			for i, next := range []struct{ program, version string }{{program, otherVersion}, {"", usual}, {program, otherVersion}} {
+			for i, next := range []struct{ program, version string }{{program, node.OtherVersion}, {"", usual}, {program, node.OtherVersion}} {
 				_, ends := n.Sh(fmt.Sprintf("trap 'echo it ends; exit %d' TERM; echo ready; sleep 1000 & wait", 40+i))
 				ready(n, ends)
 				process := n.Pid(ends)

@@ -115,7 +115,7 @@ type Node struct {
 	t        testing.TB
 	args     []string
 	libexec  string
-	netns    string // in which berth runs; "": that of the test
+	netns    string // in which berth runs, and an external containerd; "": that of the test
 	mountNS  string // so do they
 	external string // containerd's socket, "" for embedded
 	seen     *seen
@@ -135,10 +135,10 @@ type Options struct {
 	Args     []string // more arguments of berth's
 	// ServiceManager keeps berth's descriptors beyond its death, as systemd does.
 	ServiceManager bool
-	// NetNS is the path of the network namespace that berth runs in: see [NewLAN]. "": that of the
-	// test.
+	// NetNS is the path of the network namespace that berth runs in, and an external containerd: see
+	// [NewLAN]. "": that of the test.
 	NetNS string
-	// MountNS is the path of the mount namespace that berth runs in: see [NewMounts]. "": that of the
+	// MountNS is the path of the mount namespace that they run in: see [NewMounts]. "": that of the
 	// test.
 	MountNS string
 	// Program is berth; "" for the built one.
@@ -227,7 +227,8 @@ func (n *Node) StartContainerd() {
 	if n.stderr != nil {
 		args = append(args, "--log-level", "debug")
 	}
-	n.Containerd = n.spawn(n.stderr, nil, nil, n.Module+"/build/libexec/containerd", args...)
+	name, args := n.inside(n.Module+"/build/libexec/containerd", args...)
+	n.Containerd = n.spawn(n.stderr, nil, nil, name, args...)
 }
 
 // StartBerth starts berth, and waits until it serves and has a containerd.

@@ -51,10 +51,22 @@ func (n *Node) importPause() {
 
 // StartPlugin stops the berth of a node with an external containerd, and has containerd's CRI plug-in
 // serve in its place: the node's client talks to that. The network of its pods is the one of the
-// node's bridge, and their addresses are those of [Node.Addresses].
+// node's bridge, and their addresses are those of [Node.Addresses], unless the node has the settings of
+// a network already.
 func (n *Node) StartPlugin() {
 	n.t.Helper()
 	n.importPause()
+	if there, _ := filepath.Glob(n.Dir + "/net.d/*.conflist"); there == nil {
+		n.writePluginNetwork()
+	}
+	n.t.Cleanup(n.sweepCache)
+	n.Berth.Kill(syscall.SIGTERM)
+	n.PluginOn()
+}
+
+// writePluginNetwork writes the settings of the network of the plug-in's pods.
+func (n *Node) writePluginNetwork() {
+	n.t.Helper()
 	conflist := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
   {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": true, "hairpinMode": true,
    "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
@@ -66,9 +78,6 @@ func (n *Node) StartPlugin() {
 	if err := os.WriteFile(n.Dir+"/net.d/10-adopted.conflist", []byte(conflist), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Cleanup(n.sweepCache)
-	n.Berth.Kill(syscall.SIGTERM)
-	n.PluginOn()
 }
 
 // pluginNetwork is the name of the network of the plug-in's pods, which no other node has.
@@ -134,7 +143,7 @@ func (n *Node) PluginOn() {
 	if err := os.WriteFile(n.Dir+"/containerd.toml", []byte(cfg), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	n.Containerd = n.Spawn(n.Module+"/build/libexec/containerd", "--config", n.Dir+"/containerd.toml")
+	n.Containerd = n.SpawnInside(n.Module+"/build/libexec/containerd", "--config", n.Dir+"/containerd.toml")
 	c, err := cri.Dial(n.external)
 	if err != nil {
 		n.t.Fatal(err)
