@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,14 +48,21 @@ type cluster struct {
 	table   []row        // what a user noticed
 }
 
+// options say what a cluster consists of.
+type options struct {
+	nodes   int
+	foreign int // that many of them, the last ones, run containerd's CRI plug-in instead of berth
+	// The kubelets of berth's nodes read berth's events and statistics, and do without lists and
+	// cAdvisor where they can.
+	evented bool
+}
+
 // start makes a cluster, and waits until it is whole: the nodes are Ready, and the network and the
 // DNS server of the cluster work.
-// Evented says that the kubelets read berth's events and statistics, and do without lists and
-// cAdvisor where they can.
-func start(t *testing.T, nodes int, evented bool) *cluster {
+func start(t *testing.T, o options) *cluster {
 	t.Helper()
-	c := newCluster(t, nodes)
-	c.evented = evented
+	c := newCluster(t, o.nodes)
+	c.evented = o.evented
 	c.ca = newAuthority(t, c.dir+"/pki")
 	c.admin = c.ca.dir + "/admin.conf"
 	control := c.lan.Hosts[0].Address
@@ -72,11 +80,14 @@ func start(t *testing.T, nodes int, evented bool) *cluster {
 	}
 	c.connect(c.ca.client("admin"))
 	for i, h := range c.lan.Hosts {
-		c.addNode(i, h).enroll()
+		c.addNode(i, h, i >= o.nodes-o.foreign).enroll()
 	}
 	c.route()
 	c.importImages()
 	for _, m := range c.members {
+		if m.foreign {
+			m.StartPlugin()
+		}
 		m.startKubelet()
 	}
 	c.until("the API server is ready", func() error {
@@ -311,9 +322,17 @@ func code(err error) int {
 }
 
 // each does something on every node at once.
-func (c *cluster) each(do func(m *member)) {
+func (c *cluster) each(do func(m *member)) { together(c.members, do) }
+
+// berths are the nodes of berth.
+func (c *cluster) berths() []*member {
+	return slices.DeleteFunc(slices.Clone(c.members), func(m *member) bool { return m.foreign })
+}
+
+// together does something on nodes at once.
+func together(members []*member, do func(m *member)) {
 	var wg sync.WaitGroup
-	for _, m := range c.members {
+	for _, m := range members {
 		wg.Go(func() { do(m) })
 	}
 	wg.Wait()

@@ -23,7 +23,7 @@ const replicas = 6
 
 // One node is a cluster.
 func TestOneNode(t *testing.T) {
-	c := start(t, 1, false)
+	c := start(t, options{nodes: 1})
 	c.serves(2)
 }
 
@@ -44,7 +44,7 @@ func TestKubeadm(t *testing.T) {
 func TestThreeNodes(t *testing.T) {
 	for _, source := range node.Pick(t, "source of what the kubelets know", lists, events) {
 		t.Run(source, func(t *testing.T) {
-			c := start(t, 3, source == events)
+			c := start(t, options{nodes: 3, evented: source == events})
 			c.serves(replicas)
 			t.Cleanup(func() { c.print(source) })
 			c.story()
@@ -59,24 +59,35 @@ const (
 )
 
 func (c *cluster) story() {
-	for _, s := range []struct {
-		name string
-		do   func()
-	}{
-		{"NothingHappens", c.nothingHappens},
-		{"ADeploymentIsRolledOut", c.rollOut},
-		{"ServicesAndNamesWork", c.names},
-		{"ADaemonSetIsOnEachNode", c.daemonSet},
-		{"AStatefulSetKeepsItsData", c.statefulSet},
-		{"AJobActsOnExitCodes", c.jobs},
-		{"StreamsWork", c.streams},
-		{"ANodeIsDrained", c.drain},
-		{"BerthIsKilledEverywhere", c.killed},
-		{"ADeploymentIsRolledOutWhileBerthIsKilled", c.rollOutKilled},
-		{"BerthIsRestartedNodeByNode", c.restarted},
-		{"KubeletsAreKilled", c.kubeletsKilled},
-		{"ANodeIsCutOff", c.cutOff},
-	} {
+	c.steps(
+		step{"NothingHappens", c.nothingHappens},
+		step{"ADeploymentIsRolledOut", c.rollOut},
+		step{"ServicesAndNamesWork", c.names},
+		step{"ADaemonSetIsOnEachNode", c.daemonSet},
+		step{"AStatefulSetKeepsItsData", c.statefulSet},
+		step{"AJobActsOnExitCodes", c.jobs},
+		step{"StreamsWork", c.streams},
+		step{"AContainerIsDebugged", c.debugged},
+		step{"APodIsResizedInPlace", c.resized},
+		step{"ANodeIsDrained", c.drain},
+		step{"BerthIsKilledEverywhere", c.killed},
+		step{"ADeploymentIsRolledOutWhileBerthIsKilled", c.rollOutKilled},
+		step{"BerthIsRestartedNodeByNode", c.restarted},
+		step{"BerthIsReplacedNodeByNode", c.upgraded},
+		step{"KubeletsAreKilled", c.kubeletsKilled},
+		step{"ANodeIsCutOff", c.cutOff},
+	)
+}
+
+// step is something that is done to a cluster, as a test of its own.
+type step struct {
+	name string
+	do   func()
+}
+
+// steps does one step after the other.
+func (c *cluster) steps(steps ...step) {
+	for _, s := range steps {
 		c.outer.Run(s.name, func(t *testing.T) {
 			c.t = t
 			defer func() { c.t = c.outer }()

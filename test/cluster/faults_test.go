@@ -87,8 +87,7 @@ func (c *cluster) drain() {
 	c.rest()
 	last := c.members[len(c.members)-1]
 	u := c.watch("a drain", c.members...)
-	c.must("drain", last.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=4m")
-	c.whole("default", "web")
+	c.empty(last)
 	u.done().unharmed(c.t)
 	c.until("only pods of DaemonSets run on the node", func() error {
 		for _, name := range last.running(c) {
@@ -99,7 +98,20 @@ func (c *cluster) drain() {
 		return nil
 	})
 	c.must("uncordon", last.name)
-	c.must("rollout", "restart", "deployment/web") // which spreads the pods over all nodes again
+	c.spread()
+}
+
+// empty drains a node, and waits until the pods of web are whole elsewhere.
+func (c *cluster) empty(m *member, more ...string) {
+	c.t.Helper()
+	c.must(append([]string{"drain", m.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=4m"}, more...)...)
+	c.whole("default", "web")
+}
+
+// spread rolls web out again, which spreads its pods over all nodes.
+func (c *cluster) spread() {
+	c.t.Helper()
+	c.must("rollout", "restart", "deployment/web")
 	c.must("rollout", "status", "deployment/web", "--timeout=5m")
 }
 
@@ -181,17 +193,30 @@ func (c *cluster) killed() {
 	}
 	const interval = 10 * time.Second
 	kills := minutes * int(time.Minute/interval)
-	indexes := kills * 5
 	u := c.watch(fmt.Sprintf("%d kills of berth on each node", kills), c.members...)
-	c.applyText(c.text("apps/ends", "@COUNT@", strconv.Itoa(indexes)))
+	check := c.ends(kills * 5)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for range kills {
 		<-tick.C
 		c.kill()
 	}
-	job := c.ended("ends")
+	c.ended("ends")
 	u.done().streamless().quiet(c.t)
+	check()
+}
+
+// ends starts the Job of that many pods of which every third one ends with 42. What it returns waits for
+// the end of the Job, checks that each code is as it was, and deletes the Job.
+func (c *cluster) ends(indexes int) (check func()) {
+	c.t.Helper()
+	c.applyText(c.text("apps/ends", "@COUNT@", strconv.Itoa(indexes)))
+	return func() { c.allEnded(indexes) }
+}
+
+func (c *cluster) allEnded(indexes int) {
+	c.t.Helper()
+	job := c.ended("ends")
 	var third []string
 	for i := 0; i < indexes; i += 3 {
 		third = append(third, strconv.Itoa(i))
@@ -219,7 +244,7 @@ func (r row) streamless() row {
 func (c *cluster) kill() {
 	c.t.Helper()
 	begin := time.Now()
-	c.each(func(m *member) {
+	together(c.berths(), func(m *member) {
 		m.Berth.Kill(syscall.SIGKILL)
 		m.StartBerth()
 	})

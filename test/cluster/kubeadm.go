@@ -33,7 +33,7 @@ func startKubeadm(t *testing.T, nodes int) *cluster {
 	t.Helper()
 	c := newCluster(t, nodes)
 	for i, h := range c.lan.Hosts {
-		c.addNode(i, h)
+		c.addNode(i, h, false)
 	}
 	c.route()
 	c.importImages()

@@ -19,12 +19,14 @@ import (
 	"berth/test/node"
 )
 
-// member is a node of a cluster: a network namespace with a berth and a kubelet.
+// member is a node of a cluster: a network namespace with a kubelet, and with a berth or containerd's
+// CRI plug-in.
 type member struct {
 	*node.Node
 	c       *cluster
 	name    string
 	host    node.Host
+	foreign bool   // it runs containerd's CRI plug-in instead of berth
 	dir     string // the kubelet's
 	group   string // the cgroup below which the kubelet makes those of pods
 	kubelet *node.Process
@@ -35,8 +37,9 @@ type member struct {
 // changed. Each node has its own.
 var private = []string{"/etc", "/usr/libexec", "/var/lib", "/var/log"}
 
-// addNode makes a node with a berth.
-func (c *cluster) addNode(i int, host node.Host) *member {
+// addNode makes a node with a berth. That of a foreign node is there to import images, and gives way to
+// containerd's CRI plug-in before the kubelet starts.
+func (c *cluster) addNode(i int, host node.Host, foreign bool) *member {
 	c.t.Helper()
 	name := fmt.Sprintf("worker-%d", i)
 	if i == 0 {
@@ -44,10 +47,10 @@ func (c *cluster) addNode(i int, host node.Host) *member {
 	}
 	dir := node.TempDir(c.t)
 	n := node.Start(c.t, node.Options{
-		Dir: dir, NetNS: host.NetNS, MountNS: node.NewMounts(c.t, dir+"/private", private...), ServiceManager: true,
+		Dir: dir, NetNS: host.NetNS, MountNS: node.NewMounts(c.t, dir+"/private", private...), ServiceManager: true, External: foreign,
 		Args: []string{"--set", "containerd.link=" + dir + "/link", "--set", "network.use_default=false"},
 	})
-	m := &member{Node: n, c: c, name: name, host: host, dir: n.Dir + "/k", group: n.Cgroup + "-kubelet"}
+	m := &member{Node: n, c: c, name: name, host: host, foreign: foreign, dir: n.Dir + "/k", group: n.Cgroup + "-kubelet"}
 	c.members = append(c.members, m)
 	c.t.Cleanup(m.stop)
 	for _, d := range []string{"/manifests", "/podlogs", "/root", "/plugins"} {
@@ -68,8 +71,32 @@ func (c *cluster) addNode(i int, host node.Host) *member {
 func (m *member) text(name string, more ...string) string {
 	m.c.t.Helper()
 	return m.c.text(name, append(more,
-		"@KUBELET@", m.dir, "@GROUP@", m.group, "@SOCKET@", m.Node.Dir+"/berth.sock", "@NAME@", m.name, "@NODE@", m.Node.Dir,
-		"@BRIDGE@", m.Bridge, "@SUBNET@", m.Subnet, "@ADDRESS@", m.host.Address, "@EVENTED@", strconv.FormatBool(m.c.evented))...)
+		"@KUBELET@", m.dir, "@GROUP@", m.group, "@SOCKET@", m.socket(), "@NAME@", m.name, "@NODE@", m.Node.Dir,
+		"@BRIDGE@", m.Bridge, "@SUBNET@", m.Subnet, "@ADDRESS@", m.host.Address, "@EVENTED@", strconv.FormatBool(m.c.evented && !m.foreign))...)
+}
+
+// socket is that of the runtime.
+func (m *member) socket() string {
+	if m.foreign {
+		return m.containerd()
+	}
+	return m.Node.Dir + "/berth.sock"
+}
+
+// containerd is the socket of the node's containerd.
+func (m *member) containerd() string {
+	if m.foreign {
+		return m.Node.Dir + "/c/containerd.sock"
+	}
+	return m.Node.Dir + "/link"
+}
+
+// runtime is the process of the runtime.
+func (m *member) runtime() *node.Process {
+	if m.foreign {
+		return m.Containerd
+	}
+	return m.Berth
 }
 
 // enroll gives a node what its kubelet needs to join the cluster. The first one gets the control
@@ -131,7 +158,7 @@ func (m *member) startKubelet() {
 	args := m.args
 	if args == nil {
 		args = []string{"--config", m.dir + "/config.yaml", "--kubeconfig", m.c.ca.dir + "/" + m.name + ".conf", "--root-dir", m.dir + "/root", "--cert-dir", m.dir + "/certs",
-			"--hostname-override", m.name, "--node-ip", m.host.Address, "--containerd", m.Node.Dir + "/link", "--v", "2"}
+			"--hostname-override", m.name, "--node-ip", m.host.Address, "--containerd", m.containerd(), "--v", "2"}
 	}
 	m.kubelet = m.SpawnInside(m.Module+"/build/bin/kubelet", args...)
 }
@@ -155,12 +182,12 @@ func (m *member) stop() {
 	}
 }
 
-// mounts are what is mounted below the node's directory in berth's namespace, without what is the
+// mounts are what is mounted below the node's directory in the runtime's namespace, without what is the
 // kubelet's or the test's, once no pod is left. It waits a moment until there is nothing.
 func (m *member) mounts() (left []string) {
 	for range 100 {
 		left = nil
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.Berth.Pid()))
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.runtime().Pid()))
 		m.note(err)
 		for line := range strings.Lines(string(b)) {
 			if at := strings.Fields(line)[4]; strings.HasPrefix(at, m.Node.Dir+"/") && !strings.HasPrefix(at, m.dir+"/") {
