@@ -195,7 +195,7 @@ func (c *cluster) upgraded() {
 		{"it is replaced by the first one again", ""},
 	} {
 		u := c.watch(next.what, c.members...)
-		check := c.ends(30)
+		check := c.ends(24)
 		for _, m := range c.members {
 			m.Program = next.program
 			m.Berth.Kill(syscall.SIGTERM)

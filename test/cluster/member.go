@@ -105,12 +105,18 @@ func (m *member) enroll() {
 	m.c.t.Helper()
 	m.c.ca.issue(m.name, "system:node:"+m.name, []string{"system:nodes"}, m.name, m.host.Address)
 	m.c.ca.kubeconfig(m.name, m.c.lan.Hosts[0].Address)
-	m.check(os.WriteFile(m.dir+"/config.yaml", []byte(m.text("kubelet")), 0o600))
+	m.configure()
 	if m == m.c.members[0] {
 		for _, program := range ofControl {
 			m.check(os.WriteFile(m.dir+"/manifests/"+program+".yaml", []byte(m.text("control/"+program)), 0o600))
 		}
 	}
+}
+
+// configure writes the settings of the next kubelet.
+func (m *member) configure() {
+	m.c.t.Helper()
+	m.check(os.WriteFile(m.dir+"/config.yaml", []byte(m.text("kubelet")), 0o600))
 }
 
 // route connects the nodes: each knows the way to the pods of the others, and takes packets to

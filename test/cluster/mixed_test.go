@@ -4,7 +4,9 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -30,6 +32,7 @@ func TestMixedNodes(t *testing.T) {
 		step{"ADeploymentIsRolledOutOverBoth", c.rollOut},
 		step{"PodsMoveFromContainerdToBerthAndBack", c.move},
 		step{"BerthIsKilledBesideContainerd", c.killedBeside},
+		step{"BerthAdoptsThePodsOfContainerd", c.adopted},
 	)
 }
 
@@ -141,4 +144,59 @@ func (c *cluster) killedBeside() {
 		c.rest()
 	}
 	u.done().streamless().quiet(c.t)
+}
+
+// PROPERTIES 46: berth takes the place of containerd's CRI plug-in under the pods of a node, and gives
+// them back. To the cluster they are the same pods, and no request is lost. A kubelet that is started
+// anew takes some of them for not Ready until it has probed them.
+func (c *cluster) adopted() {
+	c.everywhere()
+	c.rest()
+	last := c.members[len(c.members)-1]
+	before := last.running(c)
+	for _, turn := range []struct {
+		what, runtime string
+		change        func()
+	}{
+		{"berth adopts the pods of containerd", "berth://", func() {
+			last.PluginOff(func() {})
+			last.adopt()
+			last.StartBerth()
+			last.foreign = false
+		}},
+		{"containerd gets them back", "containerd://", func() {
+			last.Berth.Kill(syscall.SIGTERM)
+			last.adopt("--back")
+			last.PluginOn()
+			last.foreign = true
+		}},
+	} {
+		u := c.watch(turn.what, c.members...)
+		last.kubelet.Kill(syscall.SIGTERM)
+		turn.change()
+		last.configure()
+		last.startKubelet()
+		c.until("the cluster knows that "+last.name+" has another runtime", func() error { return c.runs(last, turn.runtime) })
+		u.enough(300)
+		c.rest()
+		if now := last.running(c); !sameNames(before, now) {
+			c.t.Errorf("the node ran %v, and runs %v", before, now)
+		}
+		r := u.done().streamless()
+		r.unready = nil
+		r.quiet(c.t)
+	}
+}
+
+// sameNames reports whether two lists have the same names.
+func sameNames(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// adopt runs `berth adopt` on a node.
+func (m *member) adopt(args ...string) {
+	m.c.t.Helper()
+	if out, code := m.Adopt(args...); code != 0 {
+		m.c.t.Fatalf("berth adopt %v ended with %d:\n%s", args, code, out)
+	}
 }

@@ -195,7 +195,7 @@ func (n *Node) SpawnAdopt(args ...string) *Process {
 		}
 		all = append(all, flag, value)
 	}
-	return n.Spawn(cmp.Or(n.Program, n.Module+"/build/bin/berth"), append(all, args...)...)
+	return n.SpawnInside(cmp.Or(n.Program, n.Module+"/build/bin/berth"), append(all, args...)...)
 }
 
 // Step is what a command that is given to `berth adopt` as --Name does.
