@@ -46,8 +46,10 @@ func (c *cluster) addNode(i int, host node.Host, foreign bool) *member {
 		name = "control"
 	}
 	dir := node.TempDir(c.t)
+	// What a service manager keeps for berth goes when the service is stopped, as that of a foreign node
+	// is. The one of node keeps it.
 	n := node.Start(c.t, node.Options{
-		Dir: dir, NetNS: host.NetNS, MountNS: node.NewMounts(c.t, dir+"/private", private...), ServiceManager: true, External: foreign,
+		Dir: dir, NetNS: host.NetNS, MountNS: node.NewMounts(c.t, dir+"/private", private...), ServiceManager: !foreign, External: foreign,
 		Args: []string{"--set", "containerd.link=" + dir + "/link", "--set", "network.use_default=false"},
 	})
 	m := &member{Node: n, c: c, name: name, host: host, foreign: foreign, dir: n.Dir + "/k", group: n.Cgroup + "-kubelet"}
