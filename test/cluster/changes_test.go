@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -181,7 +182,8 @@ func (c *cluster) limited(container string, cpu, memory int) {
 }
 
 // PROPERTIES 4, 5 and 23: berth is replaced by another version on one node after the other, and that by
-// the first one again. The user notices nothing, and the Job that runs meanwhile sees each code as it was.
+// the first one again. The user notices nothing, the Job that runs meanwhile sees each code as it was, and
+// the log of a pod that writes without pause has each line once.
 // BERTH_BEFORE is the path of the other berth; without it, it is the same one with another number.
 func (c *cluster) upgraded() {
 	c.rest()
@@ -190,6 +192,9 @@ func (c *cluster) upgraded() {
 	if other == "" {
 		other = node.Other(c.t)
 	}
+	c.must("run", "counter", "--image="+node.Busybox, "--image-pull-policy=IfNotPresent", "--restart=Never", "--command", "--",
+		"sh", "-c", "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done")
+	c.ready("counter")
 	for _, next := range []struct{ what, program string }{
 		{"berth is replaced by another version node by node", other},
 		{"it is replaced by the first one again", ""},
@@ -213,7 +218,13 @@ func (c *cluster) upgraded() {
 		c.rest()
 		u.done().streamless().quiet(c.t)
 		check()
+		for i, line := range strings.Fields(c.must("logs", "counter")) {
+			if line != strconv.Itoa(i+1) {
+				c.t.Fatalf("line %d of the log is %q", i+1, line)
+			}
+		}
 	}
+	c.must("delete", "pod", "counter", "--grace-period=1")
 }
 
 // version is what the runtime of a node says of itself.
