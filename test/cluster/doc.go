@@ -7,12 +7,13 @@
 // etcd, API server, controller manager and scheduler, from images of the programs that tools/kubelet
 // and tools/cluster pin. kube-proxy is a DaemonSet, and CoreDNS a Deployment. No node has a way out
 // of the bridge that connects them, and no image comes from a registry. Nodes join with certificates
-// that the test makes, or with kubeadm.
+// that the test makes, or with kubeadm. In one cluster a node runs containerd's CRI plug-in instead of
+// berth.
 //
 // First the tests use a cluster as people do: roll-outs, services, names, volumes, jobs, streams,
-// drains. Then a node is cut off, and berth is killed and restarted on all nodes, while a user calls
-// a service and looks at the pods. What he noticed is printed as a table, and docs/clusters.md says
-// what is behind it.
+// debuggers, resizes, drains. Then a node is cut off, and berth is killed, restarted and replaced by
+// another version on all nodes, while a user calls a service and looks at the pods. What he noticed is
+// printed as a table, and docs/clusters.md says what is behind it.
 //
 // They need root, and programs that `make test-cluster` builds within minutes before it runs them.
 // What they build of them, archives of images, stays in build/cluster.
