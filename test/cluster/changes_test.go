@@ -3,8 +3,10 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,7 +104,39 @@ func (c *cluster) debugged() {
 		c.t.Errorf("debug -i: %q, %v", out, err)
 	}
 	c.same(before, "app")
+	c.debuggedElsewhere(last)
 	c.must("delete", "pod", "debugged")
+}
+
+// debuggedElsewhere puts a debugger into a copy of the pod whose containers see each other's processes,
+// and onto a node, whose processes and files it sees.
+func (c *cluster) debuggedElsewhere(on *member) {
+	for _, args := range [][]string{
+		{"debugged", "--copy-to=copied", "--share-processes", "--same-node", "--container=looker", "--",
+			"sh", "-c", "until ps | grep 'sleep 31415' | grep -v grep; do sleep 0.1; done"},
+		{"node/" + on.name, "--", "sh", "-c", "ps | grep '[-]-hostname-override " + on.name + "' && chroot /host cat " + on.dir + "/resolv.conf"},
+	} {
+		out := c.must(append([]string{"debug", "--image=" + node.Busybox, "--image-pull-policy=IfNotPresent"}, args...)...)
+		name, container := "copied", "looker"
+		if found := regexp.MustCompile(`node-debugger-\S+`).FindString(out); found != "" {
+			name, container = found, "debugger"
+		}
+		c.until("the debugger in "+name+" has ended well", func() error {
+			p, err := c.pod(name)
+			if err != nil {
+				return err
+			}
+			s := statusOf(p, container)
+			if s == nil || s.LastTerminationState.Terminated == nil && s.State.Terminated == nil {
+				return fmt.Errorf("%+v", p.Status)
+			}
+			if end := cmp.Or(s.LastTerminationState.Terminated, s.State.Terminated); end.ExitCode != 0 {
+				c.t.Fatalf("the debugger in %s ended with %+v and %q", name, end, c.must("logs", name, "-c", container))
+			}
+			return nil
+		})
+		c.must("delete", "pod", name, "--grace-period=1")
+	}
 }
 
 // PROPERTIES 24: a container gets more and less of a processor and of memory while it runs, and what it
