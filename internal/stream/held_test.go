@@ -488,7 +488,7 @@ func TestAnAccessThatBeginsAsItsStreamEndsEndsOnRecord(t *testing.T) {
 	w.expectLog("port-forward of p1 begins: []", "port-forward ends: 0 it is not known how it has ended 0 0")
 }
 
-// A holder that has no descriptor left when berth comes lets it in later, and says which streams it has, however
+// PROPERTIES 47: a holder that has no descriptor left when berth comes lets it in later, and says which streams it has, however
 // many those are.
 func TestAHolderLetsBerthInLater(t *testing.T) {
 	dir := t.TempDir()
