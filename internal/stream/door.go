@@ -70,15 +70,15 @@ func (s *Server) connect(ctx context.Context, client net.Conn) error {
 	}
 	defer end()
 	defer context.AfterFunc(ctx, end)()
-	sent := make(chan error, 1)
+	sent := make(chan struct{})
 	go func() {
+		defer close(sent)
 		_, err := io.Copy(server, client)
 		if half, ok := server.(*net.TCPConn); ok && err == nil {
 			_ = half.CloseWrite() // the server may have more to say
 		} else {
 			end()
 		}
-		sent <- err
 	}()
 	_, err = io.Copy(client, server)
 	end() // the server has said everything
