@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -56,7 +57,8 @@ func findIDs() (ids, error) {
 }
 
 // spansOf returns the ranges of a user, who is called by a name or a number, in the text of a
-// subuid(5). Other lines are not this program's to judge.
+// subuid(5). Other lines are not this program's to judge. A range that overlaps an earlier one, such as the
+// same one under both names, is left out: newuidmap(1) maps no ID twice.
 func spansOf(text string, names []string) []span {
 	var spans []span
 	for line := range strings.Lines(text) {
@@ -67,13 +69,18 @@ func spansOf(text string, names []string) []span {
 		first, err1 := strconv.ParseUint(f[1], 10, 32)
 		n, err2 := strconv.ParseUint(f[2], 10, 32)
 		for _, name := range names {
-			if f[0] == name && err1 == nil && err2 == nil && n > 0 {
-				spans = append(spans, span{uint32(first), uint32(n)})
+			s := span{uint32(first), uint32(n)}
+			if f[0] == name && err1 == nil && err2 == nil && n > 0 && !slices.ContainsFunc(spans, s.overlaps) {
+				spans = append(spans, s)
 				break
 			}
 		}
 	}
 	return spans
+}
+
+func (s span) overlaps(o span) bool {
+	return uint64(s.first) < uint64(o.first)+uint64(o.n) && uint64(o.first) < uint64(s.first)+uint64(s.n)
 }
 
 func total(spans []span) (n uint64) {

@@ -10,10 +10,14 @@ import (
 	"os/exec"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // nameserver is where slirp4netns answers DNS (slirp4netns(1)).
 const nameserver = "10.0.2.3"
+
+// slirpTimeout is how long slirp4netns may take to make its interface.
+const slirpTimeout = 30 * time.Second
 
 // connect connects the network namespace of a process to the networks of the host, with the user's own
 // rights, and says on say if it cannot: pods reach each other all the same. end ends the connection.
@@ -57,7 +61,13 @@ func startSlirp(pid int, say io.Writer) (end func(), err error) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
-	if n, _ := r.Read(make([]byte, 1)); n == 0 {
+	_ = r.SetReadDeadline(time.Now().Add(slirpTimeout))
+	n, err := r.Read(make([]byte, 1))
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		end()
+		return nil, fmt.Errorf("slirp4netns was not ready within %s", slirpTimeout)
+	case n == 0:
 		end()
 		return nil, errors.New("slirp4netns ended before it was ready; it needs to open /dev/net/tun")
 	}
