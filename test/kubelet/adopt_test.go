@@ -36,7 +36,7 @@ import (
 func TestAKubeletGoesOnWithAdoptedPods(t *testing.T) {
 	for _, evented := range node.Pick(t, "kubelet's way to see changes", "lists", "events") {
 		t.Run(evented, func(t *testing.T) {
-			k := start(t, node.Options{External: true}, evented == "events", fmt.Sprint("containerLogMaxSize: ", rotation), "containerLogMaxFiles: 100", "containerLogMonitorInterval: 3s")
+			k := start(t, node.Options{External: true}, evented == "events", fmt.Sprintf("containerLogMaxSize: %q", fmt.Sprint(rotation)), "containerLogMaxFiles: 100", "containerLogMonitorInterval: 3s")
 			a := &adopted{kubelet: k, t: t, ids: map[string]bool{}}
 			a.startPods()
 			before := a.look()
