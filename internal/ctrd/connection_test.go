@@ -5,6 +5,7 @@ package ctrd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -98,6 +99,44 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	refused("does not answer")
 	cancel()
 	if err := errors.Join(<-followed, conn.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A containerd that goes away ends the relist and the events, in either order.
+func TestARelistThatFindsNobodyShutsTheConnection(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	lis, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	introspectionapi.RegisterIntrospectionServer(server, answering{})
+	eventsapi.RegisterEventsServer(server, answering{})
+	go func() { _ = server.Serve(lis) }()
+	defer server.Stop()
+	conn, err := connection.Dial("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	c := New(conn, Config{Owner: "o", Snapshotter: "s", Shims: shims.New(shims.Config{Logger: log}), Logger: log})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	away := fmt.Errorf("list containers: %w", errdefs.ErrUnavailable)
+	err = c.Follow(ctx, Listener{
+		Connected: func(context.Context) error { return away },
+		Lost: func(err error) {
+			if !errors.Is(err, away) {
+				return // a look at it that came too early
+			}
+			if err := c.DeleteContainer(t.Context(), "c1"); !errors.Is(err, errdefs.ErrUnavailable) || !strings.Contains(err.Error(), "list containers") {
+				t.Errorf("whoever answers next is asked before it is known who that is: %v", err)
+			}
+			cancel()
+		},
+	})
+	if err := errors.Join(err, conn.Close()); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	eventtypes "github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
@@ -114,6 +115,9 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 		select {
 		case err := <-listed:
 			listed = nil
+			if errdefs.IsUnavailable(err) { // it has gone away, and the relist noticed that before the events did
+				c.client.Set(err)
+			}
 			if err != nil {
 				return err
 			}
