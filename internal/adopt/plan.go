@@ -167,6 +167,9 @@ func (p *planner) end() {
 		pod := p.podOf[r.ID]
 		ends := false
 		for _, e := range p.set.End {
+			if e == "" { // what has no ID or no name would have this one
+				continue
+			}
 			if e == pod || e == p.names[pod] || len(e) >= shortestID && strings.HasPrefix(pod, e) {
 				ends, needed[e] = true, true
 			}

@@ -264,6 +264,16 @@ func TestOnlyAPodThatCannotBeAdoptedEnds(t *testing.T) {
 	}
 }
 
+// A pod whose metadata cannot be read has no name, and "" does not name it.
+func TestAnEmptyNameNamesNoPod(t *testing.T) {
+	f, s := node()
+	f.Objects[0].Metadata = []byte("{")
+	s.End = []string{""}
+	if plan := MakePlan(f, s); len(plan.Ended) > 0 || len(plan.Refused) == 0 {
+		t.Errorf("%+v", plan)
+	}
+}
+
 // What is berth's already is not taken again, unless an adoption was cut off.
 func TestWhatIsTakenStaysTaken(t *testing.T) {
 	f, s := node()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -81,6 +82,9 @@ func (a *app) adoptCommand() *cobra.Command {
 func (a *app) runAdopt(cmd *cobra.Command, cfg config.Config, r adopt.Request) error {
 	if r.Leave && !r.Back {
 		return errors.New("--leave is for --back")
+	}
+	if slices.Contains(r.End, "") {
+		return errors.New("--end names no pod: give it NAMESPACE/NAME or an ID")
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

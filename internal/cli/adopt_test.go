@@ -87,6 +87,7 @@ func TestAdoptRefusesWhatItCannotDo(t *testing.T) {
 		{"--leave"},
 		{"--back", "--start", "x"},
 		{"--back", "--end", "default/web"},
+		{"--end", ""},
 		{"--set", "containerd.address"},
 		{"--set", "containerd.adress=/x"},
 		{"--set", "root=here"},
