@@ -153,6 +153,26 @@ func TestAShimThatComesAfterTheLastIsLookedFor(t *testing.T) {
 	}
 }
 
+// The shim of a group ends while one of its pods is given the next: the group is not over.
+func TestAGroupIsNotOverWhileAPodStays(t *testing.T) {
+	s := node()
+	defer s.Wait()
+	group, _ := join(t, s, thisID, 2)
+	join(t, s, otherID, 2)
+	s.Leave(thisID)
+	s.Leave(otherID)
+	s.Stay(thisID)
+	s.ended(group, otherID)
+	if s.groups.all[group].over {
+		t.Error("a shim that the pod may have is not looked for")
+	}
+	s.Leave(thisID)
+	s.ended(group, thisID)
+	if s.Grouped() {
+		t.Error("the group of pods that are gone is remembered")
+	}
+}
+
 // Two pods that left a group at the same time both waited for its shim, and were both cut off. One of
 // the two descriptors of the shim stayed open for good.
 func TestTwoPodsThatLeaveAtOnceLeaveNoDescriptor(t *testing.T) {

@@ -306,10 +306,12 @@ func (s *Shims) End(ctx context.Context, pod string) error {
 func (s *Shims) ended(key, pod string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g := s.groups.all[key]; g != nil {
-		g.over = true
-	}
+	g := s.groups.all[key]
 	s.groups.drop(pod)
+	if g != nil {
+		n, _ := g.staying() // one may have come back meanwhile, and the next shim is its
+		g.over = n == 0
+	}
 }
 
 // find looks over the node for the shim of a pod, if it is not known.
