@@ -93,9 +93,10 @@ func (r *rounds[T]) run(w *round[T]) {
 	w.cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now == w {
-		r.now = nil
+	if r.now != w {
+		return // it was stuck, and another one is under way
 	}
+	r.now = nil
 	if r.next != nil {
 		r.beginLocked(r.next)
 	}
