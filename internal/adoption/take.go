@@ -188,7 +188,7 @@ func (t *taking) turnOff(ctx context.Context) (err error) {
 		return err
 	}
 	if uuid != t.containerd.UUID {
-		return fmt.Errorf("containerd is another one after --switch: its UUID was %s, and is %s, so that it has other directories, and none of the pods. The pods are the plug-in's as before, of the containerd before it", t.containerd.UUID, uuid)
+		return fmt.Errorf("containerd is another one after --switch: its UUID was %s, and is %s, so that it has other directories, and none of the pods. The pods are the plug-in's as before, of the containerd before it, which also has what keeps their tasks from being cleaned up: once it serves again, `berth adopt --back` removes that", t.containerd.UUID, uuid)
 	}
 	serves, err := t.ctrd.Serves(ctx)
 	if err != nil {
