@@ -199,6 +199,8 @@ tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measur
 	$(call table,scale,-col '/daemon@(containerd berth)')
 	$(call table,scale,-filter /daemon:berth -col /pods)
 	$(call table,kubelets,-col '/daemon@(containerd berth)')
+	$(call table,busy,-col '/daemon@(containerd berth)')
+	$(call table,probes,-col '/daemon@(containerd berth berth-helper)')
 	$(call table,tricks,-table /of -col '/trick@(off on)')
 
 .PHONY: conformance

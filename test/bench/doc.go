@@ -13,6 +13,7 @@
 //
 // With -scale it fills one node of each daemon with more and more pods instead, and writes
 // scale.txt. With -busy it measures ends on a node that does much else, and writes busy.txt. With
+// -probes it measures what the exec probes of 100 pods cost, and writes probes.txt. With
 // -kubelets 200 so many clients call one node of each daemon as kubelets do, into kubelets.txt. With
 // -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on and off, and writes
 // tricks.txt.

@@ -182,13 +182,7 @@ func (k *kubelet) run(ctx context.Context) {
 		k.do(ctx, "ListImages", func() error { _, err := k.ListImages(ctx, &runtimeapi.ListImagesRequest{}); return err })
 	})
 	every(probeEvery, func() {
-		k.do(ctx, "ExecSync", func() error {
-			resp, err := k.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: k.probed, Cmd: []string{"true"}, Timeout: 10})
-			if err == nil && resp.GetExitCode() != 0 {
-				err = fmt.Errorf("true ended with %d", resp.GetExitCode())
-			}
-			return err
-		})
+		k.do(ctx, "ExecSync", func() error { return probe(ctx, k.Client, k.probed) })
 	})
 }
 

@@ -154,13 +154,7 @@ func (n *node) execs(ctx context.Context, count int, rec record) error {
 	}
 	for range count {
 		time.Sleep(idlePause)
-		if err := rec.time("ExecSync", func() error {
-			resp, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: v.id, Cmd: []string{"true"}, Timeout: 10})
-			if err == nil && resp.GetExitCode() != 0 {
-				err = fmt.Errorf("true ends with code %d", resp.GetExitCode())
-			}
-			return err
-		}); err != nil {
+		if err := rec.time("ExecSync", func() error { return probe(ctx, n.Client, v.id) }); err != nil {
 			return err
 		}
 	}
