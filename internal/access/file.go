@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,8 +38,9 @@ type file struct {
 	mu struct {
 		sync.Mutex
 		waiting []wanted
-		missing int  // lines that found no room among those that wait
-		over    bool // nothing is written any more
+		missing int      // lines that found no room among those that wait
+		counted []wanted // those of them of which somebody wants to know when the count is on the disk
+		over    bool     // nothing is written any more
 	}
 	poke chan struct{}
 
@@ -50,6 +50,9 @@ type file struct {
 	before string   // its hash
 	known  bool     // these two are
 	torn   bool     // the last line was not whole
+	// ended are the sessions that have ended by the end of the file, which is read when the first line
+	// comes that an earlier berth may have written; nil before.
+	ended map[string]bool
 }
 
 // wanted is a line that is to be written.
@@ -57,6 +60,10 @@ type wanted struct {
 	record   Record
 	done     chan error    // nil: nobody waits
 	recorded func(ok bool) // nil: nobody wants to know
+	// resumed says that an earlier berth may have written it. Then it is not written again, and counts as
+	// recorded.
+	resumed bool
+	written func() // called before recorded, unless an earlier berth has written it; may be nil
 }
 
 // tell says what became of a line that nobody waits for.
@@ -72,24 +79,35 @@ func newFile(path string, log *slog.Logger) *file {
 
 var errTimeout = errors.New("the disk has not answered in time")
 
-// writeLater has a line written, and waits for nothing. recorded, unless it is nil, is called once: with true
-// when the line is on the disk, or counted among those that are missing, and with false when berth stops first.
-func (f *file) writeLater(r Record, recorded func(ok bool)) {
-	w := wanted{record: r, recorded: recorded}
+// writeLater has a line written, and waits for nothing. w.recorded, unless it is nil, is called once: with true
+// when the line is on the disk, or the count of those that are missing, and with false when berth stops first.
+func (f *file) writeLater(w wanted) {
 	f.mu.Lock()
-	over, full := f.mu.over, len(f.mu.waiting) >= maxWaiting
+	over := f.mu.over
+	tooMany := false
 	switch {
 	case over:
-	case full:
-		f.mu.missing++
+	case len(f.mu.waiting) >= maxWaiting:
+		tooMany = !f.missLocked(w)
 	default:
 		f.mu.waiting = append(f.mu.waiting, w)
 	}
 	f.mu.Unlock()
-	if over || full {
-		w.tell(full && !over)
+	if over || tooMany {
+		w.tell(tooMany)
 	}
 	f.wake()
+}
+
+// missLocked counts a line that is not written. It reports whether what became of it is told later; so many
+// wait for that at most as lines wait. f.mu must be held.
+func (f *file) missLocked(w wanted) bool {
+	f.mu.missing++
+	if w.recorded == nil || len(f.mu.counted) >= maxWaiting {
+		return false
+	}
+	f.mu.counted = append(f.mu.counted, w)
+	return true
 }
 
 func (f *file) wake() {
@@ -167,8 +185,8 @@ func (f *file) loop(ctx context.Context) {
 // stop tells those who want to know what was not written.
 func (f *file) stop() {
 	f.mu.Lock()
-	left := f.mu.waiting
-	f.mu.waiting, f.mu.over = nil, true
+	left := slices.Concat(f.mu.waiting, f.mu.counted)
+	f.mu.waiting, f.mu.counted, f.mu.over = nil, nil, true
 	f.mu.Unlock()
 	for _, l := range left {
 		l.tell(false)
@@ -179,8 +197,8 @@ func (f *file) stop() {
 // tried again: the access is refused, and the line says that it began.
 func (f *file) flush() error {
 	f.mu.Lock()
-	lines, missing := f.mu.waiting, f.mu.missing
-	f.mu.waiting, f.mu.missing = nil, 0
+	lines, missing, counted := f.mu.waiting, f.mu.missing, f.mu.counted
+	f.mu.waiting, f.mu.missing, f.mu.counted = nil, 0, nil
 	f.mu.Unlock()
 	if len(lines) == 0 && missing == 0 && f.f != nil {
 		return nil
@@ -197,25 +215,30 @@ func (f *file) flush() error {
 			l.tell(true)
 		}
 	}
-	if err != nil {
-		f.mu.Lock()
-		all := slices.Concat(left, f.mu.waiting)
-		kept := all[:min(len(all), maxWaiting)]
-		f.mu.waiting = kept
-		f.mu.missing += missing
-		dropped := all[len(kept):]
-		for _, l := range dropped {
-			if l.done == nil {
-				f.mu.missing++
-			}
+	if err == nil {
+		for _, l := range counted {
+			l.tell(true)
 		}
-		f.mu.Unlock()
-		for _, l := range dropped {
-			if l.done != nil {
-				l.done <- err
-			}
-			l.tell(true) // it is counted
+		return nil
+	}
+	f.mu.Lock()
+	all := slices.Concat(left, f.mu.waiting)
+	kept := all[:min(len(all), maxWaiting)]
+	f.mu.waiting = kept
+	f.mu.missing += missing
+	f.mu.counted = slices.Concat(counted, f.mu.counted)
+	var dropped []wanted
+	for _, l := range all[len(kept):] {
+		if l.done != nil || !f.missLocked(l) {
+			dropped = append(dropped, l)
 		}
+	}
+	f.mu.Unlock()
+	for _, l := range dropped {
+		if l.done != nil {
+			l.done <- err
+		}
+		l.tell(true) // it is counted
 	}
 	return err
 }
@@ -238,8 +261,16 @@ func (f *file) append(lines []wanted, missing int) error {
 	if missing > 0 {
 		records = append(records, Record{At: time.Now(), What: Missing, Count: missing})
 	}
+	if err := f.lookBack(lines); err != nil {
+		f.close()
+		return err
+	}
+	var written []wanted
 	for _, l := range lines {
-		records = append(records, l.record)
+		if !l.resumed || !f.ended[l.record.Session] {
+			records = append(records, l.record)
+			written = append(written, l)
+		}
 	}
 	var b bytes.Buffer
 	number, before := f.number, f.before
@@ -269,6 +300,14 @@ func (f *file) append(lines []wanted, missing int) error {
 		return fmt.Errorf("write the audit file: %w", err)
 	}
 	f.number, f.before, f.torn = number, before, false
+	for _, l := range written {
+		if l.resumed {
+			f.ended[l.record.Session] = true
+		}
+		if l.written != nil {
+			l.written()
+		}
+	}
 	return nil
 }
 
@@ -340,39 +379,29 @@ func (f *file) goOn(opened *os.File, size int64) error {
 	return nil
 }
 
-// hasEnded reports whether the last line about a session is at the end of the file, where berth that was killed
-// has written it. What cannot be read has no such line: an end that is on record twice is better than none.
-func (f *file) hasEnded(session string) bool {
-	b, err := f.tail()
+// lookBack finds out once, if an earlier berth may have written one of the lines, which sessions have ended by
+// the end of the file.
+func (f *file) lookBack(lines []wanted) error {
+	if f.ended != nil || !slices.ContainsFunc(lines, func(l wanted) bool { return l.resumed }) {
+		return nil
+	}
+	st, err := f.f.Stat()
 	if err != nil {
-		f.log.Warn("it cannot be found out whether the end of an access is on record", "file", f.path, "session", session, "err", err)
-		return false
-	}
-	for line := range bytes.Lines(b) {
-		var r Record
-		if json.Unmarshal(line, &r) == nil && r.What == Ended && r.Session == session {
-			return true
-		}
-	}
-	return false
-}
-
-// tail reads the end of the file.
-func (f *file) tail() ([]byte, error) {
-	opened, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer opened.Close()
-	st, err := opened.Stat()
-	if err != nil {
-		return nil, err
+		return fmt.Errorf("read the end of the audit file: %w", err)
 	}
 	from := max(0, st.Size()-maxTail)
-	return io.ReadAll(io.NewSectionReader(opened, from, st.Size()-from))
+	b, err := io.ReadAll(io.NewSectionReader(f.f, from, st.Size()-from))
+	if err != nil {
+		return fmt.Errorf("read the end of the audit file: %w", err)
+	}
+	f.ended = map[string]bool{}
+	for line := range bytes.Lines(b) {
+		var r Record
+		if json.Unmarshal(line, &r) == nil && r.What == Ended {
+			f.ended[r.Session] = true
+		}
+	}
+	return nil
 }
 
 func (f *file) close() {

@@ -74,6 +74,7 @@ type visit struct {
 	record  Record
 	began   time.Time
 	cast    *cast // nil: nothing is kept
+	resumed bool  // another berth began it, and may have put its end on record
 }
 
 // probe is an access that is counted alone.
@@ -129,7 +130,7 @@ func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Vi
 		first.What, first.At, first.Args, first.Port, first.Terminal = Began, v.began, args, acc.Port, acc.Terminal
 		var err error
 		if l.cfg.Open {
-			l.file.writeLater(first, nil)
+			l.file.writeLater(wanted{record: first})
 		} else {
 			err = l.file.write(first)
 		}
@@ -174,15 +175,13 @@ func (l *Log) Resume(b []byte) (stream.Visit, error) {
 	if err := json.Unmarshal(b, &n); err != nil {
 		return nil, fmt.Errorf("decode what was noted of an access: %w", err)
 	}
-	if l.file != nil && l.file.hasEnded(n.Record.Session) {
-		return nil, stream.ErrRecorded
-	}
 	return &visit{
 		log:     l,
 		id:      n.Record.ID,
 		session: n.Record.Session,
 		record:  n.Record,
 		began:   n.Began,
+		resumed: true,
 	}, nil
 }
 
@@ -206,25 +205,35 @@ func (v *visit) End(code int32, err error, in, out int64, recorded func(bool)) {
 	if err != nil {
 		why = err.Error()
 	}
-	v.log.cfg.Note(v.id, event.AccessEnded{
-		Session: v.session,
-		Access:  v.record.Access,
-		Code:    code,
-		Took:    took,
-		In:      in,
-		Out:     out,
-		Err:     why,
-	})
+	note := func() {
+		v.log.cfg.Note(v.id, event.AccessEnded{
+			Session: v.session,
+			Access:  v.record.Access,
+			Code:    code,
+			Took:    took,
+			In:      in,
+			Out:     out,
+			Err:     why,
+		})
+	}
 	if v.cast != nil {
 		v.cast.close()
 	}
-	if v.log.file != nil {
-		last := v.record
-		last.What, last.At, last.Code, last.Err, last.In, last.Out = Ended, time.Now(), &code, why, in, out
-		v.log.file.writeLater(last, recorded)
-	} else if recorded != nil {
-		recorded(true)
+	if v.log.file == nil {
+		note()
+		if recorded != nil {
+			recorded(true)
+		}
+		return
 	}
+	w := wanted{record: v.record, recorded: recorded, resumed: v.resumed}
+	w.record.What, w.record.At, w.record.Code, w.record.Err, w.record.In, w.record.Out = Ended, time.Now(), &code, why, in, out
+	if v.resumed {
+		w.written = note
+	} else {
+		note()
+	}
+	v.log.file.writeLater(w)
 }
 
 // bounded returns a command without what is too long of it.

@@ -182,16 +182,27 @@ func TestAnAccessOfAnEarlierBerthEndsOnRecord(t *testing.T) {
 	if got := lines(t, path); !ok || got[len(got)-1].What != Ended {
 		t.Error("it is said to be on record, and is not")
 	}
-	if _, err := next.Resume(note); !errors.Is(err, stream.ErrRecorded) {
-		t.Errorf("what is on record as ended is ended again: %v", err)
-	}
 	kinds := n.kinds()
 	stop()
+	before := lines(t, path)
+	third, _, stop := start(t, Config{File: path})
+	again, err := third.Resume(note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.End(9, nil, 0, 0, func(ok bool) { recorded <- ok })
+	if !<-recorded {
+		t.Error("what is on record as ended is said not to be")
+	}
+	stop()
+	if got := lines(t, path); len(got) != len(before)+1 || got[len(got)-1].What != Started {
+		t.Errorf("what is on record as ended is ended again: %+v", got[len(before):])
+	}
 	v.End(3, nil, 5, 7, func(ok bool) { recorded <- ok }) // as if it were another one
 	if <-recorded {
 		t.Error("what nobody writes any more is said to be on record")
 	}
-	got := lines(t, path)
+	got := before
 	began, ended := got[1], got[len(got)-1]
 	if ended.What != Ended || *ended.Code != 3 || ended.Session != began.Session || ended.By != crictl || ended.Pod != "web" || ended.Out != 7 {
 		t.Errorf("%+v", got)
@@ -353,7 +364,10 @@ func TestAFullDiskFailsAsConfigured(t *testing.T) {
 			}
 			var told atomic.Int32 // of those that are on the disk, or counted as missing
 			for range 3 * maxWaiting {
-				a.file.writeLater(Record{What: Began}, func(bool) { told.Add(1) })
+				a.file.writeLater(wanted{record: Record{What: Began}, recorded: func(bool) { told.Add(1) }})
+			}
+			if got := told.Load(); got > maxWaiting+2 {
+				t.Errorf("%d lines are said to be recorded, of which neither they nor their count is on the disk", got)
 			}
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)

@@ -31,8 +31,8 @@ type AccessLog interface {
 	// that itself. noted, unless it is nil, is called with what Resume takes before anything is on
 	// record, so that no kill of berth leaves a record that nobody ends; its error refuses the access.
 	Begin(a Access, noted func(note []byte) error) (Visit, error)
-	// Resume returns a visit that an earlier berth began, by its note. The error is ErrRecorded if its end
-	// is on record.
+	// Resume returns a visit that an earlier berth began, by its note, and asks no disk. If the earlier berth
+	// has put its end on record, End puts nothing there.
 	Resume(note []byte) (Visit, error)
 }
 
@@ -47,9 +47,6 @@ type Visit interface {
 	// goroutine: with true when the end is on record for good, with false when berth stops before that.
 	End(code int32, err error, in, out int64, recorded func(ok bool))
 }
-
-// ErrRecorded says that the end of an access is on record.
-var ErrRecorded = errors.New("its end is on record")
 
 // visited carries out an access, and keeps a record of it. do returns the code of a command.
 func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (int32, error)) error {

@@ -318,6 +318,8 @@ func (k *Keeper) endVisit(s *kept, name string, otherwise error) (err error) {
 		defer s.recording.Done()
 		if ok {
 			forget()
+		} else {
+			s.unrecorded.Store(true)
 		}
 	})
 	return nil
@@ -338,10 +340,7 @@ func (k *Keeper) resume(begun string) (Visit, error) {
 	if err == nil {
 		v, err = k.service.cfg.AccessLog.Resume(note)
 	}
-	switch {
-	case errors.Is(err, ErrRecorded):
-		return nil, nil
-	case err != nil:
+	if err != nil {
 		k.cfg.Logger.Warn("it cannot be recorded how an access has ended", "note", begun, "err", err)
 		return nil, nil
 	}
@@ -384,8 +383,8 @@ func (k *Keeper) finish(s *kept, why error) {
 	}
 	k.server.drop(s.offer)
 	s.recording.Wait() // the disk of the record may be full
-	if life.Err() != nil {
-		return
+	if life.Err() != nil || s.unrecorded.Load() {
+		return // the next berth goes on
 	}
 	k.remove(s)
 }

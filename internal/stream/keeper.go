@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -110,6 +111,8 @@ type kept struct {
 	takenOnce sync.Once
 	begins    sync.WaitGroup // of accesses that are being put on record; none begins once it is finishing
 	recording sync.WaitGroup // of ends that are not on record for good
+	// unrecorded says that an end did not come to be on record before berth stops. What was noted of it stays.
+	unrecorded atomic.Bool
 
 	mu        sync.Mutex
 	visits    map[string]Visit // that have begun under this berth
