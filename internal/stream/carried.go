@@ -4,8 +4,10 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -138,8 +140,8 @@ func (c *carried) noteCutOff() {
 	}
 	for _, name := range names {
 		path := filepath.Join(c.dir, name+visitEnded)
-		if _, err := os.Lstat(path); err == nil {
-			continue
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			continue // it has an end, or nobody knows: then the end that is there counts
 		}
 		if err := write(path, visitEnd{Err: "it was cut off as it began"}); err != nil {
 			c.holder.cfg.Logger.Warn("it cannot be noted that an access was cut off", "stream", c.id, "err", err)

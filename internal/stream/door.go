@@ -9,25 +9,34 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/retry"
 )
 
+// leaveTime is how long the clients that Admit has let in may still be told that berth stops: the server takes
+// at most farewellTime for that.
+const leaveTime = 2 * farewellTime
+
 // Admit lets the clients of another listener in until ctx ends, which closes the listener, and returns nil
 // then. It is for clients that cannot reach the server's address, such as those outside the network
-// namespace of a berth without root. Each of them is connected with that address, so that all bounds of
-// the server hold for them: the connection ends as soon as the server, or the client, closes its side.
-// What Admit connects ends with ctx, also where a holder has the stream.
+// namespace of a berth without root. Each of them is connected with that address, so that the bounds of
+// the server hold for them: the connection ends as soon as the server, or the client, closes its side. A client
+// that does not read may keep two descriptors after that, until it goes.
+// What Admit connects ends soon after ctx, also where a holder has the stream.
 func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
-	stop := context.AfterFunc(ctx, func() { _ = lis.Close() })
-	defer stop()
-	defer lis.Close()
+	defer context.AfterFunc(ctx, func() { _ = lis.Close() })()
 	var clients sync.WaitGroup
-	defer clients.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // before it waits for the clients
+	late, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		t := time.AfterFunc(leaveTime, end)
+		clients.Wait()
+		t.Stop()
+		end()
+	}()
+	wait := firstWait
 	for {
 		client, err := lis.Accept()
 		switch {
@@ -39,21 +48,26 @@ func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept clients of streams on %s: %w", lis.Addr(), err)
 		case err != nil: // there are too many descriptors, for example: those who are there go on
-			s.cfg.Logger.Warn("a client of streams cannot be let in now", "at", lis.Addr(), "err", err)
-			retry.Sleep(ctx.Done(), firstWait)
+			if wait == firstWait {
+				s.cfg.Logger.Warn("clients of streams cannot be let in now", "at", lis.Addr(), "err", err)
+			}
+			retry.Sleep(ctx.Done(), wait)
+			wait = min(2*wait, time.Second)
 			continue
 		}
+		wait = firstWait
 		clients.Go(func() {
 			defer client.Close()
-			if err := s.connect(ctx, client); err != nil {
+			if err := s.connect(ctx, late, client); err != nil {
 				s.cfg.Logger.Debug("a client of streams is not let in", "err", err)
 			}
 		})
 	}
 }
 
-// connect passes bytes on between a client and the server's address until one of them closes, or ctx ends.
-func (s *Server) connect(ctx context.Context, client net.Conn) error {
+// connect passes bytes on between a client and the server's address until one of them closes, or late ends. After
+// the end of ctx it connects nobody.
+func (s *Server) connect(ctx, late context.Context, client net.Conn) error {
 	s.mu.Lock()
 	base, err := s.mu.base, s.mu.err
 	s.mu.Unlock()
@@ -69,7 +83,7 @@ func (s *Server) connect(ctx context.Context, client net.Conn) error {
 		_ = server.Close()
 	}
 	defer end()
-	defer context.AfterFunc(ctx, end)()
+	defer context.AfterFunc(late, end)()
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)

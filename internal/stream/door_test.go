@@ -15,7 +15,7 @@ import (
 )
 
 // admit lets clients in through a Unix socket until the test's end, or until stop.
-func admit(t *testing.T, s *Server) (socket string, stop func()) {
+func admit(t *testing.T, s *Server) (socket string, stop context.CancelFunc) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
 	lis, err := net.Listen("unix", socket)
@@ -25,19 +25,13 @@ func admit(t *testing.T, s *Server) (socket string, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Admit(ctx, lis) }()
-	ended := false
-	stop = func() {
-		if ended {
-			return
-		}
-		ended = true
+	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	}
-	t.Cleanup(stop)
-	return socket, stop
+	})
+	return socket, cancel
 }
 
 // through connects a client with what a URL stands for, through a socket.
@@ -66,11 +60,11 @@ func through(t *testing.T, socket, at string) *websocket.Conn {
 }
 
 // A client that comes through another listener has what one at the server's address has, and needs a URL as
-// well. Nothing is left of one that vanishes, and none outlives the end of the listener.
+// well. Nothing is left of one that vanishes, and one that is there when berth stops is told so.
 func TestAClientComesThroughAnotherListener(t *testing.T) {
 	w := newWorld(t)
 	w.program = here(echo)
-	s := serve(t, w, nil)
+	s, stopServer := serveUntil(t, w, nil)
 	socket, stop := admit(t, s)
 	open := func() *websocket.Conn {
 		t.Helper()
@@ -106,9 +100,11 @@ func TestAClientComesThroughAnotherListener(t *testing.T) {
 	}
 
 	stays := open()
-	stop()
-	if b, err := io.ReadAll(stays); err == nil && len(b) > 0 {
-		t.Errorf("a client hears %q after the end", b)
+	stop() // at once, as the daemon stops its parts
+	stopServer()
+	w.stop()
+	if got := receive(stays); !strings.Contains(got[3], "Failure") {
+		t.Errorf("a client hears %q of the end", got)
 	}
 	until(t, "nothing is left after the end", func() bool { return w.left() == 0 && len(s.connections()) == 0 })
 }

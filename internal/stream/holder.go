@@ -147,16 +147,21 @@ func (h *holder) farewell() {
 
 // accept lets berths in. One that comes takes the place of the one that was there.
 func (h *holder) accept() {
+	wait := firstWait
 	for {
 		conn, err := h.cfg.Listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil { // there are too many descriptors, for example
-			h.cfg.Logger.Warn("berth cannot be let in now", "err", err)
-			time.Sleep(firstWait)
+			if wait == firstWait {
+				h.cfg.Logger.Warn("berth cannot be let in now", "err", err)
+			}
+			time.Sleep(wait)
+			wait = min(2*wait, time.Second)
 			continue
 		}
+		wait = firstWait
 		if l := (link{conn}); isOwn(l) {
 			h.meet(l)
 		} else {
