@@ -21,6 +21,7 @@ import (
 
 	"github.com/go-logr/logr"
 	mobyterm "github.com/moby/term"
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/klog/v2"
@@ -54,7 +55,7 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 	cfg := spdy.RoundTripperConfig{PingPeriod: pingInterval}
 	secure := &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
 	to, socket := req.URL.Host, strings.TrimPrefix(a.endpoint, "unix://")+streamsSuffix
-	if conn, err := new(net.Dialer).DialContext(ctx, "unix", socket); err == nil {
+	if conn := dialTrusted(ctx, socket); conn != nil {
 		to, secure.ServerName = socket, req.URL.Hostname()
 		req.URL.Host = "localhost" // for which no proxy is asked
 		cfg.UpgradeTransport = &http.Transport{
@@ -80,6 +81,38 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 	}
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return conn, nil
+}
+
+// dialTrusted connects with a socket on which root or this user listens; nil if there is none. Anybody may have
+// made the socket where its directory lets them, and whoever listens gets the URL, and what is typed.
+func dialTrusted(ctx context.Context, socket string) net.Conn {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil
+	}
+	if uid, err := peer(conn.(*net.UnixConn)); err != nil || uid != 0 && uid != os.Geteuid() {
+		_ = conn.Close()
+		return nil
+	}
+	return conn
+}
+
+// peer returns who listens at the other end of a connection.
+func peer(conn *net.UnixConn) (uid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
+	}); cerr != nil {
+		return 0, cerr
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Uid), nil
 }
 
 // openStream opens one stream of a connection. It returns when ctx ends, which the library, waiting
