@@ -457,6 +457,36 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 	says(t, "--root", problem, "root", "absolute")
 }
 
+// A user's berth serves streams beside its CRI socket, wherever that is, unless the user says where.
+func TestStreamsAreServedBesideTheSocket(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	long := "/" + strings.Repeat("x", 95) + ".sock" // for a socket, and not for one beside it
+	for _, tc := range []struct{ text, want string }{
+		{"", "/a.sock.streams"},
+		{"[streams]\nsocket = '/from-file'\n", "/from-file"},
+		{"address = '" + long + "'\n", ""},
+	} {
+		if err := os.WriteFile(file, []byte(tc.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var got config.Config
+		cmd := New(func(_ context.Context, c config.Config, _ <-chan config.Config, _ func(), _ *asynclog.Log) error {
+			got = c
+			return nil
+		}, nil)
+		args := []string{"serve", "--config", file, "--" + streamsBeside}
+		if tc.want != "" {
+			args = append(args, "--address", "/a.sock")
+		}
+		cmd.SetArgs(args)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.ExecuteContext(t.Context()); err != nil || got.Streams.Socket != tc.want {
+			t.Errorf("%q: streams are served on %q: %v", tc.text, got.Streams.Socket, err)
+		}
+	}
+}
+
 // SIGHUP ended the service. The file is read again: what can change does, what needs a restart is
 // named, and a file that cannot be used changes nothing.
 func TestSIGHUPReadsTheSettingsAgain(t *testing.T) {

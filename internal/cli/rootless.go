@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/rootless"
 )
@@ -98,10 +97,8 @@ func usersService(args []string) ([]string, error) {
 		"--address", address,
 		"--cni-conf-dir", filepath.Join(rootless.Settings(), "net.d"),
 	}
-	// The loopback of the namespaces is out of reach. Without this socket, whose path may be too long, so is exec.
-	if socket := address + streamsSuffix; len(socket) < len(unix.RawSockaddrUnix{}.Path) {
-		command = append(command, "--set", fmt.Sprintf("streams.socket=%q", socket))
-	}
+	// The loopback of the namespaces is out of reach.
+	command = append(command, "--"+streamsBeside)
 	return append(command, args...), nil
 }
 

@@ -17,11 +17,15 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	systemd "github.com/coreos/go-systemd/v22/journal"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/asynclog"
 	"berth/internal/config"
 	"berth/internal/journal"
 )
+
+// streamsBeside is the flag with which commands outside the network namespace of berth reach its streams.
+const streamsBeside = "streams-beside"
 
 // serveFlags are the flags of serve that set one setting each.
 var serveFlags = map[string]string{
@@ -38,6 +42,7 @@ var serveFlags = map[string]string{
 func (a *app) serveCommand() *cobra.Command {
 	var file string
 	var sets, binDirs []string
+	var beside bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the service",
@@ -51,6 +56,8 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (default "+defaultConfig+", if it exists)")
 	cmd.Flags().StringSliceVar(&binDirs, "cni-bin-dir", nil, "set network.bin_dirs; may be repeated")
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "set KEY=VALUE, where KEY is dotted; may be repeated")
+	cmd.Flags().BoolVar(&beside, streamsBeside, false, "serve streams beside the CRI socket, unless streams.socket is set")
+	_ = cmd.Flags().MarkHidden(streamsBeside) // it is for rootless
 	read := func() (config.Loaded, error) {
 		cfg, err := load(file)
 		if err != nil {
@@ -78,6 +85,12 @@ func (a *app) serveCommand() *cobra.Command {
 				return cfg, fmt.Errorf("--set %q is not KEY=VALUE", s)
 			}
 			if err := cfg.Set(k, v); err != nil {
+				return cfg, err
+			}
+		}
+		// The path may be too long. Then there is none.
+		if socket := cfg.Address + streamsSuffix; beside && cfg.Streams.Socket == "" && len(socket) < len(unix.RawSockaddrUnix{}.Path) {
+			if err := cfg.Set("streams.socket", strconv.Quote(socket)); err != nil {
 				return cfg, err
 			}
 		}
