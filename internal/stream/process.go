@@ -46,6 +46,7 @@ type process struct {
 	joined  Joined
 	ends    [2]*os.File // its standard output and error, until it has them
 	streams streams
+	paced   bool // its start waits for those of others
 	specify func(ctx context.Context) (*specs.Process, error)
 	member  Member
 
@@ -108,6 +109,7 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 		dir:            filepath.Join(s.cfg.Dir, key.String()),
 		joined:         joined,
 		streams:        c.streams,
+		paced:          c.join,
 		specify:        specified,
 		containerEnded: t.Ended,
 		unwanted:       make(chan struct{}),
@@ -201,6 +203,13 @@ func (p *process) make(r Request) error {
 		if r, err = p.resort(ctx); err != nil {
 			return err
 		}
+	}
+	if p.paced {
+		done, err := p.s.starts.enter(ctx, p)
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
 	if err := p.s.cfg.Processes.CreateExec(ctx, p.key, r); err != nil {
 		return err

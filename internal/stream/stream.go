@@ -85,6 +85,7 @@ type Service struct {
 	left  []Key // what an earlier berth has left, until Run
 	dial  func(ctx context.Context, netns string, port int) (halfConn, error)
 	shares
+	starts *starts
 
 	life     context.Context // of calls about exec processes
 	end      context.CancelFunc
@@ -119,6 +120,7 @@ func newService(cfg Config, of shares) *Service {
 		pipes:    openFIFOs,
 		dial:     dialIn,
 		shares:   of,
+		starts:   newStarts(),
 		stopping: make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
