@@ -103,7 +103,7 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	}
 }
 
-// A containerd that goes away ends the relist and the events, in either order.
+// PROPERTIES 34: a containerd that goes away ends the relist and the events, in either order.
 func TestARelistThatFindsNobodyShutsTheConnection(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	lis, err := net.Listen("unix", socket)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// One start at a time is young here. The first hangs, and the next begins all the same, after a while that
+// PROPERTIES 38: one start at a time is young here. The first hangs, and the next begins all the same, after a while that
 // does not depend on it; one for which nobody waits any more is not in the way of those behind it.
 func TestStartsWaitForYoungOnesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
