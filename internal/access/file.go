@@ -81,6 +81,7 @@ var errTimeout = errors.New("the disk has not answered in time")
 
 // writeLater has a line written, and waits for nothing. w.recorded, unless it is nil, is called once: with true
 // when the line is on the disk, or the count of those that are missing, and with false when berth stops first.
+// Where too many wait for the count, it is called with true before that is on the disk.
 func (f *file) writeLater(w wanted) {
 	f.mu.Lock()
 	over := f.mu.over
@@ -197,8 +198,8 @@ func (f *file) stop() {
 // tried again: the access is refused, and the line says that it began.
 func (f *file) flush() error {
 	f.mu.Lock()
-	lines, missing, counted := f.mu.waiting, f.mu.missing, f.mu.counted
-	f.mu.waiting, f.mu.missing, f.mu.counted = nil, 0, nil
+	lines, missing, counted := f.mu.waiting, f.mu.missing, len(f.mu.counted)
+	f.mu.waiting = nil
 	f.mu.Unlock()
 	if len(lines) == 0 && missing == 0 && f.f != nil {
 		return nil
@@ -215,18 +216,20 @@ func (f *file) flush() error {
 			l.tell(true)
 		}
 	}
+	f.mu.Lock()
 	if err == nil {
-		for _, l := range counted {
+		told := f.mu.counted[:counted]
+		f.mu.missing -= missing
+		f.mu.counted = slices.Clone(f.mu.counted[counted:])
+		f.mu.Unlock()
+		for _, l := range told {
 			l.tell(true)
 		}
 		return nil
 	}
-	f.mu.Lock()
 	all := slices.Concat(left, f.mu.waiting)
 	kept := all[:min(len(all), maxWaiting)]
 	f.mu.waiting = kept
-	f.mu.missing += missing
-	f.mu.counted = slices.Concat(counted, f.mu.counted)
 	var dropped []wanted
 	for _, l := range all[len(kept):] {
 		if l.done != nil || !f.missLocked(l) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -390,6 +391,41 @@ func TestAFullDiskFailsAsConfigured(t *testing.T) {
 			t.Error(kinds)
 		}
 	}
+}
+
+// PROPERTIES 12: lines come while the disk fails, again and again. What waits for it stays within its bounds.
+func TestWhatWaitsForADiskThatFailsIsBounded(t *testing.T) {
+	f := newFile(t.TempDir(), slog.New(slog.DiscardHandler)) // nothing can be written into a directory
+	came, told := 0, 0
+	for range 3 {
+		begins, ends := make(chan error), make(chan error) // between these the lines come
+		f.mu.waiting = append(f.mu.waiting, wanted{done: begins}, wanted{done: ends})
+		flushed := make(chan error)
+		go func() { flushed <- f.flush() }()
+		<-begins
+		for range 2 * maxWaiting {
+			came++
+			f.writeLater(wanted{record: Record{What: Ended}, recorded: func(bool) { told++ }})
+		}
+		<-ends
+		if err := <-flushed; err == nil {
+			t.Fatal("the disk does not fail")
+		}
+		if n := len(f.mu.counted); n > maxWaiting || len(f.mu.waiting) > maxWaiting {
+			t.Errorf("%d lines wait, and of %d that are missing it is to be told", len(f.mu.waiting), n)
+		}
+	}
+	if waiting := len(f.mu.waiting); f.mu.missing != came-waiting || told != came-waiting-len(f.mu.counted) {
+		t.Errorf("of %d lines %d wait, %d are counted as missing, and of %d it is told", came, waiting, f.mu.missing, told)
+	}
+	f.path = filepath.Join(f.path, "audit.log")
+	if err := f.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := verify("", f.path); err != nil || r.Missing+r.Lines != came+2 || told != came || f.mu.missing != 0 {
+		t.Errorf("of %d lines it is told of %d, and %d are left to be counted: %+v %v", came, told, f.mu.missing, r, err)
+	}
+	f.close()
 }
 
 // A disk that does not answer holds up nobody for long.
