@@ -264,9 +264,8 @@ func (f *file) append(lines []wanted, missing int) error {
 	if missing > 0 {
 		records = append(records, Record{At: time.Now(), What: Missing, Count: missing})
 	}
-	if err := f.lookBack(lines); err != nil {
-		f.close()
-		return err
+	if err := f.lookBack(lines); err != nil { // an end that is on record twice is better than no line at all
+		f.log.Warn("it cannot be found out whether the ends of accesses are on record, and they are written again", "file", f.path, "err", err)
 	}
 	var written []wanted
 	for _, l := range lines {
@@ -304,7 +303,7 @@ func (f *file) append(lines []wanted, missing int) error {
 	}
 	f.number, f.before, f.torn = number, before, false
 	for _, l := range written {
-		if l.resumed {
+		if l.resumed && f.ended != nil {
 			f.ended[l.record.Session] = true
 		}
 		if l.written != nil {
@@ -383,7 +382,7 @@ func (f *file) goOn(opened *os.File, size int64) error {
 }
 
 // lookBack finds out once, if an earlier berth may have written one of the lines, which sessions have ended by
-// the end of the file.
+// the end of the file. What is not found out then is tried again with the next such line.
 func (f *file) lookBack(lines []wanted) error {
 	if f.ended != nil || !slices.ContainsFunc(lines, func(l wanted) bool { return l.resumed }) {
 		return nil

@@ -428,6 +428,29 @@ func TestWhatWaitsForADiskThatFailsIsBounded(t *testing.T) {
 	f.close()
 }
 
+// A part of the file cannot be read any more. That keeps no line from being written: an end that is on record
+// twice is better than none.
+func TestAnEndIsWrittenThatCannotBeLookedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := newFile(path, slog.New(slog.DiscardHandler))
+	unreadable, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.f, f.known = unreadable, true
+	recorded := false
+	f.writeLater(wanted{record: Record{What: Ended, Session: "a"}, resumed: true, recorded: func(ok bool) { recorded = ok }})
+	f.writeLater(wanted{record: Record{What: Began, Session: "b"}})
+	err = f.flush()
+	f.close()
+	if got := lines(t, path); err != nil || !recorded || len(got) != 3 || got[1].Session != "a" || got[2].Session != "b" {
+		t.Errorf("on record is %+v, %v", got, err)
+	}
+}
+
 // A disk that does not answer holds up nobody for long.
 func TestADiskThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
