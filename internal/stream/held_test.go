@@ -541,6 +541,57 @@ func TestAHolderLetsBerthInLater(t *testing.T) {
 	_ = lis.Close()
 }
 
+// A holder's streams cannot be listed for long. The log says so less and less often, and anew the next time.
+func TestStreamsThatCannotBeListedDoNotFillTheLog(t *testing.T) {
+	w := newKeptWorld(t)
+	log := &logged{}
+	k := w.berth(func(c *KeeperConfig, _ *ServerConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) }).keeper
+	dir := t.TempDir()
+	lis, err := listenIn(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	h := k.newHolder(filepath.Join(dir, "file"))
+	if err := write(h.dir, held{}); err != nil { // a file has no list
+		t.Fatal(err)
+	}
+	converse := func() error {
+		t.Helper()
+		l, err := dialHolder(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder, err := lis.AcceptUnix()
+		if err == nil {
+			err = link{holder}.send(word{Say: sayHello, Version: "1"}, nil)
+			_ = holder.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k.converse(h, l)
+	}
+	for range 100 {
+		if err := converse(); err == nil {
+			t.Fatal("the streams are listed")
+		}
+	}
+	if n := strings.Count(log.text(), "cannot be listed"); n != 7 {
+		t.Errorf("100 attempts have %d lines in the log", n)
+	}
+	if err := os.Remove(h.dir); err != nil {
+		t.Fatal(err)
+	}
+	_ = converse() // it ends as the holder does
+	if err := write(h.dir, held{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := converse(); err == nil || strings.Count(log.text(), "cannot be listed") != 8 {
+		t.Errorf("the next time it is not said: %v", err)
+	}
+}
+
 // PROPERTIES 38: connections that wait for berth count as those that there are.
 func TestConnectionsThatWaitForBerthAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/bits"
 	"net"
 	"os"
 	"path/filepath"
@@ -84,6 +85,9 @@ type holderOf struct {
 	dir    string
 	ready  chan struct{} // closed when it has said which streams it has
 	gone   chan struct{} // closed when its process has ended
+
+	// Of follow alone:
+	unlisted uint // how many times in a row its streams could not be listed
 
 	// Guarded by the keeper's mutex.
 	link    link // nil within: there is no connection
@@ -400,9 +404,13 @@ func (k *Keeper) converse(h *holderOf, l link) error {
 		}
 		_ = l.SetReadDeadline(time.Time{})
 		if err := k.greet(h, w.Version, open); err != nil {
-			k.cfg.Logger.Warn("the streams that are held cannot be listed, it is tried again", "dir", h.dir, "err", err)
+			h.unlisted++
+			if bits.OnesCount(h.unlisted) == 1 { // it may be so for long, and the log is to stay readable
+				k.cfg.Logger.Warn("the streams that are held cannot be listed, it is tried again", "dir", h.dir, "attempts", h.unlisted, "err", err)
+			}
 			return err
 		}
+		h.unlisted = 0
 	}
 }
 
