@@ -27,10 +27,13 @@ const leaveTime = 2 * farewellTime
 // that does not read may keep two descriptors after that, until it goes.
 // What Admit connects ends soon after ctx, also where a holder has the stream.
 func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
-	defer context.AfterFunc(ctx, func() { _ = lis.Close() })()
+	// Its socket may be removed with it, and by then there may be one of the next berth at the same path.
+	closeOnce := sync.OnceFunc(func() { _ = lis.Close() })
+	defer context.AfterFunc(ctx, closeOnce)()
 	var clients sync.WaitGroup
 	late, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
+		closeOnce()
 		t := time.AfterFunc(leaveTime, end)
 		clients.Wait()
 		t.Stop()

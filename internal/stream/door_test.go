@@ -5,10 +5,12 @@ package stream
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/net/websocket"
@@ -107,4 +109,65 @@ func TestAClientComesThroughAnotherListener(t *testing.T) {
 		t.Errorf("a client hears %q of the end", got)
 	}
 	until(t, "nothing is left after the end", func() bool { return w.left() == 0 && len(s.connections()) == 0 })
+}
+
+// counting is a listener that counts how often it is closed. Its Accept may return after the end of ctx with a client
+// that came before it, and before anything that follows from that end was done.
+type counting struct {
+	net.Listener
+	end    context.CancelFunc
+	late   net.Conn
+	closed atomic.Int32
+}
+
+func (c *counting) Accept() (net.Conn, error) {
+	c.end()
+	return c.late, nil
+}
+
+func (c *counting) Close() error {
+	c.closed.Add(1)
+	return nil
+}
+
+// unfollowed is a context of whose end nobody is told but who asks.
+type unfollowed struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (u *unfollowed) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (u *unfollowed) Err() error {
+	if u.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// The listener is closed once, whichever way Admit returns: a second time could remove the socket of the next berth.
+func TestTheOtherListenerIsClosedOnce(t *testing.T) {
+	s := NewServer(ServerConfig{Logger: slog.New(slog.DiscardHandler)}, newWorld(t).service)
+	client, other := net.Pipe()
+	defer other.Close()
+	ctx := &unfollowed{Context: context.Background()}
+	lis := &counting{late: client, end: func() { ctx.ended.Store(true) }}
+	if err := s.Admit(ctx, lis); err != nil || lis.closed.Load() != 1 {
+		t.Errorf("it is closed %d times: %v", lis.closed.Load(), err)
+	}
+	if _, err := other.Write([]byte("x")); err == nil {
+		t.Error("a client that came too late is let in")
+	}
+
+	told, cancel := context.WithCancel(context.Background())
+	client, other = net.Pipe()
+	defer other.Close()
+	lis = &counting{late: client, end: cancel}
+	if err := s.Admit(told, lis); err != nil {
+		t.Error(err)
+	}
+	until(t, "it is closed", func() bool { return lis.closed.Load() > 0 })
+	if n := lis.closed.Load(); n != 1 {
+		t.Errorf("it is closed %d times", n)
+	}
 }
