@@ -66,7 +66,8 @@ func (d *daemon) openStreams() (err error) {
 	return err
 }
 
-// serveStreamSocket serves streams on streams.socket as well, if there is one.
+// serveStreamSocket serves streams on streams.socket as well, if there is one. The socket is for berth's own user
+// alone, as Admit asks for.
 func (d *daemon) serveStreamSocket(ctx context.Context) error {
 	if d.cfg.Streams.Socket == "" {
 		<-ctx.Done()

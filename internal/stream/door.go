@@ -24,7 +24,8 @@ const leaveTime = 2 * farewellTime
 // then. It is for clients that cannot reach the server's address, such as those outside the network
 // namespace of a berth without root. Each of them is connected with that address, so that the bounds of
 // the server hold for them: the connection ends as soon as the server, or the client, closes its side. A client
-// that does not read may keep two descriptors after that, until it goes.
+// that does not read may keep two descriptors after that, until it goes: it cannot be told from one that reads
+// slowly. So only those may be let in who may harm berth anyway, such as its own user.
 // What Admit connects ends soon after ctx, also where a holder has the stream.
 func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
 	// Its socket may be removed with it, and by then there may be one of the next berth at the same path.
