@@ -28,7 +28,7 @@ const leaveTime = 2 * farewellTime
 // slowly. So only those may be let in who may harm berth anyway, such as its own user.
 // What Admit connects ends soon after ctx, also where a holder has the stream.
 func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
-	// Its socket may be removed with it, and by then there may be one of the next berth at the same path.
+	// Closed a second time, it could remove a socket that the next berth has made at the same path.
 	closeOnce := sync.OnceFunc(func() { _ = lis.Close() })
 	defer context.AfterFunc(ctx, closeOnce)()
 	var clients sync.WaitGroup
