@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -64,6 +65,8 @@ type app struct {
 	output   string
 	streamCA string
 	patience time.Duration // how long stop and rm wait before they say for what
+	// listener says which user listens at the other end; nil: see peer.
+	listener func(*net.UnixConn) (uid int, err error)
 }
 
 // New returns the root command.

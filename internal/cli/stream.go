@@ -38,7 +38,7 @@ const pingInterval = 10 * time.Second
 const streamsSuffix = ".streams"
 
 // connect opens the URL of a stream, speaking SPDY: through the socket beside that of CRI, if somebody listens
-// there, and otherwise at the address. The connection is closed when ctx ends.
+// there who is trusted, and otherwise at the address. The connection is closed when ctx ends.
 func (a *app) connect(ctx context.Context, at string, protocols ...string) (httpstream.Connection, error) {
 	quiet()
 	trusted, err := a.trusted()
@@ -55,11 +55,16 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 	cfg := spdy.RoundTripperConfig{PingPeriod: pingInterval}
 	secure := &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
 	to, socket := req.URL.Host, strings.TrimPrefix(a.endpoint, "unix://")+streamsSuffix
-	if conn := dialTrusted(ctx, socket); conn != nil {
+	who := a.listener
+	if who == nil {
+		who = peer
+	}
+	through, untrusted := dialTrusted(ctx, socket, who)
+	if through != nil {
 		to, secure.ServerName = socket, req.URL.Hostname()
 		req.URL.Host = "localhost" // for which no proxy is asked
 		cfg.UpgradeTransport = &http.Transport{
-			DialContext:     func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+			DialContext:     func(context.Context, string, string) (net.Conn, error) { return through, nil },
 			TLSClientConfig: secure,
 		}
 	} else {
@@ -71,6 +76,9 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 		return nil, err
 	}
 	resp, err := upgrade.RoundTrip(req)
+	if err != nil && untrusted != nil {
+		return nil, fmt.Errorf("connect to the streaming server at %s: %w; the other way to it is not taken: %w", to, err, untrusted)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to the streaming server at %s: %w", to, err)
 	}
@@ -84,17 +92,24 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 }
 
 // dialTrusted connects with a socket on which root or this user listens; nil if there is none. Anybody may have
-// made the socket where its directory lets them, and whoever listens gets the URL, and what is typed.
-func dialTrusted(ctx context.Context, socket string) net.Conn {
+// made the socket where its directory lets them, and whoever listens gets the URL, and what is typed. The error
+// says that somebody listens who is not trusted.
+func dialTrusted(ctx context.Context, socket string, who func(*net.UnixConn) (uid int, err error)) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	if uid, err := peer(conn.(*net.UnixConn)); err != nil || !mayListen(uid, os.Geteuid()) {
-		_ = conn.Close()
-		return nil
+	uid, err := who(conn.(*net.UnixConn))
+	switch {
+	case err != nil:
+		err = fmt.Errorf("it cannot be found out who listens on %s: %w", socket, err)
+	case !mayListen(uid, os.Geteuid()):
+		err = fmt.Errorf("user %d listens on %s, and is neither root nor this user", uid, socket)
+	default:
+		return conn, nil
 	}
-	return conn
+	_ = conn.Close()
+	return nil, err
 }
 
 // mayListen reports whether a command of a user trusts what another user, or the same one, listens on.

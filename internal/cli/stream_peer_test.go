@@ -3,10 +3,15 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Another user may have made a socket where berth makes one for streams. Whoever listens gets the URL and
@@ -32,15 +37,38 @@ func TestASocketOfAnotherUserGetsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	conn := dialTrusted(t.Context(), socket)
-	if conn == nil {
-		t.Fatal("a socket of the same user is not trusted")
+	conn, err := dialTrusted(t.Context(), socket, peer)
+	if err != nil {
+		t.Fatalf("a socket of the same user is not trusted: %v", err)
 	}
 	defer conn.Close()
 	if uid, err := peer(conn.(*net.UnixConn)); err != nil || uid != os.Geteuid() {
 		t.Errorf("user %d listens: %v", uid, err)
 	}
-	if dialTrusted(t.Context(), socket+"-none") != nil {
-		t.Error("nobody listens")
+	if conn, err := dialTrusted(t.Context(), socket+"-none", peer); conn != nil || err != nil {
+		t.Errorf("nobody listens: %v", err)
 	}
+	other := func(*net.UnixConn) (int, error) { return os.Geteuid() + 1, nil }
+	if conn, err := dialTrusted(t.Context(), socket, other); conn != nil || err == nil {
+		t.Error("a socket of another user is trusted")
+	}
+	unknown := func(*net.UnixConn) (int, error) { return 0, unix.ENOPROTOOPT }
+	if conn, err := dialTrusted(t.Context(), socket, unknown); conn != nil || !errors.Is(err, unix.ENOPROTOOPT) {
+		t.Errorf("a socket is trusted on which nobody knows who listens: %v", err)
+	}
+}
+
+// A command that leaves a socket of another user alone, and does not reach the address either, says both.
+func TestACommandSaysThatItLeavesASocketAlone(t *testing.T) {
+	f := services()
+	at := serveFake(t, f)
+	lis, err := net.Listen("unix", strings.TrimPrefix(at, "unix://")+streamsSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	f.execURL = "http://127.0.0.1:1/exec/a" // where nobody listens
+	a := &app{endpoint: at, listener: func(*net.UnixConn) (int, error) { return os.Geteuid() + 1, nil }}
+	_, err = a.connect(t.Context(), f.execURL)
+	says(t, "another user's socket", fmt.Sprint(err), "127.0.0.1:1", "refused", streamsSuffix, fmt.Sprintf("user %d", os.Geteuid()+1))
 }
