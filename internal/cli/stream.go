@@ -21,12 +21,13 @@ import (
 
 	"github.com/go-logr/logr"
 	mobyterm "github.com/moby/term"
-	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"berth/internal/peercred"
 )
 
 // pingInterval is how often a stream's connection is checked, so that a service that is gone
@@ -117,16 +118,7 @@ func mayListen(listener, user int) bool { return listener == 0 || listener == us
 
 // peer returns who listens at the other end of a connection.
 func peer(conn *net.UnixConn) (uid int, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	if cerr := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
-	}); cerr != nil {
-		return 0, cerr
-	}
+	cred, err := peercred.Of(conn)
 	if err != nil {
 		return 0, err
 	}

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
 	"berth/internal/event"
+	"berth/internal/peercred"
 )
 
 // local are the credentials of a server on a Unix socket: nothing is encrypted, and the kernel says
@@ -54,8 +54,8 @@ func (local) Clone() credentials.TransportCredentials { return local{} }
 // OverrideServerName implements credentials.TransportCredentials.
 func (local) OverrideServerName(string) error { return nil }
 
-// clientOf returns the process at the other end of a connection, see SO_PEERCRED in unix(7). The
-// name of its program is read once for a connection; "" if it cannot be read.
+// clientOf returns the process at the other end of a connection. The name of its program is read once
+// for a connection; "" if it cannot be read.
 func clientOf(c net.Conn) (event.Client, error) {
 	counted, ok := c.(*conn)
 	if ok {
@@ -65,15 +65,8 @@ func clientOf(c net.Conn) (event.Client, error) {
 	if !ok {
 		return event.Client{}, fmt.Errorf("the connection %T has no descriptor", c)
 	}
-	raw, err := s.SyscallConn()
+	cred, err := peercred.Of(s)
 	if err != nil {
-		return event.Client{}, err
-	}
-	var cred *unix.Ucred
-	cerr := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
-	})
-	if err := errors.Join(cerr, err); err != nil {
 		return event.Client{}, err
 	}
 	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cred.Pid))

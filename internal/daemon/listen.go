@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fdstore"
+	"berth/internal/peercred"
 )
 
 // keptListener is the name of the CRI socket in the service manager's descriptor store. No sandbox
@@ -296,17 +297,8 @@ func whoListens(path string) (pid int, err error) {
 		return 0, err
 	}
 	defer c.Close()
-	raw, err := c.(*net.UnixConn).SyscallConn()
+	cred, err := peercred.Of(c.(*net.UnixConn))
 	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	cerr := raw.Control(func(fd uintptr) {
-		// The credentials are those of the process that called listen(2), see SO_PEERCRED in
-		// unix(7).
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
-	})
-	if err := errors.Join(cerr, err); err != nil {
 		return 0, err
 	}
 	if errors.Is(unix.Kill(int(cred.Pid), 0), unix.ESRCH) {

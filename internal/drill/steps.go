@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/peercred"
 	"berth/internal/pidfd"
 )
 
@@ -300,14 +301,7 @@ func (c *canary) peer(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil {
-		return 0, cerr
-	}
+	cred, err := peercred.Of(conn.(*net.UnixConn))
 	if err != nil {
 		return 0, err
 	}

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/budget"
+	"berth/internal/peercred"
 )
 
 const (
@@ -172,16 +172,8 @@ func (h *holder) accept() {
 
 // isOwn reports whether a peer is of the same user.
 func isOwn(l link) bool {
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return false
-	}
-	own := false
-	err = raw.Control(func(fd uintptr) {
-		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
-		own = err == nil && int(peer.Uid) == os.Geteuid()
-	})
-	return own && err == nil
+	cred, err := peercred.Of(l)
+	return err == nil && int(cred.Uid) == os.Geteuid()
 }
 
 // meet says to a berth which streams there are, and listens to it from then on.

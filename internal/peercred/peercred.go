@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package peercred says who is at the other end of a Unix socket.
+//
+// It promises to answer with what the kernel has noted, and to ask nobody else: for a client, who called
+// connect(2); for a listener, who called listen(2). See SO_PEERCRED in unix(7).
+package peercred
+
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Of returns the process at the other end of a connection, and its user and group. It keeps nothing of the
+// connection. The errors are those of the kernel, and that of a connection that is closed.
+func Of(conn syscall.Conn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	cerr := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
+	})
+	if err := errors.Join(cerr, err); err != nil {
+		return nil, err
+	}
+	return cred, nil
+}
