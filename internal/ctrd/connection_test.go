@@ -74,14 +74,7 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	<-lost
 	refused("no such file")
 
-	lis, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	introspectionapi.RegisterIntrospectionServer(server, answering{})
-	eventsapi.RegisterEventsServer(server, answering{})
-	go func() { _ = server.Serve(lis) }()
+	server := answer(t, socket)
 	for there := false; !there; {
 		select {
 		case <-lost: // a look at it that came too early
@@ -103,9 +96,9 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	}
 }
 
-// PROPERTIES 34: a containerd that goes away ends the relist and the events, in either order.
-func TestARelistThatFindsNobodyShutsTheConnection(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s")
+// answer serves at a socket what a containerd answers that has just started.
+func answer(t *testing.T, socket string) *grpc.Server {
+	t.Helper()
 	lis, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +107,14 @@ func TestARelistThatFindsNobodyShutsTheConnection(t *testing.T) {
 	introspectionapi.RegisterIntrospectionServer(server, answering{})
 	eventsapi.RegisterEventsServer(server, answering{})
 	go func() { _ = server.Serve(lis) }()
-	defer server.Stop()
+	t.Cleanup(server.Stop)
+	return server
+}
+
+// PROPERTIES 34: a containerd that goes away ends the relist and the events, in either order.
+func TestARelistThatFindsNobodyShutsTheConnection(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	answer(t, socket)
 	conn, err := connection.Dial("unix://" + socket)
 	if err != nil {
 		t.Fatal(err)
