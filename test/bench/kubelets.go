@@ -146,21 +146,7 @@ func (k *kubelet) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	every := func(period time.Duration, task func()) {
-		wg.Go(func() {
-			if pause(ctx, k.late%period) != nil {
-				return
-			}
-			tick := time.NewTicker(period)
-			defer tick.Stop()
-			for {
-				task()
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				}
-			}
-		})
+		wg.Go(func() { repeat(ctx, k.late%period, period, task) })
 	}
 	if k.events {
 		wg.Go(func() { k.listen(ctx) })
@@ -184,6 +170,23 @@ func (k *kubelet) run(ctx context.Context) {
 	every(probeEvery, func() {
 		k.do(ctx, "ExecSync", func() error { return probe(ctx, k.Client, k.probed) })
 	})
+}
+
+// repeat carries out a task every period until ctx ends, the first time after late. One that takes longer than
+// the period delays the next.
+func repeat(ctx context.Context, late, period time.Duration, task func()) {
+	if pause(ctx, late) != nil {
+		return
+	}
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		task()
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
 }
 
 // relist lists pods and containers, and asks for the states of what has changed, as the kubelet's

@@ -85,18 +85,9 @@ func (n *node) probes(ctx context.Context, count int, window time.Duration, rec 
 	var wg sync.WaitGroup
 	for i, v := range targets {
 		wg.Go(func() {
-			if pause(end, time.Duration(i)*time.Second/time.Duration(count)) != nil {
-				return
-			}
-			tick := time.NewTicker(time.Second)
-			defer tick.Stop()
-			for end.Err() == nil {
+			repeat(end, time.Duration(i)*time.Second/time.Duration(count), time.Second, func() {
 				all.do(ctx, "Probe", func() error { return probe(ctx, n.Client, v.id) })
-				select {
-				case <-end.Done():
-				case <-tick.C:
-				}
-			}
+			})
 		})
 	}
 	wg.Wait()
