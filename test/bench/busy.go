@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ const (
 	talk      = 1_000_000 // bytes that all of them write in a second
 	busyImage = 2048      // MiB of files of the image that is pulled over and over
 	standBy   = 3         // pods that are made before they are needed
+	// spareThreads are those of the bench that may run beside one for each processor.
+	spareThreads = 4
 )
 
 // talker is the command of a container that writes 20 lines, ten times a second. It starts no program
@@ -69,7 +72,7 @@ func (n *node) busy(ctx context.Context, count int, rec record) error {
 			for !pulling() && ctx.Err() == nil {
 				time.Sleep(idlePause)
 			}
-			if err := rec.time(killBusy, func() error { return p.killed(ctx, n.exited) }); err != nil {
+			if err := p.killedInParts(killBusy, rec, func() error { return n.exited(ctx, p.victim) }); err != nil {
 				return err
 			}
 			removed.Go(func() { // an error shows at the end of the step, which removes all pods
@@ -120,6 +123,8 @@ func (b *bench) runBusy(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+	// The bench is the registry as well. Whoever measures an end does not wait for what serves layers.
+	runtime.GOMAXPROCS(runtime.NumCPU() + spareThreads)
 	only := b.only
 	b.only = ""
 	order := slices.Clone(kinds)

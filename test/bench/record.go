@@ -18,6 +18,8 @@ const (
 	killToEvent      = "KillToEvent"
 	killWhilePulling = "KillToExitedWhilePulling"
 	killBusy         = "KillToExitedBusy"
+	killToEnd        = "KillToEndBusy"   // of these, what the kernel takes
+	endToExited      = "EndToExitedBusy" // and what the daemon takes
 	stuckOwn         = "KillToExitedOwnDeleteHangs"
 	stuckOther       = "KillToExitedOthersDeletesHang"
 	exitsAtOnce      = "ExitsAtOnce/each"
