@@ -160,6 +160,16 @@ test-systemd: setup tools build ## Test the unit files and the systemd cgroup dr
 test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
 
+# The containerd that most nodes have which change to berth, and its shim. Other tests run that of $(LIBEXEC).
+CONTAINERD17 := $(BUILD)/containerd-1.7
+ADOPTTESTS    = $$(sed -nE 's/^func (Test[A-Za-z0-9]+)\(.*/^\1$$/p' test/e2e/adopt*_test.go | paste -sd '|')
+
+.PHONY: test-adopt
+test-adopt: export BERTH_TEST_CONTAINERD := $(CONTAINERD17)
+test-adopt: setup tools build $(CONTAINERD17)/containerd $(CONTAINERD17)/containerd-shim-runc-v2 $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test berth adopt with containerd 1.7, as root: RUN=Killed for less
+	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 30m -run "$(or $(RUN),$(ADOPTTESTS))" ./test/e2e
+	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 25m -run '$(or $(RUN),GoesOnWithAdoptedPods)' ./$(KUBELET)
+
 # What a cluster consists of, besides etcd and CoreDNS.
 KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl kubeadm)
 
@@ -297,6 +307,11 @@ $(BUILD)/bin/benchstat: tools/benchstat/go.mod tools/benchstat/go.sum
 $(KUBERNETES): $(BUILD)/bin/%: tools/kubelet/go.mod tools/kubelet/go.sum
 	cd tools/kubelet && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/$*
+	@touch $@
+
+$(CONTAINERD17)/%: tools/containerd17/go.mod tools/containerd17/go.sum
+	cd tools/containerd17 && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd) && \
+	  go build -ldflags "$(STRIP) -X github.com/containerd/containerd/version.Version=$$version" -o $@ github.com/containerd/containerd/cmd/$*
 	@touch $@
 
 $(BUILD)/bin/etcd: tools/cluster/go.mod tools/cluster/go.sum

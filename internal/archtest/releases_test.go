@@ -42,6 +42,8 @@ func TestWhatIsTestedIsListedAsItIsPinned(t *testing.T) {
 		"etcd":                     required(t, "tools/cluster/go.mod", "go.etcd.io/etcd/server/v3"),
 		"CoreDNS":                  required(t, "tools/cluster/go.mod", "github.com/coredns/coredns"),
 
+		"containerd 1.7, whose pods are adopted": required(t, "tools/containerd17/go.mod", "github.com/containerd/containerd"),
+
 		"control plane, kube-proxy, kubectl": required(t, "tools/kubelet/go.mod", "k8s.io/kubernetes"),
 		"CRI":                                required(t, "go.mod", "k8s.io/cri-api"),
 		"CNI plug-ins":                       required(t, "tools/go.mod", "github.com/containernetworking/plugins"),

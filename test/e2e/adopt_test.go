@@ -127,10 +127,12 @@ func startAdopted(t *testing.T) *adopted {
 		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = mapped()
 	})
 	a.container("mapped", "root", `cat /proc/self/uid_map; touch /own; `+sleeps, true, func(c *runtimeapi.ContainerConfig) { c.Mounts = nil })
-	a.pod("mounting", nil)
-	a.container("mounting", "image", `cat /image/data/hostname; `+sleeps, true, func(c *runtimeapi.ContainerConfig) {
-		c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: volumeImage}, Readonly: true})
-	})
+	if !a.OldContainerd() { // whose plug-in knows no volumes of images
+		a.pod("mounting", nil)
+		a.container("mounting", "image", `cat /image/data/hostname; `+sleeps, true, func(c *runtimeapi.ContainerConfig) {
+			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: volumeImage}, Readonly: true})
+		})
+	}
 	a.pod("waiting", nil)
 	a.container("waiting", "created", "echo started; "+sleeps, false, nil)
 	a.pod("stopped", nil)
@@ -297,6 +299,9 @@ func (a *adopted) logIsWhole(name string) {
 func (a *adopted) works() {
 	t, ctx := a.t, a.t.Context()
 	for _, name := range []string{"sleeper", "onhost", "inhost", "sidecar", "terminal", "root", "image"} {
+		if a.ids[name] == "" {
+			continue
+		}
 		resp, err := a.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: a.ids[name], Cmd: []string{"sh", "-c", "echo $((6*7))"}, Timeout: 10})
 		if err != nil || string(resp.GetStdout()) != "42\n" {
 			t.Errorf("exec in %s: %v %v", name, resp, err)

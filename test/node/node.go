@@ -217,18 +217,17 @@ func (n *Node) StartContainerd() {
 	cfg := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\ndisabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime']\n"+
 		"[plugins.'io.containerd.server.v1.grpc']\naddress = %q\n[plugins.'io.containerd.server.v1.ttrpc']\naddress = %q\n[plugins.'io.containerd.shim.v1.manager']\nsocket_dir = %q\n",
 		cmp.Or(n.containerdRoot, n.Dir+"/cl"), filepath.Dir(n.external), n.external, n.external+".ttrpc", n.Dir+"/s")
-	if n.oldContainerd() {
+	if n.OldContainerd() {
 		cfg = n.oldConfig(false)
 	}
 	if err := os.WriteFile(n.Dir+"/containerd.toml", []byte(cfg), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	args := []string{"--config", n.Dir + "/containerd.toml"}
+	var args []string
 	if n.stderr != nil {
 		args = append(args, "--log-level", "debug")
 	}
-	name, args := n.inside(n.Module+"/build/libexec/containerd", args...)
-	n.Containerd = n.spawn(n.stderr, nil, nil, name, args...)
+	n.Containerd = n.beside(n.stderr, args...)
 }
 
 // StartBerth starts berth, and waits until it serves and has a containerd.

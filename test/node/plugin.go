@@ -95,11 +95,28 @@ func (n *Node) sweepCache() {
 	}
 }
 
-// oldContainerd reports whether the node's containerd is of 1.7, whose configuration has another form.
-// No test has one; who puts one into build/libexec, with its shim, can test with it.
-func (n *Node) oldContainerd() bool {
+// besideDir is the directory of the containerd that runs beside berth, and of its shim: the one that
+// BERTH_TEST_CONTAINERD names, or that of the built ones.
+func (n *Node) besideDir() string {
+	return cmp.Or(os.Getenv("BERTH_TEST_CONTAINERD"), n.Module+"/build/libexec")
+}
+
+// beside starts the containerd that runs beside berth. It finds its own shim before the node's.
+func (n *Node) beside(stderr *os.File, args ...string) *Process {
 	n.t.Helper()
-	out, err := exec.Command(n.Module+"/build/libexec/containerd", "--version").Output()
+	name, args := n.inside(n.besideDir()+"/containerd", append([]string{"--config", n.Dir + "/containerd.toml"}, args...)...)
+	var env []string
+	if dir := os.Getenv("BERTH_TEST_CONTAINERD"); dir != "" {
+		env = []string{"PATH=" + dir + ":" + n.libexec + ":" + os.Getenv("PATH")}
+	}
+	return n.spawn(stderr, env, nil, name, args...)
+}
+
+// OldContainerd reports whether the containerd that runs beside berth is of 1.7, whose configuration has
+// another form.
+func (n *Node) OldContainerd() bool {
+	n.t.Helper()
+	out, err := exec.Command(n.besideDir()+"/containerd", "--version").Output() //nolint:gosec // of the test
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -136,14 +153,14 @@ func (n *Node) PluginOn() {
 		fmt.Sprintf("[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = [%q]\nconf_dir = %q\n", n.Module+"/build/cni", n.Dir+"/net.d") +
 		runtime + "]\nruntime_type = 'io.containerd.runc.v2'\nsandboxer = 'podsandbox'\n" +
 		runtime + fmt.Sprintf(".options]\nBinaryName = %q\nRoot = %q\n", n.Module+"/build/libexec/runc", n.Dir+"/runc")
-	if n.oldContainerd() {
+	if n.OldContainerd() {
 		cfg = n.oldConfig(true)
 	}
 	n.Containerd.Kill(syscall.SIGTERM)
 	if err := os.WriteFile(n.Dir+"/containerd.toml", []byte(cfg), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	n.Containerd = n.SpawnInside(n.Module+"/build/libexec/containerd", "--config", n.Dir+"/containerd.toml")
+	n.Containerd = n.beside(nil)
 	c, err := cri.Dial(n.external)
 	if err != nil {
 		n.t.Fatal(err)
