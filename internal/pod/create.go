@@ -34,6 +34,7 @@ type creator struct {
 	make        units
 	units       *registry
 	specs       *specBuilder
+	userns      *userNamespaces
 	volumes     *imageVolumes
 	teardown    *teardown
 	publisher   *publisher
@@ -43,6 +44,10 @@ type creator struct {
 // create makes a container and returns once it is CREATED. What it made is undone if it fails.
 func (c *creator) create(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
+	// Its handler could make the pod, unless another runtime has made it, which shifts owners by itself.
+	if err := c.userns.check(ctx, p.sandbox.Config, p.handler); err != nil {
+		return fmt.Errorf("sandbox %s has a user namespace: %w", p.id, err)
+	}
 	from, err := c.sourceOf(ctx, p, config)
 	if err != nil {
 		return err

@@ -82,3 +82,32 @@ func TestAUserNamespaceOwnsTheNetworkAndTheFilesOfItsPod(t *testing.T) {
 		}
 	})
 }
+
+// PROPERTIES 26: a pod with a user namespace can be there whose handler cannot make one: it is adopted from
+// containerd 1.7, whose CRI plug-in changes the owners of all files of an image, one by one. A container
+// that berth made in it ran with files that belong to nobody.
+func TestAContainerInAUserNamespaceThatItsHandlerCannotMakeIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var why error
+		b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) {
+			p.UserNamespaces = func(context.Context, string) error { return why }
+		})
+		sb, err := b.RunPodSandbox(t.Context(), mappedConfig("p1"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := b.RunPodSandbox(t.Context(), config("p2"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		why = errors.New("the snapshotter does not shift the owners of files")
+		before := b.Calls("commit", "")
+		if _, err := b.CreateContainer(t.Context(), sb, withImages("c1")); !errors.Is(err, why) || !strings.Contains(err.Error(), sb) {
+			t.Error(err)
+		}
+		if n := b.Calls("commit", ""); n != before {
+			t.Errorf("%d commits", n-before)
+		}
+		b.create(plain, withImages("c2"))
+	})
+}

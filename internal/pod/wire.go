@@ -187,6 +187,7 @@ func New(cfg Config, p Ports) *Controller {
 		make:        newUnits,
 		units:       units,
 		specs:       specs,
+		userns:      userns,
 		volumes:     volumes,
 		teardown:    teardown,
 		publisher:   publisher,
