@@ -5,6 +5,8 @@ package adopt
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -30,6 +32,8 @@ type Found struct {
 	ImageRefs map[string]string
 	// Pinned are the paths of network namespaces that are there.
 	Pinned map[string]bool
+	// Shifts says which snapshotters shift the owners of files, of those of the [MappedHandlers].
+	Shifts map[string]bool
 }
 
 // Object is one container object of containerd.
@@ -144,6 +148,18 @@ func readStatus(b []byte) (s containerStatus, err error) {
 	return s, nil
 }
 
+// MappedHandlers lists the runtime handlers of the plug-in's pods that have a user namespace of their own;
+// "" is the default one.
+func MappedHandlers(f Found) (names []string) {
+	for _, o := range f.Objects {
+		m, err := readMetadata[sandboxMetadata](o.Metadata)
+		if _, mapped := spec.UserNamespace(m.Config); err == nil && o.Kind == spec.KindSandbox && mapped && !slices.Contains(names, m.RuntimeHandler) {
+			names = append(names, m.RuntimeHandler)
+		}
+	}
+	return names
+}
+
 // cachedResult is a file of CNI's cache.
 type cachedResult struct {
 	Kind        string          `json:"kind"`
@@ -152,6 +168,31 @@ type cachedResult struct {
 	IfName      string          `json:"ifName"`
 	NetworkName string          `json:"networkName"`
 	Result      json.RawMessage `json:"result"`
+}
+
+// addresses returns the addresses of an interface in a result of CNI's.
+func addresses(result []byte, ifName string) (ips []string, err error) {
+	var r struct {
+		Interfaces []struct{ Name string }
+		IPs        []struct {
+			Address   string
+			Interface *int // an index, or nothing
+		}
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return nil, err
+	}
+	for _, ip := range r.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Name != ifName {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(ip.Address)
+		if err != nil {
+			return nil, err
+		}
+		ips = append(ips, prefix.Addr().String())
+	}
+	return ips, nil
 }
 
 // NetworkNamespaces lists the paths of the network namespaces of the plug-in's pods, pinned or not.

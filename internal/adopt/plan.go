@@ -23,6 +23,7 @@ type Handler struct {
 	Name        string
 	Type        string // such as io.containerd.runc.v2
 	HostProcess bool   // the processes of its containers are processes of this host
+	Snapshotter string
 }
 
 // Settings are what a plan needs to know of berth.
@@ -275,6 +276,9 @@ func (p *planner) sandbox(o Object) {
 		p.refuse(o.ID, o.ID, "pod %s: %v", name, err)
 		return
 	}
+	if _, mapped := spec.UserNamespace(m.Config); mapped && !p.found.Shifts[handler.Snapshotter] {
+		pod.Lost = append(pod.Lost, fmt.Sprintf("no container can be made in it again: it has a user namespace, and the snapshotter %s of this containerd does not shift the owners of files", handler.Snapshotter))
+	}
 	pod.Sandbox, pod.Status = sb, st
 	p.pods[o.ID] = len(p.plan.Pods)
 	p.plan.Pods = append(p.plan.Pods, pod)
@@ -320,6 +324,12 @@ func (p *planner) network(pod *Pod, sb *state.Sandbox, st *state.Status, m sandb
 	}
 	if m.IP != "" {
 		st.Network.IPs = append([]string{m.IP}, m.AdditionalIPs...)
+	} else if st.Network.Result != nil { // of a pod with a user namespace the plug-in of 1.7 keeps no address
+		ips, err := addresses(st.Network.Result, ifName)
+		if err != nil {
+			return fmt.Errorf("read its addresses in CNI's cached result %s: %w", pod.Caches[0].Path, err)
+		}
+		st.Network.IPs = ips
 	}
 	return nil
 }

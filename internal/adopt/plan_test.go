@@ -66,7 +66,7 @@ func node() (Found, Settings) {
 		Pinned:    map[string]bool{"/run/netns/cni-1": true},
 	}
 	return f, Settings{
-		Handlers: map[string]Handler{"runc": {"runc", "io.containerd.runc.v2", true}, "vm": {"vm", "io.containerd.kata.v2", false}},
+		Handlers: map[string]Handler{"runc": {"runc", "io.containerd.runc.v2", true, "overlayfs"}, "vm": {"vm", "io.containerd.kata.v2", false, "overlayfs"}},
 		Default:  "runc",
 		Own:      "me",
 		Now:      now,
@@ -394,5 +394,40 @@ func TestWhatThePlugInCannotHaveIsNamed(t *testing.T) {
 		if name := SandboxName(proto.CloneOf(sb.Config)); name != "web_default_u_2" {
 			t.Errorf("the plug-in calls it %s", name)
 		}
+	}
+}
+
+// PROPERTIES 46: the plug-in of containerd 1.7 keeps no address of a pod with a user namespace, so that a
+// kubelet took an adopted one for a pod that had lost its network. And no container can be made in it again
+// where the snapshotter does not shift owners, which the plan says.
+func TestAPodWithAUserNamespaceKeepsItsAddress(t *testing.T) {
+	const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"},{"name":"eth0","sandbox":"/run/netns/cni-1"}],"ips":[{"address":"10.0.0.7/24","interface":1},{"address":"10.9.9.9/24","interface":0},{"address":"fd00::7/64"}]}`
+	for _, shifts := range []bool{false, true} {
+		f, s := node()
+		text := strings.NewReplacer(`"IP":"10.0.0.5","AdditionalIPs":["fd00::5"],`, `"IP":"","AdditionalIPs":null,`, `"pid":1`,
+			`"pid":1,"userns_options":{"uids":[{"host_id":65536,"length":65536}],"gids":[{"host_id":65536,"length":65536}]}`).Replace(sandboxText)
+		f.Objects[0].Metadata = []byte(text)
+		f.Networks["p1"][0].Text = []byte(strings.Replace(cachedText, `{"cniVersion":"1.0.0"}`, result, 1))
+		f.Shifts = map[string]bool{"overlayfs": shifts}
+		if names := MappedHandlers(f); !slices.Equal(names, []string{""}) {
+			t.Errorf("the handlers of pods with user namespaces: %q", names)
+		}
+		plan := MakePlan(f, s)
+		if len(plan.Pods) != 1 {
+			t.Fatalf("%+v", plan)
+		}
+		pod := plan.Pods[0]
+		if ips := pod.Status.Network.IPs; !slices.Equal(ips, []string{"10.0.0.7", "fd00::7"}) {
+			t.Errorf("its addresses: %q", ips)
+		}
+		if said := strings.Contains(strings.Join(pod.Lost, "; "), "no container can be made in it again: it has a user namespace, and the snapshotter overlayfs"); said == shifts {
+			t.Errorf("where owners are shifted (%t) it loses %q", shifts, pod.Lost)
+		}
+	}
+	f, s := node()
+	f.Objects[0].Metadata = []byte(strings.Replace(sandboxText, `"IP":"10.0.0.5"`, `"IP":""`, 1))
+	f.Networks["p1"][0].Text = []byte(strings.Replace(cachedText, `{"cniVersion":"1.0.0"}`, `{"ips":[{"address":"10.0.0.300/24"}]}`, 1))
+	if plan := MakePlan(f, s); len(plan.Refused) == 0 || !strings.Contains(plan.Refused[0].Text, "read its addresses in CNI's cached result /var/lib/cni/results/net-p1-eth0") {
+		t.Errorf("%+v", plan.Refused)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/connection"
 	"berth/internal/ctrd"
+	"berth/internal/imagestore"
 	"berth/internal/pidfd"
 	"berth/internal/podfiles"
 	"berth/internal/state"
@@ -46,6 +47,9 @@ func run(ctx context.Context, cfg config.Config, r adopt.Request, patience time.
 		ctrd:     ctrd.NewAdoption(conn, recs.owner),
 		files:    podfiles.New(cfg.Root, cfg.State),
 		patience: patience,
+		shifts: func(ctx context.Context, snapshotter string) (bool, error) {
+			return imagestore.MapsOwners(connection.Asking(ctx), conn, snapshotter)
+		},
 	}
 	if err := n.reach(ctx); err != nil {
 		return err
@@ -67,6 +71,8 @@ type node struct {
 	request adopt.Request
 	ctrd    *ctrd.Adoption
 	files   *podfiles.Files
+	// shifts reports whether a snapshotter shifts the owners of files.
+	shifts func(ctx context.Context, snapshotter string) (bool, error)
 	// patience is how long shims may take to answer, and the ends of logs to be written.
 	patience time.Duration
 	// containerd is which one it is, as the records are to name it.

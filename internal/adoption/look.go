@@ -3,6 +3,7 @@
 package adoption
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,17 @@ func (n *node) find(ctx context.Context) (f adopt.Found, err error) {
 	for _, path := range adopt.NetworkNamespaces(f) {
 		if f.Pinned[path], err = namespace.IsPinned(path); err != nil {
 			return f, fmt.Errorf("look for the network namespace %s: %w", path, err)
+		}
+	}
+	f.Shifts = map[string]bool{}
+	for _, name := range adopt.MappedHandlers(f) {
+		r, ok := n.cfg.Runtimes[cmp.Or(name, n.cfg.DefaultRuntime)]
+		if !ok {
+			continue // its pods are refused
+		}
+		snapshotter := cmp.Or(r.Snapshotter, n.cfg.Containerd.Snapshotter)
+		if f.Shifts[snapshotter], err = n.shifts(ctx, snapshotter); err != nil {
+			return f, fmt.Errorf("ask whether the snapshotter %s shifts the owners of files: %w", snapshotter, err)
 		}
 	}
 	return f, nil

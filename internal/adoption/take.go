@@ -4,6 +4,7 @@ package adoption
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,7 +115,12 @@ func (t *taking) makePlan(found adopt.Found) {
 		End:       t.request.End,
 	}
 	for name, r := range t.cfg.Runtimes {
-		s.Handlers[name] = adopt.Handler{Name: name, Type: r.Type, HostProcess: r.HostProcess}
+		s.Handlers[name] = adopt.Handler{
+			Name:        name,
+			Type:        r.Type,
+			HostProcess: r.HostProcess,
+			Snapshotter: cmp.Or(r.Snapshotter, t.cfg.Containerd.Snapshotter),
+		}
 	}
 	for _, r := range adopt.Unsettled(t.loaded) {
 		s.Taking[r.ID] = true
