@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/client"
@@ -127,7 +129,7 @@ func startAdopted(t *testing.T) *adopted {
 		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = mapped()
 	})
 	a.container("mapped", "root", `cat /proc/self/uid_map; touch /own; `+sleeps, true, func(c *runtimeapi.ContainerConfig) { c.Mounts = nil })
-	if !a.OldContainerd() { // whose plug-in knows no volumes of images
+	if !a.OldContainerd() { // it knows no volumes of images
 		a.pod("mounting", nil)
 		a.container("mounting", "image", `cat /image/data/hostname; `+sleeps, true, func(c *runtimeapi.ContainerConfig) {
 			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: volumeImage}, Readonly: true})
@@ -276,7 +278,7 @@ func (a *adopted) sameAsBefore() {
 		if ready := st.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY; ready != (name != "stopped") || st.GetMetadata().GetAttempt() != 3 {
 			a.t.Errorf("pod %s: %v", name, st)
 		}
-		if name == "plain" && st.GetNetwork().GetIp() == "" {
+		if (name == "plain" || name == "mapped" && !a.Berth.Over()) && st.GetNetwork().GetIp() == "" {
 			a.t.Errorf("pod %s has no address", name)
 		}
 		if pid := a.pids["pod "+name]; pid != 0 && a.SandboxPid(id) != pid {
@@ -342,9 +344,15 @@ func (a *adopted) works() {
 	}
 	a.Until("it writes", func() bool { return strings.Contains(a.Log(a.ids["created"]), "started") })
 	for pod, script := range map[string]string{"plain": "hostname; cat /etc/hostname; ip addr show eth0; " + sleeps, "shared": "hostname; " + sleeps, "hostpid": "hostname; " + sleeps, "mapped": "hostname; touch /own; " + sleeps} {
+		if pod == "mapped" && a.OldContainerd() {
+			continue // see refusedInMapped
+		}
 		name := "new-in-" + pod
 		a.container(pod, name, script, true, func(c *runtimeapi.ContainerConfig) { c.Mounts = nil })
 		a.Until("it writes", func() bool { return strings.Contains(a.Log(a.ids[name]), a.cfgs[pod].GetHostname()) })
+	}
+	if a.OldContainerd() {
+		a.refusedInMapped()
 	}
 	a.Until("it has an address", func() bool { return strings.Contains(a.Log(a.ids["new-in-plain"]), "inet ") })
 	for _, name := range []string{"sleeper", "onhost", "inhost", "sidecar"} {
@@ -357,6 +365,18 @@ func (a *adopted) works() {
 	}
 	if _, err := a.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ids["ended"]}); err != nil {
 		t.Errorf("remove: %v", err)
+	}
+}
+
+// refusedInMapped expects that no container is made in a pod with a user namespace, since the snapshotter of
+// containerd 1.7 does not shift the owners of files.
+func (a *adopted) refusedInMapped() {
+	a.t.Helper()
+	c := node.ContainerConfig("new", "true")
+	c.Linux.SecurityContext.NamespaceOptions = a.cfgs["mapped"].GetLinux().GetSecurityContext().GetNamespaceOptions()
+	_, err := a.CreateContainer(a.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: a.pods["mapped"], Config: c, SandboxConfig: a.cfgs["mapped"]})
+	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "shift the owners") {
+		a.t.Errorf("a container in a pod with a user namespace: %v", err)
 	}
 }
 
@@ -456,6 +476,9 @@ func (a *adopted) removedByPlugin() {
 	ids := []string{}
 	for _, id := range a.pods {
 		ids = append(ids, id)
+	}
+	if id := a.pods["mapped"]; id != "" && a.OldContainerd() {
+		a.Disconnect(id)
 	}
 	a.RemoveAll(a.t.Context())
 	if left := a.PluginLeft(ids...); len(left) > 0 {

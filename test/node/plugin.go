@@ -4,6 +4,7 @@ package node
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -93,6 +95,36 @@ func (n *Node) sweepCache() {
 		_ = os.Remove(path)
 		_ = os.Remove("/var/lib/cni/results/cni-loopback-" + id + "-lo")
 	}
+}
+
+// Disconnect disconnects a pod of the plug-in's from the network before it is removed. The plug-in of
+// containerd 1.7 keeps the network of a pod with a user namespace in memory alone, and leaves what belongs
+// to it when it was restarted meanwhile.
+func (n *Node) Disconnect(id string) {
+	n.t.Helper()
+	var cached struct {
+		Result struct{ Interfaces []struct{ Sandbox string } }
+	}
+	b, err := os.ReadFile("/var/lib/cni/results/" + n.pluginNetwork() + "-" + id + "-eth0")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &cached); err != nil {
+		n.t.Fatal(err)
+	}
+	rt := libcni.RuntimeConf{ContainerID: id, IfName: "eth0"}
+	for _, i := range cached.Result.Interfaces {
+		rt.NetNS = cmp.Or(rt.NetNS, i.Sandbox)
+	}
+	list, err := libcni.NetworkConfFromFile(n.Dir + "/net.d/10-adopted.conflist")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	cni := libcni.NewCNIConfigWithCacheDir([]string{n.Module + "/build/cni"}, "/var/lib/cni", nil)
+	if err := cni.DelNetworkList(n.t.Context(), list, &rt); err != nil {
+		n.t.Error(err)
+	}
+	_ = os.Remove("/var/lib/cni/results/cni-loopback-" + id + "-lo")
 }
 
 // besideDir is the directory of the containerd that runs beside berth, and of its shim: the one that
