@@ -160,7 +160,7 @@ test-systemd: setup tools build ## Test the unit files and the systemd cgroup dr
 test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
 
-# The containerd that most nodes have which change to berth, and its shim. Other tests run that of $(LIBEXEC).
+# containerd 1.7, which many nodes have that change to berth, and its shim. Other tests run those of $(LIBEXEC).
 CONTAINERD17 := $(BUILD)/containerd-1.7
 ADOPTTESTS    = $$(sed -nE 's/^func (Test[A-Za-z0-9]+)\(.*/^\1$$/p' test/e2e/adopt*_test.go | paste -sd '|')
 
