@@ -37,6 +37,8 @@ type Record struct {
 	State      state.Phase             `json:"state"`
 	Sandbox    state.SandboxRecord     `json:"-"`
 	Containers []state.ContainerRecord `json:"-"`
+	// Lost is what the pod loses, in sentences.
+	Lost []string `json:"lost,omitempty"`
 }
 
 // Records groups what is on record by pod.
@@ -79,9 +81,20 @@ func MakeBack(all state.Loaded, f Found) Back {
 			b.Kept = append(b.Kept, Remark{r.ID, fmt.Sprintf("pod %s/%s: %s", r.Namespace, r.Name, why)})
 			continue
 		}
+		if forgotten(r, objects[r.ID]) {
+			r.Lost = append(r.Lost, "the plug-in has not kept how it is connected, and leaves its address and its rules in the packet filter when it removes it; "+
+				"a kubelet takes it for one that has lost its network, and makes it again")
+		}
 		b.Pods = append(b.Pods, r)
 	}
 	return b
+}
+
+// forgotten reports whether the plug-in does not know the network of a pod, once it was restarted. That of
+// containerd 1.7 keeps the one of a pod with a user namespace in memory alone.
+func forgotten(r Record, o Object) bool {
+	m, err := readMetadata[sandboxMetadata](o.Metadata)
+	return err == nil && r.Sandbox.Status.Holds.Has(state.HoldNetwork) && m.NetNSPath != "" && (len(m.CNIResult) == 0 || string(m.CNIResult) == "null")
 }
 
 // keeps returns why the plug-in cannot have a pod; "" if it can. It is silent if a shim did not answer, and

@@ -52,3 +52,29 @@ func TestWhatContainerdHasLostOfAPodIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// PROPERTIES 46: the plug-in of containerd 1.7 forgets the network of a pod with a user namespace whenever
+// it is restarted. That is said before such a pod is given back, and of no other pod.
+func TestANetworkThatThePlugInForgetsIsNamed(t *testing.T) {
+	const kept = `"CNIResult":{"Interfaces":{"eth0":{"IPConfigs":null}}}`
+	for what, tc := range map[string]struct {
+		text  string
+		holds state.Hold
+		lost  bool
+	}{
+		"kept":               {sandboxText, state.HoldNetwork, false},
+		"not kept":           {strings.Replace(sandboxText, kept, `"CNIResult":null`, 1), state.HoldNetwork, true},
+		"not known":          {strings.Replace(sandboxText, kept+",", "", 1), state.HoldNetwork, true},
+		"stopped":            {strings.Replace(sandboxText, kept, `"CNIResult":null`, 1), 0, false},
+		"that of the host":   {strings.NewReplacer(kept, `"CNIResult":null`, "/run/netns/cni-1", "").Replace(sandboxText), state.HoldNetwork, false},
+		"nothing to be read": {"", state.HoldNetwork, false},
+	} {
+		b := MakeBack(state.Loaded{Sandboxes: []state.SandboxRecord{{
+			Sandbox: state.Sandbox{ID: "p1", Config: &runtimeapi.PodSandboxConfig{}, Adopted: &state.Adopted{}},
+			Status:  state.Status{Owner: state.OwnerBerth, Holds: tc.holds},
+		}}}, Found{Objects: []Object{{ID: "p1", Kind: "sandbox", Metadata: []byte(tc.text)}}})
+		if len(b.Pods) != 1 || (len(b.Pods[0].Lost) > 0) != tc.lost {
+			t.Errorf("%s: %+v", what, b)
+		}
+	}
+}

@@ -88,6 +88,8 @@ type sandboxMetadata struct {
 	AdditionalIPs  []string
 	RuntimeHandler string
 	ProcessLabel   string
+	// CNIResult is what connected the pod. The plug-in does not disconnect a pod without it.
+	CNIResult json.RawMessage
 }
 
 // containerMetadata is what the plug-in keeps of a container. ImageDigest and ImageName are of

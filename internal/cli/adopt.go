@@ -117,28 +117,14 @@ func writePlan(w io.Writer, p adopt.Plan) {
 	if len(p.Pods) > 0 {
 		fmt.Fprintln(w, "\nThe sessions of exec, attach and port-forward that go through containerd now end with it.")
 	}
-	lost := map[string][]string{}
-	var order []string
-	add := func(who string, what []string) {
-		for _, l := range what {
-			if lost[l] == nil {
-				order = append(order, l)
-			}
-			lost[l] = append(lost[l], who)
-		}
-	}
+	var l losses
 	for _, pod := range p.Pods {
-		add(pod.Namespace+"/"+pod.Name, pod.Lost)
+		l.add(pod.Namespace+"/"+pod.Name, pod.Lost)
 		for _, ct := range pod.Containers {
-			add(pod.Namespace+"/"+pod.Name+"/"+ct.Name, ct.Lost)
+			l.add(pod.Namespace+"/"+pod.Name+"/"+ct.Name, ct.Lost)
 		}
 	}
-	for _, l := range order {
-		fmt.Fprintf(w, "\n%s:\n", upper(l))
-		for _, who := range lost[l] {
-			fmt.Fprintf(w, "  %s\n", who)
-		}
-	}
+	l.write(w)
 	writeRemarks(w, "Not the plug-in's, and left as it is", p.Left)
 	writeRemarks(w, "Ends and is removed, since it cannot be adopted", p.Ended)
 	if len(p.NotEnded) > 0 {
@@ -150,12 +136,44 @@ func writePlan(w io.Writer, p adopt.Plan) {
 	writeRemarks(w, "Cannot be adopted", p.Refused)
 }
 
+// losses are what pods and containers lose, each with who does.
+type losses struct {
+	who   map[string][]string
+	order []string
+}
+
+func (l *losses) add(who string, what []string) {
+	if l.who == nil {
+		l.who = map[string][]string{}
+	}
+	for _, w := range what {
+		if l.who[w] == nil {
+			l.order = append(l.order, w)
+		}
+		l.who[w] = append(l.who[w], who)
+	}
+}
+
+func (l *losses) write(w io.Writer) {
+	for _, what := range l.order {
+		fmt.Fprintf(w, "\n%s:\n", upper(what))
+		for _, who := range l.who[what] {
+			fmt.Fprintf(w, "  %s\n", who)
+		}
+	}
+}
+
 // writeBack prints which pods the plug-in gets.
 func writeBack(w io.Writer, b adopt.Back) {
 	fmt.Fprintln(w, "POD\tSTATE\tID")
 	for _, pod := range b.Pods {
 		fmt.Fprintf(w, "%s/%s\t%s\t%s\n", pod.Namespace, pod.Name, pod.State, short(pod.ID))
 	}
+	var l losses
+	for _, pod := range b.Pods {
+		l.add(pod.Namespace+"/"+pod.Name, pod.Lost)
+	}
+	l.write(w)
 	writeRemarks(w, "Cannot be the plug-in's", b.Kept)
 }
 

@@ -417,6 +417,9 @@ func TestAdoptedPodsAreGivenBack(t *testing.T) {
 		t.Fatalf("--back ended with %d:\n%s", code, out)
 	}
 	t.Logf("%s", out)
+	if forgets := strings.Contains(out, "The plug-in has not kept how it is connected"); forgets != a.OldContainerd() || forgets && !strings.Contains(out, "\n  default/"+a.cfgs["mapped"].GetMetadata().GetName()) {
+		t.Error("it does not say of which pods the plug-in forgets the network")
+	}
 	a.PluginOn()
 	a.sameAsBefore()
 	had := len(a.Log(a.ids["logger"]))
