@@ -65,6 +65,7 @@ func (a *adopted) killShim(pod string) {
 		a.t.Fatal(err)
 	}
 	a.Until("the shim has ended", func() bool { return node.ProcessOver(pid) })
+	a.SweepSocket(a.pods[pod])
 }
 
 // endedWithItsShim expects that a pod whose shim was killed is not ready, that its container has ended,

@@ -4,6 +4,7 @@ package node
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -125,6 +126,18 @@ func (n *Node) Disconnect(id string) {
 		n.t.Error(err)
 	}
 	_ = os.Remove("/var/lib/cni/results/cni-loopback-" + id + "-lo")
+}
+
+// SweepSocket removes the socket of a shim that was killed, where containerd is of 1.7: it has the sockets
+// of all shims of this host in one directory, and leaves such a one.
+func (n *Node) SweepSocket(id string) {
+	n.t.Helper()
+	if !n.OldContainerd() {
+		return
+	}
+	if err := os.Remove(fmt.Sprintf("/run/containerd/s/%x", sha256.Sum256([]byte(n.external+"/k8s.io/"+id)))); err != nil {
+		n.t.Error(err)
+	}
 }
 
 // besideDir is the directory of the containerd that runs beside berth, and of its shim: the one that
