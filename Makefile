@@ -153,7 +153,7 @@ test-guest: setup tools build ## Test what depends on the kernel on an older one
 	test/guest/tests $(SUITES)
 
 .PHONY: test-systemd
-test-systemd: setup tools build ## Test the unit files and the systemd cgroup driver under Debian's systemd, emulated
+test-systemd: setup tools build $(BUILD)/bin/kubelet ## Test the unit files, the systemd cgroup driver and berth migrate under Debian's systemd, emulated
 	test/guest/systemd $(if $(RUN),'$(RUN)')
 
 .PHONY: test-kubelet
