@@ -214,7 +214,7 @@ tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measur
 	$(call table,tricks,-table /of -col '/trick@(off on)')
 
 .PHONY: conformance
-conformance: setup tools build ## Write docs/conformance.md with the critest in PATH, as root: ARGS='-runtime cri-o=SOCKET' for another runtime
+conformance: setup tools build ## Write docs/conformance.md with the critest in PATH, as root: ARGS='-runtime cri-o=SOCKET,NRI-SOCKET' for another runtime
 	go build -o $(BUILD)/bin/conformance ./test/conformance
 	$(BUILD)/bin/conformance -build $(BUILD) $(ARGS)
 

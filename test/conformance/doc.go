@@ -9,11 +9,20 @@
 // directory in the certs.d layout for the runtimes that are started here; and
 // CONFORMANCE_SANDBOX_IMAGE is the pause image of containerd's CRI.
 //
+// CRI-O is not started here: -runtime names the sockets of one that runs already. critest asks more of it
+// than its defaults give: included_pod_metrics = ['all'] in its table crio.stats, net.ipv4.conf.*.route_localnet
+// on its bridge with masquerading for 127.0.0.0/8, a pause image that ends on SIGTERM, and a process 1 that
+// reaps at once what conmon leaves. Root without CAP_SYS_RESOURCE has to take it and a negative
+// oom_score_adj out of what the OCI runtime gets.
+//
 // With -save it writes no page but the counts of one runtime, which need not be from this machine: what is
 // in build/conformance-guest.json is taken for the row of the guest. So this makes that row, where the
 // guest finds critest and its images as this host does:
 //
 //	test/guest/guest -t 7200 -o build -- build/bin/conformance -only inside -save build/conformance-guest.json
+//
+// With -d the guest has a disk. With TMPDIR on a file system of it, critest can also check what Linux 6.1
+// cannot map to other users on a tmpfs.
 //
 // # What it promises
 //

@@ -25,18 +25,15 @@ func main() {
 	out := flag.String("out", "docs/conformance.md", "page to write")
 	only := flag.String("only", "", "part of the name of the runtimes that are run; the others are said to be not run")
 	save := flag.String("save", "", "write what came of critest with the one runtime that -only names into this file instead of the page")
-	var sockets [][2]string
-	flag.Func("runtime", "NAME=SOCKET of a runtime that runs already, such as cri-o=/run/crio/crio.sock; may be repeated", func(s string) error {
-		name, socket, ok := strings.Cut(s, "=")
-		if !ok || name == "" || !filepath.IsAbs(socket) {
-			return errors.New("it is not NAME=SOCKET")
-		}
-		sockets = append(sockets, [2]string{name, socket})
-		return nil
+	var others []other
+	flag.Func("runtime", "NAME=SOCKET of a runtime that runs already, such as cri-o=/run/crio/crio.sock, or NAME=SOCKET,NRI with the socket of its NRI as well; may be repeated", func(s string) error {
+		o, err := parseOther(s)
+		others = append(others, o)
+		return err
 	})
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *build, *out, *only, *save, sockets)
+	err := run(ctx, *build, *out, *only, *save, others)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
@@ -46,7 +43,7 @@ func main() {
 
 // run runs critest with every runtime and writes the page, unless it is interrupted. With save it writes
 // what came of the only runtime, and no page.
-func run(ctx context.Context, build, out, only, save string, sockets [][2]string) (err error) {
+func run(ctx context.Context, build, out, only, save string, others []other) (err error) {
 	if build, err = filepath.Abs(build); err != nil {
 		return err
 	}
@@ -70,11 +67,11 @@ func run(ctx context.Context, build, out, only, save string, sockets [][2]string
 		{name: guest.Runtime, result: &guest},
 		{name: "containerd", start: startContainerd},
 	}
-	for _, s := range sockets {
-		subjects = append(subjects, subject{name: s[0], start: already(s[1])})
+	for _, o := range others {
+		subjects = append(subjects, subject{name: o.name, start: already(o)})
 	}
-	if len(sockets) == 0 {
-		subjects = append(subjects, subject{name: "CRI-O", notRun: "none was named with ARGS='-runtime cri-o=/run/crio/crio.sock'"})
+	if len(others) == 0 {
+		subjects = append(subjects, subject{name: "CRI-O", notRun: "none was named with ARGS='-runtime cri-o=/run/crio/crio.sock,/run/nri/nri.sock'"})
 	}
 	var failed []error
 	for _, s := range subjects {
@@ -114,6 +111,23 @@ func run(ctx context.Context, build, out, only, save string, sockets [][2]string
 		return err
 	}
 	return errors.Join(append(failed, os.WriteFile(out, b.Bytes(), 0o644))...) //nolint:gosec // a document
+}
+
+// other is a runtime that somebody else runs.
+type other struct {
+	name   string
+	socket string
+	nri    string // the socket of its NRI; "": critest skips what it has of NRI
+}
+
+// parseOther reads NAME=SOCKET or NAME=SOCKET,NRI.
+func parseOther(s string) (other, error) {
+	name, sockets, _ := strings.Cut(s, "=")
+	socket, nri, two := strings.Cut(sockets, ",")
+	if name == "" || !filepath.IsAbs(socket) || two && !filepath.IsAbs(nri) {
+		return other{}, errors.New("it is not NAME=SOCKET or NAME=SOCKET,NRI with absolute paths")
+	}
+	return other{name, socket, nri}, nil
 }
 
 // measure fills in what needs no runtime.

@@ -135,3 +135,20 @@ func TestAResultIsTakenFromTheGuest(t *testing.T) {
 		}
 	}
 }
+
+// What names another runtime is read in full, or is an error.
+func TestAnotherRuntimeIsNamedWithItsSockets(t *testing.T) {
+	for text, want := range map[string]other{
+		"cri-o=/run/c.sock":             {"cri-o", "/run/c.sock", ""},
+		"cri-o=/run/c.sock,/run/n.sock": {"cri-o", "/run/c.sock", "/run/n.sock"},
+	} {
+		if got, err := parseOther(text); err != nil || got != want {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "/run/c.sock", "=/run/c.sock", "cri-o=c.sock", "cri-o=/run/c.sock,", "cri-o=/run/c.sock,n.sock"} {
+		if got, err := parseOther(text); err == nil {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}

@@ -303,11 +303,14 @@ func lacks(status []byte, capability uint) bool {
 	return true
 }
 
-// already is a runtime that somebody else runs.
-func already(socket string) func(d *daemon) error {
+// already is a runtime that somebody else runs, whose sockets are there.
+func already(o other) func(d *daemon) error {
 	return func(d *daemon) error {
-		d.socket = socket
-		_, err := os.Stat(socket)
+		d.socket, d.nri = o.socket, o.nri
+		_, err := os.Stat(o.socket)
+		if o.nri != "" && err == nil {
+			_, err = os.Stat(o.nri)
+		}
 		return err
 	}
 }
