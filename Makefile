@@ -196,7 +196,7 @@ fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m
 # The samples are in Go's benchmark format, and benchstat makes tables of them.
 OUT ?= bench
 .PHONY: bench tables
-bench: setup tools build ## Compare berth with containerd's CRI plug-in, as root: make bench ARGS=-quick OUT=/tmp/bench
+bench: setup tools build ## Compare berth with containerd's CRI plug-in, as root: ARGS=-quick OUT=/tmp/bench for less, ARGS='-scale -with crio' beside CRI-O
 	go build -o $(BUILD)/bin/bench ./test/bench
 	$(BUILD)/bin/bench -build $(BUILD) -out $(OUT) $(ARGS)
 	@$(MAKE) tables OUT='$(OUT)'
@@ -205,11 +205,12 @@ bench: setup tools build ## Compare berth with containerd's CRI plug-in, as root
 table = if [[ -e $(OUT)/$(1).txt ]]; then $(BUILD)/bin/benchstat $(2) $(OUT)/$(1).txt >> $(OUT)/$(1).benchstat; fi
 tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measured
 	rm -f $(OUT)/*.benchstat
-	$(call table,results,-col '/daemon@(containerd berth)')
-	$(call table,scale,-col '/daemon@(containerd berth)')
+	$(call table,results,-col '/daemon@(containerd crio berth)')
+	$(call table,scale,-col '/daemon@(containerd crio berth)')
 	$(call table,scale,-filter /daemon:berth -col /pods)
-	$(call table,kubelets,-col '/daemon@(containerd berth)')
-	$(call table,busy,-col '/daemon@(containerd berth)')
+	$(call table,kubelets,-col '/daemon@(containerd crio berth)')
+	$(call table,output,-col '/daemon@(containerd crio berth)')
+	$(call table,busy,-col '/daemon@(containerd crio berth)')
 	$(call table,probes,-col '/daemon@(containerd berth berth-helper)')
 	$(call table,tricks,-table /of -col '/trick@(off on)')
 

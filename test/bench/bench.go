@@ -21,6 +21,7 @@ type bench struct {
 	rounds   int
 	sizes    sizes
 	only     string // part of the title of the steps that are carried out
+	kinds    []kind // the daemons that are compared
 	setting  string // of berth's, as KEY=VALUE; "" for the defaults
 	out      *lines
 }
@@ -113,7 +114,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
-	order := slices.Clone(kinds)
+	order := slices.Clone(b.kinds)
 	if b.setting != "" {
 		order[0] = with(order[0], b.setting)
 	}
@@ -167,7 +168,7 @@ func (b *bench) measure(ctx context.Context, k kind, title, of string, steps []s
 	if err != nil {
 		return fmt.Errorf("ask %s for its version: %w", n.name, err)
 	}
-	b.out.printf("# %s: %s %s, load %s %s\n", title, k.name, v.GetRuntimeVersion(), load(), strings.Join(k.settings, " "))
+	b.out.printf("# %s: %s %s, load %s %s%s\n", title, k.name, v.GetRuntimeVersion(), load(), strings.Join(k.settings, " "), k.monitor)
 	if err := n.pull(ctx); err != nil {
 		return err
 	}

@@ -188,3 +188,44 @@ func TestEachTrickIsListedAndMeasured(t *testing.T) {
 		}
 	}
 }
+
+// conmon cuts a line of output where what it has read ends. Other lines that are not whole are errors.
+func TestOutputMayBeLoggedInPieces(t *testing.T) {
+	line := strings.Repeat("x", lineLength-1)
+	const utc, offset = "2006-01-02T15:04:05.5Z", "2006-01-02T15:04:05.123456789+00:00"
+	for what, c := range map[string]struct {
+		log  string
+		want int
+	}{
+		"whole":               {utc + " stdout F " + line + "\n" + offset + " stdout F " + line + "\n", 2},
+		"in pieces":           {offset + " stdout P " + line[:7] + "\n" + offset + " stdout F " + line[7:] + "\n", 1},
+		"the last is missing": {offset + " stdout P " + line[:7] + "\n", -1},
+		"torn":                {utc + " stdout F " + line[:7] + "\n", -1},
+		"two in one":          {utc + " stdout F " + line + line + "\n", -1},
+		"cut off":             {utc + " stdout F " + line, -1},
+		"not of a log":        {line + "\n", -1},
+	} {
+		got, err := countLines(strings.NewReader(c.log))
+		if (err != nil) != (c.want < 0) || err == nil && got != c.want {
+			t.Errorf("%s: got %d, %v, want %d", what, got, err, c.want)
+		}
+	}
+}
+
+// A daemon that cannot be compared is an error, before anything is measured.
+func TestADaemonOfElsewhereHasItsProgramsInPath(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	if err := os.WriteFile(filepath.Join(dir, "crio"), []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if _, err := compared("crio"); err == nil || !strings.Contains(err.Error(), "conmon") || !strings.Contains(err.Error(), "pinns") {
+		t.Errorf("without conmon and pinns: %v", err)
+	}
+	if _, err := compared("docker"); err == nil {
+		t.Error("docker is compared")
+	}
+	if k, err := compared(""); err != nil || len(k) != 2 {
+		t.Errorf("without another daemon: %v, %v", k, err)
+	}
+}

@@ -127,7 +127,7 @@ func (b *bench) runBusy(ctx context.Context) error {
 	runtime.GOMAXPROCS(runtime.NumCPU() + spareThreads)
 	only := b.only
 	b.only = ""
-	order := slices.Clone(kinds)
+	order := slices.Clone(b.kinds)
 	if b.setting != "" {
 		order[0] = with(order[0], b.setting)
 	}

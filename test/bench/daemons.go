@@ -3,21 +3,64 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// kind is one of the two daemons that are compared.
+// kind is one of the daemons that are compared.
 type kind struct {
 	name string
-	// prepare writes the daemon's configuration below n.dir and returns its command line.
+	// shim is what the command lines of the processes contain that stand between the daemon and its
+	// containers.
+	shim string
+	// prepare writes the daemon's configuration below n.dir and returns its command line. It may add to
+	// n.env.
 	prepare  func(n *node) ([]string, error)
 	settings []string // as KEY=VALUE
+	monitor  string   // which version of conmon it has; "" for those without
 }
 
-var kinds = []kind{{name: "berth", prepare: prepareBerth}, {name: "containerd", prepare: prepareContainerd}}
+// kinds are compared always. The first is berth.
+var kinds = []kind{
+	{name: "berth", shim: "containerd-shim", prepare: prepareBerth},
+	{name: "containerd", shim: "containerd-shim", prepare: prepareContainerd},
+}
+
+// crio is compared only where it is asked for, since this module does not build it.
+var crio = kind{name: "crio", shim: "conmon", prepare: prepareCRIO}
+
+// compared are the daemons that are compared: those of this module, and another one that was asked
+// for. Programs of that one that are not in PATH are an error, which names them.
+func compared(with string) ([]kind, error) {
+	switch with {
+	case "":
+		return kinds, nil
+	case crio.name:
+	default:
+		return nil, fmt.Errorf("-with %s: the bench knows -with %s alone", with, crio.name)
+	}
+	var missing []error
+	for _, program := range []string{"crio", "conmon", "pinns"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, err)
+		}
+	}
+	if err := errors.Join(missing...); err != nil {
+		return nil, fmt.Errorf("-with %s: %w", with, err)
+	}
+	k := crio
+	v, err := exec.Command("conmon", "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("ask conmon for its version: %w", err)
+	}
+	k.monitor, _, _ = strings.Cut(string(v), "\n")
+	return append(slices.Clone(kinds), k), nil
+}
 
 // prepareBerth configures berth as it ships, with containerd inside. Only paths differ from the
 // defaults.
@@ -63,6 +106,44 @@ func prepareContainerd(n *node) ([]string, error) {
 	return []string{n.build + "/libexec/containerd", "--config", path}, os.WriteFile(path, []byte(cfg), 0o600)
 }
 
+// prepareCRIO configures CRI-O as its authors ship it, with the crio, conmon and pinns of PATH. Beside
+// paths that is: the runc of this module, as the other daemons have it; cgroupfs, which they use here as
+// well; and the events of pods, which CRI-O leaves off unless it is told.
+func prepareCRIO(n *node) ([]string, error) {
+	n.socket = n.dir + "/crio.sock"
+	programs := map[string]string{"crio": "", "conmon": "", "pinns": ""}
+	for p := range programs {
+		found, err := exec.LookPath(p)
+		if err == nil {
+			found, err = filepath.Abs(found)
+		}
+		if err != nil {
+			return nil, err
+		}
+		programs[p] = found
+	}
+	runc := func(name, binary string) string {
+		return fmt.Sprintf("[crio.runtime.runtimes.%s]\nruntime_path = %q\nruntime_root = %q\nmonitor_path = %q\n", name, binary, n.dir+"/runc", programs["conmon"])
+	}
+	cfg := fmt.Sprintf("[crio]\nroot = %q\nrunroot = %q\nlog_dir = %q\nversion_file = %q\nversion_file_persist = %q\nclean_shutdown_file = %q\nstorage_driver = 'overlay'\n",
+		n.dir+"/lib", n.dir+"/run/storage", n.dir+"/logs", n.dir+"/run/version", n.dir+"/version", n.dir+"/clean.shutdown") +
+		fmt.Sprintf("[crio.api]\nlisten = %q\n", n.socket) +
+		fmt.Sprintf("[crio.runtime]\ndefault_runtime = 'runc'\ncgroup_manager = 'cgroupfs'\nenable_pod_events = true\npinns_path = %q\n", programs["pinns"]) +
+		fmt.Sprintf("container_exits_dir = %q\ncontainer_attach_socket_dir = %q\nnamespaces_dir = %q\n", n.dir+"/run/exits", n.dir+"/a", n.dir+"/ns") +
+		fmt.Sprintf("decryption_keys_path = %q\nirqbalance_config_restore_file = 'disable'\n", n.dir+"/keys") +
+		runc("runc", n.build+"/libexec/runc") + runc("hanging", n.dir+"/hanging-runc") +
+		fmt.Sprintf("[crio.image]\npause_image = %q\nsignature_policy = %q\nsignature_policy_dir = %q\nnamespaced_auth_dir = %q\n",
+			pauseImage, n.dir+"/policy.json", n.dir+"/policies", n.dir+"/auth") +
+		fmt.Sprintf("[crio.network]\nnetwork_dir = %q\nplugin_dirs = [%q]\n", n.dir+"/net.d", n.build+"/cni") +
+		fmt.Sprintf("[crio.nri]\nnri_listen = %q\nnri_plugin_dir = %q\nnri_plugin_config_dir = %q\n", n.dir+"/nri.sock", n.dir+"/nri", n.dir+"/nri.d")
+	n.env = append(n.env, "CONTAINERS_STORAGE_CONF="+os.DevNull, "CONTAINER_REGISTRIES_CONF="+n.dir+"/registries.conf", "CONTAINER_REGISTRIES_CONF_DIR="+n.dir+"/registries.d")
+	path := filepath.Join(n.dir, "crio.conf")
+	return []string{programs["crio"], "--config", path, "--config-dir", n.dir + "/crio.d"}, errors.Join(
+		os.WriteFile(path, []byte(cfg), 0o600),
+		os.WriteFile(n.dir+"/policy.json", []byte(`{"default": [{"type": "insecureAcceptAnything"}]}`), 0o600),
+		os.WriteFile(n.dir+"/registries.conf", fmt.Appendf(nil, "[[registry]]\nprefix = %q\nlocation = %q\ninsecure = true\n", imageHost, n.registry), 0o600))
+}
+
 // lacksSysResource reports whether this process lacks CAP_SYS_RESOURCE, as root in a container
 // often does.
 func lacksSysResource() (bool, error) {
@@ -83,7 +164,7 @@ func lacksSysResource() (bool, error) {
 	return false, fmt.Errorf("no CapEff in /proc/self/status")
 }
 
-// hangingRunc returns an OCI runtime: runc behind a shell script, which costs both daemons the
+// hangingRunc returns an OCI runtime: runc behind a shell script, which costs all daemons the
 // same. Its delete of a container hangs for 30 s while the directory hang has a FIFO with the
 // container's ID. It stands for an unmount on a disk that does not answer.
 func hangingRunc(n *node) string {

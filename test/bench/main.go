@@ -37,11 +37,13 @@ func command(ctx context.Context, args []string) (err error) {
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
 	f.StringVar(&b.only, "only", "", "carry out only the steps whose title contains this, to work on them; with -scale, -busy, -probes and -kubelets the daemon, with -tricks the settings")
 	f.StringVar(&b.setting, "set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; use another -out")
-	scale := f.Bool("scale", false, "measure how both daemons bear many pods instead, into scale.txt")
-	kubelets := f.Int("kubelets", 0, "measure how both daemons bear the calls of that many kubelets instead, into kubelets.txt")
+	other := f.String("with", "", "another daemon to compare, whose programs are in PATH: crio, for which these are crio, conmon and pinns; not with -probes and -tricks")
+	scale := f.Bool("scale", false, "measure how the daemons bear many pods instead, into scale.txt")
+	kubelets := f.Int("kubelets", 0, "measure how the daemons bear the calls of that many kubelets instead, into kubelets.txt")
 	pods := f.Int("pods", 500, "with -scale and -kubelets, pods with two containers each; with -scale, a node with a tenth and with three tenths of them is measured as well")
 	tricks := f.Bool("tricks", false, "measure berth with each of its tricks on and off instead, into tricks.txt")
-	busy := f.Bool("busy", false, "measure ends on a busy node of both daemons instead, into busy.txt")
+	busy := f.Bool("busy", false, "measure ends on a busy node of the daemons instead, into busy.txt")
+	output := f.Bool("output", false, "measure the output of a container alone, into output.txt")
 	probes := f.Bool("probes", false, "measure what probes of 100 pods cost both daemons instead, into probes.txt")
 	plot := f.Bool("plot", false, "measure nothing; draw exits.svg again from results.txt")
 	if err := f.Parse(args); err != nil {
@@ -61,6 +63,8 @@ func command(ctx context.Context, args []string) (err error) {
 		name, run = "scale.txt", func(ctx context.Context) error { return b.runNodes(ctx, counts(*pods)) }
 	case *busy:
 		name, run = "busy.txt", b.runBusy
+	case *output:
+		name, run = "output.txt", b.runOutput
 	case *probes:
 		name, run = "probes.txt", b.runProbes
 	case *kubelets > 0:
@@ -70,6 +74,9 @@ func command(ctx context.Context, args []string) (err error) {
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("the bench runs real containers and needs root")
+	}
+	if b.kinds, err = compared(*other); err != nil {
+		return err
 	}
 	if b.build, err = inside(b.build); err != nil {
 		return err

@@ -25,19 +25,21 @@ const startTimeout = time.Minute
 // node is one daemon with directories, a bridge and a subnet of its own.
 type node struct {
 	kind
-	build   string // the module's build directory
-	dir     string // of everything it keeps; short, sockets live below it
-	socket  string // CRI's
-	bridge  string
-	subnet  string
-	network string // name of the CNI network
-	cgroup  string // parent of the pods' cgroups
-	command []string
-	account account // of what the daemon and its programs use
-	cmd     *exec.Cmd
-	beside  *exec.Cmd     // a containerd that berth uses; nil: it runs inside
-	up      bool          // it has answered since it was started last, and Client is connected to it
-	ended   chan struct{} // closed when cmd was waited for
+	build    string   // the module's build directory
+	registry string   // address of the images' registry
+	env      []string // of the daemon, beside this process's
+	dir      string   // of everything it keeps; short, sockets live below it
+	socket   string   // CRI's
+	bridge   string
+	subnet   string
+	network  string // name of the CNI network
+	cgroup   string // parent of the pods' cgroups
+	command  []string
+	account  account // of what the daemon and its programs use
+	cmd      *exec.Cmd
+	beside   *exec.Cmd     // a containerd that berth uses; nil: it runs inside
+	up       bool          // it has answered since it was started last, and Client is connected to it
+	ended    chan struct{} // closed when cmd was waited for
 	*cri.Client
 }
 
@@ -54,7 +56,7 @@ func newNode(k kind, build, registry string) (*node, error) {
 	slot++
 	id := fmt.Sprintf("bb%d-%d", os.Getpid()%100000, slot)
 	n := &node{
-		kind: k, build: build, dir: dir, bridge: id, network: id, cgroup: "/" + id,
+		kind: k, build: build, registry: registry, dir: dir, bridge: id, network: id, cgroup: "/" + id,
 		subnet: fmt.Sprintf("10.%d.%d.0/20", 100+os.Getpid()%100, slot%16*16),
 	}
 	for _, d := range []string{"net.d", "certs.d/" + imageHost, "logs", "hang", "tmp"} {
@@ -84,7 +86,7 @@ func newNode(k kind, build, registry string) (*node, error) {
 	return n, err
 }
 
-// conflist returns the CNI configuration of the pods, the same for both daemons: what berth and
+// conflist returns the CNI configuration of the pods, the same for all daemons: what berth and
 // containerd's documentation use by default.
 func conflist(n *node) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
@@ -103,6 +105,7 @@ func (n *node) spawn() error {
 	defer log.Close()
 	n.cmd = exec.Command(n.command[0], n.command[1:]...)
 	n.cmd.Env = append(os.Environ(), "PATH="+n.build+"/libexec:"+os.Getenv("PATH"), "TMPDIR="+n.dir+"/tmp")
+	n.cmd.Env = append(n.cmd.Env, n.env...)
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals from the terminal are for the bench alone
 	if err := n.cmd.Start(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,30 @@ const (
 func writer(count int) []string {
 	return []string{"sh", "-c", fmt.Sprintf("yes %s | head -c %d > /lines; i=0; while [ $i -lt %d ]; do dd if=/lines bs=%d 2>/dev/null; i=$((i+1)); done",
 		strings.Repeat("x", lineLength-1), linesPerFile*lineLength, count, lineLength)}
+}
+
+// runOutput measures outputs of each daemon, or of the one whose name contains b.only, by turns.
+func (b *bench) runOutput(ctx context.Context) error {
+	stop, err := b.serve(1)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	only, order := b.only, slices.Clone(b.kinds)
+	b.only = ""
+	steps := []step{{"output", func(ctx context.Context, n *node, rec record) error { return n.outputs(ctx, b.sizes.OutputMB, rec) }, false}}
+	for i := range b.rounds {
+		for _, k := range order {
+			if !strings.Contains(k.name, only) {
+				continue
+			}
+			if err := b.measure(ctx, k, fmt.Sprintf("round %d of %d", i+1, b.rounds), "/daemon="+k.name, steps); err != nil {
+				return err
+			}
+		}
+		slices.Reverse(order)
+	}
+	return nil
 }
 
 // outputs measures how long it takes until so many megabytes of output are in the log of a container,
@@ -81,13 +106,9 @@ func (n *node) output(ctx context.Context, name string, count int, rotated bool,
 		return err
 	}
 	rec.line(name, took, "ns/op", after-before, "cpu-ns/op")
-	lines := 0
-	for _, f := range files {
-		k, err := countLines(f)
-		if err := errors.Join(err, os.Remove(f)); err != nil {
-			return err
-		}
-		lines += k
+	lines, err := countFiles(files)
+	if err != nil {
+		return err
 	}
 	if lines != count*linesPerFile {
 		return fmt.Errorf("%d lines are in the log, %d were written", lines, count*linesPerFile)
@@ -96,9 +117,9 @@ func (n *node) output(ctx context.Context, name string, count int, rotated bool,
 }
 
 // follow waits until a log, with the files that it has been rotated to, has at least a size and does
-// not grow any more. It returns these files, and when the log grew last.
+// not grow any more. It returns these files in the order in which they were written, and when the log
+// grew last.
 func (n *node) follow(ctx context.Context, id, log string, size int64, rotated bool) (files []string, last time.Time, err error) {
-	files = []string{log}
 	var before, seen int64 // in the files that were rotated away, and in all
 	for last = time.Now(); ; time.Sleep(time.Millisecond) {
 		st, err := os.Stat(log)
@@ -113,11 +134,11 @@ func (n *node) follow(ctx context.Context, id, log string, size int64, rotated b
 		case ctx.Err() != nil:
 			return nil, last, ctx.Err()
 		case seen >= size && now.Sub(last) > complete:
-			return files, last, nil
+			return append(files, log), last, nil
 		case now.Sub(last) > bound:
 			return nil, last, fmt.Errorf("log %s has %d bytes, less than %d, and does not grow", log, seen, size)
 		case rotated && st.Size() > rotateAt:
-			old := fmt.Sprintf("%s.%d", log, len(files))
+			old := fmt.Sprintf("%s.%d", log, len(files)+1)
 			if err := os.Rename(log, old); err != nil {
 				return nil, last, err
 			}
@@ -133,22 +154,56 @@ func (n *node) follow(ctx context.Context, id, log string, size int64, rotated b
 	}
 }
 
-// countLines counts the lines of a log. One that is not a whole line of the writer's is an error.
-func countLines(path string) (count int, err error) {
-	f, err := os.Open(path)
-	if err != nil {
+// countFiles counts the lines of a log whose files follow each other, and removes them.
+func countFiles(files []string) (lines int, err error) {
+	var all []io.Reader
+	var open []*os.File
+	defer func() {
+		for _, f := range open {
+			_ = f.Close() // it was only read
+		}
+	}()
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return 0, err
+		}
+		open, all = append(open, f), append(all, f)
+	}
+	if lines, err = countLines(io.MultiReader(all...)); err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	want := []byte("Z stdout F " + strings.Repeat("x", lineLength-1) + "\n")
-	for in := bufio.NewReaderSize(f, 1<<20); ; count++ {
+	for _, name := range files {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return lines, err
+}
+
+// countLines counts the lines that a container has written in its log, which may be in several files. A
+// line that is not the writer's is an error. conmon cuts a line where what it has read ends: the pieces
+// have the tag P, except for the last.
+func countLines(log io.Reader) (count int, err error) {
+	want := strings.Repeat("x", lineLength-1)
+	whole := []byte{}
+	in := bufio.NewReaderSize(log, 1<<20)
+	for n := 1; ; n++ {
 		line, err := in.ReadSlice('\n')
-		if errors.Is(err, io.EOF) && len(line) == 0 {
+		if errors.Is(err, io.EOF) && len(line)+len(whole) == 0 {
 			return count, nil
 		}
-		if err != nil || len(line) < leastInLog || !bytes.HasSuffix(line, want) {
-			return count, fmt.Errorf("line %d of %s is %.200q: %w", count+1, path, line, err)
+		_, piece, ok := bytes.Cut(line, []byte(" stdout ")) // after the time, in UTC or with an offset
+		if err != nil || !ok || len(piece) < 3 || piece[1] != ' ' {
+			return count, fmt.Errorf("line %d of the log is %.200q: %w", n, line, err)
 		}
+		whole = append(whole, piece[2:len(piece)-1]...)
+		if piece[0] == 'P' {
+			continue
+		}
+		if string(whole) != want {
+			return count, fmt.Errorf("line %d of the log ends a line of output that is %.200q", n, whole)
+		}
+		whole = whole[:0]
+		count++
 	}
 }
 

@@ -47,7 +47,7 @@ var (
 // containerConfig returns an ordinary container, as the kubelet requests it.
 func containerConfig(name string, command ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: busybox}, Command: command,
+		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: busybox, UserSpecifiedImage: busybox}, Command: command,
 		LogPath: name + ".log", Labels: map[string]string{"name": name},
 		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},

@@ -88,7 +88,7 @@ func counts(pods int) []int {
 	return slices.Compact([]int{max(1, pods/10), max(1, pods*3/10), pods})
 }
 
-// runNodes measures how both daemons, or the one whose name contains b.only, bear that many pods.
+// runNodes measures how the daemons, or the one whose name contains b.only, bear that many pods.
 func (b *bench) runNodes(ctx context.Context, sizes []int) error {
 	grow := step{"a full node", func(ctx context.Context, n *node, rec record) error { return n.grow(ctx, sizes, rec) }, false}
 	return b.onOneNode(ctx, "scale", "", grow)
@@ -104,7 +104,7 @@ func (b *bench) onOneNode(ctx context.Context, title, of string, s step) error {
 	defer stop()
 	only := b.only
 	b.only = ""
-	for _, k := range kinds {
+	for _, k := range b.kinds {
 		if !strings.Contains(k.name, only) {
 			continue
 		}

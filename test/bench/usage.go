@@ -120,7 +120,7 @@ func (n *node) weigh(name string, shims bool, rec record) error {
 	}
 	sum := 0
 	for pid, command := range n.processes() {
-		if strings.Contains(command, "containerd-shim") {
+		if strings.Contains(command, n.shim) {
 			pss, _, err := readMemory(pid)
 			if err != nil {
 				return err
