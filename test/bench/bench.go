@@ -22,7 +22,6 @@ type bench struct {
 	sizes    sizes
 	only     string // part of the title of the steps that are carried out
 	kinds    []kind // the daemons that are compared
-	setting  string // of berth's, as KEY=VALUE; "" for the defaults
 	out      *lines
 }
 
@@ -115,9 +114,6 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	defer stop()
 	order := slices.Clone(b.kinds)
-	if b.setting != "" {
-		order[0] = with(order[0], b.setting)
-	}
 	for i := range b.rounds {
 		parts := [][]step{b.round()}
 		if i == b.rounds-1 {

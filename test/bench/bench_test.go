@@ -219,13 +219,29 @@ func TestADaemonOfElsewhereHasItsProgramsInPath(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "crio"), []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	if _, err := compared("crio"); err == nil || !strings.Contains(err.Error(), "conmon") || !strings.Contains(err.Error(), "pinns") {
+	if _, err := compared("crio", ""); err == nil || !strings.Contains(err.Error(), "conmon") || !strings.Contains(err.Error(), "pinns") {
 		t.Errorf("without conmon and pinns: %v", err)
 	}
-	if _, err := compared("docker"); err == nil {
+	if _, err := compared("docker", ""); err == nil {
 		t.Error("docker is compared")
 	}
-	if k, err := compared(""); err != nil || len(k) != 2 {
+	if k, err := compared("", ""); err != nil || len(k) != 2 {
 		t.Errorf("without another daemon: %v, %v", k, err)
+	}
+}
+
+// A setting is berth's alone, in everything that is measured, and not of the next bench.
+func TestASettingIsBerthsAlone(t *testing.T) {
+	k, err := compared("", "runtimes.runc.shim_pods=50")
+	if err != nil || len(k) != 2 || !slices.Equal(k[0].settings, []string{"runtimes.runc.shim_pods=50"}) || k[1].settings != nil {
+		t.Errorf("got %+v, %v", k, err)
+	}
+	if kinds[0].settings != nil {
+		t.Errorf("the setting has stayed: %v", kinds[0].settings)
+	}
+	for _, mode := range []string{"-tricks", "-probes"} {
+		if err := command(t.Context(), []string{"-set", "a=b", mode, "-out", t.TempDir()}); err == nil || !strings.Contains(err.Error(), "-set") {
+			t.Errorf("-set with %s: %v", mode, err)
+		}
 	}
 }

@@ -128,9 +128,6 @@ func (b *bench) runBusy(ctx context.Context) error {
 	only := b.only
 	b.only = ""
 	order := slices.Clone(b.kinds)
-	if b.setting != "" {
-		order[0] = with(order[0], b.setting)
-	}
 	for i := range b.rounds {
 		for _, k := range order {
 			if !strings.Contains(k.name, only) {

@@ -35,14 +35,19 @@ var kinds = []kind{
 var crio = kind{name: "crio", shim: "conmon", prepare: prepareCRIO}
 
 // compared are the daemons that are compared: those of this module, and another one that was asked
-// for. Programs of that one that are not in PATH are an error, which names them.
-func compared(with string) ([]kind, error) {
-	switch with {
+// for. Programs of that one that are not in PATH are an error, which names them. A setting, as
+// KEY=VALUE, is berth's; "" leaves it as it ships.
+func compared(other, setting string) ([]kind, error) {
+	all := slices.Clone(kinds)
+	if setting != "" {
+		all[0] = with(all[0], setting)
+	}
+	switch other {
 	case "":
-		return kinds, nil
+		return all, nil
 	case crio.name:
 	default:
-		return nil, fmt.Errorf("-with %s: the bench knows -with %s alone", with, crio.name)
+		return nil, fmt.Errorf("-with %s: the bench knows -with %s alone", other, crio.name)
 	}
 	var missing []error
 	for _, program := range []string{"crio", "conmon", "pinns"} {
@@ -51,7 +56,7 @@ func compared(with string) ([]kind, error) {
 		}
 	}
 	if err := errors.Join(missing...); err != nil {
-		return nil, fmt.Errorf("-with %s: %w", with, err)
+		return nil, fmt.Errorf("-with %s: %w", other, err)
 	}
 	k := crio
 	v, err := exec.Command("conmon", "--version").Output()
@@ -59,7 +64,7 @@ func compared(with string) ([]kind, error) {
 		return nil, fmt.Errorf("ask conmon for its version: %w", err)
 	}
 	k.monitor, _, _ = strings.Cut(string(v), "\n")
-	return append(slices.Clone(kinds), k), nil
+	return append(all, k), nil
 }
 
 // prepareBerth configures berth as it ships, with containerd inside. Only paths differ from the

@@ -36,7 +36,7 @@ func command(ctx context.Context, args []string) (err error) {
 	f.IntVar(&b.rounds, "rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
 	f.StringVar(&b.only, "only", "", "carry out only the steps whose title contains this, to work on them; with -scale, -busy, -probes and -kubelets the daemon, with -tricks the settings")
-	f.StringVar(&b.setting, "set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; use another -out")
+	set := f.String("set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; use another -out; not with -probes and -tricks, which set their own")
 	other := f.String("with", "", "another daemon to compare, whose programs are in PATH: crio, for which these are crio, conmon and pinns; not with -probes and -tricks")
 	scale := f.Bool("scale", false, "measure how the daemons bear many pods instead, into scale.txt")
 	kubelets := f.Int("kubelets", 0, "measure how the daemons bear the calls of that many kubelets instead, into kubelets.txt")
@@ -51,6 +51,9 @@ func command(ctx context.Context, args []string) (err error) {
 	}
 	if f.NArg() > 0 || b.rounds < 1 || *pods < 2 {
 		return fmt.Errorf("arguments %q, %d rounds, %d pods: the bench takes flags only, at least one round and two pods", f.Args(), b.rounds, *pods)
+	}
+	if *set+*other != "" && (*probes || *tricks) {
+		return errors.New("-probes and -tricks compare settings of their own: leave out -set and -with")
 	}
 	if *fast {
 		b.sizes, b.rounds = quick, 1
@@ -75,7 +78,7 @@ func command(ctx context.Context, args []string) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("the bench runs real containers and needs root")
 	}
-	if b.kinds, err = compared(*other); err != nil {
+	if b.kinds, err = compared(*other, *set); err != nil {
 		return err
 	}
 	if b.build, err = inside(b.build); err != nil {
