@@ -231,12 +231,8 @@ func (g *giving) HandOver(ctx context.Context, id string) error {
 			return fmt.Errorf("container %s: %w", ct.ID, err)
 		}
 	}
-	if r.Sandbox.Adopted != nil {
-		for _, path := range r.Sandbox.Adopted.Files {
-			if err := os.Remove(g.cacheFor(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
+	if err := g.dropCaches(r); err != nil {
+		return err
 	}
 	return g.ctrd.HandOver(ctx, id, adopt.SandboxName(r.Sandbox.Config))
 }

@@ -275,6 +275,9 @@ func (t *taking) forgetGone(ctx context.Context) error {
 			continue
 		}
 		t.said("pod %s/%s (%s) is gone: its record is deleted", r.Namespace, r.Name, r.ID)
+		if err := t.dropCaches(r); err != nil {
+			return err
+		}
 		if err := t.Note(ctx, r.ID, state.OwnerPlugIn); err != nil {
 			return err
 		}
@@ -350,4 +353,19 @@ func (n *node) copyCache(c adopt.Cached) error {
 		return err
 	}
 	return wholefile.Write(to, c.Text, 0o600, os.Geteuid(), os.Getegid())
+}
+
+// dropCaches removes berth's copies of the results of a pod, and what a copy that was cut off has left.
+func (n *node) dropCaches(r adopt.Record) error {
+	if r.Sandbox.Adopted == nil {
+		return nil
+	}
+	for _, path := range r.Sandbox.Adopted.Files {
+		for _, name := range []string{n.cacheFor(path), n.cacheFor(path) + wholefile.Fresh} {
+			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
 }
