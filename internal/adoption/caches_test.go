@@ -14,8 +14,8 @@ import (
 	"berth/internal/wholefile"
 )
 
-// PROPERTIES 46: of an adoption that was killed while it copied CNI's result of a pod nothing is left once
-// the pod is the plug-in's again, or is gone.
+// PROPERTIES 46: an adoption that is killed while it copies CNI's result of a pod leaves no file behind once
+// the plug-in has the pod again, or the pod is gone.
 func TestACopyOfACachedResultThatWasCutOffIsRemoved(t *testing.T) {
 	for what, end := range map[string]func(f *fake, h *host){
 		"given back": func(f *fake, h *host) {

@@ -355,16 +355,17 @@ func (n *node) copyCache(c adopt.Cached) error {
 	return wholefile.Write(to, c.Text, 0o600, os.Geteuid(), os.Getegid())
 }
 
-// dropCaches removes berth's copies of the results of a pod, and what a copy that was cut off has left.
+// dropCaches removes berth's copies of CNI's results of a pod, and what is left of one that was cut off.
 func (n *node) dropCaches(r adopt.Record) error {
 	if r.Sandbox.Adopted == nil {
 		return nil
 	}
 	for _, path := range r.Sandbox.Adopted.Files {
-		for _, name := range []string{n.cacheFor(path), n.cacheFor(path) + wholefile.Fresh} {
-			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		if err := os.Remove(n.cacheFor(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := wholefile.RemoveUnfinished(n.cacheFor(path)); err != nil {
+			return err
 		}
 	}
 	return nil

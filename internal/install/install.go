@@ -223,7 +223,7 @@ func (o Options) remove(m *manifest, path string) (kept bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := os.Remove(o.on(path) + wholefile.Fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := wholefile.RemoveUnfinished(o.on(path)); err != nil {
 		return false, err
 	}
 	kept = have != "" && !m.wrote(path, have)

@@ -200,7 +200,7 @@ func (e entry) write(root string, body []byte) error {
 // beside the journal, and its name there is returned.
 func (j *journal) restore(root string, e entry) (kept string, err error) {
 	name := e.at(root)
-	if err := os.Remove(name + wholefile.Fresh); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+	if err := wholefile.RemoveUnfinished(name); err != nil {
 		return "", err
 	}
 	have, err := sumOf(name)

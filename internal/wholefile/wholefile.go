@@ -17,10 +17,10 @@ const Fresh = ".berth-new"
 // Write writes a file and has it on the disk. That it is in its directory is on the disk after
 // [SyncDir]. An owner below 0 is whoever runs this.
 func Write(path string, body []byte, mode fs.FileMode, uid, gid int) error {
-	next := path + Fresh
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := RemoveUnfinished(path); err != nil {
 		return err
 	}
+	next := path + Fresh
 	f, err := os.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -40,6 +40,16 @@ func Write(path string, body []byte, mode fs.FileMode, uid, gid int) error {
 		return errors.Join(err, os.Remove(next))
 	}
 	return nil
+}
+
+// RemoveUnfinished removes what a [Write] of a file has left that was killed. That there is nothing, not
+// even the directory, is no error.
+func RemoveUnfinished(path string) error {
+	err := os.Remove(path + Fresh)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	return err
 }
 
 // SyncDir has on the disk which files a directory has.

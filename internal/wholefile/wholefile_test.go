@@ -44,3 +44,22 @@ func TestWhatIsLeftIsWrittenOver(t *testing.T) {
 		t.Errorf("a file that is not there has the sum %q, %v", sum, err)
 	}
 }
+
+// What a process left that was killed is removed, and the file itself is not. Where nothing is left,
+// nothing is wrong.
+func TestWhatIsLeftIsRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	for _, p := range []string{path, path + Fresh} {
+		if err := os.WriteFile(p, []byte("a"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{path, path, filepath.Join(path, "below a file"), filepath.Join(path+"s", "nowhere")} {
+		if err := RemoveUnfinished(p); err != nil {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	if all, err := filepath.Glob(path + "*"); err != nil || len(all) != 1 || all[0] != path {
+		t.Errorf("there are %v, %v", all, err)
+	}
+}

@@ -230,7 +230,7 @@ func TestADaemonOfElsewhereHasItsProgramsInPath(t *testing.T) {
 	}
 }
 
-// A setting is berth's alone, in everything that is measured, and not of the next bench.
+// A setting changes berth alone, and the list of daemons that the next bench compares keeps none.
 func TestASettingIsBerthsAlone(t *testing.T) {
 	k, err := compared("", "runtimes.runc.shim_pods=50")
 	if err != nil || len(k) != 2 || !slices.Equal(k[0].settings, []string{"runtimes.runc.shim_pods=50"}) || k[1].settings != nil {

@@ -35,8 +35,8 @@ var kinds = []kind{
 var crio = kind{name: "crio", shim: "conmon", prepare: prepareCRIO}
 
 // compared are the daemons that are compared: those of this module, and another one that was asked
-// for. Programs of that one that are not in PATH are an error, which names them. A setting, as
-// KEY=VALUE, is berth's; "" leaves it as it ships.
+// for. Programs of that one that are not in PATH are an error, which names them. berth runs with the
+// setting, which is KEY=VALUE, and with "" as it ships.
 func compared(other, setting string) ([]kind, error) {
 	all := slices.Clone(kinds)
 	if setting != "" {
