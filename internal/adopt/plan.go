@@ -40,6 +40,8 @@ type Settings struct {
 	CgroupDir func(path string) string
 	// Held says that somebody holds the pipes of the containers open while containerd is restarted.
 	Held bool
+	// Ends are how containers have ended while the plug-in was turned off, as far as a witness knows, by ID.
+	Ends map[string]exit.Fact
 	// End are the pods that may end if they cannot be adopted: NAMESPACE/NAME, or an ID or its beginning.
 	End []string
 }
@@ -467,6 +469,9 @@ func (p *planner) status(ct *Container, o Object, m containerMetadata) {
 		if st.StartedAt.IsZero() {
 			st.StartedAt = st.Exit.At
 		}
+	case was.StartedAt != 0 && o.Task == nil && p.set.Ends[o.ID].Measured: // before the plug-in wrote that down
+		st.Phase, st.StartedAt, st.Exit = state.Exited, instant(was.StartedAt), p.set.Ends[o.ID]
+		st.Exit.OOM = st.Exit.OOM || was.Reason == exit.ReasonOOMKilled
 	case was.StartedAt != 0:
 		st.Phase, st.StartedAt = state.Running, instant(was.StartedAt)
 	}

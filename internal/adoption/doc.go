@@ -11,6 +11,7 @@
 //	give.go       the way back
 //	records.go    whose each pod is, on record
 //	outputs.go    the pipes of containers, which are held open while nobody reads them
+//	ends.go       how containers end while the plug-in is turned off
 //	processes.go  what the kernel says of processes
 //	commands.go   the operator's commands, and the waiting for containerd after them
 //

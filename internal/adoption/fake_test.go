@@ -55,6 +55,7 @@ type fake struct {
 	fails      map[string]bool // container objects that cannot be changed
 	silent     int             // how many questions about tasks are not answered while the plug-in is off
 	asked      int             // questions about tasks
+	waits      map[string]func(context.Context) (*tasks.WaitResponse, error)
 	updated    func(id string) // is called before a container object is changed
 }
 
@@ -357,7 +358,7 @@ type fakeTasks struct {
 	f *fake
 }
 
-// Get finds no task while the plug-in serves and the file ended is there.
+// Get finds no task while the plug-in serves and the file ended is there, nor while the file deleted-ID is.
 func (s fakeTasks) Get(_ context.Context, r *tasks.GetRequest) (*tasks.GetResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -367,10 +368,22 @@ func (s fakeTasks) Get(_ context.Context, r *tasks.GetRequest) (*tasks.GetRespon
 		return nil, status.Error(codes.DeadlineExceeded, "its shim is slow")
 	}
 	p := s.f.tasks[r.GetContainerID()]
-	if _, err := os.Stat(filepath.Join(s.f.dir, "ended")); err == nil && s.f.serves() || p == nil {
+	_, deleted := os.Stat(filepath.Join(s.f.dir, "deleted-"+r.GetContainerID()))
+	if _, err := os.Stat(filepath.Join(s.f.dir, "ended")); err == nil && s.f.serves() || p == nil || deleted == nil {
 		return nil, status.Error(codes.NotFound, r.GetContainerID())
 	}
 	return &tasks.GetResponse{Process: p}, nil
+}
+
+// Wait answers for the tasks that are in waits.
+func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest) (*tasks.WaitResponse, error) {
+	s.f.mu.Lock()
+	wait := s.f.waits[r.GetContainerID()]
+	s.f.mu.Unlock()
+	if wait == nil {
+		return nil, status.Error(codes.Unavailable, "it is made to fail")
+	}
+	return wait(ctx)
 }
 
 type fakeImages struct {

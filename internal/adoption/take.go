@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/cgroup"
+	"berth/internal/exit"
 	"berth/internal/logs"
 	"berth/internal/state"
 	"berth/internal/wholefile"
@@ -34,6 +35,8 @@ type taking struct {
 	pods     map[string]adopt.Pod // of the plan, by ID
 	// kills is what the counters of OOM kills have said while the containers ran.
 	kills oomKills
+	// ends are how containers have ended while --switch was run, as far as a witness knows.
+	ends map[string]exit.Fact
 }
 
 // run takes over what the plug-in has.
@@ -113,6 +116,7 @@ func (t *taking) makePlan(found adopt.Found) {
 		CgroupDir: cgroup.Dir,
 		Held:      t.request.Switch != "",
 		End:       t.request.End,
+		Ends:      t.ends,
 	}
 	for name, r := range t.cfg.Runtimes {
 		s.Handlers[name] = adopt.Handler{
@@ -158,7 +162,8 @@ func (t *taking) refusal() error {
 }
 
 // turnOff has the command of the operator turn the plug-in off. Meanwhile the tasks are guarded from
-// containerd's clean-up, and the pipes are held open, so that no exit code and no output is lost.
+// containerd's clean-up, their ends are watched, and the pipes are held open, so that no exit code and no
+// output is lost.
 func (t *taking) turnOff(ctx context.Context) (err error) {
 	var guarded []string
 	defer func() {
@@ -182,6 +187,8 @@ func (t *taking) turnOff(ctx context.Context) (err error) {
 	if err := each(ctx, guarded, t.ctrd.Guard); err != nil {
 		return err
 	}
+	seen := watchEnds(ctx, t.node, t.plan, t.kills)
+	defer seen.close()
 	if err := t.command(ctx, "--switch", t.request.Switch); err != nil {
 		return err
 	}
@@ -203,6 +210,7 @@ func (t *taking) turnOff(ctx context.Context) (err error) {
 	if serves {
 		return errors.New("containerd's CRI plug-in serves after --switch as before it: does disabled_plugins name it, and was containerd restarted? The pods are the plug-in's as before")
 	}
+	t.ends = seen.facts()
 	if err := t.look(ctx); err != nil { // it may have made and removed some
 		return err
 	}

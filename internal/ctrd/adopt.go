@@ -7,6 +7,7 @@ package ctrd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/connection"
+	"berth/internal/exit"
 	"berth/internal/spec"
 )
 
@@ -178,18 +180,26 @@ func (a *Adoption) object(ctx context.Context, c containers.Container) (adopt.Ob
 			return o, fmt.Errorf("decode spec of %s: %w", c.ID, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, taskTimeout)
-	defer cancel()
-	resp, err := a.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: c.ID})
-	switch err = connection.Native(err); {
+	switch t, err := a.task(ctx, c.ID); {
 	case errdefs.IsNotFound(err):
-		return o, nil
 	case err != nil:
 		o.Unasked = err.Error()
-		return o, nil
+	default:
+		o.Task = t
+	}
+	return o, nil
+}
+
+// task asks a shim for a task.
+func (a *Adoption) task(ctx context.Context, id string) (*adopt.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, taskTimeout)
+	defer cancel()
+	resp, err := a.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	if err != nil {
+		return nil, connection.Native(err)
 	}
 	p := resp.GetProcess()
-	o.Task = &adopt.Task{
+	t := &adopt.Task{
 		Pid:      p.GetPid(),
 		Stdin:    p.GetStdin(),
 		Stdout:   p.GetStdout(),
@@ -198,13 +208,32 @@ func (a *Adoption) object(ctx context.Context, c containers.Container) (adopt.Ob
 	}
 	switch p.GetStatus() {
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
-		o.Task.Running = true
+		t.Running = true
 	case task.Status_STOPPED:
-		o.Task.Stopped, o.Task.Code, o.Task.ExitedAt = true, p.GetExitStatus(), p.GetExitedAt().AsTime()
+		t.Stopped, t.Code, t.ExitedAt = true, p.GetExitStatus(), p.GetExitedAt().AsTime()
 	case task.Status_UNKNOWN:
-		o.Unasked = "it does not say how it is"
+		return nil, errors.New("it does not say how it is")
 	}
-	return o, nil
+	return t, nil
+}
+
+// Runs reports whether the process of a task runs, and has this pid.
+func (a *Adoption) Runs(ctx context.Context, id string, pid uint32) (bool, error) {
+	t, err := a.task(asking(ctx), id)
+	if err != nil {
+		return false, err
+	}
+	return t.Running && t.Pid == pid, nil
+}
+
+// Ended returns when the process of a task has ended, with what its shim knows of that. A containerd that
+// is stopped meanwhile ends the call with an error.
+func (a *Adoption) Ended(ctx context.Context, id string) (exit.Fact, error) {
+	r, err := a.client.TaskService().Wait(asking(ctx), &tasks.WaitRequest{ContainerID: id})
+	if err != nil {
+		return exit.Fact{}, fmt.Errorf("wait for task %s: %w", id, connection.Native(err))
+	}
+	return exit.Fact{ID: id, Code: r.GetExitStatus(), Measured: true, At: r.GetExitedAt().AsTime(), Origin: exit.Task}, nil
 }
 
 // ImageRefs returns what images are called in a status, by their IDs. The plug-in keeps an image under

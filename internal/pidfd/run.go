@@ -133,6 +133,16 @@ func exitCode(s unix.WaitStatus) uint32 {
 	return uint32(s.ExitStatus())
 }
 
+// Code returns the exit code of the process of a pidfd, 128+N for signal N. It is not known while the
+// process has not been reaped, nor before Linux 6.15.
+func Code(fd int) (code uint32, known bool) {
+	status, ok := pidfdExit(fd)
+	if !ok {
+		return 0, false
+	}
+	return exitCode(status), true
+}
+
 // pidfdExit asks the kernel for the wait status of a process that was reaped (Linux 6.15).
 func pidfdExit(fd int) (unix.WaitStatus, bool) {
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
