@@ -4,11 +4,11 @@ package adoption
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/adopt"
@@ -78,7 +78,7 @@ func (e *ends) watch(ctx context.Context, ct adopt.Container) {
 			group, err = "", rerr
 		}
 	}
-	if err != nil && !errors.Is(err, pidfd.ErrGone) {
+	if err != nil && !errdefs.IsNotFound(err) { // or it has just ended
 		e.node.said("container %s: the kernel cannot be asked how it ends, and its shim alone is: %v", ct.ID, err)
 	}
 	e.waits.Go(func() {
