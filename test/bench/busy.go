@@ -47,6 +47,11 @@ func (n *node) busy(ctx context.Context, count int, rec record) error {
 	}); err != nil {
 		return err
 	}
+	disk, err := openDisk(n.dir)
+	if err != nil {
+		return err
+	}
+	defer disk.file.Close()
 	return n.whilePulling(ctx, func(ctx context.Context, pulling func() bool) error {
 		ready, stop := n.podsOnStandBy(ctx)
 		defer stop()
@@ -75,6 +80,12 @@ func (n *node) busy(ctx context.Context, count int, rec record) error {
 			if err := p.killedInParts(killBusy, rec, func() error { return n.exited(ctx, p.victim) }); err != nil {
 				return err
 			}
+			time.Sleep(idlePause)
+			took, err := disk.write()
+			if err != nil {
+				return err
+			}
+			rec.line(writeBusy, took, "ns/op")
 			removed.Go(func() { // an error shows at the end of the step, which removes all pods
 				_ = n.stopPod(ctx, p.pod)
 				_ = n.removePod(ctx, p.pod)

@@ -20,6 +20,7 @@ const (
 	killBusy         = "KillToExitedBusy"
 	killToEnd        = "KillToEndBusy"   // of these, what the kernel takes
 	endToExited      = "EndToExitedBusy" // and what the daemon takes
+	writeBusy        = "SyncedWriteBusy" // which waits for a write like this one
 	stuckOwn         = "KillToExitedOwnDeleteHangs"
 	stuckOther       = "KillToExitedOthersDeletesHang"
 	exitsAtOnce      = "ExitsAtOnce/each"
