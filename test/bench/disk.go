@@ -39,22 +39,23 @@ func openDisk(dir string) (*disk, error) {
 }
 
 // write returns how long it takes until a page is on the disk, for a thread that goes before all others.
-func (d *disk) write() (took time.Duration, err error) {
-	done := make(chan struct{})
+func (d *disk) write() (time.Duration, error) {
+	written := make(chan error)
+	var took time.Duration
 	go func() {
-		defer close(done)
 		runtime.LockOSThread() // for good, as in victim.watch
-		if err = os.NewSyscallError("setpriority", unix.Setpriority(unix.PRIO_PROCESS, 0, mostNice)); err != nil {
+		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, mostNice); err != nil {
+			written <- os.NewSyscallError("setpriority", err)
 			return
 		}
 		began := time.Now()
-		_, err = d.file.WriteAt(d.page, d.next%pages*int64(len(d.page)))
+		_, err := d.file.WriteAt(d.page, d.next%pages*int64(len(d.page)))
 		took = time.Since(began)
+		written <- err
 	}()
-	<-done
-	d.next++
-	if err != nil {
+	if err := <-written; err != nil {
 		return 0, fmt.Errorf("write a page onto the disk: %w", err)
 	}
+	d.next++
 	return took, nil
 }
