@@ -211,7 +211,7 @@ tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measur
 	$(call table,kubelets,-col '/daemon@(containerd crio berth)')
 	$(call table,output,-col '/daemon@(containerd crio berth)')
 	$(call table,busy,-col '/daemon@(containerd crio berth)')
-	$(call table,probes,-col '/daemon@(containerd berth berth-helper)')
+	$(call table,probes,-col '/daemon@(containerd berth-oci berth)')
 	$(call table,tricks,-table /of -col '/trick@(off on)')
 
 .PHONY: conformance

@@ -14,6 +14,11 @@ func (r Runtime) IsRunc() bool {
 	return r.Type == "io.containerd.runc.v2" || filepath.IsAbs(r.Type) && filepath.Base(r.Type) == "containerd-shim-runc-v2"
 }
 
+// Joins reports whether berth-exec makes the processes of ExecSync in containers of this handler.
+func (r Runtime) Joins() bool {
+	return r.Exec == ExecHelper || r.Exec == "" && r.IsRunc() && r.HostProcess
+}
+
 // mostShimPods bounds shim_pods: what a shim that dies or hangs may cost.
 const mostShimPods = 1000
 

@@ -7,6 +7,28 @@ import (
 	"testing"
 )
 
+// PROPERTIES 45: what berth-exec does not cover, a handler of another shim or a VM, it is not asked for.
+func TestBerthExecIsForContainersOfRunc(t *testing.T) {
+	const runc, kata = "io.containerd.runc.v2", "io.containerd.kata.v2"
+	if !Default().Runtimes["runc"].Joins() {
+		t.Error("not as berth ships")
+	}
+	for _, tt := range []struct {
+		r    Runtime
+		want bool
+	}{
+		{Runtime{Type: runc, HostProcess: true}, true},
+		{Runtime{Type: runc, HostProcess: true, Exec: ExecHelper}, true},
+		{Runtime{Type: runc, HostProcess: true, Exec: ExecOCI}, false},
+		{Runtime{Type: runc}, false},
+		{Runtime{Type: kata, HostProcess: true}, false},
+	} {
+		if got := tt.r.Joins(); got != tt.want {
+			t.Errorf("%+v: %t", tt.r, got)
+		}
+	}
+}
+
 func TestAHandlerOfAnotherShimIsChecked(t *testing.T) {
 	const kata = "io.containerd.kata.v2"
 	for _, tt := range []struct {

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"berth/internal/cgroup"
-	"berth/internal/config"
 	"berth/internal/join"
 	"berth/internal/observe"
 	"berth/internal/pidfd"
@@ -23,7 +22,7 @@ import (
 func (d *daemon) openJoiner() stream.Joiner {
 	j := &joiner{on: map[string]bool{}, probe: d.probe, metrics: d.metrics, log: d.log.Logger}
 	for name, r := range d.cfg.Runtimes {
-		if r.Exec == config.ExecHelper {
+		if r.Joins() {
 			j.on[name] = true
 		}
 	}

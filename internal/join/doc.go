@@ -5,7 +5,7 @@
 // three processes, one of which is written in Go and starts itself anew; a probe every second costs
 // more than what it asks.
 //
-// It is a trick, and off unless a handler's setting exec is helper: it relies on what runc 1.5 does
+// It is a trick, which a handler's setting exec = 'oci' turns off: it relies on what runc 1.5 does
 // in an exec. Delete it when an OCI runtime joins a container in less than a fifth of the time that
 // it takes now.
 //

@@ -22,7 +22,7 @@ const (
 )
 
 // runProbes measures what the probes of many pods cost: of containerd, of berth as it ships, and of
-// berth with exec = 'helper', or of those whose name contains b.only, by turns.
+// berth with exec = 'oci', or of those whose name contains b.only, by turns.
 func (b *bench) runProbes(ctx context.Context) error {
 	pods, window := probed, probesWindow
 	if b.sizes == quick {
@@ -37,7 +37,7 @@ func (b *bench) runProbes(ctx context.Context) error {
 		kind
 		label string
 	}
-	order := []way{{kinds[0], "berth"}, {with(kinds[0], "runtimes.runc.exec=helper"), "berth-helper"}, {kinds[1], "containerd"}}
+	order := []way{{kinds[0], "berth"}, {with(kinds[0], "runtimes.runc.exec=oci"), "berth-oci"}, {kinds[1], "containerd"}}
 	only := b.only
 	b.only = ""
 	for i := range b.rounds {

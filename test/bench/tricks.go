@@ -38,7 +38,7 @@ var tricks = []trick{
 		return n.hanging(ctx, s.Total, rec)
 	}},
 	{"containerd.address=SOCKET", "", beside, (*node).livesAndMemory},
-	{"runtimes.runc.exec=oci", "runtimes.runc.exec=helper", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+	{"runtimes.runc.exec=oci", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.execs(ctx, s.Execs, rec)
 	}},
 	{"runtimes.runc.shim_pods=1", "runtimes.runc.shim_pods=50", nil, (*node).sharedShims},

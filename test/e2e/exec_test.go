@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/config"
 	"berth/test/node"
 )
 
@@ -62,165 +63,186 @@ func unique(t *testing.T, i int) string {
 
 var counted atomic.Int32
 
+// execs runs a test with the processes of ExecSync made by the OCI runtime and by berth-exec, or with
+// one of them: see [node.Pick].
+func execs(t *testing.T, external bool, f func(t *testing.T, n *node.Node)) {
+	for _, way := range node.Pick(t, "maker of ExecSync's processes", config.ExecOCI, config.ExecHelper) {
+		t.Run(way, func(t *testing.T) { f(t, node.Start(t, made(way, external))) })
+	}
+}
+
+// made are the options of a node on which the processes of ExecSync are made in one way.
+func made(way string, external bool) node.Options {
+	return node.Options{External: external, Args: []string{"--set", "runtimes.runc.exec=" + way}}
+}
+
 // PROPERTIES 5: exit codes are exact, also those of exec processes.
 func TestExecSyncReturnsOutputAndCode(t *testing.T) {
 	t.Parallel()
-	node.Both(t, func(t *testing.T, n *node.Node) {
-		cfg := n.PodConfig()
-		pod := n.Pod(cfg)
-		c := node.ContainerConfig("c", "sleep", "1000")
-		c.Envs = []*runtimeapi.KeyValue{{Key: "COLOUR", Value: []byte("green")}}
-		c.WorkingDir = "/tmp"
-		c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			RunAsUser:          &runtimeapi.Int64Value{Value: 1234},
-			RunAsGroup:         &runtimeapi.Int64Value{Value: 99},
-			SupplementalGroups: []int64{5678},
-			NoNewPrivs:         true,
-			Capabilities:       &runtimeapi.Capability{DropCapabilities: []string{"ALL"}},
-		}}
-		id := n.Run(pod, cfg, c)
-		for script, want := range map[string]*runtimeapi.ExecSyncResponse{
-			"echo out; echo err >&2":          {Stdout: []byte("out\n"), Stderr: []byte("err\n")},
-			"exit 42":                         {ExitCode: 42},
-			"kill -9 $$":                      {ExitCode: 137},
-			"id -u; id -g; echo $COLOUR; pwd": {Stdout: []byte("1234\n99\ngreen\n/tmp\n")},
-			"grep -E 'Groups|CapBnd' /proc/self/status": {Stdout: []byte("Groups:\t99 5678 \nCapBnd:\t0000000000000000\n")},
-			"grep -E 'NoNewPrivs|Seccomp:' /proc/self/status >/tmp/a; grep -E 'NoNewPrivs|Seccomp:' /proc/1/status >/tmp/b; cmp /tmp/a /tmp/b": {},
-			"cat": {},
-		} {
-			got, err := execSync(t, n, id, script, 10*time.Second)
-			if err != nil {
-				t.Errorf("%s: %v", script, err)
-				continue
+	node.Modes(t, func(t *testing.T, external bool) {
+		execs(t, external, func(t *testing.T, n *node.Node) {
+			cfg := n.PodConfig()
+			pod := n.Pod(cfg)
+			c := node.ContainerConfig("c", "sleep", "1000")
+			c.Envs = []*runtimeapi.KeyValue{{Key: "COLOUR", Value: []byte("green")}}
+			c.WorkingDir = "/tmp"
+			c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				RunAsUser:          &runtimeapi.Int64Value{Value: 1234},
+				RunAsGroup:         &runtimeapi.Int64Value{Value: 99},
+				SupplementalGroups: []int64{5678},
+				NoNewPrivs:         true,
+				Capabilities:       &runtimeapi.Capability{DropCapabilities: []string{"ALL"}},
+			}}
+			id := n.Run(pod, cfg, c)
+			for script, want := range map[string]*runtimeapi.ExecSyncResponse{
+				"echo out; echo err >&2":          {Stdout: []byte("out\n"), Stderr: []byte("err\n")},
+				"exit 42":                         {ExitCode: 42},
+				"kill -9 $$":                      {ExitCode: 137},
+				"id -u; id -g; echo $COLOUR; pwd": {Stdout: []byte("1234\n99\ngreen\n/tmp\n")},
+				"grep -E 'Groups|CapBnd' /proc/self/status": {Stdout: []byte("Groups:\t99 5678 \nCapBnd:\t0000000000000000\n")},
+				"grep -E 'NoNewPrivs|Seccomp:' /proc/self/status >/tmp/a; grep -E 'NoNewPrivs|Seccomp:' /proc/1/status >/tmp/b; cmp /tmp/a /tmp/b": {},
+				"cat": {},
+			} {
+				got, err := execSync(t, n, id, script, 10*time.Second)
+				if err != nil {
+					t.Errorf("%s: %v", script, err)
+					continue
+				}
+				if string(got.GetStdout()) != string(want.GetStdout()) || string(got.GetStderr()) != string(want.GetStderr()) || got.GetExitCode() != want.GetExitCode() {
+					t.Errorf("%s: got %v, want %v", script, got, want)
+				}
 			}
-			if string(got.GetStdout()) != string(want.GetStdout()) || string(got.GetStderr()) != string(want.GetStderr()) || got.GetExitCode() != want.GetExitCode() {
-				t.Errorf("%s: got %v, want %v", script, got, want)
+			nothingLeft(n)
+		})
+	})
+}
+
+func TestExecSyncSaysWhyItCannot(t *testing.T) {
+	t.Parallel()
+	execs(t, false, func(t *testing.T, n *node.Node) {
+		pod, id := n.Sh("sleep 1000")
+		_, ended := n.Sh("exit 0")
+		n.Ended(ended)
+		for _, c := range []struct {
+			id   string
+			cmd  []string
+			code codes.Code
+			says string
+		}{
+			{"none", []string{"true"}, codes.NotFound, "none"},
+			{pod, []string{"true"}, codes.NotFound, "is a sandbox"},
+			{ended, []string{"true"}, codes.FailedPrecondition, "is not running"},
+			{id, nil, codes.InvalidArgument, "cmd is empty"},
+			{id, []string{"/bin/nothing"}, codes.Unknown, "/bin/nothing"},
+		} {
+			_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.id, Cmd: c.cmd})
+			if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.says) {
+				t.Errorf("%q in %s: got %v, want %s and %q", c.cmd, c.id, err, c.code, c.says)
 			}
 		}
 		nothingLeft(n)
 	})
 }
 
-func TestExecSyncSaysWhyItCannot(t *testing.T) {
-	t.Parallel()
-	n := node.Start(t, node.Options{})
-	pod, id := n.Sh("sleep 1000")
-	_, ended := n.Sh("exit 0")
-	n.Ended(ended)
-	for _, c := range []struct {
-		id   string
-		cmd  []string
-		code codes.Code
-		says string
-	}{
-		{"none", []string{"true"}, codes.NotFound, "none"},
-		{pod, []string{"true"}, codes.NotFound, "is a sandbox"},
-		{ended, []string{"true"}, codes.FailedPrecondition, "is not running"},
-		{id, nil, codes.InvalidArgument, "cmd is empty"},
-		{id, []string{"/bin/nothing"}, codes.Unknown, "/bin/nothing"},
-	} {
-		_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.id, Cmd: c.cmd})
-		if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.says) {
-			t.Errorf("%q in %s: got %v, want %s and %q", c.cmd, c.id, err, c.code, c.says)
-		}
-	}
-	nothingLeft(n)
-}
-
 // PROPERTIES 14: the timeout of an ExecSync is kept although a grandchild holds the output open.
 func TestExecSyncTimesOutAlthoughAGrandchildHoldsTheOutput(t *testing.T) {
 	t.Parallel()
-	n := node.Start(t, node.Options{})
-	_, id := n.Sh("sleep 1000")
-	_, err := execSync(t, n, id, "sleep "+unique(t, 1)+" & exec sleep "+unique(t, 2), time.Second)
-	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(status.Convert(err).Message(), "timed out after 1s") {
-		t.Errorf("got %v", err)
-	}
-	n.Until("the command is killed", func() bool { return !runs("sleep", unique(t, 2)) })
-	got, err := execSync(t, n, id, "sleep "+unique(t, 3)+" & echo started", 20*time.Second)
-	if err != nil || string(got.GetStdout()) != "started\n" {
-		t.Errorf("got %v %v", got, err)
-	}
-	nothingLeft(n)
+	execs(t, false, func(t *testing.T, n *node.Node) {
+		_, id := n.Sh("sleep 1000")
+		_, err := execSync(t, n, id, "sleep "+unique(t, 1)+" & exec sleep "+unique(t, 2), time.Second)
+		if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(status.Convert(err).Message(), "timed out after 1s") {
+			t.Errorf("got %v", err)
+		}
+		n.Until("the command is killed", func() bool { return !runs("sleep", unique(t, 2)) })
+		got, err := execSync(t, n, id, "sleep "+unique(t, 3)+" & echo started", 20*time.Second)
+		if err != nil || string(got.GetStdout()) != "started\n" {
+			t.Errorf("got %v %v", got, err)
+		}
+		nothingLeft(n)
+	})
 }
 
 // PROPERTIES 12
 func TestExecSyncKeepsABoundedPartOfTheOutput(t *testing.T) {
 	t.Parallel()
-	n := node.Start(t, node.Options{})
-	_, id := n.Sh("sleep 1000")
-	got, err := execSync(t, n, id, "head -c 40000000 /dev/zero; echo end >&2; exit 3", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if size := len(got.GetStdout()) + len(got.GetStderr()); size > 16<<20-1024 || size < 15<<20 {
-		t.Errorf("%d bytes were kept", size)
-	}
-	if got.GetExitCode() != 3 || !strings.Contains(string(got.GetStderr()), "bytes were dropped") {
-		t.Errorf("got code %d and %q", got.GetExitCode(), got.GetStderr())
-	}
-	nothingLeft(n)
+	execs(t, false, func(t *testing.T, n *node.Node) {
+		_, id := n.Sh("sleep 1000")
+		got, err := execSync(t, n, id, "head -c 40000000 /dev/zero; echo end >&2; exit 3", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size := len(got.GetStdout()) + len(got.GetStderr()); size > 16<<20-1024 || size < 15<<20 {
+			t.Errorf("%d bytes were kept", size)
+		}
+		if got.GetExitCode() != 3 || !strings.Contains(string(got.GetStderr()), "bytes were dropped") {
+			t.Errorf("got code %d and %q", got.GetExitCode(), got.GetStderr())
+		}
+		nothingLeft(n)
+	})
 }
 
 // PROPERTIES 29: no process is left of an exec whose container ended or whose client is gone.
 func TestExecSyncEndsWithItsContainerAndItsClient(t *testing.T) {
 	t.Parallel()
-	n := node.Start(t, node.Options{})
-	pod, id := n.Sh("sleep 1000")
-	ctx, leave := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
-	go func() {
-		_, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, 1)}})
-		ended <- err
-	}()
-	n.Until("the command runs", func() bool { return runs("sleep", unique(t, 1)) })
-	leave()
-	<-ended
-	n.Until("the command of a client that is gone is killed", func() bool { return !runs("sleep", unique(t, 1)) })
-	go func() {
-		_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, 2)}})
-		ended <- err
-	}()
-	n.Until("the command runs", func() bool { return runs("sleep", unique(t, 2)) })
-	if _, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
-		t.Fatal(err)
-	}
-	<-ended
-	n.Until("the command of a container that has ended is gone", func() bool { return !runs("sleep", unique(t, 2)) })
-	nothingLeft(n)
+	execs(t, false, func(t *testing.T, n *node.Node) {
+		pod, id := n.Sh("sleep 1000")
+		ctx, leave := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() {
+			_, err := n.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, 1)}})
+			ended <- err
+		}()
+		n.Until("the command runs", func() bool { return runs("sleep", unique(t, 1)) })
+		leave()
+		<-ended
+		n.Until("the command of a client that is gone is killed", func() bool { return !runs("sleep", unique(t, 1)) })
+		go func() {
+			_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, 2)}})
+			ended <- err
+		}()
+		n.Until("the command runs", func() bool { return runs("sleep", unique(t, 2)) })
+		if _, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		n.Until("the command of a container that has ended is gone", func() bool { return !runs("sleep", unique(t, 2)) })
+		nothingLeft(n)
+	})
 }
 
 // PROPERTIES 4 and 6: nobody is left who waits for a command when berth was killed, so the next
 // berth ends it.
 func TestExecSyncLeavesNothingWhenBerthIsKilled(t *testing.T) {
 	t.Parallel()
-	node.Both(t, func(t *testing.T, n *node.Node) {
-		_, id := n.Sh("sleep 1000")
-		const count = 5
-		for i := range count {
-			go func() {
-				_, _ = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, i)}})
-			}()
-		}
-		for i := range count {
-			n.Until("the command runs", func() bool { return runs("sleep", unique(t, i)) })
-		}
-		n.Berth.Kill(syscall.SIGKILL)
-		n.StartBerth()
-		for i := range count {
-			n.Until("the command is ended", func() bool { return !runs("sleep", unique(t, i)) })
-		}
-		nothingLeft(n)
-		if got, err := execSync(t, n, id, "echo there", 0); err != nil || string(got.GetStdout()) != "there\n" {
-			t.Errorf("got %v %v", got, err)
-		}
+	node.Modes(t, func(t *testing.T, external bool) {
+		execs(t, external, func(t *testing.T, n *node.Node) {
+			_, id := n.Sh("sleep 1000")
+			const count = 5
+			for i := range count {
+				go func() {
+					_, _ = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, i)}})
+				}()
+			}
+			for i := range count {
+				n.Until("the command runs", func() bool { return runs("sleep", unique(t, i)) })
+			}
+			n.Berth.Kill(syscall.SIGKILL)
+			n.StartBerth()
+			for i := range count {
+				n.Until("the command is ended", func() bool { return !runs("sleep", unique(t, i)) })
+			}
+			nothingLeft(n)
+			if got, err := execSync(t, n, id, "echo there", 0); err != nil || string(got.GetStdout()) != "there\n" {
+				t.Errorf("got %v %v", got, err)
+			}
+		})
 	})
 }
 
 // A probe, or a person, that comes while containerd starts was refused at once.
 func TestAnExecWaitsALittleForContainerd(t *testing.T) {
 	t.Parallel()
-	n := node.Start(t, node.Options{External: true})
+	n := node.Start(t, made(config.ExecOCI, true))
 	_, id := n.Sh("sleep 1000")
 	n.Containerd.Kill(syscall.SIGKILL)
 	n.Until("berth knows that containerd is away", func() bool { return !n.Connected() })
@@ -236,20 +258,21 @@ func TestAnExecWaitsALittleForContainerd(t *testing.T) {
 }
 
 func TestManyExecSyncsAtOnce(t *testing.T) {
-	n := node.Start(t, node.Options{})
-	_, id := n.Sh("sleep 1000")
-	var wg sync.WaitGroup
-	for i := range 60 {
-		wg.Go(func() {
-			got, err := execSync(t, n, id, fmt.Sprintf("echo %d; exit %d", i, i), 0)
-			if err != nil || string(got.GetStdout()) != fmt.Sprintln(i) || got.GetExitCode() != int32(i) { //nolint:gosec // 60 at most
-				t.Errorf("%d: got %v %v", i, got, err)
-			}
-		})
-	}
-	wg.Wait()
-	nothingLeft(n)
-	if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("the container is %s", st.GetState())
-	}
+	execs(t, false, func(t *testing.T, n *node.Node) {
+		_, id := n.Sh("sleep 1000")
+		var wg sync.WaitGroup
+		for i := range 60 {
+			wg.Go(func() {
+				got, err := execSync(t, n, id, fmt.Sprintf("echo %d; exit %d", i, i), 0)
+				if err != nil || string(got.GetStdout()) != fmt.Sprintln(i) || got.GetExitCode() != int32(i) { //nolint:gosec // 60 at most
+					t.Errorf("%d: got %v %v", i, got, err)
+				}
+			})
+		}
+		wg.Wait()
+		nothingLeft(n)
+		if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Errorf("the container is %s", st.GetState())
+		}
+	})
 }

@@ -15,13 +15,14 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/config"
 	"berth/test/node"
 )
 
-// joining is a node whose probes are made by berth-exec.
+// joining is a node whose probes are made by berth-exec, as berth ships.
 func joining(t *testing.T, external bool) *node.Node {
 	t.Helper()
-	n := node.Start(t, node.Options{External: external, Args: []string{"--set", "runtimes.runc.exec=helper", "--metrics", "127.0.0.1:0"}})
+	n := node.Start(t, node.Options{External: external, Args: []string{"--metrics", "127.0.0.1:0"}})
 	// The OCI runtime says in the background what it is.
 	_, id := n.Sh("sleep 1000")
 	n.Until("berth-exec is used", func() bool {
@@ -102,7 +103,7 @@ func TestAProbeWithoutAnOCIRuntime(t *testing.T) {
 // PROPERTIES 45: what berth-exec cannot do gets the OCI runtime's own answer.
 func TestAProbeThatCannotRunIsAnsweredByTheOCIRuntime(t *testing.T) {
 	t.Parallel()
-	old, n := node.Start(t, node.Options{}), joining(t, false)
+	old, n := node.Start(t, made(config.ExecOCI, false)), joining(t, false)
 	_, there := old.Sh("echo x >/tmp/plain; echo odd >/tmp/odd; chmod 755 /tmp/odd; sleep 1000")
 	_, id := n.Sh("echo x >/tmp/plain; echo odd >/tmp/odd; chmod 755 /tmp/odd; sleep 1000")
 	for _, cmd := range [][]string{{"/bin/nothing"}, {"nothing"}, {"/tmp"}, {"/tmp/plain"}, {"/tmp/odd"}, {"tmp/none"}, {""}} {

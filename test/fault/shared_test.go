@@ -25,13 +25,13 @@ import (
 )
 
 // sharing starts a node whose pods share shims, three each. The shims are not faulty: what happens to
-// them is done by signals.
+// them is done by signals. An ExecSync goes by way of the shim, as Exec does.
 func sharing(t *testing.T, test func(t *testing.T, n *node.Node)) {
 	t.Helper()
 	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		t.Parallel()
-		args := append([]string{"--set", "runtimes.runc.shim_pods=3", "--set", "tricks.cleanup_script=true"}, withoutPause...)
+		args := append([]string{"--set", "runtimes.runc.shim_pods=3", "--set", "tricks.cleanup_script=true", "--set", "runtimes.runc.exec=oci"}, withoutPause...)
 		test(t, node.Start(t, node.Options{External: external, Args: args}))
 	})
 }
@@ -312,6 +312,33 @@ func TestASharedShimThatHangsDelaysNoTruth(t *testing.T) {
 		remove(t, n, pods[2])
 		n.NoLeaks(t.Context())
 	})
+}
+
+// PROPERTIES 45: a probe needs no shim, as berth ships. It is answered while the shim hangs, and after
+// the shim has died, where its pod shared it with others.
+func TestAProbeNeedsNoShim(t *testing.T) {
+	t.Parallel()
+	n := node.Start(t, node.Options{Args: append([]string{"--set", "runtimes.runc.shim_pods=3", "--set", "tricks.cleanup_script=true"}, withoutPause...)})
+	pods, ids, shim := threePods(t, n)
+	answered := func() bool {
+		r, err := execIn(t, n, ids[0], 5*time.Second)
+		return err == nil && r.GetExitCode() == 0 && len(r.GetStdout()) > 0
+	}
+	n.Until("berth knows which OCI runtime it is", answered)
+	if err := syscall.Kill(shim, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	n.Until("each thread of the shim is stopped", func() bool { return standsStill(t, shim) })
+	n.Until("a probe is answered while the shim hangs", answered)
+	if err := syscall.Kill(shim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.Until("the shim has died", func() bool { return len(n.Shims()) == 0 })
+	n.Until("a probe is answered without a shim", answered)
+	for _, pod := range pods {
+		remove(t, n, pod)
+	}
+	n.NoLeaks(t.Context())
 }
 
 // standsStill reports whether no thread of a process runs. One that ends meanwhile has run.
