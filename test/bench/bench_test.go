@@ -60,28 +60,39 @@ func TestPercentileIsTheSmallestSampleThatCoversTheShare(t *testing.T) {
 	}
 }
 
-func TestThePictureIsWellFormedAndStaysInside(t *testing.T) {
-	for name, s := range map[string]map[string]map[string][]float64{
-		"nothing":         nil,
-		"off every scale": {killToExited: {"berth": {0, 0.0001, 1e6}}, stuckOwn: {"containerd": {60000, 60001}}},
+func TestPicturesAreWellFormedAndStayInside(t *testing.T) {
+	for name, results := range map[string]string{
+		"nothing": "",
+		"off every scale": `
+BenchmarkKillToExited/daemon=berth 1 0 ns/op
+BenchmarkKillToExited/daemon=berth 1 100 ns/op
+BenchmarkKillToExited/daemon=crio 1 1000000000000 ns/op
+BenchmarkKillToExitedDeleteHangs/own/daemon=containerd 1 60000000000 ns/op
+BenchmarkMakePod/pods=0/daemon=berth 1 0 ns/op
+BenchmarkAtRest/pods=50/daemon=berth 1 0 %core
+BenchmarkMemory/pods=50/daemon=crio 1 1 pss-B 1 rss-B
+BenchmarkMemory/shims/pods=50/daemon=crio 1 1000000000000 pss-B
+`,
 	} {
-		svg := picture(s)
-		if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") || name != "nothing" && !strings.Contains(svg, "&gt; 60 s") {
-			t.Errorf("%s:\n%s", name, svg)
-		}
-		d := xml.NewDecoder(strings.NewReader(svg))
-		for {
-			tok, err := d.Token()
-			if errors.Is(err, io.EOF) {
-				break
+		for _, c := range pictures {
+			svg := c.draw(results)
+			if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
+				t.Errorf("%s of %s:\n%s", c.name, name, svg)
 			}
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if e, ok := tok.(xml.StartElement); ok {
-				for _, a := range e.Attr {
-					if strings.HasPrefix(a.Value, "-") && a.Name.Local != "class" {
-						t.Errorf("%s: %s=%s", name, a.Name.Local, a.Value)
+			d := xml.NewDecoder(strings.NewReader(svg))
+			for {
+				tok, err := d.Token()
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					t.Fatalf("%s of %s: %v", c.name, name, err)
+				}
+				if e, ok := tok.(xml.StartElement); ok {
+					for _, a := range e.Attr {
+						if strings.HasPrefix(a.Value, "-") && a.Name.Local != "class" {
+							t.Errorf("%s of %s: %s=%s", c.name, name, a.Name.Local, a.Value)
+						}
 					}
 				}
 			}
@@ -89,19 +100,42 @@ func TestThePictureIsWellFormedAndStaysInside(t *testing.T) {
 	}
 }
 
-// The committed picture is that of the committed results.
-func TestThePictureIsThatOfTheResults(t *testing.T) {
+// What is drawn over the number of pods is the sum of the medians of what is named, where all of it was
+// measured.
+func TestAFigureOfANodeThatFills(t *testing.T) {
+	l := panel{names: []string{"Memory", "Memory/shims"}, unit: "pss-B"}
+	got := l.figures(`
+BenchmarkMemory/pods=50/daemon=berth 1 10 pss-B 99 rss-B
+BenchmarkMemory/pods=500/daemon=berth 1 40 pss-B
+BenchmarkMemory/shims/pods=500/daemon=berth 1 100 pss-B
+BenchmarkMemory/shims/pods=500/daemon=berth 1 200 pss-B
+BenchmarkMemory/shims/pods=500/daemon=berth 1 900 pss-B
+BenchmarkMemoryOfAnother/pods=500/daemon=berth 1 7 pss-B
+BenchmarkMemory/pods=500/daemon=crio 1 99 rss-B
+`)
+	if want := []point{{500, 240}}; len(got) != 1 || !slices.Equal(got["berth"], want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := apart([]end{{y: 10}, {y: 100}, {y: 95}}); got[0].y != 100 || got[1].y != 85 || got[2].y != 10 {
+		t.Errorf("%v", got)
+	}
+}
+
+// The committed pictures are those of the committed results.
+func TestPicturesAreThoseOfTheResults(t *testing.T) {
 	dir := filepath.Join("..", "..", "bench")
-	results, err := os.ReadFile(filepath.Join(dir, "results.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	drawn, err := os.ReadFile(filepath.Join(dir, "exits.svg"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if picture(samples(string(results))) != string(drawn) {
-		t.Error("bench/exits.svg is not that of bench/results.txt: run the bench with -plot")
+	for _, c := range pictures {
+		results, err := os.ReadFile(filepath.Join(dir, c.of))
+		if err != nil {
+			t.Fatal(err)
+		}
+		drawn, err := os.ReadFile(filepath.Join(dir, c.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.draw(string(results)) != string(drawn) {
+			t.Errorf("bench/%s is not that of bench/%s: run the bench with -plot", c.name, c.of)
+		}
 	}
 }
 

@@ -110,6 +110,10 @@ func (r received) items() (k int, err error) {
 // undecoded is gRPC's codec for protocol buffers, except that it leaves answers as they are.
 type undecoded struct{ encoding.CodecV2 }
 
+// Name implements encoding.CodecV2: the requests' content type is application/grpc, as without this codec.
+// CRI-O takes no other.
+func (undecoded) Name() string { return "" }
+
 // Unmarshal implements encoding.CodecV2.
 func (undecoded) Unmarshal(data mem.BufferSlice, v any) error {
 	*v.(*received) = data.Materialize()

@@ -12,7 +12,7 @@
 // is a picture and results.benchstat a table. bench/RESULTS.md says how each figure is measured.
 //
 // With -scale it fills one node of each daemon with more and more pods instead, and writes
-// scale.txt. With -output it measures the output of a container alone, and writes output.txt. With
+// scale.txt, of which scale.svg is a picture. With -output it measures the output of a container alone, and writes output.txt. With
 // -busy it measures ends on a node that does much else, and writes busy.txt. With -probes it measures
 // what the exec probes of 100 pods cost, and writes probes.txt. With -kubelets 200 so many clients
 // call one node of each daemon as kubelets do, into kubelets.txt. With -tricks it measures berth

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"html"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -23,7 +25,9 @@ text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-se
 .grid { stroke: #d8dee4; stroke-width: 1; }
 .berth { fill: #1f6feb; stroke: #1f6feb; }
 .containerd { fill: #d9730d; stroke: #d9730d; }
+.crio { fill: #8250df; stroke: #8250df; }
 circle.dot { stroke: none; fill-opacity: 0.38; }
+polyline.line { fill: none; stroke-width: 2; }
 .mark { stroke-width: 2.5; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3; }
@@ -32,8 +36,9 @@ text { fill: #e6edf3; }
 .grid { stroke: #30363d; }
 .berth { fill: #58a6ff; stroke: #58a6ff; }
 .containerd { fill: #f0883e; stroke: #f0883e; }
+.crio { fill: #bc8cff; stroke: #bc8cff; }
 }
-text.berth, text.containerd { stroke: none; font-weight: 600; }
+text.berth, text.containerd, text.crio { stroke: none; font-weight: 600; }
 `
 
 // rows are the measurements in the picture.
@@ -51,17 +56,57 @@ const (
 	bottom                       = top + 6*row
 )
 
-// draw draws exits.svg from results.txt.
+// pictures are drawn from the samples of a file.
+var pictures = []struct {
+	of, name string
+	draw     func(results string) string
+}{
+	{"results.txt", "exits.svg", picture},
+	{"scale.txt", "scale.svg", growth},
+}
+
+// draw draws the pictures of which there are samples.
 func draw(dir string) error {
-	b, err := os.ReadFile(filepath.Join(dir, "results.txt"))
-	if err != nil {
-		return err
+	for _, c := range pictures {
+		b, err := os.ReadFile(filepath.Join(dir, c.of))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, c.name), []byte(c.draw(string(b))), 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(filepath.Join(dir, "exits.svg"), []byte(picture(samples(string(b)))), 0o644)
+	return nil
+}
+
+// daemons are those that pictures have, in this order.
+var daemons = []string{"berth", "containerd", "crio"}
+
+// measured are the daemons that results have samples of.
+func measured(results string) (names []string) {
+	for _, daemon := range daemons {
+		if strings.Contains(results, "/daemon="+daemon+" ") {
+			names = append(names, daemon)
+		}
+	}
+	return names
+}
+
+// legend writes the names of daemons in their colours, at the right end of a picture's title.
+func legend(text func(x, y float64, class, anchor, s string), wide float64, daemons []string) {
+	x := wide - 24
+	for _, name := range slices.Backward(daemons) {
+		text(x, 34, name, "end", name)
+		x -= 20 + 7.8*float64(len(name)) // about as wide as it is written
+	}
 }
 
 // picture draws each exit as a dot, on a logarithmic axis.
-func picture(all map[string]map[string][]float64) string {
+func picture(results string) string {
+	all, daemons := samples(results), measured(results)
 	var w strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&w, format+"\n", args...) }
 	text := func(x, y float64, class, anchor, s string) {
@@ -76,8 +121,7 @@ func picture(all map[string]map[string][]float64) string {
 	p(`<rect class="card" x="0.5" y="0.5" width="%g" height="%g" rx="8"/>`, width-1, bottom+41)
 	text(24, 34, "title", "start", "From the end of a process to everybody knowing")
 	text(24, 55, "faint", "start", "every dot is one exit; the bar marks the median; logarithmic axis, further left is better")
-	text(width-112, 34, "berth", "end", "berth")
-	text(width-24, 34, "containerd", "end", "containerd")
+	legend(text, width, daemons)
 	text(right+20, top-10, "faint", "start", "median")
 	text(right+130, top-10, "faint", "start", "99th percentile")
 	for d := from; d <= to*1.001; d *= 10 {
@@ -87,15 +131,16 @@ func picture(all map[string]map[string][]float64) string {
 	for i, r := range rows {
 		y := top + row*float64(i)
 		text(24, y+row/2+5, "", "start", r.title)
-		for k, name := range []string{"berth", "containerd"} {
-			mid := y + row*(0.28+0.44*float64(k))
+		share := 1 / float64(max(1, len(daemons))) // of the row
+		for k, name := range daemons {
+			mid := y + row*(0.06+0.88*share*(float64(k)+0.5))
 			s := slices.Sorted(slices.Values(all[r.name][name]))
 			for j, v := range s {
-				p(`<circle cx="%.1f" cy="%.1f" r="2.6" class="%s dot"/>`, at(v), mid+(2*math.Mod(float64(j+1)*math.Phi, 1)-1)*row*0.15, name)
+				p(`<circle cx="%.1f" cy="%.1f" r="2.6" class="%s dot"/>`, at(v), mid+(2*math.Mod(float64(j+1)*math.Phi, 1)-1)*row*0.3*share, name)
 			}
 			if len(s) > 0 {
 				x := at(percentile(s, 50))
-				p(`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="%s mark"/>`, x, mid-row*0.19, x, mid+row*0.19, name)
+				p(`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="%s mark"/>`, x, mid-row*0.38*share, x, mid+row*0.38*share, name)
 				text(right+20, mid+5, name, "start", short(percentile(s, 50)))
 				text(right+130, mid+5, name, "start", short(percentile(s, 99)))
 			}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"html"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// panel is one figure of a node that fills, over the number of its pods.
+type panel struct {
+	title string
+	names []string // of the samples, whose medians are added
+	unit  string   // of the samples
+	write func(v float64) string
+}
+
+// panels are the parts of the picture. What is proportional to the pods is a straight line in it.
+var panels = []panel{
+	{"a pod with two containers is made", []string{"MakePod"}, "ns/op", nanoseconds},
+	{"the states of all pods, one after the other", []string{"Relist"}, "ns/op", nanoseconds},
+	{"kill of the daemon to ready", []string{"KillToReady"}, "ns/op", nanoseconds},
+	{"kill of a container to its event", []string{"KillToEvent"}, "ns/op", nanoseconds},
+	{"processor of the daemon at rest", []string{"AtRest"}, "%core", func(v float64) string { return fmt.Sprintf("%.3g %%", v) }},
+	{"memory of daemon and shims (PSS)", []string{"Memory", "Memory/shims"}, "pss-B", mebibytes},
+}
+
+func nanoseconds(v float64) string { return short(v / 1e6) }
+
+func mebibytes(v float64) string {
+	if v >= 1<<30 {
+		return fmt.Sprintf("%.3g GiB", v/(1<<30))
+	}
+	return fmt.Sprintf("%.0f MiB", v/(1<<20))
+}
+
+// point is a figure at a number of pods.
+type point struct{ pods, value float64 }
+
+// figures reads what a panel shows from results: by daemon, in the order of the pods. What was measured
+// with some numbers of pods alone has no other points.
+func (l panel) figures(results string) map[string][]point {
+	samples := map[string]map[float64]map[string][]float64{} // by daemon, pods, and name
+	for line := range strings.Lines(results) {
+		f := strings.Fields(line)
+		if len(f) < 4 {
+			continue
+		}
+		name, rest, _ := strings.Cut(strings.TrimPrefix(f[0], "Benchmark"), "/pods=")
+		count, daemon, ok := strings.Cut(rest, "/daemon=")
+		pods, err := strconv.ParseFloat(count, 64)
+		at := slices.Index(f, l.unit)
+		if !ok || err != nil || at < 3 || !slices.Contains(l.names, name) {
+			continue
+		}
+		v, err := strconv.ParseFloat(f[at-1], 64)
+		if err != nil {
+			continue
+		}
+		if samples[daemon] == nil {
+			samples[daemon] = map[float64]map[string][]float64{}
+		}
+		if samples[daemon][pods] == nil {
+			samples[daemon][pods] = map[string][]float64{}
+		}
+		samples[daemon][pods][name] = append(samples[daemon][pods][name], v)
+	}
+	all := map[string][]point{}
+	for daemon, counts := range samples {
+		for _, pods := range slices.Sorted(maps.Keys(counts)) {
+			if len(counts[pods]) < len(l.names) {
+				continue // a part of the sum is missing
+			}
+			sum := 0.0
+			for _, s := range counts[pods] {
+				slices.Sort(s)
+				sum += percentile(s, 50)
+			}
+			all[daemon] = append(all[daemon], point{pods, sum})
+		}
+	}
+	return all
+}
+
+const (
+	perRow      = 3
+	panelWidth  = 300.
+	panelHeight = 214.
+	plotWidth   = 206. // the rest has the values at the end of the lines
+	plotHeight  = 150.
+	head        = 84.
+)
+
+// growth draws the panels. Both axes are linear and begin at nothing.
+func growth(results string) string {
+	var w strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&w, format+"\n", args...) }
+	text := func(x, y float64, class, anchor, s string) {
+		p(`<text x="%.1f" y="%.1f" class="%s" text-anchor="%s">%s</text>`, x, y, class, anchor, html.EscapeString(s))
+	}
+	wide, high := 30+perRow*panelWidth, head+panelHeight*math.Ceil(float64(len(panels))/perRow)
+	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`, wide, high, wide, high)
+	p("<title>A node that fills</title>\n<style>%s</style>", style)
+	p(`<rect class="card" x="0.5" y="0.5" width="%g" height="%g" rx="8"/>`, wide-1, high-1)
+	text(24, 34, "title", "start", "A node that fills")
+	text(24, 55, "faint", "start", "over the number of pods with two containers each; linear axes, lower is better")
+	for i, l := range panels {
+		x, y := 24+panelWidth*float64(i%perRow), head+panelHeight*float64(i/perRow)
+		all := l.figures(results)
+		text(x, y+8, "", "start", l.title)
+		most, top := 1., 0.
+		for _, points := range all {
+			for _, at := range points {
+				most, top = max(most, at.pods), max(top, at.value)
+			}
+		}
+		if top == 0 {
+			continue // it was not measured
+		}
+		ground := y + 20 + plotHeight
+		place := func(at point) (float64, float64) {
+			return x + at.pods/most*plotWidth, ground - at.value/top*plotHeight
+		}
+		p(`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="grid"/>`, x, ground, x+plotWidth, ground)
+		ticks := map[float64]bool{}
+		var ends []end
+		for _, daemon := range daemons {
+			if len(all[daemon]) == 0 {
+				continue
+			}
+			var line []string
+			for _, at := range all[daemon] {
+				px, py := place(at)
+				line = append(line, fmt.Sprintf("%.1f,%.1f", px, py))
+				p(`<circle cx="%.1f" cy="%.1f" r="3" class="%s"/>`, px, py, daemon)
+				ticks[at.pods] = true
+			}
+			p(`<polyline points="%s" class="%s line"/>`, strings.Join(line, " "), daemon)
+			last := all[daemon][len(all[daemon])-1]
+			_, py := place(last)
+			ends = append(ends, end{daemon, py, l.write(last.value)})
+		}
+		for _, pods := range slices.Sorted(maps.Keys(ticks)) {
+			px, _ := place(point{pods: pods})
+			text(px, ground+17, "faint", "middle", fmt.Sprintf("%g", pods))
+		}
+		for _, e := range apart(ends) {
+			text(x+plotWidth+8, e.y+4, e.daemon, "start", e.says)
+		}
+	}
+	legend(text, wide, measured(results))
+	return w.String() + "</svg>\n"
+}
+
+// end is what stands at the end of a line.
+type end struct {
+	daemon string
+	y      float64
+	says   string
+}
+
+// apart moves what would be written on top of each other, upwards.
+func apart(ends []end) []end {
+	const least = 15
+	slices.SortFunc(ends, func(a, b end) int { return cmp.Compare(b.y, a.y) })
+	for i := 1; i < len(ends); i++ {
+		ends[i].y = min(ends[i].y, ends[i-1].y-least)
+	}
+	return ends
+}
