@@ -82,7 +82,7 @@ func (n *node) stats(ctx context.Context, count, want int, rec record) error {
 				got++
 			}
 		}
-		if got != want {
+		if got < want { // CRI-O has figures of those too that were never started
 			return fmt.Errorf("list statistics of containers: %d of %d have memory, want %d", got, len(resp.GetStats()), want)
 		}
 	}
