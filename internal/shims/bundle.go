@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/connection"
@@ -92,8 +93,7 @@ func removeBundleAt(bundle, id string) error {
 	rootfs := filepath.Join(bundle, "rootfs")
 	for unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { // one mount may cover another
 	}
-	// Not recursively: what is in a root filesystem that is still mounted belongs to the container.
-	if err := os.Remove(rootfs); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeMountPoint(rootfs); err != nil {
 		return err
 	}
 	work, err := os.Readlink(filepath.Join(bundle, "work"))
@@ -106,6 +106,63 @@ func removeBundleAt(bundle, id string) error {
 		}
 	}
 	return os.RemoveAll(bundle)
+}
+
+// removeMountPoint removes the directory that a root filesystem was mounted on. What is in a root
+// filesystem belongs to the container, and is not touched. What is in the directory itself an OCI runtime
+// has made that was under way when the root filesystem was unmounted: that of a start that was cut off
+// does it to the next one, or has it done to it.
+func removeMountPoint(dir string) error {
+	err := os.Remove(dir)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	below, oerr := openBelow(dir)
+	if oerr != nil {
+		return errors.Join(err, oerr)
+	}
+	defer below.Close()
+	if err := clearBelow(below); err != nil {
+		return err
+	}
+	return os.Remove(dir)
+}
+
+// openBelow opens a directory that nothing is mounted on, nor on anything in it. What is mounted there
+// afterwards is not reached through it.
+func openBelow(dir string) (*os.Root, error) {
+	path, err := filepath.EvalSymlinks(filepath.Dir(dir)) // as mounts are listed
+	if err != nil {
+		return nil, err
+	}
+	path = filepath.Join(path, filepath.Base(dir))
+	below, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	// Asked for after it was opened: what was mounted before is in it.
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
+	if err == nil && len(mounts) > 0 {
+		err = fmt.Errorf("%s is still mounted", mounts[0].Mountpoint)
+	}
+	if err != nil {
+		return nil, errors.Join(err, below.Close())
+	}
+	return below, nil
+}
+
+// clearBelow removes what is in a directory.
+func clearBelow(below *os.Root) error {
+	names, err := fs.ReadDir(below.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range names {
+		if err := below.RemoveAll(e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bundleDirs returns the directories of bundles that occur in a mountinfo (proc_pid_mountinfo(5)),

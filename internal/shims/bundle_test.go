@@ -58,6 +58,55 @@ func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 	}
 }
 
+// PROPERTIES 6: what an OCI runtime had made in the bundle while the root filesystem was unmounted kept the
+// bundle from being removed, for ever: the next start of the container failed, and nothing of it was
+// released.
+func TestABundleIsRemovedWhoseMountPointIsNotEmpty(t *testing.T) {
+	bundles := filepath.Join(t.TempDir(), TaskDir)
+	rootfs := filepath.Join(bundles, "left/rootfs")
+	try(t, os.MkdirAll(filepath.Join(rootfs, "dev/shm"), 0o700))
+	try(t, os.Symlink("/", filepath.Join(rootfs, "dev/fd")))
+	try(t, removeBundle("left", []string{bundles}))
+	if _, err := os.Stat(filepath.Join(bundles, "left")); !os.IsNotExist(err) {
+		t.Errorf("it is there: %v", err)
+	}
+}
+
+// What is mounted when the mount point is about to be cleared, or somewhere in it, is not touched.
+func TestWhatIsMountedInABundleIsNotTouched(t *testing.T) {
+	image, rootfs := t.TempDir(), filepath.Join(t.TempDir(), "rootfs")
+	file := filepath.Join(image, "file")
+	try(t, os.WriteFile(file, nil, 0o600))
+	try(t, os.MkdirAll(filepath.Join(rootfs, "dev"), 0o700))
+	mount := func(on string) {
+		try(t, unix.Mount(image, on, "", unix.MS_BIND, ""))
+		t.Cleanup(func() { _ = unix.Unmount(on, unix.MNT_DETACH) })
+	}
+
+	below, err := openBelow(rootfs)
+	try(t, err)
+	defer below.Close()
+	mount(rootfs)
+	try(t, clearBelow(below))
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("what was mounted meanwhile: %v", err)
+	}
+	if err := removeMountPoint(rootfs); err == nil {
+		t.Error("a mount point was removed that is mounted on")
+	}
+	try(t, unix.Unmount(rootfs, unix.MNT_DETACH))
+
+	inside := filepath.Join(rootfs, "inside")
+	try(t, os.Mkdir(inside, 0o700))
+	mount(inside)
+	if err := removeMountPoint(rootfs); err == nil {
+		t.Error("a directory was removed in which something is mounted")
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("what is mounted in it: %v", err)
+	}
+}
+
 // The mounts that a berth in a user namespace inherits from a containerd of root's kept everything that it
 // released from being removed: what is in a directory that it may not enter, it cannot know.
 func TestTheBundlesOfRootAreNotThoseOfAUser(t *testing.T) {
