@@ -76,6 +76,48 @@ func made(way string, external bool) node.Options {
 	return node.Options{External: external, Args: []string{"--set", "runtimes.runc.exec=" + way}}
 }
 
+// somebody is a container that runs as a user without capabilities, with a variable and a directory.
+func somebody() *runtimeapi.ContainerConfig {
+	c := node.ContainerConfig("c", "sleep", "1000")
+	c.Envs = []*runtimeapi.KeyValue{{Key: "COLOUR", Value: []byte("green")}}
+	c.WorkingDir = "/tmp"
+	c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+		RunAsUser:          &runtimeapi.Int64Value{Value: 1234},
+		RunAsGroup:         &runtimeapi.Int64Value{Value: 99},
+		SupplementalGroups: []int64{5678},
+		NoNewPrivs:         true,
+		Capabilities:       &runtimeapi.Capability{DropCapabilities: []string{"ALL"}},
+	}}
+	return c
+}
+
+// answers are what scripts get in the container of somebody, whoever makes their processes.
+func answers() map[string]*runtimeapi.ExecSyncResponse {
+	return map[string]*runtimeapi.ExecSyncResponse{
+		"echo out; echo err >&2":          {Stdout: []byte("out\n"), Stderr: []byte("err\n")},
+		"exit 42":                         {ExitCode: 42},
+		"kill -9 $$":                      {ExitCode: 137},
+		"id -u; id -g; echo $COLOUR; pwd": {Stdout: []byte("1234\n99\ngreen\n/tmp\n")},
+		"grep -E 'Groups|CapBnd' /proc/self/status": {Stdout: []byte("Groups:\t99 5678 \nCapBnd:\t0000000000000000\n")},
+		"cat": {},
+	}
+}
+
+// expectAnswers runs each script by ExecSync.
+func expectAnswers(t *testing.T, n *node.Node, id string, scripts map[string]*runtimeapi.ExecSyncResponse) {
+	t.Helper()
+	for script, want := range scripts {
+		got, err := execSync(t, n, id, script, 10*time.Second)
+		if err != nil {
+			t.Errorf("%s: %v", script, err)
+			continue
+		}
+		if string(got.GetStdout()) != string(want.GetStdout()) || string(got.GetStderr()) != string(want.GetStderr()) || got.GetExitCode() != want.GetExitCode() {
+			t.Errorf("%s: got %v, want %v", script, got, want)
+		}
+	}
+}
+
 // PROPERTIES 5: exit codes are exact, also those of exec processes.
 func TestExecSyncReturnsOutputAndCode(t *testing.T) {
 	t.Parallel()
@@ -83,35 +125,10 @@ func TestExecSyncReturnsOutputAndCode(t *testing.T) {
 		execs(t, external, func(t *testing.T, n *node.Node) {
 			cfg := n.PodConfig()
 			pod := n.Pod(cfg)
-			c := node.ContainerConfig("c", "sleep", "1000")
-			c.Envs = []*runtimeapi.KeyValue{{Key: "COLOUR", Value: []byte("green")}}
-			c.WorkingDir = "/tmp"
-			c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-				RunAsUser:          &runtimeapi.Int64Value{Value: 1234},
-				RunAsGroup:         &runtimeapi.Int64Value{Value: 99},
-				SupplementalGroups: []int64{5678},
-				NoNewPrivs:         true,
-				Capabilities:       &runtimeapi.Capability{DropCapabilities: []string{"ALL"}},
-			}}
-			id := n.Run(pod, cfg, c)
-			for script, want := range map[string]*runtimeapi.ExecSyncResponse{
-				"echo out; echo err >&2":          {Stdout: []byte("out\n"), Stderr: []byte("err\n")},
-				"exit 42":                         {ExitCode: 42},
-				"kill -9 $$":                      {ExitCode: 137},
-				"id -u; id -g; echo $COLOUR; pwd": {Stdout: []byte("1234\n99\ngreen\n/tmp\n")},
-				"grep -E 'Groups|CapBnd' /proc/self/status": {Stdout: []byte("Groups:\t99 5678 \nCapBnd:\t0000000000000000\n")},
-				"grep -E 'NoNewPrivs|Seccomp:' /proc/self/status >/tmp/a; grep -E 'NoNewPrivs|Seccomp:' /proc/1/status >/tmp/b; cmp /tmp/a /tmp/b": {},
-				"cat": {},
-			} {
-				got, err := execSync(t, n, id, script, 10*time.Second)
-				if err != nil {
-					t.Errorf("%s: %v", script, err)
-					continue
-				}
-				if string(got.GetStdout()) != string(want.GetStdout()) || string(got.GetStderr()) != string(want.GetStderr()) || got.GetExitCode() != want.GetExitCode() {
-					t.Errorf("%s: got %v, want %v", script, got, want)
-				}
-			}
+			id := n.Run(pod, cfg, somebody())
+			scripts := answers()
+			scripts["grep -E 'NoNewPrivs|Seccomp:' /proc/self/status >/tmp/a; grep -E 'NoNewPrivs|Seccomp:' /proc/1/status >/tmp/b; cmp /tmp/a /tmp/b"] = &runtimeapi.ExecSyncResponse{}
+			expectAnswers(t, n, id, scripts)
 			nothingLeft(n)
 		})
 	})

@@ -60,39 +60,14 @@ func TestAProbeWithoutAnOCIRuntime(t *testing.T) {
 		n := joining(t, external)
 		cfg := n.PodConfig()
 		pod := n.Pod(cfg)
-		c := node.ContainerConfig("c", "sleep", "1000")
-		c.Envs = []*runtimeapi.KeyValue{{Key: "COLOUR", Value: []byte("green")}}
-		c.WorkingDir = "/tmp"
-		c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			RunAsUser:          &runtimeapi.Int64Value{Value: 1234},
-			RunAsGroup:         &runtimeapi.Int64Value{Value: 99},
-			SupplementalGroups: []int64{5678},
-			NoNewPrivs:         true,
-			Capabilities:       &runtimeapi.Capability{DropCapabilities: []string{"ALL"}},
-			Seccomp:            &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
-		}}
+		c := somebody()
+		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 		id := n.Run(pod, cfg, c)
 		before := executed(t, n, "helper", "")
-		scripts := map[string]*runtimeapi.ExecSyncResponse{
-			"echo out; echo err >&2":          {Stdout: []byte("out\n"), Stderr: []byte("err\n")},
-			"exit 42":                         {ExitCode: 42},
-			"kill -9 $$":                      {ExitCode: 137},
-			"id -u; id -g; echo $COLOUR; pwd": {Stdout: []byte("1234\n99\ngreen\n/tmp\n")},
-			"grep -E 'Groups|CapBnd' /proc/self/status": {Stdout: []byte("Groups:\t99 5678 \nCapBnd:\t0000000000000000\n")},
-			"grep -E 'NoNewPrivs|Seccomp' /proc/self/status >/tmp/a; grep -E 'NoNewPrivs|Seccomp' /proc/1/status >/tmp/b; cmp /tmp/a /tmp/b": {},
-			"cat": {},
-			"for l in cgroup uid_map; do cmp /proc/self/$l /proc/1/$l || exit 1; done": {},
-		}
-		for script, want := range scripts {
-			got, err := execSync(t, n, id, script, 10*time.Second)
-			if err != nil {
-				t.Errorf("%s: %v", script, err)
-				continue
-			}
-			if string(got.GetStdout()) != string(want.GetStdout()) || string(got.GetStderr()) != string(want.GetStderr()) || got.GetExitCode() != want.GetExitCode() {
-				t.Errorf("%s: got %v, want %v", script, got, want)
-			}
-		}
+		scripts := answers()
+		scripts["grep -E 'NoNewPrivs|Seccomp' /proc/self/status >/tmp/a; grep -E 'NoNewPrivs|Seccomp' /proc/1/status >/tmp/b; cmp /tmp/a /tmp/b"] = &runtimeapi.ExecSyncResponse{}
+		scripts["for l in cgroup uid_map; do cmp /proc/self/$l /proc/1/$l || exit 1; done"] = &runtimeapi.ExecSyncResponse{}
+		expectAnswers(t, n, id, scripts)
 		if made := executed(t, n, "helper", "") - before; made != len(scripts) {
 			t.Errorf("berth-exec has made %d of %d processes\n%s", made, len(scripts), n.Berth.Output())
 		}
