@@ -108,10 +108,10 @@ func removeBundleAt(bundle, id string) error {
 	return os.RemoveAll(bundle)
 }
 
-// removeMountPoint removes the directory that a root filesystem was mounted on. What is in a root
-// filesystem belongs to the container, and is not touched. What is in the directory itself an OCI runtime
-// has made that was under way when the root filesystem was unmounted: that of a start that was cut off
-// does it to the next one, or has it done to it.
+// removeMountPoint removes the directory that a root filesystem was mounted on. The content of a root
+// filesystem belongs to the container, and is not touched. The directory itself may have content, too: a
+// start that was cut off can unmount the root filesystem while the OCI runtime of the next start works in
+// it, which then makes its directories below the mount point.
 func removeMountPoint(dir string) error {
 	err := os.Remove(dir)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -167,10 +167,10 @@ func clearBelow(below *os.Root) error {
 
 // bundleDirs returns the directories of bundles that occur in a mountinfo (proc_pid_mountinfo(5)),
 // each once.
-func bundleDirs(mountinfo string) []string {
+func bundleDirs(text string) []string {
 	var dirs []string
 	seen := map[string]bool{}
-	for line := range strings.Lines(mountinfo) {
+	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) < 5 || !strings.HasSuffix(f[4], "/rootfs") {
 			continue
