@@ -40,7 +40,7 @@ func TestMeasurementsAreLinesOfTheBenchmarkFormat(t *testing.T) {
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
 	}
-	if got := samples("goos: linux\n# x\n" + b.String()); len(got) != 1 || !slices.Equal(got["ListContainers/containers=200"]["berth"], []float64{1.5}) {
+	if got := samples("goos: linux\n# x\n"+b.String(), "ns/op", 1e6); len(got) != 1 || !slices.Equal(got["ListContainers/containers=200"]["berth"], []float64{1.5}) {
 		t.Errorf("read back: %v", got)
 	}
 }

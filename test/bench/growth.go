@@ -46,46 +46,36 @@ type point struct{ pods, value float64 }
 // figures reads what a panel shows from results: by daemon, in the order of the pods. What was measured
 // with some numbers of pods alone has no other points.
 func (l panel) figures(results string) map[string][]point {
-	samples := map[string]map[float64]map[string][]float64{} // by daemon, pods, and name
-	for line := range strings.Lines(results) {
-		f := strings.Fields(line)
-		if len(f) < 4 {
-			continue
-		}
-		name, rest, _ := strings.Cut(strings.TrimPrefix(f[0], "Benchmark"), "/pods=")
-		count, daemon, ok := strings.Cut(rest, "/daemon=")
-		pods, err := strconv.ParseFloat(count, 64)
-		at := slices.Index(f, l.unit)
-		if !ok || err != nil || at < 3 || !slices.Contains(l.names, name) {
-			continue
-		}
-		v, err := strconv.ParseFloat(f[at-1], 64)
-		if err != nil {
-			continue
-		}
-		if samples[daemon] == nil {
-			samples[daemon] = map[float64]map[string][]float64{}
-		}
-		if samples[daemon][pods] == nil {
-			samples[daemon][pods] = map[string][]float64{}
-		}
-		samples[daemon][pods][name] = append(samples[daemon][pods][name], v)
-	}
 	all := map[string][]point{}
-	for daemon, counts := range samples {
-		for _, pods := range slices.Sorted(maps.Keys(counts)) {
-			if len(counts[pods]) < len(l.names) {
-				continue // a part of the sum is missing
+	whole := samples(results, l.unit, 1)
+	for _, daemon := range daemons {
+		for _, pods := range podCounts(whole, l.names[0]) {
+			sum, parts := 0.0, 0
+			for _, name := range l.names {
+				if s := whole[fmt.Sprintf("%s/pods=%d", name, pods)][daemon]; len(s) > 0 {
+					sum += percentile(slices.Sorted(slices.Values(s)), 50)
+					parts++
+				}
 			}
-			sum := 0.0
-			for _, s := range counts[pods] {
-				slices.Sort(s)
-				sum += percentile(s, 50)
+			if parts == len(l.names) {
+				all[daemon] = append(all[daemon], point{float64(pods), sum})
 			}
-			all[daemon] = append(all[daemon], point{pods, sum})
 		}
 	}
 	return all
+}
+
+// podCounts returns the numbers of pods with which a figure was measured, the fewest first.
+func podCounts(all map[string]map[string][]float64, name string) (counts []int) {
+	for key := range all {
+		if count, ok := strings.CutPrefix(key, name+"/pods="); ok {
+			if pods, err := strconv.Atoi(count); err == nil {
+				counts = append(counts, pods)
+			}
+		}
+	}
+	slices.Sort(counts)
+	return counts
 }
 
 const (

@@ -82,10 +82,10 @@ func draw(dir string) error {
 	return nil
 }
 
-// daemons are those that pictures have, in this order.
+// daemons are the names of the daemons in the samples, in the order that pictures have them in.
 var daemons = []string{"berth", "containerd", "crio"}
 
-// measured are the daemons that results have samples of.
+// measured returns the daemons that results have samples of.
 func measured(results string) (names []string) {
 	for _, daemon := range daemons {
 		if strings.Contains(results, "/daemon="+daemon+" ") {
@@ -106,7 +106,7 @@ func legend(text func(x, y float64, class, anchor, s string), wide float64, daem
 
 // picture draws each exit as a dot, on a logarithmic axis.
 func picture(results string) string {
-	all, daemons := samples(results), measured(results)
+	all, daemons := samples(results, "ns/op", 1e6), measured(results)
 	var w strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&w, format+"\n", args...) }
 	text := func(x, y float64, class, anchor, s string) {

@@ -21,8 +21,8 @@ const (
 	probesWindow = time.Minute
 )
 
-// runProbes measures what the probes of many pods cost: of containerd, of berth as it ships, and of
-// berth with exec = 'oci', or of those whose name contains b.only, by turns.
+// runProbes measures by turns what the probes of many pods cost with containerd, with berth as it ships,
+// and with berth and exec = 'oci'; where b.only is set, with those alone whose name contains it.
 func (b *bench) runProbes(ctx context.Context) error {
 	pods, window := probed, probesWindow
 	if b.sizes == quick {

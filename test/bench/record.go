@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,20 +72,21 @@ func (r record) time(name string, call func() error) error {
 	return nil
 }
 
-// samples reads milliseconds by name and daemon from results.
-func samples(results string) map[string]map[string][]float64 {
+// samples reads what results have in a unit, by name and daemon, divided by per.
+func samples(results, unit string, per float64) map[string]map[string][]float64 {
 	all := map[string]map[string][]float64{}
 	for line := range strings.Lines(results) {
 		f := strings.Fields(line)
-		if len(f) < 4 || f[3] != "ns/op" {
+		at := slices.Index(f, unit)
+		if at < 3 {
 			continue
 		}
 		name, daemon, ok := strings.Cut(strings.TrimPrefix(f[0], "Benchmark"), "/daemon=")
-		if v, err := strconv.ParseFloat(f[2], 64); err == nil && ok {
+		if v, err := strconv.ParseFloat(f[at-1], 64); err == nil && ok {
 			if all[name] == nil {
 				all[name] = map[string][]float64{}
 			}
-			all[name][daemon] = append(all[name][daemon], v/1e6)
+			all[name][daemon] = append(all[name][daemon], v/per)
 		}
 	}
 	return all
