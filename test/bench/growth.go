@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"html"
 	"maps"
 	"math"
 	"slices"
@@ -89,17 +88,9 @@ const (
 
 // growth draws the panels. Both axes are linear and begin at nothing.
 func growth(results string) string {
-	var w strings.Builder
-	p := func(format string, args ...any) { fmt.Fprintf(&w, format+"\n", args...) }
-	text := func(x, y float64, class, anchor, s string) {
-		p(`<text x="%.1f" y="%.1f" class="%s" text-anchor="%s">%s</text>`, x, y, class, anchor, html.EscapeString(s))
-	}
 	wide, high := 30+perRow*panelWidth, head+panelHeight*math.Ceil(float64(len(panels))/perRow)
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`, wide, high, wide, high)
-	p("<title>A node that fills</title>\n<style>%s</style>", style)
-	p(`<rect class="card" x="0.5" y="0.5" width="%g" height="%g" rx="8"/>`, wide-1, high-1)
-	text(24, 34, "title", "start", "A node that fills")
-	text(24, 55, "faint", "start", "over the number of pods with two containers each; linear axes, lower is better")
+	w := newCard(wide, high, "A node that fills", "over the number of pods with two containers each; linear axes, lower is better")
+	p, text := w.line, w.text
 	for i, l := range panels {
 		x, y := 24+panelWidth*float64(i%perRow), head+panelHeight*float64(i/perRow)
 		all := l.figures(results)

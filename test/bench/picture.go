@@ -41,6 +41,26 @@ text { fill: #e6edf3; }
 text.berth, text.containerd, text.crio { stroke: none; font-weight: 600; }
 `
 
+// card is a picture that is being drawn.
+type card struct{ strings.Builder }
+
+// newCard begins a picture with its title, and what to know of its axes.
+func newCard(wide, high float64, title, axes string) *card {
+	c := &card{}
+	c.line(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`, wide, high, wide, high)
+	c.line("<title>%s</title>\n<style>%s</style>", title, style)
+	c.line(`<rect class="card" x="0.5" y="0.5" width="%g" height="%g" rx="8"/>`, wide-1, high-1)
+	c.text(24, 34, "title", "start", title)
+	c.text(24, 55, "faint", "start", axes)
+	return c
+}
+
+func (c *card) line(format string, args ...any) { fmt.Fprintf(c, format+"\n", args...) }
+
+func (c *card) text(x, y float64, class, anchor, s string) {
+	c.line(`<text x="%.1f" y="%.1f" class="%s" text-anchor="%s">%s</text>`, x, y, class, anchor, html.EscapeString(s))
+}
+
 // rows are the measurements in the picture.
 var rows = []struct{ name, title string }{
 	{killToExited, "kill to EXITED, polled"},
@@ -107,20 +127,13 @@ func legend(text func(x, y float64, class, anchor, s string), wide float64, daem
 // picture draws each exit as a dot, on a logarithmic axis.
 func picture(results string) string {
 	all, daemons := samples(results, "ns/op", 1e6), measured(results)
-	var w strings.Builder
-	p := func(format string, args ...any) { fmt.Fprintf(&w, format+"\n", args...) }
-	text := func(x, y float64, class, anchor, s string) {
-		p(`<text x="%.1f" y="%.1f" class="%s" text-anchor="%s">%s</text>`, x, y, class, anchor, html.EscapeString(s))
-	}
 	from, to := decades(all)
 	at := func(v float64) float64 {
 		return left + min(math.Log(max(v, from)/from)/math.Log(to/from), 1)*(right-left)
 	}
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`, width, bottom+42, width, bottom+42)
-	p("<title>From the end of a process to everybody knowing</title>\n<style>%s</style>", style)
-	p(`<rect class="card" x="0.5" y="0.5" width="%g" height="%g" rx="8"/>`, width-1, bottom+41)
-	text(24, 34, "title", "start", "From the end of a process to everybody knowing")
-	text(24, 55, "faint", "start", "every dot is one exit; the bar marks the median; logarithmic axis, further left is better")
+	w := newCard(width, bottom+42, "From the end of a process to everybody knowing",
+		"every dot is one exit; the bar marks the median; logarithmic axis, further left is better")
+	p, text := w.line, w.text
 	legend(text, width, daemons)
 	text(right+20, top-10, "faint", "start", "median")
 	text(right+130, top-10, "faint", "start", "99th percentile")
