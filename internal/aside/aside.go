@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/connection"
+	"berth/internal/processors"
 )
 
 const (
@@ -177,7 +177,7 @@ func (a *Tasks) Stop() {
 }
 
 func newTasks(life context.Context) *Tasks {
-	return &Tasks{life: life, tasks: map[string]*Task{}, loading: make(chan struct{}, 2*goruntime.GOMAXPROCS(0))}
+	return &Tasks{life: life, tasks: map[string]*Task{}, loading: make(chan struct{}, 2*processors.Count())}
 }
 
 // Hide hides the bundles of tasks below containerd's state directory, before containerd is started.

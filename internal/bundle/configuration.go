@@ -47,6 +47,8 @@ type Configuration struct {
 	SetAside         bool             `json:"setAside"`
 	EncodeOnce       bool             `json:"encodeOnce"`
 	KeepOutput       bool             `json:"keepOutput"`
+	WriteEarly       bool             `json:"writeEarly"`
+	SpareThreads     int              `json:"spareThreads"`
 	Runtimes         []RuntimeHandler `json:"runtimes"`
 }
 
@@ -104,6 +106,8 @@ func Settings(c config.Config) Configuration {
 		SetAside:         c.Tricks.SetAside,
 		EncodeOnce:       c.Tricks.EncodeOnce,
 		KeepOutput:       c.Tricks.KeepOutput,
+		WriteEarly:       c.Tricks.WriteEarly,
+		SpareThreads:     c.Tricks.SpareThreads,
 	}
 	if c.Containerd.Address != "" {
 		s.Containerd = "beside"

@@ -42,6 +42,7 @@ func (d *daemon) embedConfig() embed.Config {
 		Snapshotter: d.cfg.Containerd.Snapshotter,
 		Libexec:     d.libexec,
 		LeaveTasks:  !d.cfg.Tricks.SetAside,
+		WriteLate:   !d.cfg.Tricks.WriteEarly,
 		Debug:       d.cfg.Log.Level == "debug",
 		Logger:      d.log.With("from", "containerd"),
 	}

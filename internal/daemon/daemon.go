@@ -29,6 +29,7 @@ import (
 	"berth/internal/pins"
 	"berth/internal/policy"
 	"berth/internal/probe"
+	"berth/internal/processors"
 	"berth/internal/recorder"
 	"berth/internal/state"
 	"berth/internal/stats"
@@ -41,6 +42,7 @@ import (
 // or what broke.
 func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
 	observe.BridgeLibraries(log.Logger)
+	processors.Spare(cfg.Tricks.SpareThreads)
 	d := &daemon{cfg: cfg, log: log, metrics: observe.NewMetrics(), link: newLink()}
 	d.settings.Store(&cfg)
 	defer d.close()

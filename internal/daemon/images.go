@@ -43,6 +43,7 @@ func (d *daemon) openImageStore() error {
 		Panicked:               d.panickedOverImage,
 		Boot:                   boot,
 		Root:                   contents,
+		WriteLate:              !cfg.Tricks.WriteEarly,
 		Checked:                d.metrics.DurabilityChecked,
 		Peers:                  d.asks,
 	}); err != nil {

@@ -18,11 +18,17 @@ import (
 // a process of its own.
 const differID = "apart"
 
+// differConfig is what the part is configured with.
+type differConfig struct {
+	WriteLate bool `toml:"write_late"` // see Config
+}
+
 func init() {
 	registry.Register(&plugin.Registration{
 		Type:     plugins.DiffPlugin,
 		ID:       differID,
 		Requires: []plugin.Type{plugins.MetadataPlugin},
+		Config:   &differConfig{},
 		InitFn: func(ic *plugin.InitContext) (any, error) {
 			db, err := ic.GetSingle(plugins.MetadataPlugin)
 			if err != nil {
@@ -30,7 +36,7 @@ func init() {
 			}
 			ic.Meta.Platforms = append(ic.Meta.Platforms, platforms.DefaultSpec())
 			store := db.(*metadata.DB).ContentStore()
-			return differ{walking.NewWalkingDiff(store), unpack.Applier{Layers: store}}, nil
+			return differ{walking.NewWalkingDiff(store), unpack.Applier{Layers: store, Late: ic.Config.(*differConfig).WriteLate}}, nil
 		},
 	})
 }

@@ -119,5 +119,8 @@ func (c Config) settings() map[string]map[string]any {
 		"io.containerd.service.v1.diff-service": {
 			"default": []string{differID},
 		},
+		"io.containerd.differ.v1." + differID: {
+			"write_late": c.WriteLate,
+		},
 	}
 }

@@ -32,7 +32,7 @@ func (i *Store) bounded() *containerd.Client {
 		snapshotters[name] = trusting{c.SnapshotService(name), i, name}
 	}
 	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
-		containerd.WithContentStore(boundedStore{c.ContentStore()}),
+		containerd.WithContentStore(boundedStore{c.ContentStore(), i.early}),
 		containerd.WithImageStore(c.ImageService()),
 		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), i}),
 		containerd.WithLeasesService(c.LeasesService()),
@@ -95,7 +95,10 @@ func goneBelow(parent string, err error) error {
 // boundedStore is a content store that refuses to have a large blob read whole. What counts is the
 // size that the blob has, whatever a descriptor says: a manifest may name a layer that is there
 // already as its configuration.
-type boundedStore struct{ content.Store }
+type boundedStore struct {
+	content.Store
+	early *earlyBlobs
+}
 
 // ReaderAt opens a blob.
 func (s boundedStore) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (content.ReaderAt, error) {
@@ -118,7 +121,7 @@ func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (co
 	if err != nil {
 		return nil, err
 	}
-	return blobWriter{w, s.Store, o.Ref}, nil
+	return blobWriter{w, s.Store, o.Ref, s.early}, nil
 }
 
 // blobWriter writes a blob that begins anew after a commit that has failed. The kernel reports a
@@ -128,6 +131,14 @@ type blobWriter struct {
 	content.Writer
 	store content.Store
 	ref   string
+	early *earlyBlobs
+}
+
+// Write writes the next bytes.
+func (w blobWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.early.wrote(n)
+	return n, err
 }
 
 // Commit ends the blob.

@@ -167,7 +167,7 @@ func (i *Store) eachPart(ctx context.Context, desc ocispec.Descriptor, depth int
 	if depth == 0 || !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
 		return nil
 	}
-	children, err := images.Children(ctx, boundedStore{i.client.ContentStore()}, desc)
+	children, err := images.Children(ctx, boundedStore{Store: i.client.ContentStore()}, desc)
 	if errdefs.IsNotFound(connection.Native(err)) { // of another platform
 		return nil
 	}

@@ -557,7 +557,7 @@ func TestALayerThatIsRepairedWhileItIsSyncedGetsNoMark(t *testing.T) {
 func TestABlobThatCouldNotBeSyncedBeginsAnew(t *testing.T) {
 	n := kept(t)
 	ctx := connection.Namespaced(t.Context())
-	cs := boundedStore{failing{n.client.ContentStore()}}
+	cs := boundedStore{Store: failing{n.client.ContentStore()}}
 	w, err := cs.Writer(ctx, content.WithRef("a"))
 	if err != nil {
 		t.Fatal(err)

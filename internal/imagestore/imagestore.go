@@ -65,6 +65,8 @@ type Config struct {
 	Boot *durable.Boot
 	// Root is the directory of the containerd in this process; "" for another one, or for none.
 	Root string
+	// WriteLate leaves it to the kernel when the disk gets what is pulled and unpacked: see [durable.Early].
+	WriteLate bool
 	// Checked is called with what the check of a layer or a blob has come to. It may be nil.
 	Checked func(i durable.Item, o durable.Outcome)
 	// Peers are asked for blobs before registries are. It may be nil.
@@ -86,6 +88,7 @@ type Store struct {
 	credentials atomic.Pointer[map[string]image.Credentials]
 	discards    atomic.Bool // the compressed layers of what is pulled or imported are not kept
 	served      served
+	early       *earlyBlobs
 	askAgain    time.Duration // after which peers are asked again for what the registry sends
 
 	keeper  *durable.Keeper // nil: no image is ever doubted
@@ -115,6 +118,7 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	i := &Store{
+		early:  newEarlyBlobs(cfg),
 		client: conn,
 		cfg:    cfg,
 		opened: time.Now(),

@@ -322,10 +322,10 @@ func TestALargeBlobIsNotReadWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	desc.Size = 2 // as a manifest would have it
-	if _, err := content.ReadBlob(t.Context(), boundedStore{cs}, desc); !errdefs.IsInvalidArgument(err) {
+	if _, err := content.ReadBlob(t.Context(), boundedStore{Store: cs}, desc); !errdefs.IsInvalidArgument(err) {
 		t.Error(err)
 	}
-	r, err := boundedStore{cs}.ReaderAt(t.Context(), desc)
+	r, err := boundedStore{Store: cs}.ReaderAt(t.Context(), desc)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func (u aloneUnpacker) apply(ctx context.Context, desc ocispec.Descriptor, mount
 	if dir == "" {
 		return u.DiffService.Apply(ctx, desc, mounts, opts...)
 	}
-	return unpack.Applier{Layers: u.layers}.Into(ctx, desc, unpack.Target{Dir: dir, Overlay: true, Alone: true}, opts...)
+	return unpack.Applier{Layers: u.layers, Late: u.of.cfg.WriteLate}.Into(ctx, desc, unpack.Target{Dir: dir, Overlay: true, Alone: true}, opts...)
 }
 
 // aloneDir returns the directory of a layer that is unpacked apart from the layers below it, or "".

@@ -74,7 +74,7 @@ func (f peerFetch) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocisp
 }
 
 func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
-	cs := boundedStore{f.store.client.ContentStore()}
+	cs := boundedStore{f.store.client.ContentStore(), f.store.early}
 	if _, err := cs.Info(ctx, desc.Digest); err == nil {
 		return nil
 	}

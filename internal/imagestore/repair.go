@@ -253,7 +253,7 @@ func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, 
 	if err := encryption.WithUnpackConfigApplyOpts(d.decrypting)(ctx, &cfg); err != nil {
 		return "", err
 	}
-	made, err := unpack.Applier{Layers: d.client.ContentStore()}.Into(ctx, from.blob, unpack.Target{
+	made, err := unpack.Applier{Layers: d.client.ContentStore(), Late: d.cfg.WriteLate}.Into(ctx, from.blob, unpack.Target{
 		Dir:     dir,
 		Parents: at.parents,
 		Overlay: true,

@@ -5,7 +5,6 @@ package lane
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"time"
 )
@@ -51,14 +50,14 @@ type turn struct {
 	begin  chan struct{} // closed when it may begin, and counts among the young ones
 }
 
-// NewPacer makes a pacer. Its bounds are fixed: they are about processors and disks, and are the same
-// on every node.
-func NewPacer() *Pacer {
+// NewPacer makes a pacer for a machine with so many processors. Its other bounds are fixed: they are about
+// disks, and are the same on every node.
+func NewPacer(processors int) *Pacer {
 	return &Pacer{
 		quiet:    50 * time.Millisecond,
 		patience: time.Second,
 		youth:    100 * time.Millisecond,
-		most:     max(4, 2*runtime.GOMAXPROCS(0)),
+		most:     max(4, 2*processors),
 		settling: map[string]int{},
 		waiting:  map[string]*turn{},
 	}

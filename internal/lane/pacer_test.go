@@ -79,7 +79,7 @@ func TestAReleaseKeepsOutOfTheWayOfTheExitsOfOthers(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := NewPacer()
+				p := NewPacer(2)
 				tc.before(p)
 				if got := admitted(t.Context(), p, "a", tc.hurried); got != tc.want {
 					t.Errorf("the release waited for %v, want %v", got, tc.want)
@@ -125,7 +125,7 @@ func herd(ctx context.Context, p *Pacer, units int, takes time.Duration) (order 
 // same instant, after a second, and took the processors from the exits.
 func TestReleasesThatHaveWaitedBeginAFewAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPacer()
+		p := NewPacer(2)
 		p.Settle("b")
 		order, last, most := herd(t.Context(), p, 500, 90*time.Millisecond)
 		if most > p.most || !slices.IsSorted(order) {
@@ -145,7 +145,7 @@ func TestReleasesThatHaveWaitedBeginAFewAtATime(t *testing.T) {
 // Releases that hang delay the others, but not for ever: some begin in each tenth of a second.
 func TestReleasesThatHangDelayOthersForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPacer()
+		p := NewPacer(2)
 		order, last, _ := herd(t.Context(), p, 50, time.Hour)
 		if want := p.youth * time.Duration(50/p.most+1); len(order) != 50 || last > want {
 			t.Errorf("%d began, the last one after %v, want %v", len(order), last, want)
@@ -156,7 +156,7 @@ func TestReleasesThatHangDelayOthersForABoundedTime(t *testing.T) {
 // An attempt that is over before the turn of its release leaves the turn to the next attempt.
 func TestAReleaseKeepsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPacer()
+		p := NewPacer(2)
 		p.youth = time.Hour
 		for i := range p.most {
 			_, _ = p.Admit(t.Context(), fmt.Sprint("hangs", i), nil)

@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"berth/internal/lane"
+	"berth/internal/processors"
 	"berth/internal/state"
 )
 
@@ -54,7 +55,7 @@ func New(cfg Config, p Ports) *Controller {
 	// The lanes call the controller, and through it the parts that work on units: after New has
 	// returned, when all of them are complete.
 	c := new(Controller)
-	pacer := lane.NewPacer()
+	pacer := lane.NewPacer(processors.Count())
 	newUnits := units{p.Runtime, p.Pins, p.Store}
 	units := newRegistry()
 	ops := newOperations(cfg.CreateTimeout)

@@ -4,9 +4,10 @@ package stream
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"time"
+
+	"berth/internal/processors"
 )
 
 // starts thins out the starts of commands by the OCI runtime. Each one moves processes between control
@@ -21,7 +22,7 @@ type starts struct {
 }
 
 func newStarts() *starts {
-	return &starts{make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))), 250 * time.Millisecond}
+	return &starts{make(chan struct{}, max(4, 2*processors.Count())), 250 * time.Millisecond}
 }
 
 // enter waits until the start of a process may begin. done must be called when it is over. After an error nobody

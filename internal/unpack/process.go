@@ -3,6 +3,7 @@
 package unpack
 
 import (
+	"archive/tar"
 	"bufio"
 	"context"
 	"encoding/binary"
@@ -51,6 +52,7 @@ type request struct {
 	Target     Target
 	Payloads   map[string]payload // of stream processors, by their names
 	Sync       bool               // the file system is synced afterwards
+	Late       bool               // see Applier
 	Memory     int64              // bytes
 	Work       work               // "": a layer is unpacked
 	Idle       bool               // let everybody else go first
@@ -253,7 +255,7 @@ func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
 	}
 	defer stream.Close()
 	digester := digest.Canonical.Digester()
-	tar := &counted{r: io.TeeReader(stream, digester.Hash())}
+	plain := &counted{r: io.TeeReader(stream, digester.Hash())}
 	var opts []archive.ApplyOpt
 	if r.Target.Overlay {
 		opts = append(opts, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout))
@@ -261,15 +263,22 @@ func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
 	if len(r.Target.Parents) > 0 {
 		opts = append(opts, archive.WithParents(r.Target.Parents))
 	}
-	if r.Target.Alone {
-		complete := completeness{root: r.Target.Dir, has: map[string]bool{".": true}}
-		opts = append(opts, archive.WithFilter(complete.check))
-	}
-	if _, err := archive.Apply(ctx, r.Target.Dir, tar, opts...); err != nil {
+	complete := completeness{root: r.Target.Dir, has: map[string]bool{".": true}}
+	into := &early{Reader: plain, dir: dir}
+	opts = append(opts, archive.WithFilter(func(h *tar.Header) (bool, error) {
+		if !r.Late {
+			into.file(h)
+		}
+		if r.Target.Alone {
+			return complete.check(h)
+		}
+		return true, nil
+	}))
+	if _, err := archive.Apply(ctx, r.Target.Dir, into, opts...); err != nil {
 		return answer{}, err
 	}
 	// What follows the end of the archive counts for the digest.
-	if _, err := io.Copy(io.Discard, tar); err != nil {
+	if _, err := io.Copy(io.Discard, plain); err != nil {
 		return answer{}, fmt.Errorf("read the end of the layer: %w", err)
 	}
 	if r.Target.Index != "" {
@@ -282,7 +291,7 @@ func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
 			return answer{}, fmt.Errorf("sync the file system of %s: %w", r.Target.Dir, err)
 		}
 	}
-	return answer{Digest: digester.Digest().String(), Size: tar.n}, nil
+	return answer{Digest: digester.Digest().String(), Size: plain.n}, nil
 }
 
 // counted counts what is read.

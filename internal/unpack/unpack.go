@@ -107,6 +107,7 @@ func slot(ctx context.Context) (release func(), err error) {
 // Applier unpacks layers that a content store has. It is a [diff.Applier].
 type Applier struct {
 	Layers content.Provider
+	Late   bool // the disk gets what is unpacked when the kernel wants it, and not early: see [durable.Early]
 }
 
 // Apply unpacks a layer into a snapshot, whose mounts are given.
@@ -171,6 +172,7 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 		Payloads:   map[string]payload{},
 		// Where there can be no index, nothing could tell after a power cut that the layer is lost.
 		Sync:   config.SyncFs || to.Index == "" && IndexOf(to.Dir) == "",
+		Late:   a.Late,
 		Memory: Memory,
 	}
 	for id, p := range config.ProcessorPayloads {

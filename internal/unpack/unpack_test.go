@@ -83,7 +83,7 @@ func TestTheProcessStartsNoOtherProgram(t *testing.T) {
 	try(t, err)
 	b, err := io.ReadAll(r)
 	try(t, err)
-	_, err = Applier{&blob{b: b}}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}, Target{Dir: t.TempDir()})
+	_, err = Applier{Layers: &blob{b: b}}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}, Target{Dir: t.TempDir()})
 	try(t, err)
 }
 
@@ -110,7 +110,7 @@ func TestALayerIsUnpackedHoweverItIsCompressed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			got, err := Applier{&blob{b: l.b}}.Apply(t.Context(), ocispec.Descriptor{MediaType: l.mediaType},
+			got, err := Applier{Layers: &blob{b: l.b}}.Apply(t.Context(), ocispec.Descriptor{MediaType: l.mediaType},
 				[]mount.Mount{{Type: "bind", Source: dir, Options: []string{"rbind", "rw"}}})
 			try(t, err)
 			want := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: digest.FromBytes(plain), Size: int64(len(plain))}
@@ -132,7 +132,7 @@ func TestALayerThatTakesTooMuchMemoryIsRefused(t *testing.T) {
 	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerZstd}
 	for _, log := range []int{27, 28} {
 		l := &blob{b: testimage.ZstdZeros(log, 1<<20)}
-		_, err := Applier{l}.Into(t.Context(), desc, Target{Dir: t.TempDir()})
+		_, err := Applier{Layers: l}.Into(t.Context(), desc, Target{Dir: t.TempDir()})
 		if allowed := 1<<log <= maxWindow; allowed && err != nil || !allowed && !errdefs.IsResourceExhausted(err) {
 			t.Errorf("a window of %d MiB: %v", 1<<log>>20, err)
 		}
@@ -202,7 +202,7 @@ func TestALayerSaysThatItWaitsForASlot(t *testing.T) {
 	into := func() chan error {
 		done := make(chan error)
 		go func() {
-			_, err := Applier{layer}.Into(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
+			_, err := Applier{Layers: layer}.Into(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
 			done <- err
 		}()
 		<-waits
@@ -225,7 +225,7 @@ func TestALayerSaysThatItWaitsForASlot(t *testing.T) {
 func TestALayerThatCannotBeReadIsNotABadOne(t *testing.T) {
 	broken := errors.New("the disk is broken")
 	l := &blob{b: tarOf(t, testimage.File{Name: "file", Body: make([]byte, 1<<20)}), fails: broken}
-	_, err := Applier{l}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
+	_, err := Applier{Layers: l}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
 	if !errors.Is(err, broken) {
 		t.Errorf("%v, want %v", err, broken)
 	}
@@ -258,7 +258,7 @@ func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 		cancel(reason)
 		<-ctx.Done()
 	}
-	_, err := Applier{l}.Into(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
+	_, err := Applier{Layers: l}.Into(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()})
 	if !errors.Is(err, reason) {
 		t.Errorf("%v, want %v", err, reason)
 	}
@@ -337,12 +337,12 @@ func child(t *testing.T) string {
 // What the process decides by is said again by its caller.
 func TestErrorsOfTheProcessKeepTheirKind(t *testing.T) {
 	l := &blob{b: tarOf(t, testimage.File{Name: "below/file"})}
-	_, err := Applier{l}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir(), Alone: true})
+	_, err := Applier{Layers: l}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir(), Alone: true})
 	if !errors.Is(err, ErrNeedsParent) || strings.Count(err.Error(), ErrNeedsParent.Error()) != 1 {
 		t.Errorf("a layer that lacks a directory: %v", err)
 	}
 	l.b = l.b[:len(l.b)/4]
-	if _, err = (Applier{l}).Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
+	if _, err = (Applier{Layers: l}).Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer}, Target{Dir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
 		t.Errorf("half a layer: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -28,6 +29,12 @@ var tricks = []trick{
 	{"pod.pause=always", "", nil, (*node).livesAndMemory},
 	{"tricks.cleanup_script=false", "", nil, (*node).bothLives},
 	{"tricks.keep_output=false", "", nil, (*node).bothLives},
+	{"tricks.spare_threads=0", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+		return n.exitsWhilePulling(ctx, s.Kills, rec)
+	}},
+	{"tricks.write_early=false", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+		return errors.Join(n.exitsWhilePulling(ctx, s.Kills, rec), n.pulls(ctx, s.Pulls, s.PullMiB, rec))
+	}},
 	{"containerd.sync_layers=true", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.besideAWriter(ctx, s.Kills, rec)
 	}},

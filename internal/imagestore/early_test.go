@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/content"
+
+	"berth/internal/connection"
+	"berth/internal/durable/durabletest"
+)
+
+// PROPERTIES 48: what is fetched of a blob is on its way to the disk while the rest is fetched. It is where
+// containerd has always put it.
+func TestWhatIsFetchedGoesToTheDiskMeanwhile(t *testing.T) {
+	n := kept(t)
+	ctx := connection.Namespaced(t.Context())
+	w, err := n.bounded().ContentStore().Writer(ctx, content.WithRef("blob"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	const size = 24 << 20
+	for range size >> 20 {
+		if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(n.cfg.Root, "io.containerd.content.v1.content/ingest/*/data"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("containerd has the blob in %q, %v", files, err)
+	}
+	durabletest.AwaitClean(t, files[0], size, 8<<20)
+}
