@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pages is how many pages the file of a disk has.
-const pages = 64
+const (
+	pages      = 64                     // of the file of a disk
+	writePause = 100 * time.Millisecond // from the begin of a write to that of the next
+)
 
 // disk is a file in the file system of a daemon's directory. It shows what a daemon waits for at least
 // when it writes something down before it tells it.
 type disk struct {
 	file *os.File
 	page []byte
-	next int64
 }
 
 // openDisk makes the file in dir, with all its pages on the disk, so that a write to one of them changes
@@ -38,24 +39,34 @@ func openDisk(dir string) (*disk, error) {
 	return d, nil
 }
 
-// write returns how long it takes until a page is on the disk, for a thread that goes before all others.
-func (d *disk) write() (time.Duration, error) {
-	written := make(chan error)
-	var took time.Duration
+// writing writes a page onto the disk every writePause, on a thread that goes before all others, until stop
+// is called. It returns how long each of them took.
+func (d *disk) writing() (stop func() ([]time.Duration, error)) {
+	enough, ended := make(chan struct{}), make(chan error, 1)
+	var took []time.Duration
 	go func() {
 		runtime.LockOSThread() // for good, as in victim.watch
-		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, mostNice); err != nil {
-			written <- os.NewSyscallError("setpriority", err)
-			return
+		err := os.NewSyscallError("setpriority", unix.Setpriority(unix.PRIO_PROCESS, 0, mostNice))
+		tick := time.NewTicker(writePause)
+		defer tick.Stop()
+		for page := int64(0); err == nil; page = (page + 1) % pages {
+			select {
+			case <-tick.C:
+			case <-enough:
+				ended <- nil
+				return
+			}
+			began := time.Now()
+			_, err = d.file.WriteAt(d.page, page*int64(len(d.page)))
+			took = append(took, time.Since(began))
 		}
-		began := time.Now()
-		_, err := d.file.WriteAt(d.page, d.next%pages*int64(len(d.page)))
-		took = time.Since(began)
-		written <- err
+		ended <- err
 	}()
-	if err := <-written; err != nil {
-		return 0, fmt.Errorf("write a page onto the disk: %w", err)
+	return func() ([]time.Duration, error) {
+		close(enough)
+		if err := <-ended; err != nil {
+			return nil, fmt.Errorf("write a page onto the disk: %w", err)
+		}
+		return took, nil
 	}
-	d.next++
-	return took, nil
 }

@@ -76,6 +76,9 @@ func newNode(k kind, build, registry string) (*node, error) {
 			return n, err
 		}
 	}
+	if err := weighPods(n.cgroup); err != nil {
+		return n, err
+	}
 	if n.account, err = openAccount(id + "-daemon"); err != nil {
 		return n, err
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,6 +36,21 @@ func openAccount(name string) (account, error) {
 		return account{}, fmt.Errorf("make a control group for the daemon: %w", err)
 	}
 	return a, nil
+}
+
+// weighPods makes the parent of the pods' cgroups and gives it the weight that a kubelet gives its own: 1024 shares
+// for each processor, so that all pods together do not count as one process beside the daemon's.
+func weighPods(name string) error {
+	shares := 1024 * runtime.NumCPU()
+	dir, file, weight := filepath.Join("/sys/fs/cgroup/cpu", name), "cpu.shares", shares
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		// As OCI runtimes convert them: 2 to 262144 shares are a weight of 1 to 10000.
+		dir, file, weight = filepath.Join("/sys/fs/cgroup", name), "cpu.weight", 1+(shares-2)*9999/262142
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make a control group for the pods: %w", err)
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(weight)), 0)
 }
 
 // take puts a process that has just been started into the group.
