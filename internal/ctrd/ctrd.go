@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/snapshots"
+
 	"berth/internal/connection"
 	"berth/internal/imagestore"
 	"berth/internal/shims"
@@ -32,8 +34,10 @@ type Config struct {
 	// UnsyncedLayers is Unsynced of [imagestore.LayersConfig].
 	UnsyncedLayers bool
 	// Trust is that of [imagestore.LayersConfig].
-	Trust  func(ctx context.Context, snapshotter, chainID string) error
-	Logger *slog.Logger
+	Trust func(ctx context.Context, snapshotter, chainID string) error
+	// Measured is that of [imagestore.LayersConfig].
+	Measured func(snapshotter, key string, usage snapshots.Usage)
+	Logger   *slog.Logger
 }
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
@@ -66,6 +70,7 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 			Owner:    cfg.Owner,
 			Unsynced: cfg.UnsyncedLayers,
 			Trust:    cfg.Trust,
+			Measured: cfg.Measured,
 			Logger:   cfg.Logger,
 		}),
 		client:       conn,

@@ -81,6 +81,7 @@ func (d *daemon) openAdapter() error {
 		Snapshotters:   handlerSnapshotters(cfg.Runtimes),
 		UnsyncedLayers: !cfg.Containerd.SyncLayers,
 		Trust:          d.stored.Trust,
+		Measured:       d.stored.Measured,
 		Runs: func(id string) bool {
 			answer, watched := d.kernel.Look(id)
 			return watched && answer == pidfd.Alive

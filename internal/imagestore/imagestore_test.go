@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -392,6 +393,30 @@ func TestALayerThatTakesLongDelaysNoOther(t *testing.T) {
 		l.infos = l.infos[1:] // a is gone
 		if _, c := round(); c.Bytes != 20 {
 			t.Errorf("what was removed still counts: %v", c)
+		}
+	})
+}
+
+// What the statistics of a container have measured is not walked a second time, which costs as much, as long as it
+// is not old.
+func TestALayerIsWalkedOnceForBothWhoAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &layers{infos: []snapshots.Info{{Name: "a", Kind: snapshots.KindActive}, {Name: "b", Kind: snapshots.KindActive}}}
+		i := &Store{cfg: Config{Snapshotter: "overlayfs"}}
+		i.Measured("overlayfs", "a", snapshots.Usage{Size: 7, Inodes: 3})
+		i.Measured("overlayfs", "gone", snapshots.Usage{Size: 1000})
+		i.Measured("other", "b", snapshots.Usage{Size: 1000})
+		for range 2 {
+			if _, c, err := i.usage.round(t.Context(), l); err != nil || c.Bytes != 17 || c.Inodes != 4 {
+				t.Errorf("%v, %v", c, err)
+			}
+		}
+		if !slices.Equal(l.asked, []string{"b", "b"}) {
+			t.Errorf("walked: %q", l.asked)
+		}
+		time.Sleep(measuredLately)
+		if _, c, err := i.usage.round(t.Context(), l); err != nil || c.Bytes != 20 || len(l.asked) != 4 {
+			t.Errorf("what was measured long ago: %v, %v, walked: %q", c, err, l.asked)
 		}
 	})
 }

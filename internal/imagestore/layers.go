@@ -30,8 +30,11 @@ type LayersConfig struct {
 	Unsynced bool
 	// Trust waits until nothing is doubted of a layer and of those below it: see [Store.Trust]. It may
 	// be nil: nothing is ever doubted.
-	Trust  func(ctx context.Context, snapshotter, chainID string) error
-	Logger *slog.Logger
+	Trust func(ctx context.Context, snapshotter, chainID string) error
+	// Measured is called with what a writable layer uses, each time it was measured: see [Store.Measured]. It
+	// may be nil.
+	Measured func(snapshotter, key string, usage snapshots.Usage)
+	Logger   *slog.Logger
 }
 
 // Layers makes and deletes the writable layers of containers, and views of images.
@@ -40,6 +43,7 @@ type Layers struct {
 	owner    string
 	unsynced bool                                                         // writable layers are mounted without syncs
 	trust    func(ctx context.Context, snapshotter, chainID string) error // nil: nothing is ever doubted
+	measured func(snapshotter, key string, usage snapshots.Usage)         // nil: nobody else wants to know
 	log      *slog.Logger
 }
 
@@ -50,6 +54,7 @@ func NewLayers(conn *connection.Connection, cfg LayersConfig) *Layers {
 		owner:    cfg.Owner,
 		unsynced: cfg.Unsynced && canLeaveUnsynced(),
 		trust:    cfg.Trust,
+		measured: cfg.Measured,
 		log:      cfg.Logger,
 	}
 }
@@ -191,6 +196,9 @@ func (l *Layers) SnapshotUsage(ctx context.Context, snapshotter, key string) (by
 	u, err := l.client.SnapshotService(snapshotter).Usage(connection.Namespaced(ctx), key)
 	if err != nil {
 		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, connection.Native(err))
+	}
+	if l.measured != nil {
+		l.measured(snapshotter, key, u)
 	}
 	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
 }

@@ -5,6 +5,7 @@ package imagestore
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,12 +40,57 @@ func (i *Store) Usage(ctx context.Context) (image.Usage, error) {
 // sampler measures snapshots. A layer of an image never changes and is measured once. The writable
 // layer of a container is walked file by file, which may take longer than there is time: each round
 // goes on where the last one stopped, so that one large layer does not keep the others from being
-// measured.
+// measured. A layer that was measured for the statistics of its container is not walked once more.
 type sampler struct {
+	elsewhere struct { // apart, since a round holds the other lock as long as it takes
+		sync.Mutex
+		measured map[string]measured // writable layers
+	}
+
 	mu        sync.Mutex
 	committed map[string]snapshots.Usage
 	active    map[string]snapshots.Usage
 	next      string // the writable layer to be measured first
+}
+
+// measured is what a layer used at an instant.
+type measured struct {
+	usage snapshots.Usage
+	at    time.Time
+}
+
+// measuredLately is how old a measurement for the statistics of a container may be for a round to take it.
+// They measure a layer every half a minute, and one that takes long less often.
+const measuredLately = 5 * time.Minute
+
+// Measured notes what a writable layer uses, so that [Store.Usage] need not walk it.
+func (i *Store) Measured(snapshotter, key string, usage snapshots.Usage) {
+	if snapshotter == i.cfg.Snapshotter {
+		i.usage.note(key, usage)
+	}
+}
+
+func (m *sampler) note(key string, usage snapshots.Usage) {
+	m.elsewhere.Lock()
+	defer m.elsewhere.Unlock()
+	if m.elsewhere.measured == nil {
+		m.elsewhere.measured = map[string]measured{}
+	}
+	m.elsewhere.measured[key] = measured{usage, time.Now()}
+}
+
+// lately returns what was measured elsewhere lately of the layers with those names, and forgets all else.
+func (m *sampler) lately(names []string) map[string]snapshots.Usage {
+	m.elsewhere.Lock()
+	defer m.elsewhere.Unlock()
+	kept, lately := map[string]measured{}, map[string]snapshots.Usage{}
+	for _, n := range names {
+		if u, ok := m.elsewhere.measured[n]; ok && time.Since(u.at) < measuredLately {
+			kept[n], lately[n] = u, u.usage
+		}
+	}
+	m.elsewhere.measured = kept
+	return lately
 }
 
 // measurer is what the sampler needs of a snapshotter.
@@ -72,7 +118,12 @@ func (m *sampler) round(ctx context.Context, sn measurer) (images, containers im
 			}
 		}
 	}
-	active := kinds[snapshots.KindActive]
+	lately := m.lately(kinds[snapshots.KindActive])
+	maps.Copy(m.active, lately)
+	active := slices.DeleteFunc(kinds[snapshots.KindActive], func(name string) bool {
+		_, known := lately[name]
+		return known
+	})
 	slices.Sort(active)
 	first, _ := slices.BinarySearch(active, m.next)
 	for n := range active {

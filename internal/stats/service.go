@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/cgroups"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -158,8 +157,8 @@ func (s *Service) sampleCPU(ctx context.Context) {
 		if dir == "" || !s.rates.stale(id, since) {
 			continue
 		}
-		if u, err := s.cgroups.group(dir).read(cgroups.CPU); err == nil && u.hasCPU {
-			s.rates.add(id, sample{u.at, u.CpuStats.CpuUsage.TotalUsage})
+		if now, err := s.cgroups.group(dir).cpuTime(); err == nil {
+			s.rates.add(id, now)
 		}
 	}
 }
