@@ -48,7 +48,7 @@ type Configuration struct {
 	EncodeOnce       bool             `json:"encodeOnce"`
 	KeepOutput       bool             `json:"keepOutput"`
 	WriteEarly       bool             `json:"writeEarly"`
-	SpareThreads     int              `json:"spareThreads"`
+	SpareThreads     bool             `json:"spareThreads"`
 	Runtimes         []RuntimeHandler `json:"runtimes"`
 }
 

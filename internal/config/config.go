@@ -250,8 +250,8 @@ type Tricks struct {
 	CleanupScript bool `toml:"cleanup_script" doc:"Let a script answer where containerd starts a shim after a deletion to delete what is deleted already. If off, each deletion of a container or pod also starts a shim and an OCI runtime. A change holds for new pods and containers."`
 	SetAside      bool `toml:"set_aside" doc:"Let containerd start without its tasks, and give it each one once its shim has answered, if containerd runs inside berth. If off, containerd asks every shim before it serves, and kills the containers of a shim that does not answer within five seconds."`
 	EncodeOnce    bool `toml:"encode_once" doc:"Keep the items of lists as they were encoded, for the next list. If off, each answer to a list encodes every item anew."`
-	WriteEarly    bool `toml:"write_early" doc:"Give the disk what is pulled and unpacked in small parts, while it is. If off, it gets a gigabyte at once, and an end that is written down meanwhile waits behind that."`
-	SpareThreads  int  `toml:"spare_threads" doc:"On how many threads Go code may run beside one for each processor. 0: on none, and an end waits for goroutines that compute, as those do that pull images. GOMAXPROCS in the environment goes before it."`
+	WriteEarly    bool `toml:"write_early" doc:"Begin to write back what is pulled and unpacked while it is, in small parts. If off, the disk gets up to gigabytes at once, and an end that is written down meanwhile waits behind them."`
+	SpareThreads  bool `toml:"spare_threads" doc:"Let Go code run on four threads more than there are processors, unless GOMAXPROCS in the environment or a quota of the control group says how many. If off, an end waits for goroutines that compute, as those do that pull images."`
 	KeepOutput    bool `toml:"keep_output" doc:"Let berth-logger keep the pipes of a container's output open. If off, the shim copies the output into FIFOs, the last output of a container that ends while berth is away is lost, and a container in a user namespace cannot open /dev/stdout. A change holds for new containers."`
 }
 
@@ -355,7 +355,7 @@ func Default() Config {
 			EncodeOnce:    true,
 			KeepOutput:    true,
 			WriteEarly:    true,
-			SpareThreads:  4,
+			SpareThreads:  true,
 		},
 		Runtimes: map[string]Runtime{"runc": {
 			Type:                 "io.containerd.runc.v2",
@@ -561,9 +561,6 @@ func (c *Config) check(origin func(key string) string) error {
 	}
 	if n := c.Image.MaxConcurrentUnpacks; n < 1 {
 		bad("image.max_concurrent_unpacks", "%d is less than 1", n)
-	}
-	if n := c.Tricks.SpareThreads; n < 0 || n > 256 {
-		bad("tricks.spare_threads", "%d is not between 0 and 256", n)
 	}
 	if c.Logs.MaxLine < 256 {
 		bad("logs.max_line", "%d bytes are too few; the minimum is 256", c.Logs.MaxLine)

@@ -99,7 +99,6 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"streams.address: \"a":   func(c *Config) { c.Streams.Address = "a" },
 		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },
 		"can connect to":         func(c *Config) { c.Streams.Address = "0.0.0.0:1" },
-		"tricks.spare_threads":   func(c *Config) { c.Tricks.SpareThreads = -1 },
 		"image.preload_dir":      func(c *Config) { c.Image.PreloadDir = "x" },
 		"image.policy_file":      func(c *Config) { c.Image.PolicyFile = "x" },
 		"image.policy_failure":   func(c *Config) { c.Image.PolicyFailure = "ajar" },

@@ -36,7 +36,7 @@ type Config struct {
 	// Trust is that of [imagestore.LayersConfig].
 	Trust func(ctx context.Context, snapshotter, chainID string) error
 	// Measured is that of [imagestore.LayersConfig].
-	Measured func(snapshotter, key string, usage snapshots.Usage)
+	Measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	Logger   *slog.Logger
 }
 

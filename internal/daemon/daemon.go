@@ -42,7 +42,9 @@ import (
 // or what broke.
 func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
 	observe.BridgeLibraries(log.Logger)
-	processors.Spare(cfg.Tricks.SpareThreads)
+	if cfg.Tricks.SpareThreads {
+		processors.Spare()
+	}
 	d := &daemon{cfg: cfg, log: log, metrics: observe.NewMetrics(), link: newLink()}
 	d.settings.Store(&cfg)
 	defer d.close()

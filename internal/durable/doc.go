@@ -40,7 +40,7 @@
 //
 // # Files
 //
-// early.go says when the disk gets what was written of an image, so that nothing else waits behind all of it.
+// early.go says when the writeback of an image begins, so that nothing else waits behind all of it.
 // keeper.go has the marks and the doubts, boot.go tells an unclean boot. index.go writes down what
 // a layer consists of and compares the layer with that, and sync.go puts a layer onto the disk: both
 // do their work in the process that package unpack starts.

@@ -9,36 +9,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// earlyBytes is how much of an image is written, at most, between two times that the disk is given what
-// there is. It is a fraction of a second's work for a disk.
+// earlyBytes is about how much of an image is written before its writeback begins: a fraction of a
+// second's work for a disk.
 const earlyBytes = 8 << 20
 
-// Early says when the disk is to be given what was written of an image.
+// Early says when the writeback of what was written of an image is to begin.
 //
-// Left to itself, the kernel keeps gigabytes of that in memory, and gives them to the disk at once: when it has
-// kept a tenth of the memory, when half a minute has passed, or when a blob is synced. Whatever else is to be
-// written down then waits behind them: an end, which is told when it is on the disk. Given early, the same
-// bytes pass by in small parts.
+// Left to itself, the kernel keeps gigabytes of dirty pages in memory, and writes them back at
+// once: when they are a tenth of the memory, when half a minute has passed, or when a blob is
+// synced. Whatever else is to be written down then waits behind them: an end, which is told when it
+// is on the disk. Written back early, the same bytes pass by in small parts.
 //
-// It relies on how Linux writes back what files have. tricks.write_early turns it off; what it buys is in
-// docs/tricks.md. Delete it when the kernel keeps what a process has written from holding up what another one
-// syncs, on a disk like any other (https://git.kernel.org/torvalds/c/87760e5eef35 began with that).
+// It relies on how Linux writes back dirty pages. tricks.write_early turns it off; what it buys is
+// in docs/tricks.md. Delete it when the kernel keeps the writeback of one process from holding up
+// what another one syncs, on any disk (https://git.kernel.org/torvalds/c/87760e5eef35 began with
+// that).
 //
 // The zero value is ready for use, by any number of goroutines.
 type Early struct{ written atomic.Int64 }
 
-// Wrote counts n bytes that were written, and reports whether [Begin] is to be called now for the files that
-// were written since it last was.
+// Wrote counts n bytes that were written, and reports whether the caller is to call [Begin] now for
+// the files that were written since somebody last was.
 func (e *Early) Wrote(n int) bool {
-	if e.written.Add(int64(n)) < earlyBytes {
-		return false
-	}
-	e.written.Store(0)
-	return true
+	sum := e.written.Add(int64(n))
+	return sum >= earlyBytes && e.written.CompareAndSwap(sum, 0)
 }
 
-// Begin has the kernel begin to put onto the disk what it holds of a file, and waits only while the disk has its
-// queue full. It is a wish, and says nothing about what is on the disk: an error shows when the file is synced.
+// Begin has the kernel begin to write back the dirty pages of a file. It does not wait for the
+// disk, but may wait for room in its queue. It is a wish, and says nothing about what is on the
+// disk: an error shows when the file is synced.
 func Begin(f *os.File) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }

@@ -47,7 +47,7 @@ type Config struct {
 	Libexec string
 	// LeaveTasks has containerd take up all tasks itself when it starts, and none be set aside.
 	LeaveTasks bool
-	// WriteLate leaves it to the kernel when the disk gets what is unpacked: see [durable.Early].
+	// WriteLate lets the kernel decide when it writes back what is unpacked: see [durable.Early].
 	WriteLate bool
 	// Debug makes containerd, and the shims that it starts, log at debug level.
 	Debug bool

@@ -11,15 +11,15 @@ import (
 	"berth/internal/durable"
 )
 
-// earlyBlobs gives the disk what is fetched of blobs while it is fetched. containerd syncs a blob when it has
-// all of it. It relies on where containerd's content store writes a blob: without a file there nothing is given
-// early, and nothing else changes.
+// earlyBlobs has the kernel write back what is fetched of blobs while it is fetched. containerd syncs
+// a blob when it has all of it. It relies on where containerd's content store writes a blob: without
+// a file there nothing is written back early, and nothing else changes.
 type earlyBlobs struct {
-	dir  string // of containerd's files of blobs that it does not have all of
+	dir  string // of the blobs that containerd does not have all of
 	pace durable.Early
 }
 
-// newEarlyBlobs returns nil, which gives nothing early, for a containerd of another process.
+// newEarlyBlobs returns nil, which does nothing, for a containerd of another process.
 func newEarlyBlobs(cfg Config) *earlyBlobs {
 	if cfg.Root == "" || cfg.WriteLate {
 		return nil
@@ -27,7 +27,7 @@ func newEarlyBlobs(cfg Config) *earlyBlobs {
 	return &earlyBlobs{dir: filepath.Join(cfg.Root, "io.containerd.content.v1.content", "ingest")}
 }
 
-// wrote counts what was written of any blob. Now and then it gives the disk what there is of all of them.
+// wrote counts what was written of any blob. Now and then it begins the writeback of all of them.
 func (e *earlyBlobs) wrote(n int) {
 	if e == nil || !e.pace.Wrote(n) {
 		return

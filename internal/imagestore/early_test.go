@@ -32,5 +32,10 @@ func TestWhatIsFetchedGoesToTheDiskMeanwhile(t *testing.T) {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("containerd has the blob in %q, %v", files, err)
 	}
-	durabletest.AwaitClean(t, files[0], size, 8<<20)
+	if !durabletest.CanTell(t, t.TempDir()) {
+		return
+	}
+	if err := durabletest.AwaitClean(files[0], size, 8<<20); err != nil {
+		t.Error(err)
+	}
 }

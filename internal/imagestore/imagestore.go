@@ -65,7 +65,8 @@ type Config struct {
 	Boot *durable.Boot
 	// Root is the directory of the containerd in this process; "" for another one, or for none.
 	Root string
-	// WriteLate leaves it to the kernel when the disk gets what is pulled and unpacked: see [durable.Early].
+	// WriteLate lets the kernel decide when it writes back what is pulled and unpacked: see
+	// [durable.Early].
 	WriteLate bool
 	// Checked is called with what the check of a layer or a blob has come to. It may be nil.
 	Checked func(i durable.Item, o durable.Outcome)

@@ -31,9 +31,9 @@ type LayersConfig struct {
 	// Trust waits until nothing is doubted of a layer and of those below it: see [Store.Trust]. It may
 	// be nil: nothing is ever doubted.
 	Trust func(ctx context.Context, snapshotter, chainID string) error
-	// Measured is called with what a writable layer uses, each time it was measured: see [Store.Measured]. It
-	// may be nil.
-	Measured func(snapshotter, key string, usage snapshots.Usage)
+	// Measured is called with what a writable layer uses, each time it was measured: see
+	// [Store.Measured]. It may be nil.
+	Measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	Logger   *slog.Logger
 }
 
@@ -43,7 +43,8 @@ type Layers struct {
 	owner    string
 	unsynced bool                                                         // writable layers are mounted without syncs
 	trust    func(ctx context.Context, snapshotter, chainID string) error // nil: nothing is ever doubted
-	measured func(snapshotter, key string, usage snapshots.Usage)         // nil: nobody else wants to know
+	// measured is nil where nobody else wants to know.
+	measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	log      *slog.Logger
 }
 
@@ -193,12 +194,13 @@ func (l *Layers) MountImage(ctx context.Context, v pod.ImageView) error {
 // SnapshotUsage measures a writable layer, for which its files are walked. A walk in this process
 // or in another containerd's ends when ctx ends.
 func (l *Layers) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
+	began := time.Now()
 	u, err := l.client.SnapshotService(snapshotter).Usage(connection.Namespaced(ctx), key)
 	if err != nil {
 		return 0, 0, fmt.Errorf("measure snapshot %s: %w", key, connection.Native(err))
 	}
 	if l.measured != nil {
-		l.measured(snapshotter, key, u)
+		l.measured(snapshotter, key, u, time.Since(began))
 	}
 	return uint64(max(u.Size, 0)), uint64(max(u.Inodes, 0)), nil
 }

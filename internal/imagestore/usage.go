@@ -40,7 +40,7 @@ func (i *Store) Usage(ctx context.Context) (image.Usage, error) {
 // sampler measures snapshots. A layer of an image never changes and is measured once. The writable
 // layer of a container is walked file by file, which may take longer than there is time: each round
 // goes on where the last one stopped, so that one large layer does not keep the others from being
-// measured. A layer that was measured for the statistics of its container is not walked once more.
+// measured. What the statistics of a container measure is taken from them, and not walked once more.
 type sampler struct {
 	elsewhere struct { // apart, since a round holds the other lock as long as it takes
 		sync.Mutex
@@ -53,39 +53,46 @@ type sampler struct {
 	next      string // the writable layer to be measured first
 }
 
-// measured is what a layer used at an instant.
+// measured is what the statistics of a container have found that its layer uses.
 type measured struct {
 	usage snapshots.Usage
-	at    time.Time
+	until time.Time // when a round walks the layer itself
 }
 
-// measuredLately is how old a measurement for the statistics of a container may be for a round to take it.
-// They measure a layer every half a minute, and one that takes long less often.
-const measuredLately = 5 * time.Minute
+// Statistics measure the layer of a container that runs every half minute, and one that takes long
+// less often: they leave it alone for twenty times as long as that took. What they have found is
+// taken for twice that, and for measuredLately at least. After that the container does not run any
+// more.
+const (
+	measuredLately = 90 * time.Second
+	measuredRest   = 40
+)
 
-// Measured notes what a writable layer uses, so that [Store.Usage] need not walk it.
-func (i *Store) Measured(snapshotter, key string, usage snapshots.Usage) {
+// Measured notes what a writable layer uses, and how long it took to find that out, so that
+// [Store.Usage] need not walk it.
+func (i *Store) Measured(snapshotter, key string, usage snapshots.Usage, took time.Duration) {
 	if snapshotter == i.cfg.Snapshotter {
-		i.usage.note(key, usage)
+		i.usage.note(key, usage, max(measuredLately, measuredRest*took))
 	}
 }
 
-func (m *sampler) note(key string, usage snapshots.Usage) {
+func (m *sampler) note(key string, usage snapshots.Usage, holds time.Duration) {
 	m.elsewhere.Lock()
 	defer m.elsewhere.Unlock()
 	if m.elsewhere.measured == nil {
 		m.elsewhere.measured = map[string]measured{}
 	}
-	m.elsewhere.measured[key] = measured{usage, time.Now()}
+	m.elsewhere.measured[key] = measured{usage, time.Now().Add(holds)}
 }
 
-// lately returns what was measured elsewhere lately of the layers with those names, and forgets all else.
+// lately returns what was measured elsewhere lately of the layers with those names, and forgets all
+// else.
 func (m *sampler) lately(names []string) map[string]snapshots.Usage {
 	m.elsewhere.Lock()
 	defer m.elsewhere.Unlock()
 	kept, lately := map[string]measured{}, map[string]snapshots.Usage{}
 	for _, n := range names {
-		if u, ok := m.elsewhere.measured[n]; ok && time.Since(u.at) < measuredLately {
+		if u, ok := m.elsewhere.measured[n]; ok && time.Now().Before(u.until) {
 			kept[n], lately[n] = u, u.usage
 		}
 	}

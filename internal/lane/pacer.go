@@ -50,8 +50,8 @@ type turn struct {
 	begin  chan struct{} // closed when it may begin, and counts among the young ones
 }
 
-// NewPacer makes a pacer for a machine with so many processors. Its other bounds are fixed: they are about
-// disks, and are the same on every node.
+// NewPacer makes a pacer for that many processors. Its other bounds are fixed: they are about disks,
+// and are the same on every node.
 func NewPacer(processors int) *Pacer {
 	return &Pacer{
 		quiet:    50 * time.Millisecond,

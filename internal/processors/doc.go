@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package processors says how many processors berth may use, and lets it run Go code on more threads
-// than there are.
+// Package processors says how many processors berth may use, and lets it run Go code on more
+// threads than that.
 //
 // # The trick
 //
-// Go runs at most GOMAXPROCS goroutines at a time, by default one for each processor. When all of them
-// compute, as they do where an image is fetched and hashed, nobody waits for the network or for epoll any
-// more: one thread of the runtime asks the kernel for news every ten milliseconds, and whatever it finds
-// waits in a queue behind goroutines that run for ten milliseconds each. An end of a process goes from
-// goroutine to goroutine and pays that several times. With some threads more, the kernel decides who runs,
-// and it favours whoever has slept: that is what an end needs.
+// Go runs at most GOMAXPROCS goroutines at a time, by default one for each processor. When all of
+// them compute, as they do where an image is fetched and hashed, nobody waits for the network or
+// for epoll any more: one thread of the runtime asks the kernel for news every ten milliseconds,
+// and whatever it finds waits in a queue behind goroutines that run for ten milliseconds each. The
+// end of a process goes from goroutine to goroutine, and pays that several times. With some spare
+// threads the kernel decides who runs, and it favours whoever has slept: that is what an end needs.
 //
-// It relies on how Go schedules goroutines, and on how Linux schedules threads. tricks.spare_threads turns
-// it off; what it buys is in docs/tricks.md. Delete it when Go waits for the network while all its threads
-// compute (https://github.com/golang/go/pull/51651).
+// It relies on how Go schedules goroutines, and on how Linux schedules threads.
+// tricks.spare_threads turns it off; what it buys is in docs/tricks.md. Delete it when Go waits for
+// the network while all its threads compute (https://github.com/golang/go/pull/51651).
+//
+// It has a price: the garbage collector of Go uses up to a quarter of the threads, and counts the
+// spare ones.
 //
 // # Promises
 //
-//   - [Count] does not change when there are spare threads: what is sized by the processors stays as it is.
-//   - Whoever sets GOMAXPROCS in the environment has the last word: there are no spare threads then.
+//   - [Count] does not change when there are spare threads: what berth sizes by the processors
+//     stays as it is.
+//   - There are none where a person or the control group's quota has decided how many processors
+//     berth uses: then more threads would only use up the quota sooner.
 package processors

@@ -8,22 +8,32 @@ import (
 	"sync/atomic"
 )
 
-// spare is how many threads there are beside one for each processor.
-var spare atomic.Int64
+// spareThreads is how many threads there are in addition to one for each processor. A few are
+// enough: each is there for an end that would otherwise wait.
+const spareThreads = 4
 
-// Count returns how many processors this process may use at the same time, as Go sees it: those of the
-// machine, or fewer where the process or its control group is limited to fewer.
-func Count() int { return runtime.GOMAXPROCS(0) - int(spare.Load()) }
+// before is what Count returned before there were spare threads; 0 while there are none.
+var before atomic.Int64
 
-// Spare lets Go code run on n threads beside one for each processor, and reports whether it does. It is
-// called once, before anything runs that could be held up. From then on Go does not follow the limit of the
-// control group any more.
-func Spare(n int) bool {
-	if n == 0 || os.Getenv("GOMAXPROCS") != "" {
+// Count returns how many goroutines this process may run at the same time without spare threads:
+// one for each processor of the machine, or fewer where its control group or GOMAXPROCS in the
+// environment says so.
+func Count() int {
+	if n := before.Load(); n > 0 {
+		return int(n)
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// Spare lets Go code run on spare threads, and reports whether it does. It is called once, before
+// anything runs that could be held up. From then on Go does not follow a limit that the control
+// group gets later.
+func Spare() bool {
+	n := runtime.GOMAXPROCS(0)
+	if os.Getenv("GOMAXPROCS") != "" || n < runtime.NumCPU() {
 		return false
 	}
-	of := Count()
-	spare.Store(int64(n))
-	runtime.GOMAXPROCS(of + n)
+	before.Store(int64(n))
+	runtime.GOMAXPROCS(n + spareThreads)
 	return true
 }

@@ -7,25 +7,25 @@ import (
 	"testing"
 )
 
-// back undoes what a test does to the runtime.
-func back(t *testing.T) {
+// with has Go run on n threads during a test, and undoes what the test does to the runtime.
+func with(t *testing.T, n int) {
 	t.Helper()
-	was := runtime.GOMAXPROCS(0)
+	was := runtime.GOMAXPROCS(n)
 	t.Cleanup(func() {
-		spare.Store(0)
+		before.Store(0)
 		runtime.GOMAXPROCS(was)
 	})
 }
 
 func TestSpareThreadsAreNoProcessors(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "")
-	back(t)
-	n := Count()
-	if !Spare(4) {
+	n := runtime.NumCPU()
+	with(t, n)
+	if !Spare() {
 		t.Fatal("there are no spare threads")
 	}
-	if got := runtime.GOMAXPROCS(0); got != n+4 {
-		t.Errorf("Go runs on %d threads, want %d", got, n+4)
+	if got := runtime.GOMAXPROCS(0); got != n+spareThreads {
+		t.Errorf("Go runs on %d threads, want %d", got, n+spareThreads)
 	}
 	if got := Count(); got != n {
 		t.Errorf("there are %d processors, want %d as before", got, n)
@@ -33,22 +33,22 @@ func TestSpareThreadsAreNoProcessors(t *testing.T) {
 }
 
 func TestGOMAXPROCSOfTheEnvironmentHasTheLastWord(t *testing.T) {
+	n := runtime.NumCPU()
+	with(t, n)
 	t.Setenv("GOMAXPROCS", "1")
-	back(t)
-	was := runtime.GOMAXPROCS(0)
-	if Spare(4) {
-		t.Error("there are spare threads")
-	}
-	if got := runtime.GOMAXPROCS(0); got != was {
-		t.Errorf("Go runs on %d threads, want %d as before", got, was)
+	if Spare() || runtime.GOMAXPROCS(0) != n || Count() != n {
+		t.Errorf("Go runs on %d threads, want %d as before", runtime.GOMAXPROCS(0), n)
 	}
 }
 
-func TestNoSpareThreads(t *testing.T) {
+func TestAQuotaHasTheLastWord(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "")
-	back(t)
-	was := runtime.GOMAXPROCS(0)
-	if Spare(0) || runtime.GOMAXPROCS(0) != was {
-		t.Errorf("Go runs on %d threads, want %d as before", runtime.GOMAXPROCS(0), was)
+	n := runtime.NumCPU() - 1 // as Go does for a quota
+	if n == 0 {
+		return // of one processor there is no smaller quota that Go sees
+	}
+	with(t, n)
+	if Spare() || runtime.GOMAXPROCS(0) != n || Count() != n {
+		t.Errorf("Go runs on %d threads, want %d as before", runtime.GOMAXPROCS(0), n)
 	}
 }

@@ -515,6 +515,9 @@ func TestAGroupThatVanishesIsNeverZero(t *testing.T) {
 		if err != nil || !u.hasCPU || !u.hasMem {
 			t.Fatalf("%v %v", u, err)
 		}
+		if s, err := g.cpuTime(); err != nil || s.used != u.CpuStats.CpuUsage.TotalUsage || s.used != 5e9 {
+			t.Fatalf("%v %v", s, err)
+		}
 		if !v2 {
 			if err := os.RemoveAll(filepath.Join(n.mount, "cpuacct", "g")); err != nil {
 				t.Fatal(err)
@@ -526,6 +529,9 @@ func TestAGroupThatVanishesIsNeverZero(t *testing.T) {
 		n.remove("g")
 		if u, err := g.read(everything); !errdefs.IsNotFound(err) {
 			t.Errorf("%v %v", u, err)
+		}
+		if s, err := g.cpuTime(); err == nil {
+			t.Errorf("its CPU time is %v", s)
 		}
 	}
 	if _, err := (hierarchy{"/sys/fs/cgroup", false}).group("").read(everything); !errdefs.IsNotFound(err) {

@@ -107,15 +107,25 @@ func (g group) read(what cgroups.Controller) (*usage, error) {
 	return u, nil
 }
 
-// cpuTime samples the CPU time of the group. It reads the one file that has it, and not all that a controller knows:
-// it is asked of each group over and over when nobody wants the rest.
+// cpuTime samples the CPU time of the group. It reads the one file that has it, and not all that a
+// controller knows: it is asked of each group over and over when nobody wants the rest. A group that
+// is gone, or does not say it, is an error.
 func (g group) cpuTime() (sample, error) {
-	if g.v2 {
-		used, err := fscommon.GetValueByKey(g.dir, "cpu.stat", "usage_usec")
-		return sample{time.Now(), used * uint64(time.Microsecond)}, err
+	if !g.v2 {
+		used, err := fscommon.GetCgroupParamUint(g.path("cpuacct"), "cpuacct.usage")
+		return sample{time.Now(), used}, err
 	}
-	used, err := fscommon.GetCgroupParamUint(g.path("cpuacct"), "cpuacct.usage")
-	return sample{time.Now(), used}, err
+	text, err := fscommon.GetCgroupParamString(g.dir, "cpu.stat")
+	if err != nil {
+		return sample{}, err
+	}
+	for line := range strings.Lines(text) {
+		if usec, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			used, err := fscommon.ParseUint(strings.TrimSpace(usec), 10, 64)
+			return sample{time.Now(), used * uint64(time.Microsecond)}, err
+		}
+	}
+	return sample{}, fmt.Errorf("%s/cpu.stat has no usage_usec: %w", g.dir, errdefs.ErrNotFound)
 }
 
 // has reports whether a controller has a file for the group.

@@ -16,6 +16,8 @@
 //   - The process is among the first that the OOM killer ends, and has a lower priority than berth for
 //     the processors and the disk.
 //   - The process reaches no network, and has no capability that writing files does not take.
+//   - What it has unpacked is written back while it unpacks the rest. It opens nothing for that but
+//     regular files below the directory.
 //   - What makes the process end or panic is an error of that layer, and of nothing else.
 //   - The process ends with the context of its call, and with berth: it has no more of the layer to
 //     read then.

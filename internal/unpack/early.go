@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,8 @@ import (
 	"berth/internal/durable"
 )
 
-// early reads a layer, and gives the disk what is unpacked of it while it is unpacked.
+// early reads a layer, and has the kernel write back what is unpacked of it while it is unpacked.
+// It goes by what it reads: what a layer has as a hole in a file does not count.
 type early struct {
 	io.Reader
 	dir   *os.File // where it is unpacked
@@ -41,17 +43,26 @@ func (e *early) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin gives the disk a file. A layer may have put links in the way of its name, which lead nowhere but into
-// the directory.
+// begin begins the writeback of a regular file. A layer may have put a link in the way of its name,
+// which leads nowhere but into the directory, or a device in its place: so the file is opened once
+// its type is known, since opening a device acts on it.
 func (e *early) begin(name string) {
-	fd, err := unix.Openat2(int(e.dir.Fd()), name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+	found, err := unix.Openat2(int(e.dir.Fd()), name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return
 	}
-	f := os.NewFile(uintptr(fd), name)
+	defer unix.Close(found)
+	var st unix.Stat_t
+	if err := unix.Fstat(found, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return
+	}
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(found))
+	if err != nil {
+		return
+	}
 	defer f.Close()
 	durable.Begin(f)
 }

@@ -107,7 +107,7 @@ func slot(ctx context.Context) (release func(), err error) {
 // Applier unpacks layers that a content store has. It is a [diff.Applier].
 type Applier struct {
 	Layers content.Provider
-	Late   bool // the disk gets what is unpacked when the kernel wants it, and not early: see [durable.Early]
+	Late   bool // the kernel decides when it writes back what is unpacked: see [durable.Early]
 }
 
 // Apply unpacks a layer into a snapshot, whose mounts are given.

@@ -15,7 +15,7 @@ import (
 
 const (
 	pages      = 64                     // of the file of a disk
-	writePause = 100 * time.Millisecond // from the begin of a write to that of the next
+	writePause = 100 * time.Millisecond // from the beginning of a write to that of the next, if it has ended by then
 )
 
 // disk is a file in the file system of a daemon's directory. It shows what a daemon waits for at least
@@ -39,8 +39,8 @@ func openDisk(dir string) (*disk, error) {
 	return d, nil
 }
 
-// writing writes a page onto the disk every writePause, on a thread that goes before all others, until stop
-// is called. It returns how long each of them took.
+// writing writes a page onto the disk every writePause, on a thread that goes before all others,
+// until stop is called. stop returns how long each write took.
 func (d *disk) writing() (stop func() ([]time.Duration, error)) {
 	enough, ended := make(chan struct{}), make(chan error, 1)
 	var took []time.Duration

@@ -29,7 +29,7 @@ var tricks = []trick{
 	{"pod.pause=always", "", nil, (*node).livesAndMemory},
 	{"tricks.cleanup_script=false", "", nil, (*node).bothLives},
 	{"tricks.keep_output=false", "", nil, (*node).bothLives},
-	{"tricks.spare_threads=0", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
+	{"tricks.spare_threads=false", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.exitsWhilePulling(ctx, s.Kills, rec)
 	}},
 	{"tricks.write_early=false", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,19 +39,19 @@ func openAccount(name string) (account, error) {
 	return a, nil
 }
 
-// weighPods makes the parent of the pods' cgroups and gives it the weight that a kubelet gives its own: 1024 shares
-// for each processor, so that all pods together do not count as one process beside the daemon's.
+// weighPods makes the parent of the pods' cgroups and gives it the weight that a kubelet gives its
+// own: 1024 shares for each processor, so that all pods together do not count as one process beside
+// the daemon's.
 func weighPods(name string) error {
-	shares := 1024 * runtime.NumCPU()
+	shares := uint64(1024 * runtime.NumCPU()) //nolint:gosec // it is not negative
 	dir, file, weight := filepath.Join("/sys/fs/cgroup/cpu", name), "cpu.shares", shares
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		// As OCI runtimes convert them: 2 to 262144 shares are a weight of 1 to 10000.
-		dir, file, weight = filepath.Join("/sys/fs/cgroup", name), "cpu.weight", 1+(shares-2)*9999/262142
+		dir, file, weight = filepath.Join("/sys/fs/cgroup", name), "cpu.weight", cgroups.ConvertCPUSharesToCgroupV2Value(shares)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make a control group for the pods: %w", err)
 	}
-	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(weight)), 0)
+	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatUint(weight, 10)), 0)
 }
 
 // take puts a process that has just been started into the group.
