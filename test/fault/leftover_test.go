@@ -3,6 +3,7 @@
 package fault
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,12 +53,17 @@ func TestALayerThatContainerdHasRemovedIsMadeAgain(t *testing.T) {
 	node.ExpectExit(t, n.Ended(id), 42, "Error")
 }
 
-// leaveLayers makes the directories of the next layers of a containerd below dir.
+// leaveLayers makes the directories of the next layers of a containerd below dir. Each comes to be
+// there whole: a containerd that runs may just remove what is left of layers, and a part of one with it.
 func leaveLayers(t *testing.T, dir string) {
 	t.Helper()
 	at, last := layers(t, dir)
 	for number := last + 1; number <= last+20; number++ {
-		if err := os.MkdirAll(filepath.Join(at, strconv.Itoa(number), "fs", "left"), 0o711); err != nil {
+		left := filepath.Join(dir, "left")
+		if err := errors.Join(
+			os.MkdirAll(filepath.Join(left, "fs", "left"), 0o711),
+			os.Rename(left, filepath.Join(at, strconv.Itoa(number))),
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
