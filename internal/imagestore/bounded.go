@@ -121,7 +121,7 @@ func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (co
 	if err != nil {
 		return nil, err
 	}
-	return blobWriter{w, s.Store, o.Ref, s.early}, nil
+	return blobWriter{w, s, o.Ref}, nil
 }
 
 // blobWriter writes a blob that begins anew after a commit that has failed. The kernel reports a
@@ -129,15 +129,14 @@ func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (co
 // data.
 type blobWriter struct {
 	content.Writer
-	store content.Store
+	store boundedStore
 	ref   string
-	early *earlyBlobs
 }
 
 // Write writes the next bytes.
 func (w blobWriter) Write(p []byte) (int, error) {
 	n, err := w.Writer.Write(p)
-	w.early.wrote(n)
+	w.store.early.wrote(n)
 	return n, err
 }
 

@@ -46,6 +46,6 @@
 // compressed.go reads archives that are compressed, discard.go drops compressed layers,
 // documents.go reads what belongs to an image in its registry, and failure.go says of which kind an
 // error is. peers.go fetches blobs from other nodes, and served.go says which ones they may have of
-// this node. early.go begins the writeback of what is fetched. durable.go says of what is made that it is to be put onto the disk, and verify.go and
-// repair.go compare and mend what may not be there.
+// this node. early.go begins the writeback of what is fetched. durable.go says of what is made that
+// it is to be put onto the disk, and verify.go and repair.go compare and mend what may not be there.
 package imagestore

@@ -12,8 +12,8 @@ import (
 	"berth/internal/durable/durabletest"
 )
 
-// PROPERTIES 48: what is fetched of a blob is on its way to the disk while the rest is fetched. It is where
-// containerd has always put it.
+// PROPERTIES 48: the part of a blob that was fetched is on its way to the disk while the rest is
+// fetched. containerd still keeps that part in the file that berth looks for.
 func TestWhatIsFetchedGoesToTheDiskMeanwhile(t *testing.T) {
 	n := kept(t)
 	ctx := connection.Namespaced(t.Context())

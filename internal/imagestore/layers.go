@@ -43,7 +43,7 @@ type Layers struct {
 	owner    string
 	unsynced bool                                                         // writable layers are mounted without syncs
 	trust    func(ctx context.Context, snapshotter, chainID string) error // nil: nothing is ever doubted
-	// measured is nil where nobody else wants to know.
+	// measured is LayersConfig.Measured, and may be nil.
 	measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	log      *slog.Logger
 }

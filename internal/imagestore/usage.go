@@ -87,17 +87,13 @@ func (m *sampler) note(key string, usage snapshots.Usage, holds time.Duration) {
 
 // lately returns what was measured elsewhere lately of the layers with those names, and forgets all
 // else.
-func (m *sampler) lately(names []string) map[string]snapshots.Usage {
+func (m *sampler) lately(names []string) map[string]measured {
 	m.elsewhere.Lock()
 	defer m.elsewhere.Unlock()
-	kept, lately := map[string]measured{}, map[string]snapshots.Usage{}
-	for _, n := range names {
-		if u, ok := m.elsewhere.measured[n]; ok && time.Now().Before(u.until) {
-			kept[n], lately[n] = u, u.usage
-		}
-	}
+	kept := only(m.elsewhere.measured, names)
+	maps.DeleteFunc(kept, func(_ string, u measured) bool { return !time.Now().Before(u.until) })
 	m.elsewhere.measured = kept
-	return lately
+	return maps.Clone(kept)
 }
 
 // measurer is what the sampler needs of a snapshotter.
@@ -126,7 +122,9 @@ func (m *sampler) round(ctx context.Context, sn measurer) (images, containers im
 		}
 	}
 	lately := m.lately(kinds[snapshots.KindActive])
-	maps.Copy(m.active, lately)
+	for name, u := range lately {
+		m.active[name] = u.usage
+	}
 	active := slices.DeleteFunc(kinds[snapshots.KindActive], func(name string) bool {
 		_, known := lately[name]
 		return known
@@ -157,8 +155,8 @@ func measure(ctx context.Context, sn measurer, name string, into map[string]snap
 }
 
 // only returns the entries with those names.
-func only(all map[string]snapshots.Usage, names []string) map[string]snapshots.Usage {
-	out := make(map[string]snapshots.Usage, len(names))
+func only[T any](all map[string]T, names []string) map[string]T {
+	out := make(map[string]T, len(names))
 	for _, n := range names {
 		if u, ok := all[n]; ok {
 			out[n] = u

@@ -9,7 +9,7 @@ import (
 )
 
 // spareThreads is how many threads there are in addition to one for each processor. A few are
-// enough: each is there for an end that would otherwise wait.
+// enough: settling an end runs few goroutines at a time.
 const spareThreads = 4
 
 // before is what Count returned before there were spare threads; 0 while there are none.
@@ -25,9 +25,8 @@ func Count() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// Spare lets Go code run on spare threads, and reports whether it does. It is called once, before
-// anything runs that could be held up. From then on Go does not follow a limit that the control
-// group gets later.
+// Spare lets Go code run on spare threads, and reports whether it does. It is called once, when
+// berth starts. After that, Go no longer adapts to a quota that somebody gives the control group.
 func Spare() bool {
 	n := runtime.GOMAXPROCS(0)
 	if os.Getenv("GOMAXPROCS") != "" || n < runtime.NumCPU() {

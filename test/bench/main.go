@@ -130,7 +130,7 @@ func machine(build string) string {
 	_, cpu, _ := strings.Cut(string(info), "model name\t: ")
 	cpu, _, _ = strings.Cut(cpu, "\n")
 	groups := "v1"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+	if unified() {
 		groups = "v2"
 	}
 	return fmt.Sprintf("goos: %s\ngoarch: %s\ncpu: %s, %d visible\nmemory: %s\nkernel: %s\ncgroups: %s\nfilesystem: %s\n# %s\n",

@@ -27,10 +27,16 @@ type account struct {
 	unit time.Duration
 }
 
+// unified reports whether this machine has cgroup v2 alone.
+func unified() bool {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	return err == nil
+}
+
 // openAccount makes a group with that name.
 func openAccount(name string) (account, error) {
 	a := account{filepath.Join("/sys/fs/cgroup/cpuacct", name), "cpuacct.usage", time.Nanosecond}
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+	if unified() {
 		a = account{filepath.Join("/sys/fs/cgroup", name), "cpu.stat", time.Microsecond}
 	}
 	if err := os.Mkdir(a.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -45,7 +51,7 @@ func openAccount(name string) (account, error) {
 func weighPods(name string) error {
 	shares := uint64(1024 * runtime.NumCPU()) //nolint:gosec // it is not negative
 	dir, file, weight := filepath.Join("/sys/fs/cgroup/cpu", name), "cpu.shares", shares
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+	if unified() {
 		dir, file, weight = filepath.Join("/sys/fs/cgroup", name), "cpu.weight", cgroups.ConvertCPUSharesToCgroupV2Value(shares)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
