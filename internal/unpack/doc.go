@@ -14,7 +14,8 @@
 //   - As many layers as processors, three at least, are unpacked at the same time, those of all images
 //     together. One image never has all of these slots.
 //   - The process is among the first that the OOM killer ends, and has a lower priority than berth for
-//     the processors and the disk.
+//     the processors and the disk. On Linux 6.12 or newer whatever of berth's wakes up gets the processor
+//     from it at once.
 //   - The process reaches no network, and has no capability that writing files does not take.
 //   - What it has unpacked is written back while it unpacks the rest. It opens nothing for that but
 //     regular files below the directory.
