@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// berth-exec runs one program in a container that runs already, as the command exec of runc does.
-// berth starts it from a sealed copy in memory and has these descriptors ready for it:
+// berth-exec runs one program in a container that runs already, as the command exec of runc does, or
+// that of crun. berth starts it from a sealed copy in memory and has these descriptors ready for it:
 //
 //   0, 1, 2  the standard streams of the program
 //   3        a socket to berth
@@ -21,7 +21,8 @@
 // Between the first answer and the last berth sends one byte, and the process goes on. If berth ends
 // instead, so does the process.
 //
-// Order and care follow what runc does, because the program must find what it would find there:
+// Order and care follow what runc does, because the program must find what it would find there. Where
+// crun does something else that a program could find, plan.crun says so:
 //
 //   - The process cannot be traced or looked into (PR_SET_DUMPABLE) before it is anywhere near the
 //     container, and has the OOM score and the groups of the container by then.
@@ -39,7 +40,7 @@
 // It has no opinion about errors: berth lets the OCI runtime try again whatever fails here, so that
 // the answer is the OCI runtime's.
 //
-// It is a trick: it relies on what runc does in an exec. Delete when an OCI runtime joins a
+// It is a trick: it relies on what runc and crun do in an exec. Delete when an OCI runtime joins a
 // container in less than a fifth of the time it takes now.
 
 #define _GNU_SOURCE
@@ -64,7 +65,7 @@
 #include <unistd.h>
 
 enum { SOCKET = 3, FIRST = 4, PROC = 5, GROUPS = 6 };
-enum { VERSION = 2, LARGEST = 16 << 20 };
+enum { VERSION = 3, LARGEST = 16 << 20 };
 
 // plan is what berth sends first. All numbers are the machine's own.
 struct plan {
@@ -83,7 +84,7 @@ struct plan {
   uint32_t umask;   // UINT32_MAX: as it is
   uint32_t cgroups; // descriptors of files tasks from GROUPS on
   uint32_t unified; // 1: that of a directory follows them
-  uint32_t unused;
+  uint32_t crun;    // 1: what crun does otherwise than runc is done so
   int32_t oom;      // the OOM score
   uint32_t last_cap;
   uint64_t bounding, effective, permitted, inheritable, ambient;
@@ -276,16 +277,17 @@ static int enter(int last) {
   return 0;
 }
 
-// own gives the program's user the standard streams.
+// own gives the program's user the standard streams. crun gives them to the group, too.
 static void own(void) {
+  gid_t gid = plan.crun ? plan.gid : (gid_t)-1;
   for (int fd = 0; fd <= 2; fd++) {
     struct stat s;
     if (fstat(fd, &s) != 0)
       fail("look at", "a stream");
     int null = S_ISCHR(s.st_mode) && s.st_rdev == makedev(1, 3);
-    if (s.st_uid == plan.uid || null)
+    if ((s.st_uid == plan.uid && !plan.crun) || null)
       continue;
-    if (fchown(fd, plan.uid, -1) != 0 && errno != EPERM && errno != EROFS)
+    if (fchown(fd, plan.uid, gid) != 0 && errno != EPERM && errno != EROFS && (errno != EINVAL || !plan.crun))
       fail("give away", "a stream");
   }
 }
@@ -298,11 +300,16 @@ static int executable(const char *file) {
   return !S_ISDIR(s.st_mode) && syscall(SYS_faccessat2, AT_FDCWD, file, X_OK, AT_EACCESS) == 0;
 }
 
-// find finds the program as a shell would, but nothing that is relative to the directory by PATH.
+// find finds the program as a shell would, but nothing that is relative to the directory by PATH. crun
+// executes a name that is relative to the directory by its whole path.
 static const char *find(const char *name) {
   static char file[8192];
-  if (strchr(name, '/') != NULL)
+  if (strchr(name, '/') != NULL) {
+    if (plan.crun && *name != '/' &&
+        snprintf(file, sizeof file, "%s%s%s", cwd, cwd[strlen(cwd) - 1] == '/' ? "" : "/", name) < (int)sizeof file)
+      name = file;
     return executable(name) ? name : NULL;
+  }
   for (const char *dir = path; *path != 0;) {
     size_t n = strcspn(dir, ":");
     int len = snprintf(file, sizeof file, "%.*s%s%s", (int)n, dir, n > 0 && dir[n - 1] == '/' ? "" : "/", name);
@@ -348,6 +355,8 @@ static _Noreturn void become(void) {
   if (!plan.no_new_privs)
     load();
   int there = enter(0);
+  // crun looks for the program as root at first, and executes what it has found then.
+  const char *program = plan.crun ? find(args[0]) : NULL;
   bound();
   if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0)
     fail("keep", "the capabilities");
@@ -370,7 +379,8 @@ static _Noreturn void become(void) {
   if (prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0)
     fail("keep", "no capabilities");
   capabilities();
-  const char *program = find(args[0]);
+  if (program == NULL)
+    program = find(args[0]);
   if (program == NULL)
     fail("find", args[0]);
 

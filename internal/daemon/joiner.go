@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"berth/internal/cgroup"
@@ -15,6 +16,7 @@ import (
 	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/probe"
+	"berth/internal/shims"
 	"berth/internal/stream"
 )
 
@@ -57,15 +59,15 @@ func (j *joiner) Prepare(ctx context.Context, t pod.Target, args []string) strea
 		j.metrics.Executed("oci", "off")
 		return nil
 	}
-	runc, libseccomp := j.probe.Runc(t.Handler.Name)
+	name, version, libseccomp := j.probe.OCI(t.Handler.Name)
 	path, _ := strings.CutPrefix(t.Process.Cgroup, strings.TrimSuffix(cgroup.Dir("/"), "/"))
 	p, err := j.join.Prepare(ctx, join.Container{
-		ID:         t.ID,
-		Runc:       runc,
-		Libseccomp: libseccomp,
-		Process:    t.Process.Process,
-		Cgroup:     path,
-		Ended:      t.Ended,
+		ID:      t.ID,
+		Runtime: join.Runtime{Name: name, Version: version, Libseccomp: libseccomp},
+		Records: filepath.Join(shims.RecordsIn(t.Handler.Root), t.ID),
+		Process: t.Process.Process,
+		Cgroup:  path,
+		Ended:   t.Ended,
 	}, args)
 	if err != nil {
 		j.left(t, err)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package join runs programs in containers of runc without runc: the program berth-exec
+// Package join runs programs in containers of runc and of crun without these: the program berth-exec
 // (join/exec.c) joins the container and executes the program. An exec by way of the shim starts
 // three processes, one of which is written in Go and starts itself anew; a probe every second costs
 // more than what it asks.
 //
-// It is a trick, which a handler's setting exec = 'oci' turns off: it relies on what runc 1.5 does
-// in an exec. Delete it when an OCI runtime joins a container in less than a fifth of the time that
+// It is a trick, which a handler's setting exec = 'oci' turns off: it relies on what runc 1.5,
+// crun 1.21 and crun 1.28 do in an exec. Delete it when an OCI runtime joins a container in less than a fifth of the time that
 // it takes now.
 //
 // # How
@@ -16,13 +16,15 @@
 //	          → its end of the socket closes, and it has another name: the program is executed
 //	Wait      the child is berth's own: berth reaps it, and knows its code
 //
-// The files: plan.go says what is covered, seccomp.go makes filters, groups.go finds cgroups, start.go
-// is the life of one process.
+// The files: plan.go says what is covered, runtime.go for which OCI runtimes, and what crun does
+// otherwise than runc, seccomp.go makes filters, groups.go finds cgroups, start.go is the life of one
+// process.
 //
 // # Promises
 //
-//   - A program finds what it would find after an exec of runc: test/exec compares both, field by
-//     field.
+//   - A program finds what it would find after an exec of its OCI runtime: test/exec compares both,
+//     field by field. There is one exception: crun leaves a process the OOM score and the session
+//     keyring of the shim, and berth-exec gives it those of its container.
 //   - What is not covered exactly is refused before anything of the container's has run, and says
 //     why. Whoever asked goes the OCI runtime's way then. That holds for errors, too: a program that
 //     is missing, or a directory, is for the OCI runtime to refuse in its own words.
@@ -39,7 +41,8 @@
 //
 // # Never
 //
-// This package reads no image and no file of a container, and asks no shim.
+// This package reads no image and no file of a container, and asks no shim. Of crun's records it reads
+// the filter, for which crun compiles a profile once, when it makes the container.
 //
 // # To look at it live
 //

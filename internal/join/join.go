@@ -120,9 +120,10 @@ func (j *Joiner) Program() string {
 // Container is one in which a program is to run.
 type Container struct {
 	ID string
-	// Runc and Libseccomp are the versions of its OCI runtime, which is runc; "" for another one or
-	// for one that has not said yet.
-	Runc, Libseccomp string
+	// Runtime is its OCI runtime, and Records the directory in which that one keeps what it knows of
+	// the container.
+	Runtime Runtime
+	Records string
 	// Process is its first process, and Cgroup the path of its control group within a hierarchy.
 	Process pidfd.Process
 	Cgroup  string
@@ -137,17 +138,14 @@ type Plan struct {
 	args []string
 }
 
-// covered are the versions of runc whose exec this room knows.
-const covered = "1.5."
-
 // Prepare plans to run a program. The error is a [Refusal] for what this room does not cover, and
 // otherwise that of asking for the specification.
 func (j *Joiner) Prepare(ctx context.Context, c Container, args []string) (*Plan, error) {
 	if len(args) == 0 {
 		return nil, refuse(Specification, "there is no program")
 	}
-	if !strings.HasPrefix(c.Runc, covered) || strings.ContainsAny(c.Runc, "-+") {
-		return nil, refuse(Runtime, "its OCI runtime is not known to be runc %sx, but %q", covered, c.Runc)
+	if err := c.Runtime.check(); err != nil {
+		return nil, err
 	}
 	if c.Process.Pid == 0 || c.Process.StartTicks == 0 {
 		return nil, refuse(Groups, "the container's process is not known")
@@ -169,11 +167,16 @@ func (j *Joiner) learn(ctx context.Context, c Container) (known, error) {
 	if err != nil {
 		return known{}, fmt.Errorf("read specification of container %s: %w", c.ID, err)
 	}
-	p, err := planned(c.ID, s, j.lastCap)
+	p, err := planned(c.ID, c.Runtime.Name, s, j.lastCap)
 	if err != nil {
 		return known{}, err
 	}
-	f, err := j.filters.of(ctx, s.Linux.Seccomp, c.Libseccomp)
+	var f filter
+	if c.Runtime.Name == crun {
+		f, err = kept(c.Records, s.Linux.Seccomp)
+	} else {
+		f, err = j.filters.of(ctx, s.Linux.Seccomp, c.Runtime.Libseccomp)
+	}
 	if err != nil {
 		return known{}, err
 	}

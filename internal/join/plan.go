@@ -27,9 +27,9 @@ type Reason string
 
 // The reasons.
 const (
-	Runtime       Reason = "runtime"       // another OCI runtime than one that this room knows
+	OCIRuntime    Reason = "runtime"       // another OCI runtime than one that this room knows
 	Specification Reason = "specification" // something in it that this room does not know
-	Seccomp       Reason = "seccomp"       // a filter that cannot be made as runc makes it
+	Seccomp       Reason = "seccomp"       // a filter that cannot be made as the OCI runtime makes it
 	Groups        Reason = "cgroup"        // the container is not in its groups, or is paused
 	Failed        Reason = "failed"        // berth-exec could not
 )
@@ -50,7 +50,7 @@ type head struct {
 	Keyring          uint32
 	Umask            uint32
 	Cgroups, Unified uint32
-	_                uint32
+	Crun             uint32
 	OOM              int32
 	LastCap          uint32
 	Bounding         uint64
@@ -60,7 +60,10 @@ type head struct {
 	Ambient          uint64
 }
 
-const version = 2
+const version = 3
+
+// asItIs is the umask of a process that keeps the one it has from berth.
+const asItIs = ^uint32(0)
 
 type limit struct {
 	Resource, _ uint32
@@ -107,8 +110,9 @@ var capabilities = strings.Fields(`CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARC
 	CAP_WAKE_ALARM CAP_BLOCK_SUSPEND CAP_AUDIT_READ CAP_PERFMON CAP_BPF CAP_CHECKPOINT_RESTORE`)
 
 // planned makes a plan of a specification, without a filter, or says what is not covered. It knows
-// every field of the process: a test fails when the specification gets another one.
-func planned(id string, s *specs.Spec, lastCap uint32) (*plan, error) {
+// every field of the process: a test fails when the specification gets another one. by is the name of
+// the OCI runtime.
+func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 	p, l := s.Process, s.Linux
 	switch {
 	case p == nil || l == nil:
@@ -144,7 +148,7 @@ func planned(id string, s *specs.Spec, lastCap uint32) (*plan, error) {
 		UID:     p.User.UID,
 		GID:     p.User.GID,
 		Keyring: 1,
-		Umask:   ^uint32(0),
+		Umask:   asItIs,
 		OOM:     int32(*p.OOMScoreAdj), //nolint:gosec // -1000 to 1000
 		LastCap: lastCap,
 	}
@@ -195,43 +199,54 @@ func planned(id string, s *specs.Spec, lastCap uint32) (*plan, error) {
 		}
 	}
 	var err error
-	if out.env, out.path, err = environment(p.Env); err != nil {
+	if out.env, out.path, err = environment(p.Env, by == crun); err != nil {
 		return nil, err
 	}
-	return out, nil
+	if by == crun {
+		err = out.asCrun(id, s)
+	}
+	return out, err
 }
 
-// environment returns the variables as runc passes them, of each the last, and the directories in
-// which programs are looked for, as Go joins them with a name.
-func environment(vars []string) (env []string, path string, err error) {
-	seen := map[string]bool{}
-	home := false
-	for _, v := range slices.Backward(vars) {
-		key, value, ok := strings.Cut(v, "=")
+// environment returns the variables as runc passes them, of each the last, or as crun does: there the
+// last is in the place of the first. path are the directories in which programs are looked for: runc
+// cleans them.
+func environment(vars []string, inPlace bool) (env []string, path string, err error) {
+	places := map[string]int{}
+	for _, v := range vars {
+		key, _, ok := strings.Cut(v, "=")
 		if !ok || key == "" {
 			return nil, "", refuse(Specification, "it has a variable without a name")
 		}
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		switch {
-		case key == "HOME":
-			home = value != ""
-		case key == "PATH":
-			dirs := filepath.SplitList(value)
-			for i, d := range dirs {
-				dirs[i] = filepath.Clean(d)
+		if i, twice := places[key]; twice {
+			if inPlace {
+				env[i] = v
+				continue
 			}
-			path = strings.Join(dirs, ":")
+			env[i] = ""
 		}
+		places[key] = len(env)
 		env = append(env, v)
 	}
-	if !home {
-		return nil, "", refuse(Specification, "it has no HOME, which runc looks up in the container")
+	value := func(key string) string {
+		i, ok := places[key]
+		if !ok {
+			return ""
+		}
+		return strings.TrimPrefix(env[i], key+"=")
 	}
-	slices.Reverse(env)
-	return env, path, nil
+	if value("HOME") == "" {
+		return nil, "", refuse(Specification, "it has no HOME, which the OCI runtime looks up in the container")
+	}
+	path = value("PATH")
+	if !inPlace {
+		dirs := filepath.SplitList(path)
+		for i, d := range dirs {
+			dirs[i] = filepath.Clean(d)
+		}
+		path = strings.Join(dirs, ":")
+	}
+	return slices.DeleteFunc(env, func(v string) bool { return v == "" }), path, nil
 }
 
 // encode returns what berth-exec is sent for a program, and how many groups it has descriptors of.

@@ -64,11 +64,11 @@ func TestWhatIsNotKnownIsRefused(t *testing.T) {
 		"resource director":     func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} },
 	} {
 		s := simple()
-		if _, err := planned("c", s, 40); err != nil {
+		if _, err := planned("c", runc, s, 40); err != nil {
 			t.Fatal(err)
 		}
 		change(s)
-		if _, err := planned("c", s, 40); !refused(err, Specification) {
+		if _, err := planned("c", runc, s, 40); !refused(err, Specification) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestAPlanIsEncodedAsTheProgramReadsIt(t *testing.T) {
 	if n := unsafe.Sizeof(head{}); n != 20*4+5*8 || int(n) != binary.Size(head{}) {
 		t.Errorf("struct plan has %d bytes", n)
 	}
-	p, err := planned("c", simple(), 40)
+	p, err := planned("c", runc, simple(), 40)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,21 +130,116 @@ func TestAPlanIsEncodedAsTheProgramReadsIt(t *testing.T) {
 }
 
 func TestTheLastOfAVariableCounts(t *testing.T) {
-	env, path, err := environment([]string{"A=1", "PATH=/x", "B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"})
-	if err != nil || path != "/b/c:d:/f:." {
-		t.Errorf("%q %v", path, err)
-	}
-	if want := []string{"B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"}; !slices.Equal(env, want) {
-		t.Errorf("%q", env)
+	vars := []string{"A=1", "PATH=/x", "B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"}
+	for _, c := range []struct {
+		inPlace bool
+		path    string
+		env     []string
+	}{
+		{false, "/b/c:d:/f:.", []string{"B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"}},
+		{true, "/b//c:d:/e/../f:", []string{"A=3", "PATH=/b//c:d:/e/../f:", "B=2", "HOME=/"}},
+	} {
+		env, path, err := environment(vars, c.inPlace)
+		if err != nil || path != c.path || !slices.Equal(env, c.env) {
+			t.Errorf("%q %q %v, want %q %q", path, env, err, c.path, c.env)
+		}
 	}
 }
 
-func TestOnlyAKnownRuncIsTrusted(t *testing.T) {
-	j := &Joiner{}
-	for _, version := range []string{"", "1.4.0", "1.6.0", "1.5.0-rc.1", "1.5.2+dev", "crun"} {
-		if _, err := j.Prepare(context.Background(), Container{Runc: version}, []string{"true"}); !refused(err, Runtime) {
-			t.Errorf("%q: %v", version, err)
+func TestOnlyAKnownOCIRuntimeIsTrusted(t *testing.T) {
+	for r, known := range map[Runtime]bool{
+		{}:                                    false,
+		{Name: "runc"}:                        false,
+		{Name: "runc", Version: "1.4.0"}:      false,
+		{Name: "runc", Version: "1.6.0"}:      false,
+		{Name: "runc", Version: "1.50.0"}:     false,
+		{Name: "runc", Version: "1.5.0-rc.1"}: false,
+		{Name: "runc", Version: "1.5.2+dev"}:  false,
+		{Name: "runc", Version: "1.21"}:       false,
+		{Name: "runc", Version: "1.5.2"}:      true,
+		{Name: "crun", Version: "1.5.2"}:      false,
+		{Name: "crun", Version: "1.2"}:        false,
+		{Name: "crun", Version: "1.21"}:       true,
+		{Name: "crun", Version: "1.21.1"}:     true,
+		{Name: "crun", Version: "1.22"}:       false,
+		{Name: "crun", Version: "1.28"}:       true,
+		{Name: "youki", Version: "1.5.2"}:     false,
+	} {
+		if err := r.check(); (err == nil) != known || err != nil && !refused(err, OCIRuntime) {
+			t.Errorf("%+v: %v", r, err)
 		}
+	}
+}
+
+func TestAPlanForCrunDoesAsCrunDoes(t *testing.T) {
+	p, err := planned("c", crun, simple(), 40)
+	if err != nil || p.head.Crun != 1 || p.head.Umask != 0o022 || p.keyring != "c" {
+		t.Errorf("%+v %v", p, err)
+	}
+	s := simple()
+	umask := uint32(0o077)
+	s.Process.User.Umask = &umask
+	if p, err = planned("c", crun, s, 40); err != nil || p.head.Umask != umask {
+		t.Errorf("%+v %v", p, err)
+	}
+	for _, name := range []string{"run.oci.handler", "module.wasm.image/variant"} {
+		s := simple()
+		s.Annotations = map[string]string{name: "x"}
+		if _, err := planned("c", crun, s, 40); !refused(err, Specification) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := planned("c", runc, s, 40); err != nil {
+			t.Errorf("%s, for runc: %v", name, err)
+		}
+	}
+}
+
+// PROPERTIES 45: what crun has kept is loaded into a process of a container: half a filter, or none, would be a hole.
+func TestAFilterThatCrunHasNotKeptIsRefused(t *testing.T) {
+	allow := binary.NativeEndian.AppendUint32([]byte{6, 0, 0, 0}, actAllow) // return
+	deny := binary.NativeEndian.AppendUint32([]byte{6, 0, 0, 0}, 0)
+	s := &specs.LinuxSeccomp{DefaultAction: specs.ActAllow}
+	dir := t.TempDir()
+	if _, err := kept(dir, s); !refused(err, Seccomp) {
+		t.Errorf("there is none: %v", err)
+	}
+	for name, c := range map[string]struct {
+		code []byte
+		ok   bool
+	}{
+		"whole":             {allow, true},
+		"empty":             {nil, false},
+		"half":              {allow[:4], false},
+		"too long":          {bytes.Repeat(allow, mostInstructions+1), false},
+		"allows no word":    {deny, false},
+		"is no program":     {[]byte("whatever"), false},
+		"as long as can be": {bytes.Repeat(allow, mostInstructions), true},
+	} {
+		if err := os.WriteFile(dir+"/seccomp.bpf", c.code, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, err := kept(dir, s)
+		if c.ok && (err != nil || !bytes.Equal(f.code, c.code) || f.flags != unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW) || !c.ok && !refused(err, Seccomp) {
+			t.Errorf("%s: %d bytes, flags %d, %v", name, len(f.code), f.flags, err)
+		}
+	}
+	if err := os.WriteFile(dir+"/seccomp.bpf", allow, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := kept(dir, nil); err != nil || f.code != nil {
+		t.Errorf("without a profile: %+v %v", f, err)
+	}
+	for name, s := range map[string]*specs.LinuxSeccomp{
+		"a flag":     {Flags: []specs.LinuxSeccompFlag{specs.LinuxSeccompFlagWaitKillableRecv}},
+		"a listener": {ListenerPath: "/x"},
+	} {
+		if _, err := kept(dir, s); !refused(err, Seccomp) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s.Flags = []specs.LinuxSeccompFlag{specs.LinuxSeccompFlagLog}
+	if f, err := kept(dir, s); err != nil || f.flags != unix.SECCOMP_FILTER_FLAG_LOG {
+		t.Errorf("with a flag: %+v %v", f, err)
 	}
 }
 

@@ -42,7 +42,7 @@ func newFilters(libexec string) *filters {
 	return &filters{program: filepath.Join(libexec, "berth-seccomp"), turn: make(chan struct{}, 1), made: map[string]filter{}}
 }
 
-// of returns the filter of a profile as an OCI runtime makes it that has this version of libseccomp.
+// of returns the filter of a profile as runc makes it with this version of libseccomp.
 func (f *filters) of(ctx context.Context, s *specs.LinuxSeccomp, libseccomp string) (filter, error) {
 	if s == nil || s.DefaultAction == "" && len(s.Syscalls) == 0 {
 		return filter{}, nil
@@ -94,11 +94,8 @@ func (f *filters) make(ctx context.Context, text string) (filter, error) {
 		return filter{refused: refuse(Seccomp, "berth-seccomp wrote %d bytes", len(out))}, nil
 	}
 	made := filter{flags: binary.NativeEndian.Uint32(out), code: out[4:]}
-	// What it cannot do in the end it has to be able to say.
-	for _, nr := range []uint32{unix.SYS_WRITE, unix.SYS_EXIT_GROUP} {
-		if err := made.allows(nr); err != nil {
-			return filter{refused: err}, nil
-		}
+	if err := made.saysWhatFails(); err != nil {
+		return filter{refused: err}, nil
 	}
 	return made, nil
 }
@@ -214,6 +211,16 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// saysWhatFails returns nil if a filter lets berth-exec say what it cannot do once it is loaded.
+func (f filter) saysWhatFails() error {
+	for _, nr := range []uint32{unix.SYS_WRITE, unix.SYS_EXIT_GROUP} {
+		if err := f.allows(nr); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // allows returns nil if a filter lets a system call through whose arguments are all zero. One that

@@ -67,18 +67,23 @@ func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
 	return out
 }
 
-// Runc returns the versions of runc and of its libseccomp where runc is the OCI runtime of a handler
-// and has said so; "" otherwise. It does not wait.
-func (p *Probe) Runc(handler string) (runc, libseccomp string) {
+// OCI returns which OCI runtime a handler has, runc or crun, and the versions of it and of its
+// libseccomp; "" for another one, and for one that has not said yet. It does not wait.
+func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	h := p.cfg.Handlers[handler]
 	if !isRunc(h) || h.Sandboxer != "" {
-		return "", ""
+		return "", "", ""
 	}
 	has, ok := p.features.known(ociRuntime(h))
 	if !ok {
-		return "", ""
+		return "", "", ""
 	}
-	return has.Annotations["org.opencontainers.runc.version"], has.Annotations["io.github.seccomp.libseccomp.version"]
+	for annotation, name := range map[string]string{"org.opencontainers.runc.version": "runc", "run.oci.crun.version": "crun"} {
+		if version := has.Annotations[annotation]; version != "" {
+			return name, version, has.Annotations["io.github.seccomp.libseccomp.version"]
+		}
+	}
+	return "", "", ""
 }
 
 // Warnings returns what a person should know of the handlers, sorted.

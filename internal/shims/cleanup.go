@@ -106,7 +106,7 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	if script == cleanupScript && !isThere(shim) { // it would have nothing to run
 		return ""
 	}
-	path, err := s.cleanups.write(ctx, script, shim, recordsIn(root))
+	path, err := s.cleanups.write(ctx, script, shim, RecordsIn(root))
 	if err != nil {
 		s.cleanups.fails.Do(func() {
 			s.log.Warn("the program by which containerd is to clean up cannot be run: deletions take longer than they need to, and no pods share a shim from now on", "err", err)
@@ -116,8 +116,9 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	return path
 }
 
-// recordsIn is where an OCI runtime keeps its records whose root is configured so.
-func recordsIn(root string) string {
+// RecordsIn is where an OCI runtime whose root is configured so keeps its records: a directory for each
+// container, which has its ID.
+func RecordsIn(root string) string {
 	return filepath.Join(cmp.Or(root, shimRuncRoot), connection.Namespace)
 }
 
@@ -128,7 +129,7 @@ func (s *Shims) CanSpare(ctx context.Context, root string) bool {
 	if !s.MakesCleanups() {
 		return false
 	}
-	_, err := s.cleanups.write(ctx, spareScript, anyProgram, recordsIn(root))
+	_, err := s.cleanups.write(ctx, spareScript, anyProgram, RecordsIn(root))
 	if err != nil {
 		s.log.Debug("a pod gets a shim of its own, since the program that would spare the containers of a shared one cannot be run", "err", err)
 	}

@@ -26,7 +26,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
-	"berth/internal/connection"
 	"berth/internal/pidfd"
 )
 
@@ -63,7 +62,7 @@ func (s *Shims) endLeft(ctx context.Context, t Task) error {
 	if err := s.endProcesses(ctx, t.ID, filepath.Base(binary)); err != nil {
 		return err
 	}
-	root := filepath.Join(cmp.Or(t.Root, shimRuncRoot), connection.Namespace)
+	root := RecordsIn(t.Root)
 	_, err := os.Stat(filepath.Join(root, t.ID))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

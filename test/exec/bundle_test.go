@@ -4,6 +4,7 @@ package exec
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,11 +16,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/join"
@@ -34,6 +38,28 @@ func libexec() string {
 	dir, _ := filepath.Abs("../../build/libexec")
 	return dir
 }
+
+// ociRuntime is the program that makes containers: runc, or another one that BERTH_OCI_RUNTIME names.
+func ociRuntime() string {
+	return cmp.Or(os.Getenv("BERTH_OCI_RUNTIME"), filepath.Join(libexec(), "runc"))
+}
+
+// described is what that one says of itself.
+var described = sync.OnceValues(func() (join.Runtime, error) {
+	out, err := exec.Command(ociRuntime(), "features").Output()
+	if err != nil {
+		return join.Runtime{}, err
+	}
+	var has features.Features
+	if err := json.Unmarshal(out, &has); err != nil {
+		return join.Runtime{}, err
+	}
+	r := join.Runtime{Name: "runc", Version: has.Annotations["org.opencontainers.runc.version"], Libseccomp: has.Annotations["io.github.seccomp.libseccomp.version"]}
+	if v := has.Annotations["run.oci.crun.version"]; v != "" {
+		r.Name, r.Version = "crun", v
+	}
+	return r, nil
+})
 
 // probe is the program that containers are made of, built once.
 var probe string
@@ -74,9 +100,10 @@ func handleSignals() {
 	}
 }
 
-// container is one that runc has made.
+// container is one that the OCI runtime has made.
 type container struct {
 	t      *testing.T
+	by     join.Runtime
 	id     string
 	dir    string
 	spec   *specs.Spec
@@ -125,20 +152,27 @@ func base(id string) *specs.Spec {
 	}
 }
 
-// runc runs runc and returns what it prints.
-func (c *container) runc(args ...string) ([]byte, error) {
-	cmd := exec.Command(filepath.Join(libexec(), "runc"), append([]string{"--root", filepath.Join(c.dir, "state")}, args...)...)
+// runtime runs the OCI runtime and returns what it prints.
+func (c *container) runtime(args ...string) ([]byte, error) {
+	cmd := exec.Command(ociRuntime(), append([]string{"--root", c.state()}, args...)...)
 	cmd.Dir = c.dir
 	return cmd.CombinedOutput()
 }
+
+// state is where the OCI runtime keeps its records.
+func (c *container) state() string { return filepath.Join(c.dir, "state") }
 
 var counter int
 
 // start makes a container whose specification change has changed.
 func start(t *testing.T, change func(s *specs.Spec, rootfs string)) *container {
 	t.Helper()
+	by, err := described()
+	if err != nil {
+		t.Fatal(err)
+	}
 	counter++
-	c := &container{t: t, id: fmt.Sprintf("t%d-%d", os.Getpid(), counter), dir: t.TempDir(), ended: make(chan struct{})}
+	c := &container{t: t, by: by, id: fmt.Sprintf("t%d-%d", os.Getpid(), counter), dir: t.TempDir(), ended: make(chan struct{})}
 	rootfs := filepath.Join(c.dir, "rootfs")
 	for _, d := range []string{"", "proc", "dev", "sys", "tmp", "etc", "usr/bin", "bin", "root", "dir", "closed"} {
 		if err := os.MkdirAll(filepath.Join(rootfs, d), 0o755); err != nil {
@@ -179,12 +213,12 @@ func start(t *testing.T, change func(s *specs.Spec, rootfs string)) *container {
 		t.Fatal(err)
 	}
 	defer said.Close()
-	cmd := exec.Command(filepath.Join(libexec(), "runc"), "--root", filepath.Join(c.dir, "state"), "run", "-d", "--pid-file", "pid", c.id)
+	cmd := exec.Command(ociRuntime(), "--root", c.state(), "run", "-d", "--pid-file", "pid", c.id)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, said, said
 	err = cmd.Run()
 	t.Cleanup(func() {
 		close(c.ended)
-		_, _ = c.runc("delete", "-f", c.id)
+		_, _ = c.runtime("delete", "-f", c.id)
 		if c.first.Pid != 0 {
 			_, _ = unix.Wait4(int(c.first.Pid), nil, 0, nil)
 		}
@@ -202,6 +236,12 @@ func start(t *testing.T, change func(s *specs.Spec, rootfs string)) *container {
 		t.Fatal(err)
 	}
 	_, _ = fmt.Sscan(string(pid), &c.first.Pid)
+	for _, child := range children(t, []int{int(c.first.Pid)}) { // crun leaves one that ends at once
+		if name, _ := os.ReadFile("/proc/" + child + "/comm"); string(name) == "crun\n" {
+			n, _ := strconv.Atoi(child)
+			_, _ = unix.Wait4(n, nil, 0, nil)
+		}
+	}
 	st, err := pidfd.ReadStat(c.first.Pid)
 	if err != nil {
 		t.Fatal(err)
@@ -244,8 +284,8 @@ func pipes(t *testing.T) (r, w *os.File) {
 // way is one of making a program run.
 type way func(c *container, args []string) run
 
-// byRunc is what containerd's shim does.
-func byRunc(c *container, args []string) run {
+// byOCI is what containerd's shim does: the OCI runtime makes the program's process.
+func byOCI(c *container, args []string) run {
 	c.t.Helper()
 	p := *c.spec.Process
 	p.Args = args
@@ -260,7 +300,7 @@ func byRunc(c *container, args []string) run {
 	_ = os.Remove(pidFile)
 	or, ow := pipes(c.t)
 	er, ew := pipes(c.t)
-	cmd := exec.Command(filepath.Join(libexec(), "runc"), "--root", filepath.Join(c.dir, "state"), "--log", filepath.Join(c.dir, "log"),
+	cmd := exec.Command(ociRuntime(), "--root", c.state(), "--log", filepath.Join(c.dir, "log"),
 		"exec", "--process", file, "--detach", "--pid-file", pidFile, c.id)
 	cmd.Stdout, cmd.Stderr = ow, ew
 	err = cmd.Run()
@@ -323,7 +363,10 @@ func byHelper(c *container, args []string) run {
 }
 
 func (c *container) target() join.Container {
-	return join.Container{ID: c.id, Runc: "1.5.2", Libseccomp: "2.5.4", Process: c.first, Cgroup: c.spec.Linux.CgroupsPath, Ended: c.ended}
+	return join.Container{
+		ID: c.id, Runtime: c.by, Records: filepath.Join(c.state(), c.id),
+		Process: c.first, Cgroup: c.spec.Linux.CgroupsPath, Ended: c.ended,
+	}
 }
 
 // inside runs the probe to its end, and returns what it printed and its code.
@@ -416,8 +459,15 @@ func errOf(err error) error {
 	return err
 }
 
-// differences says what two lists of lines do not have in common.
-func differences(a, b []string) string {
+// ofCaller is what a process that crun makes has from whoever calls crun. One that berth-exec makes has
+// the session keyring and the OOM score of its container instead.
+var ofCaller = regexp.MustCompile(`^(keyring|oom_score_adj|/proc/self/oom_score_adj|/proc/self/status: FDSize):`)
+
+// differences says what two lists of lines do not have in common that a program has to find the same.
+func (c *container) differences(a, b []string) string {
+	if c.by.Name == "crun" {
+		a, b = slices.DeleteFunc(slices.Clone(a), ofCaller.MatchString), slices.DeleteFunc(slices.Clone(b), ofCaller.MatchString)
+	}
 	var out strings.Builder
 	for i := range max(len(a), len(b)) {
 		x, y := "(nothing)", "(nothing)"
@@ -428,7 +478,7 @@ func differences(a, b []string) string {
 			y = b[i]
 		}
 		if x != y {
-			fmt.Fprintf(&out, "\n  runc:   %s\n  other:  %s", x, y)
+			fmt.Fprintf(&out, "\n  by %s: %s\n  other:   %s", c.by.Name, x, y)
 		}
 	}
 	return out.String()

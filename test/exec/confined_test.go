@@ -16,7 +16,7 @@ import (
 func compare(t *testing.T, ct *container) {
 	t.Helper()
 	for _, how := range []string{"report", "kill"} {
-		want, wantCode, err := ct.inside(byRunc, "/probe", how)
+		want, wantCode, err := ct.inside(byOCI, "/probe", how)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,18 +24,18 @@ func compare(t *testing.T, ct *container) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := differences(want, got); d != "" || code != wantCode || len(want) < 50 {
-			t.Errorf("%s: code %d, with runc %d%s", how, code, wantCode, d)
+		if d := ct.differences(want, got); d != "" || code != wantCode || len(want) < 50 {
+			t.Errorf("%s: code %d, by the OCI runtime %d%s", how, code, wantCode, d)
 		}
 	}
-	if d := differences(ct.outside(byRunc, "/probe", "hold"), ct.outside(byHelper, "/probe", "hold")); d != "" {
+	if d := ct.differences(ct.outside(byOCI, "/probe", "hold"), ct.outside(byHelper, "/probe", "hold")); d != "" {
 		t.Errorf("from outside:%s", d)
 	}
 }
 
 // PROPERTIES 45: the labels of the kernel's security modules, of which a guest has one or the
 // other.
-func TestAProgramHasTheLabelThatRuncGivesIt(t *testing.T) {
+func TestAProgramHasTheLabelThatTheOCIRuntimeGivesIt(t *testing.T) {
 	guest := os.Getenv("BERTH_GUEST")
 	var changes []func(s *specs.Spec, rootfs string)
 	switch _, err := os.Stat("/sys/kernel/security/apparmor"); {

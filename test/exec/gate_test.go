@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -204,7 +205,7 @@ func userns(s *specs.Spec, rootfs string) {
 }
 
 // PROPERTIES 45, the gate: a program finds the same by either way.
-func TestAProgramFindsWhatItFindsByRunc(t *testing.T) {
+func TestAProgramFindsWhatItFindsByTheOCIRuntime(t *testing.T) {
 	for _, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
 			ct := start(t, c.change)
@@ -214,31 +215,50 @@ func TestAProgramFindsWhatItFindsByRunc(t *testing.T) {
 			}
 			for _, how := range []string{"report", "kill"} {
 				args := append(args[:1:1], append([]string{how}, args[1:]...)...)
-				want, wantCode, err := ct.inside(byRunc, args...)
+				want, wantCode, err := ct.inside(byOCI, args...)
 				if err != nil {
 					t.Fatal(err)
 				}
-				again, _, err := ct.inside(byRunc, args...)
-				if d := differences(want, again); err != nil || d != "" {
-					t.Fatalf("runc alone does not say the same twice: %v %s", err, d)
+				again, _, err := ct.inside(byOCI, args...)
+				if d := ct.differences(want, again); err != nil || d != "" {
+					t.Fatalf("the OCI runtime alone does not say the same twice: %v %s", err, d)
 				}
 				got, code, err := ct.inside(byHelper, args...)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d := differences(want, got); d != "" || code != wantCode || len(want) < 50 {
-					t.Errorf("%s: code %d, with runc %d%s", how, code, wantCode, d)
+				if d := ct.differences(want, got); d != "" || code != wantCode || len(want) < 50 {
+					t.Errorf("%s: code %d, by the OCI runtime %d%s", how, code, wantCode, d)
 				}
 			}
 			args = append(args[:1:1], append([]string{"hold"}, args[1:]...)...)
-			want, again, got := ct.outside(byRunc, args...), ct.outside(byRunc, args...), ct.outside(byHelper, args...)
-			if d := differences(want, again); d != "" {
-				t.Fatalf("runc alone is not the same twice: %s", d)
+			want, again, got := ct.outside(byOCI, args...), ct.outside(byOCI, args...), ct.outside(byHelper, args...)
+			if d := ct.differences(want, again); d != "" {
+				t.Fatalf("the OCI runtime alone is not the same twice: %s", d)
 			}
-			if d := differences(want, got); d != "" {
+			if d := ct.differences(want, got); d != "" {
 				t.Errorf("from outside:%s", d)
 			}
 		})
+	}
+}
+
+// PROPERTIES 45: crun alone leaves the OOM score and the session keyring as those of the shim.
+func TestAProgramHasTheOOMScoreAndTheKeyringOfItsContainer(t *testing.T) {
+	ct := start(t, func(*specs.Spec, string) {})
+	keyring := "_ses." + ct.id
+	if ct.by.Name == "crun" {
+		keyring = ct.id
+	}
+	got, _, err := ct.inside(byHelper, "/probe", "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(begin, end string) bool {
+		return slices.ContainsFunc(got, func(l string) bool { return strings.HasPrefix(l, begin) && strings.HasSuffix(l, end) })
+	}
+	if !has("/proc/self/oom_score_adj: ", " 500") || !has("keyring: ", ";"+keyring) {
+		t.Errorf("it finds %q", got)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestAnyDescriptorsMayBeOpen(t *testing.T) {
 // trace it, to read its memory and descriptors, and to stop and kill it.
 func TestAContainerHuntsWhatJoinsIt(t *testing.T) {
 	ct := start(t, func(s *specs.Spec, _ string) {})
-	hunter := byRunc(ct, []string{"/probe", "hunt"})
+	hunter := byOCI(ct, []string{"/probe", "hunt"})
 	if hunter.failed != nil {
 		t.Fatal(hunter.failed)
 	}
@@ -210,7 +210,7 @@ func TestAContainerHuntsWhatJoinsIt(t *testing.T) {
 // What is killed before it executes the program has not run it.
 func TestAContainerKillsWhatJoinsIt(t *testing.T) {
 	ct := start(t, func(s *specs.Spec, _ string) {})
-	killer := byRunc(ct, []string{"/probe", "slay"})
+	killer := byOCI(ct, []string{"/probe", "slay"})
 	if killer.failed != nil {
 		t.Fatal(killer.failed)
 	}
@@ -246,7 +246,7 @@ func TestAContainerKillsWhatJoinsIt(t *testing.T) {
 // A container that is paused is for the OCI runtime to refuse, and nothing joins it.
 func TestAPausedContainerIsNotJoined(t *testing.T) {
 	ct := start(t, func(s *specs.Spec, _ string) {})
-	if out, err := ct.runc("pause", ct.id); err != nil {
+	if out, err := ct.runtime("pause", ct.id); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	r := byHelper(ct, []string{"/probe", "report"})
@@ -254,7 +254,7 @@ func TestAPausedContainerIsNotJoined(t *testing.T) {
 	if !errors.As(r.failed, &why) || why.Why != join.Groups {
 		t.Errorf("got %v", r.failed)
 	}
-	if out, err := ct.runc("resume", ct.id); err != nil {
+	if out, err := ct.runtime("resume", ct.id); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	compare(t, ct)

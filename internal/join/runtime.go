@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Runtime is an OCI runtime, as its command features describes it. The zero Runtime is one that has not
+// said yet what it is, or that this room does not know.
+type Runtime struct {
+	Name       string // "runc" or "crun"
+	Version    string
+	Libseccomp string // the version of the library by which it makes filters
+}
+
+const (
+	runc = "runc"
+	crun = "crun"
+)
+
+// covered are the series of each OCI runtime whose exec this room knows: those that test/exec has
+// compared with it.
+var covered = map[string][]string{runc: {"1.5"}, crun: {"1.21", "1.28"}}
+
+// check returns a [Refusal] unless r is covered. A release candidate, or what somebody has built of
+// something between two releases, is not.
+func (r Runtime) check() error {
+	for _, series := range covered[r.Name] {
+		if (r.Version == series || strings.HasPrefix(r.Version, series+".")) && !strings.ContainsAny(r.Version, "-+") {
+			return nil
+		}
+	}
+	return refuse(OCIRuntime, "its OCI runtime is not known to be one of %v, but %q %q", covered, r.Name, r.Version)
+}
+
+// asCrun changes a plan of a process as runc makes it into one of a process as crun makes it. Other
+// differences are in environment and in berth-exec, which looks at [head.Crun].
+func (p *plan) asCrun(id string, s *specs.Spec) error {
+	for name := range s.Annotations {
+		if strings.HasPrefix(name, "run.oci.") || strings.HasPrefix(name, "module.wasm.") {
+			return refuse(Specification, "it has the annotation %s, on which crun acts", name)
+		}
+	}
+	p.head.Crun = 1
+	p.keyring = id
+	if p.head.Umask == asItIs {
+		p.head.Umask = 0o022
+	}
+	return nil
+}
+
+// mostInstructions is how long the kernel lets a filter be (BPF_MAXINSNS).
+const mostInstructions = 4096
+
+// kept returns the filter that crun has made of a profile when it made the container, which its exec
+// loads again. It is in dir.
+func kept(dir string, s *specs.LinuxSeccomp) (filter, error) {
+	if s == nil {
+		return filter{}, nil
+	}
+	if s.ListenerPath != "" || s.ListenerMetadata != "" {
+		return filter{}, refuse(Seccomp, "it has a listener")
+	}
+	var f filter
+	if s.Flags == nil {
+		f.flags = unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
+	}
+	for _, flag := range s.Flags {
+		switch flag {
+		case specs.LinuxSeccompFlagLog:
+			f.flags |= unix.SECCOMP_FILTER_FLAG_LOG
+		case specs.LinuxSeccompFlagSpecAllow:
+			f.flags |= unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
+		default:
+			return filter{}, refuse(Seccomp, "it has a flag %q", flag)
+		}
+	}
+	file, err := os.Open(filepath.Join(dir, "seccomp.bpf"))
+	if err != nil {
+		return filter{}, refuse(Seccomp, "read the filter that crun has made: %v", err)
+	}
+	defer file.Close()
+	if f.code, err = io.ReadAll(io.LimitReader(file, 8*mostInstructions+1)); err != nil {
+		return filter{}, refuse(Seccomp, "read the filter that crun has made: %v", err)
+	}
+	if n := len(f.code); n == 0 || n%8 != 0 || n > 8*mostInstructions {
+		return filter{}, refuse(Seccomp, "the filter that crun has made has %d bytes", n)
+	}
+	return f, f.saysWhatFails()
+}
