@@ -12,11 +12,13 @@
 // is a picture and results.benchstat a table. bench/RESULTS.md says how each figure is measured.
 //
 // With -scale it fills one node of each daemon with more and more pods instead, and writes
-// scale.txt, of which scale.svg is a picture. With -output it measures the output of a container alone, and writes output.txt. With
-// -busy it measures ends on a node that does much else, and writes busy.txt. With -probes it measures
-// what the exec probes of 100 pods cost, and writes probes.txt. With -kubelets 200 so many clients
-// call one node of each daemon as kubelets do, into kubelets.txt. With -tricks it measures berth
-// alone, with each of its tricks (docs/tricks.md) on and off, and writes tricks.txt.
+// scale.txt, of which scale.svg is a picture. With -output it measures the output of a container
+// alone, and writes output.txt. With -busy it measures ends on a node that does much else, and
+// writes busy.txt. With -probes it measures what the exec probes of 100 pods cost, and writes
+// probes.txt. With -kubelets 200 so many clients call one node of each daemon as kubelets do, into
+// kubelets.txt. With -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on
+// and off, and writes tricks.txt; with -runtime crun it measures berth with runc and with crun, and
+// writes runtimes.txt.
 //
 // With -with crio it compares CRI-O as well, whose crio, conmon and pinns are in PATH: they are not
 // built from this module.

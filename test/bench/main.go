@@ -36,8 +36,8 @@ func command(ctx context.Context, args []string) (err error) {
 	f.IntVar(&b.rounds, "rounds", 3, "rounds of each daemon")
 	fast := f.Bool("quick", false, "do a little of everything, to try the bench; its figures mean nothing")
 	f.StringVar(&b.only, "only", "", "carry out only the steps whose title contains this, to work on them; with -scale, -busy, -probes and -kubelets the daemon, with -tricks the settings")
-	set := f.String("set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; use another -out; not with -probes and -tricks, which set their own")
-	other := f.String("with", "", "another daemon to compare, whose programs are in PATH: crio, for which these are crio, conmon and pinns; not with -probes and -tricks")
+	set := f.String("set", "", "KEY=VALUE: run berth with this setting, which is no longer as it ships; use another -out; not with -probes, -tricks and -runtime, which set their own")
+	other := f.String("with", "", "another daemon to compare, whose programs are in PATH: crio, for which these are crio, conmon and pinns; not with -probes, -tricks and -runtime")
 	scale := f.Bool("scale", false, "measure how the daemons bear many pods instead, into scale.txt")
 	kubelets := f.Int("kubelets", 0, "measure how the daemons bear the calls of that many kubelets instead, into kubelets.txt")
 	pods := f.Int("pods", 500, "with -scale and -kubelets, pods with two containers each; with -scale, a node with a tenth and with three tenths of them is measured as well")
@@ -45,6 +45,7 @@ func command(ctx context.Context, args []string) (err error) {
 	busy := f.Bool("busy", false, "measure ends on a busy node of the daemons instead, into busy.txt")
 	output := f.Bool("output", false, "measure the output of a container alone, into output.txt")
 	probes := f.Bool("probes", false, "measure what probes of 100 pods cost both daemons instead, into probes.txt")
+	oci := f.String("runtime", "", "an OCI runtime, such as crun: measure berth with runc and with that one instead, into runtimes.txt")
 	plot := f.Bool("plot", false, "measure nothing; draw exits.svg and scale.svg again, from results.txt and scale.txt")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -52,8 +53,8 @@ func command(ctx context.Context, args []string) (err error) {
 	if f.NArg() > 0 || b.rounds < 1 || *pods < 2 {
 		return fmt.Errorf("arguments %q, %d rounds, %d pods: the bench takes flags only, at least one round and two pods", f.Args(), b.rounds, *pods)
 	}
-	if *set+*other != "" && (*probes || *tricks) {
-		return errors.New("-probes and -tricks compare settings of their own: leave out -set and -with")
+	if *set+*other != "" && (*probes || *tricks || *oci != "") {
+		return errors.New("-probes, -tricks and -runtime compare settings of their own: leave out -set and -with")
 	}
 	if *fast {
 		b.sizes, b.rounds = quick, 1
@@ -74,6 +75,8 @@ func command(ctx context.Context, args []string) (err error) {
 		name, run = "kubelets.txt", func(ctx context.Context) error { return b.runKubelets(ctx, *kubelets, *pods) }
 	case *tricks:
 		name, run = "tricks.txt", b.runTricks
+	case *oci != "":
+		name, run = "runtimes.txt", func(ctx context.Context) error { return b.runRuntimes(ctx, *oci) }
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("the bench runs real containers and needs root")
