@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,9 +30,6 @@ const (
 	holderName = "berth-streams"
 	// holderSocket is the descriptor of the socket on which berths come.
 	holderSocket = 3
-	// holderGarbage is how much garbage a holder may have, in percent of what it needs. It is half of
-	// what Go allows otherwise: a stream is idle most of the time, and memory is what it costs.
-	holderGarbage = 50
 )
 
 // holders starts the processes that keep streams.
@@ -131,7 +127,7 @@ func HoldStreams(ctx context.Context, dir string) error {
 	_ = os.WriteFile("/proc/self/comm", []byte(holderName), 0)
 	// berth is the last that the OOM killer takes. This process is like any other.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
-	debug.SetGCPercent(holderGarbage)
+	boundGarbage()
 	defer func() { _ = cgroup.Leave() }() // otherwise the next berth removes the group
 	return stream.Hold(ctx, stream.HolderConfig{
 		Dir:      dir,
