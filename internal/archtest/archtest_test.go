@@ -34,8 +34,8 @@ func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
 	}
 }
 
-// A room on this list can be read, tested and moved by itself. All may use retry and namespace, each
-// of which is a handful of lines that import nothing of berth.
+// A room on this list can be read, tested and moved by itself. All may use retry, namespace and
+// inroot, each of which is a handful of lines that import nothing of berth.
 func TestRoomsImportNoSibling(t *testing.T) {
 	siblings := map[string][]string{
 		"internal/lane":     nil,
@@ -58,7 +58,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/namespace": nil,
 		"internal/shims":     {"berth/internal/cgroup", "berth/internal/connection", "berth/internal/pidfd"},
 	}
-	small := []string{"berth/internal/retry", "berth/internal/namespace"}
+	small := []string{"berth/internal/retry", "berth/internal/namespace", "berth/internal/inroot"}
 	for room, allowed := range siblings {
 		for _, f := range rooms(t)[room] {
 			for _, p := range f.imports() {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/inroot"
 )
 
 // MakeImageVolume makes an empty directory for the nth image that a container mounts, and returns
@@ -54,14 +56,7 @@ func (f *Files) Below(dir, path string) (string, error) {
 		return "", fmt.Errorf("open %s: %w", dir, err)
 	}
 	defer unix.Close(root)
-	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-	}
-	found, err := unix.Openat2(root, path, &how)
-	for errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // something was renamed or mounted, anywhere
-		found, err = unix.Openat2(root, path, &how)
-	}
+	found, err := inroot.Find(root, path, unix.O_DIRECTORY)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return "", fmt.Errorf("%q does not exist in it: %w", path, errdefs.ErrInvalidArgument)

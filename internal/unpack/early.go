@@ -7,12 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/durable"
+	"berth/internal/inroot"
 )
 
 // early reads a layer, and has the kernel write back what is unpacked of it while it is unpacked.
@@ -43,23 +41,10 @@ func (e *early) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin begins the writeback of a regular file. A layer may have put a link in the way of its name,
-// which leads nowhere but into the directory, or a device in its place: so the file is opened once
-// its type is known, since opening a device acts on it.
+// begin begins the writeback of a regular file. A layer may have put a link in the way of its name, or a
+// device in its place.
 func (e *early) begin(name string) {
-	found, err := unix.Openat2(int(e.dir.Fd()), name, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return
-	}
-	defer unix.Close(found)
-	var st unix.Stat_t
-	if err := unix.Fstat(found, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return
-	}
-	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(found))
+	f, err := inroot.OpenFile(int(e.dir.Fd()), name)
 	if err != nil {
 		return
 	}
