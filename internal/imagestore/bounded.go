@@ -17,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/connection"
+	"berth/internal/processors"
 )
 
 // maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's
@@ -133,9 +134,9 @@ type blobWriter struct {
 	ref   string
 }
 
-// Write writes the next bytes.
-func (w blobWriter) Write(p []byte) (int, error) {
-	n, err := w.Writer.Write(p)
+// Write writes the next bytes. containerd hashes them, too: whoever waits for anything else goes first.
+func (w blobWriter) Write(p []byte) (n int, err error) {
+	processors.Behind(func() { n, err = w.Writer.Write(p) })
 	w.store.early.wrote(n)
 	return n, err
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package processors says how many processors berth may use, and lets it run Go code on more
-// threads than that.
+// Package processors says how many processors berth may use, lets it run Go code on more threads than
+// that, and lets what takes long give way to what somebody waits for.
 //
 // # The trick
 //
@@ -19,10 +19,16 @@
 // It has a price: the garbage collector of Go uses up to a quarter of the threads, and counts the
 // spare ones.
 //
+// # What gives way
+//
+// [Behind] and [Yield] are no trick: the kernel offers what they ask it for.
+//
 // # Promises
 //
 //   - [Count] does not change when there are spare threads: what berth sizes by the processors
 //     stays as it is.
 //   - There are none where a person or the control group's quota has decided how many processors
 //     berth uses: then more threads would only use up the quota sooner.
+//   - What is done by [Behind] gets as much of the processors as it would otherwise, and its thread is
+//     as it was before when it is done.
 package processors

@@ -9,11 +9,11 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/durable"
+	"berth/internal/processors"
 )
 
 // work is what a process does with a layer that is unpacked already. A layer decides how much memory
@@ -124,12 +124,6 @@ const (
 	// processors whenever they need them: an end that is to be settled does not wait for a layer.
 	niceLast = 10
 	niceIdle = 19
-
-	// slice is for how long a thread of this process asks to run at a time. It makes no difference to how
-	// much it gets in all: whoever asks for less, as everybody does who does not ask, goes first as soon
-	// as it wakes up, and does not wait until what this thread has begun is over. Linux before 6.12 does
-	// not look at it (Documentation/scheduler/sched-eevdf.rst, and sched_setattr(2)).
-	slice = 20 * time.Millisecond
 )
 
 // yield lowers the priority of this process for the processors and for the disk: it comes after berth,
@@ -154,10 +148,7 @@ func yield(idle bool) {
 			continue
 		}
 		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, nice)
-		if attr, err := unix.SchedGetAttr(tid, 0); err == nil && attr.Policy == unix.SCHED_NORMAL {
-			attr.Runtime = uint64(slice)
-			_ = unix.SchedSetAttr(tid, attr, 0)
-		}
+		_ = processors.Yield(tid)
 		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), io)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/processors"
 	"berth/internal/testimage"
 )
 
@@ -314,13 +315,13 @@ func yields(t *testing.T, pid string) {
 				continue // the thread may have ended
 			}
 			seen = append(seen, fmt.Sprintf("niceness %d, slice %s", attr.Nice, time.Duration(attr.Runtime))) //nolint:gosec // short
-			ok = ok && attr.Nice >= niceLast && (!asks || attr.Runtime == uint64(slice))
+			ok = ok && attr.Nice >= niceLast && (!asks || attr.Runtime == uint64(processors.LongSlice))
 		}
 		if ok && len(seen) > 0 {
 			return
 		}
 	}
-	t.Errorf("its threads have %q, want niceness %d at least and slice %s", seen, niceLast, slice)
+	t.Errorf("its threads have %q, want niceness %d at least and slice %s", seen, niceLast, processors.LongSlice)
 }
 
 // child returns the number of the process that unpacks a layer for this one, or "".
