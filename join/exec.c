@@ -265,7 +265,7 @@ static void capabilities(void) {
     fail("clear", "the ambient capabilities");
   for (uint32_t c = 0; c <= plan.last_cap; c++)
     if (plan.ambient >> c & 1)
-      prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0); // runc goes on without, too
+      prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0); // runc and crun go on without, too
 }
 
 // enter changes to the working directory. As root at first: the user may not reach it alone.
@@ -277,7 +277,8 @@ static int enter(int last) {
   return 0;
 }
 
-// own gives the program's user the standard streams. crun gives them to the group, too.
+// own gives the program's user the standard streams. crun gives them to the group, too. crun 1.21 also
+// gives away the null device, which is the host's: this program never does.
 static void own(void) {
   gid_t gid = plan.crun ? plan.gid : (gid_t)-1;
   for (int fd = 0; fd <= 2; fd++) {
@@ -305,9 +306,15 @@ static int executable(const char *file) {
 static const char *find(const char *name) {
   static char file[8192];
   if (strchr(name, '/') != NULL) {
-    if (plan.crun && *name != '/' &&
-        snprintf(file, sizeof file, "%s%s%s", cwd, cwd[strlen(cwd) - 1] == '/' ? "" : "/", name) < (int)sizeof file)
+    if (plan.crun && *name != '/') {
+      int n = strlen(cwd);
+      while (n > 0 && cwd[n - 1] == '/')
+        n--;
+      errno = ENAMETOOLONG;
+      if (snprintf(file, sizeof file, "%.*s/%s", n, cwd, name) >= (int)sizeof file)
+        return NULL;
       name = file;
+    }
     return executable(name) ? name : NULL;
   }
   for (const char *dir = path; *path != 0;) {
@@ -351,12 +358,16 @@ static _Noreturn void become(void) {
   if (plan.umask != UINT32_MAX)
     umask(plan.umask);
 
-  // The filter needs the capabilities unless there are no new privileges; then it comes last.
-  if (!plan.no_new_privs)
+  // The filter needs the capabilities unless there are no new privileges; then it comes last. crun changes
+  // the directory before it loads the filter, and looks for the program as root: it executes what it finds.
+  const char *program = NULL;
+  if (!plan.no_new_privs && !plan.crun)
     load();
   int there = enter(0);
-  // crun looks for the program as root at first, and executes what it has found then.
-  const char *program = plan.crun ? find(args[0]) : NULL;
+  if (plan.crun)
+    program = find(args[0]);
+  if (!plan.no_new_privs && plan.crun)
+    load();
   bound();
   if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0)
     fail("keep", "the capabilities");

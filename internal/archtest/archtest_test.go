@@ -56,6 +56,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/apparmor": nil,
 
 		"internal/namespace": nil,
+		"internal/inroot":    nil,
 		"internal/shims":     {"berth/internal/cgroup", "berth/internal/connection", "berth/internal/pidfd"},
 	}
 	small := []string{"berth/internal/retry", "berth/internal/namespace", "berth/internal/inroot"}

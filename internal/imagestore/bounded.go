@@ -134,7 +134,8 @@ type blobWriter struct {
 	ref   string
 }
 
-// Write writes the next bytes. containerd hashes them, too: whoever waits for anything else goes first.
+// Write writes the next bytes. They are hashed here, or sent to the containerd that hashes them: whoever
+// waits for anything else goes first.
 func (w blobWriter) Write(p []byte) (n int, err error) {
 	processors.Behind(func() { n, err = w.Writer.Write(p) })
 	w.store.early.wrote(n)

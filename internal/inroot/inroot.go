@@ -1,17 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inroot opens what is below a directory that somebody else has filled: the root of an image,
-// or a layer that is being unpacked.
-//
-// # Promises
-//
-//   - Every link is resolved as if the directory were the root directory: none leads out of it.
-//   - What is found is not acted on before its type is known: opening a device does something, and
-//     opening a FIFO waits.
-//
-// # Never
-//
-// It creates nothing, and opens nothing for writing.
 package inroot
 
 import (
@@ -34,9 +22,10 @@ func Find(dir int, path string, flags uint64) (int, error) {
 	}
 	for {
 		found, err := unix.Openat2(dir, path, &how)
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) { // something was renamed or mounted, anywhere
-			return found, err
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // something was renamed or mounted, anywhere
+			continue
 		}
+		return found, err
 	}
 }
 
@@ -58,5 +47,9 @@ func OpenFile(dir int, path string) (*os.File, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("%q is not a regular file: %w", path, fs.ErrNotExist)
 	}
-	return os.Open("/proc/self/fd/" + strconv.Itoa(found))
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(found))
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	return f, nil
 }

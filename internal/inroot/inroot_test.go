@@ -35,6 +35,7 @@ func filled(t *testing.T) *os.File {
 		"out":      "../secret",
 		"whole":    filepath.Join(base, "secret"),
 		"loop":     "loop",
+		"magic":    "/proc/self/root",
 	} {
 		try(t, os.Symlink(to, filepath.Join(dir, name)))
 	}
@@ -58,7 +59,7 @@ func TestAFileIsFoundBelowTheDirectoryAlone(t *testing.T) {
 		}
 		_ = f.Close()
 	}
-	for _, name := range []string{"out", "whole", "../secret", "none", "etc/file/below"} {
+	for _, name := range []string{"out", "whole", "magic", "../secret", "none", "etc/file/below"} {
 		if f, err := OpenFile(int(dir.Fd()), name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v %v", name, f, err)
 		}

@@ -5,9 +5,9 @@
 // three processes, one of which is written in Go and starts itself anew; a probe every second costs
 // more than what it asks.
 //
-// It is a trick, which a handler's setting exec = 'oci' turns off: it relies on what runc 1.5,
-// crun 1.21 and crun 1.28 do in an exec. Delete it when an OCI runtime joins a container in less than a fifth of the time that
-// it takes now.
+// It is a trick, which a handler's setting exec = 'oci' turns off: it relies on what runc 1.5, crun
+// 1.21 and crun 1.28 do in an exec. Delete it when an OCI runtime joins a container in less than a
+// fifth of the time that it takes now.
 //
 // # How
 //
@@ -23,8 +23,9 @@
 // # Promises
 //
 //   - A program finds what it would find after an exec of its OCI runtime: test/exec compares both,
-//     field by field. There is one exception: crun leaves a process the OOM score and the session
-//     keyring of the shim, and berth-exec gives it those of its container.
+//     field by field. crun makes two exceptions: it leaves a process the OOM score and the session
+//     keyring of the shim, where berth-exec gives it the score of its container and a keyring of its
+//     own; and crun 1.21 gives the host's null device, if that is stdin, to the user.
 //   - What is not covered exactly is refused before anything of the container's has run, and says
 //     why. Whoever asked goes the OCI runtime's way then. That holds for errors, too: a program that
 //     is missing, or a directory, is for the OCI runtime to refuse in its own words.

@@ -167,6 +167,9 @@ func (j *Joiner) learn(ctx context.Context, c Container) (known, error) {
 	if err != nil {
 		return known{}, fmt.Errorf("read specification of container %s: %w", c.ID, err)
 	}
+	if err := c.Runtime.made(c.Records); err != nil {
+		return known{}, err
+	}
 	p, err := planned(c.ID, c.Runtime.Name, s, j.lastCap)
 	if err != nil {
 		return known{}, err

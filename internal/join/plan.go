@@ -210,7 +210,7 @@ func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 
 // environment returns the variables as runc passes them, of each the last, or as crun does: there the
 // last is in the place of the first. path are the directories in which programs are looked for: runc
-// cleans them.
+// cleans them, and crun takes away slashes at their ends.
 func environment(vars []string, inPlace bool) (env []string, path string, err error) {
 	places := map[string]int{}
 	for _, v := range vars {
@@ -236,16 +236,18 @@ func environment(vars []string, inPlace bool) (env []string, path string, err er
 		return strings.TrimPrefix(env[i], key+"=")
 	}
 	if value("HOME") == "" {
-		return nil, "", refuse(Specification, "it has no HOME, which the OCI runtime looks up in the container")
+		return nil, "", refuse(Specification, "it has no HOME, which the OCI runtime may look up in the container")
 	}
-	path = value("PATH")
-	if !inPlace {
-		dirs := filepath.SplitList(path)
-		for i, d := range dirs {
+	dirs := filepath.SplitList(value("PATH"))
+	for i, d := range dirs {
+		switch {
+		case !inPlace:
 			dirs[i] = filepath.Clean(d)
+		case filepath.IsAbs(d):
+			dirs[i] = "/" + strings.Trim(d, "/")
 		}
-		path = strings.Join(dirs, ":")
 	}
+	path = strings.Join(dirs, ":")
 	return slices.DeleteFunc(env, func(v string) bool { return v == "" }), path, nil
 }
 

@@ -130,14 +130,14 @@ func TestAPlanIsEncodedAsTheProgramReadsIt(t *testing.T) {
 }
 
 func TestTheLastOfAVariableCounts(t *testing.T) {
-	vars := []string{"A=1", "PATH=/x", "B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"}
+	vars := []string{"A=1", "PATH=/x", "B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f/:"}
 	for _, c := range []struct {
 		inPlace bool
 		path    string
 		env     []string
 	}{
-		{false, "/b/c:d:/f:.", []string{"B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f:"}},
-		{true, "/b//c:d:/e/../f:", []string{"A=3", "PATH=/b//c:d:/e/../f:", "B=2", "HOME=/"}},
+		{false, "/b/c:d:/f:.", []string{"B=2", "A=3", "HOME=/", "PATH=/b//c:d:/e/../f/:"}},
+		{true, "/b//c:d:/e/../f:", []string{"A=3", "PATH=/b//c:d:/e/../f/:", "B=2", "HOME=/"}},
 	} {
 		env, path, err := environment(vars, c.inPlace)
 		if err != nil || path != c.path || !slices.Equal(env, c.env) {
@@ -171,6 +171,23 @@ func TestOnlyAKnownOCIRuntimeIsTrusted(t *testing.T) {
 	}
 }
 
+// The configuration of a handler may name another OCI runtime than that which has made the container.
+func TestAContainerOfAnotherOCIRuntimeIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/state.json", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Runtime{Name: runc}).made(dir); err != nil {
+		t.Error(err)
+	}
+	if err := (Runtime{Name: crun}).made(dir); !refused(err, OCIRuntime) {
+		t.Errorf("got %v", err)
+	}
+	if err := (Runtime{Name: runc}).made(dir + "/none"); !refused(err, OCIRuntime) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAPlanForCrunDoesAsCrunDoes(t *testing.T) {
 	p, err := planned("c", crun, simple(), 40)
 	if err != nil || p.head.Crun != 1 || p.head.Umask != 0o022 || p.keyring != "c" {
@@ -194,7 +211,8 @@ func TestAPlanForCrunDoesAsCrunDoes(t *testing.T) {
 	}
 }
 
-// PROPERTIES 45: what crun has kept is loaded into a process of a container: half a filter, or none, would be a hole.
+// PROPERTIES 45: what crun has kept is loaded into a process of a container: half a filter, or none,
+// would be a hole.
 func TestAFilterThatCrunHasNotKeptIsRefused(t *testing.T) {
 	allow := binary.NativeEndian.AppendUint32([]byte{6, 0, 0, 0}, actAllow) // return
 	deny := binary.NativeEndian.AppendUint32([]byte{6, 0, 0, 0}, 0)

@@ -7,7 +7,9 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	ocifeatures "github.com/opencontainers/runtime-spec/specs-go/features"
@@ -68,7 +70,9 @@ func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
 }
 
 // OCI returns which OCI runtime a handler has, runc or crun, and the versions of it and of its
-// libseccomp; "" for another one, and for one that has not said yet. It does not wait.
+// libseccomp; "" for another one, and for one that has not said yet. It does not wait. crun that is called
+// krun, or crun-NAME, is another one: by that name it runs containers in virtual machines, or by a
+// handler of its own.
 func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	h := p.cfg.Handlers[handler]
 	if !isRunc(h) || h.Sandboxer != "" {
@@ -78,10 +82,13 @@ func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	if !ok {
 		return "", "", ""
 	}
-	for annotation, name := range map[string]string{"org.opencontainers.runc.version": "runc", "run.oci.crun.version": "crun"} {
-		if version := has.Annotations[annotation]; version != "" {
-			return name, version, has.Annotations["io.github.seccomp.libseccomp.version"]
-		}
+	libseccomp = has.Annotations["io.github.seccomp.libseccomp.version"]
+	if version = has.Annotations["org.opencontainers.runc.version"]; version != "" {
+		return "runc", version, libseccomp
+	}
+	called := filepath.Base(ociRuntime(h))
+	if version = has.Annotations["run.oci.crun.version"]; version != "" && called != "krun" && !strings.HasPrefix(called, "crun-") {
+		return "crun", version, libseccomp
 	}
 	return "", "", ""
 }

@@ -67,3 +67,48 @@ func TestAnOldRuncIsNamed(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A container of krun is a virtual machine: a probe that joined the process of the machine on the host
+// would run a program of the image outside of it.
+func TestWhichOCIRuntimeAHandlerHas(t *testing.T) {
+	dir := t.TempDir()
+	says := func(name, annotations string) pod.Handler {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		script := "#!/bin/sh\n[ \"$1\" = features ] && echo '{\"annotations\":{" + annotations + "}}'\n"
+		if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return pod.Handler{Options: pod.OptionsRunc, HostProcess: true, Binary: path}
+	}
+	const asCrun = `"run.oci.crun.version":"1.21","io.github.seccomp.libseccomp.version":"2.6.0"`
+	sandboxer := says("other", `"org.opencontainers.runc.version":"1.5.2"`)
+	sandboxer.Sandboxer = "shim"
+	handlers := map[string]pod.Handler{
+		"runc":      says("runc", `"org.opencontainers.runc.version":"1.5.2","io.github.seccomp.libseccomp.version":"2.5.4"`),
+		"crun":      says("crun", asCrun),
+		"krun":      says("krun", asCrun),
+		"crun-wasm": says("crun-wasm", asCrun),
+		"youki":     says("youki", `"x":"y"`),
+		"sandboxer": sandboxer,
+	}
+	p := New(Config{Handlers: handlers, Logger: slog.New(slog.DiscardHandler)})
+	if name, version, _ := p.OCI("runc"); name != "" || version != "" {
+		t.Errorf("before it has said so, it is %s %s", name, version)
+	}
+	for name, want := range map[string][3]string{
+		"runc": {"runc", "1.5.2", "2.5.4"},
+		"crun": {"crun", "1.21", "2.6.0"},
+		"krun": {}, "crun-wasm": {}, "youki": {}, "sandboxer": {}, "none": {},
+	} {
+		if h, ok := handlers[name]; ok {
+			if _, err := p.features.of(t.Context(), ociRuntime(h)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got [3]string
+		if got[0], got[1], got[2] = p.OCI(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}

@@ -21,7 +21,7 @@
 //
 // # What gives way
 //
-// [Behind] and [Yield] are no trick: the kernel offers what they ask it for.
+// [Behind] and [Yield] are no trick: the kernel offers what they ask it for, from Linux 6.12 on.
 //
 // # Promises
 //

@@ -14,35 +14,40 @@ import (
 const LongSlice = 20 * time.Millisecond
 
 // Yield has a thread of this process, or of a child of it, ask to run for a long time at a time. It makes
-// no difference to how much of the processors it gets: but whoever asks for less, as everybody does who
-// does not ask, goes first as soon as it wakes up, and does not wait until what this thread has begun is
-// over. tid is the thread's number, 0 for the one that calls. Linux before 6.12 makes no difference
-// between them (Documentation/scheduler/sched-eevdf.rst, and sched_setattr(2)).
-func Yield(tid int) error { return ask(tid, LongSlice) }
+// no difference to how much of the processors it gets: but what is in the same control group and asks
+// for less, as everything does that does not ask, gets the processor from it as soon as it wakes up and
+// is due some, and does not wait until what this thread has begun is over. tid is the thread's number, 0
+// for the one that calls. Linux before 6.12 makes no difference between them
+// (Documentation/scheduler/sched-eevdf.rst, and sched_setattr(2)).
+func Yield(tid int) error {
+	_, err := ask(tid, LongSlice)
+	return err
+}
 
-// Behind calls do in a way in which whatever else wakes up goes first: do is part of something that takes
-// long, for which nobody waits.
+// Behind calls do in a way in which whatever else of berth's wakes up goes first, as Yield says: do is
+// part of something that takes long, for which nobody waits.
 func Behind(do func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if Yield(0) == nil {
-		defer func() { _ = ask(0, 0) }()
+	if before, err := ask(0, LongSlice); err == nil {
+		defer func() { _, _ = ask(0, before) }()
 	}
 	do()
 }
 
-// ask sets how long a thread asks to run at a time; 0 is what threads have that do not ask.
-func ask(tid int, slice time.Duration) error {
+// ask sets for how long a thread asks to run at a time, and returns for how long it did before.
+func ask(tid int, slice time.Duration) (before time.Duration, err error) {
 	attr, err := unix.SchedGetAttr(tid, 0)
 	if err != nil {
-		return fmt.Errorf("sched_getattr: %w", err)
+		return 0, fmt.Errorf("sched_getattr: %w", err)
 	}
+	before = time.Duration(attr.Runtime) //nolint:gosec // at most 100 ms
 	if attr.Policy != unix.SCHED_NORMAL {
-		return nil // nothing of this has to do with it
+		return before, nil // nothing of this has to do with it
 	}
-	attr.Runtime = uint64(slice) //nolint:gosec // a constant
+	attr.Runtime = uint64(slice) //nolint:gosec // as above
 	if err := unix.SchedSetAttr(tid, attr, 0); err != nil {
-		return fmt.Errorf("sched_setattr: %w", err)
+		return before, fmt.Errorf("sched_setattr: %w", err)
 	}
-	return nil
+	return before, nil
 }

@@ -29,7 +29,7 @@ import (
 	"berth/internal/pidfd"
 )
 
-// shimRuncRoot is where the shim has runc keep its records when nobody says otherwise.
+// shimRuncRoot is where the shim has the OCI runtime keep its records when nobody says otherwise.
 const shimRuncRoot = "/run/containerd/runc"
 
 // Task is a task that containerd does not know, with what is known of it from elsewhere.

@@ -36,11 +36,18 @@ func (b *bench) runRuntimes(ctx context.Context, other string) error {
 	}
 	defer stop()
 	steps := slices.DeleteFunc(b.round(), func(s step) bool { return !slices.Contains(ofRuntimes, s.title) })
+	if len(steps) != len(ofRuntimes) {
+		return fmt.Errorf("a round has %d of the steps %q", len(steps), ofRuntimes)
+	}
 	type way struct {
 		kind
 		runtime string
 	}
-	order := []way{{kinds[0], "runc"}, {with(kinds[0], "runtimes.runc.binary="+path), filepath.Base(path)}}
+	name := filepath.Base(path)
+	if name == "runc" {
+		name = "other"
+	}
+	order := []way{{kinds[0], "runc"}, {with(kinds[0], "runtimes.runc.binary="+path), name}}
 	for i := range b.rounds {
 		for _, w := range order {
 			if err := b.measure(ctx, w.kind, fmt.Sprintf("round %d of %d, %s", i+1, b.rounds, w.runtime), "/runtime="+w.runtime, steps); err != nil {

@@ -460,7 +460,8 @@ func errOf(err error) error {
 }
 
 // ofCaller is what a process that crun makes has from whoever calls crun. One that berth-exec makes has
-// the session keyring and the OOM score of its container instead.
+// a session keyring of its own and the OOM score of its container instead. FDSize is how many
+// descriptors a process has room for, which grows with those that it ever had.
 var ofCaller = regexp.MustCompile(`^(keyring|oom_score_adj|/proc/self/oom_score_adj|/proc/self/status: FDSize):`)
 
 // differences says what two lists of lines do not have in common that a program has to find the same.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package exec compares what berth-exec (internal/join) makes of a program in a container with what
-// runc's exec makes of it, field by field: it makes containers with runc, runs a probe in each with
-// both, and looks at it from inside and outside.
+// the exec of an OCI runtime makes of it, field by field: it makes containers with that one, runs a
+// probe in each with both, and looks at it from inside and outside. The OCI runtime is runc, or the
+// program that BERTH_OCI_RUNTIME names.
 //
 // It needs root, gcc for the probe (testdata/probe.c), and what `make tools` builds. The same tests
 // run in the guest, with cgroup v2 and AppArmor or SELinux: test/guest/tests test/exec

@@ -243,8 +243,8 @@ func TestAProgramFindsWhatItFindsByTheOCIRuntime(t *testing.T) {
 	}
 }
 
-// PROPERTIES 45: crun alone leaves the OOM score and the session keyring as those of the shim.
-func TestAProgramHasTheOOMScoreAndTheKeyringOfItsContainer(t *testing.T) {
+// PROPERTIES 45: crun leaves the OOM score and the session keyring as those of the shim.
+func TestAProgramHasTheOOMScoreOfItsContainerAndAKeyring(t *testing.T) {
 	ct := start(t, func(*specs.Spec, string) {})
 	keyring := "_ses." + ct.id
 	if ct.by.Name == "crun" {

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inroot opens what is below a directory that somebody else has filled: the root of an image,
+// or a layer that is being unpacked.
+//
+// # Promises
+//
+//   - Every link is resolved as if the directory were the root directory: none leads out of it, nor
+//     into anything that is mounted below it.
+//   - What is found is not acted on before its type is known: opening a device does something, and
+//     opening a FIFO waits.
+//
+// # Never
+//
+// It creates nothing, and opens nothing for writing.
+package inroot
