@@ -212,7 +212,7 @@ tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measur
 	$(call table,output,-col '/daemon@(containerd crio berth)')
 	$(call table,busy,-col '/daemon@(containerd crio berth)')
 	$(call table,probes,-col '/daemon@(containerd berth-oci berth)')
-	$(call table,runtimes,-col '/runtime@(runc crun)')
+	$(call table,runtimes,-col /runtime)
 	$(call table,tricks,-table /of -col '/trick@(off on)')
 
 .PHONY: conformance
