@@ -131,6 +131,27 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
+// way is a daemon that is measured in one way of several, whose samples have the label.
+type way struct {
+	kind
+	label string
+}
+
+// byTurns carries out steps in each of some ways, round after round, each time in another order. key is what
+// the labels are of.
+func (b *bench) byTurns(ctx context.Context, ways []way, key string, steps ...step) error {
+	order := slices.Clone(ways)
+	for i := range b.rounds {
+		for _, w := range order {
+			if err := b.measure(ctx, w.kind, fmt.Sprintf("round %d of %d", i+1, b.rounds), "/"+key+"="+w.label, steps); err != nil {
+				return err
+			}
+		}
+		slices.Reverse(order)
+	}
+	return nil
+}
+
 // with is a daemon with other settings than those it ships with.
 func with(k kind, settings ...string) kind {
 	k.settings = settings

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -135,22 +134,14 @@ func (b *bench) runBusy(ctx context.Context) error {
 	defer stop()
 	// The bench is the registry as well. Whoever measures an end does not wait for what serves layers.
 	runtime.GOMAXPROCS(runtime.NumCPU() + spareThreads)
-	only := b.only
-	b.only = ""
-	order := slices.Clone(b.kinds)
-	for i := range b.rounds {
-		for _, k := range order {
-			if !strings.Contains(k.name, only) {
-				continue
-			}
-			steps := []step{{"a busy node", func(ctx context.Context, n *node, rec record) error {
-				return n.busy(ctx, count, rec)
-			}, false}}
-			if err := b.measure(ctx, k, fmt.Sprintf("round %d of %d", i+1, b.rounds), "/daemon="+k.name, steps); err != nil {
-				return err
-			}
+	var ways []way
+	for _, k := range b.kinds {
+		if strings.Contains(k.name, b.only) {
+			ways = append(ways, way{k, k.name})
 		}
-		slices.Reverse(order)
 	}
-	return nil
+	b.only = ""
+	return b.byTurns(ctx, ways, "daemon", step{"a busy node", func(ctx context.Context, n *node, rec record) error {
+		return n.busy(ctx, count, rec)
+	}, false})
 }

@@ -33,26 +33,12 @@ func (b *bench) runProbes(ctx context.Context) error {
 		return err
 	}
 	defer stop()
-	type way struct {
-		kind
-		label string
-	}
-	order := []way{{kinds[0], "berth"}, {with(kinds[0], "runtimes.runc.exec=oci"), "berth-oci"}, {kinds[1], "containerd"}}
-	only := b.only
+	ways := []way{{kinds[0], "berth"}, {with(kinds[0], "runtimes.runc.exec=oci"), "berth-oci"}, {kinds[1], "containerd"}}
+	ways = slices.DeleteFunc(ways, func(w way) bool { return !strings.Contains(w.label, b.only) })
 	b.only = ""
-	for i := range b.rounds {
-		for _, w := range order {
-			if !strings.Contains(w.label, only) {
-				continue
-			}
-			probe := step{"probes", func(ctx context.Context, n *node, rec record) error { return n.probes(ctx, pods, window, rec) }, false}
-			if err := b.measure(ctx, w.kind, fmt.Sprintf("round %d of %d", i+1, b.rounds), "/daemon="+w.label, []step{probe}); err != nil {
-				return err
-			}
-		}
-		slices.Reverse(order)
-	}
-	return nil
+	return b.byTurns(ctx, ways, "daemon", step{"probes", func(ctx context.Context, n *node, rec record) error {
+		return n.probes(ctx, pods, window, rec)
+	}, false})
 }
 
 // probes runs true in the container of each pod every second, as the kubelet does for an exec probe:

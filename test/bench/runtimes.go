@@ -11,11 +11,11 @@ import (
 	"slices"
 )
 
-// ofRuntimes are the titles of the steps in which the OCI runtime has a part.
+// ofRuntimes are the titles of the steps of a round in which the OCI runtime does some of the work.
 var ofRuntimes = []string{"memory and pods at once", "operations", "exec", "exits, polled"}
 
-// runRuntimes measures berth by turns with runc and with another OCI runtime: a program in PATH, or the
-// path of one.
+// runRuntimes measures berth with runc and with another OCI runtime, by turns. other is the name of a
+// program in PATH, or the path of one.
 func (b *bench) runRuntimes(ctx context.Context, other string) error {
 	path, err := exec.LookPath(other)
 	if err == nil {
@@ -39,22 +39,14 @@ func (b *bench) runRuntimes(ctx context.Context, other string) error {
 	if len(steps) != len(ofRuntimes) {
 		return fmt.Errorf("a round has %d of the steps %q", len(steps), ofRuntimes)
 	}
-	type way struct {
-		kind
-		runtime string
-	}
 	name := filepath.Base(path)
 	if name == "runc" {
 		name = "other"
 	}
-	order := []way{{kinds[0], "runc"}, {with(kinds[0], "runtimes.runc.binary="+path), name}}
-	for i := range b.rounds {
-		for _, w := range order {
-			if err := b.measure(ctx, w.kind, fmt.Sprintf("round %d of %d, %s", i+1, b.rounds, w.runtime), "/runtime="+w.runtime, steps); err != nil {
-				return err
-			}
-		}
-		slices.Reverse(order)
+	own := kinds[0]
+	own.prepare = func(n *node) ([]string, error) {
+		command, err := prepareBerth(n)
+		return append(command, "--set", "runtimes.runc.binary="+path), err
 	}
-	return nil
+	return b.byTurns(ctx, []way{{kinds[0], "runc"}, {own, name}}, "runtime", steps...)
 }
