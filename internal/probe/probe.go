@@ -69,10 +69,8 @@ func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
 	return out
 }
 
-// OCI returns which OCI runtime a handler has, runc or crun, and the versions of it and of its
-// libseccomp; "" for another one, and for one that has not said yet. It does not wait. crun that is called
-// krun, or crun-NAME, is another one: by that name it runs containers in virtual machines, or by a
-// handler of its own.
+// OCI returns which OCI runtime a handler has, and its versions, as [Identify] does; "" for one that has
+// not said yet. It does not wait.
 func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	h := p.cfg.Handlers[handler]
 	if !isRunc(h) || h.Sandboxer != "" {
@@ -82,12 +80,20 @@ func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	if !ok {
 		return "", "", ""
 	}
-	libseccomp = has.Annotations["io.github.seccomp.libseccomp.version"]
-	if version = has.Annotations["org.opencontainers.runc.version"]; version != "" {
+	return Identify(ociRuntime(h), has.Annotations)
+}
+
+// Identify returns which OCI runtime a program is, runc or crun, and the versions of it and of its
+// libseccomp; "" for another one. annotations are those of its features. crun that is called krun, or
+// crun-NAME, is another one: by that name it runs containers in virtual machines, or by a handler of its
+// own.
+func Identify(program string, annotations map[string]string) (name, version, libseccomp string) {
+	libseccomp = annotations["io.github.seccomp.libseccomp.version"]
+	if version = annotations["org.opencontainers.runc.version"]; version != "" {
 		return "runc", version, libseccomp
 	}
-	called := filepath.Base(ociRuntime(h))
-	if version = has.Annotations["run.oci.crun.version"]; version != "" && called != "krun" && !strings.HasPrefix(called, "crun-") {
+	called := filepath.Base(program)
+	if version = annotations["run.oci.crun.version"]; version != "" && called != "krun" && !strings.HasPrefix(called, "crun-") {
 		return "crun", version, libseccomp
 	}
 	return "", "", ""

@@ -68,8 +68,8 @@ func TestAnOldRuncIsNamed(t *testing.T) {
 	}
 }
 
-// A container of krun is a virtual machine: a probe that joined the process of the machine on the host
-// would run a program of the image outside of it.
+// krun runs each container in a virtual machine. A probe that joined the process of such a machine would
+// run a program of the image outside of it, on the host.
 func TestWhichOCIRuntimeAHandlerHas(t *testing.T) {
 	dir := t.TempDir()
 	says := func(name, annotations string) pod.Handler {

@@ -28,6 +28,7 @@ import (
 
 	"berth/internal/join"
 	"berth/internal/pidfd"
+	probing "berth/internal/probe"
 )
 
 // libexec is where `make tools` puts programs.
@@ -54,11 +55,8 @@ var described = sync.OnceValues(func() (join.Runtime, error) {
 	if err := json.Unmarshal(out, &has); err != nil {
 		return join.Runtime{}, err
 	}
-	r := join.Runtime{Name: "runc", Version: has.Annotations["org.opencontainers.runc.version"], Libseccomp: has.Annotations["io.github.seccomp.libseccomp.version"]}
-	if v := has.Annotations["run.oci.crun.version"]; v != "" {
-		r.Name, r.Version = "crun", v
-	}
-	return r, nil
+	name, version, libseccomp := probing.Identify(ociRuntime(), has.Annotations)
+	return join.Runtime{Name: name, Version: version, Libseccomp: libseccomp}, nil
 })
 
 // probe is the program that containers are made of, built once.
