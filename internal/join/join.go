@@ -120,8 +120,8 @@ func (j *Joiner) Program() string {
 // Container is one in which a program is to run.
 type Container struct {
 	ID string
-	// Runtime is its OCI runtime, and Records the directory in which that one keeps what it knows of
-	// the container.
+	// Runtime is its OCI runtime. Records is the directory that the OCI runtime has for the container,
+	// with its state.
 	Runtime Runtime
 	Records string
 	// Process is its first process, and Cgroup the path of its control group within a hierarchy.

@@ -209,8 +209,8 @@ func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 }
 
 // environment returns the variables as runc passes them, of each the last, or as crun does: there the
-// last is in the place of the first. path are the directories in which programs are looked for: runc
-// cleans them, and crun takes away slashes at their ends.
+// last is in the place of the first. path is PATH as they use it: runc cleans each directory, and crun
+// drops the slashes at its end.
 func environment(vars []string, inPlace bool) (env []string, path string, err error) {
 	places := map[string]int{}
 	for _, v := range vars {

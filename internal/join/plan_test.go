@@ -168,6 +168,9 @@ func TestOnlyAKnownOCIRuntimeIsTrusted(t *testing.T) {
 		if err := r.check(); (err == nil) != known || err != nil && !refused(err, OCIRuntime) {
 			t.Errorf("%+v: %v", r, err)
 		}
+		if _, err := (&Joiner{}).Prepare(t.Context(), Container{Runtime: r}, []string{"true"}); refused(err, OCIRuntime) == known {
+			t.Errorf("a program in a container of %+v: %v", r, err)
+		}
 	}
 }
 

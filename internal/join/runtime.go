@@ -87,22 +87,16 @@ func kept(dir string, s *specs.LinuxSeccomp) (filter, error) {
 	if s == nil {
 		return filter{}, nil
 	}
-	if s.ListenerPath != "" || s.ListenerMetadata != "" {
-		return filter{}, refuse(Seccomp, "it has a listener")
+	flags, err := flagsOf(s)
+	if err != nil {
+		return filter{}, err
 	}
 	var f filter
 	if s.Flags == nil {
 		f.flags = unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	}
-	for _, flag := range s.Flags {
-		switch flag {
-		case specs.LinuxSeccompFlagLog:
-			f.flags |= unix.SECCOMP_FILTER_FLAG_LOG
-		case specs.LinuxSeccompFlagSpecAllow:
-			f.flags |= unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
-		default:
-			return filter{}, refuse(Seccomp, "it has a flag %q", flag)
-		}
+	for _, flag := range flags {
+		f.flags |= flag.bit
 	}
 	file, err := os.Open(filepath.Join(dir, "seccomp.bpf"))
 	if err != nil {

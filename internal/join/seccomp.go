@@ -140,6 +140,34 @@ var arches = map[specs.Arch]uint32{
 	specs.ArchARM: 0x40000028, specs.ArchAARCH64: 0xc00000b7,
 }
 
+// filterFlag is a flag of seccomp(2), and its name for berth-seccomp.
+type filterFlag struct {
+	bit  uint32
+	name string
+}
+
+var filterFlags = map[specs.LinuxSeccompFlag]filterFlag{
+	specs.LinuxSeccompFlagLog:       {unix.SECCOMP_FILTER_FLAG_LOG, "log"},
+	specs.LinuxSeccompFlagSpecAllow: {unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, "ssb"},
+}
+
+// flagsOf returns the flags of a profile, and refuses one with a flag that is not known, or with a
+// listener, for which there is a flag as well.
+func flagsOf(s *specs.LinuxSeccomp) ([]filterFlag, error) {
+	if s.ListenerPath != "" || s.ListenerMetadata != "" {
+		return nil, refuse(Seccomp, "it has a listener")
+	}
+	var out []filterFlag
+	for _, flag := range s.Flags {
+		f, ok := filterFlags[flag]
+		if !ok {
+			return nil, refuse(Seccomp, "it has a flag %q", flag)
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
 // natives are the architectures whose filters this room makes, with their own system call tables.
 var natives = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}
 
@@ -162,8 +190,9 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 	if _, ok := natives[runtime.GOARCH]; !ok {
 		return "", refuse(Seccomp, "filters are not made for %s", runtime.GOARCH)
 	}
-	if s.ListenerPath != "" || s.ListenerMetadata != "" {
-		return "", refuse(Seccomp, "it has a listener")
+	flags, err := flagsOf(s)
+	if err != nil {
+		return "", err
 	}
 	a, err := action(s.DefaultAction)
 	if err != nil {
@@ -180,15 +209,8 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 	if s.Flags == nil {
 		b.WriteString("flag default\n")
 	}
-	for _, flag := range s.Flags {
-		switch flag {
-		case specs.LinuxSeccompFlagLog:
-			b.WriteString("flag log\n")
-		case specs.LinuxSeccompFlagSpecAllow:
-			b.WriteString("flag ssb\n")
-		default:
-			return "", refuse(Seccomp, "it has a flag %q", flag)
-		}
+	for _, f := range flags {
+		fmt.Fprintf(&b, "flag %s\n", f.name)
 	}
 	for _, call := range s.Syscalls {
 		a, err := action(call.Action)
