@@ -25,8 +25,8 @@ func Count() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// Spare lets Go code run on spare threads, and reports whether it does. It is called once, when
-// berth starts. After that, Go no longer adapts to a quota that somebody gives the control group.
+// Spare has Go run goroutines on a few more threads than there are processors, unless somebody has
+// decided how many it uses, and reports whether it did. It is called once, when berth starts. After that, Go no longer adapts to a quota that somebody gives the control group.
 func Spare() bool {
 	n := runtime.GOMAXPROCS(0)
 	if os.Getenv("GOMAXPROCS") != "" || n < runtime.NumCPU() {
