@@ -73,6 +73,22 @@ func TestADeviceThatDoesNotExistIsNamed(t *testing.T) {
 	}
 }
 
+// A null among the mounts of one specification ended berth, and each berth that was started after it.
+func TestASpecificationWithANullIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "gpu.json", gpu)
+	for _, list := range []string{"deviceNodes", "netDevices", "hooks", "mounts"} {
+		write(t, dir, "net.json", `{"cdiVersion": "1.1.0", "kind": "vendor.com/net", "devices": [{"name": "0", "containerEdits": {"`+list+`": [null]}}]}`)
+		r := Open([]string{dir})
+		if err := r.Inject(empty(), []string{"vendor.com/gpu=0"}); err != nil {
+			t.Errorf("%s: the device of another file: %v", list, err)
+		}
+		if err := r.Inject(empty(), []string{"vendor.com/net=0"}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), list+" is null") {
+			t.Errorf("%s: %v", list, err)
+		}
+	}
+}
+
 func TestASpecificationWrittenJustBeforeCounts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi") // it does not exist at first
 	r := Open([]string{dir})
