@@ -173,6 +173,10 @@ type logReader struct {
 	rotated  func(f *os.File, path string) *os.File // the function of that name; tests wrap it
 }
 
+// maxLogLine bounds a line that is read, in bytes. What is longer is not a log: a file that was cut short
+// while it was written to can begin with a hole as long as it was.
+const maxLogLine = 64 << 20
+
 // read prints the last tail lines of the log, or all of it if tail is negative. With follow it goes
 // on, across rotations, until running returns false and the log is read to its end.
 func (r *logReader) read(ctx context.Context, tail int, follow bool, running func() (bool, error)) error {
@@ -195,8 +199,14 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 	var next *os.File // what f was rotated to; f is read to its end first
 	last := false     // the container has ended: what is there now is all
 	for {
-		line, err := in.ReadBytes('\n')
+		line, err := in.ReadSlice('\n')
 		rest = append(rest, line...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			if len(rest) > maxLogLine {
+				return fmt.Errorf("%s has a line of more than %d bytes, which is not in the CRI log format: %.60q", r.path, maxLogLine, rest)
+			}
+			continue
+		}
 		if err == nil {
 			if err := r.line(rest); err != nil {
 				return err

@@ -120,6 +120,26 @@ func TestALineJustBeforeTheRotationIsNotLost(t *testing.T) {
 	}
 }
 
+// A hole as long as the log was before it was cut short took as much memory to read.
+func TestAHoleInALogIsNotKeptInMemory(t *testing.T) {
+	path := logFile(t, sample...)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const hole = 1 << 40 // it has no blocks, and reading all of it would take minutes
+	if _, err := f.WriteAt([]byte(stampB+" stdout F after\n"), hole); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	r := &logReader{path: path, out: &out, err: &out}
+	err = r.read(t.Context(), -1, false, func() (bool, error) { return false, nil })
+	if err == nil || !strings.Contains(err.Error(), "CRI log format") || !strings.Contains(out.String(), "last\n") {
+		t.Errorf("%v after %q", err, out.String())
+	}
+}
+
 func TestFollowingLosesNothingToRotation(t *testing.T) {
 	path := logFile(t, stampA+" stdout F 0")
 	var out bytes.Buffer
