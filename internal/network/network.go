@@ -203,17 +203,22 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("connect pod %s: read result: %w", p.ID, err)
 	}
-	out := Result{Conf: list.Bytes}
-	for _, ip := range r.IPs {
-		// Addresses of interfaces on the host's side are not the pod's.
-		if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) || r.Interfaces[*ip.Interface].Sandbox != "" {
-			out.IPs = append(out.IPs, ip.Address.IP.String())
-		}
-	}
+	out := Result{Conf: list.Bytes, IPs: podAddresses(r)}
 	if out.Raw, err = json.Marshal(r); err != nil {
 		return Result{}, fmt.Errorf("connect pod %s: encode result: %w", p.ID, err)
 	}
 	return out, nil
+}
+
+// podAddresses returns the addresses that a result gives the pod. Those of interfaces on the host's side
+// are not the pod's.
+func podAddresses(r *current.Result) (ips []string) {
+	for _, ip := range r.IPs {
+		if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) || r.Interfaces[*ip.Interface].Sandbox != "" {
+			ips = append(ips, ip.Address.IP.String())
+		}
+	}
+	return ips
 }
 
 // Teardown disconnects the pod with the configuration that Setup recorded, or with the active one
