@@ -15,7 +15,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -30,41 +29,81 @@ const TaskDir = "/io.containerd.runtime.v2.task/" + connection.Namespace + "/"
 // SandboxDir is the directory of the bundles of shims that are sandboxes, beside TaskDir.
 const SandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + connection.Namespace + "/"
 
-// removeBundle removes the bundle of a task that containerd does not know any more: containerd's
-// clean-up after a dead shim can be cut short, and containerd does not try again before its next
-// start. A bundle that containerd could not remove to the end is called .ID, and is in the way of
-// the removal of the next one. Containerd does not say where its bundles are. The mounts of root
-// filesystems do, those of any task. The working directories of shims do, too; they are in known, as
-// is the directory beside containerd's socket.
-func removeBundle(id string, known []string) error {
-	info, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return fmt.Errorf("look for the bundle of %s: %w", id, err)
-	}
-	others := slices.DeleteFunc(bundleDirs(string(info)), closed)
-	for _, dir := range slices.Concat(others, known) {
-		for _, dir := range []string{dir, strings.TrimSuffix(dir, TaskDir) + SandboxDir} {
-			for _, name := range []string{id, "." + id} {
-				if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
-					return fmt.Errorf("remove the bundle of %s: %w", id, err)
-				}
+// removeBundle removes the bundle of a task that containerd does not know any more, in directories
+// that bundlesBelow has returned: containerd's clean-up after a dead shim can be cut short, and
+// containerd does not try again before its next start. A bundle that containerd could not remove to the
+// end is called .ID, and is in the way of the removal of the next one.
+func removeBundle(id string, dirs []string) error {
+	for _, dir := range dirs {
+		for _, name := range []string{id, "." + id} {
+			if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
+				return fmt.Errorf("remove the bundle of %s: %w", id, err)
 			}
 		}
 	}
 	return nil
 }
 
-// closed reports whether a directory may not be entered. It is that of a containerd of root's then, whose
-// mounts a berth in a user namespace has inherited: it has no bundle of berth's, which may enter its own.
-func closed(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, "."))
-	return errors.Is(err, fs.ErrPermission)
+// bundlesBelow returns the directories of bundles below a state directory of containerd's. It returns
+// none that anybody but berth's user could have made, or could change: a neighbour's directories have
+// the same names, and so may those of a user who wants berth to unmount, delete or believe something.
+// That is why the table of mounts is not asked where bundles are.
+func bundlesBelow(state string) (dirs []string, err error) {
+	state, err = filepath.EvalSymlinks(state)
+	if isForeign(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, below := range []string{TaskDir, SandboxDir} {
+		ok := true
+		for dir := state; ok; {
+			if ok, err = isOwn(dir); err != nil {
+				return nil, err
+			}
+			rest, _ := filepath.Rel(dir, filepath.Join(state, below))
+			if rest == "." {
+				break
+			}
+			name, _, _ := strings.Cut(rest, "/")
+			dir = filepath.Join(dir, name)
+		}
+		if ok {
+			dirs = append(dirs, filepath.Join(state, below))
+		}
+	}
+	return dirs, nil
 }
 
-// BundleLeft reports whether a task may have a bundle, or the rest of one, in one of the directories
-// that shims work in.
+// isOwn reports whether a path is a directory of berth's user in which no other user can exchange what
+// that user has made.
+func isOwn(path string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		if isForeign(err) {
+			return false, nil
+		}
+		return false, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	shared := st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() && !shared, nil
+}
+
+// isForeign reports whether an error says that a directory is absent, or is one that berth may not
+// enter. Nothing keeps berth from entering its own.
+func isForeign(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOTDIR)
+}
+
+// BundleLeft reports whether a task may have a bundle, or the rest of one, in one of containerd's
+// directories.
 func (s *Shims) BundleLeft(id string) bool {
-	for _, dir := range s.bundleDirs() {
+	dirs, err := s.bundleDirs()
+	if err != nil {
+		return true
+	}
+	for _, dir := range dirs {
 		for _, name := range []string{id, "." + id} {
 			if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 				return true
@@ -74,10 +113,11 @@ func (s *Shims) BundleLeft(id string) bool {
 	return false
 }
 
-// Bundle returns the directory of the bundle of a task, in one of the directories that shims work in;
-// "" if none is there.
+// Bundle returns the directory of the bundle of a task, in one of containerd's directories; "" if none
+// is there.
 func (s *Shims) Bundle(id string) string {
-	for _, dir := range s.bundleDirs() {
+	dirs, _ := s.bundleDirs() // of those that could be looked at
+	for _, dir := range dirs {
 		bundle := filepath.Join(dir, id)
 		if _, err := os.Lstat(bundle); err == nil {
 			return bundle
@@ -163,23 +203,4 @@ func clearBelow(below *os.Root) error {
 		}
 	}
 	return nil
-}
-
-// bundleDirs returns the directories of bundles that occur in a mountinfo (proc_pid_mountinfo(5)),
-// each once.
-func bundleDirs(text string) []string {
-	var dirs []string
-	seen := map[string]bool{}
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 5 || !strings.HasSuffix(f[4], "/rootfs") {
-			continue
-		}
-		before, _, ok := strings.Cut(f[4], TaskDir)
-		if dir := before + TaskDir; ok && !seen[dir] {
-			seen[dir] = true
-			dirs = append(dirs, dir)
-		}
-	}
-	return dirs
 }

@@ -3,9 +3,10 @@
 package shims
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -107,24 +108,83 @@ func TestWhatIsMountedInABundleIsNotTouched(t *testing.T) {
 	}
 }
 
-// The mounts that a berth in a user namespace inherits from a containerd of root's kept everything that it
-// released from being removed: what is in a directory that it may not enter, it cannot know.
-func TestTheBundlesOfRootAreNotThoseOfAUser(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), TaskDir)
-	try(t, os.MkdirAll(dir, 0o700))
-	if closed(dir) || closed(filepath.Join(dir, "absent")) {
-		t.Error("a directory of one's own is closed")
+// another has a directory of bundles that belongs to another user, with a bundle in it that is called as
+// berth's is, and a link in the bundle to a directory of that name. A file system is mounted in it.
+func another(t *testing.T, state, id string) (kept []string) {
+	t.Helper()
+	bundle, victim := filepath.Join(state, TaskDir, id), filepath.Join(t.TempDir(), id)
+	rootfs := filepath.Join(bundle, "rootfs")
+	for _, d := range []string{rootfs, victim} {
+		try(t, os.MkdirAll(d, 0o700))
 	}
-	runtime.LockOSThread() // the user that files are looked for as is that of a thread
-	defer runtime.UnlockOSThread()
-	if _, err := unix.SetfsuidRetUid(65534); err != nil {
-		t.Fatal(err)
+	image := t.TempDir()
+	file := filepath.Join(image, "file")
+	try(t, os.WriteFile(file, nil, 0o600))
+	try(t, os.Symlink(victim, filepath.Join(bundle, "work")))
+	try(t, unix.Mount(image, rootfs, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(rootfs, unix.MNT_DETACH) })
+	return []string{bundle, victim, filepath.Join(rootfs, "file")}
+}
+
+func expectKept(t *testing.T, kept []string) {
+	t.Helper()
+	for _, path := range kept {
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("it was not left alone: %v", err)
+		}
 	}
-	isClosed := closed(dir)
-	if _, err := unix.SetfsuidRetUid(0); err != nil {
-		t.Fatal(err)
+}
+
+// PROPERTIES 54: every directory of bundles in the table of mounts was taken for one of berth's
+// containerd. A user of the host can have such a directory, with a link in it to what berth was to delete;
+// and where the directory was closed to a berth without root, its releases were tried for ever.
+func TestTheBundlesOfANeighbourAreLeftAlone(t *testing.T) {
+	kept := another(t, t.TempDir(), thisID)
+	s := New(Config{StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	try(t, s.EndLeft(t.Context(), Task{ID: thisID, Root: t.TempDir()}))
+	expectKept(t, kept)
+}
+
+// PROPERTIES 54: a directory that is where containerd's probably is, and that somebody else has made or can
+// change, is not containerd's. Nothing in it is believed, and nothing is removed.
+func TestADirectoryThatOthersCouldHaveMadeIsNotContainerds(t *testing.T) {
+	for name, spoil := range map[string]func(state string) error{
+		"of another user":         func(state string) error { return os.Chown(state, 65534, 65534) },
+		"another user's below it": func(state string) error { return os.Chown(filepath.Join(state, TaskDir), 65534, 65534) },
+		"anybody may write to it": func(state string) error { return os.Chmod(state, 0o777) },
+		"its group may":           func(state string) error { return os.Chmod(filepath.Dir(filepath.Join(state, TaskDir)), 0o775) },
+		"a link in the place of it": func(state string) error {
+			dir := filepath.Dir(filepath.Join(state, TaskDir))
+			return errors.Join(os.Rename(dir, dir+".other"), os.Symlink(dir+".other", dir))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := t.TempDir()
+			kept := another(t, state, thisID)
+			s := New(Config{StateDir: state, Logger: slog.New(slog.DiscardHandler)})
+			if !s.BundleLeft(thisID) || s.Bundle(thisID) == "" {
+				t.Fatal("a bundle of berth's is not seen")
+			}
+			try(t, spoil(state))
+			t.Cleanup(func() { _ = os.Chmod(state, 0o700) })
+			if s.BundleLeft(thisID) || s.Bundle(thisID) != "" {
+				t.Error("it is believed")
+			}
+			try(t, s.EndLeft(t.Context(), Task{ID: thisID, Root: t.TempDir()}))
+			expectKept(t, kept)
+		})
 	}
-	if !isClosed {
-		t.Error("a directory of root's alone is open to a user")
+}
+
+// PROPERTIES 6, 33: a directory that cannot be looked at is not without bundles.
+func TestABundleThatCannotBeLookedForMayBeThere(t *testing.T) {
+	loop := filepath.Join(t.TempDir(), "loop")
+	try(t, os.Symlink(loop, loop))
+	s := New(Config{StateDir: loop, Logger: slog.New(slog.DiscardHandler)})
+	if !s.BundleLeft(thisID) {
+		t.Error("there is none, says a directory that was not looked at")
+	}
+	if err := s.EndLeft(t.Context(), Task{ID: thisID, Root: t.TempDir()}); err == nil {
+		t.Error("nothing is left, says a directory that was not looked at")
 	}
 }

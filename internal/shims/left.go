@@ -73,7 +73,11 @@ func (s *Shims) endLeft(ctx context.Context, t Task) error {
 			return fmt.Errorf("%s delete: %w: %s", binary, err, bytes.TrimSpace(out))
 		}
 	}
-	if err := removeBundle(t.ID, s.bundleDirs()); err != nil {
+	dirs, err := s.bundleDirs()
+	if err != nil {
+		return err
+	}
+	if err := removeBundle(t.ID, dirs); err != nil {
 		return err
 	}
 	if strings.HasSuffix(t.CgroupsPath, "/"+t.ID) || strings.HasSuffix(t.CgroupsPath, ":"+t.ID) {

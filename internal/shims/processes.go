@@ -165,6 +165,7 @@ func (s *processSearch) each(found []process, meant func(args []string) bool, do
 
 // place is what places a process on the node.
 type place struct {
+	user   uint32 // whose it is
 	exe    string // its file
 	mounts string // its mount namespace
 	group  string // /proc/PID/cgroup
@@ -184,6 +185,9 @@ type place struct {
 //     privileged and sees the host's processes can enter it. Within it, the name of exe is that of
 //     a file of the host's.
 //   - /proc/PID/cgroup: a process leaves its pod's group only by writing to the host's groups.
+//   - The owner of /proc/PID, which is its effective user, also where the process may not be dumped: a
+//     user of the host can start a program of any name with any arguments. berth's own user alone starts
+//     shims and OCI runtimes.
 //
 // The same is not true of /proc/PID/environ, maps, and whatever else reads the process's memory.
 //
@@ -203,7 +207,7 @@ func recognise(proc string, pid int, own place, programs []string) (process, boo
 		return process{}, false, nil
 	}
 	id, err := readPlace(proc, dir)
-	if err != nil || id.exe != exe || id.mounts != own.mounts || inPod(id.group, own.group) {
+	if err != nil || id.exe != exe || id.user != own.user || id.mounts != own.mounts || inPod(id.group, own.group) {
 		return process{}, false, unlessEnded(err)
 	}
 	b, err := os.ReadFile(filepath.Join(proc, dir, "cmdline"))
@@ -225,12 +229,14 @@ func readPlace(proc, pid string) (place, error) {
 	exe, err1 := os.Readlink(filepath.Join(proc, pid, "exe"))
 	mounts, err2 := os.Readlink(filepath.Join(proc, pid, "ns/mnt"))
 	group, err3 := os.ReadFile(filepath.Join(proc, pid, "cgroup"))
-	for _, err := range []error{err1, err2, err3} {
+	var st unix.Stat_t
+	err4 := unix.Stat(filepath.Join(proc, pid), &st)
+	for _, err := range []error{err1, err2, err3, err4} {
 		if err != nil {
 			return place{}, fmt.Errorf("look at process %s: %w", pid, err)
 		}
 	}
-	return place{exe, mounts, string(group)}, nil
+	return place{st.Uid, exe, mounts, string(group)}, nil
 }
 
 // podID is an ID of a pod or a container as the name of a control group has it.

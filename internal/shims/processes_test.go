@@ -89,6 +89,25 @@ func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
 	}
 }
 
+// PROPERTIES 54: a user of the host starts a program called as a shim's, with the arguments of one that
+// cleans up after a pod, which anybody can read. The release of the pod waited for its end, for ever.
+func TestAProcessOfAnotherUserIsNotAShim(t *testing.T) {
+	s := node()
+	defer s.Wait()
+	shim := entry{exe: "/tmp/containerd-shim-x", mounts: "mnt:[1]", group: "/user.slice", args: []string{"/tmp/containerd-shim-x", "-id", thisID, "delete"}}
+	s.processes.proc = proc(t, map[string]entry{
+		"self": {exe: "/usr/bin/berth", mounts: "mnt:[1]", args: []string{"berth"}},
+		"100":  shim,
+		"101":  shim,
+	})
+	try(t, os.Chown(filepath.Join(s.processes.proc, "100"), 65534, 65534))
+	found, err := s.processes.find(t.Context())
+	try(t, err)
+	if len(found) != 1 || found[0].pid != 101 {
+		t.Errorf("found %v", found)
+	}
+}
+
 // The OCI runtimes that work for a container outlive its shim, and would make a process after the
 // container was given up.
 func TestARuntimeAtWorkIsRecognised(t *testing.T) {

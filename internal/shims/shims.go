@@ -26,7 +26,8 @@ const shimTimeout = time.Second
 // Config is what the room needs to know.
 type Config struct {
 	// StateDir is containerd's directory of what does not outlive a reboot, or where that probably
-	// is. What containerd has left of a task is looked for there, and where shims are at work.
+	// is. What containerd has left of a task is looked for there, and where shims of pods are at work,
+	// and nowhere else.
 	StateDir string
 	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
 	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
@@ -43,10 +44,10 @@ type Shims struct {
 	cleanups  cleanups
 	nowhere   bool // there is no node to look at
 
-	mu      sync.Mutex
-	of      map[string]shim // by key: the ID of a pod, or of a group of pods
-	groups  groups
-	bundles []string // directories of bundles that shims work in
+	mu     sync.Mutex
+	of     map[string]shim // by key: the ID of a pod, or of a group of pods
+	groups groups
+	states []string // of containerd's: the configured directory, and those that shims work below
 	// doubted are the keys for whose shim nobody could look: it is searched for when it is to end.
 	doubted map[string]bool
 }
@@ -58,7 +59,7 @@ func New(cfg Config) *Shims {
 		processes: processSearch{proc: procfs},
 		cleanups:  cleanups{dir: cfg.CleanupDir},
 	}
-	s.learn(cfg.StateDir + TaskDir)
+	s.learn(cfg.StateDir)
 	return s
 }
 
@@ -122,12 +123,10 @@ func (s *Shims) tryAdd(pod string, pid int) error {
 	if err != nil {
 		return nil //nolint:nilerr // it is the shim; that it has ended since is seen later
 	}
-	dir := filepath.Dir(cwd) + "/"
-	if before, ok := strings.CutSuffix(dir, SandboxDir); ok {
-		dir = before + TaskDir
-	}
-	if strings.HasSuffix(dir, TaskDir) {
-		s.learn(dir)
+	for _, below := range []string{TaskDir, SandboxDir} {
+		if before, ok := strings.CutSuffix(filepath.Dir(cwd)+"/", below); ok {
+			s.learn(before)
+		}
 	}
 	return nil
 }
@@ -153,19 +152,29 @@ func (s *Shims) isDoubted(pod string) bool {
 	return !known && (s.doubted[key] || g != nil && !g.over)
 }
 
-func (s *Shims) learn(dir string) {
+// learn notes a state directory of containerd's.
+func (s *Shims) learn(state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Contains(s.bundles, dir) {
-		s.bundles = append(s.bundles, dir)
+	if state != "" && !slices.Contains(s.states, state) {
+		s.states = append(s.states, state)
 	}
 }
 
-// bundleDirs are the directories of bundles that shims work in.
-func (s *Shims) bundleDirs() []string {
+// bundleDirs returns the directories of bundles of the containerd that berth works with. The error
+// says which could not be looked at.
+func (s *Shims) bundleDirs() (dirs []string, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.bundles)
+	states := slices.Clone(s.states)
+	s.mu.Unlock()
+	for _, state := range states {
+		below, berr := bundlesBelow(state)
+		if berr != nil {
+			err = errors.Join(err, fmt.Errorf("look for bundles below %s: %w", state, berr))
+		}
+		dirs = append(dirs, below...)
+	}
+	return dirs, err
 }
 
 func (s *Shims) knows(pod string) bool {
