@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -88,6 +89,10 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 		c := &runtimeapi.RuntimeCondition{Type: kind, Status: err == nil}
 		if err != nil {
 			c.Reason, c.Message = reason, err.Error()
+		}
+		var known interface{ ConditionReason() string }
+		if errors.As(err, &known) {
+			c.Reason = known.ConditionReason()
 		}
 		return c
 	}

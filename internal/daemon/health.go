@@ -29,6 +29,7 @@ import (
 // health answers CRI's Status.
 type health struct {
 	away           func() error // nil while berth is connected to containerd
+	notWritten     func() error // nil while the records can be written
 	containerd     string       // where it is
 	embedded       bool         // it runs in this process
 	began          time.Time    // when this process did
@@ -53,6 +54,7 @@ func (d *daemon) health() *health {
 	}
 	return &health{
 		away:           d.away,
+		notWritten:     d.store.NotWritten,
 		containerd:     where,
 		embedded:       d.embeds(),
 		began:          time.Now(),
@@ -69,8 +71,14 @@ func (d *daemon) health() *health {
 	}
 }
 
-// Runtime implements cri.Health.
-func (h *health) Runtime() error { return h.away() }
+// Runtime implements cri.Health. Records that cannot be written come first: without them nothing is made,
+// and no end is visible, whether containerd is there or not.
+func (h *health) Runtime() error {
+	if err := h.notWritten(); err != nil {
+		return err
+	}
+	return h.away()
+}
 
 // Network implements cri.Health.
 func (h *health) Network() error { return h.network.Status() }

@@ -36,6 +36,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"descriptor store", atOnce, d.kept.Run},
 		{"flight recorder", atOnce, d.recorder.Run},
 		{"access log", atOnce, d.access.Run},
+		{"records", atOnce, d.watchRecords},
 		{"core", atOnce, d.core.Run}, // it restores the records, and then follows containerd
 		{"embedded containerd", atOnce, d.runEmbedded},
 
@@ -114,6 +115,18 @@ func (d *daemon) persistently(what string, f func(context.Context) error) func(c
 
 // runKernel reports exits to the controller.
 func (d *daemon) runKernel(ctx context.Context) error { return d.kernel.Run(ctx, d.core.Pods.Exited) }
+
+// watchRecords says when the records cannot be written, and when they can be again.
+func (d *daemon) watchRecords(ctx context.Context) error {
+	d.store.Watch(ctx, func(err error) {
+		if err != nil {
+			d.log.Error("the records cannot be written: berth is not ready, what is on record is served, and writing is tried every second", "err", err)
+			return
+		}
+		d.log.Info("the records are written again")
+	})
+	return nil
+}
 
 // runOOMs reports OOM kills to the controller.
 func (d *daemon) runOOMs(ctx context.Context) error {

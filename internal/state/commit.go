@@ -90,7 +90,8 @@ type commit struct {
 
 // Commit makes the changes in one transaction and returns nil once they are on disk. After an error
 // nothing has changed. The error wraps errdefs.ErrNotFound if a status was to be written of a
-// record that does not exist, as after its deletion.
+// record that does not exist, as after its deletion, and errdefs.ErrUnavailable if the disk did not
+// take it: see [Store.NotWritten].
 //
 // Calls at the same time share a transaction, which is one record of the journal: one of them leads
 // it and writes for all that wait, then makes the first of those that came meanwhile the next
@@ -123,7 +124,9 @@ func (s *Store) Commit(changes ...Change) error {
 	batch := s.mu.waiting
 	s.mu.waiting = nil
 	s.mu.Unlock()
+	s.writes.begin()
 	s.write(batch)
+	s.writes.end()
 	s.writing.Unlock()
 
 	s.mu.Lock()
@@ -200,13 +203,17 @@ func (s *Store) transaction(batch []*commit) error {
 		}
 		return nil
 	})
-	if err == nil && len(staged) > 0 { // else there is nothing to be synced
+	if err == nil && len(staged) == 0 {
+		return nil // there is nothing to be synced
+	}
+	if err == nil {
 		err = s.put(staged)
 	}
 	if err != nil {
-		return fmt.Errorf("commit state %s: %w", s.path, err)
+		err = fmt.Errorf("commit state %s: %w: %w", s.path, err, errdefs.ErrUnavailable)
 	}
-	return nil
+	s.writes.note(err)
+	return err
 }
 
 // name names a record.

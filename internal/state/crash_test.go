@@ -277,7 +277,7 @@ func reopen(t *testing.T, dir string, f files) map[string]bool {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	s.db.NoSync = true // these files crash no more
+	s.db.db.NoSync = true // these files crash no more
 	return containers(t, s)
 }
 

@@ -26,6 +26,10 @@
 //   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it
 //     open ([ErrInUse]), or if its file or its journal is damaged or absent ([ErrDamaged]).
 //   - What was closed is in berth.db alone, and berths that know no journal read it.
+//   - Records on a disk that can only be read are loaded. Commits fail with errdefs.ErrUnavailable then,
+//     as they do after any error of the disk, and succeed once the disk can be written: nothing has to be
+//     opened again by the caller. [Store.NotWritten] says whether they fail, at once and from memory,
+//     and [Store.Watch] finds out, also where nobody commits.
 //
 // # Never
 //

@@ -83,8 +83,11 @@ const journalRetry = time.Second
 
 // takes reports whether the next record may go into the journal.
 func (l *log) takes() bool {
-	if !l.open || l.older || !l.broken {
-		return l.open && !l.older
+	if !l.open || l.older || l.journal.readOnly {
+		return false
+	}
+	if !l.broken {
+		return true
 	}
 	return l.folded == l.number && !time.Now().Before(l.retryAt)
 }
@@ -100,7 +103,7 @@ func (l *log) close() error {
 // restore opens the journal and reads what is in it and not in the database. The journal of a
 // database that was closed has nothing to add, whatever it says. Then a journal that cannot be made
 // or opened is not an error: the store works without one.
-func (s *Store) restore() error {
+func (s *Store) restore(openFile opener) error {
 	l := &s.log
 	l.pending = values{}
 	m, err := s.readMeta()
@@ -111,7 +114,7 @@ func (s *Store) restore() error {
 	if err != nil {
 		return err
 	}
-	j, err := openJournal(path, !m.open)
+	j, err := openJournal(path, !m.open, openFile)
 	switch {
 	case err != nil && !m.open:
 		return nil
@@ -304,6 +307,7 @@ func (s *Store) fold(closing bool, more ...entry) error {
 	l.folded = l.number
 	if l.journal != nil {
 		l.journal.at = 0
+		l.journal.makeWritable()
 	}
 	return nil
 }

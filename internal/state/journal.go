@@ -56,14 +56,23 @@ type journal struct {
 	half  int64 // which half is written: 0 or 1
 	at    int64 // where in it the next record goes
 	buf   []byte
+
+	path     string
+	openFile opener
+	readOnly bool // its disk could only be read when it was opened
 }
 
-// openJournal opens the journal at path. It makes one that is absent, if make is set.
-func openJournal(path string, create bool) (*journal, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DSYNC, 0)
+// openJournal opens the journal at path, for reading alone if its disk can only be read. It makes one
+// that is absent, if make is set.
+func openJournal(path string, create bool, openFile opener) (*journal, error) {
+	f, err := openFile(path, os.O_RDWR|unix.O_DSYNC, 0)
+	readOnly := errors.Is(err, unix.EROFS)
+	if readOnly {
+		f, err = openFile(path, os.O_RDONLY, 0)
+	}
 	if errors.Is(err, fs.ErrNotExist) && create {
 		if err = makeJournal(path); err == nil {
-			f, err = os.OpenFile(path, os.O_RDWR|unix.O_DSYNC, 0)
+			f, err = openFile(path, os.O_RDWR|unix.O_DSYNC, 0)
 		}
 	}
 	if err != nil {
@@ -72,7 +81,19 @@ func openJournal(path string, create bool) (*journal, error) {
 	if st, err := f.Stat(); err != nil || st.Size() != journalSize || !st.Mode().IsRegular() {
 		return nil, errors.Join(fmt.Errorf("%w: %s is not a file of %d bytes", ErrDamaged, path, journalSize), err, f.Close())
 	}
-	return &journal{device: f}, nil
+	return &journal{device: f, path: path, openFile: openFile, readOnly: readOnly}, nil
+}
+
+// makeWritable opens a journal for writing that was opened for reading alone, if that is possible now.
+// Nothing in it may be needed any more.
+func (j *journal) makeWritable() {
+	if !j.readOnly {
+		return
+	}
+	if next, err := openJournal(j.path, false, j.openFile); err == nil && !next.readOnly {
+		_ = j.Close()
+		j.device, j.readOnly = next.device, false
+	}
 }
 
 // makeJournal makes a journal of zeros, on disk. Its blocks are written, and not merely allocated:

@@ -322,7 +322,7 @@ func TestNoCommitWaitsForAFold(t *testing.T) {
 		}
 	}
 	commit() // begins the epoch
-	hanging, err := s.db.Begin(true)
+	hanging, err := s.db.db.Begin(true)
 	if err != nil {
 		t.Fatal(err)
 	}

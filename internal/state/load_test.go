@@ -213,7 +213,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add(intent, status)
 	f.Add(intent[:40], []byte(nil))
 	s := open(f, f.TempDir())
-	s.db.NoSync = true
+	s.db.db.NoSync = true
 	f.Fuzz(func(t *testing.T, intent, status []byte) {
 		put(t, s, KindContainer, map[string][]byte{"c1/intent": append([]byte{}, intent...), "c1/status": append([]byte{}, status...)})
 		all := load(t, s)

@@ -13,8 +13,8 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
-	"time"
 
+	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 )
@@ -69,9 +69,10 @@ func statusKey(id string) []byte { return []byte(id + suffixStatus) }
 
 // Store is the database and its journal. Its methods may be called from any goroutine.
 type Store struct {
-	db    *bbolt.DB
-	path  string
-	owner string
+	db     *database
+	path   string
+	owner  string
+	writes writes
 
 	mu struct {
 		sync.Mutex
@@ -85,41 +86,33 @@ type Store struct {
 	folding sync.WaitGroup // what runs beside the commits
 }
 
-// lockTimeout is how long Open waits for another process to close the database.
-const lockTimeout = 500 * time.Millisecond
-
 // Open opens the database berth.db in dir. It makes both if they are absent, dir with mode 0700. It
 // returns [ErrInUse] when another process has the database open, [ErrNewer] when a newer berth
 // wrote it, and [ErrDamaged] when it cannot be read. Opening a database that is complete writes
-// nothing, so a full disk does not matter. The caller closes the store.
-func Open(dir string) (*Store, error) {
+// nothing, so a full disk does not matter, nor does one that can only be read: what is on record is
+// read then, and commits fail until the disk can be written. The caller closes the store.
+func Open(dir string) (*Store, error) { return openThrough(dir, os.OpenFile) }
+
+func openThrough(dir string, openFile opener) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	path := filepath.Join(dir, "berth.db")
 	s := &Store{path: path}
-	err := guarded(func() error {
-		if err := verify(path); err != nil {
-			return err
-		}
-		var err error
-		s.db, err = bbolt.Open(path, 0o600, &bbolt.Options{
-			Timeout:      lockTimeout,
-			FreelistType: bbolt.FreelistMapType,
-			// Open rebuilds the free list, which costs less than writing it at each commit.
-			NoFreelistSync: true,
-		})
-		return err
-	})
+	db, err := openDatabase(path, openFile)
 	if err != nil {
 		return nil, openError(path, err)
 	}
+	s.db = db
 	if err = s.prepare(); err == nil {
-		err = s.restore()
+		err = s.restore(openFile)
 	}
 	if err != nil {
 		_ = errors.Join(s.log.close(), s.db.Close())
 		return nil, openError(path, err)
+	}
+	if db.readOnly != nil {
+		s.writes.note(fmt.Errorf("%w: %w", db.readOnly, errdefs.ErrUnavailable))
 	}
 	return s, nil
 }
