@@ -109,7 +109,7 @@ func (a admin) Disk(ctx context.Context) (any, error) {
 	}
 	d := cri.Disk{Path: a.images.Mountpoint(), Shares: append(shares, a.disk.shares(ctx, a.logs())...)}
 	if d.Path != "" {
-		d.Total, d.Free = space(d.Path)
+		d.Total, d.Free = a.disk.space(ctx, d.Path)
 	}
 	return d, nil
 }

@@ -24,6 +24,7 @@ type disk struct {
 	dirs    []string // of berth
 	without string   // the directory of containerd, which is measured as images and layers
 	busy    sync.Mutex
+	asking  sync.Mutex // held while a file system is asked for its space
 }
 
 // shares returns what the logs at the given paths, and those that they were rotated to, take, and
@@ -132,11 +133,27 @@ func device(st fs.FileInfo) uint64 {
 	return 0
 }
 
-// space returns the size of the file system that a path is on, and what is free of it.
-func space(path string) (total, free uint64) {
-	var st syscall.Statfs_t
-	if syscall.Statfs(path, &st) != nil || st.Bsize <= 0 {
+// space returns the size of the file system that a path is on, and what is free of it; 0 where that is
+// not known, as long as the file system does not answer.
+func (d *disk) space(ctx context.Context, path string) (total, free uint64) {
+	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
+	defer cancel()
+	if !d.asking.TryLock() {
 		return 0, 0
 	}
-	return st.Blocks * uint64(st.Bsize), st.Bavail * uint64(st.Bsize)
+	answer := make(chan syscall.Statfs_t, 1)
+	go func() {
+		defer d.asking.Unlock()
+		var st syscall.Statfs_t
+		if syscall.Statfs(path, &st) != nil || st.Bsize <= 0 {
+			st = syscall.Statfs_t{}
+		}
+		answer <- st
+	}()
+	select {
+	case st := <-answer:
+		return st.Blocks * uint64(st.Bsize), st.Bavail * uint64(st.Bsize) //nolint:gosec // Bsize is not negative
+	case <-ctx.Done():
+		return 0, 0
+	}
 }

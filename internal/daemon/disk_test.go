@@ -31,7 +31,7 @@ func TestLogsAndOwnFilesAreMeasured(t *testing.T) {
 	if own := shares[1]; own.What != "state" || own.Count != 2 || own.Bytes < 2*8192 || own.Unknown != 0 {
 		t.Errorf("%+v", own)
 	}
-	if total, free := space(dir); total == 0 || free > total {
+	if total, free := d.space(t.Context(), dir); total == 0 || free > total {
 		t.Errorf("%d of %d bytes are free", free, total)
 	}
 }
@@ -44,5 +44,9 @@ func TestAMeasurementThatHangsIsNotBegunAgain(t *testing.T) {
 		if s.Unknown != 1 || s.Note == "" {
 			t.Errorf("%+v", s)
 		}
+	}
+	d.asking.Lock()
+	if total, free := d.space(t.Context(), t.TempDir()); total != 0 || free != 0 {
+		t.Errorf("%d of %d bytes are free, says a file system that does not answer", free, total)
 	}
 }

@@ -248,13 +248,13 @@ func (c *Controller) UpdateContainerResources(ctx context.Context, id string, r 
 
 // UpdatePodSandboxResources records what the kubelet says of the resources of a pod, whose cgroup
 // the kubelet itself has changed by then. nil leaves a part of it as it is.
-func (c *Controller) UpdatePodSandboxResources(_ context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
+func (c *Controller) UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
 	u, err := c.units.findSandbox(id)
 	if err != nil {
 		return fmt.Errorf("update sandbox: %w", err)
 	}
 	var ended error
-	err = u.change(func(st *state.Status) bool {
+	err = u.changeFor(ctx, func(st *state.Status) bool {
 		if st.Phase != state.Ready {
 			ended = fmt.Errorf("it is %s, not READY: %w", st.Phase, errdefs.ErrFailedPrecondition)
 			return false

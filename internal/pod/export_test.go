@@ -3,6 +3,8 @@
 package pod
 
 import (
+	"context"
+
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -21,7 +23,7 @@ func (u *unit) Now() *state.Status                         { return u.now() }
 func (u *unit) SetProcess(p state.Process)                 { u.setProcess(p) }
 func (u *unit) Settled() <-chan struct{}                   { return u.settled.Notice() }
 func (u *unit) Removed() <-chan struct{}                   { return u.removed.Notice() }
-func (u *unit) MarkRemoving() error                        { return markRemoving(u) }
+func (u *unit) MarkRemoving() error                        { return markRemoving(context.Background(), u) }
 func (u *unit) Change(f func(st *state.Status) bool) error { return u.change(f) }
 
 // Unit returns the unit of an ID; nil when there is none.

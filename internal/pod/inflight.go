@@ -25,7 +25,12 @@ type inflight struct {
 
 	mu     sync.Mutex
 	byName map[string]*creation
+	making int // creations in flight
 }
+
+// mostCreations is how many creations may be in flight. A creation outlives its caller, and the next call
+// joins it: a node that has more of them at once makes none of them any more.
+const mostCreations = 2048
 
 // creation is one operation that makes a unit, in flight or done.
 type creation struct {
@@ -74,6 +79,10 @@ func (i *inflight) join(ctx context.Context, name string, config proto.Message, 
 	i.mu.Lock()
 	c, taken := i.byName[name]
 	if !taken {
+		if i.making >= mostCreations {
+			i.mu.Unlock()
+			return "", fmt.Errorf("make %s: %d pods and containers are being made: %w", name, mostCreations, errdefs.ErrResourceExhausted)
+		}
 		if c = i.launchLocked(ctx, name, config, work); c == nil {
 			i.mu.Unlock()
 			return "", errStopping
@@ -105,6 +114,7 @@ func (i *inflight) join(ctx context.Context, name string, config proto.Message, 
 func (i *inflight) launchLocked(ctx context.Context, name string, config proto.Message, work func(ctx context.Context, id string) error) *creation {
 	c := &creation{config: config, done: make(chan struct{}), id: i.newID()}
 	i.byName[name] = c
+	i.making++
 	if i.ops.spawn(func() {
 		ctx, cancel := i.ops.outlive(ctx)
 		defer cancel()
@@ -115,6 +125,7 @@ func (i *inflight) launchLocked(ctx context.Context, name string, config proto.M
 		})
 		err := guard(func() error { return work(ctx, c.id) })
 		i.mu.Lock()
+		i.making--
 		c.err = err
 		if err != nil && i.byName[name] == c {
 			delete(i.byName, name) // the next one tries anew
@@ -124,6 +135,7 @@ func (i *inflight) launchLocked(ctx context.Context, name string, config proto.M
 	}) {
 		return c
 	}
+	i.making--
 	delete(i.byName, name)
 	return nil
 }

@@ -23,8 +23,9 @@ type record struct {
 	// changing serialises changes. It is held over the fsync and guards nothing else, so that only
 	// writers of this one unit ever wait for it.
 	changing gate
-	erased   atomic.Bool // the record is deleted, or could not be made; written with changing held
-	settled  lane.Event  // the exit is durable and visible
+	calls    atomic.Int32 // that wait for changing
+	erased   atomic.Bool  // the record is deleted, or could not be made; written with changing held
+	settled  lane.Event   // the exit is durable and visible
 }
 
 func (r *record) init(st state.Status) {
@@ -49,7 +50,33 @@ func (r *record) change(edit func(*state.Status) bool) error { return r.changeAf
 // changeAfter makes a change as change does, and calls wait after the commit, before the new status
 // becomes visible. wait must be bounded.
 func (r *record) changeAfter(edit func(*state.Status) bool, wait func()) error {
-	_ = r.changing.lock(context.Background()) // it is held within a bound: a commit ends, if late
+	_ = r.changing.lock(context.Background()) // lanes and operations of a unit are few
+	return r.changeLocked(edit, wait)
+}
+
+// mostCalls is how many calls may wait for the change of one record that is being written.
+const mostCalls = 64
+
+// changeFor makes a change as change does, for a call, which waits no longer than ctx for the changes
+// before it. With an error of ctx's nothing changed. If the disk does not answer, one call of each unit
+// waits for it, since a commit cannot be cut off. More than mostCalls do not wait for their turn: they get
+// ErrResourceExhausted at once.
+func (r *record) changeFor(ctx context.Context, edit func(*state.Status) bool) error {
+	if !r.changing.tryLock() {
+		n := r.calls.Add(1)
+		defer r.calls.Add(-1)
+		if n > mostCalls {
+			return fmt.Errorf("record %s %s: %d calls wait already until a change of it is on the disk: %w", r.kind(), r.id, mostCalls, errdefs.ErrResourceExhausted)
+		}
+		if err := r.changing.lock(ctx); err != nil {
+			return fmt.Errorf("record %s %s: wait until the change before this one is on the disk: %w", r.kind(), r.id, err)
+		}
+	}
+	return r.changeLocked(edit, nil)
+}
+
+// changeLocked makes a change, and unlocks changing, which is held.
+func (r *record) changeLocked(edit func(*state.Status) bool, wait func()) error {
 	defer r.changing.unlock()
 	if r.erased.Load() {
 		return fmt.Errorf("record %s %s: it is removed: %w", r.kind(), r.id, errdefs.ErrNotFound)

@@ -58,7 +58,7 @@ func (r *remover) remove(ctx context.Context, u *unit) error {
 // mark records that u is to be removed, and notes who asked for it first.
 func (r *remover) mark(ctx context.Context, u *unit) error {
 	already := u.now().Removing
-	err := markRemoving(u)
+	err := markRemoving(ctx, u)
 	if err == nil && !already {
 		r.obs.Note(u.id, event.RemovalRequested{By: event.ClientOf(ctx)})
 	}
@@ -67,8 +67,8 @@ func (r *remover) mark(ctx context.Context, u *unit) error {
 
 // markRemoving records that u is to be removed. From then on it is not started any more, and what
 // runs of it is ended: by the caller, or by the audit when the caller is gone.
-func markRemoving(u *unit) error {
-	return u.change(func(st *state.Status) bool {
+func markRemoving(ctx context.Context, u *unit) error {
+	return u.changeFor(ctx, func(st *state.Status) bool {
 		changed := !st.Removing
 		st.Removing, st.Stopping = true, true
 		return changed

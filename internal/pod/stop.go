@@ -37,7 +37,7 @@ func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	if !u.visible() {
 		return fmt.Errorf("stop sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
 	}
-	if err := u.change(func(st *state.Status) bool {
+	if err := u.changeFor(ctx, func(st *state.Status) bool {
 		changed := !st.Stopping
 		st.Stopping = true
 		return changed

@@ -386,7 +386,7 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 // removal was being recorded: the call that asked for that may be gone.
 func (t *teardown) removeMembers(u *unit) error {
 	for _, ct := range u.containers() {
-		if err := absent(markRemoving(ct)); err != nil {
+		if err := absent(markRemoving(context.Background(), ct)); err != nil {
 			return err
 		}
 		switch {

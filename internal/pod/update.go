@@ -58,7 +58,7 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	var degraded []spec.Degraded
 	var refused error
 	var kept bool // a running container keeps its oom_score_adj
-	err := u.change(func(st *state.Status) bool {
+	err := u.changeFor(ctx, func(st *state.Status) bool {
 		var next *state.Resources
 		if st.Phase == state.Created { // what runs keeps the limits that it has: see plan
 			if r, degraded, refused = spec.KeptPages(x.host, r); refused != nil {
