@@ -57,20 +57,19 @@ func bundlesBelow(state string) (dirs []string, err error) {
 		return nil, err
 	}
 	for _, below := range []string{TaskDir, SandboxDir} {
-		ok := true
-		for dir := state; ok; {
-			if ok, err = isOwn(dir); err != nil {
-				return nil, err
+		dir := state
+		own, err := isOwn(dir)
+		for name := range strings.SplitSeq(strings.Trim(below, "/"), "/") {
+			if own {
+				dir = filepath.Join(dir, name)
+				own, err = isOwn(dir)
 			}
-			rest, _ := filepath.Rel(dir, filepath.Join(state, below))
-			if rest == "." {
-				break
-			}
-			name, _, _ := strings.Cut(rest, "/")
-			dir = filepath.Join(dir, name)
 		}
-		if ok {
-			dirs = append(dirs, filepath.Join(state, below))
+		if err != nil {
+			return nil, err
+		}
+		if own {
+			dirs = append(dirs, dir)
 		}
 	}
 	return dirs, nil

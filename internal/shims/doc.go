@@ -11,6 +11,9 @@
 //   - A process that a pod runs is not taken for a shim, whatever its name and its arguments are, and
 //     is not killed in a shim's place.
 //   - What could not be looked for is not absent: a search that fails is an error.
+//   - What has only the name of something of berth's is left alone. A process counts if it is of berth's
+//     own user, and a directory of bundles if it is containerd's by configuration, or by a shim that works
+//     there, and nobody else can have made or changed it.
 //   - [Shims.End] ends the shim of a pod in a second and a little, over as many calls as that takes. A
 //     shim that does not end by itself is killed.
 //   - A shim that several pods share is ended with the last of them. As long as one stays, nothing in
