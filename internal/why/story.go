@@ -49,6 +49,8 @@ type life struct {
 	startFailed string
 	stops       []stopAsked
 	exit        *event.Exit
+	reported    *event.Exit // by a witness
+	unsettled   *failure    // of the last attempt to record the end
 	shimDied    bool
 	survived    uint64 // kills by the OOM killer
 }
@@ -154,6 +156,14 @@ func (s *story) noteContainer(l *life, n recorder.Entry) {
 		l.startFailed = e.Err
 	case event.StopRequested:
 		l.stops = append(l.stops, stopAsked{e, n.At})
+	case event.ExitReported:
+		if l.reported == nil || !l.reported.Measured {
+			l.reported = &e.Exit
+		}
+	case event.AttemptFailed:
+		if e.Step == "settle" {
+			l.unsettled = &failure{id: n.ID, at: n.At, err: e.Err}
+		}
 	case event.ExitSettled:
 		l.exit = &e.Exit
 	case event.ExitCorrected:

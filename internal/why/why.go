@@ -45,6 +45,7 @@ const (
 	ImageNotPulled Cause = "image-not-pulled"
 	ImageRefused   Cause = "image-refused"
 	VolumeSilent   Cause = "volume-silent"
+	NotOnRecord    Cause = "end-not-on-record" // it has ended, which everybody sees once it is on the disk
 )
 
 // And nothing at all:
@@ -125,6 +126,9 @@ func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
 	if !last.removed.IsZero() {
 		next = "nothing, it was removed " + ago(last.removed, now)
 	}
+	if a, ok := last.notOnRecord(now); ok {
+		return append(answers, a)
+	}
 	if a, ok := s.hindrance(last, now); ok {
 		a.Now = next
 		answers = append(answers, a)
@@ -157,6 +161,23 @@ func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
 		a.What = a.Of + ": the history has no end of it."
 	}
 	return append(answers, a)
+}
+
+// notOnRecord says that a container has ended, and what keeps that from its record.
+func (l *life) notOnRecord(now time.Time) (Answer, bool) {
+	a := Answer{Of: l.name(), ID: l.id, Cause: NotOnRecord, weight: hindered}
+	if l.exit != nil || l.reported == nil || l.unsettled == nil || !l.removed.IsZero() {
+		return a, false
+	}
+	code := fmt.Sprintf("code %d", l.reported.Code)
+	if !l.reported.Measured {
+		code = "a code that is not known yet"
+	}
+	a.at = cmp.Or(l.reported.Ended, l.unsettled.at)
+	a.What = fmt.Sprintf("%s (attempt %d) ended %s with %s, which is not on record yet.", a.Of, l.names.Attempt, ago(a.at, now), code)
+	a.Why = quote(l.unsettled.err)
+	a.Now = "it is RUNNING for everybody until its end is on the disk, which berth tries every second"
+	return a, true
 }
 
 // hindrance says what keeps a container from being made.

@@ -206,6 +206,16 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			default/web/app is not created: its volume does not answer.
 			The file system below /mnt/nfs has not answered for 10s; a server that it needs may be away.
 			Now: its creation waits for that file system`},
+		{"an end that cannot be recorded", history().runs("c1").add("c1", event.ExitReported{Exit: event.ExitOf(code(42))},
+			event.AttemptFailed{Step: "settle", Err: "commit state: read-only file system"}), NotOnRecord, `
+			default/web/app (attempt 0) ended 10s ago with code 42, which is not on record yet.
+			The error is: commit state: read-only file system.
+			Now: it is RUNNING for everybody until its end is on the disk, which berth tries every second`},
+		{"an end that could be recorded at last", history().runs("c1").add("c1", event.ExitReported{Exit: event.ExitOf(code(0))},
+			event.AttemptFailed{Step: "settle", Err: "commit state: read-only file system"}).ends("c1", code(0)), Completed, `
+			default/web/app (attempt 0) ended 10s ago with code 0, Completed.
+			It ended by itself, and nobody had asked it to.
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a container that cannot be created", history().add("c1", event.ContainerNotMade{Names: app, Err: "no such device"}), NotCreated, `
 			default/web/app (attempt 0) could not be created, 10s ago.
 			The error is: no such device.
