@@ -30,7 +30,7 @@ type inflight struct {
 
 // mostCreations is how many creations may be in flight. A creation outlives its caller, and the next call
 // joins it: a node that has more of them at once makes none of them any more.
-const mostCreations = 2048
+const mostCreations = 1024
 
 // creation is one operation that makes a unit, in flight or done.
 type creation struct {

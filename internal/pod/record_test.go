@@ -108,7 +108,7 @@ func TestTooManyCreationsAreRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		release := b.Hold("commit", "")
 		count := map[bool]int{}
-		for i := range 3000 {
+		for i := range 1100 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
 			_, err := b.RunPodSandbox(ctx, config(fmt.Sprint("p", i)), "")
 			cancel()
@@ -117,7 +117,7 @@ func TestTooManyCreationsAreRefused(t *testing.T) {
 			}
 			count[errdefs.IsResourceExhausted(err)]++
 		}
-		if count[false] != 2048 {
+		if count[false] != 1024 {
 			t.Errorf("%v were refused or begun", count)
 		}
 		release()
@@ -126,7 +126,7 @@ func TestTooManyCreationsAreRefused(t *testing.T) {
 		if _, err := b.RunPodSandbox(t.Context(), config("last"), ""); err != nil {
 			t.Error(err)
 		}
-		if n := len(b.Records().Sandboxes); n != 2049 {
+		if n := len(b.Records().Sandboxes); n != 1025 {
 			t.Errorf("%d pods are on record", n)
 		}
 	})
