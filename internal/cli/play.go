@@ -39,7 +39,7 @@ func (a *app) playCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&o.LogDir, "log-dir", usersDir("logs", manifest.DefaultLogDir), "directory for the logs of pods")
-	cmd.Flags().StringVar(&o.VolumeDir, "volume-dir", usersDir("volumes", manifest.DefaultVolumeDir), "directory for emptyDir volumes")
+	volumeDirFlag(cmd, &o.VolumeDir)
 	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what is not supported, and say so")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended, and exit with the first code that is not 0")
 	cmd.Flags().BoolVar(&watch, "watch", false, "like --wait, and probe and restart the containers meanwhile")
@@ -249,7 +249,7 @@ func (p *player) undo(ctx context.Context, keep bool) error {
 	defer cancel()
 	switch {
 	case p.pod == "" && p.volumes:
-		return manifest.RemoveVolumes(p.volumeDir, p.uid())
+		return removeVolumes(p.volumeDir, p.uid())
 	case p.pod == "":
 		return nil
 	case keep:
@@ -272,7 +272,7 @@ func (p *player) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return manifest.RemoveVolumes(p.volumeDir, p.uid())
+	return removeVolumes(p.volumeDir, p.uid())
 }
 
 func (p *player) uid() string { return p.plan.Sandbox.GetMetadata().GetUid() }

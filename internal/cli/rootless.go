@@ -3,13 +3,16 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/manifest"
 	"berth/internal/rootless"
 )
 
@@ -114,10 +117,39 @@ func usersEndpoint() string {
 	return address
 }
 
+// usersSettings returns the settings of the berth of a user who is not root, if there are some.
+func usersSettings() string {
+	if os.Getuid() == 0 {
+		return ""
+	}
+	file := filepath.Join(rootless.Settings(), "config.toml")
+	if _, err := os.Stat(file); err != nil {
+		return ""
+	}
+	return file
+}
+
 // usersDir returns a directory of the berth of a user who is not root, and otherwise that of the host.
 func usersDir(name, host string) string {
 	if os.Getuid() == 0 {
 		return host
 	}
 	return filepath.Join(rootless.Data(), name)
+}
+
+// volumeDirFlag adds the flag that names the directory of emptyDir volumes: the commands that make
+// volumes and those that remove them have the same default, which for a user without root is the
+// user's own.
+func volumeDirFlag(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "volume-dir", usersDir("volumes", manifest.DefaultVolumeDir), "directory for emptyDir volumes")
+}
+
+// removeVolumes removes the emptyDir volumes of a pod. What the containers of a user without root have
+// made in them belongs to IDs that the user has in a user namespace alone.
+func removeVolumes(dir, uid string) error {
+	err := manifest.RemoveVolumes(dir, uid)
+	if !errors.Is(err, fs.ErrPermission) || os.Getuid() == 0 {
+		return err
+	}
+	return rootless.RemoveAll(filepath.Join(dir, uid))
 }

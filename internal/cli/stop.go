@@ -114,9 +114,11 @@ func each(ctx context.Context, w io.Writer, args []string, f func(string) error)
 
 func (a *app) rmCommand() *cobra.Command {
 	var force, all bool
+	var volumes string
 	cmd := &cobra.Command{Use: "rm NAME|ID...", Short: "Remove containers or pods", ValidArgsFunction: a.complete(pods, containers)}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove what is running")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove all pods")
+	volumeDirFlag(cmd, &volumes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			if all {
@@ -138,7 +140,7 @@ func (a *app) rmCommand() *cobra.Command {
 				w := waiter{client: c, object: o, out: cmd.ErrOrStderr(), after: a.patience, interrupted: "the removal of " + o.kind() + " " + arg +
 					" goes on by itself; `berth timeline " + o.id + "` shows how far it is"}
 				if o.pod {
-					return removePod(ctx, c, o, force, &w)
+					return removePod(ctx, c, o, force, volumes, &w)
 				}
 				return removeContainer(ctx, c, o, force, &w)
 			})
@@ -147,7 +149,7 @@ func (a *app) rmCommand() *cobra.Command {
 	return cmd
 }
 
-func removePod(ctx context.Context, c *cri.Client, o object, force bool, w *waiter) error {
+func removePod(ctx context.Context, c *cri.Client, o object, force bool, volumeDir string, w *waiter) error {
 	st, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: o.id})
 	if err != nil {
 		return err
@@ -162,7 +164,7 @@ func removePod(ctx context.Context, c *cri.Client, o object, force bool, w *wait
 	if err != nil {
 		return err
 	}
-	return manifest.RemoveVolumes(manifest.DefaultVolumeDir, st.GetStatus().GetMetadata().GetUid())
+	return removeVolumes(volumeDir, st.GetStatus().GetMetadata().GetUid())
 }
 
 func removeContainer(ctx context.Context, c *cri.Client, o object, force bool, w *waiter) error {

@@ -87,7 +87,7 @@ func show(ctx context.Context, s *service) error {
 	if err := table(ctx, s.Out, s.Client, expected, ids, visible); err != nil {
 		return err
 	}
-	if err := s.berth(ctx, "rm", "--force", "demo"); err != nil {
+	if err := s.berth(ctx, "rm", "--force", "demo", "--volume-dir", filepath.Join(s.dir, "volumes")); err != nil {
 		return err
 	}
 	return s.berth(ctx, "images", "rm", Name)
