@@ -29,6 +29,7 @@ import (
 	"berth/internal/join"
 	"berth/internal/pidfd"
 	probing "berth/internal/probe"
+	"berth/test/command"
 )
 
 // libexec is where `make tools` puts programs.
@@ -47,7 +48,9 @@ func ociRuntime() string {
 
 // described is what that one says of itself.
 var described = sync.OnceValues(func() (join.Runtime, error) {
-	out, err := exec.Command(ociRuntime(), "features").Output()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, ociRuntime(), "features").Output()
 	if err != nil {
 		return join.Runtime{}, err
 	}
@@ -76,7 +79,9 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		probe = filepath.Join(dir, "probe")
-		if out, err := exec.Command("gcc", "-std=c11", "-static", "-O1", "-o", probe, "testdata/probe.c").CombinedOutput(); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, "gcc", "-std=c11", "-static", "-O1", "-o", probe, "testdata/probe.c").CombinedOutput(); err != nil {
 			panic(fmt.Sprintf("build the probe: %v: %s", err, out))
 		}
 		// What runc starts and leaves is reaped here, as a shim would.
@@ -152,7 +157,7 @@ func base(id string) *specs.Spec {
 
 // runtime runs the OCI runtime and returns what it prints.
 func (c *container) runtime(args ...string) ([]byte, error) {
-	cmd := exec.Command(ociRuntime(), append([]string{"--root", c.state()}, args...)...)
+	cmd := command.New(c.t, ociRuntime(), append([]string{"--root", c.state()}, args...)...)
 	cmd.Dir = c.dir
 	return cmd.CombinedOutput()
 }
@@ -211,7 +216,7 @@ func start(t *testing.T, change func(s *specs.Spec, rootfs string)) *container {
 		t.Fatal(err)
 	}
 	defer said.Close()
-	cmd := exec.Command(ociRuntime(), "--root", c.state(), "run", "-d", "--pid-file", "pid", c.id)
+	cmd := command.New(t, ociRuntime(), "--root", c.state(), "run", "-d", "--pid-file", "pid", c.id)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, said, said
 	err = cmd.Run()
 	t.Cleanup(func() {
@@ -298,7 +303,7 @@ func byOCI(c *container, args []string) run {
 	_ = os.Remove(pidFile)
 	or, ow := pipes(c.t)
 	er, ew := pipes(c.t)
-	cmd := exec.Command(ociRuntime(), "--root", c.state(), "--log", filepath.Join(c.dir, "log"),
+	cmd := command.New(c.t, ociRuntime(), "--root", c.state(), "--log", filepath.Join(c.dir, "log"),
 		"exec", "--process", file, "--detach", "--pid-file", pidFile, c.id)
 	cmd.Stdout, cmd.Stderr = ow, ew
 	err = cmd.Run()

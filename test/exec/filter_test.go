@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -21,13 +20,15 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"berth/test/command"
 )
 
 // filterOf has the kernel asked for the seccomp filter of a process. The process is a child of this
 // one, where somebody waits for its end and would take its stop for that: another process traces it.
 func filterOf(t *testing.T, pid int) (code []bpf.RawInstruction) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
+	cmd := command.New(t, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), fmt.Sprint(filterVariable, "=", pid))
 	out, err := cmd.Output()
 	if err != nil {

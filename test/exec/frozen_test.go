@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"berth/internal/join"
 	"berth/internal/pidfd"
+	"berth/test/command"
 )
 
 // unified returns the directory of a container's group in the unified hierarchy.
@@ -45,7 +45,7 @@ func TestAFrozenGroupDoesNotHoldBerth(t *testing.T) {
 	}
 	defer func() { _ = os.WriteFile(freeze, []byte("0"), 0) }()
 	// A program that thaws it after a while: this one may be held.
-	thaw := exec.Command(probe, "thaw", freeze)
+	thaw := command.New(t, probe, "thaw", freeze)
 	if err := thaw.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -3,13 +3,16 @@
 package node
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Pick returns those of several ways that the test takes this time: one, which depends only on the
@@ -27,6 +30,44 @@ func Pick[T any](t testing.TB, what string, from ...T) []T {
 	return []T{one}
 }
 
+// settled is how many commits ago the rooms of a laboratory have to have been as they are, for it to be
+// tested in part.
+const settled = 50
+
+// Share returns one of so many parts of what a laboratory compares: which, depends only on the commit
+// and the test, as with [Pick]. It returns everything where Pick would return all ways, and as long
+// as one of the rooms, which are paths below [Module], is not what it was 50 commits ago, or git
+// cannot tell.
+func Share[T any](t testing.TB, what string, parts int, rooms []string, from ...T) []T {
+	t.Helper()
+	seed := commit()
+	if seed == "" || seed == "all" || changed(rooms) {
+		return from
+	}
+	some := share(pick(seed, t.Name()+" "+what, parts), parts, from)
+	t.Logf("BERTH_PICK=%s: %d of the %d %s, since nothing has changed in %v", seed, len(some), len(from), what, rooms)
+	return some
+}
+
+// share returns one of so many parts.
+func share[T any](part, parts int, from []T) (some []T) {
+	for i := part; i < len(from); i += parts {
+		some = append(some, from[i])
+	}
+	return some
+}
+
+// changed reports whether one of the paths differs from what it was as many commits ago as settled
+// says. A copy with fewer commits than that, or without git, has changed.
+func changed(paths []string) bool {
+	args := []string{"diff", "--quiet", fmt.Sprint("HEAD~", settled), "--"}
+	for _, p := range paths {
+		args = append(args, ":/"+p) // of the whole repository, and not of this directory
+	}
+	_, err := git(args...)
+	return err != nil
+}
+
 // pick is a number below n that depends on the seed and the name.
 func pick(seed, name string, n int) int {
 	sum := sha256.Sum256([]byte(seed + "\x00" + name))
@@ -39,9 +80,16 @@ var commit = sync.OnceValue(func() string {
 	if s := os.Getenv("BERTH_PICK"); s != "" {
 		return s
 	}
-	out, err := exec.Command("git", "rev-parse", "-q", "--verify", "HEAD").Output()
+	out, err := git("rev-parse", "-q", "--verify", "HEAD")
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(out))
 })
+
+// git runs a command that reads the repository.
+func git(args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return exec.CommandContext(ctx, "git", args...).Output() //nolint:gosec // of the test
+}

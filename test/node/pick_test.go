@@ -25,3 +25,19 @@ func TestEachWayHasItsShareOfTheCommits(t *testing.T) {
 		}
 	}
 }
+
+// A laboratory that was left as it is takes a part of what it compares, each commit another one, and
+// the parts are the whole.
+func TestTheSharesOfCommitsAreTheWhole(t *testing.T) {
+	const parts = 4
+	all := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+	seen := map[int]bool{}
+	for c := range 100 {
+		for _, n := range share(pick(fmt.Sprint("commit ", c), "a test", parts), parts, all) {
+			seen[n] = true
+		}
+	}
+	if len(seen) != len(all) {
+		t.Errorf("100 commits have taken %v of %v", seen, all)
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -67,7 +67,7 @@ func (d *disk) unmount() {
 
 func run(t *testing.T, name string, args ...string) {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+	if out, err := command.New(t, name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 }
@@ -130,15 +130,22 @@ func (d *disk) boot() {
 	}
 }
 
-func cuts(t *testing.T) int {
+func cuts(t *testing.T) []int {
 	t.Helper()
-	n := 4
-	if s := os.Getenv("BERTH_CUTS"); s != "" {
-		if _, err := fmt.Sscan(s, &n); err != nil {
-			t.Fatalf("BERTH_CUTS=%s: %v", s, err)
-		}
+	s := os.Getenv("BERTH_CUTS")
+	if s == "" {
+		rooms := []string{"internal/durable", "internal/imagestore", "internal/unpack", "internal/wholefile", "test/powercut", "go.mod"}
+		return node.Share(t, "cuts", 2, rooms, 0, 1, 2, 3)
 	}
-	return n
+	n := 0
+	if _, err := fmt.Sscan(s, &n); err != nil {
+		t.Fatalf("BERTH_CUTS=%s: %v", s, err)
+	}
+	var rounds []int
+	for round := range n {
+		rounds = append(rounds, round)
+	}
+	return rounds
 }
 
 // thinDisk makes an ext4 whose file lies in a tmpfs, and returns what bounds that: from then on there is

@@ -13,7 +13,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,6 +27,7 @@ import (
 
 	"berth/internal/testimage"
 	"berth/internal/testimage/testregistry"
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -263,7 +263,8 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 		n.StartBerth()
 	}
 	var seen, whole, stops, twice, repairs int
-	for round := range cuts(t) {
+	rounds := cuts(t)
+	for _, round := range rounds {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for k, im := range images {
@@ -346,14 +347,14 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 		}
 	}
 	t.Logf("%s, %d cuts, of which %d after a stop and %d twice: %d images were listed, %d of them are whole and %d were removed; %d layers were repaired",
-		fileSystem(), cuts(t), stops, twice, seen, whole, seen-whole, repairs)
+		fileSystem(), len(rounds), stops, twice, seen, whole, seen-whole, repairs)
 }
 
 // withholding builds a berth that gives the mark to what it has not synced.
 func withholding(t *testing.T) (program string) {
 	t.Helper()
 	program = t.TempDir() + "/berth"
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X berth/internal/durable.withheld=yes", "-o", program, "./cmd/berth")
+	cmd := command.Within(t, 10*time.Minute, "go", "build", "-ldflags", "-X berth/internal/durable.withheld=yes", "-o", program, "./cmd/berth")
 	cmd.Dir = node.Module(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
