@@ -202,6 +202,35 @@ func TestTestsDoNotSleepAndHope(t *testing.T) {
 	}
 }
 
+// A program that a test starts and that never ends takes more than its test with it. What test/command
+// starts has a deadline; so has a context that is not simply that of the test.
+func TestNoTestStartsAProgramWithoutADeadline(t *testing.T) {
+	exceptions := map[string]string{
+		"test/node/process.go":          "it starts what tests end, and bounds how long they wait",
+		"test/browser/chromium_test.go": "the browser ends with its test",
+	}
+	for _, f := range source(t) {
+		if !inside(f.room, "test") || inside(f.room, "test/command", "test/bench", "test/conformance") || exceptions[f.path] != "" {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			pkg, name := calls(n)
+			if pkg != "exec" {
+				return true
+			}
+			bounded := name != "Command"
+			if name == "CommandContext" {
+				_, of := calls(n.(*ast.CallExpr).Args[0])
+				bounded = of != "Context"
+			}
+			if !bounded {
+				t.Errorf("%s starts a program without a deadline: use test/command, or a context that has one", at(n))
+			}
+			return true
+		})
+	}
+}
+
 // What an error says about a process, package pidfd decides: an error that means "I could not ask"
 // is easily taken for "it is gone".
 func TestProcessesAreAskedForInOneRoom(t *testing.T) {

@@ -26,14 +26,14 @@ type Client struct {
 
 // Dial makes a client for an endpoint, which is unix:///PATH, unix:PATH or PATH; a path that is not
 // absolute is below the working directory. It connects at the first call. The caller closes the
-// client. The error is InvalidArgument for what cannot be a Unix socket.
-func Dial(endpoint string) (*Client, error) {
+// client. The error is InvalidArgument for what cannot be a Unix socket. Tests add more options.
+func Dial(endpoint string, more ...grpc.DialOption) (*Client, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	conn, err := grpc.NewClient("unix://"+path, append(more, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

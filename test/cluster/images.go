@@ -16,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"berth/internal/testimage"
+	"berth/test/command"
 )
 
 // ofControl are the programs of the control plane, and ofNode are those that any node may have to
@@ -146,7 +147,7 @@ func iptables(t testing.TB) v1.Layer {
 	for _, e := range extensions {
 		add(e, e)
 	}
-	out, err := exec.Command("ldd", append([]string{program}, extensions...)...).Output()
+	out, err := command.New(t, "ldd", append([]string{program}, extensions...)...).Output()
 	if err != nil {
 		t.Fatalf("ldd: %v", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"berth/internal/testimage"
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -64,7 +65,7 @@ func startKubeadm(t *testing.T, nodes int) *cluster {
 // brings its own. It is one of busybox.
 func (c *cluster) importPause() {
 	c.t.Helper()
-	out, err := exec.Command(c.module+"/build/bin/kubeadm", "config", "images", "list", "--kubernetes-version", version(), "--image-repository", strings.TrimSuffix(repository, "/")).Output()
+	out, err := command.New(c.t, c.module+"/build/bin/kubeadm", "config", "images", "list", "--kubernetes-version", version(), "--image-repository", strings.TrimSuffix(repository, "/")).Output()
 	if err != nil {
 		c.t.Fatalf("kubeadm config images list: %v", err)
 	}

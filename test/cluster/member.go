@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -132,7 +132,7 @@ func (c *cluster) route() {
 				script += fmt.Sprintf("ip route add %s via %s;", other.Subnet, other.host.Address)
 			}
 		}
-		if out, err := exec.Command("nsenter", "--net="+m.host.NetNS, "sh", "-ec", script).CombinedOutput(); err != nil {
+		if out, err := command.New(c.t, "nsenter", "--net="+m.host.NetNS, "sh", "-ec", script).CombinedOutput(); err != nil {
 			c.t.Fatalf("routes of %s: %v: %s", m.name, err, out)
 		}
 	}

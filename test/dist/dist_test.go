@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -42,7 +43,7 @@ func one(t *testing.T, dir, pattern string) string {
 // run runs a program that has to succeed.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
+	out, err := command.Within(t, 20*time.Minute, name, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}
@@ -52,7 +53,7 @@ func run(t *testing.T, name string, args ...string) string {
 // refused runs a program that has to fail and say why.
 func refused(t *testing.T, why, name string, args ...string) {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
+	out, err := command.Within(t, 20*time.Minute, name, args...).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), why) {
 		t.Errorf("%s %s: %v, and does not say %q: %s", name, strings.Join(args, " "), err, why, out)
 	}
@@ -153,7 +154,7 @@ func upgraded(t *testing.T, berth string, upgrade, refuse func()) {
 				return
 			default:
 			}
-			if out, err := exec.Command(berth, "ps").CombinedOutput(); err != nil {
+			if out, err := command.New(t, berth, "ps").CombinedOutput(); err != nil {
 				t.Errorf("berth ps failed during an upgrade: %v: %s", err, out)
 			}
 		}
@@ -223,7 +224,7 @@ func TestBerthInstall(t *testing.T) {
 func clean(t *testing.T) {
 	t.Helper()
 	run(t, "rm", "-rf", "/var/lib/berth", "/run/berth", "/etc/berth")
-	_ = exec.Command("ip", "link", "delete", "berth0").Run()
+	_ = command.New(t, "ip", "link", "delete", "berth0").Run()
 }
 
 func TestTheDebianPackage(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -84,7 +83,7 @@ func TestWhoUsedAContainerIsOnRecord(t *testing.T) {
 	if got := strings.Join(kinds, " "); got != "AccessBegan AccessEnded AccessBegan AccessEnded" {
 		t.Errorf("%v", got)
 	}
-	if out, err := exec.Command(n.Module+"/build/bin/berth", "audit", "verify", file).CombinedOutput(); err != nil || !strings.Contains(string(out), "whole and in their order") {
+	if out, err := n.Command("audit", "verify", file).CombinedOutput(); err != nil || !strings.Contains(string(out), "whole and in their order") {
 		t.Errorf("%v: %s", err, out)
 	}
 	casts, err := filepath.Glob(filepath.Join(sessions, "*.cast"))

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"berth/internal/demo"
 	"berth/internal/testimage"
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -29,7 +29,7 @@ func TestTheDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	temp := node.TempDir(t)
-	cmd := exec.Command(berth, "demo", "--image", image)
+	cmd := command.New(t, berth, "demo", "--image", image)
 	cmd.Env = append(os.Environ(), "TMPDIR="+temp)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

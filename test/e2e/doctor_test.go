@@ -41,7 +41,7 @@ func startDrill(t *testing.T, n *node.Node, args ...string) *drilling {
 	if err := os.MkdirAll(tmp, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d := &drilling{Cmd: command(n, append([]string{"doctor", "--drill"}, args...)...)}
+	d := &drilling{Cmd: n.Command(append([]string{"doctor", "--drill"}, args...)...)}
 	d.Env = append(d.Env, "TMPDIR="+tmp)
 	d.Stdout, d.Stderr = &d.out, io.MultiWriter(&d.err, d)
 	if err := d.Start(); err != nil {
@@ -262,7 +262,7 @@ func TestDoctorAsksTheBerthThatRuns(t *testing.T) {
 	n := node.Start(t, node.Options{})
 	ask := func() (r doctor.Report) {
 		t.Helper()
-		cmd := command(n, "doctor", "-o", "json")
+		cmd := n.Command("doctor", "-o", "json")
 		cmd.Env = append(cmd.Env, "BERTH_CNI_BIN="+n.Module+"/build/cni")
 		out, err := cmd.Output()
 		var e *exec.ExitError

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -52,7 +52,7 @@ func TestBerthKnowsWhatThisKernelReports(t *testing.T) {
 // kernelReportsExits tries PIDFD_INFO_EXIT on a process that was reaped.
 func kernelReportsExits(t *testing.T) bool {
 	t.Helper()
-	cmd := exec.Command("/bin/sh", "-c", "read x; exit 42")
+	cmd := command.New(t, "/bin/sh", "-c", "read x; exit 42")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

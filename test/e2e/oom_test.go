@@ -95,7 +95,7 @@ func TestWhyNamesTheContainerThatAteThePodsMemory(t *testing.T) {
 	node.ExpectExit(t, n.Ended(victim), 137, "OOMKilled")
 	var said []byte
 	n.Until("why names the eater", func() bool {
-		said, _ = command(n, "why", victim).CombinedOutput()
+		said, _ = n.Command("why", victim).CombinedOutput()
 		return strings.Contains(string(said), "the pod reached its memory limit") && strings.Contains(string(said), "Most of it was used by eater beside it, ")
 	})
 }

@@ -27,13 +27,6 @@ import (
 	"berth/test/node"
 )
 
-// command is a command of berth's CLI on a node.
-func command(n *node.Node, args ...string) *exec.Cmd {
-	cmd := exec.Command(n.Module+"/build/bin/berth", args...)
-	cmd.Env = append(os.Environ(), "BERTH_ENDPOINT="+n.Dir+"/berth.sock")
-	return cmd
-}
-
 // person sits at the controlling terminal of a command.
 type person struct {
 	*client.Terminal
@@ -85,7 +78,7 @@ func TestAPersonWorksInAContainer(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{})
 	_, id := n.Sh("sleep 1000")
-	p := atTerminal(t, command(n, "exec", "-it", id[:12], "sh"), 91, 21)
+	p := atTerminal(t, n.Command("exec", "-it", id[:12], "sh"), 91, 21)
 	n.Until("the terminal is in raw mode", func() bool { return !p.Echoes(t) })
 	n.Until("the terminal in the container has the size", func() bool { // the shell may run before it does
 		p.Type(t, "stty size\n")
@@ -108,7 +101,7 @@ func TestAPersonWorksInAContainer(t *testing.T) {
 	if !p.Echoes(t) {
 		t.Error("the terminal stays in raw mode")
 	}
-	p = atTerminal(t, command(n, "exec", "-it", id, "sleep", "1000"), 80, 24)
+	p = atTerminal(t, n.Command("exec", "-it", id, "sleep", "1000"), 80, 24)
 	n.Until("the terminal is in raw mode", func() bool { return !p.Echoes(t) })
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -127,20 +120,20 @@ func TestAScriptUsesTheCommands(t *testing.T) {
 	id := n.Run(pod, cfg, node.ContainerConfig("web", "sh", "-c",
 		"mkdir /tmp/w && echo -n hello >/tmp/w/f && exec httpd -f -p 127.0.0.1:8080 -h /tmp/w"))
 
-	cmd := command(n, "exec", "-i", id, "sh", "-c", "cat; echo err >&2; exit 3")
+	cmd := n.Command("exec", "-i", id, "sh", "-c", "cat; echo err >&2; exit 3")
 	cmd.Stdin = strings.NewReader(strings.Repeat("0123456789abcdef", 64<<10))
 	out, err := cmd.Output()
 	var e *exec.ExitError
 	if !errors.As(err, &e) || e.ExitCode() != 3 || string(e.Stderr) != "err\n" || len(out) != 1<<20 {
 		t.Errorf("exec: %d bytes, %v", len(out), err)
 	}
-	if out, err := command(n, "stats", id).CombinedOutput(); err != nil || !strings.Contains(string(out), "web") {
+	if out, err := n.Command("stats", id).CombinedOutput(); err != nil || !strings.Contains(string(out), "web") {
 		t.Errorf("stats: %s %v", out, err)
 	}
-	if out, err := command(n, "status").CombinedOutput(); err != nil {
+	if out, err := n.Command("status").CombinedOutput(); err != nil {
 		t.Errorf("status: %s %v", out, err)
 	}
-	forward := command(n, "port-forward", pod, "0:8080")
+	forward := n.Command("port-forward", pod, "0:8080")
 	said, err := forward.StdoutPipe()
 	if err == nil {
 		err = forward.Start()
@@ -166,10 +159,10 @@ func TestAScriptUsesTheCommands(t *testing.T) {
 		t.Errorf("port-forward: %v", err)
 	}
 	// A removed container is found by its name.
-	if out, err := command(n, "rm", "-f", "web").CombinedOutput(); err != nil {
+	if out, err := n.Command("rm", "-f", "web").CombinedOutput(); err != nil {
 		t.Fatalf("rm: %s %v", out, err)
 	}
-	if out, err := command(n, "timeline", "web").CombinedOutput(); err != nil || !strings.Contains(string(out), "record removed") {
+	if out, err := n.Command("timeline", "web").CombinedOutput(); err != nil || !strings.Contains(string(out), "record removed") {
 		t.Errorf("timeline: %s %v", out, err)
 	}
 }

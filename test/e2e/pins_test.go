@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -206,7 +206,7 @@ func TestAPodWhosePinsAreLostIsNotReadyOnceBerthIsBack(t *testing.T) {
 	}
 	n.Berth.Kill(syscall.SIGKILL)
 	for _, name := range []string{"ipc", "uts"} {
-		if out, err := exec.CommandContext(t.Context(), "umount", filepath.Join(n.Dir, "run/pins", pod, name)).CombinedOutput(); err != nil {
+		if out, err := command.New(t, "umount", filepath.Join(n.Dir, "run/pins", pod, name)).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

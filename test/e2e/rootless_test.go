@@ -136,6 +136,55 @@ spec:
 	u.NothingIsLeft()
 }
 
+// A pod of a user's was never removed without an error once root had used volumes of `berth play` on the
+// host: berth rm looked for those of the pod in root's directory. Nor could the user remove what a
+// container has made in a volume with an ID of its own.
+func TestAPodOfAUserIsRemovedWithItsVolumes(t *testing.T) {
+	u := node.NewUser(t)
+	image := imageOf(t, u)
+	service := startRootless(t, u)
+	manifest := filepath.Join(u.Home, "pod.yaml")
+	if err := os.WriteFile(manifest, []byte(strings.ReplaceAll(`
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: default}
+spec:
+  restartPolicy: Never
+  volumes: [{name: data, emptyDir: {}}]
+  containers:
+  - name: writes
+    image: IMAGE
+    command: [sh, -c, "umask 077 && mkdir -p /data/a/b && touch /data/a/b/c"]
+    securityContext: {runAsUser: 1000, runAsGroup: 1000}
+    volumeMounts: [{name: data, mountPath: /data}]
+`, "IMAGE", demo.Name)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	volumes := filepath.Join(u.Home, ".local/share/berth/volumes/*/*")
+	for _, args := range [][]string{
+		{"import", image},
+		{"play", "--wait", "--rm", manifest},
+		{"play", "--wait", manifest},
+		{"rm", "--force", "web"},
+		{"play", manifest},
+		{"rm", "--force", "--all"},
+	} {
+		if out, err := u.Berth(args...).CombinedOutput(); err != nil {
+			t.Errorf("berth %v: %v: %s", args, err, out)
+		}
+		left, err := filepath.Glob(volumes)
+		if kept := args[0] == "play" && args[len(args)-2] != "--rm"; err != nil || len(left) > 0 != kept {
+			t.Errorf("after berth %v there are the volumes %v, %v", args, left, err)
+		}
+	}
+	// The settings are the user's as well: root's are out of reach.
+	if out, err := u.Berth("config", "check").CombinedOutput(); err != nil {
+		t.Errorf("berth config check: %v: %s", err, out)
+	}
+	service.stop(t)
+	u.NothingIsLeft()
+}
+
 // A user without root executes commands in containers and reaches ports of pods from outside the namespaces:
 // their loopback, on which streams are served, is nobody else's.
 func TestAUserWithoutRootHasStreams(t *testing.T) {
@@ -239,10 +288,7 @@ func startRootless(t *testing.T, u *node.User) *rootless {
 			t.Log(r.out.String())
 		}
 	})
-	var err error
-	if r.Client, err = cri.Dial(u.Home + "/.local/share/berth/berth.sock"); err != nil {
-		t.Fatal(err)
-	}
+	r.Client = node.Dial(t, u.Home+"/.local/share/berth/berth.sock")
 	t.Cleanup(func() { _ = r.Close() })
 	soon(t, "the berth of a user serves", func() bool {
 		_, err := r.Version(t.Context(), &runtimeapi.VersionRequest{})

@@ -18,7 +18,6 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/testimage"
 	"berth/internal/testimage/testregistry"
 	"berth/test/node"
@@ -148,10 +147,7 @@ func TestDropInFilesGiveAnAgentItsSocketAndName(t *testing.T) {
 	n := node.Start(t, node.Options{Dir: dir})
 	ask := func() {
 		t.Helper()
-		c, err := cri.Dial(also)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := node.Dial(t, also)
 		defer c.Close()
 		v, err := c.RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{})
 		if err != nil || v.GetRuntimeName() != "cri-o" {

@@ -9,16 +9,17 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/bundle"
+	"berth/test/command"
 	"berth/test/node"
 	"berth/test/sim"
 )
@@ -29,7 +30,7 @@ var update = flag.Bool("update", false, "rewrite the bundles that test/sim plays
 func bundled(t *testing.T, n *node.Node, keep string) *bundle.Bundle {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "b.tar.gz")
-	out, err := exec.Command(n.Module+"/build/bin/berth", "--endpoint", n.Dir+"/berth.sock", "bundle", path).CombinedOutput()
+	out, err := command.Within(t, 10*time.Minute, n.Module+"/build/bin/berth", "--endpoint", n.Dir+"/berth.sock", "bundle", path).CombinedOutput()
 	if err != nil {
 		t.Fatalf("berth bundle: %v\n%s", err, out)
 	}
@@ -412,7 +413,7 @@ func planted(t *testing.T, file, right, wrong string) (program string) {
 		}
 	}
 	program = dir + "/berth"
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-overlay", dir+"/over.json", "-o", program, "./cmd/berth")
+	cmd := command.Within(t, 10*time.Minute, "go", "build", "-trimpath", "-buildvcs=false", "-overlay", dir+"/over.json", "-o", program, "./cmd/berth")
 	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -3,6 +3,7 @@
 package fault
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,7 +43,9 @@ func run(m *testing.M) int {
 		}
 		return m.Run()
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", faulty, "./faulty")
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", faulty, "./faulty")
 	cmd.Dir = "../../tools"
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -127,7 +127,7 @@ func freezable(t *testing.T) (dir string, freeze, thaw func()) {
 	base := node.TempDir(t)
 	dir = base + "/disk"
 	img := base + "/img"
-	if out, err := exec.Command("sh", "-ec", `truncate -s 32M "$0"; mkfs.ext4 -q "$0"; mkdir "$1"; mount -o loop "$0" "$1"`, img, dir).CombinedOutput(); err != nil {
+	if out, err := command.New(t, "sh", "-ec", `truncate -s 32M "$0"; mkfs.ext4 -q "$0"; mkdir "$1"; mount -o loop "$0" "$1"`, img, dir).CombinedOutput(); err != nil {
 		t.Fatalf("make a disk: %v\n%s", err, out)
 	}
 	t.Cleanup(func() {

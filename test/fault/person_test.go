@@ -39,7 +39,7 @@ func TestARemovalSaysWhatItWaitsFor(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
 		_, id := n.Sh("sleep 1000")
 		f.set("runc.delete", "stall 60s")
-		cmd := exec.Command(n.Module+"/build/bin/berth", "--endpoint", n.Dir+"/berth.sock", "rm", "--force", id)
+		cmd := n.Command("rm", "--force", id)
 		out := &output{}
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Start(); err != nil {

@@ -67,10 +67,7 @@ func TestAnUpgradeIsNotNoticed(t *testing.T) {
 					t.Fatal(err)
 				}
 				n.Until("the process has ended", func() bool { return errors.Is(syscall.Kill(process, 0), syscall.ESRCH) })
-				waiting, err := cri.Dial(n.Dir + "/berth.sock")
-				if err != nil {
-					t.Fatal(err)
-				}
+				waiting := node.Dial(t, n.Dir+"/berth.sock")
 				answered := make(chan error, 1)
 				go func() {
 					version, err := versionOf(t, waiting)

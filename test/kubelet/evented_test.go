@@ -8,14 +8,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -141,7 +142,7 @@ func (k *kubelet) pleg() *generator {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		k.t.Fatal(err)
 	}
-	cmd := exec.Command(k.Module+"/build/bin/pleg", k.Dir+"/berth.sock", dir)
+	cmd := command.Within(k.t, 20*time.Minute, k.Module+"/build/bin/pleg", k.Dir+"/berth.sock", dir)
 	var log strings.Builder
 	cmd.Stderr = &log
 	in, err := cmd.StdinPipe()

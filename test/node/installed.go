@@ -6,8 +6,6 @@ import (
 	"context"
 	"testing"
 	"time"
-
-	"berth/internal/cri"
 )
 
 // Installed is the node of a berth that somebody else runs, such as systemd, and that serves on a
@@ -15,10 +13,7 @@ import (
 func Installed(t testing.TB, socket string) *Node {
 	t.Helper()
 	n := &Node{Dir: t.TempDir(), t: t}
-	var err error
-	if n.Client, err = cri.Dial(socket); err != nil {
-		t.Fatal(err)
-	}
+	n.Client = Dial(t, socket)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()

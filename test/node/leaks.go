@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,6 +26,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/command"
 )
 
 // patience is how long a process that ends by itself, such as a shim, may take to end.
@@ -45,7 +46,11 @@ var remains = []string{
 func (n *Node) leaks() {
 	n.t.Helper()
 	n.seen.close()
-	if left := wait(n.left); len(left) > 0 {
+	look := wait
+	if n.hung.Load() { // of a node that was ended, nothing goes away by itself
+		look = func(left func() []string) []string { return left() }
+	}
+	if left := look(n.left); len(left) > 0 {
 		n.t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 		n.sweep()
 	}
@@ -215,7 +220,7 @@ func (n *Node) rules(ids map[string]bool) (found []rule, err error) {
 			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth"+id)))[:most])
 		}
 	}
-	out, err := exec.Command("iptables-save").CombinedOutput()
+	out, err := command.New(n.t, "iptables-save").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("iptables-save: %w: %s", err, out)
 	}
@@ -267,7 +272,7 @@ func (n *Node) sweepRules() {
 	} {
 		for _, r := range found {
 			if c := change(r); c != "" {
-				cmd := exec.Command("iptables-restore", "--noflush")
+				cmd := command.New(n.t, "iptables-restore", "--noflush")
 				cmd.Stdin = strings.NewReader("*" + r.table + "\n" + c + "\nCOMMIT\n")
 				_ = cmd.Run()
 			}

@@ -6,13 +6,14 @@ import (
 	"crypto/sha512"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/command"
 )
 
 // The look for leaks sees each kind of thing that a running pod holds: what it does not see it
@@ -91,7 +92,7 @@ func TestWhatIsLeftIsSwept(t *testing.T) {
 	for _, args := range [][]string{
 		{"-N", chain}, {"-A", chain, "-d", n.Subnet, "-j", "ACCEPT"}, {"-A", "POSTROUTING", "-m", "comment", "--comment", "name: \"berth\" id: \"" + id + "\"", "-j", chain},
 	} {
-		if out, err := exec.Command("iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput(); err != nil {
+		if out, err := command.New(t, "iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("iptables %q: %v: %s", args, err, out)
 		}
 	}

@@ -119,8 +119,11 @@ type Node struct {
 	mountNS  string // so do they
 	external string // containerd's socket, "" for embedded
 	seen     *seen
-	manager  *serviceManager // nil: there is none
-	stderr   *os.File        // berth's; nil: as its standard output
+	manager  *serviceManager         // nil: there is none
+	stderr   *os.File                // berth's; nil: as its standard output
+	serving  atomic.Pointer[Process] // Berth, for other goroutines
+	hung     atomic.Bool             // something did not end, and berth was ended for that
+	unbound  func()                  // ends the limit of the whole test
 
 	containerdRoot string // of an external containerd; "" for the usual one
 }
@@ -185,6 +188,7 @@ func Start(t testing.TB, o Options) *Node {
 	if n.seen, err = watchPins(dir + "/netns"); err != nil {
 		t.Fatal(err)
 	}
+	n.unbound = n.bound()
 	t.Cleanup(n.stop)
 	if o.ServiceManager {
 		n.manager = startServiceManager(t, dir+"/notify")
@@ -251,11 +255,12 @@ func (n *Node) Connected() bool {
 func (n *Node) ServeBerth() {
 	n.t.Helper()
 	n.Berth = n.SpawnBerth()
+	n.serving.Store(n.Berth)
 	for {
 		select {
 		case line := <-n.Berth.out.seen:
 			if strings.HasPrefix(line, "berth is ready on ") {
-				c, err := cri.Dial(n.Dir + "/berth.sock")
+				c, err := n.connect()
 				if err != nil {
 					n.t.Fatal(err)
 				}
@@ -268,6 +273,7 @@ func (n *Node) ServeBerth() {
 		case <-n.Berth.done:
 			n.t.Fatalf("berth ended before it was ready:\n%s", n.Berth.out)
 		case <-time.After(time.Minute):
+			n.Berth.quit()
 			n.t.Fatalf("berth is not ready after a minute:\n%s", n.Berth.out)
 		}
 	}
@@ -331,6 +337,7 @@ func (n *Node) ImportImage() {
 
 // stop removes everything and looks for what was left.
 func (n *Node) stop() {
+	n.unbound()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	defer func() {
@@ -346,6 +353,10 @@ func (n *Node) stop() {
 		case <-n.Berth.done:
 		default:
 			n.RemoveAll(ctx)
+			if ctx.Err() != nil {
+				n.hangs("the pods could not be removed in time")
+				break
+			}
 			n.leaksInContainerd(ctx)
 			n.Berth.Kill(syscall.SIGTERM)
 			if code := n.Berth.cmd.ProcessState.ExitCode(); code != 0 {
@@ -392,7 +403,7 @@ func (n *Node) RemoveAll(ctx context.Context, but ...string) {
 		}
 		wg.Go(func() {
 			if _, err := n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-				n.t.Error(err)
+				n.t.Errorf("remove pod %s: %v\n%s", p.GetId(), err, n.waits())
 			}
 		})
 	}

@@ -159,7 +159,7 @@ func (n *Node) Until(what string, ok func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	n.t.Fatalf("still not: %s", what)
+	n.t.Fatalf("still not: %s\n%s", what, n.waits())
 }
 
 // Log is what a container wrote, without the stamps of the log format.

@@ -4,9 +4,11 @@ package node
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"berth/test/command"
 )
 
 // OtherVersion is a version that no berth has, but for that of [Other].
@@ -17,7 +19,7 @@ const OtherVersion = "99.0.1"
 func Other(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "berth")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X berth/internal/version.Version="+OtherVersion, "-o", path, "./cmd/berth")
+	cmd := command.Within(t, 10*time.Minute, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X berth/internal/version.Version="+OtherVersion, "-o", path, "./cmd/berth")
 	cmd.Dir = Module(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,8 +20,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
-	"berth/internal/cri"
 	"berth/internal/testimage"
+	"berth/test/command"
 )
 
 // Pause is the image of the pause processes of containerd's CRI plug-in: see [Node.StartPlugin].
@@ -161,7 +160,7 @@ func (n *Node) beside(stderr *os.File, args ...string) *Process {
 // another form.
 func (n *Node) OldContainerd() bool {
 	n.t.Helper()
-	out, err := exec.Command(n.besideDir()+"/containerd", "--version").Output() //nolint:gosec // of the test
+	out, err := command.New(n.t, n.besideDir()+"/containerd", "--version").Output() //nolint:gosec // of the test
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -206,12 +205,8 @@ func (n *Node) PluginOn() {
 		n.t.Fatal(err)
 	}
 	n.Containerd = n.beside(nil)
-	c, err := cri.Dial(n.external)
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	_ = n.Client.Close()
-	n.Client = c
+	n.Client = Dial(n.t, n.external)
 	n.Until("containerd's CRI plug-in is ready", func() bool {
 		st, err := n.RuntimeServiceClient.Status(n.t.Context(), &runtimeapi.StatusRequest{})
 		ready := 0

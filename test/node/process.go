@@ -14,10 +14,12 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 )
 
 // Process is a child of the test with its output.
 type Process struct {
+	t    testing.TB
 	cmd  *exec.Cmd
 	out  *lines
 	done chan struct{}
@@ -91,6 +93,7 @@ func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name strin
 		n.t.Fatal(err)
 	}
 	p := &Process{
+		t:    n.t,
 		cmd:  cmd,
 		out:  &lines{seen: make(chan string, 10000), ended: make(chan struct{})},
 		done: make(chan struct{}),
@@ -106,18 +109,20 @@ func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name strin
 	return p
 }
 
-// Kill sends a signal and waits for the end of the process.
+// Kill sends a signal and waits for the end of the process, which fails the test if it takes minutes.
 func (p *Process) Kill(sig syscall.Signal) {
+	p.t.Helper()
 	_ = p.cmd.Process.Signal(sig)
-	<-p.done
+	p.ended()
 }
 
 // Signal sends a signal.
 func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
-// Wait waits for the end of the process and returns its exit code; -1 after a signal.
+// Wait waits for the end of the process, as Kill does, and returns its exit code; -1 after a signal.
 func (p *Process) Wait() int {
-	<-p.done
+	p.t.Helper()
+	p.ended()
 	return p.cmd.ProcessState.ExitCode()
 }
 

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"berth/test/command"
 )
 
 // What a user has of this host: an ID that nobody else is expected to have, and subordinate ones.
@@ -24,12 +26,20 @@ const (
 )
 
 // User is a user without root, with a home directory and a delegated cgroup, as a session of systemd's
-// has it. This host does not know the user: the lines in /etc are seen by what the user runs alone.
+// has it. This host does not know the user: what is in /etc for that is seen by what the user runs
+// alone. To the user, root has used berth and other runtimes on this host, and their directories are
+// closed.
 type User struct {
 	t     testing.TB
 	Home  string
 	Group string // the directory of the cgroup
-	files string // what is mounted over files of /etc, and into the home directory
+	files string // what the user sees on top of /etc, /run and /var/lib
+}
+
+// closed are the directories of root's that a user must not need, below those of User.files.
+var closed = []string{
+	"etc/berth", "etc/cni", "etc/containerd", "run/berth", "run/containerd", "run/cni", "run/netns", "run/nri",
+	"var/lib/berth", "var/lib/berth-play", "var/lib/cni", "var/lib/containerd", "var/lib/kubelet",
 }
 
 // NewUser makes a user for the time of the test. The programs of [Module] are in ~/build, and can be
@@ -43,12 +53,20 @@ func NewUser(t testing.TB) *User {
 		t.Fatal(err)
 	}
 	u.Own(u.Home)
+	for _, dir := range closed {
+		if err := os.MkdirAll(filepath.Join(u.files, filepath.Dir(dir)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(u.files, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, text := range map[string]string{
 		"passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\nberth-test:x:%d:%d::%s:/bin/sh\n", userID, userID, u.Home),
 		"subuid": fmt.Sprintf("berth-test:%d:%d\n", firstOfUser, subordinateIDs),
 		"subgid": fmt.Sprintf("berth-test:%d:%d\n", firstOfUser, subordinateIDs),
 	} {
-		if err := os.WriteFile(filepath.Join(u.files, name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(u.files, "etc", name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,7 +110,7 @@ func (u *User) Own(paths ...string) {
 
 // Berth is a command of berth's that the user runs.
 func (u *User) Berth(args ...string) *exec.Cmd {
-	return u.command("", append([]string{u.Home + "/build/bin/berth"}, args...))
+	return u.command(answer, "", append([]string{u.Home + "/build/bin/berth"}, args...))
 }
 
 // Rootless is `berth rootless`, which the user runs in a cgroup that was delegated for that. What an
@@ -100,20 +118,24 @@ func (u *User) Berth(args ...string) *exec.Cmd {
 func (u *User) Rootless(args ...string) *exec.Cmd {
 	u.t.Helper()
 	u.delegate()
-	return u.command("echo $$ > "+u.Group+"/cgroup.procs", append([]string{u.Home + "/build/bin/berth", "rootless"}, args...))
+	const longest = 10 * time.Minute // a service lives as long as its test
+	return u.command(longest, "echo $$ > "+u.Group+"/cgroup.procs", append([]string{u.Home + "/build/bin/berth", "rootless"}, args...))
 }
 
-func (u *User) command(before string, argv []string) *exec.Cmd {
+func (u *User) command(limit time.Duration, before string, argv []string) *exec.Cmd {
 	script := `set -e
-		for f in passwd subuid subgid; do mount --bind ` + u.files + `/$f /etc/$f; done
+		for d in etc run var/lib; do mount -t overlay -o lowerdir=` + u.files + `/$d:/$d overlay /$d; done
 		mount --bind ` + Module(u.t) + `/build ` + u.Home + `/build
 		` + before + `
 		cd ` + u.Home + `
 		exec setpriv --reuid ` + strconv.Itoa(userID) + ` --regid ` + strconv.Itoa(userID) + ` --clear-groups --bounding-set=-sys_resource "$@"`
-	cmd := exec.Command("unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh"}, argv...)...) //nolint:gosec // of the test
+	cmd := command.Asking(u.t, limit, u.waits, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh"}, argv...)...) //nolint:gosec // of the test
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + u.Home, "TMPDIR=" + u.Home}
 	return cmd
 }
+
+// waits is what the berth of the user waits for.
+func (u *User) waits() string { return waitsFor(u.Home + "/.local/share/berth/berth.sock") }
 
 // NothingIsLeft fails the test if the user has processes, or cgroups below the delegated one.
 func (u *User) NothingIsLeft() {

@@ -4,13 +4,14 @@ package systemd
 
 import (
 	"encoding/json"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"berth/internal/doctor"
 	"berth/internal/drill"
+	"berth/test/command"
 )
 
 // A drill that may restart berth does so, and a bystander lives on. Where systemd makes the cgroups,
@@ -21,7 +22,7 @@ func TestADrillRestartsBerth(t *testing.T) {
 			h := start(t, settings, "")
 			_, runs := h.Sh("sleep 10000")
 			pid, before := h.Pid(runs), h.number("berth", "MainPID")
-			out, err := exec.Command("/usr/local/bin/berth", "doctor", "--drill", "--restart-berth",
+			out, err := command.Within(t, 20*time.Minute, "/usr/local/bin/berth", "doctor", "--drill", "--restart-berth",
 				"--step", "its process is killed", "--within", "6m", "-o", "json").Output()
 			var r drill.Result
 			if jerr := json.Unmarshal(out, &r); jerr != nil {
@@ -58,7 +59,7 @@ func TestADrillRestartsBerth(t *testing.T) {
 // The unit that is installed, and the machine that it is tested on, have no errors.
 func TestDoctorFindsNoErrorInTheUnit(t *testing.T) {
 	h := start(t, "", "")
-	out, err := exec.Command("/usr/local/bin/berth", "doctor", "-o", "json").Output()
+	out, err := command.Within(t, 20*time.Minute, "/usr/local/bin/berth", "doctor", "-o", "json").Output()
 	var r doctor.Report
 	if jerr := json.Unmarshal(out, &r); jerr != nil {
 		t.Fatalf("%v, %v: %s", err, jerr, out)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -87,7 +87,7 @@ func (h *host) configure(config string) {
 // run runs a program that has to succeed, and returns its output.
 func (h *host) run(name string, args ...string) string {
 	h.t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
+	out, err := command.Within(h.t, 10*time.Minute, name, args...).CombinedOutput()
 	if err != nil {
 		h.t.Errorf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}

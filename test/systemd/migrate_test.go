@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +21,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/testimage"
 	"berth/internal/testimage/testregistry"
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -200,7 +200,7 @@ func (k *kubeadms) remove() {
 		_ = os.Remove(path)
 	}
 	_ = os.Remove(broken)
-	_ = exec.Command("ip", "link", "del", "cni0").Run()
+	_ = command.New(k.t, "ip", "link", "del", "cni0").Run()
 	k.systemctl("daemon-reload")
 }
 
@@ -265,7 +265,7 @@ func (k *kubeadms) podRuns(socket string) {
 func (k *kubeadms) migrate(succeeds bool, args ...string) string {
 	k.t.Helper()
 	began := time.Now()
-	out, err := exec.Command("/usr/local/bin/berth", append([]string{"migrate"}, args...)...).CombinedOutput()
+	out, err := command.Within(k.t, 20*time.Minute, "/usr/local/bin/berth", append([]string{"migrate"}, args...)...).CombinedOutput()
 	k.t.Logf("berth migrate %s took %s, %v:\n%s", strings.Join(args, " "), time.Since(began).Round(time.Second), err, out)
 	if (err == nil) != succeeds {
 		k.t.Fatalf("berth migrate %s: %v", strings.Join(args, " "), err)
@@ -278,8 +278,8 @@ func (k *kubeadms) units() string {
 	k.t.Helper()
 	var all []string
 	for _, unit := range []string{"containerd", "kubelet", "berth"} {
-		active, _ := exec.Command("systemctl", "is-active", unit).Output() // it fails for one that is not
-		enabled, _ := exec.Command("systemctl", "is-enabled", unit).Output()
+		active, _ := command.New(k.t, "systemctl", "is-active", unit).Output() // it fails for one that is not
+		enabled, _ := command.New(k.t, "systemctl", "is-enabled", unit).Output()
 		all = append(all, fmt.Sprintf("%s: %s %s", unit, strings.TrimSpace(string(active)), strings.TrimSpace(string(enabled))))
 	}
 	return strings.Join(all, ", ")
