@@ -29,6 +29,10 @@ LDFLAGS := $(STRIP) -X berth/internal/version.Version=$(VERSION) -X berth/intern
 CC := gcc
 export CC
 
+# With the race detector, each test binary, and each process that one makes of itself, would wait for a
+# second at its end for reports of other threads.
+export GORACE := atexit_sleep_ms=50 $(GORACE)
+
 # One set of flags for everything, so that build, unit, lint and test-guest share one build
 # cache. Whatever needs the race detector or C says CGO_ENABLED=1.
 export GOFLAGS     := $(GOFLAGS) -trimpath -buildvcs=false
