@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -19,6 +18,7 @@ import (
 
 	"berth/internal/demo"
 	"berth/internal/shims"
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -104,7 +104,7 @@ func TestWhatAUserNamedAfterAPodIsLeftAlone(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Unmount(rootfs, unix.MNT_DETACH) })
 		kept = append(kept, filepath.Join(bundle, "work"), filepath.Join(other, "file"), filepath.Join(rootfs, name))
 	}
-	if out, err := exec.Command("chown", "-R", "65534:65534", home).CombinedOutput(); err != nil {
+	if out, err := command.New(t, "chown", "-R", "65534:65534", home).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	program := filepath.Join(home, "containerd-shim-runc-v2")
@@ -117,7 +117,7 @@ func TestWhatAUserNamedAfterAPodIsLeftAlone(t *testing.T) {
 	}
 	for _, name := range []string{pod, id} {
 		// A shell that waits for a line of its input has these as the arguments of its script.
-		cmd := exec.Command(program, "-c", "read line", "-namespace", "k8s.io", "-id", name, "delete")
+		cmd := command.New(t, program, "-c", "read line", "-namespace", "k8s.io", "-id", name, "delete")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		in, err := cmd.StdinPipe()
 		if err == nil {
