@@ -38,7 +38,7 @@ func (a *Tasks) adopt(ctx context.Context) {
 		case <-t.C:
 		}
 		each(left, askAtOnce, func(h *Task) { // they wait, most of them, and take no processor time
-			if a.try(ctx, h) == answered && a.get(h.ID) == nil {
+			if a.try(ctx, h).answer == answered && a.get(h.ID) == nil {
 				log.G(ctx).WithField("id", h.ID).Info("the shim of a task answers again")
 			}
 		})
@@ -61,7 +61,7 @@ func (a *Tasks) begin(ctx context.Context, h *Task) {
 		first := func() {
 			defer close(h.asked)
 			h.got = a.first(ctx, h)
-			if h.got == silent && ctx.Err() == nil {
+			if h.got.answer == silent && ctx.Err() == nil {
 				log.G(ctx).WithField("id", h.ID).Warn("the shim of a task does not answer, the task is set aside until it does")
 			}
 		}
@@ -72,7 +72,7 @@ func (a *Tasks) begin(ctx context.Context, h *Task) {
 }
 
 // first asks the shim of a task for the first time, and that of a pod once for all its tasks.
-func (a *Tasks) first(ctx context.Context, h *Task) answer {
+func (a *Tasks) first(ctx context.Context, h *Task) reply {
 	if h.shim == nil {
 		return a.try(ctx, h)
 	}
@@ -82,17 +82,18 @@ func (a *Tasks) first(ctx context.Context, h *Task) answer {
 }
 
 // try asks a shim, and has its task loaded if it answers.
-func (a *Tasks) try(ctx context.Context, h *Task) answer {
+func (a *Tasks) try(ctx context.Context, h *Task) reply {
 	return a.follow(ctx, h, ask(ctx, h.path(), h.ID, answerTimeout))
 }
 
 // follow does what follows from an answer, and returns it.
-func (a *Tasks) follow(ctx context.Context, h *Task, got answer) answer {
-	if got == silent || ctx.Err() != nil {
+func (a *Tasks) follow(ctx context.Context, h *Task, got reply) reply {
+	if got.answer == silent || ctx.Err() != nil {
 		return got
 	}
+	h.Shim = got.shim
 	logger := log.G(ctx).WithField("id", h.ID)
-	if got == ended {
+	if got.answer == ended {
 		logger.Warn("the shim of a task ended before it answered")
 		err := h.show()
 		if err == nil {

@@ -37,13 +37,13 @@ func TestAShimThatWaitsForAReaderOfItsLogAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stop := serveOnceLogged(t, socket, fifo)
-	got := silent
+	got := reply{}
 	for range 50 { // on a slow machine once may not be enough; without a reader, nothing is
-		if got = ask(t.Context(), bundle, "c", startTimeout); got == answered {
+		if got = ask(t.Context(), bundle, "c", startTimeout); got.answer == answered {
 			break
 		}
 	}
-	if got != answered {
+	if got.answer != answered {
 		t.Fatal("it does not answer")
 	}
 	stop()
@@ -81,13 +81,13 @@ func TestAShimThatWasBeingStartedAgainAnswers(t *testing.T) {
 	if h == nil {
 		t.Fatal("the task is not set aside")
 	}
-	got := silent
+	got := reply{}
 	for range 50 {
-		if got = ask(t.Context(), h.path(), h.ID, startTimeout); got == answered {
+		if got = ask(t.Context(), h.path(), h.ID, startTimeout); got.answer == answered {
 			break
 		}
 	}
-	if got != answered {
+	if got.answer != answered {
 		t.Fatal("its shim does not answer")
 	}
 	stop()

@@ -82,11 +82,14 @@ type Task struct {
 	ID  string
 	Dir string // of the bundle
 	Pod string // the sandbox in whose shim a task is; "" where there is none
+	// Shim is the process of its shim, as the shim says when it answers; 0 where it has not. Only who
+	// tries the task uses this, one after the other.
+	Shim int
 
 	shim   *Task         // that sandbox, if it is hidden, too
 	once   sync.Once     // begins the first question
 	asked  chan struct{} // closed after the first question, and what followed from its answer
-	got    answer        // of the first question; to be read once asked is closed
+	got    reply         // to the first question; to be read once asked is closed
 	failed bool          // it could not be loaded; only who tries it uses this, one after the other
 }
 
@@ -228,7 +231,7 @@ func (a *Tasks) take(ctx context.Context, h *Task, path string, leave bool, foun
 		readLog(ctx, path)
 	}
 	if leave || err != nil || b.GetProtocol() != "ttrpc" || !found.serves(b.GetAddress()) ||
-		!h.joinable(b) && ask(ctx, path, h.ID, startTimeout) != silent {
+		!h.joinable(b) && ask(ctx, path, h.ID, startTimeout).answer != silent {
 		if path == h.Bundle() {
 			return nil
 		}
@@ -319,12 +322,18 @@ const (
 	ended                  // the kernel says that it does not run
 )
 
+// reply is an answer, and which process the shim says it is; 0 where it does not.
+type reply struct {
+	answer answer
+	shim   int
+}
+
 // ask asks a shim whether it is there. One that cannot be asked here counts as one that has
 // answered, since its bundle says nothing of how to reach it or it is not reached by ttrpc.
-func ask(ctx context.Context, bundle, id string, timeout time.Duration) answer {
+func ask(ctx context.Context, bundle, id string, timeout time.Duration) reply {
 	b, err := Bootstrap(bundle)
 	if err != nil || b.GetProtocol() != "ttrpc" {
-		return answered
+		return reply{answer: answered}
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -334,21 +343,22 @@ func ask(ctx context.Context, bundle, id string, timeout time.Duration) answer {
 	}
 	conn, err := shim.AnonReconnectDialer(b.GetAddress(), timeout)
 	if err != nil && full(err) {
-		return silent
+		return reply{answer: silent}
 	}
 	if err != nil {
-		return ended
+		return reply{answer: ended}
 	}
 	client := ttrpc.NewClient(conn)
 	defer client.Close()
 	tasks, err := runtimev2.NewTaskClient(client, int(b.GetVersion()))
 	if err != nil {
-		return answered
+		return reply{answer: answered}
 	}
-	if _, err = tasks.Connect(ctx, &shimapi.ConnectRequest{ID: id}); err != nil && ctx.Err() != nil {
-		return silent
+	resp, err := tasks.Connect(ctx, &shimapi.ConnectRequest{ID: id})
+	if err != nil && ctx.Err() != nil {
+		return reply{answer: silent}
 	}
-	return answered
+	return reply{answered, int(resp.GetShimPid())}
 }
 
 // Bootstrap reads from a bundle how containerd reaches a shim.

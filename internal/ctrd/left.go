@@ -33,11 +33,8 @@ func (c *Containerd) endLeft(ctx context.Context, id string) error {
 	}
 	left := shims.Task{ID: id}
 	if err == nil {
-		var opts runcoptions.Options
+		opts, _ := runcOptions(o.Runtime.Options)
 		var spec specs.Spec
-		// The options of runtimes that are not of runc's kind are of another type and name no
-		// binary.
-		_ = typeurl.UnmarshalTo(o.Runtime.Options, &opts)
 		if err := typeurl.UnmarshalTo(o.Spec, &spec); err != nil {
 			return fmt.Errorf("end what is left of %s: decode its spec: %w", id, err)
 		}
@@ -49,8 +46,8 @@ func (c *Containerd) endLeft(ctx context.Context, id string) error {
 	return c.shims.EndLeft(ctx, left)
 }
 
-// cleanupProgram returns the program by which containerd is to clean up after a container of a pod;
-// "" for the shim's own. Only containers of runc's kind have one.
+// cleanupProgram returns the program by which containerd is to clean up after a container of a pod
+// whose task is made; "" for the shim's own.
 func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 	if !c.shims.MakesCleanups() {
 		return ""
@@ -59,10 +56,42 @@ func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 	if err != nil || o.SandboxID == "" {
 		return ""
 	}
-	var opts runcoptions.Options
-	if err := typeurl.UnmarshalTo(o.Runtime.Options, &opts); err != nil {
-		return "" // another kind
+	return c.cleanupFor(ctx, o.SandboxID, o.Runtime.Name, o.Runtime.Options)
+}
+
+// ProgramAgain returns the program by which a containerd that has just started is to clean up after
+// what it takes up of a pod: the one that a task of the pod gets which is made now; "" for the shim's
+// own. The shim has said which process it is, unless shim is 0.
+func (c *Containerd) ProgramAgain(ctx context.Context, pod string, shim int, kind string, options typeurl.Any) string {
+	root, is := runcRoot(options)
+	if !is || !c.shims.MakesCleanups() {
+		return ""
 	}
-	program := c.shims.CleanupFor(ctx, o.SandboxID, opts.GetRoot())
-	return cmp.Or(program, c.shims.HandlerProgram(o.SandboxID, o.Runtime.Name, opts.GetRoot()))
+	c.shims.Add(pod, shim)
+	c.shims.LearnHandler(ctx, pod, kind, root)
+	return c.cleanupFor(ctx, pod, kind, options)
+}
+
+// cleanupFor returns the program by which containerd is to clean up after a container of a pod; ""
+// for the shim's own. Only containers of runc's kind have one.
+func (c *Containerd) cleanupFor(ctx context.Context, pod, kind string, options typeurl.Any) string {
+	root, is := runcRoot(options)
+	if !is {
+		return ""
+	}
+	return cmp.Or(c.shims.CleanupFor(ctx, pod, root), c.shims.HandlerProgram(pod, kind, root))
+}
+
+// runcRoot returns where the OCI runtime keeps its records, as options of runc's kind have it. It
+// reports false for options of another kind.
+func runcRoot(options typeurl.Any) (root string, is bool) {
+	o, is := runcOptions(options)
+	return o.GetRoot(), is
+}
+
+// runcOptions decodes options of runc's kind. Those of other runtimes are of another type and name no
+// binary, and there may be none at all.
+func runcOptions(options typeurl.Any) (o *runcoptions.Options, is bool) {
+	o = &runcoptions.Options{}
+	return o, options != nil && typeurl.UnmarshalTo(options, o) == nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -42,6 +43,7 @@ func (d *daemon) embedConfig() embed.Config {
 		Snapshotter: d.cfg.Containerd.Snapshotter,
 		Libexec:     d.libexec,
 		LeaveTasks:  !d.cfg.Tricks.SetAside,
+		Program:     d.programAgain,
 		WriteLate:   !d.cfg.Tricks.WriteEarly,
 		Debug:       d.cfg.Log.Level == "debug",
 		Logger:      d.log.With("from", "containerd"),
@@ -157,6 +159,11 @@ func (d *daemon) startEmbedded(ctx context.Context) *embed.Server {
 func (d *daemon) setAside(ctx context.Context, id string) bool {
 	s := d.embedded.Load()
 	return s != nil && s.SetAside(ctx, id)
+}
+
+// programAgain is the Program of the containerd in this process.
+func (d *daemon) programAgain(ctx context.Context, pod string, shim int, kind string, options typeurl.Any) string {
+	return d.ctrd.ProgramAgain(ctx, pod, shim, kind, options)
 }
 
 // away returns nil while berth is connected to containerd, and otherwise ErrUnavailable with the

@@ -24,6 +24,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/aside"
+	"berth/internal/connection"
 )
 
 const (
@@ -78,20 +79,46 @@ func (s *Server) loads(ctx context.Context, h *aside.Task) error {
 	return err
 }
 
-// made says how a task was made: through a sandbox object, or else for a container.
+// made says how a task was made: through a sandbox object, or else for a container. The program by
+// which containerd cleans up after it is that of the container's object where it was chosen when the
+// container was made, as for one that shares its shim with others and is to be spared when the shim
+// dies. Otherwise it is the one that a task gets which is made now, if the pod is berth's: see
+// Config.Program.
 func (s *Server) made(ctx context.Context, h *aside.Task) (runtime.CreateOpts, error) {
 	sb, err := s.client.SandboxStore().Get(ctx, cmp.Or(h.Pod, h.ID))
-	if err == nil {
-		return runtime.CreateOpts{Runtime: sb.Runtime.Name, RuntimeOptions: sb.Runtime.Options, SandboxID: sb.ID}, nil
-	}
-	if h.IsSandbox() || !errdefs.IsNotFound(err) {
+	if err != nil && (h.IsSandbox() || !errdefs.IsNotFound(err)) {
 		return runtime.CreateOpts{}, err
 	}
-	o, err := s.client.ContainerService().Get(ctx, h.ID)
-	if err != nil {
-		return runtime.CreateOpts{}, err
+	opts := runtime.CreateOpts{Runtime: sb.Runtime.Name, RuntimeOptions: sb.Runtime.Options, SandboxID: sb.ID}
+	pod := h.ID
+	if !h.IsSandbox() {
+		o, err := s.client.ContainerService().Get(ctx, h.ID)
+		if err != nil && (sb.ID == "" || !errdefs.IsNotFound(err)) {
+			return runtime.CreateOpts{}, err
+		}
+		if sb.ID == "" {
+			opts.Runtime, opts.RuntimeOptions = o.Runtime.Name, o.Runtime.Options
+		}
+		if o.Runtime.Name != opts.Runtime && usable(o.Runtime.Name) {
+			opts.Runtime = o.Runtime.Name
+			return opts, nil
+		}
+		pod = cmp.Or(o.SandboxID, h.Pod)
 	}
-	return runtime.CreateOpts{Runtime: o.Runtime.Name, RuntimeOptions: o.Runtime.Options}, nil
+	if ours := sb.Labels[connection.LabelOwner] != ""; ours && pod != "" && s.cfg.Program != nil {
+		opts.Runtime = cmp.Or(s.cfg.Program(ctx, pod, h.Shim, opts.Runtime, opts.RuntimeOptions), opts.Runtime)
+	}
+	return opts, nil
+}
+
+// usable reports whether containerd can use a runtime of that name: where the name is the path of a
+// program, the program may have been removed.
+func usable(name string) bool {
+	if !filepath.IsAbs(name) {
+		return name != ""
+	}
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 // cleansUp does what containerd does when it loses the connection to a shim: the shim's program

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"berth/internal/connection"
 	"berth/internal/embed"
 	"berth/internal/embed/embedtest"
 )
@@ -147,6 +148,7 @@ func makeSandbox(t *testing.T, ctx context.Context, s *embed.Server, id string) 
 		ID:        id,
 		Runtime:   sandbox.RuntimeOpts{Name: "io.containerd.runc.v2"},
 		Sandboxer: "shim",
+		Labels:    map[string]string{connection.LabelOwner: "test"},
 		Spec:      &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/Spec", Value: []byte("{}")},
 	}
 	if _, err := s.Client().SandboxStore().Create(ctx, sb); err != nil {

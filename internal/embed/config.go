@@ -3,6 +3,7 @@
 package embed
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 
 	"berth/internal/connection"
 )
@@ -47,6 +49,10 @@ type Config struct {
 	Libexec string
 	// LeaveTasks has containerd take up all tasks itself when it starts, and none be set aside.
 	LeaveTasks bool
+	// Program returns the program by which containerd is to clean up after what is in the shim of a
+	// pod, when a task or the shim is taken up that ran when the server was started; "" for that of the
+	// runtime. shim is the shim's process, 0 if it has not said so. It may be nil.
+	Program func(ctx context.Context, pod string, shim int, kind string, options typeurl.Any) string
 	// WriteLate lets the kernel decide when it writes back what is unpacked: see [durable.Early].
 	WriteLate bool
 	// Debug makes containerd, and the shims that it starts, log at debug level.

@@ -404,8 +404,8 @@ func TestRunningTaskOutlivesStopAndIsFoundAgain(t *testing.T) {
 // run makes a container with a task that runs script, not started.
 func run(t *testing.T, ctx context.Context, s *embed.Server, cfg embed.Config, id, script string, more ...containerd.NewContainerOpts) containerd.Task {
 	t.Helper()
-	c, err := s.Client().NewContainer(ctx, id, append(more,
-		containerd.WithRuntime("io.containerd.runc.v2", &options.Options{BinaryName: filepath.Join(cfg.Libexec, "runc")}),
+	opts := append([]containerd.NewContainerOpts{withRuntime(cfg, "io.containerd.runc.v2")}, more...)
+	c, err := s.Client().NewContainer(ctx, id, append(opts,
 		containerd.WithNewSpec(
 			oci.WithRootFSPath(rootfs(t)),
 			oci.WithProcessArgs("/bin/busybox", "sh", "-c", script),
@@ -419,6 +419,10 @@ func run(t *testing.T, ctx context.Context, s *embed.Server, cfg embed.Config, i
 		t.Fatal(err)
 	}
 	return task
+}
+
+func withRuntime(cfg embed.Config, name string) containerd.NewContainerOpts {
+	return containerd.WithRuntime(name, &options.Options{BinaryName: filepath.Join(cfg.Libexec, "runc")})
 }
 
 func remove(t *testing.T, ctx context.Context, s *embed.Server, id string) {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -113,6 +114,37 @@ func both(t *testing.T, args []string, test func(t *testing.T, n *node.Node, f *
 		n, f := start(t, node.Options{External: external, Args: args})
 		test(t, n, f)
 	})
+}
+
+// bothOrders is both, in two orders: whatever the test does to a shim is done in the berth that has made
+// the pods, and in the next one. The test calls between before it does it.
+func bothOrders(t *testing.T, args []string, test func(t *testing.T, n *node.Node, f *faults, between func())) {
+	t.Helper()
+	t.Parallel()
+	node.Modes(t, func(t *testing.T, external bool) {
+		t.Parallel()
+		orders(t, func(t *testing.T, between func(n *node.Node)) {
+			n, f := start(t, node.Options{External: external, Args: args})
+			test(t, n, f, func() { between(n) })
+		})
+	})
+}
+
+// orders runs a test of shims in the berth that makes the pods and in the one that is started next, or
+// in one of them: see [node.Pick]. PROPERTIES 50.
+func orders(t *testing.T, test func(t *testing.T, between func(n *node.Node))) {
+	t.Helper()
+	for _, order := range node.Pick(t, "order", "shim", "berth then shim") {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(n *node.Node) {
+				if order != "shim" {
+					n.Berth.Kill(syscall.SIGTERM)
+					n.StartBerth()
+				}
+			})
+		})
+	}
 }
 
 // set makes a rule: what happens at a step, and lines that limit it.

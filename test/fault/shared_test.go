@@ -25,14 +25,17 @@ import (
 )
 
 // sharing starts a node whose pods share shims, three each. The shims are not faulty: what happens to
-// them is done by signals. An ExecSync goes by way of the shim, as Exec does.
-func sharing(t *testing.T, test func(t *testing.T, n *node.Node)) {
+// them is done by signals, in both orders: see [orders]. An ExecSync goes by way of the shim, as Exec does.
+func sharing(t *testing.T, test func(t *testing.T, n *node.Node, between func())) {
 	t.Helper()
 	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		t.Parallel()
 		args := append([]string{"--set", "runtimes.runc.shim_pods=3", "--set", "tricks.cleanup_script=true", "--set", "runtimes.runc.exec=oci"}, withoutPause...)
-		test(t, node.Start(t, node.Options{External: external, Args: args}))
+		orders(t, func(t *testing.T, between func(n *node.Node)) {
+			n := node.Start(t, node.Options{External: external, Args: args})
+			test(t, n, func() { between(n) })
+		})
 	})
 }
 
@@ -96,8 +99,9 @@ func remove(t *testing.T, n *node.Node, pod string) {
 // PROPERTIES 6: pods that share a shim come and go. The one that the shim was started for goes first,
 // another one takes its place, and the shim ends with the last.
 func TestASharedShimServesUntilItsLastPodGoes(t *testing.T) {
-	sharing(t, func(t *testing.T, n *node.Node) {
+	sharing(t, func(t *testing.T, n *node.Node, between func()) {
 		pods, ids, shim := threePods(t, n)
+		between()
 		remove(t, n, pods[0])
 		if got := onlyShim(t, n); got != shim {
 			t.Errorf("the shim is %d and not %d", got, shim)
@@ -165,9 +169,10 @@ func answered(n *node.Node, id string) bool {
 // one is refused and says why. The next container starts another shim for its pod, and a
 // new pod joins neither.
 func TestPodsOutliveTheShimThatTheyShare(t *testing.T) {
-	sharing(t, func(t *testing.T, n *node.Node) {
+	sharing(t, func(t *testing.T, n *node.Node, between func()) {
 		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGABRT} {
 			pods, ids, shim := threePods(t, n)
+			between()
 			executed := make(chan error, 1)
 			go func() {
 				_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: ids[0], Cmd: []string{"sleep", "4242"}})
@@ -182,14 +187,7 @@ func TestPodsOutliveTheShimThatTheyShare(t *testing.T) {
 				t.Error("an exec was answered whose shim had died")
 			}
 			n.Until("its process was ended", func() bool { return !executing(n) })
-			n.Until("containerd has cleaned up", func() bool {
-				for _, id := range ids {
-					if _, err := os.Stat(n.Bundle(id)); !errors.Is(err, fs.ErrNotExist) {
-						return false
-					}
-				}
-				return true
-			})
+			cleanedUp(n, ids...)
 			running(t, n, ids...)
 			for _, id := range ids {
 				// Its root file system is there.
@@ -230,11 +228,51 @@ func TestPodsOutliveTheShimThatTheyShare(t *testing.T) {
 	})
 }
 
+// PROPERTIES 50: after any restart of berth the death of a shim ended all pods that shared it, since a
+// containerd inside berth cleaned up after them by the program of the sandbox and not of the container.
+func TestPodsOutliveTheShimThatTheyShareAfterARestart(t *testing.T) {
+	sharing(t, func(t *testing.T, n *node.Node, between func()) {
+		var pods, ids []string
+		for _, code := range []int{50, 51, 52} {
+			pod, id := n.Sh(exitOnTerm(code))
+			ready(n, id)
+			pods, ids = append(pods, pod), append(ids, id)
+		}
+		between()
+		n.Berth.Kill(syscall.SIGTERM)
+		n.StartBerth()
+		if err := syscall.Kill(onlyShim(t, n), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		cleanedUp(n, ids...)
+		running(t, n, ids...)
+		for i, id := range ids {
+			stop(t, n, id)
+			expectExact(t, n, id, int32(50+i))
+			remove(t, n, pods[i])
+		}
+		n.NoLeaks(t.Context())
+	})
+}
+
+// cleanedUp waits until containerd has cleaned up after the shim of containers that has died.
+func cleanedUp(n *node.Node, ids ...string) {
+	n.Until("containerd has cleaned up", func() bool {
+		for _, id := range ids {
+			if _, err := os.Stat(n.Bundle(id)); !errors.Is(err, fs.ErrNotExist) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // The shim is killed while berth is away, and with it the containerd inside, which then finds the
 // tasks of three pods without a shim.
 func TestPodsOutliveTheShimThatDiesWhileBerthIsAway(t *testing.T) {
-	sharing(t, func(t *testing.T, n *node.Node) {
+	sharing(t, func(t *testing.T, n *node.Node, between func()) {
 		pods, ids, shim := threePods(t, n)
+		between()
 		n.Berth.Kill(syscall.SIGKILL)
 		if n.Containerd != nil {
 			n.Containerd.Kill(syscall.SIGKILL)
@@ -261,8 +299,9 @@ func TestPodsOutliveTheShimThatDiesWhileBerthIsAway(t *testing.T) {
 // shim, an exec is refused within its time, a new pod gets another shim, and berth is ready when it
 // starts. Once the shim goes on, everything is released.
 func TestASharedShimThatHangsDelaysNoTruth(t *testing.T) {
-	sharing(t, func(t *testing.T, n *node.Node) {
+	sharing(t, func(t *testing.T, n *node.Node, between func()) {
 		pods, ids, shim := threePods(t, n)
+		between()
 		remove(t, n, pods[0]) // there is room
 		if err := syscall.Kill(shim, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
@@ -318,8 +357,13 @@ func TestASharedShimThatHangsDelaysNoTruth(t *testing.T) {
 // the shim has died, where its pod shared it with others.
 func TestAProbeNeedsNoShim(t *testing.T) {
 	t.Parallel()
+	orders(t, aProbeNeedsNoShim)
+}
+
+func aProbeNeedsNoShim(t *testing.T, between func(n *node.Node)) {
 	n := node.Start(t, node.Options{Args: append([]string{"--set", "runtimes.runc.shim_pods=3", "--set", "tricks.cleanup_script=true"}, withoutPause...)})
 	pods, ids, shim := threePods(t, n)
+	between(n)
 	answered := func() bool {
 		r, err := execIn(t, n, ids[0], 5*time.Second)
 		return err == nil && r.GetExitCode() == 0 && len(r.GetStdout()) > 0

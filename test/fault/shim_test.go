@@ -4,6 +4,7 @@ package fault
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -41,10 +42,11 @@ func killShim(t *testing.T, n *node.Node, pod string) {
 // PROPERTIES 5: the shim is killed before the exit. containerd's clean-up is held up, so that the
 // process ends in its own way: its code is reported, and not what the clean-up would say.
 func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
-	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
+	bothOrders(t, quick, func(t *testing.T, n *node.Node, f *faults, between func()) {
 		f.set("shim.cleanup", "stall")
 		pod, id := n.Sh(exitOnTerm(42))
 		ready(n, id)
+		between()
 		killShim(t, n, pod)
 		n.Until("containerd cleans up", func() bool { return len(f.hits("shim.cleanup")) > 0 })
 		if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -66,12 +68,13 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 // process is reaped; when berth was not as fast as that, there is only what containerd reports, which
 // is the same whatever the process ended with. What was settled and released before keeps its code.
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
-	both(t, withPause, func(t *testing.T, n *node.Node, _ *faults) {
+	bothOrders(t, withPause, func(t *testing.T, n *node.Node, _ *faults, between func()) {
 		pod, id := n.Sh(exitOnTerm(42))
 		ready(n, id)
 		ended := n.Run(pod, podOf(t, n, pod), node.ContainerConfig("ended", "sh", "-c", "exit 43"))
 		node.ExpectExit(t, n.Ended(ended), 43, "Error")
 		n.Until("it is released", func() bool { return attempts(t, n, ended) == 0 })
+		between()
 		killShim(t, n, pod)
 		expectExact(t, n, id, 137)
 		n.Until("the pod is NOTREADY", func() bool {
@@ -85,7 +88,7 @@ func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 // The shim dies at the exit: when it is about to publish it, when it just has, and in the deletion
 // that follows, before and after it was done, or while runc is at it.
 func TestTheCodeSurvivesAShimThatDiesAtTheExit(t *testing.T) {
-	both(t, quick, func(t *testing.T, n *node.Node, f *faults) {
+	bothOrders(t, quick, func(t *testing.T, n *node.Node, f *faults, between func()) {
 		for _, rule := range []struct{ step, action string }{
 			{"shim.exit-event", "die"}, {"shim.exit-event", "die-after"}, {"shim.Delete", "die"}, {"shim.Delete", "die-after"}, {"runc.delete", "stall"},
 		} {
@@ -93,6 +96,7 @@ func TestTheCodeSurvivesAShimThatDiesAtTheExit(t *testing.T) {
 			other := n.Run(pod, podOf(t, n, pod), node.ContainerConfig("other", "sh", "-c", exitOnTerm(43)))
 			ready(n, id)
 			ready(n, other)
+			between()
 			f.set(rule.step, rule.action, "id "+id, "times 1")
 			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 100}); err != nil {
 				t.Fatal(err)
@@ -116,10 +120,11 @@ func TestTheCodeSurvivesAShimThatDiesAtTheExit(t *testing.T) {
 // PROPERTIES 31: a pod without a process outlives its shim, also one that hangs and is killed then.
 // The next container starts another shim.
 func TestAPodWithoutAProcessOutlivesAKilledShim(t *testing.T) {
-	both(t, withoutPause, func(t *testing.T, n *node.Node, _ *faults) {
+	bothOrders(t, withoutPause, func(t *testing.T, n *node.Node, _ *faults, between func()) {
 		for _, stopped := range []bool{false, true} {
 			pod, id := n.Sh(exitOnTerm(42))
 			ready(n, id)
+			between()
 			if stopped {
 				if err := syscall.Kill(n.Shims()[pod], syscall.SIGSTOP); err != nil {
 					t.Fatal(err)
@@ -195,6 +200,39 @@ func exitIsSeen(t *testing.T, n *node.Node, f *faults, rules map[string]string, 
 	if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
 		t.Error(err)
 	}
+}
+
+// PROPERTIES 50: after a restart of berth, each deletion in a pod of before started a shim and an OCI
+// runtime to delete what was deleted already, since a containerd inside berth did not know any more
+// that a script does that.
+func TestAScriptCleansUpAfterPodsThatAreOlderThanBerth(t *testing.T) {
+	args := append([]string{"--set", "tricks.cleanup_script=true"}, quick...)
+	bothOrders(t, args, func(t *testing.T, n *node.Node, f *faults, between func()) {
+		f.set("shim.cleanup", "stall 1ms") // which notes that the shim's program was asked
+		cfg := n.PodConfig()
+		pod := n.Pod(cfg)
+		var ids []string
+		for i := range 3 {
+			ids = append(ids, n.Run(pod, cfg, node.ContainerConfig(fmt.Sprint("c", i), "sleep", "1000")))
+		}
+		between()
+		for _, id := range ids {
+			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range f.hits("shim.cleanup") {
+			if slices.Contains(ids, id) {
+				t.Errorf("the shim's program cleaned up after %s", id)
+			}
+		}
+	})
 }
 
 // podOf is the configuration that a pod was made with, as far as containers need it.
