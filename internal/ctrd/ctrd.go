@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -54,9 +55,11 @@ type Containerd struct {
 	shims    *shims.Shims
 	replaced replaced
 	orphans  orphanSearch
-	starts   starts   // of shims that several pods share
-	execs    execs    // that can outlive their shim
-	grouping sync.Map // names of the handlers whose shim can serve several pods
+	starts   starts // of shims that several pods share
+	execs    execs  // that can outlive their shim
+	// following: containerd has answered on the subscription that there is.
+	following atomic.Bool
+	grouping  sync.Map // names of the handlers whose shim can serve several pods
 
 	life       context.Context // ends with stop
 	end        context.CancelFunc

@@ -102,6 +102,8 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 	}
 	answers()
 	c.client.Set(nil)
+	c.following.Store(true)
+	defer c.following.Store(false)
 	// Connected runs beside the reading of events, since containerd's queue of events is bounded.
 	listed := make(chan error, 1)
 	go func() { listed <- l.Connected(ctx) }()
@@ -136,6 +138,9 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 		}
 	}
 }
+
+// Publishes implements [pod.Tasks].
+func (c *Containerd) Publishes() bool { return c.following.Load() }
 
 // probe asks containerd something that it answers at once: its UUID, which is kept in its directory.
 func probe(ctx context.Context, conn *connection.Connection) (uuid string, err error) {

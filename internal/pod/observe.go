@@ -35,6 +35,9 @@ func (w *witnesses) report(f exit.Fact) {
 	if !ok {
 		return
 	}
+	if f.Origin == exit.Stream {
+		u.streamed.Happen() // also of a task that is taken back
+	}
 	if u.attempt().undone() {
 		return
 	}

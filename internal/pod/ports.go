@@ -173,6 +173,8 @@ type Tasks interface {
 	TaskState(ctx context.Context, id string) (TaskState, error)
 	// WaitTask returns when the task's process ended, with what the shim measured.
 	WaitTask(ctx context.Context, id string) (TaskState, error)
+	// Publishes reports whether berth is told of the ends of tasks by containerd's event stream now.
+	Publishes() bool
 	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
 	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and may have set a
 	// part before; after any other error but ErrNotFound it may have carried out the change.

@@ -226,6 +226,9 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	if err := ended(u, st, err); err != nil {
 		return err
 	}
+	if err == nil {
+		t.waitPublished(ctx, u, st)
+	}
 	err = u.workload.Delete(ctx)
 	if absent(err) != nil {
 		return err

@@ -53,6 +53,8 @@ type unit struct {
 	disconnected lane.Event
 	// hurried: a stop or a removal was asked for. The release does not wait for its turn.
 	hurried lane.Event
+	// streamed: containerd's event stream has reported the end of a task of u.
+	streamed lane.Event
 
 	evidence evidence
 	oom      oomEvidence

@@ -230,6 +230,7 @@ func TestPodsOutliveTheShimThatTheyShare(t *testing.T) {
 
 // PROPERTIES 50: after any restart of berth the death of a shim ended all pods that shared it, since a
 // containerd inside berth cleaned up after them by the program of the sandbox and not of the container.
+// One beside berth is started again, too.
 func TestPodsOutliveTheShimThatTheyShareAfterARestart(t *testing.T) {
 	sharing(t, func(t *testing.T, n *node.Node, between func()) {
 		var pods, ids []string
@@ -240,6 +241,10 @@ func TestPodsOutliveTheShimThatTheyShareAfterARestart(t *testing.T) {
 		}
 		between()
 		n.Berth.Kill(syscall.SIGTERM)
+		if n.Containerd != nil {
+			n.Containerd.Kill(syscall.SIGKILL)
+			n.StartContainerd()
+		}
 		n.StartBerth()
 		if err := syscall.Kill(onlyShim(t, n), syscall.SIGKILL); err != nil {
 			t.Fatal(err)

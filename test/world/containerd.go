@@ -43,6 +43,7 @@ type task struct {
 	shim    *shim
 	proc    *Process
 	seen    bool          // its shim knows that the process ended
+	told    bool          // its shim has published that
 	done    chan struct{} // closed when seen, or when the shim died
 	waiters int           // calls that waited for it so far
 	waiting int           // calls that wait for it now
@@ -110,11 +111,27 @@ func (c *containerdState) reap(w *World, p *Process) {
 	}
 	t.seen = true
 	close(t.done)
+	if w.Gap == 0 {
+		c.tell(w, t)
+		return
+	}
+	time.AfterFunc(w.Gap, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		c.tell(w, t)
+	})
+}
+
+// tell publishes the end of a task, unless the shim has died meanwhile.
+func (c *containerdState) tell(w *World, t *task) {
+	if t.told = true; t.shim.dead {
+		return
+	}
 	if w.lostEvents > 0 {
 		w.lostEvents--
 		return
 	}
-	c.publish(w, p.ID, p.pid, p.Code, p.At)
+	c.publish(w, t.id, t.proc.pid, t.proc.Code, t.proc.At)
 }
 
 func (c *containerdState) publish(w *World, id string, pid, code uint32, at time.Time) {

@@ -292,6 +292,14 @@ func (w *World) Swallow(events, notices int) {
 	w.lostNotices += notices
 }
 
+// Early counts the tasks that were deleted before their shim had published their end: meanwhile a real
+// shim learns of no other end.
+func (w *World) Early() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.early
+}
+
 // Heal ends everything that was made to fail, stall or be lost, and makes room on the disk. It does
 // not start what is down.
 func (w *World) Heal() {

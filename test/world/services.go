@@ -388,6 +388,8 @@ func (s fakeTasks) Delete(ctx context.Context, r *tasks.DeleteTaskRequest, _ ...
 		}
 		if t.unborn() {
 			close(t.done)
+		} else if !t.told {
+			s.w.early++
 		}
 		resp.ExitStatus, resp.ExitedAt = t.proc.Code, timestamppb.New(t.proc.At)
 		c.drop(t)

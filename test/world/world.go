@@ -24,6 +24,8 @@ type World struct {
 	Exact bool
 	// ShimDelay is how much later than the kernel a shim learns that its process ended.
 	ShimDelay time.Duration
+	// Gap is how much later than its answer to a wait a shim publishes that a process ended.
+	Gap time.Duration
 	// Keeper says that a service manager keeps the pidfds that berth hands it.
 	Keeper bool
 
@@ -69,6 +71,7 @@ type World struct {
 
 	rules       []*rule
 	lostEvents  int // exit events of shims that are still to be lost
+	early       int // deletions of tasks in the gap: see Gap
 	lostNotices int // exits of which the kernel's notice is still to be lost
 
 	// steps counts effects. The berth is killed at step killAt: before its effect, or right after

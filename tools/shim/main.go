@@ -49,7 +49,8 @@ const (
 )
 
 func main() {
-	shim.RunShim(context.Background(), informed{manager.NewShimManager("io.containerd.runc.v2")})
+	reapsItself := func(c *shim.Config) { c.NoReaper = true } // see reap
+	shim.RunShim(context.Background(), informed{manager.NewShimManager("io.containerd.runc.v2")}, reapsItself)
 }
 
 // informed is the manager of the shim, which says what this shim can besides, and names a shim after
