@@ -15,6 +15,10 @@ const Namespace = "k8s.io"
 // can share one containerd.
 const LabelOwner = "io.berth.owner"
 
+// OwnSandboxer is what berth writes as the sandbox controller into the sandbox object of a pod that has
+// none of containerd's.
+const OwnSandboxer = "berth"
+
 // Namespaced puts the namespace into a context, which is the only place where in-memory services
 // look for it.
 func Namespaced(ctx context.Context) context.Context {

@@ -46,9 +46,9 @@ const (
 	labelGuard = "io.berth.adopting"
 	// pluginDir is the plug-in's directory below those of containerd.
 	pluginDir = "io.containerd.grpc.v1.cri"
-	// podSandbox is the plug-in's sandbox controller of pods with a pause process, and ownSandboxer what
-	// berth's sandbox objects have in its place.
-	podSandbox, ownSandboxer = "podsandbox", "berth"
+	// podSandbox is the plug-in's sandbox controller of pods with a pause process. berth's sandbox objects
+	// have connection.OwnSandboxer in its place.
+	podSandbox = "podsandbox"
 )
 
 // Adoption reads what containerd's CRI plug-in has, and moves it between the plug-in and a berth. It
@@ -477,7 +477,7 @@ func (a *Adoption) makeSandbox(ctx context.Context, id string, complete func(*sa
 	s := sandbox.Sandbox{
 		ID:        id,
 		Runtime:   sandbox.RuntimeOpts{Name: c.Runtime.Name, Options: c.Runtime.Options},
-		Sandboxer: ownSandboxer,
+		Sandboxer: connection.OwnSandboxer,
 		Labels:    map[string]string{},
 		CreatedAt: now,
 		UpdatedAt: now,

@@ -69,7 +69,7 @@ func (c *Containerd) CreateSandbox(ctx context.Context, id string, h pod.Handler
 	_, err = c.client.SandboxStore().Create(connection.Namespaced(ctx), sandbox.Sandbox{
 		ID:        id,
 		Runtime:   sandbox.RuntimeOpts{Name: h.Type, Options: o},
-		Sandboxer: cmp.Or(h.Sandboxer, "berth"),
+		Sandboxer: cmp.Or(h.Sandboxer, connection.OwnSandboxer),
 		Labels:    map[string]string{connection.LabelOwner: c.owner},
 		CreatedAt: now,
 		UpdatedAt: now,

@@ -19,6 +19,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/runtime"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
+	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
@@ -90,25 +91,33 @@ func (s *Server) made(ctx context.Context, h *aside.Task) (runtime.CreateOpts, e
 		return runtime.CreateOpts{}, err
 	}
 	opts := runtime.CreateOpts{Runtime: sb.Runtime.Name, RuntimeOptions: sb.Runtime.Options, SandboxID: sb.ID}
-	pod := h.ID
-	if !h.IsSandbox() {
-		o, err := s.client.ContainerService().Get(ctx, h.ID)
-		if err != nil && (sb.ID == "" || !errdefs.IsNotFound(err)) {
-			return runtime.CreateOpts{}, err
+	if h.IsSandbox() {
+		if sb.Sandboxer == connection.OwnSandboxer { // and not one whose process its shim alone knows
+			opts.Runtime = s.program(ctx, h, h.ID, sb)
 		}
-		if sb.ID == "" {
-			opts.Runtime, opts.RuntimeOptions = o.Runtime.Name, o.Runtime.Options
-		}
-		if o.Runtime.Name != opts.Runtime && usable(o.Runtime.Name) {
-			opts.Runtime = o.Runtime.Name
-			return opts, nil
-		}
-		pod = cmp.Or(o.SandboxID, h.Pod)
+		return opts, nil
 	}
-	if ours := sb.Labels[connection.LabelOwner] != ""; ours && pod != "" && s.cfg.Program != nil {
-		opts.Runtime = cmp.Or(s.cfg.Program(ctx, pod, h.Shim, opts.Runtime, opts.RuntimeOptions), opts.Runtime)
+	o, err := s.client.ContainerService().Get(ctx, h.ID)
+	if err != nil && (sb.ID == "" || !errdefs.IsNotFound(err)) {
+		return runtime.CreateOpts{}, err
+	}
+	switch pod := cmp.Or(o.SandboxID, h.Pod); {
+	case sb.ID == "":
+		opts.Runtime, opts.RuntimeOptions = o.Runtime.Name, o.Runtime.Options
+	case o.Runtime.Name != opts.Runtime && usable(o.Runtime.Name):
+		opts.Runtime = o.Runtime.Name
+	case pod != "": // and not the pause process of a pod
+		opts.Runtime = s.program(ctx, h, pod, sb)
 	}
 	return opts, nil
+}
+
+// program returns the program by which containerd is to clean up after what is in the shim of a pod.
+func (s *Server) program(ctx context.Context, h *aside.Task, pod string, sb sandbox.Sandbox) string {
+	if s.cfg.Program == nil || sb.Labels[connection.LabelOwner] == "" {
+		return sb.Runtime.Name
+	}
+	return cmp.Or(s.cfg.Program(ctx, pod, h.Shim, sb.Runtime.Name, sb.Runtime.Options), sb.Runtime.Name)
 }
 
 // usable reports whether containerd can use a runtime of that name: where the name is the path of a

@@ -18,6 +18,7 @@
 //	settle.go     measure, OOM verdict, leftovers, commit, drain the log, publish
 //	givenup.go    end first what was made for a start that was given up
 //	teardown.go   release task, stdio, network, namespace, container, snapshot, files
+//	gap.go        let the shim publish an end before the task is deleted
 //	endings.go    notify the hooks (NRI plug-ins) of the exit, on a lane of its own
 //	attempt.go    how far a start has come, and whether it is taken back. Pure
 //	decide.go     what follows from a record and what is observed outside. Pure

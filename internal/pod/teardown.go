@@ -25,6 +25,7 @@ type teardown struct {
 	objects     Objects
 	layers      Layers
 	tasks       Tasks
+	gap         gap
 	network     Network
 	netns       NetNS
 	files       Files
@@ -227,7 +228,7 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err == nil {
-		t.waitPublished(ctx, u, st)
+		t.gap.pass(ctx, u, st)
 	}
 	err = u.workload.Delete(ctx)
 	if absent(err) != nil {

@@ -129,6 +129,7 @@ func New(cfg Config, p Ports) *Controller {
 		objects:     p.Runtime,
 		layers:      p.Runtime,
 		tasks:       p.Runtime,
+		gap:         gap{p.Runtime},
 		network:     p.Network,
 		netns:       p.NetNS,
 		files:       p.Files,
