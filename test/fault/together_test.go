@@ -89,7 +89,7 @@ func TestProcessesThatAContainerLeavesDoNotHoldUpItsShim(t *testing.T) {
 		t.Parallel()
 		args := append([]string{"--set", "runtimes.runc.shim_pods=2", "--set", "tricks.cleanup_script=true"}, withoutPause...)
 		n := node.Start(t, node.Options{External: external, Args: args})
-		n.Within(15*time.Second, "from the end of a container that leaves 150 processes to its removal, and that of another one in its shim", func() node.Span {
+		n.Within(8*time.Second, "from the end of a container that leaves 150 processes to its removal, and that of another one in its shim", func() node.Span {
 			cfg := n.PodConfig()
 			cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
 			left := n.Pod(cfg)

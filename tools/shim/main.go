@@ -49,7 +49,7 @@ const (
 )
 
 func main() {
-	reapsItself := func(c *shim.Config) { c.NoReaper = true } // see reap
+	reapsItself := func(c *shim.Config) { c.NoReaper = true } // see commands
 	shim.RunShim(context.Background(), informed{manager.NewShimManager("io.containerd.runc.v2")}, reapsItself)
 }
 

@@ -4,27 +4,74 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"os/signal"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/pkg/sys/reaper"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/go-runc"
 	"github.com/containerd/log"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
 	"golang.org/x/sys/unix"
 )
 
-// reap reaps the children of the shim from now on, and hands their ends on to the rest of the shim. It
-// takes the place of containerd's loop, which hands on one end after another and waits for up to a
-// second with each that is not taken. The ends are taken by the same goroutine that runs the OCI
-// runtime to kill what the first process of a container has left, or waits for a deletion; that
-// is over with the end of the OCI runtime's own process, which comes behind all the others. With 150
-// processes left, the shim stood still for two minutes. Here each child that ends begins a round of its
-// own, so that no end waits for another to be taken.
+func init() {
+	registry.Register(&plugin.Registration{
+		// Only a shim that serves comes here, and after its service of tasks, which has another monitor.
+		Type: "io.berth.shim", ID: "commands", Requires: []plugin.Type{plugins.TTRPCPlugin},
+		InitFn: func(*plugin.InitContext) (any, error) {
+			c := newCommands()
+			c.reap()
+			runc.Monitor = c
+			return c, nil
+		},
+	})
+}
+
+// commands are the commands that the shim has started and waits for, which are those of the OCI runtime.
 //
-// The order in which ends are handed on says nothing in either way: they are told apart by their PIDs.
-func reap() {
-	ended := make(chan os.Signal, 1) // one signal stands for all children that have ended by now
-	signal.Notify(ended, unix.SIGCHLD)
+// Containerd's shim hands the ends of all its children on in one queue, those of such commands as well. It
+// hands on one end after another, and waits for up to a second with each that is not taken. They are
+// taken by a goroutine that starts such a command itself, to kill what the first process of a
+// container has left (KillAll), and waits for it: until the ends of all that it has killed are handed on.
+// With 150 processes the shim stood still for two minutes.
+//
+// So commands are waited for beside the queue. Each signal of the kernel about children begins a round of
+// its own, except while such a kill is under way: nobody would take what is handed on. The order in which
+// ends are handed on says nothing in either way: they are told apart by their PIDs.
+type commands struct {
+	children chan os.Signal // has one for all children that have ended by now
+
+	mu    sync.Mutex
+	of    map[int]*command // by PID, until it was waited for
+	kills int              // kills of all processes of a container that began a moment ago and are under way
+}
+
+// command is a command that was started.
+type command struct {
+	status chan int // gets the exit status, unless that is handed on with all others
+	over   func()
+}
+
+// killPatience is for how long a kill keeps rounds from beginning, at most.
+const killPatience = 10 * time.Second
+
+func newCommands() *commands {
+	return &commands{children: make(chan os.Signal, 1), of: map[int]*command{}}
+}
+
+// reap reaps the children of the shim from now on, in the place of containerd's own loop.
+func (c *commands) reap() {
+	signal.Notify(c.children, unix.SIGCHLD)
 	go func() {
-		for range ended {
+		for range c.children {
+			if kills := c.first(); kills {
+				continue // the end of the kill begins the next round
+			}
 			go func() {
 				if err := reaper.Reap(); err != nil {
 					log.L.WithError(err).Error("reap the children of the shim")
@@ -32,4 +79,108 @@ func reap() {
 			}()
 		}
 	}()
+}
+
+// first reaps the commands that have ended, and reports whether a kill is under way. One that has ended
+// since is handed on with all others.
+func (c *commands) first() (kills bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for pid, cmd := range c.of {
+		if len(cmd.status) > 0 { // nobody has looked yet
+			continue
+		}
+		var ws unix.WaitStatus
+		if got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil); err != nil || got != pid {
+			continue
+		}
+		if ws.Signaled() {
+			cmd.status <- 128 + int(ws.Signal())
+		} else {
+			cmd.status <- ws.ExitStatus()
+		}
+	}
+	return c.kills > 0
+}
+
+// again begins another round.
+func (c *commands) again() {
+	select {
+	case c.children <- unix.SIGCHLD:
+	default: // it is about to begin
+	}
+}
+
+// kill notes that a command is about to be started, if it kills all processes of a container. over is to
+// be called when it has ended.
+func (c *commands) kill(cmd *exec.Cmd) (over func()) {
+	if !slices.Contains(cmd.Args, "kill") || !slices.Contains(cmd.Args, "--all") {
+		return func() {}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kills++
+	over = sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.kills--
+		c.again()
+	})
+	time.AfterFunc(killPatience, over)
+	return over
+}
+
+// Start implements [runc.ProcessMonitor].
+func (c *commands) Start(cmd *exec.Cmd) (chan runc.Exit, error) {
+	return c.started(cmd, reaper.Default.Start)
+}
+
+// StartLocked implements [runc.ProcessMonitor].
+func (c *commands) StartLocked(cmd *exec.Cmd) (chan runc.Exit, error) {
+	return c.started(cmd, reaper.Default.StartLocked)
+}
+
+func (c *commands) started(cmd *exec.Cmd, start func(*exec.Cmd) (chan runc.Exit, error)) (chan runc.Exit, error) {
+	over := c.kill(cmd)
+	all, err := start(cmd)
+	if err != nil {
+		over()
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.of[cmd.Process.Pid] = &command{status: make(chan int, 1), over: over}
+	c.again() // it may have ended before the last round could know of it
+	return all, nil
+}
+
+// Wait implements [runc.ProcessMonitor]: all has the ends of all children.
+func (c *commands) Wait(cmd *exec.Cmd, all chan runc.Exit) (int, error) {
+	pid := cmd.Process.Pid
+	c.mu.Lock()
+	own := c.of[pid]
+	c.mu.Unlock()
+	defer func() {
+		own.over()
+		_ = cmd.Wait() // for its output: its status is known
+		reaper.Default.Unsubscribe(all)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.of[pid] == own { // and not that of another command with the same PID
+			delete(c.of, pid)
+		}
+	}()
+	for {
+		select {
+		case status := <-own.status:
+			return status, nil
+		case e, more := <-all:
+			if !more {
+				return -1, reaper.ErrNoSuchProcess
+			}
+			if e.Pid == pid {
+				return e.Status, nil
+			}
+		}
+	}
 }

@@ -37,7 +37,6 @@ func init() {
 	registry.Register(&plugin.Registration{
 		Type: plugins.TTRPCPlugin, ID: "sandbox", Requires: []plugin.Type{plugins.InternalPlugin},
 		InitFn: func(ic *plugin.InitContext) (any, error) {
-			reap() // only what serves comes here
 			ss, err := ic.GetByID(plugins.InternalPlugin, "shutdown")
 			if err != nil {
 				return nil, err
