@@ -110,11 +110,12 @@ func (e *ends) facts() map[string]exit.Fact {
 	for id, fd := range e.pidfds {
 		if code, known := pidfd.Code(fd); known && !facts[id].Measured {
 			facts[id] = exit.Fact{
-				ID:       id,
-				Code:     code,
-				Measured: true,
-				At:       time.Now(), // it has ended since the plug-in was told to stop
-				Origin:   exit.Kernel,
+				ID:          id,
+				Code:        code,
+				Measured:    true,
+				FirstThread: true,
+				At:          time.Now(), // it has ended since the plug-in was told to stop
+				Origin:      exit.Kernel,
 			}
 		}
 	}

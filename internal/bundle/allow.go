@@ -70,6 +70,17 @@ func allowEnd(e event.Event) event.Event {
 		return event.ExitSettled{Exit: exitOf(e.Exit), Lag: e.Lag, Evidence: evidenceOf(e.Evidence)}
 	case event.ExitCorrected:
 		return event.ExitCorrected{Exit: exitOf(e.Exit), Evidence: evidenceOf(e.Evidence)}
+	case event.FirstThreadDiffers:
+		return event.FirstThreadDiffers{Code: e.Code, Witness: term(e.Witness), First: e.First}
+	case event.CodesDiffer:
+		return event.CodesDiffer{
+			Code:         e.Code,
+			Witness:      term(e.Witness),
+			Other:        e.Other,
+			OtherWitness: term(e.OtherWitness),
+		}
+	case event.CodeUnconfirmed:
+		return e
 	case event.ExitRecalled:
 		return event.ExitRecalled{Exit: exitOf(e.Exit)}
 	case event.ShimDied:
@@ -243,13 +254,14 @@ func clientOf(c event.Client) event.Client {
 
 func exitOf(e event.Exit) event.Exit {
 	return event.Exit{
-		Code:     e.Code,
-		Measured: e.Measured,
-		Reason:   term(e.Reason),
-		Witness:  term(e.Witness),
-		Ended:    e.Ended,
-		OOM:      e.OOM,
-		Limit:    term(e.Limit),
+		Code:        e.Code,
+		Measured:    e.Measured,
+		Reason:      term(e.Reason),
+		Witness:     term(e.Witness),
+		FirstThread: e.FirstThread,
+		Ended:       e.Ended,
+		OOM:         e.OOM,
+		Limit:       term(e.Limit),
 	}
 }
 
@@ -274,12 +286,13 @@ func evidenceOf(e event.Evidence) event.Evidence {
 	}
 	for _, s := range e.Said {
 		a.Said = append(a.Said, event.Said{
-			At:       s.At,
-			Witness:  term(s.Witness),
-			Code:     s.Code,
-			Measured: s.Measured,
-			Ended:    s.Ended,
-			Hint:     s.Hint,
+			At:          s.At,
+			Witness:     term(s.Witness),
+			Code:        s.Code,
+			Measured:    s.Measured,
+			FirstThread: s.FirstThread,
+			Ended:       s.Ended,
+			Hint:        s.Hint,
 		})
 	}
 	return a

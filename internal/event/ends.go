@@ -15,23 +15,27 @@ type Exit struct {
 	Measured bool        `json:"measured"` // what nobody measured has code 255
 	Reason   string      `json:"reason"`
 	Witness  exit.Origin `json:"witness"`
-	Ended    time.Time   `json:"ended,omitzero"` // the instant, as far as the witness knows
-	OOM      bool        `json:"oom,omitempty"`
-	Limit    exit.Limit  `json:"limit,omitempty"`  // of an OOM kill: the one that was reached
-	Detail   string      `json:"detail,omitempty"` // a sentence for a person
+	// FirstThread says that the code is what the first thread of the process ended with: see
+	// [exit.Fact].
+	FirstThread bool       `json:"firstThread,omitempty"`
+	Ended       time.Time  `json:"ended,omitzero"` // the instant, as far as the witness knows
+	OOM         bool       `json:"oom,omitempty"`
+	Limit       exit.Limit `json:"limit,omitempty"`  // of an OOM kill: the one that was reached
+	Detail      string     `json:"detail,omitempty"` // a sentence for a person
 }
 
 // ExitOf returns what a fact says.
 func ExitOf(f exit.Fact) Exit {
 	return Exit{
-		Code:     f.ExitCode(),
-		Measured: f.Measured,
-		Reason:   f.Reason(),
-		Witness:  f.Origin,
-		Ended:    f.At,
-		OOM:      f.OOM,
-		Limit:    f.Limit,
-		Detail:   f.Detail(),
+		Code:        f.ExitCode(),
+		Measured:    f.Measured,
+		Reason:      f.Reason(),
+		Witness:     f.Origin,
+		FirstThread: f.FirstThread,
+		Ended:       f.At,
+		OOM:         f.OOM,
+		Limit:       f.Limit,
+		Detail:      f.Detail(),
 	}
 }
 
@@ -61,7 +65,9 @@ type Said struct {
 	Witness  exit.Origin `json:"witness"`
 	Code     uint32      `json:"code"`
 	Measured bool        `json:"measured"`
-	Ended    time.Time   `json:"ended,omitzero"` // the instant, as far as the witness knows
+	// FirstThread is that of an Exit.
+	FirstThread bool      `json:"firstThread,omitempty"`
+	Ended       time.Time `json:"ended,omitzero"` // the instant, as far as the witness knows
 	// Hint says that the kernel watches the process, so that only the code of this counts.
 	Hint bool `json:"hint,omitempty"`
 }
@@ -122,7 +128,8 @@ func (e ExitSettled) line() Line {
 		slog.Uint64("code", uint64(e.Code)), slog.String("reason", e.Reason), slog.String("witness", string(e.Witness)))
 }
 
-// ExitCorrected says that a code was measured after the exit was settled without one.
+// ExitCorrected says that a code was measured after the exit was settled without one, or with that of
+// the first thread alone.
 type ExitCorrected struct {
 	Exit
 	// Evidence is not in the line.
@@ -131,6 +138,44 @@ type ExitCorrected struct {
 
 func (e ExitCorrected) line() Line {
 	return info(e.actor(), "exit code corrected", append(e.attrs(), slog.String("reason", e.Reason))...)
+}
+
+// FirstThreadDiffers says that the kernel has told a pidfd another code of an end, that of the first
+// thread of the process, than it has told the parent, whom the shim is.
+type FirstThreadDiffers struct {
+	Code    uint32      `json:"code"`
+	Witness exit.Origin `json:"witness"`
+	First   uint32      `json:"first"` // does not stand
+}
+
+func (e FirstThreadDiffers) line() Line {
+	return info(Kernel, "exit code of the process is not that of its first thread",
+		slog.Uint64("code", uint64(e.Code)), slog.String("witness", string(e.Witness)), slog.Uint64("first", uint64(e.First)))
+}
+
+// CodesDiffer says that two witnesses have measured different codes of one end, and that it is not a
+// difference that the kernel makes: one of them is wrong.
+type CodesDiffer struct {
+	Code         uint32      `json:"code"` // stands
+	Witness      exit.Origin `json:"witness"`
+	Other        uint32      `json:"other"` // does not
+	OtherWitness exit.Origin `json:"otherWitness"`
+}
+
+func (e CodesDiffer) line() Line {
+	return warn(Berth, "exit codes differ, a witness is wrong", "",
+		slog.Uint64("code", uint64(e.Code)), slog.String("witness", string(e.Witness)),
+		slog.Uint64("other", uint64(e.Other)), slog.String("other_witness", string(e.OtherWitness)))
+}
+
+// CodeUnconfirmed says that an exit is settled with the code of the first thread of a process whose
+// namespace can be rebooted, because the shim did not say in time what the process ended with.
+type CodeUnconfirmed struct {
+	Code uint32 `json:"code"`
+}
+
+func (e CodeUnconfirmed) line() Line {
+	return warn(Kernel, "exit code is that of the first thread, the shim did not confirm it in time", "", slog.Uint64("code", uint64(e.Code)))
 }
 
 // ProcessUnanswered says that the kernel could not be asked whether the process lives.

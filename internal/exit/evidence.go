@@ -16,6 +16,8 @@ type Evidence struct {
 	// the stop signals.
 	Kills, Stops int
 
+	// odd is two measured codes of this end that differ, the first two; zero while there are none.
+	odd [2]Fact
 	// givenUp is why a start was given up. The process that was made for it is killed, unless it
 	// has ended before: ranOut says that it has, and that nobody could be asked how.
 	givenUp error
@@ -28,8 +30,27 @@ func (e *Evidence) Add(f Fact, hint bool) (more bool) {
 	if hint {
 		into = &e.Hint
 	}
-	*into, more = Merge(*into, f)
-	return more
+	for _, said := range []Fact{e.Fact, e.Hint} {
+		if e.odd[0].Zero() && f.Contradicts(said) {
+			e.odd, more = [2]Fact{said, f}, true
+		}
+	}
+	merged, further := Merge(*into, f)
+	*into = merged
+	return more || further
+}
+
+// Contradiction returns the first measured code that is not the one that stands, if two differ.
+// Either the kernel gave one witness the code of a thread and another one that of the process, or
+// one of them is wrong.
+func (e *Evidence) Contradiction() (other Fact, differ bool) {
+	known := e.Known()
+	for _, f := range e.odd {
+		if f.Contradicts(known) {
+			return f, true
+		}
+	}
+	return Fact{}, false
 }
 
 // Known returns what is known, with the hint's code where the kernel could not give one. It is zero

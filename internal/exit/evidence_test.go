@@ -26,6 +26,8 @@ func TestWhatIsKnownOfAnEnd(t *testing.T) {
 			[]func(*Evidence){hint(measured(42, Stream, t0.Add(1))), add(unmeasured(Kernel, t0))}, measured(42, Stream, t0)},
 		{"a hint does not replace the kernel's code",
 			[]func(*Evidence){hint(measured(1, Stream, t0)), add(measured(42, Kernel, t0))}, measured(42, Kernel, t0)},
+		{"a hint replaces the code of the first thread",
+			[]func(*Evidence){hint(measured(129, Stream, t0.Add(1))), add(first(0, t0))}, measured(129, Stream, t0)},
 		{"a hint without a code says nothing",
 			[]func(*Evidence){hint(unmeasured(Stream, t0)), add(unmeasured(Kernel, t0))}, unmeasured(Kernel, t0)},
 		{"a start that was given up is not an end by itself", []func(*Evidence){gaveUp}, Fact{}},
@@ -81,6 +83,39 @@ func TestEvidenceIsMeasuredByAnyWitness(t *testing.T) {
 		}
 		if e.Add(measured(42, Task, t0), hint) {
 			t.Error("the same again is new")
+		}
+	}
+}
+
+// PROPERTIES 49: two measured codes that differ are told, whoever spoke first, and of those the one
+// that does not stand.
+func TestTwoCodesThatDifferAreTold(t *testing.T) {
+	late := t0.Add(1)
+	for _, tc := range []struct {
+		name        string
+		fact, other Fact // and a hint
+		want        Fact
+	}{
+		{"one code", measured(42, Kernel, t0), measured(42, Task, late), Fact{}},
+		{"the first thread's and another", first(0, t0), measured(129, Task, late), first(0, t0)},
+		{"two of one rank", measured(42, Kernel, t0), measured(1, Task, late), measured(1, Task, late)},
+		{"one is not measured", measured(42, Kernel, t0), unmeasured(Stream, late), Fact{}},
+		{"a start is not a code", measured(137, Kernel, t0), NotStarted("c1", late, "no such program"), Fact{}},
+	} {
+		for _, hintFirst := range []bool{false, true} {
+			var e Evidence
+			if hintFirst {
+				e.Add(tc.other, true)
+			}
+			e.Add(tc.fact, false)
+			if !hintFirst {
+				if more := e.Add(tc.other, true); !more {
+					t.Errorf("%s: nothing new", tc.name)
+				}
+			}
+			if other, differ := e.Contradiction(); other != tc.want || differ != !tc.want.Zero() {
+				t.Errorf("%s, the hint first %v: %+v, %v", tc.name, hintFirst, other, differ)
+			}
 		}
 	}
 }

@@ -48,6 +48,11 @@ type Fact struct {
 	Code uint32 `json:"code"`
 	// Measured says that the kernel or the process's parent (the shim) reported Code.
 	Measured bool `json:"measured"`
+	// FirstThread says that Code is what the first thread of the process ended with, and that
+	// nobody has confirmed yet that the process did. A pidfd has no other code once the process was
+	// reaped. The two differ where another thread, or reboot(2), decided how the process ends: see
+	// package pidfd.
+	FirstThread bool `json:"firstThread,omitempty"`
 	// At is when the process ended, as well as the witness knows. Zero: the witness does not know.
 	At time.Time `json:"at,omitzero"`
 	// Origin is the witness whose code stands.
@@ -87,6 +92,34 @@ func (l Limit) String() string {
 	case LimitUnknown:
 	}
 	return ""
+}
+
+// Rank says how far a code is to be believed. The witness of a higher one is believed against the
+// witness of a lower one, whoever speaks first.
+type Rank int
+
+// The ranks.
+const (
+	Guess     Rank = iota // nobody has measured a code
+	OfThread              // the first thread of the process ended with it
+	OfProcess             // the process ended with it: what its parent is told
+)
+
+// Rank returns how far the code is to be believed.
+func (f Fact) Rank() Rank {
+	switch {
+	case !f.Measured:
+		return Guess
+	case f.FirstThread:
+		return OfThread
+	}
+	return OfProcess
+}
+
+// Contradicts reports whether f and g are measured codes of one end that differ. What a start says
+// is not the code of a process.
+func (f Fact) Contradicts(g Fact) bool {
+	return f.Measured && g.Measured && f.Code != g.Code && f.ID == g.ID && f.Origin != Start && g.Origin != Start
 }
 
 // Zero reports whether nothing is known yet.
@@ -170,14 +203,16 @@ func (f Fact) String() string {
 }
 
 // Merge returns what is known once next is reported while have is known, and whether that is more
-// than have. It is idempotent, and whether a measured code is known in the end does not depend on
-// the order of the reports:
+// than have. It is idempotent, and the rank of what is known in the end does not depend on the order
+// of the reports: it is the highest that was reported.
 //
 //   - have is zero: next is what is known;
-//   - have is measured: its code stands, whatever next says;
-//   - have is not measured, next is: the code, origin and message are those of next, the instant is
-//     that of have;
-//   - neither is measured: have stands.
+//   - next has no higher rank than have, or is a start's and have is measured: have stands. So the
+//     first measured code stands against all that are not better;
+//   - next has a higher rank than have, which is measured, and the same code: have stands, and its
+//     code is now known to be that of the process;
+//   - next has a higher rank otherwise: the code, origin and message are those of next, the instant
+//     is that of have.
 //
 // An instant that have lacks is taken from next, and OOM, once set, stays. Facts about different
 // IDs do not merge: have is returned unchanged.
@@ -197,8 +232,20 @@ func Merge(have, next Fact) (Fact, bool) {
 	if next.OOM && !have.OOM {
 		merged.OOM, merged.Limit = true, next.Limit
 	}
-	if !have.Measured && next.Measured {
-		merged.Code, merged.Measured, merged.Origin, merged.Message = next.Code, true, next.Origin, next.Message
+	switch {
+	case next.Rank() <= have.Rank(), have.Measured && next.Origin == Start:
+	case have.Measured && have.Code == next.Code:
+		merged.FirstThread = false
+	default:
+		merged.Code, merged.Measured, merged.FirstThread = next.Code, true, next.FirstThread
+		merged.Origin, merged.Message = next.Origin, next.Message
 	}
 	return merged, merged != have
+}
+
+// Amends reports whether f, which was merged into was, changes anything that is reported of an
+// exit: that a witness has confirmed the code does not.
+func (f Fact) Amends(was Fact) bool {
+	was.FirstThread = f.FirstThread
+	return f != was
 }

@@ -45,6 +45,7 @@ var weights = map[string]weight{
 
 	"ContainerCrashed": grave,
 	"ExitCorrected":    grave,
+	"CodesDiffer":      grave,
 	"ExitRecalled":     grave,
 	"SandboxNotMade":   grave,
 	"ContainerNotMade": grave,

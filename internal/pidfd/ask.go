@@ -140,6 +140,7 @@ func pidOf(fd int) (uint32, error) {
 type Stat struct {
 	State      byte   // field 3; 'Z' is a zombie
 	Parent     int    // field 4
+	Threads    int    // field 20; 0 says that the process was reaped while it was read
 	StartTicks uint64 // field 22
 	ExitStatus uint32 // field 52, a wait status; 0 without CAP_SYS_PTRACE
 	Program    Program
@@ -165,30 +166,44 @@ func ReadStat(pid uint32) (Stat, error) {
 	if err != nil {
 		return Stat{}, err
 	}
+	st, err := parseStat(b)
+	if err != nil {
+		return Stat{}, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+	}
+	return st, nil
+}
+
+// parseStat reads the content of /proc/PID/stat.
+func parseStat(b []byte) (Stat, error) {
 	// The command, field 2, is in parentheses and may contain anything, parentheses included.
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
-		return Stat{}, fmt.Errorf("read /proc/%d/stat: no command in %q", pid, b)
+		return Stat{}, fmt.Errorf("no command in %q", b)
 	}
 	f := strings.Fields(string(b[i+1:])) // f[0] is field 3
 	if len(f) < 50 {
-		return Stat{}, fmt.Errorf("read /proc/%d/stat: only %d fields", pid, len(f)+2)
+		return Stat{}, fmt.Errorf("only %d fields", len(f)+2)
 	}
 	parent, err := strconv.Atoi(f[4-3])
 	if err != nil {
-		return Stat{}, fmt.Errorf("read /proc/%d/stat: parent: %w", pid, err)
+		return Stat{}, fmt.Errorf("parent: %w", err)
+	}
+	threads, err := strconv.Atoi(f[20-3])
+	if err != nil {
+		return Stat{}, fmt.Errorf("threads: %w", err)
 	}
 	start, err := strconv.ParseUint(f[22-3], 10, 64)
 	if err != nil {
-		return Stat{}, fmt.Errorf("read /proc/%d/stat: start time: %w", pid, err)
+		return Stat{}, fmt.Errorf("start time: %w", err)
 	}
 	status, err := strconv.ParseUint(f[52-3], 10, 32)
 	if err != nil {
-		return Stat{}, fmt.Errorf("read /proc/%d/stat: exit status: %w", pid, err)
+		return Stat{}, fmt.Errorf("exit status: %w", err)
 	}
 	st := Stat{
 		State:      f[0][0],
 		Parent:     parent,
+		Threads:    threads,
 		StartTicks: start,
 		ExitStatus: uint32(status),
 	}
@@ -198,7 +213,7 @@ func ReadStat(pid uint32) (Stat, error) {
 		st.Program.Stack, err = strconv.ParseUint(f[28-3], 10, 64)
 	}
 	if err != nil {
-		return Stat{}, fmt.Errorf("read /proc/%d/stat: addresses: %w", pid, err)
+		return Stat{}, fmt.Errorf("addresses: %w", err)
 	}
 	return st, nil
 }

@@ -16,6 +16,27 @@
 // So that there is one such list, every question of berth's about a process passes through this
 // package: pidfd_open, /proc/PID/stat and the ID of the boot are read here and nowhere else.
 //
+// # Two codes
+//
+// The kernel has two codes of one end, and tells each witness one of them. The parent is told that
+// of the process, and /proc/PID/stat shows the same as long as the process is a zombie. After it was
+// reaped, a pidfd has that of its first thread, and nobody has the other one but the parent. The two
+// are the same unless
+//
+//   - reboot(2) ended a PID namespace: the parent of its init is told SIGHUP (a restart) or SIGINT (a
+//     halt, or the power off). The first thread has ended with 0 if it made the call, and else by
+//     SIGKILL;
+//   - the first thread leaves by itself (exit(2), which pthread_exit(3) calls, or seccomp's
+//     SECCOMP_RET_KILL_THREAD) in the instant in which another one ends the process. Where it leaves
+//     before, the kernel gives it the code of the process.
+//
+// That a core was dumped may also be in one of the two alone, and is not a part of an exit code. The
+// stat of a zombie that is reaped while it is read has the code of the first thread as well. The
+// kernel counts no threads in it then, and it is not taken. TestEachWayToEndHasOneCode has the whole
+// table, for a kernel that answers otherwise.
+//
+// A fact says which of the two codes it has ([exit.Fact.FirstThread]).
+//
 // # Use
 //
 //	w, err := pidfd.New(keeper, inherited)
@@ -32,8 +53,8 @@
 //   - A process that lives is not reported as ended, and a process that was given the pid of an
 //     earlier one is not taken for it: an identity is the pid, the start time and the boot.
 //   - The sink gets a fact as soon as a process ended, and a measured one as soon as the kernel can
-//     say how: from the zombie, or on Linux 6.15 and later from the pidfd after the process was
-//     reaped. If the kernel cannot say, the fact is not measured. An ID has at most one measured
+//     say how: from the zombie, or on Linux 6.15 and later, for its first thread, from the pidfd after
+//     the process was reaped. If the kernel cannot say, the fact is not measured. An ID has at most one measured
 //     fact, and no fact follows it.
 //   - Watch, Forget, Signal and Look do not wait for the loop, and the loop does not wait for them
 //     or for the sink, which must not block.

@@ -71,8 +71,8 @@ func (w *Watcher) close() {
 //
 // A pidfd is readable once the last thread of its process ended, and hung up once the process was
 // reaped (Linux 6.9). Between the two the process is a zombie, and /proc has its wait status. After
-// it was reaped, Linux 6.15 and later have the wait status for PIDFD_GET_INFO. Earlier kernels have
-// nothing, and the fact is not measured.
+// it was reaped, Linux 6.15 and later have that of its first thread for PIDFD_GET_INFO. Earlier
+// kernels have nothing, and the fact is not measured.
 func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,11 +94,8 @@ func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 		At:     wt.seenAt,
 		Origin: exit.Kernel,
 	}
-	status, ok := w.waitStatus(wt, reaped)
-	if ok {
-		fact.Code, fact.Measured = exitCode(status), true
-	}
-	if ok || reaped {
+	w.measure(&fact, wt, reaped)
+	if fact.Measured || reaped {
 		// Epoll is level-triggered: a descriptor that stays in the set would wake the loop without
 		// end.
 		wt.reported = true
@@ -111,18 +108,23 @@ func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	return fact, first
 }
 
-// waitStatus returns the wait status of a process that ended, as far as the kernel still has it.
-func (w *Watcher) waitStatus(wt *watch, reaped bool) (unix.WaitStatus, bool) {
-	if reaped {
-		return pidfdExit(wt.fd)
-	}
-	if w.zombies {
+// measure completes the fact about a process that ended with its code, as far as the kernel still has
+// one.
+//
+// The status of a zombie is that of the whole process, as its parent is told it. It is read with the
+// lock that a reaper takes: the kernel counts no thread if it came too late for that, and shows the
+// status of the first thread, as for a pidfd.
+func (w *Watcher) measure(f *exit.Fact, wt *watch, reaped bool) {
+	if !reaped && w.zombies {
 		st, err := ReadStat(wt.proc.Pid)
-		if err == nil && st.State == 'Z' && st.StartTicks == wt.proc.StartTicks {
-			return unix.WaitStatus(st.ExitStatus), true
+		if err == nil && st.State == 'Z' && st.Threads > 0 && st.StartTicks == wt.proc.StartTicks {
+			f.Code, f.Measured = exitCode(unix.WaitStatus(st.ExitStatus)), true
+			return
 		}
 	}
-	return pidfdExit(wt.fd) // it was reaped meanwhile
+	// It was reaped, maybe just now.
+	f.Code, f.Measured = Code(wt.fd)
+	f.FirstThread = f.Measured
 }
 
 // exitCode returns a wait status as containers report it: 128+N for signal N.
@@ -133,8 +135,9 @@ func exitCode(s unix.WaitStatus) uint32 {
 	return uint32(s.ExitStatus())
 }
 
-// Code returns the exit code of the process of a pidfd, 128+N for signal N. It is not known while the
-// process has not been reaped, nor before Linux 6.15.
+// Code returns the exit code of the first thread of the process of a pidfd, 128+N for signal N. The
+// package says when that is not the code of the process. It is not known while the process has not
+// been reaped, nor before Linux 6.15.
 func Code(fd int) (code uint32, known bool) {
 	status, ok := pidfdExit(fd)
 	if !ok {
@@ -143,7 +146,8 @@ func Code(fd int) (code uint32, known bool) {
 	return exitCode(status), true
 }
 
-// pidfdExit asks the kernel for the wait status of a process that was reaped (Linux 6.15).
+// pidfdExit asks the kernel for the wait status of the first thread of a process that was reaped
+// (Linux 6.15).
 func pidfdExit(fd int) (unix.WaitStatus, bool) {
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 	if err := unix.IoctlPidfdInfo(fd, &info); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {

@@ -19,6 +19,7 @@ type evidence struct {
 	since   time.Time     // of the first fact
 	said    []event.Said  // what was added, in its order, and whether it was news or not
 	more    chan struct{} // closed, and replaced, when there is more
+	odd     bool          // contradiction has returned that two codes differ
 	sending int           // how many signals of berth's own are on their way
 	sent    chan struct{} // closed when none is any more; nil while none is
 }
@@ -33,12 +34,13 @@ func (e *evidence) add(f exit.Fact, hint bool) bool {
 	defer e.mu.Unlock()
 	if len(e.said) < maxSaid && !f.Zero() {
 		e.said = append(e.said, event.Said{
-			At:       time.Now(),
-			Witness:  f.Origin,
-			Code:     f.Code,
-			Measured: f.Measured,
-			Ended:    f.At,
-			Hint:     hint,
+			At:          time.Now(),
+			Witness:     f.Origin,
+			Code:        f.Code,
+			Measured:    f.Measured,
+			FirstThread: f.FirstThread,
+			Ended:       f.At,
+			Hint:        hint,
 		})
 	}
 	more := e.of.Add(f, hint)
@@ -72,6 +74,17 @@ func (e *evidence) known() (exit.Fact, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.of.Known(), e.more
+}
+
+// contradiction returns, once, the measured code that does not stand, if two witnesses differ.
+func (e *evidence) contradiction() (other exit.Fact, differ bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.odd {
+		return exit.Fact{}, false
+	}
+	other, e.odd = e.of.Contradiction()
+	return other, e.odd
 }
 
 // noticedAt returns when the first fact arrived.

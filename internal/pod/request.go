@@ -4,10 +4,12 @@ package pod
 
 import (
 	"os"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/event"
+	"berth/internal/spec"
 )
 
 // sharesPIDs reports whether the processes of the unit are not in a PID namespace of their own, so
@@ -17,6 +19,26 @@ func (u *unit) sharesPIDs() bool {
 		return u.podNamespaces().GetPid() == runtimeapi.NamespaceMode_NODE
 	}
 	return u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
+}
+
+// mayBeRebooted reports whether the process of u is the init of a PID namespace in which a process of
+// the pod may call reboot(2): u's own, one of a container that joins its namespace, or, if u is the
+// sandbox, one of the containers that share its namespace.
+func (u *unit) mayBeRebooted() bool {
+	return slices.ContainsFunc(u.pod.containers(), func(ct *unit) bool {
+		sec := ct.container.Config.GetLinux().GetSecurityContext()
+		joins := false
+		switch o := sec.GetNamespaceOptions(); o.GetPid() {
+		case runtimeapi.NamespaceMode_CONTAINER:
+			joins = ct == u
+		case runtimeapi.NamespaceMode_POD:
+			joins = u.isSandbox()
+		case runtimeapi.NamespaceMode_TARGET:
+			joins = o.GetTargetId() == u.id
+		case runtimeapi.NamespaceMode_NODE: // whoever calls it there reboots the machine
+		}
+		return joins && spec.MayReboot(sec)
+	})
 }
 
 // podNamespaces returns the namespaces that the pod of u asked for.

@@ -53,7 +53,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		drained = s.drain(ctx, u)
 	}
 	s.ooms.readAtEnd(ctx, u, known)
-	if !known.Measured || known.At.IsZero() {
+	if !sure(u, known) {
 		known = s.measure(ctx, u)
 	}
 	if known.At.IsZero() {
@@ -63,6 +63,10 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
 		drained = s.drain(ctx, u)
 	}
+	if latest, _ := u.evidence.known(); latest.Rank() > known.Rank() {
+		known, _ = exit.Merge(known, latest)
+	}
+	alone := contested(u, known)
 	known = s.ooms.judge(ctx, u, known)
 	settled := false
 	err := u.changeAfter(func(st *state.Status) bool {
@@ -90,6 +94,10 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		Lag:      time.Since(known.At),
 		Evidence: u.oom.tell(u.evidence.told()),
 	})
+	if alone {
+		s.obs.Note(u.id, event.CodeUnconfirmed{Code: known.Code})
+	}
+	s.noteContradiction(u, known)
 	if known.Signal() == int(unix.SIGKILL) && !known.OOM && !u.evidence.explains(known) && s.shims.ShimDied(u.pod.id) {
 		s.obs.Note(u.id, event.ShimDied{})
 	}
@@ -115,15 +123,23 @@ func (s *settler) lastOOM(u *unit) error {
 	return s.correct(u, s.ooms.judge(context.Background(), u, known)) // bounded
 }
 
-// correct records a measured code that arrived after a guess was settled.
+// correct records a better code that arrived after the exit was settled: a measured one after a
+// guess, or the process's after its first thread's. That a code is confirmed is not worth a commit.
 func (s *settler) correct(u *unit, known exit.Fact) error {
 	changed := false
 	err := u.change(func(st *state.Status) bool {
-		st.Exit, changed = exit.Merge(st.Exit, known)
+		merged, _ := exit.Merge(st.Exit, known)
+		if changed = merged.Amends(st.Exit); changed {
+			st.Exit = merged
+		}
 		return changed
 	})
-	if err != nil || !changed {
+	if err != nil {
 		return err
+	}
+	s.noteContradiction(u, u.now().Exit)
+	if !changed {
+		return nil
 	}
 	s.obs.Note(u.id, event.ExitCorrected{
 		Exit:     event.ExitOf(u.now().Exit),
@@ -133,8 +149,45 @@ func (s *settler) correct(u *unit, known exit.Fact) error {
 	return nil
 }
 
+// noteContradiction notes that two witnesses have measured different codes of the end of u, of which
+// one stands.
+func (s *settler) noteContradiction(u *unit, stands exit.Fact) {
+	other, differ := u.evidence.contradiction()
+	switch {
+	case !differ:
+	case other.FirstThread:
+		s.obs.Note(u.id, event.FirstThreadDiffers{
+			Code:    stands.Code,
+			Witness: stands.Origin,
+			First:   other.Code,
+		})
+	default:
+		s.obs.Note(u.id, event.CodesDiffer{
+			Code:         stands.Code,
+			Witness:      stands.Origin,
+			Other:        other.Code,
+			OtherWitness: other.Origin,
+		})
+	}
+}
+
+// contested reports whether what is known of the end of u is a code that reboot(2) leaves of the
+// first thread, and a process that may call it was in the PID namespace of u: the thread that called
+// it ends with 0, and the init of the namespace, if that is another process or thread, by SIGKILL.
+// What the parent is told is SIGHUP or SIGINT then. With any other code, and without the capability,
+// the pidfd's word is enough, and if another one follows all the same it is corrected.
+func contested(u *unit, known exit.Fact) bool {
+	return known.Rank() == exit.OfThread && (known.Code == 0 || known.Signal() == int(unix.SIGKILL)) && u.mayBeRebooted()
+}
+
+// sure reports whether an exit can be settled with what is known.
+func sure(u *unit, known exit.Fact) bool {
+	return known.Measured && !known.At.IsZero() && !contested(u, known)
+}
+
 // measure waits, within its bound, for somebody who knows the code and the instant: the kernel
-// after the process was reaped, the shim's event, the shim's answer to a question. It returns what
+// after the process was reaped, the shim's event, the shim's answer to a question. A code that is
+// contested is taken once the shim, which has reaped the process, has told its own. It returns what
 // is known then, measured or not.
 func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
@@ -150,7 +203,7 @@ func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 	})
 	for {
 		known, more := u.evidence.known()
-		if known.Measured && !known.At.IsZero() {
+		if sure(u, known) {
 			return known
 		}
 		select {

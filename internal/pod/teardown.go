@@ -265,9 +265,20 @@ func waitEnd(ctx context.Context, u *unit) (TaskState, error) {
 }
 
 // lastCode asks the shim for the exit code, if no witness had it, before the code is deleted
-// together with the task.
+// together with the task. What the shim says is also the last that can be learned of a code that is
+// the first thread's alone.
 func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
-	if known := u.now().Exit; known.Measured || known.Zero() || errdefs.IsNotFound(err) {
+	known := u.now().Exit
+	if known.Rank() == exit.OfThread && err == nil && st.Stopped {
+		u.evidence.add(taskFact(u.id, st), true)
+		if better, _ := u.evidence.known(); better.Contradicts(known) {
+			better = t.settler.ooms.judge(context.Background(), u, better) // bounded
+			if err := t.settler.correct(u, better); err != nil {
+				return err
+			}
+		}
+	}
+	if known.Measured || known.Zero() || errdefs.IsNotFound(err) {
 		return t.settler.lastOOM(u)
 	}
 	if err != nil {
@@ -275,7 +286,7 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	}
 	fact := taskFact(u.id, st)
 	u.evidence.add(fact, false)
-	known, _ := u.evidence.known()
+	known, _ = u.evidence.known()
 	if !fact.At.IsZero() {
 		// The instant on record, which stays, may be a guess, and so was whether it was the OOM killer.
 		known.At = fact.At

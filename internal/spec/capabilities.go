@@ -73,9 +73,40 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 	return nil
 }
 
-// capabilityNames returns the names in a list as the OCI specification spells them, without ALL,
+// reboots is the capability that reboot(2) asks for.
+const reboots = "CAP_SYS_BOOT"
+
+// MayReboot reports whether a container gets CAP_SYS_BOOT, if its host has it. Where the container has
+// a PID namespace of its own, reboot(2) ends the init of that (pid_namespaces(7)).
+func MayReboot(sec *runtimeapi.LinuxContainerSecurityContext) bool {
+	if sec.GetPrivileged() {
+		return true
+	}
+	asked := sec.GetCapabilities()
+	add, addAll := names(asked.GetAddCapabilities())
+	drop, dropAll := names(asked.GetDropCapabilities())
+	ambient, _ := names(asked.GetAddAmbientCapabilities())
+	if slices.Contains(drop, reboots) {
+		return false
+	}
+	return addAll && !dropAll || slices.Contains(add, reboots) || slices.Contains(ambient, reboots)
+}
+
+// capabilityNames returns the names in a list as names does, and refuses those that the host does not
+// know.
+func capabilityNames(h Host, field string, list []string) (known []string, all bool, err error) {
+	known, all = names(list)
+	for _, n := range known {
+		if !slices.Contains(h.Capabilities, n) {
+			return nil, false, fmt.Errorf("%s: capability %q is not known to this host: %w", field, n, errdefs.ErrInvalidArgument)
+		}
+	}
+	return known, all, nil
+}
+
+// names returns the names in a list as the OCI specification spells them, each once and without ALL,
 // and whether ALL was among them.
-func capabilityNames(h Host, field string, list []string) (names []string, all bool, err error) {
+func names(list []string) (found []string, all bool) {
 	for _, c := range list {
 		n := strings.ToUpper(c)
 		if n == "ALL" {
@@ -85,12 +116,9 @@ func capabilityNames(h Host, field string, list []string) (names []string, all b
 		if !strings.HasPrefix(n, "CAP_") {
 			n = "CAP_" + n
 		}
-		if !slices.Contains(h.Capabilities, n) {
-			return nil, false, fmt.Errorf("%s: capability %q is not known to this host: %w", field, c, errdefs.ErrInvalidArgument)
-		}
-		if !slices.Contains(names, n) {
-			names = append(names, n)
+		if !slices.Contains(found, n) {
+			found = append(found, n)
 		}
 	}
-	return names, all, nil
+	return found, all
 }

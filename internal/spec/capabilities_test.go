@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -50,6 +51,33 @@ func TestCapabilitiesAreAddedAndDropped(t *testing.T) {
 				t.Errorf("ambient %v, inheritable %v, want %v", c.Ambient, c.Inheritable, tt.wantAmbient)
 			}
 		})
+	}
+}
+
+// PROPERTIES 49: whether a container may call reboot(2) is told of its record without a host, as the
+// specification has it.
+func TestACapabilityIsToldWithoutAHost(t *testing.T) {
+	lists := [][]string{nil, {"ALL"}, {"sys_boot"}, {"CAP_SYS_BOOT", "all"}, {"KILL"}}
+	for _, privileged := range []bool{false, true} {
+		for _, add := range lists {
+			for _, drop := range lists {
+				for _, ambient := range lists {
+					in := input()
+					sec(&in).Privileged = privileged
+					sec(&in).Capabilities = &runtimeapi.Capability{AddCapabilities: add, DropCapabilities: drop, AddAmbientCapabilities: ambient}
+					h := host()
+					h.Capabilities = append(h.Capabilities, "CAP_SYS_BOOT")
+					var s specs.Spec
+					s.Process = &specs.Process{}
+					if err := capabilities(h, &s, sec(&in)); err != nil {
+						t.Fatal(err)
+					}
+					if got, want := MayReboot(sec(&in)), slices.Contains(s.Process.Capabilities.Bounding, "CAP_SYS_BOOT"); got != want {
+						t.Errorf("privileged %v, add %v, drop %v, ambient %v: %v", privileged, add, drop, ambient, got)
+					}
+				}
+			}
+		}
 	}
 }
 

@@ -59,6 +59,19 @@ func (n *Node) leaks() {
 	}
 }
 
+// contradictions fails the test if two witnesses of an end have measured different codes, other than
+// the kernel's of a process and of its first thread: PROPERTIES 49.
+func (n *Node) contradictions() {
+	n.t.Helper()
+	for _, p := range n.berths {
+		for line := range strings.Lines(p.Output()) {
+			if strings.Contains(line, "exit codes differ") {
+				n.t.Errorf("a witness is wrong: %s", line)
+			}
+		}
+	}
+}
+
 // left is what is left on the host.
 func (n *Node) left() []string {
 	return slices.Concat(n.leftProcesses(), n.leftMounts(), n.leftFiles(), n.leftCgroups(), n.leftLinks(), n.leftRules(n.seen.all()))

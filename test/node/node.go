@@ -114,6 +114,7 @@ type Node struct {
 
 	t        testing.TB
 	args     []string
+	berths   []*Process // one after the other
 	libexec  string
 	netns    string // in which berth runs, and an external containerd; "": that of the test
 	mountNS  string // so do they
@@ -256,6 +257,7 @@ func (n *Node) ServeBerth() {
 	n.t.Helper()
 	n.Berth = n.SpawnBerth()
 	n.serving.Store(n.Berth)
+	n.berths = append(n.berths, n.Berth)
 	for {
 		select {
 		case line := <-n.Berth.out.seen:
@@ -374,6 +376,7 @@ func (n *Node) stop() {
 		}
 	}
 	n.leaks()
+	n.contradictions()
 	if l, err := netlink.LinkByName(n.Bridge); err == nil {
 		_ = netlink.LinkDel(l)
 	}

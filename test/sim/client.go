@@ -62,9 +62,13 @@ func (s *Story) RunPod(name, handler string) error {
 }
 
 // Create makes a container POD/NAME.
-func (s *Story) Create(name string) error {
+func (s *Story) Create(name string) error { return s.CreateWith(name) }
+
+// CreateWith makes a container that has capabilities besides the usual ones.
+func (s *Story) CreateWith(name string, capabilities ...string) error {
 	pod, short, _ := strings.Cut(name, "/")
 	config := containerConfig(short)
+	config.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: capabilities}
 	if s.Restored {
 		config.Image.Image = world.Archive
 	}

@@ -379,11 +379,13 @@ func said(e *ending, by exit.Origin) (first *event.Said) {
 }
 
 // truth is what a process ended with: what the kernel has measured, or else what another witness
-// has. measured is false where nobody has.
+// has, or else what the kernel had of its first thread alone. measured is false where nobody has.
 func (e *ending) truth() (code uint32, measured bool) {
-	for _, by := range []exit.Origin{exit.Kernel, exit.Task, exit.Stream, exit.Audit} {
-		if s := said(e, by); s != nil && s.Measured {
-			return s.Code, true
+	for _, alone := range []bool{false, true} {
+		for _, by := range []exit.Origin{exit.Kernel, exit.Task, exit.Stream, exit.Audit} {
+			if s := said(e, by); s != nil && s.Measured && s.FirstThread == alone {
+				return s.Code, true
+			}
 		}
 	}
 	return e.told.Code, e.told.Measured && len(e.evidence.Said) == 0
@@ -488,6 +490,9 @@ func (i *incident) playEnd(u *part, e *ending) {
 	end := world.End{Code: code}
 	kernel := said(e, exit.Kernel)
 	end.Blind = i.exact && u.host && (kernel == nil || !kernel.Measured) && len(e.evidence.Said) > 0
+	if kernel != nil && kernel.FirstThread {
+		end.FirstThread = &kernel.Code
+	}
 	if kernel != nil && !away {
 		end.Notice = positive(kernel.At.Sub(e.at))
 	}

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -18,12 +19,13 @@ import (
 // script shows. Names are p1 for a pod, p1/c1 or c1 for a container.
 //
 //	run p1 [handler=vm]             RunPodSandbox
-//	create p1/c1                    CreateContainer
+//	create p1/c1 [adds=SYS_BOOT]    CreateContainer, with a capability
 //	start p1/c1                     CreateContainer, if it is not there, and StartContainer
 //	update p1/c1 memory=1048576     UpdateContainerResources
 //	stop NAME [timeout=10s]         StopContainer or StopPodSandbox
 //	remove NAME                     RemoveContainer or RemovePodSandbox
 //	exit c1 code=42 [oom]           its process ends
+//	exit c1 code=129 first=0        and its first thread with another code, which a pidfd has
 //	oom c1                          the OOM killer ends a process in it, and not its init
 //	fail OP [NAME] [times=2]        calls of an operation fail; operations are named in the journal
 //	stall OP [NAME] [times=1] for=60s
@@ -157,6 +159,9 @@ func (s *Story) do(st statement) error {
 	case "run":
 		return s.RunPod(name, st.set["handler"])
 	case "create":
+		if add := st.set["adds"]; add != "" {
+			return s.CreateWith(name, add)
+		}
 		return s.Create(name)
 	case "start":
 		if s.ID(name) == "" {
@@ -175,6 +180,13 @@ func (s *Story) do(st statement) error {
 		return s.Remove(name)
 	case "exit":
 		code, err := st.number("code", 0)
+		first, ferr := st.number("first", -1)
+		if err == nil && first >= 0 && !s.World.ExitApart(s.ID(name), uint32(code), uint32(first)) { //nolint:gosec // 0..255
+			err = fmt.Errorf("%s does not run", name)
+		}
+		if err = errors.Join(err, ferr); err != nil || first >= 0 {
+			return err
+		}
 		if err == nil && !s.World.Exit(s.ID(name), uint32(code), st.has("oom")) { //nolint:gosec // 0..255
 			err = fmt.Errorf("%s does not run", name)
 		}

@@ -40,11 +40,18 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 		}
 	case !p.Started && p.Killed && !p.Unanswered: // its shim knew that berth was to blame
 		v.problemLocked("%s never ran its program, and ended with %d %s", world.Short(id), code, reason)
+	case code != p.Code && (!final || p.Lost) && firstThread(p, code):
+		// It is corrected by its shim, if that lives.
 	case code != p.Code:
 		v.problemLocked("%s ended with %d and is reported with %d %s", world.Short(id), p.Code, code, reason)
 	default:
 		v.momentLocked(st, p)
 	}
+}
+
+// firstThread reports whether a code is that of the first thread of p, and not of p.
+func firstThread(p *world.Process, code uint32) bool {
+	return p != nil && p.FirstThread != nil && *p.FirstThread == code && p.Code != code
 }
 
 // unknowable reports whether nobody can know the code of p: its shim's is lost, nobody kept a pidfd

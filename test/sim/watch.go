@@ -223,7 +223,8 @@ func (v *Watch) exitLocked(st *runtimeapi.ContainerStatus, seen map[string]*runt
 	// late. A counter that could not be read is read again later.
 	p := v.w.Process(id)
 	late := p != nil && (p.VM || p.Uncounted) && sameCode && before.GetReason() == "Error" && st.GetReason() == "OOMKilled"
-	if !same && !late && before.GetReason() != "Unknown" {
+	corrected := firstThread(p, uint32(before.GetExitCode())) //nolint:gosec // 0..255
+	if !same && !late && !corrected && before.GetReason() != "Unknown" {
 		v.problemLocked("%s had ended with %d %s, and now with %d %s",
 			world.Short(id), before.GetExitCode(), before.GetReason(), st.GetExitCode(), st.GetReason())
 	}

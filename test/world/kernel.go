@@ -35,6 +35,9 @@ func (k kernel) fact(p *Process) exit.Fact {
 	}
 	if k.w.Exact && !p.Blind {
 		f.Code, f.Measured = p.Code, true
+		if p.FirstThread != nil {
+			f.Code, f.FirstThread = *p.FirstThread, true
+		}
 	}
 	return f
 }

@@ -161,7 +161,7 @@ func (w *World) Config() pod.Config {
 		DefaultHandler: "runc",
 		ResolvConf:     "/nonexistent",
 		Handlers:       handlers,
-		Host:           spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN"}},
+		Host:           spec.Host{MinOOMScoreAdj: -1000, Capabilities: []string{"CAP_CHOWN", "CAP_SYS_BOOT"}},
 		NewID:          w.newID,
 		Rand:           func() float64 { return w.jitter },
 	}

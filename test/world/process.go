@@ -43,6 +43,9 @@ type Process struct {
 	Kept bool
 	// Blind: the kernel does not report its code, whatever it does of others.
 	Blind bool
+	// FirstThread is the code of its first thread where the kernel tells a pidfd that one, since it was
+	// reaped before its status was read; nil: it tells the code of the process.
+	FirstThread *uint32
 	// Updates are the changes of its cgroup settings, in their order.
 	Updates []*specs.LinuxResources
 
@@ -112,6 +115,12 @@ func (w *World) Exit(id string, code uint32, oom bool) bool {
 	}
 	w.end(p, code)
 	return true
+}
+
+// ExitApart ends the process of id with a code, and its first thread with another one, which is what
+// the kernel tells a pidfd. It reports false when there is none that runs.
+func (w *World) ExitApart(id string, code, first uint32) bool {
+	return w.EndAs(id, End{Code: code, FirstThread: &first})
 }
 
 // OOM makes the OOM killer fire in the cgroup of id.

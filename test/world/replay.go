@@ -20,6 +20,8 @@ type End struct {
 	Notice, Reap time.Duration
 	// Blind says that the kernel does not report the code of this process.
 	Blind bool
+	// FirstThread is that of a [Process].
+	FirstThread *uint32
 }
 
 // EndAs ends the process of id in a way of its own. It reports false when there is none that runs.
@@ -30,7 +32,7 @@ func (w *World) EndAs(id string, e End) bool {
 	if p == nil || p.Ended || !p.Started {
 		return false
 	}
-	p.Blind, p.notice, p.reap = e.Blind, e.Notice, e.Reap
+	p.Blind, p.FirstThread, p.notice, p.reap = e.Blind, e.FirstThread, e.Notice, e.Reap
 	if e.OOM {
 		w.oomAt(p, e.Limit)
 	}
