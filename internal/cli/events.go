@@ -22,7 +22,8 @@ import (
 // turns are the kinds of entries that say what became of a sandbox or container, or of the node.
 var turns = []string{
 	"SandboxReady", "SandboxNotMade", "ContainerCreated", "ContainerNotMade", "ContainerRunning", "StartFailed", "StopRequested",
-	"ExitSettled", "ExitCorrected", "ExitRecalled", "ContainerCrashed", "OOMKillSurvived", "ShimDied", "RemovalRequested", "Removed",
+	"ExitSettled", "ExitCorrected", "CodesDiffer", "ExitRecalled", "ContainerCrashed", "OOMKillSurvived", "ShimDied",
+	"RemovalRequested", "Removed",
 	"ImagePulled", "ImageNotPulled", "ImageRefused", "AccessBegan", "AccessRefused",
 	"BerthStarted", "BerthStopped", "ContainerdLost", "EntriesLost",
 }
