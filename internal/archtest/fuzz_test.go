@@ -47,6 +47,7 @@ var fuzzed = map[string]string{
 	"network.podAddresses":       "FuzzResult",
 	"page.History.Add":           "FuzzRecord",
 	"peer.parse":                 "FuzzRequest",
+	"pidfd.parseStat":            "FuzzStat",
 	"policy.Parse":               "FuzzPolicy",
 	"policy.checkPayload":        "FuzzSignatures",
 	"policy.parseKeys":           "FuzzKeys",
