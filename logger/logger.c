@@ -9,6 +9,8 @@
 //
 //   berth-logger io DIRECTORY
 //
+// berth starts another one with the same descriptors when this one is killed.
+//
 // The protocol, on a SOCK_SEQPACKET socket named "logger" in DIRECTORY: upon a
 // connection the logger sends one byte with both descriptors (SCM_RIGHTS). A
 // byte from berth says that it needs the logger no more. When a connection
@@ -29,6 +31,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -37,6 +40,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -97,6 +101,15 @@ static int give(int listener) {
   return fd;
 }
 
+// drop gives up every capability, for good: keeping pipes open needs none. A failure changes nothing
+// for the container, and so is not an error.
+static void drop(void) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
+  (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  (void)syscall(SYS_capset, &header, none);
+}
+
 int main(int argc, char **argv) {
   if (argc < 3 || strcmp(argv[1], "io") != 0)
     return 2;
@@ -115,6 +128,7 @@ int main(int argc, char **argv) {
     return 1;
   for (int i = 0; i < 2; i++)
     (void)fcntl(PIPES + i, F_SETPIPE_SZ, PIPE_SIZE); // the usual size will do, too
+  drop(); // a large pipe may need one
   close(READY);
 
   struct pollfd wait[] = {

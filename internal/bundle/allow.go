@@ -181,10 +181,15 @@ func allowRest(e event.Event) event.Event {
 		return event.OutputEndUnrecorded{Stream: term(e.Stream), Err: cause(e.Err)}
 	case event.OutputMayMiss:
 		return event.OutputMayMiss{Stream: term(e.Stream)}
-	case event.LoggerKilled, event.OOMScoreKept, event.PodResourcesRecorded, event.BerthStopped:
+	case event.LoggerKilled, event.LoggerReplaced, event.LoggerReplacedLate, event.LogDeleted, event.OOMScoreKept,
+		event.PodResourcesRecorded, event.BerthStopped:
 		return e
+	case event.LoggerNotReplaced:
+		return event.LoggerNotReplaced{Err: cause(e.Err)}
 	case event.LoggerSilent:
 		return event.LoggerSilent{Err: cause(e.Err)}
+	case event.LogTruncated:
+		return event.LogTruncated{From: e.From, To: e.To}
 	case event.LogDraining:
 		return event.LogDraining{Err: cause(e.Err)}
 	case event.LogNotDrained:

@@ -58,6 +58,31 @@ func (LoggerKilled) line() Line {
 	return warn(Berth, "berth-logger was killed: what the container wrote while berth was away is lost", "")
 }
 
+// LoggerReplaced says that berth-logger was killed, and that another one keeps the pipes. Nothing is lost.
+type LoggerReplaced struct{}
+
+func (LoggerReplaced) line() Line {
+	return warn(Berth, "berth-logger was killed, and another one has taken its place", "")
+}
+
+// LoggerReplacedLate says the same of a berth-logger that was killed while berth was away. Until now what
+// the container wrote has failed, or ended it by SIGPIPE.
+type LoggerReplacedLate struct{}
+
+func (LoggerReplacedLate) line() Line {
+	return warn(Berth, "berth-logger was killed while berth was away: until now, what the container wrote has failed or ended it by SIGPIPE", "")
+}
+
+// LoggerNotReplaced says that berth-logger was killed, and that another one cannot be started yet. If
+// berth is stopped meanwhile, what the container writes fails.
+type LoggerNotReplaced struct {
+	Err string `json:"err"`
+}
+
+func (e LoggerNotReplaced) line() Line {
+	return warn(Berth, "berth-logger was killed and another one cannot be started yet: while berth is stopped, what the container writes would fail", e.Err)
+}
+
 // LoggerSilent says that berth-logger does not hand over the pipes that it keeps.
 type LoggerSilent struct {
 	Err string `json:"err"`
@@ -65,6 +90,25 @@ type LoggerSilent struct {
 
 func (e LoggerSilent) line() Line {
 	return warn(Berth, "berth-logger does not hand over the container's output, which waits", e.Err)
+}
+
+// LogTruncated says that somebody else has truncated the log of a container. What berth writes goes to
+// its new end.
+type LogTruncated struct {
+	From int64 `json:"from"` // in bytes
+	To   int64 `json:"to"`
+}
+
+func (e LogTruncated) line() Line {
+	return warn(Berth, "log truncated by another process; output goes on at its end", "",
+		slog.Int64("from", e.From), slog.Int64("to", e.To))
+}
+
+// LogDeleted says that somebody else has deleted the log of a container, and that berth has made it anew.
+type LogDeleted struct{}
+
+func (LogDeleted) line() Line {
+	return warn(Berth, "log deleted by another process; output goes on in a new one", "")
 }
 
 // LogDraining says that an exit is settled while output of the container is not in its log yet.

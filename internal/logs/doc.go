@@ -30,12 +30,16 @@
 // A round, and what a kill after each of its steps leaves:
 //
 //	1  splice pipe → spool                  the spool's rest is formatted by the next berth
-//	2  pwrite lines → log at length L       the log is cut back to L, then as after 1
+//	2  write lines → log at length L        the log is cut back to L, then as after 1
 //	3  pwrite cursor {log, L', consumed}    nothing is left to do
 //	4  punch a hole into the spool          nothing: the pages before consumed are given back
 //
 // An unfinished line stays in the spool until it ends, is longer than MaxLine, or is the last of
 // its stream; it is then written as a part (tag P).
+//
+// Before a round of step 2, the log is compared with the cursor: where somebody else has changed its
+// length, the cursor follows first. Lines are appended (O_APPEND), so that they stand at the end of the
+// log even if it changes in that moment.
 //
 // Two goroutines (pumps) move stdout and stderr. They take turns at the log and the cursor. A round
 // begins as soon as there is output, unless a few small ones have followed each other within a
@@ -44,10 +48,19 @@
 //
 // # Promises
 //
-//   - Every byte is in the log exactly once, whatever is killed. There are two exceptions: when
+//   - Every byte is in the log exactly once, whatever is killed. There are three exceptions: when
 //     the log file was moved away between a kill and the restart, the lines of the last round may
-//     stand in the old and in the new file; and where berth-logger itself is killed while berth is
-//     away, or a FIFO is dropped as described above, output is lost, and that is reported.
+//     stand in the old and in the new file; the same round may be torn or doubled where somebody else
+//     changed the log in the very moment in which it was written, and berth was killed right after;
+//     and where berth-logger itself is killed while berth is away, or a FIFO is dropped as described
+//     above, output is lost, and that is reported.
+//   - A berth-logger that is killed while berth is there has a successor before berth can be gone,
+//     and the container notices nothing (logger.go). One that was killed while berth was away has one
+//     as soon as berth is there: the pipe, and what is in it, is found by way of the processes that
+//     write to it.
+//   - What others do to the log while berth writes to it costs no line but theirs. A log that is
+//     truncated goes on at its end, and not behind a hole; what is appended is not overwritten; one that
+//     is deleted is made anew with the next line. Each is reported, once a minute at most.
 //   - A log that cannot be written (its disk is full, frozen or broken, its path is refused) makes
 //     this container's output wait, and nothing else. The same holds for a runtime directory
 //     without room. Nothing is dropped; it is tried again, after five seconds at the latest.

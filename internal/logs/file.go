@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/event"
 )
 
 // disk is where logs lie. Any call may hang for ever.
@@ -21,11 +24,13 @@ type disk interface {
 	open(dir, path string) (f file, inode uint64, size int64, err error)
 }
 
-// file is an open log.
+// file is an open log. What is written goes to its end, wherever that is by then.
 type file interface {
-	io.WriterAt
+	io.Writer
 	io.Closer
 	Truncate(size int64) error
+	// look says how long the file is, and whether it has a name.
+	look() (size int64, named bool, err error)
 }
 
 // openLog opens the log, unless it is open, and cuts off what a berth wrote that did not live to
@@ -60,6 +65,11 @@ func (l *Log) reopenLog() error {
 	if err := l.cut(); err != nil {
 		return err
 	}
+	return l.openAnew()
+}
+
+// openAnew is reopenLog for a log of which nothing needs to be cut off.
+func (l *Log) openAnew() error {
 	f, inode, size, err := l.disk.open(l.o.LogDirectory, l.o.LogPath)
 	if err != nil {
 		return fmt.Errorf("open log %s: %w", filepath.Join(l.o.LogDirectory, l.o.LogPath), err)
@@ -79,15 +89,60 @@ func (l *Log) write(lines []byte) error {
 	if l.out.file == nil {
 		return nil
 	}
-	if err := l.cut(); err != nil {
+	if err := l.meet(); err != nil {
 		return err
 	}
-	if _, err := l.out.file.WriteAt(lines, l.out.length); err != nil {
+	if _, err := l.out.file.Write(lines); err != nil {
 		l.out.torn = true
 		return errors.Join(err, l.cut())
 	}
 	l.out.length += int64(len(lines))
+	if size, _, err := l.out.file.look(); err == nil {
+		l.out.length = size // somebody else has changed it in this very moment
+	}
 	return nil
+}
+
+// meet takes note of what others have done to the log since berth last wrote to it. The cursor says so
+// before anything is written: after a kill, the next berth cuts the log back to the length in the cursor.
+//
+// Others truncate a log (logrotate's copytruncate), and a write at the length that it had makes a hole,
+// which readers of the log read as NULs. They append to it. And they delete it, or its directory, while
+// berth goes on writing to a file that nobody can read any more.
+func (l *Log) meet() error {
+	if err := l.cut(); err != nil {
+		return err
+	}
+	size, named, err := l.out.file.look()
+	switch {
+	case err != nil:
+		return err
+	case !named:
+		if err := l.openAnew(); err != nil {
+			return err
+		}
+		l.noteLog(event.LogDeleted{})
+	case size != l.out.length:
+		was := l.out.length
+		l.out.length = size
+		if size < was {
+			l.noteLog(event.LogTruncated{From: was, To: size})
+		}
+		return l.save()
+	}
+	return nil
+}
+
+// noteInterval is how often it is reported what others do to a log, at most.
+const noteInterval = time.Minute
+
+// noteLog reports what others have done to the log. A pod that may write to its log does not decide how
+// much berth has to report.
+func (l *Log) noteLog(e event.Event) {
+	if now := time.Now(); l.out.noted.IsZero() || now.Sub(l.out.noted) >= noteInterval {
+		l.out.noted = now
+		l.o.Note(e)
+	}
 }
 
 // cut takes away what a write that failed half-way has left.
@@ -95,7 +150,11 @@ func (l *Log) cut() error {
 	if !l.out.torn {
 		return nil
 	}
-	if err := l.out.file.Truncate(l.out.length); err != nil {
+	size, _, err := l.out.file.look()
+	if err == nil && size > l.out.length { // it is shorter if somebody else has truncated it
+		err = l.out.file.Truncate(l.out.length)
+	}
+	if err != nil {
 		return err
 	}
 	l.out.torn = false
@@ -143,11 +202,24 @@ func (host) open(dir, path string) (file, uint64, int64, error) {
 	return openFile(at, parts[len(parts)-1])
 }
 
+// logFile is a log on this host.
+type logFile struct{ *os.File }
+
+func (f logFile) look() (size int64, named bool, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, false, err
+	}
+	var st unix.Stat_t
+	cerr := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) }) //nolint:gosec // a descriptor
+	return st.Size, st.Nlink > 0, errors.Join(cerr, err)
+}
+
 // openFile opens the log itself. What is there already is looked at before it is opened: opening a
 // device may do things, and a hard link may be somebody else's file.
 func openFile(at int, name string) (file, uint64, int64, error) {
 	for {
-		fd, err := openat(at, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o640)
+		fd, err := openat(at, name, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_EXCL, 0o640)
 		if errors.Is(err, unix.EEXIST) {
 			if fd, err = reopen(at, name); errors.Is(err, unix.ENOENT) {
 				continue // it was moved away meanwhile
@@ -161,7 +233,7 @@ func openFile(at int, name string) (file, uint64, int64, error) {
 		if err := unix.Fstat(fd, &st); err != nil {
 			return nil, 0, 0, errors.Join(err, f.Close())
 		}
-		return f, st.Ino, st.Size, nil
+		return logFile{f}, st.Ino, st.Size, nil
 	}
 }
 
@@ -182,7 +254,7 @@ func reopen(at int, name string) (int, error) {
 	if st.Nlink > 1 {
 		return -1, fmt.Errorf("it is a hard link to another file; remove it: %w", errdefs.ErrInvalidArgument)
 	}
-	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR|unix.O_APPEND|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 }
 
 func openat(at int, name string, flags, mode int) (int, error) {

@@ -47,8 +47,11 @@ type Options struct {
 	// Terminal says that the container has a terminal, so that the shim copies its output.
 	Terminal bool
 	// LoggerProgram is the path of berth-logger for a runtime whose shim starts it: the output
-	// then comes through its pipes. Empty for FIFOs. It only matters to Create.
+	// then comes through its pipes. Empty for FIFOs. Open needs it to replace a logger that was killed.
 	LoggerProgram string
+	// Pipe opens the read end of the pipe with an inode, which the container or its shim has open to
+	// write. It is asked where the logger has gone while berth was away. It may be nil.
+	Pipe func(inode uint64) (fd int, err error)
 	// AnyUser lets every user of the container open its output by name, as /dev/stdout: in a user
 	// namespace the OCI runtime cannot give the pipes of the logger to the container's user.
 	AnyUser bool
@@ -85,6 +88,8 @@ type Log struct {
 		length int64 // of the log, as far as it is whole
 		// torn says that a write ended half-way, and the log may be longer than length.
 		torn bool
+		// noted is when it was last reported what others have done to the log.
+		noted time.Time
 		// known is the cursor of an earlier berth, until the log is open.
 		known *cursor
 		// dirty says that the cursor on disk is not the one in memory.
@@ -97,7 +102,7 @@ type Log struct {
 		closed bool
 		done   bool       // the files are closed
 		keep   []*os.File // our own ends of the FIFOs, until Started
-		logger int        // the connection to the logger; -1 for none
+		logger *os.File   // the connection to the logger; nil for none
 	}
 	bytes, lines atomic.Int64
 }
@@ -209,7 +214,6 @@ func newLog(o Options, d disk) *Log {
 		closing:    make(chan struct{}),
 		turn:       make(chan struct{}, 1),
 	}
-	l.mu.logger = -1
 	for i, name := range []string{"stdout", "stderr"} {
 		if i == 0 && o.Stdout || i == 1 && o.Stderr {
 			l.streams = append(l.streams, newStream(name, i))

@@ -95,6 +95,8 @@ func (l *Log) connect() bool {
 		err := l.dial()
 		switch {
 		case err == nil:
+		case gone(err) && l.takeBack():
+			return !l.isClosed()
 		case errors.Is(err, unix.ENOENT):
 			return true // the logger ended by itself: nothing was left in the pipes
 		case errors.Is(err, unix.ECONNREFUSED):
@@ -108,6 +110,11 @@ func (l *Log) connect() bool {
 		}
 	}
 	return !l.isClosed()
+}
+
+// gone reports whether an error says that no logger listens: it has ended, or its socket was removed.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
 }
 
 // connected reports whether no stream needs the logger any more.
@@ -126,14 +133,15 @@ func (l *Log) dial() error {
 	if err != nil {
 		return err
 	}
+	l.notePipes(pipes)
+	if err := l.callsLogger(conn); err != nil && !l.isClosed() {
+		for _, fd := range pipes {
+			_ = unix.Close(fd)
+		}
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.closed {
-		_ = unix.Close(conn)
-	} else {
-		l.hangUpLocked()
-		l.mu.logger = conn
-	}
 	for i, fd := range pipes {
 		if l.o.AnyUser {
 			_ = unix.Fchmod(fd, 0o622) // of both ends; without it, the output works and /dev/stdout does not
@@ -162,9 +170,9 @@ func (l *Log) stream(index int) *stream {
 
 // hangUpLocked ends the connection; the logger waits for the next berth.
 func (l *Log) hangUpLocked() {
-	if l.mu.logger >= 0 {
-		_ = unix.Close(l.mu.logger)
-		l.mu.logger = -1
+	if l.mu.logger != nil {
+		_ = l.mu.logger.Close()
+		l.mu.logger = nil
 	}
 }
 
@@ -172,8 +180,12 @@ func (l *Log) hangUpLocked() {
 func (l *Log) dismiss() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.logger >= 0 {
-		_ = unix.Send(l.mu.logger, []byte("q"), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	if l.mu.logger != nil {
+		if raw, err := l.mu.logger.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) {
+				_ = unix.Send(int(fd), []byte("q"), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT) //nolint:gosec // a descriptor
+			})
+		}
 	}
 	l.hangUpLocked()
 }

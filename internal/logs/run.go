@@ -41,11 +41,16 @@ func (l *Log) Run(ctx context.Context) error {
 			l.pump(s)
 			if running.Add(-1) == 0 {
 				close(all)
+				l.dismiss() // or it goes with Close
 			}
 		}()
 	}
 	if len(l.streams) == 0 {
 		close(all)
+		l.dismiss()
+	}
+	if l.direct {
+		l.attend(all)
 	}
 	select {
 	case <-all:
@@ -63,7 +68,6 @@ func (l *Log) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	l.dismiss()
 	l.tees.end()
 	close(l.drained)
 	return nil

@@ -271,6 +271,9 @@ func (w *Watcher) Program(pid uint32) (Program, error) {
 	return st.Program, err
 }
 
+// Pipe opens the read end of a pipe: see [OpenPipe].
+func (*Watcher) Pipe(p Process, inode uint64) (fd int, err error) { return OpenPipe(p, inode) }
+
 // Look asks the kernel now whether the process of id has ended. watched is false when id is not
 // watched, in which case nothing is known.
 func (w *Watcher) Look(id string) (a Answer, watched bool) {

@@ -20,6 +20,7 @@ import (
 type output struct {
 	stdios  Stdios
 	files   Files
+	kernel  Kernel
 	ops     *operations
 	maxLine int
 	drain   time.Duration
@@ -29,6 +30,7 @@ type output struct {
 func (o *output) options(u *unit) logs.Options {
 	opts := StdioOptions(o.files.IO(u.id), u.pod.sandbox, u.container, o.maxLine)
 	opts.Note = func(e event.Event) { o.obs.Note(u.id, e) }
+	opts.Pipe = func(inode uint64) (int, error) { return o.kernel.Pipe(u.now().Process.Process, inode) }
 	if !opts.Stdin || opts.Terminal { // the shim gives a program that it logs to no stdin
 		opts.LoggerProgram = u.handler.Logger
 	}

@@ -264,6 +264,9 @@ type Kernel interface {
 	Look(id string) (a pidfd.Answer, watched bool)
 	// Program returns what a process executes, which an exec changes; an error when that is not known.
 	Program(pid uint32) (pidfd.Program, error)
+	// Pipe opens the read end of a pipe that a process, or its parent, has open; ErrNotFound when
+	// neither has.
+	Pipe(p pidfd.Process, inode uint64) (fd int, err error)
 	Exact() bool
 }
 

@@ -63,7 +63,7 @@ func New(cfg Config, p Ports) *Controller {
 	lanes := newLanes(cfg, c.attempt, func() { c.auditor.relistAwaited() }, p.LaneObserver)
 	oomReader := &oomReader{p.Kernel, p.Cgroups, cfg.MeasureTimeout, p.Observer}
 	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
-	output := &output{p.Stdios, p.Files, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
+	output := &output{p.Stdios, p.Files, p.Kernel, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
 	pauses := &pauses{

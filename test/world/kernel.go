@@ -58,6 +58,9 @@ func (k kernel) Program(pid uint32) (pidfd.Program, error) {
 	return pidfd.Program{Command: "app"}, nil
 }
 
+// Pipe implements pod.Kernel. The output of a container has no pipes here.
+func (kernel) Pipe(pidfd.Process, uint64) (int, error) { return -1, pidfd.ErrGone }
+
 // Watch implements pod.Kernel.
 func (k kernel) Watch(id string, p pidfd.Process) (pidfd.Process, error) {
 	err := k.w.do(context.Background(), k.l, "watch", id, func() error {

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/event"
+)
+
+// pipesName is a file in Dir that says which pipes the container writes to, so that they can be found
+// again when the logger has gone.
+const pipesName = "pipes"
+
+// A logger that ends within steady of its start is not replaced at once, but after a wait.
+const steady = time.Second
+
+// attend returns once all is closed, or after Close. Until then it puts another logger in the place of
+// one that ends although the pipes are still needed: berth has their read ends meanwhile, so the
+// container notices nothing. Without a logger, the end of berth would be the end of the last reader.
+func (l *Log) attend(all <-chan struct{}) {
+	wait, said, begun := firstWait, false, time.Time{}
+	for {
+		l.awaitHangUp()
+		if closed(all) || l.isClosed() || !l.needsLogger() {
+			return
+		}
+		if time.Since(begun) < steady && !l.sleepUnless(all, &wait) {
+			return
+		}
+		begun = time.Now()
+		switch err := l.replaceLogger(); {
+		case err == nil:
+			wait, said = firstWait, false
+			l.o.Note(event.LoggerReplaced{})
+		case !said:
+			said = true
+			l.o.Note(event.LoggerNotReplaced{Err: err.Error()})
+		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// sleepUnless waits, longer each time. It is false when all was closed, or Close came, first.
+func (l *Log) sleepUnless(all <-chan struct{}, wait *time.Duration) bool {
+	t := time.NewTimer(*wait)
+	defer t.Stop()
+	*wait = min(2**wait, lastWait)
+	select {
+	case <-t.C:
+		return true
+	case <-all:
+	case <-l.closing:
+	}
+	return false
+}
+
+// awaitHangUp returns when the logger has ended the connection, or berth has. Without a connection it
+// returns at once.
+func (l *Log) awaitHangUp() {
+	l.mu.Lock()
+	conn := l.mu.logger
+	l.mu.Unlock()
+	if conn == nil {
+		return
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		for {
+			n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_DONTWAIT) //nolint:gosec // a descriptor
+			switch {
+			case errors.Is(err, unix.EINTR), err == nil && n > 0:
+			default:
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+}
+
+// needsLogger reports whether a pipe has a writer, or something in it that is not in a spool yet. The
+// name of the socket would not answer that: others can remove it.
+func (l *Log) needsLogger() bool {
+	for _, s := range l.streams {
+		if pipe, _, _ := s.source(); pipe != nil && inUse(pipe) {
+			return true
+		}
+	}
+	return false
+}
+
+// inUse reports whether a pipe has a writer or holds something. What cannot be asked is in use.
+func inUse(pipe syscall.RawConn) (used bool) {
+	err := pipe.Control(func(fd uintptr) {
+		asked := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+		n, err := unix.Poll(asked, 0)
+		used = err != nil || n == 0 || asked[0].Revents&unix.POLLHUP == 0 || asked[0].Revents&unix.POLLIN != 0
+	})
+	return used && err == nil // with an error, the pipe is closed
+}
+
+// replaceLogger starts another logger with the pipes, and connects to it.
+func (l *Log) replaceLogger() error {
+	if !l.enter() {
+		return os.ErrClosed
+	}
+	defer l.leave()
+	if l.o.LoggerProgram == "" {
+		return errors.New("its program is not known")
+	}
+	pipes, err := l.readEnds()
+	if err != nil {
+		return err
+	}
+	ready, tell, err := os.Pipe()
+	if err != nil {
+		return errors.Join(err, closeAll(pipes))
+	}
+	defer ready.Close()
+	files := append(pipes, tell)
+	if err := os.Remove(l.o.in(socket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, closeAll(files))
+	}
+	cmd := exec.Command(l.o.LoggerProgram, "io", l.o.Dir) //nolint:gosec // it is a program of berth's
+	cmd.Env = []string{}                                  // what systemd has given berth is not for it
+	cmd.Dir = "/"
+	cmd.ExtraFiles = files
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends berth leaves it alone
+	if err := cmd.Start(); err != nil {
+		return errors.Join(fmt.Errorf("start berth-logger: %w", err), closeAll(files))
+	}
+	go func() { _ = cmd.Wait() }()
+	_ = closeAll(files)
+	_ = ready.SetReadDeadline(time.Now().Add(loggerTimeout))
+	if _, err := ready.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		return errors.Join(fmt.Errorf("berth-logger is not ready: %w", err), cmd.Process.Kill())
+	}
+	conn, again, err := dial(l.o.Dir)
+	if err != nil {
+		return fmt.Errorf("connect to berth-logger: %w", err)
+	}
+	for _, fd := range again { // berth has them
+		_ = unix.Close(fd)
+	}
+	return l.callsLogger(conn)
+}
+
+// readEnds opens the pipes once more, for stdout and stderr in this order. A terminal has one, which
+// stands for both. An open file of its own, and not a duplicate, does not share berth's flags.
+func (l *Log) readEnds() ([]*os.File, error) {
+	var ends [2]*os.File
+	for i := range ends {
+		s := l.stream(i)
+		if s == nil {
+			s = l.streams[0]
+		}
+		pipe, _, _ := s.source()
+		if pipe == nil && len(l.streams) == len(ends) { // it has ended
+			pipe, _, _ = l.stream(1 - i).source()
+		}
+		err := error(os.ErrClosed)
+		if pipe != nil {
+			cerr := pipe.Control(func(fd uintptr) { ends[i], err = os.Open("/proc/self/fd/" + strconv.Itoa(int(fd))) }) //nolint:gosec // a descriptor
+			err = errors.Join(cerr, err)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open the pipe of %s again: %w", s.name, err), closeAll(ends[:i]))
+		}
+	}
+	return ends[:], nil
+}
+
+func closeAll(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// callsLogger makes a descriptor the connection to the logger, in the place of the one before.
+func (l *Log) callsLogger(fd int) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	conn := os.NewFile(uintptr(fd), socket) //nolint:gosec // a descriptor
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return errors.Join(os.ErrClosed, conn.Close())
+	}
+	l.hangUpLocked()
+	l.mu.logger = conn
+	return nil
+}
+
+// notePipes writes down which pipes the container writes to. Without the file they are not found again
+// when the logger has gone while berth was away, and nothing else is lost.
+func (l *Log) notePipes(fds []int) {
+	if _, err := os.Lstat(l.o.in(pipesName)); err == nil {
+		return
+	}
+	var text string
+	for _, fd := range fds {
+		inode, err := pipeOf(fd)
+		if err != nil {
+			return
+		}
+		text += strconv.FormatUint(inode, 10) + "\n"
+	}
+	_ = os.WriteFile(l.o.in(pipesName), []byte(text), 0o600)
+}
+
+// pipeOf returns the number by which a pipe is known.
+func pipeOf(fd int) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return 0, errors.New("it is not a pipe")
+	}
+	return st.Ino, nil
+}
+
+// takeBack opens the pipes by way of the processes that write to them, where the logger has gone while
+// berth was away, and starts another logger. It is false if that cannot be, as when the container and
+// its shim have ended, too.
+//
+// The pipes and what is in them are there for as long as somebody may write. A container that has
+// written while there was no reader has got an error, or a SIGPIPE.
+func (l *Log) takeBack() bool {
+	text, err := os.ReadFile(l.o.in(pipesName))
+	if err != nil || l.o.Pipe == nil {
+		return false
+	}
+	var inodes [2]uint64
+	if _, err := fmt.Sscan(string(text), &inodes[0], &inodes[1]); err != nil {
+		return false
+	}
+	found := false
+	for _, s := range l.streams {
+		if s.ended {
+			continue
+		}
+		fd, err := l.o.Pipe(inodes[s.index])
+		if err == nil {
+			err = s.attach(fd)
+		}
+		found = found || err == nil
+	}
+	if !found {
+		return false
+	}
+	l.o.Note(event.LoggerReplacedLate{})
+	if err := l.replaceLogger(); err != nil { // attend tries again
+		l.o.Note(event.LoggerNotReplaced{Err: err.Error()})
+	}
+	return true
+}
