@@ -21,13 +21,14 @@ import (
 // openImageStore makes what pulls, unpacks and removes containerd's images.
 func (d *daemon) openImageStore() error {
 	cfg := d.cfg
-	boot, err := durable.OpenBoot(cfg.Root)
-	if err != nil {
-		d.log.Warn("it cannot be noted in which boot images are made: after a power cut they may be checked needlessly, or not at all", "err", err)
-	}
-	contents := ""
+	contents, dirs := "", []string(nil)
 	if d.embeds() {
 		contents = d.embedConfig().Root
+		dirs = []string{contents} // which may be a disk of its own
+	}
+	boot, err := durable.OpenBoot(cfg.Root, dirs...)
+	if err != nil {
+		d.log.Warn("it cannot be noted in which boot images are made: after a power cut they may be checked needlessly, or not at all", "err", err)
 	}
 	if d.stored, err = imagestore.New(d.conn, imagestore.Config{
 		Snapshotter:            cfg.Containerd.Snapshotter,

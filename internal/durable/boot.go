@@ -23,8 +23,8 @@ const bootName = "boot"
 // bootID has a text that differs between boots.
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// Boot says whether what a berth has made may be lost from the disk, since the machine was booted
-// after it without a clean stop. There is one for a root directory.
+// Boot says whether what a berth has made may be lost from the disk, since the machine was booted, or
+// the disk mounted again, after it without a clean stop. There is one for a root directory.
 type Boot struct {
 	path string
 
@@ -38,6 +38,9 @@ type Boot struct {
 // bootRecord is what the file has.
 type bootRecord struct {
 	Boot string `json:"boot"`
+	// Life tells the lives of the file systems within the boot: see [Life]. It is empty where the kernel
+	// does not tell them, and of a berth that did not ask.
+	Life string `json:"life,omitempty"`
 	// Clean says that everything was on the disk when berth stopped.
 	Clean bool `json:"clean,omitempty"`
 	// Doubted says that not everything was checked yet after an unclean boot.
@@ -48,24 +51,28 @@ type bootRecord struct {
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// OpenBoot reads the file of a root directory, and notes in it that berth runs in this boot. It is
-// called before anything is made there. A directory without the file is one that berth uses for the
+// OpenBoot reads the file of a root directory, and notes in it that berth runs in this boot. images are
+// directories of images that may be on other file systems. It is called before anything is made there. A directory without the file is one that berth uses for the
 // first time: what is there was not made under these rules, and is trusted.
 //
 // An error is for the log: what cannot be told is doubted, what cannot be noted is tried again before
 // an image is made, and berth can go on.
-func OpenBoot(root string) (*Boot, error) {
+func OpenBoot(root string, images ...string) (*Boot, error) {
 	id, err := os.ReadFile(bootID)
 	if err != nil {
 		err = fmt.Errorf("tell which boot this is: %w", err)
 		id = []byte("unknown since " + time.Now().String())
 	}
-	b, opening := openBoot(root, strings.TrimSpace(string(id)))
-	return b, errors.Join(err, opening)
+	life, unknown := Life(append([]string{root}, images...)...)
+	if unknown != nil {
+		life = "unknown since " + time.Now().String()
+	}
+	b, opening := openBoot(root, strings.TrimSpace(string(id)), life)
+	return b, errors.Join(err, unknown, opening)
 }
 
-func openBoot(root, id string) (*Boot, error) {
-	b := &Boot{path: filepath.Join(root, bootName), record: bootRecord{Boot: id}}
+func openBoot(root, id, life string) (*Boot, error) {
+	b := &Boot{path: filepath.Join(root, bootName), record: bootRecord{Boot: id, Life: life}}
 	text, err := os.ReadFile(b.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -78,8 +85,9 @@ func openBoot(root, id string) (*Boot, error) {
 		if json.Unmarshal(text, &last) != nil { // what was cut off says nothing
 			last = bootRecord{}
 		}
-		b.record.Doubted = last.Doubted || !last.Clean && last.Boot != id
-		if last.Boot == id {
+		same := last.Boot == id && (last.Life == "" || last.Life == life)
+		b.record.Doubted = last.Doubted || !last.Clean && !same
+		if same {
 			b.record.Unsynced, b.record.Unknown = last.Unsynced, last.Unknown
 		}
 	}

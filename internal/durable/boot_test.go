@@ -18,7 +18,7 @@ func TestImagesAreDoubtedAfterAnUncleanBoot(t *testing.T) {
 	dir := t.TempDir()
 	open := func(id string, doubted bool) *Boot {
 		t.Helper()
-		b, err := openBoot(dir, id)
+		b, err := openBoot(dir, id, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,6 +55,64 @@ func TestImagesAreDoubtedAfterAnUncleanBoot(t *testing.T) {
 	}
 }
 
+// PROPERTIES 53 and 39: the disk of the images was shut down and mounted again within one boot, and what
+// the kernel had held of it was trusted. A berth that did not note the life of the file system, or a kernel
+// that does not tell it, is a reason for nothing.
+func TestImagesAreDoubtedAfterTheirDiskWasMountedAgain(t *testing.T) {
+	for _, c := range []struct {
+		before, after string
+		clean         bool
+		doubted       bool
+	}{
+		{before: "ext4 vdb 7", after: "ext4 vdb 7"},
+		{before: "ext4 vdb 7", after: "ext4 vdb 8", doubted: true},
+		{before: "ext4 vdb 7", after: "ext4 vdb 8", clean: true},
+		{before: "ext4 vdb 7", after: "", doubted: true},
+		{before: "", after: "ext4 vdb 8"},
+		{before: "", after: ""},
+	} {
+		dir := t.TempDir()
+		b, err := openBoot(dir, "a", c.before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.syncing(mid); err != nil {
+			t.Fatal(err)
+		}
+		if c.clean {
+			if err := errors.Join(b.synced(mid), b.Stopped()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b, err = openBoot(dir, "a", c.after); err != nil || b.Doubted() != c.doubted {
+			t.Errorf("%+v: doubted is %v, %v", c, b.Doubted(), err)
+		}
+		// What a sync has failed for is what the memory of this life has: nothing of it is left.
+		if b.Unsynced(mid) != (!c.clean && !c.doubted) {
+			t.Errorf("%+v: unsynced is %v", c, b.Unsynced(mid))
+		}
+		if b, err = openBoot(dir, "a", c.after); err != nil || b.Doubted() != c.doubted {
+			t.Errorf("%+v: killed while it checks, doubted is %v, %v", c, b.Doubted(), err)
+		}
+	}
+}
+
+// A directory that is not there yet is on the file system of the one that it will be made in.
+func TestALifeDoesNotChangeByMakingADirectory(t *testing.T) {
+	dir := t.TempDir()
+	later := filepath.Join(dir, "containerd", "images")
+	before, err := Life(dir, later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(later, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := Life(dir, later); err != nil || after != before {
+		t.Errorf("%q, then %q: %v", before, after, err)
+	}
+}
+
 // What cannot be told is doubted, and berth goes on.
 func TestABootThatCannotBeToldIsDoubted(t *testing.T) {
 	dir := t.TempDir()
@@ -71,14 +129,14 @@ func TestABootThatCannotBeToldIsDoubted(t *testing.T) {
 // doubted is known meanwhile.
 func TestABootThatCannotBeNotedIsNotedLater(t *testing.T) {
 	dir := t.TempDir()
-	if b, err := openBoot(dir, "a"); err != nil || b.Stopped() != nil {
+	if b, err := openBoot(dir, "a", ""); err != nil || b.Stopped() != nil {
 		t.Fatal(err)
 	}
 	inTheWay := filepath.Join(dir, bootName+wholefile.Fresh, "x")
 	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b, err := openBoot(dir, "b")
+	b, err := openBoot(dir, "b", "")
 	if err == nil || b.Doubted() {
 		t.Fatalf("%v, doubted is %v", err, b.Doubted())
 	}
@@ -88,7 +146,7 @@ func TestABootThatCannotBeNotedIsNotedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Busy()()
-	if b, err := openBoot(dir, "c"); err != nil || !b.Doubted() {
+	if b, err := openBoot(dir, "c", ""); err != nil || !b.Doubted() {
 		t.Errorf("%v: images of a boot that was not noted are trusted", err)
 	}
 }
@@ -100,7 +158,7 @@ func TestWithoutTheFileNothingGetsTheMark(t *testing.T) {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b, err := openBoot(dir, "a")
+	b, err := openBoot(dir, "a", "")
 	if err == nil || !b.Unsynced(mid) {
 		t.Errorf("%v", err)
 	}
@@ -110,10 +168,10 @@ func TestWithoutTheFileNothingGetsTheMark(t *testing.T) {
 	if err := b.Checked(); err != nil || !b.Unsynced(mid) {
 		t.Errorf("%v", err)
 	}
-	if b, err = openBoot(dir, "a"); err != nil || !b.Unsynced(mid) || !errors.Is(b.Stopped(), ErrUnsynced) {
+	if b, err = openBoot(dir, "a", ""); err != nil || !b.Unsynced(mid) || !errors.Is(b.Stopped(), ErrUnsynced) {
 		t.Errorf("%v", err)
 	}
-	if b, err = openBoot(dir, "b"); err != nil || b.Unsynced(mid) || !b.Doubted() {
+	if b, err = openBoot(dir, "b", ""); err != nil || b.Unsynced(mid) || !b.Doubted() {
 		t.Errorf("%v", err)
 	}
 }

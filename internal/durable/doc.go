@@ -18,6 +18,8 @@
 //     this boot, from no berth, unless it is written again, and a stop is not a clean one. The same
 //     holds where it cannot be noted which layer is about to be synced.
 //   - Nothing is synced or indexed while an image is being pulled, imported or unpacked, for a minute at most.
+//   - A file system that was mounted again within a boot is one that was booted: what the kernel held of
+//     it is gone. Each life of it is told apart, whatever mounts lead to it (life.go).
 //   - A kill of berth on the same boot makes nothing doubtful: what the kernel holds is still there.
 //
 // # Never
@@ -41,7 +43,8 @@
 // # Files
 //
 // early.go says when the writeback of an image begins, so that nothing else waits behind all of it.
-// keeper.go has the marks and the doubts, boot.go tells an unclean boot. index.go writes down what
+// keeper.go has the marks and the doubts, boot.go tells an unclean boot, and life.go the lives of a file
+// system within one. index.go writes down what
 // a layer consists of and compares the layer with that, and sync.go puts a layer onto the disk: both
 // do their work in the process that package unpack starts.
 package durable

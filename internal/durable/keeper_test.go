@@ -110,14 +110,14 @@ func keep(t *testing.T, unclean bool, test func(t *testing.T, k *Keeper, f *fake
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		if _, err := openBoot(dir, "a"); err != nil {
+		if _, err := openBoot(dir, "a", ""); err != nil {
 			t.Fatal(err)
 		}
 		id := "a"
 		if unclean {
 			id = "b"
 		}
-		boot, err := openBoot(dir, id)
+		boot, err := openBoot(dir, id, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestWhatIsNewIsSyncedAndThenMarked(t *testing.T) {
 func again(t *testing.T, k *Keeper, f *fake, id string) *Keeper {
 	t.Helper()
 	f.kill()
-	boot, err := openBoot(filepath.Dir(k.cfg.Boot.path), id)
+	boot, err := openBoot(filepath.Dir(k.cfg.Boot.path), id, "")
 	if err != nil {
 		t.Fatal(err)
 	}

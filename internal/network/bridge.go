@@ -28,14 +28,14 @@ type Bridge struct {
 	masquerading sync.Mutex // held while the rule is checked and added
 }
 
-// conf returns the default network as a CNI list.
+// conf returns the default network as a CNI list of a version.
 //
 // The plug-in could masquerade by itself (ipMasq), with a chain for each pod. But a deletion that
 // was interrupted finds no interface when it is tried again, takes the pod for gone, and leaves the
 // chain for ever. So berth has one rule for the bridge, where there is iptables to add it.
-func (b *Bridge) conf() []byte {
+func (b *Bridge) conf(version string) []byte {
 	c := map[string]any{
-		"cniVersion": "1.0.0",
+		"cniVersion": version,
 		"name":       "berth",
 		"plugins": []any{
 			map[string]any{

@@ -58,8 +58,8 @@ func newWatcher() (watcher, error) {
 	return inotify{w}, nil
 }
 
-// Run follows the configuration directory until ctx ends, and ends what the calls of an earlier
-// berth have left when their grace is over. inotify instances are few (128 for each
+// Run follows the configuration directory until ctx ends, asks the plug-ins whether they are ready, and
+// ends what the calls of an earlier berth have left when their grace is over. inotify instances are few (128 for each
 // user), and others may have all of them: the directory is then polled, and watching is tried
 // again.
 func (n *Network) Run(ctx context.Context) error {
@@ -68,6 +68,7 @@ func (n *Network) Run(ctx context.Context) error {
 	for _, own := range n.handlers {
 		beside.Go(func() { _ = own.Run(ctx) }) // it returns nil, once ctx has ended
 	}
+	beside.Go(func() { n.watchStatus(ctx) })
 	beside.Go(func() {
 		if retry.Sleep(ctx.Done(), Grace) {
 			n.sweep()
@@ -196,6 +197,10 @@ func (n *Network) reload() (read bool) {
 	case err != nil:
 		n.cfg.Logger.Warn("pods cannot be connected to a network", "err", err)
 	case changed:
+		select {
+		case n.changed <- struct{}{}:
+		default:
+		}
 		n.cfg.Logger.Info("network configuration", "name", list.Name, "from", source)
 	}
 	return true
@@ -237,7 +242,7 @@ func (n *Network) choose() (*libcni.NetworkConfigList, string, error) {
 	if n.cfg.Default == nil {
 		return nil, "", fmt.Errorf("there is no valid CNI configuration in %s: put one there, or allow berth's default bridge: %w", n.cfg.ConfDir, errdefs.ErrUnavailable)
 	}
-	list, err := libcni.NetworkConfFromBytes(n.cfg.Default.conf())
+	list, err := libcni.NetworkConfFromBytes(n.cfg.Default.conf("1.0.0"))
 	if err != nil {
 		return nil, "", fmt.Errorf("default bridge: %w", err)
 	}

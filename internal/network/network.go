@@ -3,6 +3,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,7 +80,11 @@ type Result struct {
 type Network struct {
 	cfg   Config
 	cni   *libcni.CNIConfig
+	exec  *plugins
 	watch func() (watcher, error) // newWatcher but in tests
+	// ask asks the plug-ins of a network whether they are ready; askPlugins but in tests.
+	ask     func(ctx context.Context, list *libcni.NetworkConfigList, own bool) error
+	changed chan struct{} // another network is active
 	// handlers are the networks of runtime handlers that have a directory of their own.
 	handlers map[string]*Network
 
@@ -89,6 +94,7 @@ type Network struct {
 		why    error // why active is nil
 		source string
 		own    bool // active is the default
+		answer answer
 	}
 }
 
@@ -103,8 +109,12 @@ func New(cfg Config) (*Network, error) {
 	n := &Network{
 		cfg:   cfg,
 		cni:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, exec),
+		exec:  exec,
 		watch: newWatcher,
+
+		changed: make(chan struct{}, 1),
 	}
+	n.ask = n.askPlugins
 	n.reload()
 	n.handlers = map[string]*Network{}
 	for handler, dir := range cfg.Handlers {
@@ -142,11 +152,11 @@ func (n *Network) endCalls(ctx context.Context, podID string) error {
 }
 
 // Status returns nil when pods can be connected. Otherwise the error says what is missing and where
-// berth looks for it.
+// berth looks for it, or which plug-in said that it is not ready. It waits for nothing.
 func (n *Network) Status() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return n.mu.why
+	return cmp.Or(n.mu.why, n.answerLocked().err)
 }
 
 // Active returns the name and the source of the configuration in use, and the list itself.
