@@ -193,23 +193,33 @@ const siocUnixFile = 0x89e0
 // bound to does not answer that: its file may have been renamed or removed since. The kernel knows
 // the file.
 func boundTo(lis *net.UnixListener, path string) bool {
+	same, err := leadsTo(path, lis)
+	return err == nil && same
+}
+
+// leadsTo is boundTo with an error that says that it cannot be told now.
+func leadsTo(path string, lis *net.UnixListener) (same bool, err error) {
 	raw, err := lis.SyscallConn()
 	if err != nil {
-		return false
+		return false, err
 	}
-	same := false
-	err = raw.Control(func(fd uintptr) {
-		file, ferr := unix.IoctlRetInt(int(fd), siocUnixFile) //nolint:gosec // a descriptor
-		if ferr != nil {
+	cerr := raw.Control(func(fd uintptr) {
+		var file int
+		if file, err = unix.IoctlRetInt(int(fd), siocUnixFile); err != nil { //nolint:gosec // a descriptor
 			return
 		}
 		defer unix.Close(file)
 		var have, want unix.Stat_t
-		if unix.Fstat(file, &have) == nil && unix.Stat(path, &want) == nil {
-			same = have.Dev == want.Dev && have.Ino == want.Ino
+		if err = unix.Fstat(file, &have); err != nil {
+			return
 		}
+		if err = unix.Stat(path, &want); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			err = nil
+			return
+		}
+		same = have.Dev == want.Dev && have.Ino == want.Ino
 	})
-	return err == nil && same
+	return same, errors.Join(cerr, err)
 }
 
 // newListener opens a socket at path for root alone. A socket there on which nobody listens is

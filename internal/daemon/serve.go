@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -98,6 +99,15 @@ func (d *daemon) serve(stop context.Context, ready func()) error {
 			}
 		})
 	}
+	watching, unwatch := context.WithCancel(stop)
+	defer unwatch() // also where the server broke
+	served.Go(func() {
+		d.keepSockets(watching, func(lis net.Listener) {
+			if err := d.cri.Serve(lis); err != nil && stop.Err() == nil {
+				d.log.Error("CRI is no longer served on a socket that was made again", "socket", lis.Addr(), "err", err)
+			}
+		})
+	})
 	ready()
 	if err := d.cri.Serve(d.lis); err != nil && stop.Err() == nil {
 		return fmt.Errorf("serve %s: %w", d.cfg.Address, err)

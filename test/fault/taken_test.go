@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri"
+	"berth/internal/event"
+	"berth/test/node"
+)
+
+// loggersOf are the processes of berth-logger for a container.
+func loggersOf(t *testing.T, id string) (pids []int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		args, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if a := bytes.Split(args, []byte{0}); len(a) > 2 && strings.HasSuffix(string(a[0]), "/berth-logger") && filepath.Base(string(a[2])) == id {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// noted counts the events of a type in the timeline of a container.
+func noted[E event.Event](n *node.Node, id string) (count int) {
+	for _, e := range n.History(id) {
+		if _, ok := e.Event.(E); ok {
+			count++
+		}
+	}
+	return count
+}
+
+// counting starts a container that writes a number whenever the file that is returned grows by a byte, and
+// waits until it runs.
+func counting(t *testing.T, n *node.Node) (id string, write func(to int)) {
+	t.Helper()
+	dir := n.Dir + "/gate"
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cfg := n.PodConfig()
+	c := node.ContainerConfig("counting", "sh", "-c",
+		"i=0; while :; do n=$(cat /gate/to); while [ $i -lt $n ]; do echo line $i; i=$((i+1)); done; echo $i > /gate/done; sleep 0.02; done")
+	c.Mounts = []*runtimeapi.Mount{{HostPath: dir, ContainerPath: "/gate"}}
+	if err := os.WriteFile(dir+"/to", []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id = n.Run(n.Pod(cfg), cfg, c)
+	return id, func(to int) {
+		t.Helper()
+		next := dir + "/next"
+		if err := errors.Join(os.WriteFile(next, fmt.Appendf(nil, "%d\n", to), 0o600), os.Rename(next, dir+"/to")); err != nil {
+			t.Fatal(err)
+		}
+		n.Until(fmt.Sprintf("it has written %d lines", to), func() bool {
+			b, _ := os.ReadFile(dir + "/done")
+			return strings.TrimSpace(string(b)) == strconv.Itoa(to)
+		})
+	}
+}
+
+func lines(from, to int) string {
+	var b strings.Builder
+	for i := from; i < to; i++ {
+		fmt.Fprintf(&b, "line %d\n", i)
+	}
+	return b.String()
+}
+
+// logged waits until the log of a container has a text, and nothing else.
+func logged(t *testing.T, n *node.Node, id, want string) {
+	t.Helper()
+	got := ""
+	for range 1000 {
+		b, err := os.ReadFile(n.Container(id).GetLogPath())
+		if err == nil && bytes.IndexByte(b, 0) < 0 {
+			if got = node.LogText(t, string(b)); got == want {
+				return
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("the log has %d bytes, and %d were written; it ends with %q", len(got), len(want), got[max(0, len(got)-40):])
+}
+
+// PROPERTIES 53 and 23: what berth holds and relies on for the output of a container is taken away while
+// berth is there. It is noticed, named and replaced; no byte is lost but what was in a log that somebody
+// deleted, and the container notices nothing, also through a restart of berth.
+func TestWhatTheOutputReliesOnIsTakenAway(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
+		id, write := counting(t, n)
+		write(10)
+		logged(t, n, id, lines(0, 10))
+		pid := n.Pid(id)
+
+		for round := range 2 { // the logger of the shim, and the one that berth has started
+			loggers := loggersOf(t, id)
+			if len(loggers) != 1 {
+				t.Fatalf("it has %d loggers", len(loggers))
+			}
+			if err := unix.Kill(loggers[0], unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			n.Until("another logger", func() bool { return noted[event.LoggerReplaced](n, id) == round+1 })
+			n.Berth.Kill(unix.SIGKILL)
+			write(20 + round*10)
+			n.StartBerth()
+			logged(t, n, id, lines(0, 20+round*10))
+		}
+
+		// The same while berth is away: what the container writes then fails, so it writes nothing.
+		n.Berth.Kill(unix.SIGKILL)
+		for _, pid := range loggersOf(t, id) {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.StartBerth()
+		n.Until("another logger", func() bool { return noted[event.LoggerReplacedLate](n, id) == 1 })
+		write(40)
+		logged(t, n, id, lines(0, 40))
+
+		log := n.Container(id).GetLogPath()
+		if err := os.Truncate(log, 0); err != nil {
+			t.Fatal(err)
+		}
+		write(50)
+		logged(t, n, id, lines(40, 50))
+		if noted[event.LogTruncated](n, id) != 1 {
+			t.Error("nothing says that the log was truncated")
+		}
+		if err := os.RemoveAll(filepath.Dir(log)); err != nil {
+			t.Fatal(err)
+		}
+		write(60)
+		logged(t, n, id, lines(50, 60))
+		if n.Container(id).GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || n.Pid(id) != pid {
+			t.Error("the container has noticed something")
+		}
+	})
+}
+
+// PROPERTIES 53: the file of the CRI socket is removed while berth is there. A client comes in again within
+// four seconds, and those that were connected stay so.
+func TestTheCRISocketIsTakenAway(t *testing.T) {
+	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
+		path := n.Dir + "/berth.sock"
+		n.Within(4*time.Second, "a client comes in again", func() node.Span {
+			span := node.Span{From: time.Now()}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			n.Until("somebody comes in", func() bool {
+				c, err := cri.Dial(path)
+				if err != nil {
+					return false
+				}
+				defer c.Close()
+				_, err = c.Version(t.Context(), &runtimeapi.VersionRequest{})
+				return err == nil
+			})
+			span.To = time.Now()
+			return span
+		})
+		if _, err := n.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
+			t.Errorf("a client that was connected: %v", err)
+		}
+		if !strings.Contains(n.Berth.Output(), "a socket of CRI was removed or replaced") {
+			t.Error("berth does not say so")
+		}
+		n.Berth.Kill(unix.SIGKILL)
+		n.StartBerth()
+	})
+}
