@@ -26,6 +26,7 @@ type Bridge struct {
 	DataDir string // host-local's allocations
 
 	masquerading sync.Mutex // held while the rule is checked and added
+	seen         int        // the index of the bridge when watch looked last; 0: there was none
 }
 
 // conf returns the default network as a CNI list of a version.
@@ -90,6 +91,23 @@ func (b *Bridge) masquerade(ctx context.Context) error {
 		return fmt.Errorf("add masquerading rule of bridge %s: %w", b.Name, err)
 	}
 	return nil
+}
+
+// watch looks for the bridge, and reports whether it was deleted since it was looked for last, also if
+// another one has its name now: the pods that were connected to it have no network. It is called by one
+// goroutine. What cannot be looked for is looked for again.
+func (b *Bridge) watch() (deleted bool) {
+	index := 0
+	l, err := netlink.LinkByName(b.Name)
+	switch {
+	case err == nil:
+		index = l.Attrs().Index
+	case !errors.As(err, new(netlink.LinkNotFoundError)):
+		return false
+	}
+	deleted = b.seen != 0 && index != b.seen
+	b.seen = index
+	return deleted
 }
 
 // address gives the bridge an address if it has none. Its plug-in does that with the first pod; if

@@ -11,6 +11,8 @@
 //     skipped and reported in the log. Where there is none, a bridge of berth's own is used, and
 //     the log says so. Its pods share one rule that masquerades. A runtime handler may have a
 //     directory of its own.
+//   - The plug-ins of a network of CNI 1.1 are asked in the background whether they are ready (STATUS), and
+//     Status has the last answer: an error of a plug-in counts at once, and silence when it lasts.
 //   - Each call of a plug-in runs in a cgroup of its own. A call finishes when the plug-in exits by
 //     itself, and what it leaves, such as a daemon for all pods, lives on. A call is cut off when its
 //     context ends, by a signal that ends the plug-in, or by a kill of berth. The plug-in has a second

@@ -144,6 +144,9 @@ func (n *Network) askPlugins(ctx context.Context, list *libcni.NetworkConfigList
 		}
 	}
 	if own {
+		if n.cfg.Default.watch() {
+			n.cfg.Logger.Warn("berth's bridge was deleted by another process: pods that were connected to it have no network until they are made again", "bridge", n.cfg.Default.Name)
+		}
 		// Pods are connected with the version that every bridge plug-in has; the node's own may be old.
 		newer, err := libcni.NetworkConfFromBytes(n.cfg.Default.conf(statusVersion))
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -235,5 +236,32 @@ esac
 	n = build(t, func(c *Config) { c.BinDirs = []string{bin} })
 	if err := statusOf(t, n); err == nil || !strings.Contains(err.Error(), "no bridges today") {
 		t.Errorf("%v", err)
+	}
+}
+
+// PROPERTIES 53: the bridge of the pods was deleted, and nothing said so.
+func TestABridgeThatIsDeletedIsSaid(t *testing.T) {
+	var log strings.Builder
+	n := build(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	said := func() int { return strings.Count(log.String(), "bridge was deleted") }
+	if err := statusOf(t, n); err != nil || said() != 0 {
+		t.Fatalf("%v, %s", err, log.String())
+	}
+	for round := range 2 {
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: n.cfg.Default.Name}}
+		if err := netlink.LinkAdd(bridge); err != nil {
+			t.Fatal(err)
+		}
+		if err := statusOf(t, n); err != nil || said() != round {
+			t.Errorf("%v, %s", err, log.String())
+		}
+		if err := netlink.LinkDel(bridge); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := statusOf(t, n); err != nil || said() != round+1 {
+				t.Errorf("%v, said %d times in round %d", err, said(), round)
+			}
+		}
 	}
 }

@@ -52,6 +52,7 @@ type life struct {
 	reported    *event.Exit // by a witness
 	unsettled   *failure    // of the last attempt to record the end
 	shimDied    bool
+	unread      bool   // when it ended, nobody could read what it wrote
 	survived    uint64 // kills by the OOM killer
 }
 
@@ -172,6 +173,8 @@ func (s *story) noteContainer(l *life, n recorder.Entry) {
 		l.exit = &e.Exit
 	case event.ShimDied:
 		l.shimDied = true
+	case event.LoggerKilled:
+		l.unread = true
 	case event.OOMKillSurvived:
 		l.survived = max(l.survived, e.Kills)
 	case event.ContainerCrashed:

@@ -33,6 +33,7 @@ const (
 	PodStopped      Cause = "pod-stopped"       // with its pod
 	StoppedByClient Cause = "stopped-by-client" // by a client that is not the kubelet
 	ShimKilled      Cause = "shim-killed"
+	LoggerKilled    Cause = "logger-killed" // nobody could read what it wrote
 	Rebooted        Cause = "rebooted"
 	Unmeasured      Cause = "unknown" // nobody knows
 )
@@ -315,6 +316,8 @@ func (s *story) cause(l *life, now time.Time) (Cause, string, weight) {
 		return s.stop(l, stop, sig, now)
 	case l.shimDied:
 		return ShimKilled, "The shim of its pod had died, and what was left of the pod was killed. Somebody killed the shim, or it crashed; the kernel's log may say so.", broken
+	case l.unread && (sig == int(unix.SIGPIPE) || sig == 0 && e.Code != 0):
+		return LoggerKilled, "Nobody could read what it wrote: berth-logger, which keeps the output of a container while berth is away, was killed meanwhile, and many programs end when they cannot write. Somebody killed it, or the kernel did for want of memory; the kernel's log may say so.", broken
 	case sig != 0:
 		return Signalled, fmt.Sprintf("%s ended it. berth did not send it and nobody asked for a stop: it came from within the pod, or from a process of the node.", signalName(sig)), broken
 	case e.Code == 0:

@@ -278,3 +278,15 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+// PROPERTIES 53: berth-logger was killed while berth was away, and the container ended of that. The answer
+// was that it ended by itself.
+func TestAContainerThatNobodyCouldReadIsExplained(t *testing.T) {
+	for code, want := range map[uint32]Cause{141: LoggerKilled, 1: LoggerKilled, 0: Completed} {
+		h := history().runs("c1").add("c1", event.LoggerKilled{}).ends("c1", exit.Fact{Code: code, Measured: true})
+		a := Explain(h.Answer, h.now)
+		if a.Cause != want || want == LoggerKilled && !strings.Contains(a.Why, "Nobody could read what it wrote") {
+			t.Errorf("code %d: %s, %s", code, a.Cause, a.Why)
+		}
+	}
+}
