@@ -44,10 +44,10 @@ func loggersOf(t *testing.T, id string) (pids []int) {
 	return pids
 }
 
-// noted counts the events of a type in the timeline of a container.
-func noted[E event.Event](n *node.Node, id string) (count int) {
-	for _, e := range n.History(id) {
-		if _, ok := e.Event.(E); ok {
+// noted counts the events of a kind in the timeline of a container.
+func noted(n *node.Node, id string, e event.Event) (count int) {
+	for _, had := range n.History(id) {
+		if had.Kind == event.Kind(e) {
 			count++
 		}
 	}
@@ -125,7 +125,7 @@ func TestWhatTheOutputReliesOnIsTakenAway(t *testing.T) {
 			if err := unix.Kill(loggers[0], unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			n.Until("another logger", func() bool { return noted[event.LoggerReplaced](n, id) == round+1 })
+			n.Until("another logger", func() bool { return noted(n, id, event.LoggerReplaced{}) == round+1 })
 			n.Berth.Kill(unix.SIGKILL)
 			write(20 + round*10)
 			n.StartBerth()
@@ -140,7 +140,7 @@ func TestWhatTheOutputReliesOnIsTakenAway(t *testing.T) {
 			}
 		}
 		n.StartBerth()
-		n.Until("another logger", func() bool { return noted[event.LoggerReplacedLate](n, id) == 1 })
+		n.Until("another logger", func() bool { return noted(n, id, event.LoggerReplacedLate{}) == 1 })
 		write(40)
 		logged(t, n, id, lines(0, 40))
 
@@ -150,7 +150,7 @@ func TestWhatTheOutputReliesOnIsTakenAway(t *testing.T) {
 		}
 		write(50)
 		logged(t, n, id, lines(40, 50))
-		if noted[event.LogTruncated](n, id) != 1 {
+		if noted(n, id, event.LogTruncated{}) != 1 {
 			t.Error("nothing says that the log was truncated")
 		}
 		if err := os.RemoveAll(filepath.Dir(log)); err != nil {
