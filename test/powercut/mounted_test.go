@@ -5,7 +5,6 @@ package powercut
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/durable"
+	"berth/test/command"
 )
 
 // mountAgain unmounts a disk, once no process that was killed uses it any more, and mounts it.
@@ -57,7 +57,7 @@ func TestImagesAreWholeAfterTheirDiskWasMountedAgain(t *testing.T) {
 // start of berth.
 func lifeOf(t *testing.T, dir string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", os.Args[0], "-test.run=^TestTheLifeOfADisk$")
+	cmd := command.New(t, "unshare", "--mount", os.Args[0], "-test.run=^TestTheLifeOfADisk$")
 	cmd.Env = append(os.Environ(), "BERTH_LIFE_OF="+dir)
 	out, err := cmd.CombinedOutput()
 	text, _, ok := strings.Cut(string(out), "\n")
