@@ -18,7 +18,7 @@ import (
 )
 
 // KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees
-// none left. If ctx ends before, the error wraps ctx's and says how many remain. An empty dir names
+// none left. It thaws those that are frozen. If ctx ends before, the error wraps ctx's and says how many remain. An empty dir names
 // no group, and is a success.
 func KillAll(ctx context.Context, dir string) error {
 	if dir == "" {
@@ -38,6 +38,11 @@ const (
 func killAll(ctx context.Context, dir string) (found bool, err error) {
 	var left int
 	for range retry.Doubling(ctx.Done(), firstLook, slowestLook) {
+		if left > 0 { // they were killed, and have had the time to end
+			if err := letEnd(dir); err != nil {
+				return found, err
+			}
+		}
 		left, err = killOnce(dir)
 		found = found || left > 0
 		if err != nil || left == 0 {

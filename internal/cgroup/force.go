@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/pidfd"
+)
+
+// Force does all that can be done about a process p that was killed and has not ended. A process can
+// keep p from its end by tracing it, and a frozen group does so with cgroup v1. So Force thaws the
+// group dir and all groups below it, and sends SIGKILL to their processes; then to all that are in
+// the PID namespace whose first process p is, wherever they are; and takes those of them that another
+// group freezes out of that one's freezer. It waits for none of them. dir may be "".
+//
+// held says what kept p from its end before, as far as /proc says that.
+func Force(dir string, p pidfd.Process) (held string, err error) {
+	held = heldBy(p.Pid)
+	errs := []error{}
+	for _, d := range everywhere(dir) {
+		errs = append(errs, thawTree(d))
+		_, err := killOnce(d)
+		errs = append(errs, err)
+	}
+	pids, err := pidfd.KillNamespace(p)
+	if err != nil && !errors.Is(err, pidfd.ErrGone) {
+		errs = append(errs, err)
+	}
+	for _, pid := range append(pids, int(p.Pid)) {
+		errs = append(errs, leaveFrozen(pid))
+	}
+	if others := slices.DeleteFunc(pids, func(pid int) bool { return pid == int(p.Pid) }); len(others) > 0 && strings.Contains(held, waitsForOthers) {
+		held += fmt.Sprintf(" for %d others, of which %s", len(others), heldBy(uint32(others[0]))) //nolint:gosec // a pid
+	}
+	return held, errors.Join(errs...)
+}
+
+// waitsForOthers is the function of the kernel in which the first process of a PID namespace waits, at
+// its end, for that of all others in there.
+const waitsForOthers = "zap_pid_ns_processes"
+
+// heldBy describes what a process does instead of ending, and which group freezes it.
+func heldBy(pid uint32) string {
+	h, err := pidfd.HeldBy(pid)
+	if err != nil {
+		return err.Error()
+	}
+	if dir, frozen := frozenIn(int(pid)); frozen {
+		return h.String() + ", and is frozen by cgroup " + dir
+	}
+	return h.String()
+}
+
+// everywhere returns the directories of a group: one for each hierarchy, since the processes of a
+// container can leave a group in one of them and stay in the others.
+func everywhere(dir string) []string {
+	if dir == "" {
+		return nil
+	}
+	path, ok := within(dir)
+	if !ok {
+		return []string{dir}
+	}
+	hierarchies, _ := filepath.Glob(mount + "/*/cgroup.procs") // the pattern is not malformed
+	dirs := []string{dir}
+	for _, h := range hierarchies {
+		d := filepath.Join(filepath.Dir(h), path)
+		if _, err := os.Stat(d); err == nil && d != dir {
+			dirs = append(dirs, d)
+		}
+	}
+	return dirs
+}
+
+// within returns the path of a group within its hierarchy, with cgroup v1.
+func within(dir string) (path string, ok bool) {
+	below, ok := strings.CutPrefix(dir, mount+"/")
+	if V2() || !ok {
+		return "", false
+	}
+	_, path, _ = strings.Cut(below, "/")
+	return path, path != ""
+}
+
+// letEnd thaws what may be frozen of a group whose processes were killed, with cgroup v1.
+func letEnd(dir string) error {
+	path, ok := within(dir)
+	if !ok {
+		return nil
+	}
+	errs := []error{thawTree(filepath.Join(freezer, path))}
+	dirs, err := tree(dir)
+	errs = append(errs, err)
+	for _, d := range dirs {
+		pids, err := Procs(d)
+		errs = append(errs, err)
+		for _, pid := range pids {
+			errs = append(errs, leaveFrozen(pid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// thawTree thaws a group and all groups below it, in the hierarchy that dir is in. Only the unified
+// one and the one of the freezer freeze processes.
+func thawTree(dir string) error {
+	name, thawed := "freezer.state", "THAWED"
+	if V2() || strings.HasPrefix(dir, filepath.Join(mount, "unified")+"/") {
+		name, thawed = "cgroup.freeze", "0"
+	}
+	dirs, err := tree(dir)
+	errs := []error{err}
+	for _, d := range dirs {
+		file := filepath.Join(d, name)
+		if _, err := os.Stat(file); err != nil {
+			continue // nothing is frozen in this hierarchy
+		}
+		if err := os.WriteFile(file, []byte(thawed), 0); err != nil && !absent(err) {
+			errs = append(errs, fmt.Errorf("thaw %s: %w", d, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// freezer is where the groups of the freezer are mounted with cgroup v1.
+const freezer = mount + "/freezer"
+
+// frozenIn returns the group that freezes a process. With cgroup v2 a process that is frozen ends
+// all the same once it is killed.
+func frozenIn(pid int) (dir string, frozen bool) {
+	if V2() {
+		return "", false
+	}
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return "", false
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 || !slices.Contains(strings.Split(f[1], ","), "freezer") {
+			continue
+		}
+		dir = filepath.Join(freezer, filepath.Clean("/"+f[2]))
+		state, err := os.ReadFile(filepath.Join(dir, "freezer.state"))
+		return dir, err == nil && strings.TrimSpace(string(state)) != "THAWED"
+	}
+	return "", false
+}
+
+// leaveFrozen moves a process that was killed, and that a group still freezes, to the root group of
+// the freezer, which nothing freezes: so it ends, and whoever else is in the frozen group stays
+// frozen. It goes by the pid: another process that got it just now would merely be one that nobody
+// freezes, since the one that was meant cannot end while it is frozen.
+func leaveFrozen(pid int) error {
+	dir, frozen := frozenIn(pid)
+	if !frozen {
+		return nil
+	}
+	err := os.WriteFile(filepath.Join(freezer, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("take process %d out of the frozen cgroup %s: %w", pid, dir, err)
+	}
+	return nil
+}
