@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // OOMKillsBelow returns how often the OOM killer fired in the group and in all groups that are
@@ -22,9 +23,10 @@ func OOMKillsBelow(dir string) (uint64, error) {
 	return OOMKills(dir)
 }
 
-// OOMKills returns how many processes the OOM killer killed in the group: oom_kill in
-// memory.events, which includes the groups below (v2), or in memory.oom_control, which does not
-// (v1, Linux 4.13).
+// OOMKills returns how many processes the OOM killer killed in the group and in those below it:
+// oom_kill in memory.events, which includes the groups below (v2), or the sum of those in
+// memory.oom_control of each group (v1, Linux 4.13). What a group had counted that is removed is not
+// in the sum, and of very many groups below only some are ([mostBelow]).
 //
 // It returns errdefs.ErrNotFound if there is no counter: the group is gone, or never had a memory
 // controller. That is not a verdict of 0, and the caller must ask somebody else. systemd removes a
@@ -32,6 +34,56 @@ func OOMKillsBelow(dir string) (uint64, error) {
 // That takes some microseconds, waits for no process and for no disk, and may be done where nothing
 // may block.
 func OOMKills(dir string) (uint64, error) {
+	n, err := oomKills(dir)
+	if err != nil || V2() {
+		return n, err
+	}
+	for _, d := range below(dir) {
+		if more, err := oomKills(d); err == nil { // it may be gone by now
+			n += more
+		}
+	}
+	return n, nil
+}
+
+// mostBelow is how many groups below one are looked at: a container can make very many, and an exit
+// waits for it.
+const mostBelow = 256
+
+// below lists the groups below a group, those near to it first. It costs a single question to the
+// kernel where there are none.
+func below(dir string) (dirs []string) {
+	for at := []string{dir}; len(at) > 0 && len(dirs) < mostBelow; at = at[1:] {
+		if !hasBelow(at[0]) {
+			continue
+		}
+		entries, err := os.ReadDir(at[0])
+		if err != nil {
+			continue // it is gone
+		}
+		for _, e := range entries {
+			if e.IsDir() && len(dirs) < mostBelow {
+				dirs = append(dirs, filepath.Join(at[0], e.Name()))
+				at = append(at, filepath.Join(at[0], e.Name()))
+			}
+		}
+	}
+	return dirs
+}
+
+// hasBelow reports whether there are groups below a group: a directory of a cgroup has a link of its
+// own, one from above, and one from each group below.
+func hasBelow(dir string) bool {
+	var st unix.Stat_t
+	return unix.Stat(dir, &st) == nil && st.Nlink > 2
+}
+
+// Unnoticed reports whether there can be OOM kills in groups below a group of which [OOMWatch] does
+// not notice: cgroup v1 notifies of those in the group and above alone. It asks the kernel once.
+func Unnoticed(dir string) bool { return !V2() && hasBelow(dir) }
+
+// oomKills returns the counter of one group.
+func oomKills(dir string) (uint64, error) {
 	name := "memory.oom_control"
 	if V2() {
 		name = "memory.events"

@@ -182,7 +182,8 @@ func (w *OOMWatch) named(read []byte) (ids []string) {
 // LimitHits returns a number for a group, and for each group above it, which grows when that group
 // runs into a memory limit of its own: oom in memory.events.local, which counts what made the OOM
 // killer fire (v2), or the instant of the reading, if the most that the group has ever used is as
-// much as its limit (v1, whose failcnt does not count in all kernels). The root of the hierarchy
+// much as its limit (v1, whose failcnt does not count in all kernels). The limits of the groups below
+// it count for the group itself, but not for those above. The root of the hierarchy
 // has no limit. It returns errdefs.ErrNotFound if the group is gone or has no memory controller.
 func LimitHits(dir string) (hits []uint64, err error) {
 	root := mount
@@ -191,6 +192,9 @@ func LimitHits(dir string) (hits []uint64, err error) {
 	}
 	for at := filepath.Clean(dir); strings.HasPrefix(at, root+"/"); at = filepath.Dir(at) {
 		n, err := limitHits(at)
+		if at == filepath.Clean(dir) && err == nil {
+			n, err = limitHitsBelow(at, n)
+		}
 		if absent(err) {
 			return nil, fmt.Errorf("read how often cgroup %s ran into its memory limit: %w", at, errdefs.ErrNotFound)
 		}
@@ -220,6 +224,19 @@ func number(dir, file string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 }
 
+// limitHitsBelow returns the number of a group that also grows when one below it runs into its limit.
+func limitHitsBelow(dir string, own uint64) (uint64, error) {
+	if V2() {
+		return eventsOf(dir, "memory.events")
+	}
+	for _, d := range below(dir) {
+		if n, err := limitHits(d); err == nil { // it may be gone by now
+			own = max(own, n)
+		}
+	}
+	return own, nil
+}
+
 func limitHits(dir string) (uint64, error) {
 	if !V2() {
 		own, err := atLimit(dir, "memory")
@@ -235,7 +252,13 @@ func limitHits(dir string) (uint64, error) {
 		}
 		return 0, nil
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "memory.events.local"))
+	return eventsOf(dir, "memory.events.local")
+}
+
+// eventsOf returns how often a group has run into its limit so that the OOM killer fired, as one of
+// the files of cgroup v2 has it.
+func eventsOf(dir, file string) (uint64, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		return 0, err
 	}
@@ -244,5 +267,5 @@ func limitHits(dir string) (uint64, error) {
 			return strconv.ParseUint(v, 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("%s: memory.events.local has no oom", dir)
+	return 0, fmt.Errorf("%s: %s has no oom", dir, file)
 }
