@@ -91,6 +91,8 @@ func allowEnd(e event.Event) event.Event {
 		return event.CgroupUnread{Err: cause(e.Err)}
 	case event.KillFailed:
 		return event.KillFailed{Err: cause(e.Err)}
+	case event.EndHeld:
+		return event.EndHeld{By: other, Since: e.Since, Err: cause(e.Err)}
 	case event.LeftoversRemain:
 		return event.LeftoversRemain{Err: cause(e.Err)}
 	case event.LeftoversNotKilled:

@@ -52,6 +52,9 @@ func (cgroups) Dir(path string) string                        { return cgroup.Di
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
 func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
+func (cgroups) Force(dir string, p pidfd.Process) (held string, err error) {
+	return cgroup.Force(dir, p)
+}
 func (cgroups) RemoveAll(ctx context.Context, path string) (bool, error) {
 	return cgroup.RemoveAll(ctx, path)
 }

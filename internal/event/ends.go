@@ -211,6 +211,20 @@ type KillFailed struct {
 
 func (e KillFailed) line() Line { return warn(Berth, "process not killed, its removal waits", e.Err) }
 
+// EndHeld says that a process that was killed has not ended, and what is done about that: its group
+// is thawed, and everything that could keep it from its end is killed.
+type EndHeld struct {
+	// By is what keeps it from its end, as far as anybody can tell.
+	By string `json:"by"`
+	// Since is how long ago it was killed.
+	Since time.Duration `json:"since"`
+	Err   string        `json:"err,omitempty"` // of what was done about it
+}
+
+func (e EndHeld) line() Line {
+	return warn(Kernel, "process not ended by SIGKILL, all of its group is thawed and killed", e.Err, slog.String("by", e.By))
+}
+
 // LeftoversRemain says that an exit is settled while processes that init left behind live on.
 type LeftoversRemain struct {
 	Err string `json:"err"`

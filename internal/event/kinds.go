@@ -37,6 +37,7 @@ var kinds = []Event{
 	ProcessUnanswered{},
 	CgroupUnread{},
 	KillFailed{},
+	EndHeld{},
 	LeftoversRemain{},
 	LeftoversNotKilled{},
 	PluginsNotNotified{},

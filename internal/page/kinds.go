@@ -38,6 +38,7 @@ var weights = map[string]weight{
 	"AttemptFailed":   notable,
 	"HostPathSilent":  notable,
 	"OutputHeld":      notable,
+	"EndHeld":         notable,
 	"ShimRestarted":   notable,
 	"OOMKillSurvived": notable,
 	"ContainerdLost":  notable,

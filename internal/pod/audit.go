@@ -133,6 +133,9 @@ func (a *auditor) relistSoon() {
 // asked aside, about each unit by itself. What is found is reported like any other witness's fact.
 func (a *auditor) audit() {
 	for _, u := range a.units.all() {
+		if u.told.due(u.process().Process) && !a.processes.ended(u) {
+			a.ask(u, func(ctx context.Context) { a.processes.insist(ctx, u) })
+		}
 		if u.attempt().at == stageGivenUp && !u.now().Phase.Ended() {
 			a.auditProcess(u)
 			continue

@@ -86,6 +86,9 @@ func describe(u *unit) map[string]any {
 	if !st.Exit.Zero() {
 		m["exit"] = st.Exit
 	}
+	if held := u.told.holding(); held != "" {
+		m["held"] = held
+	}
 	if err := u.releaseError(); err != nil {
 		m["releaseError"] = err.Error()
 	}

@@ -47,7 +47,9 @@ func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (
 		if err := g.markUnstarted(ctx, u); err != nil {
 			return ended, err
 		}
-		return ended, absent(u.evidence.kill(func() error { return g.processes.kernel.Signal(u.id, unix.SIGKILL) }))
+		return ended, absent(u.evidence.kill(func() error {
+			return g.processes.kill(u, func() error { return g.processes.kernel.Signal(u.id, unix.SIGKILL) })
+		}))
 	case processUnreachable:
 		if st, err := u.workload.State(ctx); err != nil || !st.Stopped {
 			return ended, errors.New("neither the kernel nor its shim can say whether it lives")
@@ -64,7 +66,7 @@ func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (
 		if err := g.markUnstarted(ctx, u); err != nil {
 			return ended, err
 		}
-		if err := absent(u.workload.Kill(ctx, unix.SIGKILL)); err != nil {
+		if err := absent(g.processes.kill(u, func() error { return u.workload.Kill(ctx, unix.SIGKILL) })); err != nil {
 			return ended, err
 		}
 		ended, err = g.askShim(ctx, u)

@@ -152,7 +152,9 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 		err = absent(o.runtime.KillTask(ctx, id, unix.SIGKILL))
 	}
 	if err == nil {
-		_, _ = o.runtime.WaitTask(ctx, id) // if the shim does not answer, the deletion will show
+		wait, cancel := context.WithTimeout(ctx, shimPatience)
+		_, _ = o.runtime.WaitTask(wait, id) // if the shim does not answer, the deletion will show
+		cancel()
 		err = absent(o.runtime.DeleteTask(ctx, id))
 	}
 	if err != nil {
@@ -204,8 +206,10 @@ func (o *orphans) stopMembers(ctx context.Context, pod string) error {
 	return nil
 }
 
-// kill ends the process of a task and waits for its end.
+// kill ends the process of a task and waits for its end, within a bound.
 func (o *orphans) kill(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, heldPatience)
+	defer cancel()
 	err := o.runtime.KillTask(ctx, id, unix.SIGKILL)
 	if err == nil {
 		_, err = o.runtime.WaitTask(ctx, id)

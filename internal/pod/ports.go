@@ -289,6 +289,10 @@ type Cgroups interface {
 	WatchOOM(id, dir string) (all bool, err error)
 	ForgetOOM(id string)
 	KillAll(ctx context.Context, dir string) error
+	// Force does all that can be done for the end of a process that was killed and has not ended. It
+	// thaws the group and all groups below it, and kills their processes, and all others that are to
+	// end with p. It waits for none of them. held says what kept p from its end before.
+	Force(dir string, p pidfd.Process) (held string, err error)
 	// RemoveAll ends the processes of a group, as the OCI specification of a container names it, and
 	// removes it. What is absent is a success. found says that there was a process to end, also beside
 	// an error.

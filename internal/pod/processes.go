@@ -76,6 +76,7 @@ func (p *processes) follow(u *unit, proc pidfd.Process) (pidfd.Process, error) {
 // nothing else knows of it.
 func (p *processes) record(u *unit, proc state.Process) error {
 	u.setProcess(proc) // the witnesses may need it before it is on disk
+	u.told.forget()    // an earlier one, which was taken back
 	u.oom.begin()
 	_ = p.ooms.arm(u) // nothing was counted before
 	return u.change(func(st *state.Status) bool { st.Process, st.Start = proc, state.Start{}; return true })
@@ -174,6 +175,7 @@ func (p *processes) exact(u *unit) bool {
 
 // forget stops watching the process of u.
 func (p *processes) forget(u *unit) {
+	u.told.forget()
 	p.kernel.Forget(u.id)
 	p.cgroups.ForgetOOM(u.id)
 }
@@ -185,6 +187,13 @@ var errNoProcess = errors.New("there is no process")
 // through containerd where the kernel does not watch it. ErrNotFound: it ended. [errNoProcess]: and
 // no witness will report that.
 func (p *processes) signal(ctx context.Context, u *unit, sig unix.Signal) error {
+	if sig == unix.SIGKILL {
+		return p.kill(u, func() error { return p.send(ctx, u, sig) })
+	}
+	return p.send(ctx, u, sig)
+}
+
+func (p *processes) send(ctx context.Context, u *unit, sig unix.Signal) error {
 	err := p.kernel.Signal(u.id, sig)
 	if err == nil || !errdefs.IsNotFound(err) {
 		return err
@@ -205,11 +214,11 @@ func (p *processes) end(ctx context.Context, u *unit) error {
 	var err error
 	switch p.observe(u) {
 	case processAlive:
-		err = p.kernel.Signal(u.id, unix.SIGKILL)
+		err = p.kill(u, func() error { return p.kernel.Signal(u.id, unix.SIGKILL) })
 	case processUnreachable:
 		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
 	case processUnknown:
-		err = u.workload.Kill(ctx, unix.SIGKILL)
+		err = p.kill(u, func() error { return u.workload.Kill(ctx, unix.SIGKILL) })
 	case processGone:
 	}
 	if errdefs.IsNotFound(err) {
@@ -218,18 +227,28 @@ func (p *processes) end(ctx context.Context, u *unit) error {
 	return err
 }
 
-// waitGone waits until the kernel, where it watches the process of u, says that it ended.
+// waitGone waits, within a bound, until the kernel, where it watches the process of u, says that it
+// ended.
 func (p *processes) waitGone(ctx context.Context, u *unit) error {
-	for {
-		if a, watched := p.kernel.Look(u.id); !watched || a == pidfd.Gone {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("its process %d lives on: %w", u.process().Pid, ctxError(ctx))
-		case <-time.After(10 * time.Millisecond): // rare: its shim is dead, and it was killed just now
-		}
+	gone := func() bool {
+		a, watched := p.kernel.Look(u.id)
+		return !watched || a == pidfd.Gone
 	}
+	if gone() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	return heldError(u, p.insisting(ctx, u, func(ctx context.Context) error {
+		for !gone() {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("its process %d lives on: %w", u.process().Pid, ctxError(ctx))
+			case <-time.After(10 * time.Millisecond): // rare: its shim is dead, and it was killed just now
+			}
+		}
+		return nil
+	}))
 }
 
 // endLeftovers kills what outlived the init process of u. In a PID namespace of its own the kernel

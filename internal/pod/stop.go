@@ -99,8 +99,29 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	if err := s.kill(ctx, u); err != nil {
 		return err
 	}
-	return s.lanes.waitSettled(ctx, u)
+	return s.waitKilled(ctx, u)
 }
+
+// waitKilled waits for the exit of u, which was killed, to be settled, and insists on its end
+// meanwhile. If its process does not end, waitKilled returns why, within [heldPatience] and before the
+// caller goes away. The settle of an exit is waited for as long as the caller likes.
+func (s *stopper) waitKilled(ctx context.Context, u *unit) error {
+	settled := func(ctx context.Context) error { return s.lanes.waitSettled(ctx, u) }
+	patience := heldPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)-lastWord)
+	}
+	wait, cancel := context.WithTimeout(ctx, max(patience, 0))
+	defer cancel()
+	err := s.processes.insisting(wait, u, settled)
+	if err != nil && ctx.Err() == nil && u.evidence.hasEnded() {
+		err = settled(ctx)
+	}
+	return heldError(u, err)
+}
+
+// lastWord is how long before a caller goes away it is told what is waited for.
+const lastWord = 200 * time.Millisecond
 
 // stopUnstarted waits for a start in flight, interrupts it if it takes long, and ends what it
 // started.
@@ -112,7 +133,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	}
 	u.task.unlock()
 	if u.attempt().at == stageGivenUp {
-		return s.lanes.waitSettled(ctx, u) // its start failed, and the settle ends what was made for it
+		return s.waitKilled(ctx, u) // its start failed, and the settle ends what was made for it
 	}
 	if u.runs() {
 		return s.stop(ctx, u, timeout)
@@ -121,7 +142,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
 		u.giveUp(errStopRequested)
 		s.lanes.settle(u)
-		return s.lanes.waitSettled(ctx, u)
+		return s.waitKilled(ctx, u)
 	}
 	return nil
 }

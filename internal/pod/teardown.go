@@ -217,12 +217,16 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {
+		// What was not killed is not waited for.
+		if st, serr := u.workload.State(ctx); ctx.Err() != nil || serr == nil && st.Running {
+			return fmt.Errorf("kill what runs of %s: %w", u.id, err)
+		}
 		t.obs.Note(u.id, event.LeftoversNotKilled{Err: err.Error()}) // the deletion will show
 	}
 	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
-	st, err := waitEnd(ctx, u)
-	if err != nil && ctx.Err() != nil { // not err, which may be "not found", and so count as done
-		return fmt.Errorf("wait until the shim has seen its end: %w", ctxError(ctx))
+	st, err := t.waitEnd(ctx, u)
+	if errors.Is(err, errUnseen) {
+		return err
 	}
 	if err := ended(u, st, err); err != nil {
 		return err
@@ -249,9 +253,34 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	return nil
 }
 
-// waitEnd returns when the process of u has ended, as the shim has it. The task of a container that
-// was not restored yet has no process to wait for: that is ErrNotFound.
-func waitEnd(ctx context.Context, u *unit) (TaskState, error) {
+// errUnseen says that the shim has not seen the end of a process in time.
+var errUnseen = errors.New("its shim has not seen its end")
+
+// waitEnd returns when the process of u has ended, as the shim has it. It waits for some seconds, not
+// for as long as the attempt may take, and insists on the end meanwhile. A shim that is slow is then
+// asked what it has, which may take longer.
+func (t *teardown) waitEnd(ctx context.Context, u *unit) (st TaskState, err error) {
+	wait, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	err = t.processes.insisting(wait, u, func(ctx context.Context) (err error) {
+		st, err = askEnd(ctx, u)
+		return err
+	})
+	if err == nil || wait.Err() == nil {
+		return st, err
+	}
+	if ctx.Err() == nil {
+		if st, err = u.workload.State(ctx); err == nil && st.Stopped || errdefs.IsNotFound(err) {
+			return st, err
+		}
+	}
+	// Not err, which may be "not found", and so count as done.
+	return TaskState{}, heldError(u, fmt.Errorf("%w: %w", errUnseen, ctxError(wait)))
+}
+
+// askEnd asks the shim to say when the process of u has ended. The task of a container that was not
+// restored yet has no process to wait for: that is ErrNotFound.
+func askEnd(ctx context.Context, u *unit) (TaskState, error) {
 	if u.restored() && u.process().Pid == 0 {
 		st, err := u.workload.State(ctx)
 		switch {

@@ -59,6 +59,7 @@ type unit struct {
 	evidence evidence
 	oom      oomEvidence
 	stops    stops
+	told     told
 	queued   []queuedUpdate // in the order of their versions; guarded by the updater's lock
 
 	released atomic.Pointer[error] // of the last attempt to release

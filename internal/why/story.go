@@ -48,6 +48,7 @@ type life struct {
 	path        string // of what is silent
 	startFailed string
 	stops       []stopAsked
+	held        *event.EndHeld // what keeps it from its end since it was killed
 	exit        *event.Exit
 	reported    *event.Exit // by a witness
 	unsettled   *failure    // of the last attempt to record the end
@@ -165,6 +166,8 @@ func (s *story) noteContainer(l *life, n recorder.Entry) {
 		if e.Step == "settle" {
 			l.unsettled = &failure{id: n.ID, at: n.At, err: e.Err}
 		}
+	case event.EndHeld:
+		l.held = &e
 	case event.ExitSettled:
 		l.exit = &e.Exit
 	case event.ExitCorrected:

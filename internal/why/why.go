@@ -117,6 +117,8 @@ func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
 		next = "it does not run; whether it is started again is the kubelet's to decide"
 	case last.failure != nil:
 		next = "its creation failed; the kubelet tries again if the pod is to go on"
+	case last.held != nil:
+		next = "it was killed and has not ended: " + last.held.By
 	case !last.running.IsZero():
 		next = fmt.Sprintf("attempt %d has run for %s", last.names.Attempt, span(last.running, now))
 	case !last.silent.IsZero():

@@ -261,6 +261,22 @@ func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
 }
 
+// Force implements pod.Cgroups.
+func (c cgroups) Force(dir string, id pidfd.Process) (held string, err error) {
+	err = c.w.do(context.Background(), c.l, "force", dir, func() error {
+		p := c.w.procs[id.Pid]
+		if p == nil || p.Ended {
+			return nil
+		}
+		held = "process 1 traces it"
+		if p.held > 0 {
+			p.held--
+		}
+		return c.w.signal(p, 9)
+	})
+	return held, err
+}
+
 // RemoveAll ends the process in the group that the OCI specification of a container names, which
 // ends with its ID.
 func (c cgroups) RemoveAll(ctx context.Context, path string) (found bool, err error) {

@@ -54,6 +54,7 @@ type Process struct {
 	pid       uint32
 	ticks     uint64
 	cgroup    string
+	held      int    // how often all of its group has to be killed until it ends; -1: it never does
 	reaped    bool   // nobody can ask for its status any more but with a pidfd
 	notified  notice // when it ended
 	kept      notice // later
@@ -202,9 +203,19 @@ func (w *World) signal(p *Process, sig uint32) error {
 	p.Asked = true
 	if sig == 9 {
 		p.Killed = true
-		w.end(p, 137)
+		if p.held == 0 {
+			w.end(p, 137)
+		}
 	}
 	return nil
+}
+
+// HoldEnd makes the process of an ID survive SIGKILL until everything that could keep it from its end
+// was killed that often; -1: for ever. That is how one is that another process traces.
+func (w *World) HoldEnd(id string, forced int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inits[id].held = forced
 }
 
 // Memory is the memory limit of a process that runs; 0 for none.
