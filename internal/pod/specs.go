@@ -77,6 +77,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		Devices:                      hostDevices,
 		PrivilegedWithoutHostDevices: p.handler.PrivilegedWithoutHostDevices,
 		SystemdCgroup:                p.handler.SystemdCgroup,
+		HostProcess:                  p.handler.HostProcess,
 		PodAnnotations:               p.handler.PodAnnotations,
 		ContainerAnnotations:         p.handler.ContainerAnnotations,
 		Seccomp:                      loadSeccomp,

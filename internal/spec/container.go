@@ -40,6 +40,7 @@ type Container struct {
 	Devices                      func(path string) ([]Device, error)
 	PrivilegedWithoutHostDevices bool
 	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
+	HostProcess                  bool     // its processes are those of this host, not of a virtual machine
 	PodAnnotations               []string // patterns
 	ContainerAnnotations         []string // patterns
 	// Base is the specification that the container's starts from; nil for an empty one.

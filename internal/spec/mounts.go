@@ -58,6 +58,9 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 	if mapped && in.NetNS == "" {
 		all = withBase(all, []specs.Mount{hostSys()})
 	}
+	if in.HostProcess && h.CgroupV2 && !hidesGroups(h, sec) {
+		all = hostGroups(all)
+	}
 	taken := map[string]bool{}
 	var asked []specs.Mount
 	for i, m := range cfg.GetMounts() {
@@ -111,6 +114,24 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 	all = slices.DeleteFunc(all, func(m specs.Mount) bool { return taken[m.Destination] })
 	s.Mounts = slices.Concat(all, asked)
 	return nil
+}
+
+// hostGroups makes of each mount of the unified hierarchy one that shows what the host has mounted. A
+// mount of the file system itself, in the host's cgroup namespace, would give its options to the one
+// that the host has, which is the same: without nsdelegate and memory_recursiveprot, which such a
+// mount does not have, the node's memory protection is off (cgroups(7), "Mount Options" of the
+// kernel's cgroup-v2). The other file systems of the kernel that a container mounts either are new
+// ones each time (devpts, tmpfs, proc since Linux 5.8) or take no options (sysfs, mqueue), and cgroup
+// v1 does not change a hierarchy that is there.
+func hostGroups(all []specs.Mount) []specs.Mount {
+	all = slices.Clone(all)
+	for i, m := range all {
+		if m.Type == "cgroup" || m.Type == "cgroup2" {
+			all[i].Type, all[i].Source = "bind", cgroupRoot
+			all[i].Options = append([]string{"bind", "rprivate"}, m.Options...)
+		}
+	}
+	return all
 }
 
 // fileMount mounts one of the pod's own files. They lie in a file system of the host's, on which a

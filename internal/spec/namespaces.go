@@ -100,12 +100,17 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 		}
 		add(specs.PIDNamespace, PIDNamespaceOf(in.TargetPID))
 	}
-	// It hides the paths of the host's cgroups. With cgroup v1 the controllers are mounted from the
-	// host's tree, which it would hide from the mount itself.
-	if h.CgroupV2 && !in.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+	if hidesGroups(h, in.Config.GetLinux().GetSecurityContext()) {
 		add(specs.CgroupNamespace, "")
 	}
 	return inUserNamespace(s, in)
+}
+
+// hidesGroups reports whether a container has a cgroup namespace of its own, which hides the paths of
+// the host's cgroups. With cgroup v1 the controllers are mounted from the host's tree, which it would
+// hide from the mount itself.
+func hidesGroups(h Host, sec *runtimeapi.LinuxContainerSecurityContext) bool {
+	return h.CgroupV2 && !sec.GetPrivileged()
 }
 
 // PIDNamespaceOf returns the path of the PID namespace of the process that has a PID now. The

@@ -36,6 +36,54 @@ func TestAContainerHasACgroupNamespaceOnCgroupV2(t *testing.T) {
 	}
 }
 
+// PROPERTIES 55: the first privileged pod took the options of the unified hierarchy from the host. In
+// the host's cgroup namespace a container mounts nothing that the host has mounted, too, since options
+// of its own, or none, would be the host's from then on.
+func TestAContainerDoesNotChangeTheHostsMounts(t *testing.T) {
+	for _, privileged := range []bool{false, true} {
+		in := input()
+		in.HostProcess = true
+		in.Sandbox.Linux.SecurityContext.Privileged = privileged
+		sec(&in).Privileged = privileged
+		in.Base = &specs.Spec{Mounts: []specs.Mount{{Destination: "/groups", Type: "cgroup", Source: "cgroup", Options: []string{"ro"}}}}
+		h := host()
+		h.CgroupV2 = true
+		s, _, err := ForContainer(h, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, m := range s.Mounts {
+			if m.Destination != "/sys/fs/cgroup" && m.Destination != "/groups" {
+				continue
+			}
+			seen++
+			bound := m.Type == "bind" && m.Source == "/sys/fs/cgroup" && m.Options[0] == "bind"
+			if bound != privileged {
+				t.Errorf("privileged %v: %+v", privileged, m)
+			}
+			if mode := m.Options[len(m.Options)-1]; mode != "ro" && (m.Destination == "/groups" || !privileged) {
+				t.Errorf("privileged %v: %+v is not read-only", privileged, m)
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%d mounts of control groups", seen)
+		}
+		// These are other file systems in each container, or have no options.
+		for _, m := range s.Mounts {
+			switch m.Type {
+			case "proc", "tmpfs", "devpts", "mqueue", "sysfs", "bind":
+			case "cgroup":
+				if privileged {
+					t.Errorf("%+v", m)
+				}
+			default:
+				t.Errorf("%+v: find out whether a mount of it changes the host's", m)
+			}
+		}
+	}
+}
+
 // A container of a pod with namespaces of its own got the host's by asking for them.
 func TestTheHostsNamespacesAreForPodsThatHaveThem(t *testing.T) {
 	const node = runtimeapi.NamespaceMode_NODE
