@@ -45,6 +45,8 @@ func (c cgroups) ForgetOOM(id string) {
 	}
 }
 
+func (cgroups) Unnoticed(dir string) bool { return cgroup.Unnoticed(dir) }
+
 func (cgroups) LimitHits(dir string) ([]uint64, error) { return cgroup.LimitHits(dir) }
 
 func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of(pid) }

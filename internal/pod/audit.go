@@ -143,6 +143,7 @@ func (a *auditor) audit() {
 		if !u.runs() {
 			continue
 		}
+		a.witnesses.ooms.lookBelow(u)
 		if !u.isPinned() { // it has no process, and the relist looks for its pins
 			a.auditProcess(u)
 		}

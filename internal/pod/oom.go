@@ -52,6 +52,7 @@ func (o *oomReader) arm(u *unit) (more bool) {
 	st := u.now()
 	if e.counter.at.IsZero() { // what is on record was read then or later
 		e.counter.kills, e.counter.survived, e.counter.at = st.OOMKills, st.OOMKills, st.StartedAt
+		e.counter.sum = st.OOMKills
 		if st.OOMKilledAt.After(st.StartedAt) {
 			e.counter.at = st.OOMKilledAt
 		}
@@ -77,17 +78,19 @@ func (o *oomReader) sample(u *unit) {
 func (o *oomReader) count(u *unit, dir string, kills uint64, last bool) {
 	e := &u.oom
 	var hits []uint64
-	if e.reading().kills < kills && dir != "" { // else the limits do not matter
+	noticed := true
+	if e.reading().sum < kills && dir != "" { // else the limits do not matter
 		if now, err := o.cgroups.LimitHits(dir); err == nil {
 			hits = now
 		}
+		noticed = !o.cgroups.Unnoticed(dir)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.known {
 		return
 	}
-	e.counter.read(kills, hits, time.Now(), u.ownsGroup(), e.armed, e.all)
+	e.counter.read(kills, hits, time.Now(), u.ownsGroup(), e.armed && noticed, e.all)
 	e.known = last
 }
 

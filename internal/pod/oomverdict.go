@@ -121,6 +121,7 @@ func (e *oomEvidence) record(st *state.Status) {
 // oomCounter is a counter of OOM kills as it was read last. It is a value, without clock or I/O.
 type oomCounter struct {
 	kills    uint64
+	sum      uint64    // as it was read last: without what was counted in groups that were gone by then
 	at       time.Time // when kills was read
 	hits     []uint64  // of the memory limits of the group and those above, at that time; nil: not known
 	last     oomRise   // zero: there was none
@@ -132,7 +133,8 @@ type oomCounter struct {
 // long before, but for one that the node's lack of memory caused if all is not set.
 func (c *oomCounter) read(kills uint64, hits []uint64, at time.Time, own, live, all bool) (grown uint64) {
 	limit := limitReached(c.hits, hits, own)
-	if kills > c.kills {
+	counted := c.kills + (kills - min(kills, c.sum)) // the sum falls when a group is removed (cgroup v1)
+	if c.sum, kills = kills, max(kills, counted); kills > c.kills {
 		grown = kills - c.kills
 		c.last = oomRise{from: c.at, to: at, limit: limit}
 		if live && (all || limit != exit.LimitNode && limit != exit.LimitUnknown) {

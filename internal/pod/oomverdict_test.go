@@ -79,6 +79,19 @@ func TestOOMKilledIsAboutThisEnd(t *testing.T) {
 	}
 }
 
+// With cgroup v1 the sum of the counters falls when a group below a container's is removed. What was
+// counted there stays counted, and a kill in another one is seen.
+func TestAGroupThatIsRemovedTakesNoOOMKillAlong(t *testing.T) {
+	c := oomCounter{at: time.Unix(1, 0), kills: 2, sum: 2}
+	for i, tc := range []struct{ sum, grown, kills uint64 }{
+		{2, 0, 2}, {5, 3, 5}, {3, 0, 5}, {3, 0, 5}, {4, 1, 6}, {0, 0, 6}, {1, 1, 7},
+	} {
+		if grown := c.read(tc.sum, nil, time.Unix(int64(i)+2, 0), true, false, false); grown != tc.grown || c.kills != tc.kills {
+			t.Errorf("reading %d: grown by %d to %d, want %d to %d", i, grown, c.kills, tc.grown, tc.kills)
+		}
+	}
+}
+
 // A group that the pod shares with others is not the pod's.
 func TestASharedGroupIsNotThePods(t *testing.T) {
 	if got := limitReached([]uint64{0, 0}, []uint64{0, 1}, false); got != exit.LimitAbove {

@@ -37,6 +37,15 @@ func (w *oomWatcher) arm(u *unit) {
 	}
 }
 
+// lookBelow looks at the counter of u if the kernel does not notify of all kills that it counts: with
+// cgroup v1 not of those in groups that a container has made below its own. Such a group can be gone
+// soon, and its counter with it.
+func (w *oomWatcher) lookBelow(u *unit) {
+	if dir := u.process().Cgroup; !u.isSandbox() && dir != "" && w.reader.cgroups.Unnoticed(dir) {
+		w.look(u)
+	}
+}
+
 // look starts to read the counter of u, now and for a moment: the kernel notifies of a kill before
 // it counts it (cgroup v1), and whether the container survives it is seen later. One goroutine does
 // so for each container at most.

@@ -275,8 +275,8 @@ type Cgroups interface {
 	Of(pid uint32) (string, error)
 	// Dir is what Of returns for a process in a group of this path within its hierarchy.
 	Dir(path string) string
-	// OOMKills returns how often the OOM killer fired in the group; ErrNotFound when there is no
-	// such group any more.
+	// OOMKills returns how often the OOM killer fired in the group, and in those below it that are
+	// there; ErrNotFound when there is no such group any more.
 	OOMKills(dir string) (uint64, error)
 	// OOMKillsBelow is the same of the group and of all groups that are or were below it;
 	// ErrNotFound where the kernel does not count that.
@@ -288,6 +288,8 @@ type Cgroups interface {
 	// ID. all says that no kill is left out. ForgetOOM ends that.
 	WatchOOM(id, dir string) (all bool, err error)
 	ForgetOOM(id string)
+	// Unnoticed reports whether there are groups below the group of whose OOM kills nobody notifies.
+	Unnoticed(dir string) bool
 	KillAll(ctx context.Context, dir string) error
 	// Force does all that can be done for the end of a process that was killed and has not ended. It
 	// thaws the group and all groups below it, and kills their processes, and all others that are to

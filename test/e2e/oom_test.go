@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -59,6 +61,74 @@ func TestAnOOMKillThatAContainerSurvivesDoesNotExplainItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	node.ExpectExit(t, n.Measured(away), 1, "Error")
+}
+
+// PROPERTIES 10 and 55: the OOM killer fires in a group that a container has made below its own. With
+// cgroup v1, which counts for each group alone, that was told as Error. A kill in such a group that the
+// container survives is counted, also if the group is gone, and does not explain a later end.
+func TestAnOOMKillBelowTheGroupOfAContainer(t *testing.T) {
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	run := func(name, script string) string {
+		c := node.ContainerConfig(name, "sh", "-c", "until [ -e /tmp/go ]; do sleep 0.05; done; "+script)
+		c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}
+		return n.Run(pod, cfg, c)
+	}
+	// below moves the init of a container, and so what it starts, to a group below, and lets it go on.
+	below := func(id string) (dir string, remove func()) {
+		pid := n.Pid(id)
+		own, err := cgroup.Of(uint32(pid)) //nolint:gosec // a pid
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(own, "below", "below")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if !cgroup.V2() { // where a group below has no controller until its parent is empty
+			if err := os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("16777216"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"touch", "/tmp/go"}}); err != nil || r.GetExitCode() != 0 {
+			t.Fatal(r, err)
+		}
+		return dir, func() {
+			if err := os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+				t.Fatal(err)
+			}
+			n.Until("the groups below are gone", func() bool {
+				return errors.Join(os.Remove(dir), os.Remove(filepath.Dir(dir))) == nil
+			})
+		}
+	}
+	init := run("init", "exec tail /dev/zero")
+	below(init)
+	node.ExpectExit(t, n.Ended(init), 137, "OOMKilled")
+	if got := n.Ended(init).GetMessage(); got != "the OOM killer fired: the container reached its memory limit" {
+		t.Errorf("the message is %q", got)
+	}
+	child := run("child", "tail /dev/zero; exit $?")
+	below(child)
+	node.ExpectExit(t, n.Ended(child), 137, "OOMKilled")
+
+	survives := run("survives", "tail /dev/zero; while :; do sleep 0.05; done")
+	_, remove := below(survives)
+	n.Until("the kill is counted", func() bool {
+		return strings.HasPrefix(n.Container(survives).GetMessage(), "1 OOM kill survived")
+	})
+	remove()
+	if err := syscall.Kill(n.Pid(survives), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	node.ExpectExit(t, n.Ended(survives), 137, "Error")
+	if got := n.Ended(survives).GetMessage(); strings.Contains(got, "OOM killer fired") {
+		t.Errorf("the message is %q", got)
+	}
 }
 
 // One container of a pod eats what the pod may have, and the OOM killer ends another: berth why names

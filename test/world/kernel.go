@@ -251,6 +251,9 @@ func (c cgroups) WatchOOM(id, dir string) (all bool, err error) {
 	return err == nil, err
 }
 
+// Unnoticed implements pod.Cgroups: the kernel notifies of all kills.
+func (c cgroups) Unnoticed(string) bool { return false }
+
 func (c cgroups) ForgetOOM(id string) {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
