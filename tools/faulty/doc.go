@@ -31,4 +31,6 @@
 //
 // Each time that a rule acts, a line "PID ID" is added to BASE/rules/PROGRAM.STEP.hits before it
 // does.
+//
+// Under the name of held it is the program of a container that one SIGKILL does not end.
 package main

@@ -23,6 +23,8 @@ func main() {
 	switch {
 	case strings.HasPrefix(name, "containerd-shim"):
 		shim.RunShim(context.Background(), newManager())
+	case name == "held":
+		hold(os.Args[1:])
 	case os.Getenv("CNI_COMMAND") != "":
 		stand(name, os.Getenv("CNI_COMMAND"), os.Getenv("CNI_CONTAINERID"), cniError)
 	default:
