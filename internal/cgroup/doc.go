@@ -14,6 +14,7 @@
 //     no counter any more.
 //   - [KillAll] returns nil only after it saw the group empty. A group that cannot be looked into is
 //     an error, and not empty.
+//   - What was killed ends, whatever is frozen: [Force] and [KillAll] thaw what keeps it.
 //   - The root group is refused everywhere.
 //   - A program is in its group of [Groups] before its first instruction, and so is all that it
 //     starts. The next berth tells a run that was cut off, which is ended, from one that finished,

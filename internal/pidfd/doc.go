@@ -16,6 +16,9 @@
 // So that there is one such list, every question of berth's about a process passes through this
 // package: pidfd_open, /proc/PID/stat and the ID of the boot are read here and nowhere else.
 //
+// A process that was killed and has not ended is looked at more closely: [HeldBy] says what it does
+// instead, and [KillNamespace] kills all that would end with it.
+//
 // # Two codes
 //
 // The kernel has two codes of one end, and tells each witness one of them. The parent is told that

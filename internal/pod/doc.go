@@ -34,6 +34,7 @@
 //	unit.go members.go units.go registry.go  sandboxes and containers, made and found
 //	record.go underway.go live.go            what is durable of one, in flight, and running
 //	evidence.go oomverdict.go stops.go       what is known of the end of one
+//	told.go                                  one that was told to end, and what holds it
 //	inflight.go operations.go gate.go        calls in flight, and what outlives its caller
 //	lanes.go                                 when something happens
 //	processes.go oom.go oomwatch.go group.go what the kernel says: processes and OOM kills
@@ -57,6 +58,8 @@
 //   - What the kernel watches and says to be alive is not EXITED, whatever a shim or containerd
 //     says. What was made for a start that failed is ended before EXITED is published.
 //   - A call that a client repeats because it did not get its answer joins the one in flight.
+//   - Whatever waits for the end of a process that was killed does more for it every few seconds, and
+//     says what holds it. An attempt of a lane waits for seconds; only an answer may take longer.
 //   - A removal is on record before it can hang, and goes on without its caller.
 //   - berth serves from the records, before containerd has answered anything. A call that depends
 //     on what is not known yet, the start of a container whose start may have been cut off, waits.

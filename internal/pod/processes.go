@@ -272,6 +272,8 @@ func (p *processes) endRestored(ctx context.Context, u *unit) (found bool, err e
 	if group == "" {
 		return false, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
 	if found, err = p.cgroups.RemoveAll(ctx, group); err != nil {
 		return found, fmt.Errorf("end what the restore of %s has left: %w", u.id, err)
 	}

@@ -196,11 +196,19 @@ func (t *teardown) releaseAdopted(ctx context.Context, u *unit) error {
 // releaseTask ends what may still run and deletes the task.
 func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
 	// A start in flight still works on the task, even when its process has ended by now.
-	if err := u.task.lock(ctx); err != nil {
+	if err := lockSoon(ctx, u); err != nil {
 		return fmt.Errorf("wait for the start in flight: %w", err)
 	}
 	defer u.task.unlock()
 	return t.deleteTask(ctx, u, t.lastCode)
+}
+
+// lockSoon takes the task of u within some seconds: an attempt of a lane does not wait for somebody for
+// as long as it may take.
+func lockSoon(ctx context.Context, u *unit) error {
+	ctx, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	return u.task.lock(ctx)
 }
 
 // deleteTask kills the process of u, waits for its end, calls ended with what the shim said about
@@ -329,7 +337,7 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 // unit's lane. What containerd was asked for by the start may still reach the shim: once the
 // program runs, nothing is taken back, and the next comparison adopts it.
 func (t *teardown) undoStart(ctx context.Context, u *unit) error {
-	if err := u.task.lock(ctx); err != nil {
+	if err := lockSoon(ctx, u); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
 	}
 	defer u.task.unlock()

@@ -184,8 +184,8 @@ func TestMoreIsDoneAboutAnEndThatDoesNotCome(t *testing.T) {
 	})
 }
 
-// A kill that failed was waited for, as long as the attempt might take, which grows to five minutes:
-// the end came up to four minutes after it could be brought about.
+// PROPERTIES 51: a kill that failed was waited for, as long as the attempt might take, which grows to
+// five minutes: the end came up to four minutes after it could be brought about.
 func TestAKillThatFailedIsNotWaitedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
