@@ -27,14 +27,16 @@ func Force(dir string, p pidfd.Process) (held string, err error) {
 	held = heldBy(p.Pid)
 	errs := []error{}
 	for _, d := range everywhere(dir) {
-		errs = append(errs, thawTree(d))
-		_, err := killOnce(d)
+		_, err := thawTree(d)
+		errs = append(errs, err)
+		_, err = killOnce(d)
 		errs = append(errs, err)
 	}
 	pids, err := pidfd.KillNamespace(p)
-	if err != nil && !errors.Is(err, pidfd.ErrGone) {
-		errs = append(errs, err)
+	if errors.Is(err, pidfd.ErrGone) {
+		return held, errors.Join(errs...)
 	}
+	errs = append(errs, err)
 	for _, pid := range append(pids, int(p.Pid)) {
 		errs = append(errs, leaveFrozen(pid))
 	}
@@ -97,7 +99,8 @@ func letEnd(dir string) error {
 	if !ok {
 		return nil
 	}
-	errs := []error{thawTree(filepath.Join(freezer, path))}
+	_, err := thawTree(filepath.Join(freezer, path))
+	errs := []error{err}
 	dirs, err := tree(dir)
 	errs = append(errs, err)
 	for _, d := range dirs {
@@ -110,25 +113,38 @@ func letEnd(dir string) error {
 	return errors.Join(errs...)
 }
 
+// ThawAll thaws a group and all groups below it, in each hierarchy. thawed says that one was frozen.
+// An absent group is a success.
+func ThawAll(dir string) (thawed bool, err error) {
+	errs := []error{}
+	for _, d := range everywhere(dir) {
+		t, err := thawTree(d)
+		thawed, errs = thawed || t, append(errs, err)
+	}
+	return thawed, errors.Join(errs...)
+}
+
 // thawTree thaws a group and all groups below it, in the hierarchy that dir is in. Only the unified
 // one and the one of the freezer freeze processes.
-func thawTree(dir string) error {
-	name, thawed := "freezer.state", "THAWED"
+func thawTree(dir string) (thawed bool, err error) {
+	name, normal := "freezer.state", "THAWED"
 	if V2() || strings.HasPrefix(dir, filepath.Join(mount, "unified")+"/") {
-		name, thawed = "cgroup.freeze", "0"
+		name, normal = "cgroup.freeze", "0"
 	}
 	dirs, err := tree(dir)
 	errs := []error{err}
 	for _, d := range dirs {
 		file := filepath.Join(d, name)
-		if _, err := os.Stat(file); err != nil {
-			continue // nothing is frozen in this hierarchy
+		if now, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(now)) == normal {
+			continue // nothing is frozen there, or in this hierarchy
 		}
-		if err := os.WriteFile(file, []byte(thawed), 0); err != nil && !absent(err) {
+		if err := os.WriteFile(file, []byte(normal), 0); err != nil && !absent(err) {
 			errs = append(errs, fmt.Errorf("thaw %s: %w", d, err))
+			continue
 		}
+		thawed = true
 	}
-	return errors.Join(errs...)
+	return thawed, errors.Join(errs...)
 }
 
 // freezer is where the groups of the freezer are mounted with cgroup v1.

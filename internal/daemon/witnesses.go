@@ -54,6 +54,7 @@ func (cgroups) Dir(path string) string                        { return cgroup.Di
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
 func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
+func (cgroups) ThawAll(dir string) (thawed bool, err error)   { return cgroup.ThawAll(dir) }
 func (cgroups) Force(dir string, p pidfd.Process) (held string, err error) {
 	return cgroup.Force(dir, p)
 }

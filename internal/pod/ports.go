@@ -295,6 +295,9 @@ type Cgroups interface {
 	// thaws the group and all groups below it, and kills their processes, and all others that are to
 	// end with p. It waits for none of them. held says what kept p from its end before.
 	Force(dir string, p pidfd.Process) (held string, err error)
+	// ThawAll lets what is frozen of a group, and of those below it, go on. thawed says that there was
+	// something.
+	ThawAll(dir string) (thawed bool, err error)
 	// RemoveAll ends the processes of a group, as the OCI specification of a container names it, and
 	// removes it. What is absent is a success. found says that there was a process to end, also beside
 	// an error.

@@ -243,6 +243,12 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		t.gap.pass(ctx, u, st)
 	}
 	err = u.workload.Delete(ctx)
+	if absent(err) != nil && u.process().Cgroup != "" {
+		// The OCI runtime takes a container for paused whose group is frozen, although nothing is in it.
+		if thawed, _ := t.processes.cgroups.ThawAll(u.process().Cgroup); thawed {
+			err = u.workload.Delete(ctx)
+		}
+	}
 	if absent(err) != nil {
 		return err
 	}

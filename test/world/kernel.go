@@ -264,6 +264,9 @@ func (c cgroups) KillAll(ctx context.Context, dir string) error {
 	return c.w.do(ctx, c.l, "kill-all", dir, func() error { return nil })
 }
 
+// ThawAll implements pod.Cgroups: nothing is frozen.
+func (c cgroups) ThawAll(string) (thawed bool, err error) { return false, nil }
+
 // Force implements pod.Cgroups.
 func (c cgroups) Force(dir string, id pidfd.Process) (held string, err error) {
 	err = c.w.do(context.Background(), c.l, "force", dir, func() error {
