@@ -24,7 +24,8 @@ type gap struct{ tasks Tasks }
 // up when the shim has had publishPatience for that since the end, and does not wait where no
 // publication would be heard.
 func (g gap) pass(ctx context.Context, u *unit, st TaskState) {
-	if u.isSandbox() && u.handler.Sandboxer != "" { // its controller publishes no end of a task
+	// The controller of a sandbox publishes no end of a task, and one without a process has no task.
+	if u.isSandbox() && (u.handler.Sandboxer != "" || u.isPinned()) {
 		return
 	}
 	if !g.tasks.Publishes() || u.streamed.Happened() {

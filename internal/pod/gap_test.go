@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"berth/internal/ctrd"
+	"berth/test/world"
 )
 
 // follow keeps b subscribed to containerd's events.
@@ -85,5 +86,20 @@ func TestAnEndThatIsNeverPublishedHoldsNothingUp(t *testing.T) {
 		b.Swallow(2, 0)
 		removed("never published", 0, 500*time.Millisecond)
 		removed("never published, and ended long ago", 10*time.Second, 0)
+	})
+}
+
+// A pod without a process has no task whose end a shim could publish: its removal waited for that.
+func TestThePublicationOfNoTaskIsNotWaitedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.follow()
+		p := b.pod("p1", world.Pinned)
+		began := time.Now()
+		if err := b.StopPodSandbox(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil || time.Since(began) != 0 {
+			t.Errorf("it took %s: %v", time.Since(began), err)
+		}
 	})
 }
