@@ -22,6 +22,8 @@ type Evidence struct {
 	// has ended before: ranOut says that it has, and that nobody could be asked how.
 	givenUp error
 	ranOut  bool
+	// ran says that the program of that start has run, or that nobody can say that it has not.
+	ran bool
 }
 
 // Add merges a fact, or a hint, and reports whether it said anything new.
@@ -55,7 +57,7 @@ func (e *Evidence) Contradiction() (other Fact, differ bool) {
 
 // Known returns what is known, with the hint's code where the kernel could not give one. It is zero
 // as long as no fact counts. The end of a process whose start was given up is that of the start,
-// unless its program may have run.
+// unless its program may have run: the code is then the program's, also if berth has killed it.
 func (e *Evidence) Known() Fact {
 	f := e.Fact
 	if f.Zero() {
@@ -64,8 +66,14 @@ func (e *Evidence) Known() Fact {
 	if e.Hint.Measured {
 		f, _ = Merge(f, e.Hint)
 	}
-	if e.givenUp != nil && (!f.Measured && !e.ranOut || f.Origin == Start || killed(f)) {
-		f = NotStarted(f.ID, f.At, e.givenUp.Error())
+	if e.givenUp == nil {
+		return f
+	}
+	if f.Origin == Start || !e.ran && (!f.Measured && !e.ranOut || killed(f)) {
+		return NotStarted(f.ID, f.At, e.givenUp.Error())
+	}
+	if killed(f) && e.Kills > 0 && f.Message == "" {
+		f.Message = "its start failed after its program had begun, and berth has killed it: " + e.givenUp.Error()
 	}
 	return f
 }
@@ -83,10 +91,15 @@ func (e *Evidence) GiveUp(why error) {
 // IsGivenUp reports whether the start was given up.
 func (e *Evidence) IsGivenUp() bool { return e.givenUp != nil }
 
+// MayHaveRun notes whether the program of a start may have run. Without it, a start that was given
+// up did not get so far. The last word stands.
+func (e *Evidence) MayHaveRun(ran bool) { e.ran = ran }
+
 // EndedAlone notes that the process of a start that was given up has ended, and that nobody could
-// be asked how: it may have run. It reports false where berth has killed the process.
+// be asked how: it may have run. It reports false where berth has killed the process, unless its
+// program may have run by then.
 func (e *Evidence) EndedAlone() bool {
-	e.ranOut = e.Kills == 0
+	e.ranOut = e.Kills == 0 || e.ran
 	return e.ranOut
 }
 

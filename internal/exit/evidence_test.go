@@ -14,6 +14,9 @@ func TestWhatIsKnownOfAnEnd(t *testing.T) {
 	add := func(f Fact) func(*Evidence) { return func(e *Evidence) { e.Add(f, false) } }
 	hint := func(f Fact) func(*Evidence) { return func(e *Evidence) { e.Add(f, true) } }
 	notStarted := NotStarted("c1", t0, "no such program")
+	ran := func(e *Evidence) { e.MayHaveRun(true) }
+	killed := measured(137, Kernel, t0)
+	killed.Message = "its start failed after its program had begun, and berth has killed it: no such program"
 	for _, tc := range []struct {
 		name string
 		did  []func(*Evidence)
@@ -32,10 +35,18 @@ func TestWhatIsKnownOfAnEnd(t *testing.T) {
 			[]func(*Evidence){hint(unmeasured(Stream, t0)), add(unmeasured(Kernel, t0))}, unmeasured(Kernel, t0)},
 		{"a start that was given up is not an end by itself", []func(*Evidence){gaveUp}, Fact{}},
 		{"the process of a start that was given up was killed", []func(*Evidence){gaveUp, add(measured(137, Kernel, t0))}, notStarted},
+		{"the program had run when berth killed it",
+			[]func(*Evidence){gaveUp, ran, func(e *Evidence) { e.Kills++ }, add(measured(137, Kernel, t0))}, killed},
+		{"the program had run when somebody else killed it",
+			[]func(*Evidence){gaveUp, ran, add(measured(137, Kernel, t0))}, measured(137, Kernel, t0)},
+		{"its shim knew at last that the program had not run",
+			[]func(*Evidence){gaveUp, ran, func(e *Evidence) { e.MayHaveRun(false) }, add(measured(137, Kernel, t0))}, notStarted},
 		{"nobody knows how it ended", []func(*Evidence){gaveUp, add(unmeasured(Kernel, t0))}, notStarted},
 		{"the program ran, and ended by itself", []func(*Evidence){gaveUp, add(measured(42, Kernel, t0))}, measured(42, Kernel, t0)},
 		{"the program may have run, and nobody can be asked",
 			[]func(*Evidence){gaveUp, func(e *Evidence) { e.EndedAlone() }, add(unmeasured(Audit, t0))}, unmeasured(Audit, t0)},
+		{"berth has killed it when it had run, and nobody can be asked",
+			[]func(*Evidence){gaveUp, ran, func(e *Evidence) { e.Kills++; e.EndedAlone() }, add(unmeasured(Audit, t0))}, unmeasured(Audit, t0)},
 		{"berth has killed it, and nobody can be asked",
 			[]func(*Evidence){gaveUp, func(e *Evidence) { e.Kills++; e.EndedAlone() }, add(unmeasured(Audit, t0))}, notStarted},
 	} {

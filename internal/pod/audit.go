@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
-
 	"berth/internal/event"
 	"berth/internal/exit"
 )
@@ -19,15 +17,22 @@ import (
 // the first time. Each further one that is incomplete doubles it, up to UnreachableInterval.
 const firstRelist = 500 * time.Millisecond
 
+// pinsEvery is how many audits pass between two looks at the pins of a sandbox without a process. A look
+// costs a file and a system call for each namespace, and pins are lost when somebody unmounts them.
+const pinsEvery = 5
+
 // auditor is the witness that does not depend on any report. Every AuditInterval it asks the
-// kernel about each process that should run, and containerd where the kernel does not know. Every
-// RelistInterval it has everything compared with containerd, and more often while that is
-// incomplete: at first soon, since a shim may only be slow, and then less and less.
+// kernel about each process that should run, and containerd where the kernel does not know, and looks
+// for the pins of each sandbox without a process. Every RelistInterval it has everything compared with
+// containerd, and more often while that is incomplete: at first soon, since a shim may only be slow, and
+// then less and less.
 type auditor struct {
 	cfg       Config
 	units     *registry
 	processes *processes
 	witnesses *witnesses
+	ooms      *oomWatcher
+	output    *output
 	stopper   *stopper
 	lanes     *lanes
 	recovery  *recovery
@@ -36,8 +41,10 @@ type auditor struct {
 
 	soon chan struct{} // holds one "relist soon"
 
+	audits int // so far; only run counts them
+
 	mu     sync.Mutex
-	asking map[string]bool // containerd was asked about the ID and has not answered yet
+	asking map[string]bool // the question was asked and is not answered yet
 }
 
 // run audits until ctx ends. It begins once the records are restored: before that it would find the
@@ -132,9 +139,10 @@ func (a *auditor) relistSoon() {
 // audit compares once. The kernel goes first, for all units, and answers at once; containerd is
 // asked aside, about each unit by itself. What is found is reported like any other witness's fact.
 func (a *auditor) audit() {
+	a.audits++
 	for _, u := range a.units.all() {
 		if u.told.due(u.process().Process) && !a.processes.ended(u) {
-			a.ask(u, func(ctx context.Context) { a.processes.insist(ctx, u) })
+			a.ask(u.id+" (killed)", func(ctx context.Context) { a.processes.insist(ctx, u) })
 		}
 		if u.attempt().at == stageGivenUp && !u.now().Phase.Ended() {
 			a.auditProcess(u)
@@ -144,12 +152,13 @@ func (a *auditor) audit() {
 			continue
 		}
 		a.witnesses.ooms.lookBelow(u)
-		if !u.isPinned() { // it has no process, and the relist looks for its pins
+		if !u.isPinned() || a.audits%pinsEvery == 0 {
 			a.auditProcess(u)
 		}
+		a.resume(u)
 		if u.now().Removing {
 			// The call that asked for the removal is gone, or could not end it.
-			a.ask(u, func(ctx context.Context) {
+			a.ask(u.id, func(ctx context.Context) {
 				if err := a.stopper.kill(ctx, u); err != nil {
 					a.obs.Note(u.id, event.KillFailed{Err: err.Error()})
 				}
@@ -158,6 +167,8 @@ func (a *auditor) audit() {
 	}
 }
 
+// auditProcess asks the kernel about the process of u, and the workload where the kernel knows of
+// none: the shim of a task, or the pins of a sandbox without a process.
 func (a *auditor) auditProcess(u *unit) {
 	switch a.processes.observe(u) {
 	case processAlive:
@@ -167,16 +178,39 @@ func (a *auditor) auditProcess(u *unit) {
 			a.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit}) // another witness may know when
 		}
 	case processUnreachable, processUnknown:
-		a.ask(u, func(ctx context.Context) { a.auditTask(ctx, u) })
+		a.ask(u.id, func(ctx context.Context) { a.witnesses.ask(ctx, u) })
 	}
 }
 
-// ask runs one question to containerd about u aside, unless one is in flight already: what does not
-// answer is asked once, and nothing waits for it.
-func (a *auditor) ask(u *unit, question func(ctx context.Context)) {
+// resume asks again what could not be asked before about a unit that runs: for notices of its OOM
+// kills, and for its output, which nobody reads until then.
+func (a *auditor) resume(u *unit) {
+	if !u.unopened.Load() && !u.oom.askedInVain() {
+		return
+	}
+	a.ask(u.id+" (resumed)", func(context.Context) {
+		if !u.task.tryLock() {
+			return // whoever is at work on it may do the same
+		}
+		defer u.task.unlock()
+		if !u.runs() {
+			return
+		}
+		if u.oom.askedInVain() {
+			a.ooms.arm(u)
+		}
+		if u.unopened.Load() {
+			_ = a.output.reopen(u) // it was noted when that failed first, and the next audit is soon
+		}
+	})
+}
+
+// ask runs one question aside, unless the one of this name is in flight already: what does not answer
+// is asked once, and nothing waits for it.
+func (a *auditor) ask(name string, question func(ctx context.Context)) {
 	a.mu.Lock()
-	busy := a.asking[u.id]
-	a.asking[u.id] = true
+	busy := a.asking[name]
+	a.asking[name] = true
 	a.mu.Unlock()
 	if busy {
 		return
@@ -184,7 +218,7 @@ func (a *auditor) ask(u *unit, question func(ctx context.Context)) {
 	answered := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(a.asking, u.id)
+		delete(a.asking, name)
 	}
 	if !a.ops.spawn(func() {
 		defer answered()
@@ -193,16 +227,6 @@ func (a *auditor) ask(u *unit, question func(ctx context.Context)) {
 		question(ctx)
 	}) {
 		answered()
-	}
-}
-
-func (a *auditor) auditTask(ctx context.Context, u *unit) {
-	st, err := u.workload.State(ctx)
-	switch {
-	case errdefs.IsNotFound(err):
-		a.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when berth looked"})
-	case err == nil && st.Stopped:
-		a.witnesses.report(taskFact(u.id, st))
 	}
 }
 

@@ -115,6 +115,14 @@ func (e *evidence) giveUp(why error) {
 	e.of.GiveUp(why)
 }
 
+// mayHaveRun notes whether the program of a start may have run, which makes the end of its process
+// an exit and not the end of a failed start. The last word stands.
+func (e *evidence) mayHaveRun(ran bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.of.MayHaveRun(ran)
+}
+
 // endedAlone notes that the process of a start that was given up has ended, and that nobody could
 // be asked how. It reports false where berth has killed the process.
 func (e *evidence) endedAlone() bool {

@@ -67,3 +67,6 @@ func LoadSeccomp(path string) (*oci.LinuxSeccomp, error) { return loadSeccomp(pa
 func Effective(c *state.Container, st *state.Status) *runtimeapi.LinuxContainerResources {
 	return effective(&unit{container: c}, st)
 }
+
+// PinsEvery is how many audits pass between two looks at pins.
+const PinsEvery = pinsEvery

@@ -109,10 +109,12 @@ func (g *givenUp) endRestore(ctx context.Context, u *unit) (ended exit.Fact, err
 		return ended, nil
 	case err != nil:
 		return ended, err
-	case st.Stopped:
+	case st.Stopped: // what is restored runs from its first instant
+		u.evidence.mayHaveRun(true)
 		ended, err = g.askShim(ctx, u)
 		return ended, absent(err)
 	case st.Running:
+		u.evidence.mayHaveRun(true)
 		return ended, fmt.Errorf("its process %d has not ended yet", st.Pid)
 	}
 	return ended, nil
@@ -126,10 +128,11 @@ func unknownEnd(u *unit, why string) exit.Fact {
 // markTimeout bounds the question whether the program has run: a stop may wait for the kill.
 const markTimeout = 300 * time.Millisecond
 
-// markUnstarted records that the process of u, which is about to be killed, has not run the
-// program, if the shim says so: should berth be killed as well, the next one does not take its end
-// for an exit. An error says that berth ends before the shim could answer, or that it could not be
-// recorded: nothing is to be killed then, and the next berth asks again.
+// markUnstarted records that the process of u, which is about to be killed, has not run the program, if
+// the shim says so: should berth be killed as well, the next one does not take its end for an exit. If
+// the shim says that the program has run, that is noted. An error says that berth ends before the shim
+// could answer, or that it could not be recorded: nothing is to be killed then, and the next berth asks
+// again.
 func (g *givenUp) markUnstarted(ctx context.Context, u *unit) error {
 	asked, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
@@ -137,7 +140,11 @@ func (g *givenUp) markUnstarted(ctx context.Context, u *unit) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("ask whether %s has run: %w", u.id, ctx.Err())
 	}
-	if err != nil || st.Running || st.Stopped {
+	if err != nil || st.Stopped {
+		return nil
+	}
+	u.evidence.mayHaveRun(st.Running)
+	if st.Running {
 		return nil
 	}
 	return u.markTakingBack()

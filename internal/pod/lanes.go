@@ -163,9 +163,10 @@ func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 	return err
 }
 
-// waitCompared waits until it is known whether an earlier start of u took effect.
+// waitCompared waits until it is known whether an earlier start of u took effect, or nobody needs to
+// know any more since u is removed.
 func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
-	if err := l.until(ctx, u, &u.compared, nil); err != nil {
+	if err := l.until(ctx, u, &u.compared, &u.removed); err != nil {
 		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", err)
 	}
 	return nil

@@ -3,11 +3,15 @@
 package pod
 
 import (
+	"context"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	"berth/internal/event"
 	"berth/internal/exit"
 	"berth/internal/lane"
+	"berth/internal/retry"
 	"berth/internal/state"
 )
 
@@ -119,23 +123,56 @@ func (w *witnesses) reportOOM(id string) {
 	w.ooms.noted([]string{id})
 }
 
+// firstListen and longestListen bound the waits before the task witness asks again. They are not
+// multiples of the audit's interval: see unevenly in test/sim.
+const (
+	firstListen   = 300 * time.Millisecond
+	longestListen = 5 * time.Second
+)
+
 // listen makes the task witness wait for the end of u: for the code where the kernel cannot give
-// it, and for the end where the kernel does not see the process at all.
+// it, and for the end where the kernel does not see the process at all. A wait that fails is begun
+// again, for as long as there is something to wait for: a connection that broke comes back, and one
+// question that was asked in vain says nothing about u.
 func (w *witnesses) listen(u *unit) {
 	if w.processes.exact(u) {
 		return // the kernel supplies end and code; the stream and the audit are there too
+	}
+	if u.isPinned() {
+		return // its stop says so itself, and the audit looks for its pins
 	}
 	if !u.listening.CompareAndSwap(false, true) {
 		return // every relist finds units that are listened to already
 	}
 	if !w.ops.spawn(func() {
 		defer u.listening.Store(false)
-		st, err := u.workload.Wait(w.ops.life)
-		if err != nil || !st.Stopped {
-			return // the connection broke: the relist on the next one asks
+		for range retry.Doubling(w.ops.life.Done(), firstListen, longestListen) {
+			st, err := u.workload.Wait(w.ops.life)
+			if err == nil && st.Stopped {
+				w.report(taskFact(u.id, st))
+				return
+			}
+			if errdefs.IsNotFound(err) || u.now().Phase.Ended() {
+				return // there is nothing to wait for; the audit finds out what that means
+			}
 		}
-		w.report(taskFact(u.id, st))
 	}) {
 		u.listening.Store(false)
+	}
+}
+
+// ask asks the workload of u whether it has ended, and reports that it has. What cannot answer now
+// is asked by the next audit.
+func (w *witnesses) ask(ctx context.Context, u *unit) {
+	st, err := u.workload.State(ctx)
+	switch {
+	case errdefs.IsNotFound(err):
+		why := "its task was gone when berth looked"
+		if u.isPinned() {
+			why = err.Error()
+		}
+		w.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: why})
+	case err == nil && st.Stopped:
+		w.report(taskFact(u.id, st))
 	}
 }

@@ -7,7 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/exit"
+	"berth/test/world"
 )
 
 func TestAShimThatReportsTheEndOfALivingProcessIsDoubted(t *testing.T) {
@@ -39,6 +42,43 @@ func TestAVMRuntimeIsWitnessedByItsTask(t *testing.T) {
 		c := b.run(b.pod("p1", "vm"), "c1")
 		b.exit(c, 42)
 		synctest.Wait()
+		b.expect(c, exited, 42, "Error")
+	})
+}
+
+// PROPERTIES 23 and 33: the output of a container could not be opened when berth came back, nor by the
+// first comparison: nobody read it for five minutes, and the container waited in its writes.
+func TestOutputThatCouldNotBeOpenedIsOpenedSoon(t *testing.T) {
+	for _, why := range world.InVain {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			c := b.run(b.pod("p1", ""), "c1")
+			synctest.Wait()
+			b.AskInVain("stdio-open", c, 4, why)
+			before := b.Calls("stdio-run", c)
+			restart(t, b.World, b.kill())
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if n := b.Calls("stdio-run", c) - before; n != 1 {
+				t.Errorf("%v: after ten seconds its output is read by %d", why, n)
+			}
+		})
+	}
+}
+
+// PROPERTIES 2: a wait for a task in a virtual machine failed once, and so did each question of the
+// audit meanwhile: the end was seen once they could be asked again.
+func TestAWaitForATaskThatFailedIsBegunAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.AskInVain("wait-task", "", 2, unix.EIO)
+		c := b.run(b.pod("p1", "vm"), "c1")
+		time.Sleep(2 * time.Second)
+		if n := b.Waiting(c); n != 1 {
+			t.Errorf("%d wait for the task", n)
+		}
+		lift := b.Refuse("get-task", "", unix.EMFILE) // the audit's question
+		defer lift()
+		b.exit(c, 42)
+		time.Sleep(2 * time.Second)
 		b.expect(c, exited, 42, "Error")
 	})
 }

@@ -26,14 +26,15 @@ type oomReader struct {
 
 // arm asks the kernel to notify of OOM kills in the group of u from now on, and reads what the
 // counter says already: that is what happened while no berth was there. It is called before the
-// program runs, and by the next berth. It reports whether there were kills that are not on record.
+// program runs, by the next berth, and by the audit for as long as it was asked in vain. It reports
+// whether there were kills that are not on record.
 func (o *oomReader) arm(u *unit) (more bool) {
 	dir := u.process().Cgroup
 	if u.isSandbox() || dir == "" || u.now().Phase.Ended() {
 		return false
 	}
 	all, err := o.cgroups.WatchOOM(u.id, dir)
-	if absent(err) != nil {
+	if absent(err) != nil && !u.oom.askedInVain() {
 		o.obs.Note(u.id, event.OOMNotWatched{Err: err.Error()})
 	}
 	kills, kerr := o.cgroups.OOMKills(dir)
@@ -45,7 +46,7 @@ func (o *oomReader) arm(u *unit) (more bool) {
 	e := &u.oom
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.armed, e.all = err == nil, all
+	e.armed, e.all, e.vain = err == nil, all, absent(err) != nil || absent(kerr) != nil
 	if kerr != nil {
 		return false
 	}

@@ -35,6 +35,7 @@ type oomEvidence struct {
 	unread  bool // the end was settled although the counter, which was there, could not be read
 	armed   bool // the kernel notifies of kills
 	all     bool // also of those that follow from the node's lack of memory
+	vain    bool // it was asked to in vain, and is asked again
 	looking bool // somebody looks at the counter for a moment
 	again   bool // and is to look for longer
 	// reported is when containerd reported an OOM kill the last time.
@@ -49,11 +50,19 @@ func (e *oomEvidence) begin() {
 }
 
 // miss notes that the kernel has notified of a kill, and that the counter could not be read: a kill
-// that is found later may be that one.
+// that is found later may be that one, until the audit has the counter read.
 func (e *oomEvidence) miss() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.armed = false
+	e.armed, e.vain = false, true
+}
+
+// askedInVain reports whether the kernel, or the counter, has to be asked again before the kills of
+// the container are noticed from now on.
+func (e *oomEvidence) askedInVain() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.vain
 }
 
 // setUnread notes whether the counter still has to be read after the end.

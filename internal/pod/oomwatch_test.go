@@ -34,6 +34,29 @@ func TestAKillLongBeforeDoesNotExplainAnEnd(t *testing.T) {
 	})
 }
 
+// PROPERTIES 33 and 36: the kernel could not be asked once to notify of a container's OOM kills, or its
+// counter could not be read once, and nobody asked again: what the container survived was not
+// noticed, and explained an end on a later day.
+func TestANoticeOfOOMKillsThatWasAskedForInVainIsAskedForAgain(t *testing.T) {
+	for _, question := range []string{"watch-oom", "oom"} {
+		for _, why := range world.InVain {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.pod("p1", "")
+				b.AskInVain(question, "", 2, why)
+				c := b.run(p, "c1")
+				time.Sleep(6 * time.Second)
+				b.OOM(c)
+				time.Sleep(2 * time.Second)
+				b.expectMessage(c, "1 OOM kill survived")
+				time.Sleep(24 * time.Hour)
+				b.exit(c, 137)
+				synctest.Wait()
+				b.expect(c, exited, 137, "Error")
+			})
+		}
+	}
+}
+
 func (b *bubble) expectMessage(id, want string) {
 	b.t.Helper()
 	st, err := b.ContainerStatus(b.t.Context(), id, false)
@@ -105,24 +128,29 @@ func TestWhatAContainerHasSurvivedExplainsNoEnd(t *testing.T) {
 	})
 }
 
-// PROPERTIES 36: the kernel does not notify, as where inotify is used up. A kill may have been at
-// any time: it explains that the program itself was killed, and nothing else.
+// PROPERTIES 36: the kernel does not notify, as where inotify is used up, and the audit asks in vain. A
+// kill may have been at any time since the counter was read last: it explains that the program itself
+// was killed, and nothing else. One that was counted an hour before explains nothing.
 func TestAKillAtAnUnknownInstantExplainsASIGKILL(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		b.Refuse("watch-oom", "", errors.New("no space left on device"))
 		p := b.pod("p1", "")
 		killed, itself, reported := b.run(p, "killed"), b.run(p, "itself"), b.run(p, "reported")
-		time.Sleep(time.Hour)
-		for _, c := range []string{killed, itself, reported} {
-			b.OOM(c)
-		}
+		old := b.run(p, "old")
+		b.OOM(old)
+		b.OOM(reported)
 		b.OOMKilled(reported) // by containerd, an hour before its end
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour + 100*time.Millisecond)
+		b.OOM(killed)
+		b.OOM(itself)
+		time.Sleep(1500 * time.Millisecond) // the next audit is later
+		b.exit(old, 137)
 		b.exit(killed, 137)
 		b.exit(itself, 1)
 		b.exit(reported, 137)
 		synctest.Wait()
 		b.expect(killed, exited, 137, "OOMKilled")
+		b.expect(old, exited, 137, "Error")
 		b.expect(itself, exited, 1, "Error")
 		b.expect(reported, exited, 137, "Error")
 	})

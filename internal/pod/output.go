@@ -72,12 +72,13 @@ func (o *output) create(u *unit) (Stdio, error) {
 }
 
 // reopen continues with the stdio that an earlier berth made for u. ErrNotFound and nothing to
-// reopen are not errors.
+// reopen are not errors. After any other error the audit tries again while u runs.
 func (o *output) reopen(u *unit) error {
 	if u.isSandbox() || u.stdio() != nil || !u.now().Holds.Has(state.HoldIO) {
 		return nil
 	}
 	s, err := o.stdios.Open(o.options(u))
+	u.unopened.Store(absent(err) != nil)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/pins"
@@ -59,9 +60,10 @@ func pinsOf(r SandboxRequest) pins.Request {
 // Start does nothing: there is nothing to run.
 func (p *pinner) Start(context.Context, string) (Instance, error) { return Instance{}, nil }
 
-// Stop ends the sandbox at once. ErrNotFound: its pins are lost, and it has ended.
+// Stop ends the sandbox at once, also if it cannot be seen now whether its pins are there: nothing of
+// the stop needs them. ErrNotFound: they are lost, and it has ended.
 func (p *pinner) Stop(_ context.Context, id string, _ time.Duration) error {
-	if err := p.pins.Check(id); err != nil {
+	if err := p.pins.Check(id); errdefs.IsNotFound(err) {
 		return err
 	}
 	p.stop.Do(func() {
@@ -71,28 +73,33 @@ func (p *pinner) Stop(_ context.Context, id string, _ time.Duration) error {
 	return nil
 }
 
-// Wait returns when the sandbox was stopped. It does not see that pins are lost later.
+// Wait returns when the sandbox was stopped. It does not see that pins are lost later, which the
+// audit does.
 func (p *pinner) Wait(ctx context.Context, id string) (TaskState, error) {
-	if err := p.pins.Check(id); err != nil {
-		return TaskState{}, err
+	if st, err := p.Status(ctx, id); err != nil || st.Stopped {
+		return st, err
 	}
 	select {
 	case <-p.stopped:
-		return TaskState{Stopped: true, ExitedAt: p.at}, nil
+		return p.ended(), nil
 	case <-ctx.Done():
 		return TaskState{}, ctx.Err()
 	}
 }
 
-// Status says that the sandbox runs as long as its pins are there.
-func (p *pinner) Status(ctx context.Context, id string) (TaskState, error) {
+// Status says that the sandbox runs as long as its pins are there. One that was stopped has ended,
+// whatever becomes of them.
+func (p *pinner) Status(_ context.Context, id string) (TaskState, error) {
 	select {
 	case <-p.stopped:
-		return p.Wait(ctx, id)
+		return p.ended(), nil
 	default:
 		return TaskState{Running: true}, p.pins.Check(id)
 	}
 }
+
+// ended is the state after the first Stop.
+func (p *pinner) ended() TaskState { return TaskState{Stopped: true, ExitedAt: p.at} }
 
 // Shutdown ends the shim. The pins are released by themselves.
 func (p *pinner) Shutdown(ctx context.Context, id string) error { return p.shims.EndShim(ctx, id) }

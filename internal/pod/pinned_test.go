@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
@@ -344,5 +345,79 @@ func TestAnAttemptThatTookTooLongForgetsNoShim(t *testing.T) {
 		disk()
 		time.Sleep(20 * time.Minute)
 		b.expectLeft(before)
+	})
+}
+
+// PROPERTIES 31, 33 and 35: the pins of a pod without a process could not be read once, when it was
+// made or when berth came back: nobody waited for its stop any more, and the stop of a healthy and
+// empty pod took until the next comparison, which was five minutes.
+func TestAPodWithoutAProcessIsStoppedThoughItsPinsCouldNotBeReadOnce(t *testing.T) {
+	for _, why := range world.InVain {
+		for times := 1; times <= 3; times++ {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				b.AskInVain("pins-check", "", times, why)
+				p := b.pod("p1", world.Pinned)
+				synctest.Wait()
+				b.stopWithin(p, 2*time.Second)
+				other := b.pod("p2", world.Pinned)
+				loaded := b.kill()
+				b.AskInVain("pins-check", other, times, why)
+				next := start(t, b.World, loaded)
+				synctest.Wait()
+				next.stopWithin(other, 2*time.Second)
+				for _, id := range []string{p, other} {
+					if err := next.RemovePodSandbox(t.Context(), id); err != nil {
+						t.Fatal(err)
+					}
+				}
+				next.expectLeft(nil)
+			})
+		}
+	}
+}
+
+// PROPERTIES 31: the same while the pins cannot be read at all: a stop needs nothing of them.
+func TestAPodWithoutAProcessIsStoppedWhileItsPinsCannotBeRead(t *testing.T) {
+	for _, boot := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.pod("p1", world.Pinned)
+			lift := b.Refuse("pins-check", "", unix.EMFILE)
+			if boot {
+				b = start(t, b.World, b.kill())
+				synctest.Wait()
+			}
+			b.stopWithin(p, 2*time.Second)
+			lift()
+			if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			b.expectLeft(nil)
+		})
+	}
+}
+
+// stopWithin stops a pod, which may not take longer than most.
+func (b *bubble) stopWithin(p string, most time.Duration) {
+	b.t.Helper()
+	began := time.Now()
+	err := b.StopPodSandbox(b.t.Context(), p)
+	if took := time.Since(began); err != nil || took > most || b.ready(p) {
+		b.t.Errorf("the stop took %s, READY after it: %v: %v", took, b.ready(p), err)
+	}
+}
+
+// PROPERTIES 2 and 31: the pins of a pod are lost while berth is there, and containerd is not, which a
+// comparison would need. Nobody looked: the kubelet made containers in a pod without namespaces.
+func TestPinsThatAreLostAreNoticedWithoutAComparison(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", world.Pinned)
+		b.StopContainerd()
+		b.AskInVain("pins-check", "", 1, unix.EIO) // a later audit asks again
+		b.LosePins()
+		time.Sleep(2 * pod.PinsEvery * 2 * time.Second)
+		synctest.Wait()
+		if b.ready(p) {
+			t.Error("it is READY")
+		}
 	})
 }

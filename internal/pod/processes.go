@@ -166,7 +166,7 @@ func (p *processes) ended(u *unit) bool {
 // exact reports whether the kernel alone supplies the end and the exit code of u: it watches the
 // process.
 func (p *processes) exact(u *unit) bool {
-	if !u.handler.HostProcess || !p.kernel.Exact() || u.isPinned() {
+	if !u.handler.HostProcess || !p.kernel.Exact() {
 		return false
 	}
 	_, watched := p.kernel.Look(u.id)

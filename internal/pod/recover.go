@@ -128,19 +128,9 @@ func (r *recovery) open(u *unit) {
 		r.lanes.update(u)
 	}
 	if u.isPinned() && u.runs() {
-		r.openPins(u)
+		// Its namespaces may be lost, because the host was started again: that needs no containerd.
+		r.witnesses.ask(context.Background(), u) // it waits for nothing
 	}
-}
-
-// openPins schedules the settle of a sandbox without a process whose namespaces are lost, which
-// needs no containerd: the host was started again. Otherwise it can be stopped from now on.
-func (r *recovery) openPins(u *unit) {
-	_, err := u.workload.State(context.Background()) // it waits for nothing
-	if errdefs.IsNotFound(err) {
-		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit, Message: err.Error()})
-		return
-	}
-	r.witnesses.listen(u)
 }
 
 // relist compares every unit with everything that containerd has: events may have been lost. It
@@ -214,12 +204,15 @@ func (r *recovery) observe(ctx context.Context, u *unit, inv Inventory) (observe
 		cancel()
 		has, unreachable = err == nil, absent(err) != nil
 	}
+	if u.unopened.Load() {
+		_ = r.output.reopen(u)
+	}
 	ran := task.Stopped && taskFact(u.id, task).Signal() != int(unix.SIGKILL)
 	return observed{
 		Phase:    st.Phase,
 		Removing: st.Removing,
 		Stopping: u.pod.now().Stopping,
-		Attempt:  u.attempt().found(st, u.stdio() != nil, ran),
+		Attempt:  u.attempt().found(st, u.begun(), ran),
 		Holds:    st.Holds.Has(state.HoldTask),
 		Due:      due(u, st) != 0,
 		Task:     observeTask(task, has, unreachable),
@@ -261,6 +254,9 @@ func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) b
 	case actionLost:
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd did not know it any more"})
 	case actionAbandon:
+		if u.attempt().at != stageGivenUp { // else the start, or its shim, has said so
+			u.evidence.mayHaveRun(u.process().Pid != 0) // on record before it is started
+		}
 		u.giveUp(errors.New("berth stopped while it was being started"))
 		r.lanes.settle(u)
 	case actionUndo:

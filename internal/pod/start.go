@@ -159,7 +159,9 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 		return proc, made, err
 	}
 	made = s.processes.program(u, proc.Pid)
-	if err := s.tasks.StartTask(ctx, u.id); err != nil {
+	err = s.tasks.StartTask(ctx, u.id)
+	u.evidence.mayHaveRun(err == nil || ctx.Err() != nil || unanswered(err))
+	if err != nil {
 		// An answer may be lost although the start took effect. Then the kernel says whether the
 		// program runs. Where the OCI runtime says that it has failed, what it has done is undone.
 		if ctx.Err() != nil || !unanswered(err) || !s.processes.waitExec(ctx, u, proc.Pid, made, answerPatience) {
@@ -194,6 +196,7 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 		return state.Process{}, err
 	}
 	err = s.tasks.RestoreTask(ctx, u.id, from.Work)
+	u.evidence.mayHaveRun(err == nil || ctx.Err() != nil || unanswered(err))
 	if err == nil {
 		err = s.checkTarget(ctx, u) // a restore joins the namespaces
 	}

@@ -315,6 +315,28 @@ func TestAStartIsTakenBackByTheNextBerth(t *testing.T) {
 	t.Run("or the container is stopped, while containerd is away", func(t *testing.T) { takenBackTwice(t, true) })
 }
 
+// PROPERTIES 35: a container was to be started before berth had compared it, and was removed: the start
+// waited for a comparison of what was gone, as long as its client did.
+func TestAStartThatWaitsForAComparisonEndsWithTheContainer(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		c := b.create(p, ctr("c1"))
+		again := start(t, b.World, b.kill())
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		started := make(chan error, 1)
+		go func() { started <- again.StartContainer(ctx, c) }()
+		synctest.Wait()
+		began := time.Now()
+		if err := again.RemoveContainer(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-started; err == nil || time.Since(began) > 2*time.Second {
+			t.Errorf("started after %s: %v", time.Since(began), err)
+		}
+	})
+}
+
 // The view that keeps the layers while a start is undone goes with the container, also if a client
 // removes it before berth has compared it.
 func TestAContainerIsRemovedInTheMidstOfAnUndoneStart(t *testing.T) {
@@ -560,7 +582,8 @@ func TestAProcessIsEndedThatNobodyKnows(t *testing.T) {
 }
 
 // PROPERTIES 32: berth does not get to know whether the process that it watches is the restored
-// one. The start fails, the process is ended, and the end is visible at once.
+// one. The start fails, the process is ended, and the end is visible at once. Its program has run, so
+// that the end is that of a program which berth has killed, and not that of a failed start.
 func TestARestoreFailsThatTheShimDoesNotConfirm(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		id := b.create(b.pod("p1", world.Pinned), restored("c1", world.Archive))
@@ -574,7 +597,7 @@ func TestARestoreFailsThatTheShimDoesNotConfirm(t *testing.T) {
 			t.Error("it was started")
 		}
 		time.Sleep(2 * time.Second)
-		b.expect(id, exited, 128, "StartError")
+		b.expect(id, exited, 137, "Error")
 		if proc := b.Process(id); !proc.Ended {
 			t.Errorf("%+v", proc)
 		}

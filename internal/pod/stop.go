@@ -140,6 +140,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	}
 	if !u.compared.Happened() && u.process().Pid != 0 {
 		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
+		u.evidence.mayHaveRun(true)
 		u.giveUp(errStopRequested)
 		s.lanes.settle(u)
 		return s.waitKilled(ctx, u)
@@ -173,6 +174,9 @@ func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal, counted 
 	}
 	if errors.Is(err, errNoProcess) {
 		s.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
+	}
+	if err == nil && u.isPinned() {
+		s.witnesses.ask(ctx, u) // it has ended by now, and no other witness waits for that
 	}
 	return err
 }

@@ -46,6 +46,8 @@ type unit struct {
 	task gate
 	// listening says that the task witness waits for the task, so that each unit has one at most.
 	listening atomic.Bool
+	// unopened says that there may be stdio of an earlier berth, which could not be opened yet.
+	unopened atomic.Bool
 
 	removed  lane.Event // the record is deleted and the name is free
 	compared lane.Event // the record was compared with containerd, or is this berth's own
@@ -132,7 +134,10 @@ func (u *unit) visible() bool {
 }
 
 // moveAsRecorded moves the start of u to the stage that its record says.
-func (u *unit) moveAsRecorded() { u.move(recorded(u.now(), u.stdio() != nil)) }
+func (u *unit) moveAsRecorded() { u.move(recorded(u.now(), u.begun())) }
+
+// begun reports whether a start has left stdio, or may have: what could not be opened may be there.
+func (u *unit) begun() bool { return u.stdio() != nil || u.unopened.Load() }
 
 // giveUp gives up the start of u. The end of its process is what the settle waits for.
 func (u *unit) giveUp(why error) {

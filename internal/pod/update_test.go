@@ -78,6 +78,7 @@ func (b *bubble) later(id string, r *resources) <-chan error {
 func TestAnUpdateIsOnRecordBeforeTheShimIsAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.limited(b.pod("p1", ""), true)
+		synctest.Wait() // its output is read by now
 		before := len(b.Did())
 		if err := b.UpdateContainerResources(t.Context(), c, &resources{CpuQuota: 70000, CpusetCpus: "0-1"}); err != nil {
 			t.Fatal(err)

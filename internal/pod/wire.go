@@ -258,6 +258,8 @@ func New(cfg Config, p Ports) *Controller {
 		units:     units,
 		processes: processes,
 		witnesses: witnesses,
+		ooms:      ooms,
+		output:    output,
 		stopper:   stopper,
 		lanes:     lanes,
 		recovery:  recovery,

@@ -18,15 +18,19 @@ import (
 // random one be first, and a seed would not replay.
 const callTimeout = 2*time.Minute + 137*time.Microsecond
 
-// call makes one CRI call.
-func (s *Story) call(f func(ctx context.Context, b *Berth) error) error {
+// call makes one CRI call, which gives a process a grace, and checks that it comes back within its
+// bound.
+func (s *Story) call(most bound, grace time.Duration, f func(ctx context.Context, b *Berth) error) error {
 	b := s.Berth()
 	if b == nil {
 		return errNoBerth
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
-	return f(ctx, b)
+	began := time.Now()
+	err := f(ctx, b)
+	s.returned(b, most, began, grace, err)
+	return err
 }
 
 func podConfig(name string) *runtimeapi.PodSandboxConfig {
@@ -52,7 +56,7 @@ func containerConfig(name string) *runtimeapi.ContainerConfig {
 
 // RunPod makes a sandbox with a runtime handler; "" is the default one.
 func (s *Story) RunPod(name, handler string) error {
-	return s.call(func(ctx context.Context, b *Berth) error {
+	return s.call(makes, 0, func(ctx context.Context, b *Berth) error {
 		resp, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: podConfig(name), RuntimeHandler: handler})
 		if err == nil {
 			s.named(name, resp.GetPodSandboxId())
@@ -72,7 +76,7 @@ func (s *Story) CreateWith(name string, capabilities ...string) error {
 	if s.Restored {
 		config.Image.Image = world.Archive
 	}
-	return s.call(func(ctx context.Context, b *Berth) error {
+	return s.call(makes, 0, func(ctx context.Context, b *Berth) error {
 		resp, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 			PodSandboxId:  s.ID(pod),
 			SandboxConfig: podConfig(pod),
@@ -86,16 +90,18 @@ func (s *Story) CreateWith(name string, capabilities ...string) error {
 }
 
 // Start starts a container that was created.
-func (s *Story) Start(name string) error {
-	return s.call(func(ctx context.Context, b *Berth) error {
-		_, err := b.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: s.ID(name)})
+func (s *Story) Start(name string) error { return s.startContainer(s.ID(name)) }
+
+func (s *Story) startContainer(id string) error {
+	return s.call(makes, 0, func(ctx context.Context, b *Berth) error {
+		_, err := b.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
 	})
 }
 
 // Update changes the memory limit of a container.
 func (s *Story) Update(name string, memory int64) error {
-	return s.call(func(ctx context.Context, b *Berth) error {
+	return s.call(changes, 0, func(ctx context.Context, b *Berth) error {
 		_, err := b.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
 			ContainerId: s.ID(name),
 			Linux:       &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: memory},
@@ -106,28 +112,43 @@ func (s *Story) Update(name string, memory int64) error {
 
 // StopUnit stops a container, or a sandbox, which has no timeout.
 func (s *Story) StopUnit(name string, timeout time.Duration) error {
-	return s.call(func(ctx context.Context, b *Berth) error {
-		if isPod(name) {
-			id := s.ID(name)
-			s.Watch.Asked(id)
-			_, err := b.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-			return err
-		}
-		_, err := b.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: s.ID(name), Timeout: int64(timeout.Seconds())})
+	if isPod(name) {
+		return s.stopPod(s.ID(name))
+	}
+	return s.stopContainer(s.ID(name), timeout)
+}
+
+func (s *Story) stopPod(id string) error {
+	s.Watch.Asked(id)
+	return s.call(stops, 0, func(ctx context.Context, b *Berth) error {
+		_, err := b.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+		return err
+	})
+}
+
+func (s *Story) stopContainer(id string, timeout time.Duration) error {
+	return s.call(stops, timeout, func(ctx context.Context, b *Berth) error {
+		_, err := b.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(timeout.Seconds())})
 		return err
 	})
 }
 
 // Remove removes a container or a sandbox.
 func (s *Story) Remove(name string) error {
-	return s.call(func(ctx context.Context, b *Berth) error {
-		if isPod(name) {
-			id := s.ID(name)
-			s.Watch.Asked(id)
-			_, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-			return err
-		}
-		_, err := b.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: s.ID(name)})
+	id := s.ID(name)
+	if isPod(name) {
+		return s.removePod(id)
+	}
+	return s.call(removes, 0, func(ctx context.Context, b *Berth) error {
+		_, err := b.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		return err
+	})
+}
+
+func (s *Story) removePod(id string) error {
+	s.Watch.Asked(id)
+	return s.call(removes, 0, func(ctx context.Context, b *Berth) error {
+		_, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	})
 }
@@ -136,7 +157,7 @@ func isPod(name string) bool { return strings.HasPrefix(name, "p") && !strings.C
 
 // Status is the status of a container; nil when there is none.
 func (s *Story) Status(name string) (st *runtimeapi.ContainerStatus, err error) {
-	err = s.call(func(ctx context.Context, b *Berth) error {
+	err = s.call(answers, 0, func(ctx context.Context, b *Berth) error {
 		before := s.Watch.Exited(s.ID(name))
 		resp, err := b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: s.ID(name)})
 		if errdefs.IsNotFound(err) {
@@ -152,7 +173,7 @@ func (s *Story) Status(name string) (st *runtimeapi.ContainerStatus, err error) 
 
 // Look checks every container's status. final says that everything should be known by now.
 func (s *Story) Look(final bool) error {
-	return s.call(func(ctx context.Context, b *Berth) error {
+	return s.call(answers, 0, func(ctx context.Context, b *Berth) error {
 		pods, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err != nil {
 			return err
@@ -183,7 +204,7 @@ func (s *Story) Look(final bool) error {
 
 // lookBehindKernel checks that every container has ended of which a shim knows that it has.
 func (s *Story) lookBehindKernel() error {
-	return s.call(func(ctx context.Context, b *Berth) error {
+	return s.call(answers, 0, func(ctx context.Context, b *Berth) error {
 		list, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 		for _, c := range list.GetContainers() {
 			p := s.World.Process(c.GetId())
@@ -211,7 +232,7 @@ func (s *Story) made(name string, create func() error) error {
 // find asks berth for the ID of a name; "" when there is none.
 func (s *Story) find(name string) (id string, err error) {
 	pod, short, _ := strings.Cut(name, "/")
-	err = s.call(func(ctx context.Context, b *Berth) error {
+	err = s.call(answers, 0, func(ctx context.Context, b *Berth) error {
 		if isPod(name) {
 			list, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 			for _, p := range list.GetItems() {

@@ -38,8 +38,19 @@ func check(t *testing.T, play func(t *testing.T, s *Story) error) {
 	}
 }
 
-// played plays a story in a bubble of its own. The report is "" when all went well.
+// played plays a story with each ending, in a bubble of its own. The report is "" when all went well.
 func played(t *testing.T, seed uint64, play func(t *testing.T, s *Story) error) (report string, journal []string) {
+	t.Helper()
+	for _, how := range Endings {
+		if report, journal = playedTo(t, how, seed, play); report != "" {
+			return "with the ending " + string(how) + ": " + report, journal
+		}
+	}
+	return "", journal
+}
+
+// playedTo plays a story with one ending.
+func playedTo(t *testing.T, how Ending, seed uint64, play func(t *testing.T, s *Story) error) (report string, journal []string) {
 	t.Helper()
 	dir := tempDir(t)
 	defer os.RemoveAll(dir) // and not at the end of the test, which may play thousands
@@ -47,7 +58,7 @@ func played(t *testing.T, seed uint64, play func(t *testing.T, s *Story) error) 
 		s := NewStory(t.Context(), dir, seed)
 		err := play(t, s)
 		if err == nil {
-			err = s.Finish()
+			err = s.Finish(how)
 		}
 		if err != nil {
 			s.Abandon()

@@ -11,6 +11,10 @@
 //   - [Berth] is one life of berth, from its start to its death.
 //   - [Story] is a world, the berth in it, and a client. A story is played from a script under
 //     testdata (the verbs are listed at [Story.Play]), from code, or at random from a seed.
+//   - An [Ending] is how a story ends. Each is played with both: a client that looks late, when
+//     everything must be settled, and one that asks for everything at the instant at which nothing is
+//     broken any more. From then on each call has a bound, also those that were made before, since a
+//     wait that is much too long is over when somebody looks late.
 //   - [Watch] observes everything that berth reports to anybody, compares it with what really
 //     happened, and notes each broken promise.
 //

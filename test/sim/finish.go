@@ -3,14 +3,11 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/world"
 )
@@ -19,9 +16,23 @@ import (
 // to find what containerd made for a creation that was given up: its bound and two relists.
 const settleTime = 17 * time.Minute
 
-// Finish ends the story: it mends whatever is broken and waits. What berth reports then must be
+// Ending is how a story ends.
+type Ending string
+
+// The endings. What hangs on berth's own back-offs is over when somebody looks late, so that a wait
+// that is much too long is only seen by a client that does not wait: each story is played with both.
+const (
+	Late   Ending = "late"    // the client looks when everything must be settled
+	AtOnce Ending = "at once" // it asks for everything at the instant at which nothing is broken any more
+)
+
+// Endings are all of them.
+var Endings = []Ending{Late, AtOnce}
+
+// Finish ends the story: it mends whatever is broken, and waits, or asks for everything at once. From
+// then on each call has its bound, also those that were made before. What berth reports later must be
 // true, and when every pod is removed nothing may be left.
-func (s *Story) Finish() error {
+func (s *Story) Finish(how Ending) error {
 	s.World.KillAt(0, false)
 	s.World.Heal()
 	if s.World.ContainerdDown() {
@@ -31,6 +42,10 @@ func (s *Story) Finish() error {
 		return err
 	}
 	s.Subscribe()
+	s.healed()
+	if how == AtOnce {
+		s.endAtOnce()
+	}
 	time.Sleep(settleTime)
 	if err := s.Look(true); err != nil {
 		return err
@@ -38,20 +53,14 @@ func (s *Story) Finish() error {
 	for _, l := range s.Berth().Core.Pods.Lanes() {
 		s.Watch.Problem("lane %s is not idle: %+v", world.Short(l.ID), l)
 	}
-	err := s.call(func(ctx context.Context, b *Berth) error {
-		list, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-		if err != nil {
-			return err
-		}
-		for _, p := range list.GetItems() {
-			if _, err := b.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-				s.Watch.Problem("pod %s cannot be removed: %v", world.Short(p.GetId()), err)
-			}
-		}
-		return nil
-	})
+	pods, err := s.pods()
 	if err != nil {
 		return err
+	}
+	for _, id := range pods {
+		if err := s.removePod(id); err != nil {
+			s.Watch.Problem("pod %s cannot be removed: %v", world.Short(id), err)
+		}
 	}
 	time.Sleep(time.Minute)
 	s.leftovers()

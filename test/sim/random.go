@@ -17,6 +17,10 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 	s.World.Exact = r.IntN(4) > 0
 	s.World.Keeper = r.IntN(3) == 0
 	s.World.ShimDelay = time.Duration(r.IntN(20)) * time.Millisecond
+	if r.IntN(3) == 0 { // shims that are behind with what they publish
+		s.World.Gap = time.Duration(1+r.IntN(300)) * time.Millisecond
+		s.World.ShimQueue = r.IntN(4)
+	}
 	if err := s.Boot(); err != nil {
 		return err
 	}
@@ -61,7 +65,7 @@ func (s *Story) withoutKernel(r *rand.Rand) error {
 	if err := s.Boot(); err != nil {
 		return err
 	}
-	on := handler(r)
+	on := s.handlerFor(r)
 	for _, err := range []error{
 		s.RunPod("p4", on), s.Create("p4/c4"), s.Start("c4"), s.Create("p4/c5"), s.Start("c5"), s.Kill(),
 	} {
@@ -136,7 +140,8 @@ var operations = []string{
 	"create-task", "start-task", "kill-task", "delete-task", "get-task", "wait-task", "list-containers",
 	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "cni-del",
 	"files", "files-remove", "files-list", "commit", "watch", "signal", "mounts",
-	"start-shim", "end-shim", "pins", "pins-remove", "pins-list",
+	"start-shim", "end-shim", "pins", "pins-check", "pins-remove", "pins-list",
+	"stdio", "stdio-open", "stdio-remove", "stdio-started", "stdio-run", "stdio-drain", "stdio-flush",
 }
 
 // questions are those that the kernel, /proc, cgroups, containerd and shims may be asked in vain.
@@ -144,6 +149,7 @@ var questions = []string{
 	"watch", "look", "signal", "watch", "look", "signal", "cgroup", "oom", "oom-below", "limit-hits", "watch-oom", "kill-all", "end-group", "search",
 	"get-task", "wait-task", "kill-task", "delete-task", "end-shim", "get-container", "list-tasks", "list-containers",
 	"pins-list", "netns-list", "files-list", "stat-snapshot", "mounts",
+	"pins-check", "pins-check", "stdio-open", "stdio-started", "stdio-drain", "stdio-flush",
 }
 
 // askInVain makes the next few of some question fail, or all of them for a while. Sometimes it is
@@ -237,7 +243,7 @@ func (s *Story) step(r *rand.Rand) {
 // It does not start a shim then: it kills the program that starts one when the call ends.
 func ofContainerd(op string) bool {
 	kind, _, compound := strings.Cut(op, "-")
-	return compound && op != "start-shim" && kind != "netns" && kind != "cni" && kind != "files" && kind != "pins"
+	return compound && op != "start-shim" && kind != "netns" && kind != "cni" && kind != "files" && kind != "pins" && kind != "stdio"
 }
 
 // handler is mostly one whose sandboxes have no process, or the default one, and sometimes one
@@ -246,8 +252,10 @@ func handler(r *rand.Rand) string {
 	switch r.IntN(8) {
 	case 0:
 		return "vm"
-	case 1, 2, 3, 4:
+	case 1, 2:
 		return world.Pinned
+	case 3, 4:
+		return world.Grouped
 	default:
 		return ""
 	}

@@ -61,7 +61,7 @@ func Play(ctx context.Context, dir string, seed uint64, b *bundle.Bundle) (diffe
 	differ, err := s.Replay(b)
 	happened = s.transcript.String()
 	if err == nil {
-		err = s.Finish()
+		err = s.Finish(Late)
 	}
 	if err != nil {
 		s.Abandon()

@@ -30,7 +30,7 @@ func TestScripts(t *testing.T) {
 			}
 			for seed := range orders {
 				var happened string
-				r, _ := played(t, seed+1, func(_ *testing.T, s *Story) error {
+				r, _ := playedTo(t, Endings[seed%2], seed+1, func(_ *testing.T, s *Story) error {
 					err := s.Play(strings.NewReader(string(script)))
 					happened = s.transcript.String()
 					return err

@@ -27,12 +27,14 @@ type Story struct {
 	Watch *Watch
 	ctx   context.Context
 	dir   string
+	seed  uint64
 
-	mu    sync.Mutex
-	berth *Berth
-	ids   map[string]string // by name: of the last one of that name
-	wg    sync.WaitGroup    // subscribers and calls in the background
-	quit  context.CancelFunc
+	mu       sync.Mutex
+	healedAt time.Time // nothing is broken from then on; zero: it may be
+	berth    *Berth
+	ids      map[string]string // by name: of the last one of that name
+	wg       sync.WaitGroup    // subscribers and calls in the background
+	quit     context.CancelFunc
 
 	onDeath func() // is called once, before the berth boots that follows one that died
 
@@ -48,6 +50,7 @@ func NewStory(ctx context.Context, dir string, seed uint64) *Story {
 		Watch:      NewWatch(w, t.event),
 		ctx:        ctx,
 		dir:        dir,
+		seed:       seed,
 		ids:        map[string]string{},
 		quit:       func() {},
 		transcript: t,

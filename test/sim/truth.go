@@ -28,10 +28,9 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	case !p.Ended && p.Started:
 		v.problemLocked("%s is EXITED with %d %s, and its process lives", world.Short(id), code, reason)
 	case reason == "StartError" || !p.Ended:
-		// What was made for a start that failed is ended by SIGKILL. If the process ended by a
-		// SIGKILL of somebody else's, berth cannot see the difference.
-		if reason != "StartError" || p.Started && !p.Killed && p.Code != 137 {
-			v.problemLocked("%s was started and ended by itself with %d: that is not a StartError", world.Short(id), p.Code)
+		// What was made for a start that failed is ended by SIGKILL, before its program has run.
+		if reason != "StartError" || p.Started {
+			v.problemLocked("%s ran its program and ended with %d, and is reported with %d %s", world.Short(id), p.Code, code, reason)
 		}
 	case reason == "Unknown" && code == 255:
 		// A process that never ran the user's program has no code that anybody would want to know.

@@ -173,7 +173,7 @@ func (v *Watch) Asked(pod string) {
 // namespaces and nobody has asked it to stop.
 func (v *Watch) Sandbox(p *runtimeapi.PodSandbox) {
 	id, ready := p.GetId(), p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
-	if p.GetRuntimeHandler() != world.Pinned {
+	if !world.WithoutProcess(p.GetRuntimeHandler()) {
 		return
 	}
 	v.mu.Lock()

@@ -24,26 +24,18 @@ type containerdState struct {
 	objects   map[string]containers.Container
 	sandboxes map[string]sandbox.Sandbox
 	snaps     map[string]snapshots.Info
-	shims     map[string]*shim // by ID of their first task
+	shims     map[string]*shim // by each ID that they serve: of their first task, or of sandboxes without a process
 	tasks     map[string]*task
 	subs      []*subscription
 }
 
-// shim is the shim of a pod.
-type shim struct {
-	id   string
-	vm   bool // its processes die with it
-	dead bool
-	// stays says that it is a sandbox without a process: it does not end with the last of its tasks.
-	stays bool
-}
-
 type task struct {
 	id      string
+	pod     string // the sandbox that its container is in
 	shim    *shim
 	proc    *Process
 	seen    bool          // its shim knows that the process ended
-	told    bool          // its shim has published that
+	told    bool          // and has published it
 	done    chan struct{} // closed when seen, or when the shim died
 	waiters int           // calls that waited for it so far
 	waiting int           // calls that wait for it now
@@ -102,38 +94,6 @@ func (c *containerdState) left() []string {
 	return named(left, "shim", c.shims)
 }
 
-// reap is what a shim does when its process ended: it takes the status, and publishes it.
-func (c *containerdState) reap(w *World, p *Process) {
-	t := c.tasks[p.ID]
-	p.reaped = true
-	if t == nil || t.proc != p || t.shim.dead || t.seen {
-		return
-	}
-	t.seen = true
-	close(t.done)
-	if w.Gap == 0 {
-		c.tell(w, t)
-		return
-	}
-	time.AfterFunc(w.Gap, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		c.tell(w, t)
-	})
-}
-
-// tell publishes the end of a task, unless the shim has died meanwhile.
-func (c *containerdState) tell(w *World, t *task) {
-	if t.told = true; t.shim.dead {
-		return
-	}
-	if w.lostEvents > 0 {
-		w.lostEvents--
-		return
-	}
-	c.publish(w, t.id, t.proc.pid, t.proc.Code, t.proc.At)
-}
-
 func (c *containerdState) publish(w *World, id string, pid, code uint32, at time.Time) {
 	c.send(w, "/tasks/exit", &eventtypes.TaskExit{ContainerID: id, ID: id, Pid: pid, ExitStatus: code, ExitedAt: timestamppb.New(at)})
 }
@@ -153,70 +113,6 @@ func (c *containerdState) send(w *World, topic string, ev any) {
 		s.queue = append(s.queue, &events.Envelope{Timestamp: time.Now(), Namespace: "k8s.io", Topic: topic, Event: a})
 		go s.deliver(w)
 	}
-}
-
-// KillShim ends the shim of a pod as SIGKILL does. The pod's processes live on, and containerd,
-// which cleans up after the shim, claims that they ended with 137.
-func (w *World) KillShim(pod string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.ctrd.shims[pod]
-	if s == nil || s.dead {
-		return false
-	}
-	w.note("*** shim dies", pod)
-	w.loseShim(s)
-	if !w.ctrd.down {
-		w.ctrd.cleanUp(w, s)
-	}
-	return true
-}
-
-// Unrestored reports whether the shim of an ID died before it was asked to restore its process.
-func (w *World) Unrestored(id string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.unrestored[id]
-}
-
-// loseShim ends a shim. The world must be locked.
-func (w *World) loseShim(s *shim) {
-	s.dead = true
-	for _, t := range sorted(w.ctrd.tasks) {
-		if t.shim == s {
-			t.proc.Lost = true
-			w.unrestored[t.id] = w.unrestored[t.id] || t.unborn()
-			if s.vm && !t.proc.Ended {
-				w.end(t.proc, 137)
-			}
-			if t.proc.Ended {
-				t.proc.reaped = true
-			}
-		}
-	}
-}
-
-// cleanUp is what containerd does after a shim died. It ends processes that were not started. Those
-// that run live on, which is the harder case for berth.
-func (c *containerdState) cleanUp(w *World, s *shim) {
-	for _, t := range sorted(c.tasks) {
-		if t.shim != s {
-			continue
-		}
-		id := t.id
-		delete(c.tasks, id)
-		if !t.seen {
-			close(t.done)
-		}
-		if !t.proc.Started && !t.proc.Ended && !t.unborn() {
-			w.end(t.proc, 137)
-		}
-		c.publish(w, id, t.proc.pid, 137, time.Now())
-	}
-	if s.stays {
-		c.publish(w, s.id, 0, 137, time.Now()) // of the shim's own bundle
-	}
-	delete(c.shims, s.id)
 }
 
 // StopContainerd ends containerd; shims and processes live on.
@@ -248,7 +144,7 @@ func (w *World) StartContainerd() {
 	for _, t := range sorted(c.tasks) {
 		if _, kept := c.sandboxes[t.id]; t.seen && !kept {
 			t.proc.Lost = true
-			c.drop(t)
+			c.drop(w, t)
 		}
 	}
 }
@@ -260,20 +156,6 @@ func sorted[T any](m map[string]T) []T {
 		list = append(list, m[k])
 	}
 	return list
-}
-
-// drop deletes a task, and its shim with the last of its tasks.
-func (c *containerdState) drop(t *task) {
-	delete(c.tasks, t.id)
-	if t.shim.stays {
-		return
-	}
-	for _, other := range c.tasks {
-		if other.shim == t.shim {
-			return
-		}
-	}
-	delete(c.shims, t.shim.id)
 }
 
 // Waiting is how many calls wait for the end of the task of id.

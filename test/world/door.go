@@ -150,6 +150,15 @@ func (w *World) match(op, id string) *rule {
 	return nil
 }
 
+// ruled reports whether there is a rule for op on id.
+func (w *World) ruled(op, id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.rules, func(r *rule) bool {
+		return r.times > 0 && r.op == op && (r.id == "" || r.id == id)
+	})
+}
+
 // stallLocked waits as a rule has it, with the world unlocked.
 func (w *World) stallLocked(ctx context.Context, l *Life, op, id string, r *rule) error {
 	if r.stall == 0 && r.hold == nil {
@@ -162,6 +171,10 @@ func (w *World) stallLocked(ctx context.Context, l *Life, op, id string, r *rule
 			w.commitsFail()
 		}()
 	}
+	var healed <-chan struct{}
+	if r.stall > 0 {
+		healed = w.healed
+	}
 	w.mu.Unlock()
 	defer w.mu.Lock()
 	var over <-chan time.Time
@@ -173,6 +186,7 @@ func (w *World) stallLocked(ctx context.Context, l *Life, op, id string, r *rule
 	var err error
 	select {
 	case <-over:
+	case <-healed:
 	case <-r.hold:
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -292,19 +306,13 @@ func (w *World) Swallow(events, notices int) {
 	w.lostNotices += notices
 }
 
-// Early counts the tasks that were deleted before their shim had published their end: meanwhile a real
-// shim learns of no other end.
-func (w *World) Early() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.early
-}
-
-// Heal ends everything that was made to fail, stall or be lost, and makes room on the disk. It does
-// not start what is down.
+// Heal ends everything that was made to fail, stall or be lost, also what stalls now, and makes room on
+// the disk. What is held goes on being held until it is released. Heal does not start what is down.
 func (w *World) Heal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.commitsFail()
 	w.rules, w.disk.full, w.lostEvents, w.lostNotices = nil, false, 0, 0
+	close(w.healed)
+	w.healed = make(chan struct{})
 }

@@ -29,6 +29,7 @@ type Life struct {
 	exited     func(f exit.Fact)
 	oomNoted   func(ids []string) // nil: nobody wants to know
 	oomWatched map[string]bool    // IDs
+	groups     groups
 }
 
 // NotifyOOM makes the kernel notify f of OOM kills in the groups that this life watches.
@@ -53,6 +54,7 @@ func (w *World) Begin(exited func(f exit.Fact)) *Life {
 		inherited:  maps.Clone(w.kept),
 		exited:     exited,
 		oomWatched: map[string]bool{},
+		groups:     groups{},
 	}
 	return w.life
 }
@@ -83,7 +85,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 		Store:   disk{l.w, l, store},
 
 		Checkpoints: archives{l.w, l},
-		SandboxShim: func(_ context.Context, handler string) bool { return handler == Pinned },
+		SandboxShim: func(_ context.Context, handler string) bool { return WithoutProcess(handler) },
 	}, adapter, nil
 }
 
@@ -140,8 +142,14 @@ func (w *World) Killed() bool {
 	return w.killAt < 0
 }
 
-// Pinned is the handler whose sandboxes have no process.
-const Pinned = "pinned"
+// Handlers whose sandboxes have no process.
+const (
+	Pinned  = "pinned"  // each has a shim of its own
+	Grouped = "grouped" // two share a shim
+)
+
+// WithoutProcess reports whether the sandboxes of a handler have no process.
+func WithoutProcess(handler string) bool { return handler == Pinned || handler == Grouped }
 
 // Config is a node's. IDs and jitter come from the seed. The handlers have sandboxes of each kind.
 func (w *World) Config() pod.Config {
@@ -149,6 +157,7 @@ func (w *World) Config() pod.Config {
 	for _, h := range []pod.Handler{
 		{Name: "runc", Type: "runc", HostProcess: true},
 		{Name: Pinned, Type: "runc", HostProcess: true},
+		{Name: Grouped, Type: "runc", HostProcess: true, ShimPods: 2},
 		{Name: "vm", Type: "vm"},
 		{Name: "scopes", Type: "runc", HostProcess: true, SystemdCgroup: true},
 		{Name: "imaged", Type: "runc", HostProcess: true, SandboxImage: Remote},

@@ -173,11 +173,12 @@ func (w *World) end(p *Process, code uint32) {
 			}
 		}
 	}
-	if s := w.ctrd.shimOf(p.ID); s == nil || s.dead {
+	s := w.ctrd.shimOf(p.ID)
+	if s == nil || s.dead {
 		p.reaped = !w.Unreaped // by the host's init
 		return
 	}
-	delay := cmp.Or(p.reap, w.ShimDelay)
+	delay := cmp.Or(p.reap, w.ShimDelay) + s.heldUp()
 	if delay == 0 && w.turns.free() {
 		w.ctrd.reap(w, p)
 		return

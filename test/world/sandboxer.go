@@ -51,7 +51,7 @@ func (r runtime) StartShim(ctx context.Context, req pod.SandboxRequest) error {
 		if sh := c.shims[req.ID]; sh != nil && !sh.dead {
 			return errdefs.ErrAlreadyExists
 		}
-		c.shims[req.ID] = &shim{id: req.ID, stays: true}
+		c.startShim(req.ID, req.Group)
 		return nil
 	})
 }
@@ -74,12 +74,36 @@ func (r runtime) EndShim(ctx context.Context, id string) error {
 			}
 			return errdefs.ErrNotFound
 		}
-		if !sh.dead {
-			r.tasks.w.loseShim(sh)
-		}
-		c.cleanUp(r.tasks.w, sh)
+		c.endShim(r.tasks.w, id)
+		r.tasks.l.groups.leave(id)
 		return nil
 	})
+}
+
+// JoinGroup implements pod.Runtime.
+func (r runtime) JoinGroup(_ context.Context, id string, h pod.Handler) string {
+	r.tasks.w.mu.Lock()
+	defer r.tasks.w.mu.Unlock()
+	if h.ShimPods < 2 {
+		return ""
+	}
+	return r.tasks.l.groups.join(&r.tasks.w.ctrd, id, h.ShimPods)
+}
+
+// RejoinGroup implements pod.Runtime.
+func (r runtime) RejoinGroup(id, group string, _ pod.Handler, stays bool) {
+	r.tasks.w.mu.Lock()
+	defer r.tasks.w.mu.Unlock()
+	if g := r.tasks.l.groups; stays {
+		g[group] = append(g[group], id)
+	}
+}
+
+// LeaveGroup implements pod.Runtime.
+func (r runtime) LeaveGroup(id string) {
+	r.tasks.w.mu.Lock()
+	defer r.tasks.w.mu.Unlock()
+	r.tasks.l.groups.leave(id)
 }
 
 // sandboxer stands for a sandbox controller. Its sandboxes are not tasks that a list shows, and

@@ -301,7 +301,7 @@ func (c *containerdState) make(w *World, o containers.Container, restored bool) 
 	case sh == nil || sh.dead:
 		return nil, fmt.Errorf("shim of sandbox %s: %w", Short(o.SandboxID), errdefs.ErrNotFound)
 	}
-	t := &task{id: o.ID, shim: sh, done: make(chan struct{})}
+	t := &task{id: o.ID, pod: o.SandboxID, shim: sh, done: make(chan struct{})}
 	if t.proc = (&Process{ID: o.ID}); !restored {
 		t.proc = w.spawn(o.ID)
 	}
@@ -388,11 +388,9 @@ func (s fakeTasks) Delete(ctx context.Context, r *tasks.DeleteTaskRequest, _ ...
 		}
 		if t.unborn() {
 			close(t.done)
-		} else if !t.told {
-			s.w.early++
 		}
 		resp.ExitStatus, resp.ExitedAt = t.proc.Code, timestamppb.New(t.proc.At)
-		c.drop(t)
+		c.drop(s.w, t)
 		return nil
 	})
 }

@@ -103,13 +103,20 @@ func (s spaces) Make(r pins.Request) error {
 	return s.w.do(context.Background(), s.l, "pins", r.ID, func() error { s.w.pins[r.ID] = true; return nil })
 }
 
+// Check waits for no turn unless a rule is about it: the audit asks every two seconds.
 func (s spaces) Check(id string) error {
+	look := func() error {
+		if !s.w.pins[id] {
+			return fmt.Errorf("pins of %s: %w", Short(id), errdefs.ErrNotFound)
+		}
+		return nil
+	}
+	if s.w.ruled("pins-check", id) {
+		return s.w.read(context.Background(), s.l, "pins-check", id, look)
+	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	if !s.w.pins[id] {
-		return fmt.Errorf("pins of %s: %w", Short(id), errdefs.ErrNotFound)
-	}
-	return nil
+	return look()
 }
 
 func (s spaces) Remove(id string) error {
@@ -219,24 +226,32 @@ type output struct {
 }
 
 func (o outputs) Create(l logs.Options) (pod.Stdio, error) {
-	o.w.mu.Lock()
-	defer o.w.mu.Unlock()
-	if o.l.Dead() {
-		return nil, ErrKilled
+	var out *output
+	err := o.w.do(context.Background(), o.l, "stdio", ofIO(l.Dir), func() error {
+		o.w.stdio[l.Dir] = true
+		out = o.open(l.Dir)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	o.w.stdio[l.Dir] = true
-	return o.open(l.Dir), nil
+	return out, nil
 }
 
 func (o outputs) Open(l logs.Options) (pod.Stdio, error) {
-	o.w.mu.Lock()
-	defer o.w.mu.Unlock()
-	if !o.w.stdio[l.Dir] {
-		return nil, errdefs.ErrNotFound
+	var out *output
+	err := o.w.read(context.Background(), o.l, "stdio-open", ofIO(l.Dir), func() error {
+		if !o.w.stdio[l.Dir] {
+			return errdefs.ErrNotFound
+		}
+		out = o.open(l.Dir)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	out := o.open(l.Dir)
-	err := out.Started()
-	return out, err
+	out.begun()
+	return out, nil
 }
 
 func (o outputs) open(dir string) *output {
@@ -251,33 +266,64 @@ func (o outputs) open(dir string) *output {
 }
 
 func (o outputs) RemoveAll(dir string) error {
-	o.w.mu.Lock()
-	defer o.w.mu.Unlock()
-	if o.l.Dead() {
-		return ErrKilled
-	}
-	delete(o.w.stdio, dir)
-	return nil
+	return o.w.do(context.Background(), o.l, "stdio-remove", ofIO(dir), func() error {
+		delete(o.w.stdio, dir)
+		return nil
+	})
 }
+
+// ofIO is the ID of the container whose stdio is in a directory.
+func ofIO(dir string) string { return strings.TrimPrefix(dir, "/io/") }
 
 func (o *output) FIFOs() (stdin, stdout, stderr string) { return "", "out", "err" }
 func (o *output) Drained() <-chan struct{}              { return o.drained }
-func (o *output) Flush(ctx context.Context) error       { return until(ctx, o.started) }
-func (o *output) Reopen(context.Context) error          { return nil }
 func (o *output) Close() error                          { o.once.Do(func() { close(o.closed) }); return nil }
 func (o *output) Remove() error                         { _ = o.Close(); return o.of.RemoveAll(o.dir) }
-func (o *output) Drain(ctx context.Context) error       { return until(ctx, o.drained) }
-func (o *output) Run(ctx context.Context) error         { _ = until(ctx, o.closed); return nil }
+func (o *output) Reopen(ctx context.Context) error      { return o.ask(ctx, "stdio-reopen") }
 
-func (o *output) Started() error {
-	o.begin.Do(func() {
-		close(o.started)
+// ask passes the door of a call that changes nothing in the world.
+func (o *output) ask(ctx context.Context, op string) error {
+	return o.of.w.read(ctx, o.of.l, op, ofIO(o.dir), func() error { return nil })
+}
+
+func (o *output) Flush(ctx context.Context) error {
+	if err := o.ask(ctx, "stdio-flush"); err != nil {
+		return err
+	}
+	return until(ctx, o.started)
+}
+
+func (o *output) Drain(ctx context.Context) error {
+	if err := o.ask(ctx, "stdio-drain"); err != nil {
+		return err
+	}
+	return until(ctx, o.drained)
+}
+
+// Run reads until the output is closed. What nobody holds open has ended once the shim has its ends.
+func (o *output) Run(ctx context.Context) error {
+	if err := o.ask(ctx, "stdio-run"); err != nil {
+		return err
+	}
+	select {
+	case <-o.started:
 		if !o.open {
 			close(o.drained)
 		}
-	})
+	case <-o.closed:
+	case <-ctx.Done():
+		return nil
+	}
+	_ = until(ctx, o.closed)
 	return nil
 }
+
+func (o *output) Started() error {
+	defer o.begun() // also where it fails: the shim has its ends, or never will
+	return o.ask(context.Background(), "stdio-started")
+}
+
+func (o *output) begun() { o.begin.Do(func() { close(o.started) }) }
 
 func until(ctx context.Context, done <-chan struct{}) error {
 	select {

@@ -24,8 +24,10 @@ type World struct {
 	Exact bool
 	// ShimDelay is how much later than the kernel a shim learns that its process ended.
 	ShimDelay time.Duration
-	// Gap is how much later than its answer to a wait a shim publishes that a process ended.
+	// Gap is how much later than it answers whoever waits a shim publishes that a process ended.
 	Gap time.Duration
+	// ShimQueue is how many ends a shim may have still to publish before a deletion holds it up.
+	ShimQueue int
 	// Keeper says that a service manager keeps the pidfds that berth hands it.
 	Keeper bool
 
@@ -70,9 +72,10 @@ type World struct {
 	unrestored map[string]bool
 
 	rules       []*rule
-	lostEvents  int // exit events of shims that are still to be lost
-	early       int // deletions of tasks in the gap: see Gap
-	lostNotices int // exits of which the kernel's notice is still to be lost
+	healed      chan struct{} // closed, and replaced, by Heal
+	lostEvents  int           // exit events of shims that are still to be lost
+	early       int           // deletions of tasks in the gap: see Gap
+	lostNotices int           // exits of which the kernel's notice is still to be lost
 
 	// steps counts effects. The berth is killed at step killAt: before its effect, or right after
 	// it.
@@ -115,7 +118,9 @@ func Free() *World {
 		stdio:   map[string]bool{},
 		cni:     map[string]bool{},
 		kept:    map[string]*Process{},
+		healed:  make(chan struct{}),
 
+		ShimQueue:  32,
 		unrestored: map[string]bool{},
 	}
 	w.ctrd.init()
