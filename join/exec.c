@@ -7,14 +7,22 @@
 //   3        a socket to berth
 //   4        a pidfd of the container's first process, whose namespaces are joined
 //   5        the directory /proc of the host
-//   6...     the files tasks of the container's groups on cgroup v1
+//   6        a second socket to berth, of the process that stays
+//   7...     the files tasks of the container's groups on cgroup v1
 //   then     the directory of its group on cgroup v2, where it has one
 //
-// What to do comes over the socket: struct plan and what follows it. internal/join/plan.go has the
+// The process that berth has started stays out of the container: it is the parent of the program, and
+// so of whatever the program makes by clone with CLONE_PARENT, which berth would not know of. A PID
+// namespace does not end, and with it no container, before each process in it was reaped. It makes one
+// process, which joins the container and makes the program's, and reaps all its children. When the
+// program has ended it writes three bytes to the second socket: 'X', whether the program was executed,
+// and the exit code, 128+N for signal N. It ends when it has no child any more. A byte from berth on the
+// second socket, or the end of berth, has it kill what was made for the program.
+//
+// What to do comes over the first socket: struct plan and what follows it. internal/join/plan.go has the
 // same in Go. The answers are:
 //
-//   'P', two pids   the process that writes this, and the one that will execute the program, which
-//                   waits. Both are children of berth's
+//   'P', a pid      the process that will execute the program, which waits
 //   the end         the program is executed
 //   'E' and a text  it is not, and nothing of the container's was run
 //
@@ -30,8 +38,8 @@
 //     executes a program, berth's thread waits in the kernel, and its memory is berth's. In a group that
 //     is frozen berth would wait with it, and one whose memory is used up would have berth killed
 //     (memory.oom.group).
-//   - All processes are in one process group until the last of them begins a session, so that berth can
-//     end and reap those that it was not told of.
+//   - All of them are children of the process that stays, which neither joins a namespace nor a group of
+//     the container's: no end of the container's and no OOM kill in it takes the parent away.
 //   - It opens nothing by a path of the container's: labels and the OOM score are written through
 //     the host's /proc before any namespace is joined, and a fork inherits them.
 //   - Only the socket is open besides the standard streams when the program is executed, and
@@ -50,12 +58,14 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -64,8 +74,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SOCKET = 3, FIRST = 4, PROC = 5, GROUPS = 6 };
-enum { VERSION = 3, LARGEST = 16 << 20 };
+enum { SOCKET = 3, FIRST = 4, PROC = 5, STAYS = 6, GROUPS = 7 };
+enum { VERSION = 4, LARGEST = 16 << 20 };
 
 // plan is what berth sends first. All numbers are the machine's own.
 struct plan {
@@ -94,6 +104,12 @@ struct limit {
   uint32_t resource, unused;
   uint64_t soft, hard;
 };
+
+// made are the children of the process that stays which are made for the program: the kernel writes the
+// pid of each into this memory, which all of them share, before that process runs. JOINS is the one that
+// joins the container, MOVED the same in its group on cgroup v2, and PROGRAM executes the program.
+enum { JOINS, MOVED, PROGRAM, KINDS };
+static volatile pid_t *made;
 
 static struct plan plan;
 static struct limit *limits;
@@ -196,7 +212,9 @@ static void score(void) {
 
 // move goes on in a process that is made in the group on cgroup v2, and ends this one.
 static void move(void) {
-  struct clone_args how = {.flags = CLONE_PARENT | CLONE_INTO_CGROUP, .cgroup = GROUPS + plan.cgroups};
+  struct clone_args how = {.flags = CLONE_PARENT | CLONE_PARENT_SETTID | CLONE_INTO_CGROUP,
+                           .parent_tid = (uintptr_t)&made[MOVED],
+                           .cgroup = GROUPS + plan.cgroups};
   long pid = syscall(SYS_clone3, &how, sizeof how);
   if (pid < 0)
     fail("make", "a process in the group");
@@ -336,6 +354,7 @@ static const char *find(const char *name) {
 
 // become is the process that executes the program.
 static _Noreturn void become(void) {
+  munmap((void *)made, KINDS * sizeof *made); // by which the process that stays knows whom to kill
   char go;
   receive(&go, 1);
   if (setsid() < 0)
@@ -407,13 +426,9 @@ static _Noreturn void become(void) {
   fail("execute", program);
 }
 
-int main(int argc, char **argv) {
-  // Before anything else: nobody may look into this process or take a descriptor from it.
-  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
-    fail("become", "undumpable");
-  // By its name berth knows later whether the program was executed.
-  if (argc > 1)
-    prctl(PR_SET_NAME, argv[1], 0, 0, 0);
+// join joins the container, and makes the process that executes the program.
+static _Noreturn void join(void) {
+  close(STAYS);
   take();
   // Nothing that berth may have been started with goes anywhere near the container.
   if (syscall(SYS_close_range, GROUPS + plan.cgroups + plan.unified, ~0U, 0) != 0)
@@ -439,15 +454,103 @@ int main(int argc, char **argv) {
     fail("join", "the namespaces");
 
   // A process keeps its PID namespace; its children are in the one it has joined.
-  pid_t pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
+  pid_t pid = syscall(SYS_clone, CLONE_PARENT | CLONE_PARENT_SETTID | SIGCHLD, NULL, &made[PROGRAM], NULL, NULL);
   if (pid < 0)
     fail("make", "a process");
   if (pid == 0)
     become();
-  pid_t pids[2] = {getpid(), pid};
-  char answer[9] = {'P'};
-  memcpy(answer + 1, pids, sizeof pids);
+  char answer[5] = {'P'};
+  memcpy(answer + 1, &pid, sizeof pid);
   if (write(SOCKET, answer, sizeof answer) != sizeof answer)
     kill(pid, SIGKILL);
   _exit(0);
+}
+
+static void woken(int signal) { (void)signal; }
+
+// rest waits until a child ends, or berth says something or is gone, which it reports.
+static int rest(const struct timespec *most, const sigset_t *asleep) {
+  struct pollfd berth = {.fd = STAYS, .events = POLLIN};
+  return ppoll(&berth, 1, most, asleep) > 0;
+}
+
+// executed reports whether a process that has ended, and was not reaped, has another name than it was
+// given: 1, or 0; -1 when it cannot be asked now.
+static int executed(pid_t pid, const char *token) {
+  char file[32], name[17] = {0};
+  snprintf(file, sizeof file, "%d/comm", pid);
+  int fd = openat(PROC, file, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return -1;
+  ssize_t n = read(fd, name, sizeof name - 1);
+  close(fd);
+  return n <= 0 ? -1 : strncmp(name, token, strlen(token)) != 0;
+}
+
+// stay is the rest of the process that berth has started: it reaps its children, says how the program
+// has ended, and ends with the last of them.
+static _Noreturn void stay(const char *token) {
+  prctl(PR_SET_NAME, "berth-exec", 0, 0, 0);
+  // The streams of the program end with it, and the first socket with the program's execution.
+  syscall(SYS_close_range, 0, PROC - 1, 0);
+  syscall(SYS_close_range, STAYS + 1, ~0U, 0);
+  sigset_t asleep;
+  sigfillset(&asleep);
+  sigdelset(&asleep, SIGCHLD);
+  struct sigaction wake = {.sa_handler = woken};
+  sigaction(SIGCHLD, &wake, NULL);
+
+  int reaped[KINDS] = {0}, unwanted = 0;
+  for (;;) {
+    siginfo_t end = {0};
+    if (waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0 && errno == ECHILD)
+      _exit(0);
+    if (unwanted) // also what was made since: whoever makes it ends before the last look
+      for (int i = 0; i < KINDS; i++)
+        if (made[i] > 0 && !reaped[i])
+          kill(made[i], SIGKILL);
+    if (end.si_pid == 0) {
+      // Once berth has spoken it always can be read from: only a child's end counts then.
+      if (unwanted)
+        sigsuspend(&asleep);
+      else
+        unwanted = rest(NULL, &asleep);
+      continue;
+    }
+    if (end.si_pid == made[PROGRAM] && !reaped[PROGRAM]) {
+      const struct timespec moment = {.tv_nsec = 10000000};
+      int ran = executed(end.si_pid, token);
+      while (ran < 0 && !unwanted) { // without a descriptor, of which the whole machine may have none
+        unwanted = rest(&moment, &asleep);
+        ran = executed(end.si_pid, token);
+      }
+      char said[3] = {'X', ran > 0, end.si_code == CLD_EXITED ? end.si_status : 128 + end.si_status};
+      while (write(STAYS, said, sizeof said) < 0 && errno == EINTR)
+        ;
+    }
+    for (int i = 0; i < KINDS; i++)
+      if (end.si_pid == made[i])
+        reaped[i] = 1;
+    waitid(P_PID, end.si_pid, &end, WEXITED | __WALL);
+  }
+}
+
+int main(int argc, char **argv) {
+  // Before anything else: nobody may look into this process or take a descriptor from it.
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
+    fail("become", "undumpable");
+  // By its name berth knows later whether the program was executed.
+  const char *token = argc > 1 ? argv[1] : argv[0];
+  prctl(PR_SET_NAME, token, 0, 0, 0);
+  sigset_t all;
+  sigfillset(&all);
+  made = mmap(NULL, KINDS * sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (made == MAP_FAILED || sigprocmask(SIG_SETMASK, &all, NULL) != 0)
+    fail("prepare", "a process");
+  pid_t pid = syscall(SYS_clone, CLONE_PARENT_SETTID | SIGCHLD, NULL, &made[JOINS], NULL, NULL);
+  if (pid < 0)
+    fail("make", "a process");
+  if (pid == 0)
+    join();
+  stay(token);
 }

@@ -119,17 +119,18 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	}
 }
 
-// What is mounted has to be in a record and unmounted again, so few rooms may mount. The mount of
-// cgroup is in no place, and ends with its descriptor; those of rootless end with their namespace.
+// What is mounted has to be in a record and unmounted again, so few rooms may mount. The mounts of
+// cgroup and of join are in no place, and end with their descriptors; those of rootless end with their
+// namespace.
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/podfiles", "internal/pins", "internal/namespace", "internal/shims", "internal/imagestore", "internal/cgroup", "internal/rootless", "test") {
+		if f.test || inside(f.room, "internal/podfiles", "internal/pins", "internal/namespace", "internal/shims", "internal/imagestore", "internal/cgroup", "internal/join", "internal/rootless", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if pkg, name := calls(n); (pkg == "unix" || pkg == "syscall") && slices.Contains(mounting, name) {
-				t.Errorf("%s calls %s.%s: only podfiles, pins, namespace, shims, imagestore, cgroup and rootless mount", at(n), pkg, name)
+				t.Errorf("%s calls %s.%s: only podfiles, pins, namespace, shims, imagestore, cgroup, join and rootless mount", at(n), pkg, name)
 			}
 			return true
 		})

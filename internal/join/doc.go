@@ -11,14 +11,16 @@
 //
 // # How
 //
-//	Prepare   the specification, the filter, the groups → a [Plan], or a [Refusal]
-//	Start     fork berth-exec → it joins, forks, names its child → the child is noted, and goes on
-//	          → its end of the socket closes, and it has another name: the program is executed
-//	Wait      the child is berth's own: berth reaps it, and knows its code
+//	Prepare   the specification, the filter, the groups, a null device → a [Plan], or a [Refusal]
+//	Start     fork berth-exec, the maker → its child joins, and makes and names a child of the maker's
+//	          → that one is noted, and goes on → its end of the socket closes, and it has another name:
+//	          the program is executed
+//	Wait      the maker reaps it, and says its code
+//	Left      the maker has reaped all its children, and has ended
 //
 // The files: plan.go says what is covered, runtime.go for which OCI runtimes, and what crun does
-// otherwise than runc, seccomp.go makes filters, groups.go finds cgroups, start.go is the life of one
-// process.
+// otherwise than runc, seccomp.go makes filters, groups.go finds cgroups, null.go makes null devices,
+// start.go is the life of one process, and maker.go that of its parent.
 //
 // # Promises
 //
@@ -36,7 +38,13 @@
 //     CAP_SYS_PTRACE can trace it, and it opens nothing by a path of the container's.
 //   - berth-exec has the container's OOM score and is in its groups before it joins a namespace, and is
 //     in no group of the container's while berth's thread waits for it.
-//   - Each of its processes is reaped, whoever has killed it, and whatever berth was told of it.
+//   - Each of its processes is reaped, whoever has killed it, and whatever berth was told of it, and so is
+//     whatever a program makes as a child of its own parent: a container whose PID namespace has a process
+//     that nobody reaps does not end.
+//   - The parent of a program is not in the container, and a program that does not see processes outside of
+//     it cannot signal or trace it.
+//   - The standard input is no file of the host's: root in a container may change what it has a descriptor
+//     of.
 //   - A process is noted before it executes the program, so that the next berth can end what a berth
 //     that was killed has left.
 //

@@ -44,6 +44,7 @@ type Joiner struct {
 type known struct {
 	plan   *plan
 	groups groups
+	null   *null
 	first  pidfd.Process
 	ended  <-chan struct{}
 }
@@ -108,6 +109,10 @@ func (j *Joiner) Close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	closeAll([]*os.File{j.program, j.proc})
+	for _, k := range j.plans {
+		k.null.close()
+	}
+	clear(j.plans)
 }
 
 // Program returns a path of the sealed copy of berth-exec, for this process alone.
@@ -188,15 +193,23 @@ func (j *Joiner) learn(ctx context.Context, c Container) (known, error) {
 	if err != nil {
 		return known{}, err
 	}
-	k := known{plan: p, groups: g, first: c.Process, ended: c.Ended}
+	n, err := newNull()
+	if err != nil {
+		return known{}, refuse(Failed, "%v", err)
+	}
+	k := known{plan: p, groups: g, null: n, first: c.Process, ended: c.Ended}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for id, k := range j.plans {
+	for id, old := range j.plans {
 		select {
-		case <-k.ended:
-			delete(j.plans, id)
+		case <-old.ended:
 		default:
+			if id != c.ID {
+				continue
+			}
 		}
+		delete(j.plans, id)
+		go old.null.close() // the kernel may take its time for the end of a file system
 	}
 	j.plans[c.ID] = k
 	return k, nil

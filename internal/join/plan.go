@@ -60,7 +60,7 @@ type head struct {
 	Ambient          uint64
 }
 
-const version = 3
+const version = 4
 
 // asItIs is the umask of a process that keeps the one it has from berth.
 const asItIs = ^uint32(0)

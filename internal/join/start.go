@@ -11,9 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
-	"slices"
-	"syscall"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,11 +19,13 @@ import (
 	"berth/internal/pidfd"
 )
 
-// Process is a program that runs in a container. It is a child of berth's, which reaps it.
+// Process is a program that runs in a container. It is a child of its maker's, which reaps it.
 type Process struct {
-	pid   int
-	fd    *os.File // a pidfd, until it is reaped
-	ended chan struct{}
+	maker    *maker
+	identity pidfd.Process
+	fd       *os.File // a pidfd, until it has ended
+	ended    chan struct{}
+	insist   sync.Once
 	// Once it has ended, and err if nobody knows how.
 	code uint32
 	err  error
@@ -100,7 +100,7 @@ func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pid
 	if err != nil {
 		return nil, err
 	}
-	null, err := os.Open(os.DevNull)
+	null, err := p.null.open()
 	if err != nil {
 		return nil, err
 	}
@@ -109,60 +109,53 @@ func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pid
 	if err != nil {
 		return nil, err
 	}
+	defer ours.Close()
+	defer theirs.Close()
 	token := newToken()
-	files := append([]*os.File{null, stdout, stderr, theirs, first, p.of.proc}, tasks...)
+	var more []*os.File
 	if unified != nil {
-		files = append(files, unified)
+		more = []*os.File{unified}
 	}
-	helper, err := p.of.fork(token, files)
-	_ = theirs.Close()
+	m, err := p.of.fork(token, []*os.File{null, stdout, stderr, theirs, first, p.of.proc}, append(tasks, more...))
 	if err != nil {
-		_ = ours.Close()
 		return nil, err
 	}
-	defer ours.Close()
-	maker := 0
-	defer func() {
-		if maker != 0 {
-			helper.reap(maker)
-		} else {
-			helper.abandon()
-		}
-	}()
+	_ = theirs.Close()
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := ours.Write(message); err != nil {
-		return nil, failure(ours, fmt.Errorf("tell berth-exec what to do: %w", err))
-	}
-	by, pid, err := answer(ours)
+	proc, err := m.make(ctx, ours, message, token, note)
 	if err != nil {
-		return nil, err
-	}
-	proc, identity, err := adopt(pid)
-	if err != nil {
-		return nil, err
-	}
-	maker = by
-	err = proc.goOn(ctx, ours, token, func() error { return note(identity) })
-	if err != nil {
-		_ = proc.Kill()
-	}
-	go proc.watch() // not before: what was reaped cannot be asked for its name
-	if err != nil {
+		m.giveUp()
 		return nil, err
 	}
 	return proc, nil
 }
 
-// goOn notes the process, and lets it execute the program.
-func (p *Process) goOn(ctx context.Context, ours *os.File, token string, note func() error) error {
-	if err := note(); err != nil {
-		return err
+// make has the process made, noted, and execute the program.
+func (m *maker) make(ctx context.Context, ours *os.File, message []byte, token string, note func(pidfd.Process) error) (*Process, error) {
+	if _, err := ours.Write(message); err != nil {
+		return nil, failure(ours, fmt.Errorf("tell berth-exec what to do: %w", err))
 	}
-	if _, err := ours.Write([]byte{'G'}); err != nil {
-		return fmt.Errorf("let the process go on: %w", err)
+	pid, err := answer(ours)
+	if err != nil {
+		return nil, err
 	}
-	return executed(ctx, ours, p, token)
+	proc, err := m.open(pid)
+	if err != nil {
+		return nil, err
+	}
+	if err = note(proc.identity); err == nil {
+		_, err = ours.Write([]byte{'G'})
+	}
+	if err == nil {
+		err = proc.executed(ctx, ours, token)
+	}
+	go proc.watch()
+	if err != nil {
+		_ = proc.Kill()
+		return nil, err
+	}
+	return proc, nil
 }
 
 // openFirst opens a pidfd of a container's first process, which has not ended.
@@ -205,41 +198,6 @@ func newToken() string {
 	return "be:" + hex.EncodeToString(b[:])
 }
 
-// helper is berth-exec until it has made the process that executes the program. pid is its first
-// process, and that of its process group.
-type helper struct{ pid int }
-
-// fork starts berth-exec with these descriptors from 0 on. It is in no group of the container's yet:
-// until the new process executes berth-exec, this thread waits in the kernel, and with it whoever
-// forks or collects garbage; and the memory of the new process is berth's until then.
-func (j *Joiner) fork(token string, files []*os.File) (helper, error) {
-	for again := true; ; again = false {
-		j.mu.Lock()
-		program := j.program
-		j.mu.Unlock()
-		attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Sys: &syscall.SysProcAttr{Setpgid: true}}
-		for _, f := range files {
-			attr.Files = append(attr.Files, rawFD(f))
-		}
-		// What is not among these may have been replaced by the time that it is executed (Go's #61751).
-		path := fmt.Sprintf("/proc/self/fd/%d", len(attr.Files))
-		attr.Files = append(attr.Files, rawFD(program))
-		pid, err := syscall.ForkExec(path, []string{"berth-exec", token}, attr)
-		runtime.KeepAlive(program)
-		switch {
-		case err == nil:
-			return helper{pid}, nil
-		case !again || !errors.Is(err, unix.ETXTBSY) && !errors.Is(err, unix.EACCES):
-			return helper{}, fmt.Errorf("start berth-exec: %w", err)
-		}
-		// A container that executed the copy by a link to /proc/self/exe has it open for writing,
-		// or has changed its mode: that it can, and nothing else.
-		if err := j.renew(program); err != nil {
-			return helper{}, err
-		}
-	}
-}
-
 // rawFD returns a descriptor and leaves its mode as it is, which Fd would not. That of a file that was
 // closed is one that is not open.
 func rawFD(f *os.File) (fd uintptr) {
@@ -251,52 +209,19 @@ func rawFD(f *os.File) (fd uintptr) {
 	return fd
 }
 
-// reap reaps berth-exec, which has made its child in the process maker, and ends.
-func (h helper) reap(maker int) {
-	for _, pid := range slices.Compact([]int{h.pid, maker}) {
-		var ws unix.WaitStatus
-		if got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil); err == nil && got == 0 {
-			go func() { _, _ = reap(pid) }()
-		}
-	}
-}
-
-// abandon ends berth-exec and all that it has made, of which berth may not have been told. A process
-// in a PID namespace has to be reaped: until then the container itself cannot end.
-func (h helper) abandon() {
-	_ = unix.Kill(-h.pid, unix.SIGKILL) // its first process was not reaped, so the number is no other group's
-	go func() {
-		for {
-			if _, err := reap(-h.pid); err != nil {
-				return // there is none left
-			}
-		}
-	}()
-}
-
-// reap waits for the end of a child, or of one of a group, which is -pid. In a group that is frozen
-// this may take until it is thawed.
-func reap(pid int) (ws unix.WaitStatus, err error) {
-	for {
-		if _, err = unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {
-			return ws, err
-		}
-	}
-}
-
-// answer reads which process berth-exec has made, and in which one of its own.
-func answer(from *os.File) (maker, pid int, err error) {
-	var b [9]byte
+// answer reads which process berth-exec has made.
+func answer(from *os.File) (pid int, err error) {
+	var b [5]byte
 	if _, err := io.ReadFull(from, b[:1]); err != nil {
-		return 0, 0, fmt.Errorf("berth-exec does not answer: %w", err)
+		return 0, fmt.Errorf("berth-exec does not answer: %w", err)
 	}
 	if b[0] != 'P' {
-		return 0, 0, failure(from, nil)
+		return 0, failure(from, nil)
 	}
 	if _, err := io.ReadFull(from, b[1:]); err != nil {
-		return 0, 0, fmt.Errorf("berth-exec does not answer: %w", err)
+		return 0, fmt.Errorf("berth-exec does not answer: %w", err)
 	}
-	return int(binary.NativeEndian.Uint32(b[1:])), int(binary.NativeEndian.Uint32(b[5:])), nil
+	return int(binary.NativeEndian.Uint32(b[1:])), nil
 }
 
 // failure reads what berth-exec could not do.
@@ -308,23 +233,23 @@ func failure(from *os.File, err error) error {
 	return err
 }
 
-// adopt takes over a child.
-func adopt(pid int) (*Process, pidfd.Process, error) {
+// open takes the process that a maker has made. It may be gone by now: then the maker says how it ended.
+func (m *maker) open(pid int) (*Process, error) {
 	fd, identity, err := pidfd.OpenProcess(pidfd.Process{Pid: uint32(pid)}) //nolint:gosec // a pid
 	if err != nil {
-		return nil, pidfd.Process{}, fmt.Errorf("find the process: %w", err)
+		return nil, fmt.Errorf("find the process: %w", err)
 	}
 	if err := unix.SetNonblock(fd, true); err != nil { // so that no thread waits for its end
 		_ = unix.Close(fd)
-		return nil, pidfd.Process{}, err
+		return nil, err
 	}
-	p := &Process{pid: pid, fd: os.NewFile(uintptr(fd), "pidfd"), ended: make(chan struct{})} //nolint:gosec // a descriptor
-	return p, identity, nil
+	return &Process{maker: m, identity: identity, fd: os.NewFile(uintptr(fd), "pidfd"), ended: make(chan struct{})}, nil //nolint:gosec // a descriptor
 }
 
 // executed returns when the program is executed. The socket closes then, and a moment later the
-// process has the program's name. Where it closes for another reason the process keeps its name.
-func executed(ctx context.Context, from *os.File, p *Process, token string) error {
+// process has the program's name. Where it closes for another reason the process keeps its name. Of a
+// process that has ended its maker says which.
+func (p *Process) executed(ctx context.Context, from *os.File, token string) error {
 	b, err := io.ReadAll(io.LimitReader(from, 1024))
 	switch {
 	case err != nil:
@@ -334,49 +259,50 @@ func executed(ctx context.Context, from *os.File, p *Process, token string) erro
 	}
 	// A program may give itself the name: that costs it this call, and berth next to nothing.
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		st, err := pidfd.ReadStat(uint32(p.pid)) //nolint:gosec // a pid
-		switch {
-		case err != nil: // the kernel could not be asked, as without a descriptor: that is no answer
-		case st.Program.Command != token:
+		// An error says that the kernel could not be asked, as without a descriptor, or that the process was
+		// reaped: neither is an answer. Another start says that its pid is another's by now.
+		st, err := pidfd.ReadStat(p.identity.Pid)
+		if err == nil && st.StartTicks == p.identity.StartTicks && st.Program.Command != token {
 			return nil
-		case st.State == 'Z':
-			return errors.New("berth-exec ended before it executed the program")
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-p.maker.said:
+			if p.maker.err == nil && !p.maker.executed {
+				return errors.New("berth-exec ended before it executed the program")
+			}
+			return nil // without a word of the maker's nobody knows it: neither does Wait, then
+		case <-ctx.Done():
 			return errors.Join(ctx.Err(), err)
+		case <-time.After(wait):
 		}
-		time.Sleep(wait)
 	}
 }
 
-// watch reaps the process.
+// watch notes how the process has ended.
 func (p *Process) watch() {
 	defer close(p.ended)
 	defer p.fd.Close()
-	raw, err := p.fd.SyscallConn()
-	var ws unix.WaitStatus
-	if err == nil {
-		err = raw.Read(func(uintptr) bool {
-			var pid int
-			pid, p.err = unix.Wait4(p.pid, &ws, unix.WNOHANG, nil)
-			return pid == p.pid || p.err != nil && !errors.Is(p.err, unix.EINTR)
+	<-p.maker.said
+	p.code, p.err = p.maker.code, p.maker.err
+	if p.err == nil {
+		return
+	}
+	// Its maker was killed, and somebody else is its parent now. What runs it is ended with its maker.
+	if err := p.send(); err != nil {
+		p.err = errors.Join(p.err, err)
+		return
+	}
+	if raw, err := p.fd.SyscallConn(); err == nil {
+		_ = raw.Read(func(fd uintptr) bool { return pidfd.Ask(int(fd)) != pidfd.Alive }) //nolint:gosec // a descriptor
+		// Where berth is what processes without a parent are given to, it is berth's to reap.
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil) //nolint:gosec // as above
 		})
-	}
-	if err != nil { // it cannot be waited for without a thread
-		ws, p.err = reap(p.pid)
-	}
-	switch {
-	case p.err != nil:
-		p.err = fmt.Errorf("wait for the process: %w", p.err)
-	case ws.Signaled():
-		p.code = 128 + uint32(ws.Signal()) //nolint:gosec // a signal
-	default:
-		p.code = uint32(ws.ExitStatus()) //nolint:gosec // 0 to 255
 	}
 }
 
-// Wait returns when the process has ended and was reaped, with its exit code, which is 128+N for
-// signal N. The error is that of ctx, or says that there is no code.
+// Wait returns when the process has ended, with its exit code, which is 128+N for signal N. The error
+// is that of ctx, or says that there is no code.
 func (p *Process) Wait(ctx context.Context) (uint32, error) {
 	select {
 	case <-p.ended:
@@ -386,11 +312,27 @@ func (p *Process) Wait(ctx context.Context) (uint32, error) {
 	}
 }
 
+// Left is closed when the process has ended, and all of those that it has made as children of its own
+// parent, as by clone with CLONE_PARENT. That may be long after its own end.
+func (p *Process) Left() <-chan struct{} { return p.maker.gone }
+
+// patience is how long after a process was killed, and has ended, its maker may take to say so. One
+// that does not was stopped, as a container in the PID namespace of the host can.
+const patience = 5 * time.Second
+
 // Kill kills the process. One that has ended is none to kill.
 func (p *Process) Kill() error {
+	err := p.send()
+	if err == nil {
+		p.insist.Do(func() { go p.endMaker() })
+	}
+	return err
+}
+
+func (p *Process) send() error {
 	raw, err := p.fd.SyscallConn()
 	if err != nil {
-		return nil // it was reaped
+		return nil // it has ended
 	}
 	var sent error
 	if err := raw.Control(func(fd uintptr) { sent = pidfd.Send(int(fd), unix.SIGKILL) }); err != nil { //nolint:gosec // a descriptor
@@ -400,4 +342,26 @@ func (p *Process) Kill() error {
 		return nil
 	}
 	return sent
+}
+
+// endMaker kills the maker of a process that has ended without a word of it. Whoever inherits the
+// process reaps it then.
+func (p *Process) endMaker() {
+	for {
+		select {
+		case <-p.ended:
+			return
+		case <-time.After(patience):
+		}
+		raw, err := p.fd.SyscallConn()
+		if err != nil {
+			return
+		}
+		var a pidfd.Answer
+		_ = raw.Control(func(fd uintptr) { a = pidfd.Ask(int(fd)) }) //nolint:gosec // a descriptor
+		if a == pidfd.Gone {
+			p.maker.kill()
+			return
+		}
+	}
 }

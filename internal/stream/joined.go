@@ -40,6 +40,9 @@ type Member interface {
 	Wait(ctx context.Context) (code uint32, err error)
 	// Kill kills the process. It is no error that it has ended.
 	Kill() error
+	// Left is closed once nothing is left of the process: neither what has made it nor what it has made
+	// in a way that berth has to reap it. That may be long after its end.
+	Left() <-chan struct{}
 }
 
 // noteName is the file in the directory of a process that says which process it is. One of a shim

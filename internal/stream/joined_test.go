@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"berth/internal/pidfd"
 	"berth/internal/pod"
 )
@@ -36,10 +38,16 @@ func (f fakeJoiner) Start(_ context.Context, stdout, stderr *os.File, note func(
 type fakeMember struct {
 	once  sync.Once
 	ended chan struct{}
+	left  <-chan struct{}
 	code  uint32
 }
 
-func newMember() *fakeMember { return &fakeMember{ended: make(chan struct{})} }
+func newMember() *fakeMember {
+	ended := make(chan struct{})
+	return &fakeMember{ended: ended, left: ended}
+}
+
+func (m *fakeMember) Left() <-chan struct{} { return m.left }
 
 func (m *fakeMember) end(code uint32) {
 	m.once.Do(func() {
@@ -197,4 +205,36 @@ func TestTheNextBerthEndsWhatIsNoted(t *testing.T) {
 	if noted, err := (&process{s: s, dir: t.TempDir()}).endNoted(t.Context()); noted || err != nil {
 		t.Errorf("no note: %v %v", noted, err)
 	}
+}
+
+// PROPERTIES 56: a command that leaves a child of its own parent behind has ended, and its call returns.
+// Its place is its pod's until that child has ended, so that a probe a second does not leave as many
+// processes of berth's.
+func TestWhatACommandLeavesHasItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		left := make(chan struct{})
+		w.service.cfg.Joiner = fakeJoiner(func(_, _ *os.File, _ func(pidfd.Process) error) (Member, error) {
+			m := newMember()
+			m.left = left
+			m.end(0)
+			return m, nil
+		})
+		share := w.service.commands.Usage().Pod
+		for range share {
+			if _, err := w.service.ExecSync(t.Context(), "c1", []string{"leave"}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if _, err := w.service.ExecSync(t.Context(), "c1", []string{"leave"}, 0); !errdefs.IsResourceExhausted(err) {
+			t.Errorf("one more: got %v", err)
+		}
+		close(left)
+		synctest.Wait()
+		if _, err := w.service.ExecSync(t.Context(), "c1", []string{"leave"}, 0); err != nil {
+			t.Error(err)
+		}
+		w.expectNothingLeft()
+	})
 }

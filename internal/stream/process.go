@@ -316,6 +316,7 @@ func (p *process) finish() {
 			err = os.RemoveAll(p.dir)
 		}
 		if err == nil {
+			p.awaitLeft()
 			return
 		}
 		if p.s.life.Err() != nil {
@@ -329,6 +330,18 @@ func (p *process) finish() {
 		case <-p.s.life.Done():
 			return
 		}
+	}
+}
+
+// awaitLeft keeps the place of a process that has left others behind of which berth has to wait for the
+// end, so that a pod has no more of those than of processes that run.
+func (p *process) awaitLeft() {
+	if p.member == nil {
+		return
+	}
+	select {
+	case <-p.member.Left():
+	case <-p.s.life.Done():
 	}
 }
 

@@ -300,7 +300,10 @@ func nothingIsLeft(t *testing.T, but ...int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("processes are left: %v", left)
+			for _, pid := range left {
+				b, _ := os.ReadFile("/proc/" + pid + "/stat")
+				t.Errorf("a process is left: %s", b)
+			}
 			return
 		}
 		runtime.Gosched()

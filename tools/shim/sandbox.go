@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	runc "github.com/containerd/go-runc"
 	"github.com/containerd/log"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
@@ -113,8 +114,10 @@ type sandbox struct {
 	ended chan struct{} // closed when the sandbox is shut down
 }
 
-// RegisterTTRPC registers the sandbox service with the shim's server.
+// RegisterTTRPC registers the sandbox service with the shim's server. By then every plug-in is there: the
+// one for tasks has said what starts the OCI runtime.
 func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
+	runc.Monitor = nulls{runc.Monitor}
 	sandboxapi.RegisterTTRPCSandboxService(server, s)
 	return nil
 }

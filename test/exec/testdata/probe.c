@@ -11,8 +11,8 @@
 //                  has caught before that executes a program of the container's
 //   probe slay     kills every process that has not executed a program yet
 //   probe thaw FILE  thaws a group after twenty seconds
-//
-// As berth-exec it makes a process, as that does, and is killed before it says so.
+//   probe leave HOW  leaves processes behind in a way that leave has, and exits with 9
+//   probe touch    changes what it can of each file that it has a descriptor of, and exits with 9
 //
 // It is static, since the root file systems it is run in have nothing else.
 
@@ -129,25 +129,144 @@ static void hunt(int slay) {
   }
 }
 
-// vanish makes a process that ends with the socket to berth, and is killed.
-static void vanish(void) {
-  if (syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL) != 0)
-    raise(SIGKILL);
-  char b[4096];
-  while (read(3, b, sizeof b) > 0)
-    ;
-  _exit(125);
+// sibling makes a process that is a child of this one's parent.
+static pid_t sibling(void) { return syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL); }
+
+static _Noreturn void rest(void) {
+  for (int fd = 0; fd < 64; fd++)
+    close(fd);
+  for (;;)
+    pause();
+}
+
+static int is(const char *how, const char *which) { return strcmp(how, which) == 0; }
+
+// leave leaves processes behind. Those whose way begins with "stay" end with their container alone.
+static int leave(const char *how) {
+  int held[2];
+  if (pipe(held) != 0)
+    return 1;
+  if (is(how, "a sibling that ends")) {
+    for (int i = 0; i < 3; i++)
+      if (sibling() == 0)
+        _exit(3);
+  } else if (is(how, "a sibling that ends later")) {
+    if (sibling() == 0) {
+      close(held[1]); // until the other end closes with this one's maker
+      while (read(held[0], held, 1) > 0)
+        ;
+      _exit(3);
+    }
+  } else if (is(how, "stay: siblings")) {
+    for (int i = 0; i < 3; i++)
+      if (sibling() == 0) {
+        if (i > 0)
+          setsid();
+        if (i > 1)
+          sibling();
+        rest();
+      }
+  } else if (is(how, "stay: a sibling that executes")) {
+    if (sibling() == 0) {
+      for (int fd = 0; fd < 64; fd++)
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+      execl("/proc/self/exe", "probe", "pause", NULL);
+      _exit(3);
+    }
+  } else if (is(how, "stay: an orphan")) {
+    if (fork() == 0) {
+      setsid();
+      if (fork() == 0)
+        rest();
+      _exit(3);
+    }
+    wait(NULL);
+  } else if (is(how, "orphans that end")) {
+    for (int i = 0; i < 20; i++)
+      if (fork() == 0) {
+        if (fork() == 0)
+          _exit(3);
+        _exit(3);
+      }
+  } else if (is(how, "stay: vfork")) {
+    pid_t self = getpid();
+    if (vfork() == 0) { // its parent waits until this one ends or executes
+      kill(self, SIGKILL);
+      for (int fd = 0; fd < 64; fd++)
+        close(fd);
+      for (;;)
+        pause();
+    }
+  } else if (is(how, "stay: without a signal")) {
+    if (syscall(SYS_clone, 0, NULL, NULL, NULL, NULL) == 0) {
+      sibling();
+      rest();
+    }
+  } else if (is(how, "stay: a reaper of its own")) {
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    if (fork() == 0) {
+      if (fork() == 0)
+        rest();
+      _exit(3);
+    }
+  } else if (is(how, "stay: traced at its exit")) {
+    pid_t self = getpid();
+    char b;
+    if (sibling() == 0) {
+      close(held[0]);
+      if (syscall(SYS_ptrace, 0x4206 /* PTRACE_SEIZE */, self, 0, 0x40 /* PTRACE_O_TRACEEXIT */) != 0)
+        write(held[1], "x", 1);
+      rest();
+    }
+    close(held[1]);
+    if (read(held[0], &b, 1) == 1)
+      return 1;
+  } else if (is(how, "its parent is killed")) {
+    if (getppid() > 1)
+      kill(getppid(), SIGKILL);
+    usleep(100000);
+  } else if (is(how, "its parent is stopped")) {
+    if (getppid() > 1)
+      kill(getppid(), SIGSTOP);
+  } else {
+    return 1;
+  }
+  return 9;
+}
+
+// touch changes what can be changed of a file by a descriptor of it, and says what could be.
+static int touch(void) {
+  const struct timespec past[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+  for (int fd = 0; fd < 64; fd++) {
+    struct stat s;
+    if (fstat(fd, &s) != 0)
+      continue;
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    printf("%d: type %o rdev %lx inode %lx:%lu", fd, s.st_mode & S_IFMT, (long)s.st_rdev, (long)s.st_dev, s.st_ino);
+    // Changes that harm nobody where they succeed and should not.
+    printf(" fchmod %d", fchmod(fd, (s.st_mode & 0777) | S_ISVTX));
+    printf(" chmod %d", chmod(path, (s.st_mode & 0777) | S_ISVTX));
+    printf(" fchown %d", fchown(fd, -1, 1234));
+    printf(" ftruncate %d", ftruncate(fd, 0));
+    printf(" futimens %d", futimens(fd, past));
+    printf(" fsetxattr %d\n", (int)syscall(SYS_fsetxattr, fd, "trusted.x", "x", 1, 0));
+  }
+  fflush(stdout);
+  return 9;
 }
 
 int main(int argc, char **argv) {
-  if (strcmp(argv[0], "berth-exec") == 0)
-    vanish();
   if (argc < 2 || strcmp(argv[1], "pause") == 0)
     for (;;)
       pause();
 
   if (strcmp(argv[1], "exit") == 0)
     return 9;
+  if (strcmp(argv[1], "leave") == 0)
+    return leave(argv[2]);
+  if (strcmp(argv[1], "touch") == 0)
+    return touch();
   if (strcmp(argv[1], "thaw") == 0) {
     sleep(20);
     return write(open(argv[2], O_WRONLY), "0", 1) != 1;
