@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -23,7 +23,7 @@ func hostile(t *testing.T) (mount *runtimeapi.Mount, name string) {
 	t.Helper()
 	dir := t.TempDir()
 	name = fmt.Sprintf("hostile%d", os.Getpid())
-	if out, err := exec.Command("gcc", "-std=c11", "-static", "-O1", "-o", filepath.Join(dir, name), "../exec/testdata/probe.c").CombinedOutput(); err != nil {
+	if out, err := command.New(t, "gcc", "-std=c11", "-static", "-O1", "-o", filepath.Join(dir, name), "../exec/testdata/probe.c").CombinedOutput(); err != nil {
 		t.Fatalf("build the probe: %v: %s", err, out)
 	}
 	return &runtimeapi.Mount{HostPath: dir, ContainerPath: "/hostile", Readonly: true}, name

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 
 	runc "github.com/containerd/go-runc"
@@ -21,21 +20,28 @@ type nulls struct{ runc.ProcessMonitor }
 
 // Start starts a command.
 func (n nulls) Start(c *exec.Cmd) (chan runc.Exit, error) {
-	if slices.ContainsFunc(c.Args, func(a string) bool { return a == "exec" || a == "create" || a == "restore" }) {
-		// Where none can be made, as in a user namespace, nobody in that can change the host's.
-		if own, err := newNull(); err == nil {
-			defer own.Close()
-			give(c, own)
-		}
-	}
+	defer replace(c)()
 	return n.ProcessMonitor.Start(c)
 }
 
 // StartLocked starts a command from a thread of its own.
 func (n nulls) StartLocked(c *exec.Cmd) (chan runc.Exit, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	return n.Start(c)
+	defer replace(c)()
+	return n.ProcessMonitor.StartLocked(c)
+}
+
+// replace gives a command that makes a process of a container a null device of its own. done is to be
+// called once the command was started.
+func replace(c *exec.Cmd) (done func()) {
+	if !slices.ContainsFunc(c.Args, func(a string) bool { return a == "exec" || a == "create" || a == "restore" }) {
+		return func() {}
+	}
+	own, err := newNull()
+	if err != nil { // as in a user namespace, where nobody can change the host's
+		return func() {}
+	}
+	give(c, own)
+	return func() { _ = own.Close() }
 }
 
 // give replaces those standard streams of a command that would be the host's null device.
