@@ -100,20 +100,6 @@ func TestAContainerEndsWhateverItsProbesLeave(t *testing.T) {
 	})
 }
 
-// PROPERTIES 56: what berth has made for a probe ends with berth, also before there is another one.
-func TestAProbeEndsWithBerth(t *testing.T) {
-	n := node.Start(t, made("helper", false))
-	_, id := n.Sh("sleep 1000")
-	go func() {
-		_, _ = n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", unique(t, 1)}})
-	}()
-	n.Until("the command runs", func() bool { return runs("sleep", unique(t, 1)) })
-	n.Berth.Kill(syscall.SIGKILL)
-	n.Until("the command has ended", func() bool { return !runs("sleep", unique(t, 1)) })
-	n.StartBerth()
-	nothingLeft(n)
-}
-
 // PROPERTIES 56: root in a container changed the mode, the owner and the times of the host's null device,
 // which an exec got as its standard input: for the whole node. It changes no inode of the host's.
 func TestAContainerChangesNoNullDeviceOfTheHost(t *testing.T) {
