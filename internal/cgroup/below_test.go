@@ -51,7 +51,7 @@ func TestOOMKillsBelowAGroupAreCounted(t *testing.T) {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		defer os.Remove(d)
+		t.Cleanup(func() { _ = os.Remove(d) })
 	}
 	if n := len(below(own)); n != mostBelow {
 		t.Errorf("looks at %d groups below", n)

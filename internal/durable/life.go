@@ -45,15 +45,15 @@ func Life(dirs ...string) (string, error) {
 
 func life(dir string) (string, error) {
 	// A link would lead out of the root directory of the first process.
-	real, err := filepath.EvalSymlinks(dir)
+	target, err := filepath.EvalSymlinks(dir)
 	for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
-		real, err = filepath.EvalSymlinks(dir)
+		target, err = filepath.EvalSymlinks(dir)
 	}
 	if err != nil {
 		return "", err
 	}
-	dir = real
+	dir = target
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: dir, Err: err}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -137,7 +138,7 @@ func (l *Log) replaceLogger() error {
 		return errors.Join(err, closeAll(pipes))
 	}
 	defer ready.Close()
-	files := append(pipes, tell)
+	files := slices.Concat(pipes, []*os.File{tell})
 	if err := os.Remove(l.o.in(socket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, closeAll(files))
 	}
@@ -167,7 +168,7 @@ func (l *Log) replaceLogger() error {
 
 // readEnds opens the pipes once more, for stdout and stderr in this order. A terminal has one, which
 // stands for both. An open file of its own, and not a duplicate, does not share berth's flags.
-func (l *Log) readEnds() ([]*os.File, error) {
+func (l *Log) readEnds() (_ []*os.File, err error) {
 	var ends [2]*os.File
 	for i := range ends {
 		s := l.stream(i)
@@ -178,7 +179,7 @@ func (l *Log) readEnds() ([]*os.File, error) {
 		if pipe == nil && len(l.streams) == len(ends) { // it has ended
 			pipe, _, _ = l.stream(1 - i).source()
 		}
-		err := error(os.ErrClosed)
+		err = os.ErrClosed
 		if pipe != nil {
 			cerr := pipe.Control(func(fd uintptr) { ends[i], err = os.Open("/proc/self/fd/" + strconv.Itoa(int(fd))) }) //nolint:gosec // a descriptor
 			err = errors.Join(cerr, err)

@@ -188,8 +188,8 @@ func ways() []way {
 		unix.LINUX_REBOOT_CMD_POWER_OFF: 130,
 	} {
 		c := reboot(how)
-		for name, flags := range map[string]uintptr{"": unix.CLONE_NEWPID, " in a user namespace": unix.CLONE_NEWPID | unix.CLONE_NEWUSER} {
-			list = append(list, way{name: fmt.Sprintf("init, reboot %x%s", how, name), flags: flags, call: &c, code: code, first: []uint32{0}})
+		for name, flags := range map[string]uintptr{"init": unix.CLONE_NEWPID, "init in a user namespace": unix.CLONE_NEWPID | unix.CLONE_NEWUSER} {
+			list = append(list, way{name: fmt.Sprintf("%s, reboot %x", name, how), flags: flags, call: &c, code: code, first: []uint32{0}})
 		}
 	}
 	for name := range threadWays {

@@ -48,7 +48,7 @@ spec:
 	}
 	for _, args := range [][]string{{"import", image}, {"play", manifest}, {"rm", "--force", "--all"}} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		t.Cleanup(cancel)
 		cmd := u.Berth(args...)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
@@ -126,11 +126,11 @@ func TestWhatAUserNamedAfterAPodIsLeftAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() {
+		t.Cleanup(func() {
 			if err := errors.Join(in.Close(), cmd.Wait()); err != nil && cmd.ProcessState.ExitCode() != 1 { // of read at the end
 				t.Errorf("the user's process did not live on: %v", err)
 			}
-		}()
+		})
 	}
 
 	for _, pid := range n.Shims() { // so that what is left is looked for

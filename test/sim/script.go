@@ -187,7 +187,7 @@ func (s *Story) do(st statement) error {
 		if err = errors.Join(err, ferr); err != nil || first >= 0 {
 			return err
 		}
-		if err == nil && !s.World.Exit(s.ID(name), uint32(code), st.has("oom")) { //nolint:gosec // 0..255
+		if !s.World.Exit(s.ID(name), uint32(code), st.has("oom")) { //nolint:gosec // 0..255
 			err = fmt.Errorf("%s does not run", name)
 		}
 		return err
