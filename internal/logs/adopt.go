@@ -156,7 +156,7 @@ func finish(f file, size int64, line string) (int64, error) {
 	if len(add) == 0 {
 		return size, nil
 	}
-	if _, err := f.Write(add); err != nil {
+	if _, err := f.WriteAt(add, size); err != nil {
 		return size, err
 	}
 	return size + int64(len(add)), nil
@@ -216,7 +216,7 @@ func (h *Held) writeRest(o Options, d disk) error {
 	if err != nil {
 		return errors.Join(unread, fmt.Errorf("write the rest of the output: %w", err))
 	}
-	n, err := f.Write(h.rest)
+	n, err := f.WriteAt(h.rest, size)
 	if err == nil || f.Truncate(size) != nil { // the next call goes on after a part that stays
 		h.rest = h.rest[n:]
 	}

@@ -89,13 +89,13 @@ type badFile struct {
 	file
 }
 
-// Write finds room for half of what is to be written when the disk is full.
-func (f *badFile) Write(b []byte) (int, error) {
+// WriteAt finds room for half of what is to be written when the disk is full.
+func (f *badFile) WriteAt(b []byte, at int64) (int, error) {
 	if err := f.d.pass(); err != nil {
-		n, werr := f.file.Write(b[:len(b)/2])
+		n, werr := f.file.WriteAt(b[:len(b)/2], at)
 		return n, errors.Join(err, werr)
 	}
-	return f.file.Write(b)
+	return f.file.WriteAt(b, at)
 }
 
 func (f *badFile) Truncate(size int64) error {

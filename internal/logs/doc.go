@@ -30,7 +30,7 @@
 // A round, and what a kill after each of its steps leaves:
 //
 //	1  splice pipe → spool                  the spool's rest is formatted by the next berth
-//	2  write lines → log at length L        the log is cut back to L, then as after 1
+//	2  pwrite lines → log at length L       the log is cut back to L, then as after 1
 //	3  pwrite cursor {log, L', consumed}    nothing is left to do
 //	4  punch a hole into the spool          nothing: the pages before consumed are given back
 //
@@ -38,8 +38,11 @@
 // its stream; it is then written as a part (tag P).
 //
 // Before a round of step 2, the log is compared with the cursor: where somebody else has changed its
-// length, the cursor follows first. Lines are appended (O_APPEND), so that they stand at the end of the
-// log even if it changes in that moment.
+// length, the cursor follows first. A log that is truncated between that and the write has a hole for
+// that moment; it is seen after the write, and the lines are written to the beginning. O_APPEND would
+// leave no such moment, and was tried: a write that hung on a frozen disk was then carried out after
+// the next berth had written the same lines, and they stood there twice. At its place it changes
+// nothing.
 //
 // Two goroutines (pumps) move stdout and stderr. They take turns at the log and the cursor. A round
 // begins as soon as there is output, unless a few small ones have followed each other within a
@@ -58,9 +61,9 @@
 //     and the container notices nothing (logger.go). One that was killed while berth was away has one
 //     as soon as berth is there: the pipe, and what is in it, is found by way of the processes that
 //     write to it.
-//   - What others do to the log while berth writes to it costs no line but theirs. A log that is
-//     truncated goes on at its end, and not behind a hole; what is appended is not overwritten; one that
-//     is deleted is made anew with the next line. Each is reported, once a minute at most.
+//   - A log that somebody else truncates goes on at its end, and not behind a hole, and one that is
+//     deleted is made anew with the next line. Each is reported, once a minute at most. The log is
+//     berth's to write: what somebody else appends to it may be overwritten.
 //   - A log that cannot be written (its disk is full, frozen or broken, its path is refused) makes
 //     this container's output wait, and nothing else. The same holds for a runtime directory
 //     without room. Nothing is dropped; it is tried again, after five seconds at the latest.

@@ -24,9 +24,11 @@ type disk interface {
 	open(dir, path string) (f file, inode uint64, size int64, err error)
 }
 
-// file is an open log. What is written goes to its end, wherever that is by then.
+// file is an open log. A write names its place: one that hung, on a disk that did not answer, and is
+// carried out after its berth has gone, writes the lines that the next berth has written there.
 type file interface {
-	io.Writer
+	io.ReaderAt
+	io.WriterAt
 	io.Closer
 	Truncate(size int64) error
 	// look says how long the file is, and whether it has a name.
@@ -92,23 +94,51 @@ func (l *Log) write(lines []byte) error {
 	if err := l.meet(); err != nil {
 		return err
 	}
-	if _, err := l.out.file.Write(lines); err != nil {
+	if err := l.put(lines); err != nil {
+		return err
+	}
+	if was := l.out.length - int64(len(lines)); l.followsHole(was) {
+		l.noteLog(event.LogTruncated{From: was})
+		l.out.length = 0
+		if err := l.out.file.Truncate(0); err != nil {
+			return err
+		}
+		return l.put(lines)
+	}
+	return nil
+}
+
+// put writes lines at the length that the log is known to have.
+func (l *Log) put(lines []byte) error {
+	if _, err := l.out.file.WriteAt(lines, l.out.length); err != nil {
 		l.out.torn = true
 		return errors.Join(err, l.cut())
 	}
 	l.out.length += int64(len(lines))
-	if size, _, err := l.out.file.look(); err == nil {
-		l.out.length = size // somebody else has changed it in this very moment
-	}
 	return nil
+}
+
+// followsHole reports whether what was written at a place stands behind a hole: the log was truncated
+// in the moment between the look at its length and the write. A line that was there would end before
+// that place, and not with a zero.
+func (l *Log) followsHole(at int64) bool {
+	var b [1]byte
+	if at == 0 {
+		return false
+	}
+	n, err := l.out.file.ReadAt(b[:], at-1)
+	return n == 1 && err == nil && b[0] == 0
 }
 
 // meet takes note of what others have done to the log since berth last wrote to it. The cursor says so
 // before anything is written: after a kill, the next berth cuts the log back to the length in the cursor.
 //
 // Others truncate a log (logrotate's copytruncate), and a write at the length that it had makes a hole,
-// which readers of the log read as NULs. They append to it. And they delete it, or its directory, while
-// berth goes on writing to a file that nobody can read any more.
+// which readers of the log read as NULs. And they delete it, or its directory, while berth goes on writing
+// to a file that nobody can read any more.
+//
+// A log that is longer than berth has written is no reason to write behind that: it may be the write of
+// an earlier berth, which hung and was carried out late.
 func (l *Log) meet() error {
 	if err := l.cut(); err != nil {
 		return err
@@ -122,12 +152,9 @@ func (l *Log) meet() error {
 			return err
 		}
 		l.noteLog(event.LogDeleted{})
-	case size != l.out.length:
-		was := l.out.length
-		l.out.length = size
-		if size < was {
-			l.noteLog(event.LogTruncated{From: was, To: size})
-		}
+	case size < l.out.length:
+		l.noteLog(event.LogTruncated{From: l.out.length, To: size})
+		l.out.length, l.out.dirty = size, true
 		return l.save()
 	}
 	return nil
@@ -219,7 +246,7 @@ func (f logFile) look() (size int64, named bool, err error) {
 // device may do things, and a hard link may be somebody else's file.
 func openFile(at int, name string) (file, uint64, int64, error) {
 	for {
-		fd, err := openat(at, name, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_EXCL, 0o640)
+		fd, err := openat(at, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o640)
 		if errors.Is(err, unix.EEXIST) {
 			if fd, err = reopen(at, name); errors.Is(err, unix.ENOENT) {
 				continue // it was moved away meanwhile
@@ -254,7 +281,7 @@ func reopen(at int, name string) (int, error) {
 	if st.Nlink > 1 {
 		return -1, fmt.Errorf("it is a hard link to another file; remove it: %w", errdefs.ErrInvalidArgument)
 	}
-	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR|unix.O_APPEND|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 }
 
 func openat(at int, name string, flags, mode int) (int, error) {

@@ -67,10 +67,6 @@ func TestALogThatIsTruncatedUnderLoadHasNoHole(t *testing.T) {
 	wg.Go(func() {
 		for range 200 {
 			must(t, os.Truncate(o.path(), 0))
-			b, err := os.ReadFile(o.path())
-			if err != nil || bytes.IndexByte(b, 0) >= 0 {
-				t.Errorf("%v, or NULs in a log of %d bytes", err, len(b))
-			}
 		}
 		close(stop)
 	})
@@ -78,24 +74,53 @@ func TestALogThatIsTruncatedUnderLoadHasNoHole(t *testing.T) {
 		wg.Wait()
 		_, _ = out.Close(), errs.Close()
 	})
+	b, err := os.ReadFile(o.path())
+	if err != nil || bytes.IndexByte(b, 0) >= 0 {
+		t.Errorf("%v, or NULs in a log of %d bytes", err, len(b))
+	}
 	parse(t, o.path())
 }
 
-// PROPERTIES 53: what somebody else appends to a log is not overwritten.
-func TestALogThatOthersAppendToIsNotOverwritten(t *testing.T) {
-	c := start(t, options(t), host{})
-	c.flushed("one\n")
-	line, _, _ := format(nil, []byte("of a person\n"), "stderr", 100, false, time.Now())
-	f, err := os.OpenFile(c.o.path(), os.O_APPEND|os.O_WRONLY, 0)
-	must(t, err)
-	_, err = f.Write(line)
-	must(t, err, f.Close())
-	c.flushed("two\n")
+// hasty is a disk on which somebody truncates the log after its length was looked at.
+type hasty struct {
+	host
+	truncate func()
+}
+
+type hastyFile struct {
+	file
+	truncate func()
+}
+
+func (h hasty) open(dir, path string) (file, uint64, int64, error) {
+	f, inode, size, err := h.host.open(dir, path)
+	return hastyFile{f, h.truncate}, inode, size, err
+}
+
+func (f hastyFile) WriteAt(b []byte, at int64) (int, error) {
+	f.truncate()
+	return f.file.WriteAt(b, at)
+}
+
+// PROPERTIES 53: a log that is truncated between the look at its length and the write begins with the lines
+// of that write, and not with a hole.
+func TestALogThatIsTruncatedInTheMomentOfAWriteHasNoHole(t *testing.T) {
+	o := options(t)
+	now := false
+	c := start(t, o, hasty{truncate: func() {
+		if now {
+			now = false
+			must(t, os.Truncate(o.path(), 0))
+		}
+	}})
+	c.flushed(strings.Repeat("x", 5000) + "\n")
+	now = true
+	c.flushed("after\n")
+	c.expect("after\n")
 	c.restart(host{})
-	c.write("three\n")
+	c.write("the next berth\n")
 	c.end()
-	c.expect("one\ntwo\nthree\n")
-	equal(t, "stderr", parse(t, c.o.path())["stderr"], []byte("of a person\n"))
+	c.expect("after\nthe next berth\n")
 }
 
 // PROPERTIES 53: a log that was deleted, alone or with its directory, is made anew with the next line: berth

@@ -150,15 +150,6 @@ func (w *World) match(op, id string) *rule {
 	return nil
 }
 
-// ruled reports whether there is a rule for op on id.
-func (w *World) ruled(op, id string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.rules, func(r *rule) bool {
-		return r.times > 0 && r.op == op && (r.id == "" || r.id == id)
-	})
-}
-
 // stallLocked waits as a rule has it, with the world unlocked.
 func (w *World) stallLocked(ctx context.Context, l *Life, op, id string, r *rule) error {
 	if r.stall == 0 && r.hold == nil {
