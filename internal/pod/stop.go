@@ -107,6 +107,9 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 // caller goes away. The settle of an exit is waited for as long as the caller likes.
 func (s *stopper) waitKilled(ctx context.Context, u *unit) error {
 	settled := func(ctx context.Context) error { return s.lanes.waitSettled(ctx, u) }
+	if u.isPinned() { // it has no process
+		return settled(ctx)
+	}
 	patience := heldPatience
 	if deadline, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(deadline)-lastWord)

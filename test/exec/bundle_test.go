@@ -467,10 +467,22 @@ func errOf(err error) error {
 // descriptors a process has room for, which grows with those that it ever had.
 var ofCaller = regexp.MustCompile(`^(keyring|oom_score_adj|/proc/self/oom_score_adj|/proc/self/status: FDSize):`)
 
+// givenNull is the line of a null device as standard input. crun gives the one that it gets, which is the
+// host's here, to the user of the program. That of berth-exec is root's, and no file of the host's.
+var givenNull = regexp.MustCompile(`^(fd 0: mode 20666 owner )\d+:\d+( rdev 103 )`)
+
+// asByCrun leaves out of a list of lines what crun does otherwise than berth-exec, and than runc.
+func asByCrun(lines []string) (out []string) {
+	for _, l := range slices.DeleteFunc(slices.Clone(lines), ofCaller.MatchString) {
+		out = append(out, givenNull.ReplaceAllString(l, "${1}somebody${2}"))
+	}
+	return out
+}
+
 // differences says what two lists of lines do not have in common that a program has to find the same.
 func (c *container) differences(a, b []string) string {
 	if c.by.Name == "crun" {
-		a, b = slices.DeleteFunc(slices.Clone(a), ofCaller.MatchString), slices.DeleteFunc(slices.Clone(b), ofCaller.MatchString)
+		a, b = asByCrun(a), asByCrun(b)
 	}
 	var out strings.Builder
 	for i := range max(len(a), len(b)) {
