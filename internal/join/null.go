@@ -15,7 +15,7 @@ import (
 // are not for root in a container to change. It is on a file system that is mounted in no place, where
 // it has the path that it has elsewhere, too.
 type null struct {
-	root *os.File // of the file system; nil where the host's device is nobody's to change
+	root *os.File // of the file system; nil for the host's device
 }
 
 // newNull makes a null device, which the caller closes.
@@ -41,11 +41,14 @@ func newNull() (_ *null, err error) {
 	case err == nil:
 		err = unix.Fchmodat(dir, "dev/null", 0o666, 0) // whatever the umask
 	}
-	if err == nil {
-		err = label(fmt.Sprintf("/proc/self/fd/%d/dev/null", dir))
-	}
 	if err != nil {
 		return nil, fmt.Errorf("make a null device: %w", err)
+	}
+	if label(fmt.Sprintf("/proc/self/fd/%d/dev/null", dir)) != nil {
+		// SELinux may forbid the container to use a device without the label: it gets the host's, as by
+		// the OCI runtime.
+		_ = root.Close()
+		return &null{}, nil
 	}
 	return &null{root}, nil
 }
