@@ -52,8 +52,9 @@ type bootRecord struct {
 }
 
 // OpenBoot reads the file of a root directory, and notes in it that berth runs in this boot. images are
-// directories of images that may be on other file systems. It is called before anything is made there. A directory without the file is one that berth uses for the
-// first time: what is there was not made under these rules, and is trusted.
+// directories of images that may be on other file systems. It is called before anything is made there.
+// A directory without the file is one that berth uses for the first time: what is there was not made
+// under these rules, and is trusted.
 //
 // An error is for the log: what cannot be told is doubted, what cannot be noted is tried again before
 // an image is made, and berth can go on.
