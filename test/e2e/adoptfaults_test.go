@@ -15,10 +15,31 @@ import (
 	"berth/test/node"
 )
 
+// PROPERTIES 46: whatever happens to an adoption, or meanwhile, on both ways. Each of these takes a dozen
+// seconds: while nothing changes in the rooms of an adoption, a commit takes a third of them.
+func TestAdoptionsUnderFaults(t *testing.T) {
+	type fault struct {
+		name string
+		test func(*testing.T)
+	}
+	rooms := []string{"internal/adopt", "internal/adoption", "test/e2e/adopt_test.go", "test/e2e/adoptfaults_test.go"}
+	for _, f := range node.Share(t, "faults", 3, rooms,
+		fault{"killed", anAdoptionThatIsKilledGoesOn},
+		fault{"killed in a command", anAdoptionThatIsKilledInACommandGoesOn},
+		fault{"containerd and shims killed", anAdoptionOutlivesContainerdAndShims},
+		fault{"pods terminate or crash", podsThatTerminateOrCrashAreAdopted},
+		fault{"ends on the way back", endsOnTheWayBackAreExact},
+		fault{"another client", whatAnotherClientHasMadeIsNamedAndLeft},
+		fault{"a pod cannot be adopted", aPodThatCannotBeAdoptedMayEnd},
+	) {
+		t.Run(f.name, f.test)
+	}
+}
+
 // PROPERTIES 46: containerd is killed again and again while pods are taken over and given back, and the
 // next call goes on. Then the shims of two pods are killed as well, one on each way: their containers
 // have ended, and nothing else has changed.
-func TestAnAdoptionOutlivesContainerdAndShims(t *testing.T) {
+func anAdoptionOutlivesContainerdAndShims(t *testing.T) {
 	a := startAdopted(t)
 	a.PluginOff(func() {})
 	done := 0
@@ -90,7 +111,7 @@ func (a *adopted) endedWithItsShim(pod, container string) {
 // PROPERTIES 46: a container that is being stopped goes on with its grace period, and the call that is
 // repeated stops it, on both ways. The attempts of a container that crashes again and again stay what
 // they are, also of the one that crashes meanwhile, and the next one is counted from there.
-func TestPodsThatTerminateOrCrashAreAdopted(t *testing.T) {
+func podsThatTerminateOrCrashAreAdopted(t *testing.T) {
 	a := startAdopted(t)
 	a.pod("going", nil)
 	for _, name := range []string{"there", "back"} {
@@ -194,7 +215,7 @@ func (a *adopted) crashed(attempts int) {
 
 // PROPERTIES 46: what `ctr` or nerdctl has made in the plug-in's namespace is not a pod: it is named, and
 // left as it is.
-func TestWhatAnotherClientHasMadeIsNamedAndLeft(t *testing.T) {
+func whatAnotherClientHasMadeIsNamedAndLeft(t *testing.T) {
 	a := startAdopted(t)
 	a.MakeForeign("foreign")
 	before := a.Foreign("foreign")
@@ -217,7 +238,7 @@ func TestWhatAnotherClientHasMadeIsNamedAndLeft(t *testing.T) {
 // PROPERTIES 46: a pod that cannot be adopted keeps all others with the plug-in, unless the operator names
 // it. Then the plug-in stops it, as gently as it asks, and removes it, and the others are adopted. What
 // can be adopted does not end, also if it is named.
-func TestAPodThatCannotBeAdoptedMayEnd(t *testing.T) {
+func aPodThatCannotBeAdoptedMayEnd(t *testing.T) {
 	a := newAdopted(t)
 	a.pod("good", nil)
 	a.container("good", "stays", sleeps, true, nil)
@@ -278,7 +299,7 @@ func TestAPodThatCannotBeAdoptedMayEnd(t *testing.T) {
 // PROPERTIES 46: `berth adopt` is killed while each of its commands runs, on both ways: before containerd
 // is stopped, while it is away, once it is there again, and before and after berth is started. The next
 // call goes on, every process stays, and what ends while containerd is away has its code.
-func TestAnAdoptionThatIsKilledInACommandGoesOn(t *testing.T) {
+func anAdoptionThatIsKilledInACommandGoesOn(t *testing.T) {
 	a := startAdopted(t)
 	nothing := func() {}
 	away := func() {} // what happens while containerd is away
