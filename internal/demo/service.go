@@ -123,7 +123,7 @@ func (s *service) stop() error {
 		err = errors.Join(err, netlink.LinkDel(l))
 	}
 	pods := network.Bridge{Name: bridge, Subnet: subnet}
-	err = errors.Join(err, pods.Unmasquerade(context.Background()))
+	err = errors.Join(err, pods.RemoveRules(context.Background()))
 	_ = s.log.Close()
 	if err == nil {
 		fmt.Fprintln(s.Out, "berth stopped cleanly")

@@ -3,20 +3,15 @@
 package network
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"os/exec"
 	"sync"
-	"time"
 
 	"github.com/vishvananda/netlink"
-
-	"berth/internal/retry"
 )
 
 // Bridge is the default network: a bridge with host-local addresses.
@@ -25,8 +20,8 @@ type Bridge struct {
 	Subnet  string // CIDR
 	DataDir string // host-local's allocations
 
-	masquerading sync.Mutex // held while the rule is checked and added
-	seen         int        // the index of the bridge when watch looked last; 0: there was none
+	ruling sync.Mutex // held while rules are checked, added and removed
+	seen   int        // the index of the bridge when watch looked last; 0: there was none
 }
 
 // conf returns the default network as a CNI list of a version.
@@ -62,32 +57,15 @@ func (b *Bridge) conf(version string) []byte {
 	return j
 }
 
-func haveIPTables() bool {
-	_, err := exec.LookPath("iptables")
-	return err == nil
-}
-
-// rule returns the bridge's rule in the table nat, as arguments of iptables after -A, -C or -D:
-// what pods send to any place but the bridge leaves under the host's address. Like the bridge it
-// stays when berth ends.
-func (b *Bridge) rule() []string {
-	return []string{
-		"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name,
-		"-m", "comment", "--comment", "berth: pods of " + b.Name, "-j", "MASQUERADE",
-	}
-}
-
-// masquerade adds the rule if it is not there. It checks each time, because others flush tables.
+// masquerade adds the bridge's rule of masquerading if it is not there. It checks each time,
+// because others flush tables.
 func (b *Bridge) masquerade(ctx context.Context) error {
 	if !haveIPTables() {
 		return nil
 	}
-	b.masquerading.Lock()
-	defer b.masquerading.Unlock()
-	if iptables(ctx, append([]string{"-C"}, b.rule()...)...) == nil {
-		return nil
-	}
-	if err := iptables(ctx, append([]string{"-A"}, b.rule()...)...); err != nil {
+	b.ruling.Lock()
+	defer b.ruling.Unlock()
+	if err := b.masquerading().add(ctx); err != nil {
 		return fmt.Errorf("add masquerading rule of bridge %s: %w", b.Name, err)
 	}
 	return nil
@@ -131,39 +109,4 @@ func (b *Bridge) address() error {
 		return fmt.Errorf("give bridge %s an address: %w", b.Name, err)
 	}
 	return nil
-}
-
-// Unmasquerade removes the rule. It is called before the bridge is removed. Without iptables there
-// is no rule.
-func (b *Bridge) Unmasquerade(ctx context.Context) error {
-	if !haveIPTables() {
-		return nil
-	}
-	b.masquerading.Lock()
-	defer b.masquerading.Unlock()
-	for iptables(ctx, append([]string{"-C"}, b.rule()...)...) == nil {
-		if err := iptables(ctx, append([]string{"-D"}, b.rule()...)...); err != nil {
-			return fmt.Errorf("remove masquerading rule of bridge %s: %w", b.Name, err)
-		}
-	}
-	return nil
-}
-
-// iptables runs a command on the table nat. While others change the tables it tries again, for
-// about two seconds.
-func iptables(ctx context.Context, args ...string) error {
-	const busy = 4 // the exit code while others hold the tables
-	var out []byte
-	for wait := range retry.Doubling(ctx.Done(), 5*time.Millisecond, 2*time.Second) {
-		var err error
-		out, err = exec.CommandContext(ctx, "iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
-		var ended *exec.ExitError
-		if err == nil {
-			return nil
-		}
-		if !errors.As(err, &ended) || ended.ExitCode() != busy || wait > time.Second {
-			return fmt.Errorf("iptables: %w: %s", err, bytes.TrimSpace(out))
-		}
-	}
-	return fmt.Errorf("iptables: %w: %s", ctx.Err(), bytes.TrimSpace(out))
 }

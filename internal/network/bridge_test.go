@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,10 +20,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// rules returns the lines of the table nat that have text in them.
-func rules(t *testing.T, text string) (found []string) {
+// rules returns the lines of a table that have text in them.
+func rules(t *testing.T, table, text string) (found []string) {
 	t.Helper()
-	out, err := exec.Command("iptables-save", "-t", "nat").CombinedOutput()
+	out, err := exec.Command("iptables-save", "-t", table).CombinedOutput()
 	if err != nil {
 		t.Fatalf("iptables-save: %v: %s", err, out)
 	}
@@ -40,10 +42,10 @@ func TestThePodsOfABridgeShareOneRule(t *testing.T) {
 		wg.Go(func() { connect(t, n, id) })
 	}
 	wg.Wait()
-	if got := rules(t, n.cfg.Default.Name); len(got) != 1 {
+	if got := rules(t, "nat", n.cfg.Default.Name); len(got) != 1 {
 		t.Errorf("the bridge has %d rules: %q", len(got), got)
 	}
-	if got := rules(t, "share-"); len(got) != 0 {
+	if got := rules(t, "nat", "share-"); len(got) != 0 {
 		t.Errorf("pods have rules of their own: %q", got)
 	}
 }
@@ -141,4 +143,139 @@ func seenAs(t *testing.T, pod string, where ns.NetNS, address string) string {
 		t.Fatal(err)
 	}
 	return <-from
+}
+
+// CVE-2020-8558: a port of the host that is forwarded to a pod makes the kernel route the addresses
+// of the loopback over the bridge. A pod that has a route for them reached what listens on the
+// host's loopback alone. The port stays published, also on that loopback.
+func TestAPodDoesNotReachTheHostsLoopbackAfterAHostPort(t *testing.T) {
+	n := build(t, nil)
+	private, spare := listen(t, "127.0.0.1:0"), listen(t, "127.0.0.1:0")
+	_, number, _ := net.SplitHostPort(spare.Addr().String())
+	_ = spare.Close() // its port is free
+	port, err := strconv.ParseInt(number, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, at := connectPod(t, n, Pod{
+		ID:    "server",
+		Ports: []PortMapping{{HostPort: int32(port), ContainerPort: 80, Protocol: "TCP"}},
+	})
+	intruder, _ := connect(t, n, "intruder")
+	if err := ns.WithNetNSPath(server.NetNS, func(ns.NetNS) error {
+		listen(t, at.IPs[0]+":80")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	gateway := strings.TrimSuffix(n.cfg.Default.Subnet, "0/24") + "1"
+	for _, p := range []Pod{server, intruder} {
+		// What a pod that is root in its network can do.
+		attack := fmt.Sprintf("ip addr del 127.0.0.1/8 dev lo && ip route add 127.0.0.1 via %s dev eth0 && echo 1 >/proc/sys/net/ipv4/conf/eth0/route_localnet", gateway)
+		if out, err := exec.Command("nsenter", "--net="+p.NetNS, "sh", "-c", attack).CombinedOutput(); err != nil { //nolint:gosec // of the test
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	look := func(when string) {
+		t.Helper()
+		for _, p := range []Pod{server, intruder} {
+			_ = ns.WithNetNSPath(p.NetNS, func(ns.NetNS) error {
+				c, err := net.DialTimeout("tcp", private.Addr().String(), time.Second/2)
+				if err == nil {
+					_ = c.Close()
+					t.Errorf("%s: the pod %s reaches what listens on the host's loopback", when, p.ID)
+				}
+				return nil
+			})
+		}
+		for _, host := range []string{"127.0.0.1", gateway} {
+			c, err := net.DialTimeout("tcp", net.JoinHostPort(host, number), 10*time.Second)
+			if err != nil {
+				t.Fatalf("%s: the port is not published on %s: %v", when, host, err)
+			}
+			_ = c.Close()
+		}
+	}
+	look("at first")
+	for _, r := range n.cfg.Default.guards() {
+		if err := r.remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = n.askStatus(t.Context()) // as at the start of a berth, and every ten seconds
+	look("after others have flushed the rules")
+	if got := rules(t, "raw", n.cfg.Default.Name); len(got) != 2 {
+		t.Errorf("the bridge has %d rules: %q", len(got), got)
+	}
+}
+
+// listen accepts connections at an address until the end of the test.
+func listen(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); served.Wait() })
+	return l
+}
+
+// The portmap plug-in uses nft where there is no iptables, and the kernel routes the loopback's
+// addresses all the same.
+func TestNFTKeepsPodsFromTheLoopbackWhereThereIsNoIPTables(t *testing.T) {
+	bin := t.TempDir()
+	script := fmt.Sprintf(`#!/bin/sh
+cd %s
+text=$(/bin/cat)
+echo "$text" >>notes
+case $text in
+list*) [ -e made ] ;;
+delete*) /bin/rm made ;;
+*) : >made ;;
+esac
+`, bin)
+	if err := os.WriteFile(filepath.Join(bin, "nft"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin)
+	b := &Bridge{Name: "b0", Subnet: "10.0.0.0/24"}
+	for range 2 {
+		if err := errors.Join(b.masquerade(t.Context()), b.guard(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := b.RemoveRules(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	notes, err := os.ReadFile(filepath.Join(bin, "notes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, times := range map[string]int{
+		"list chain ip berth-b0 prerouting":             2,
+		`iifname "b0" ip daddr 127.0.0.0/8 drop`:        1,
+		`iifname "b0" ip saddr 127.0.0.0/8 drop`:        1,
+		"list table ip berth-b0\ndelete table":          1,
+		"delete table ip berth-b0\nlist table":          1,
+		"type filter hook prerouting priority raw; pol": 1,
+	} {
+		if got := strings.Count(string(notes), text); got != times {
+			t.Errorf("%q: %d times, want %d:\n%s", text, got, times, notes)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(bin, "made")); err == nil {
+		t.Error("the table is left")
+	}
 }

@@ -169,7 +169,9 @@ func (n *Network) Active() (name, source string, conf json.RawMessage) {
 	return n.mu.active.Name, n.mu.source, n.mu.active.Bytes
 }
 
-// Setup connects a pod's namespace, which must exist. What was added before an error is removed.
+// Setup connects a pod's namespace, which must exist. What was added before an error is removed. A
+// network that gives a pod no address that others reach it by has failed: the kubelet takes such a
+// pod for one to make again, for ever.
 func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	if own := n.handlers[p.Handler]; own != nil {
 		r, err := own.Setup(ctx, p)
@@ -185,7 +187,11 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		return Result{}, why
 	}
 	if own {
-		if err := errors.Join(n.cfg.Default.address(), n.cfg.Default.masquerade(ctx)); err != nil {
+		err := errors.Join(n.cfg.Default.address(), n.cfg.Default.masquerade(ctx))
+		if len(p.Ports) > 0 {
+			err = errors.Join(err, n.cfg.Default.guard(ctx))
+		}
+		if err != nil {
 			return Result{}, fmt.Errorf("connect pod %s: %w", p.ID, err)
 		}
 	}
@@ -199,7 +205,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		}
 	}
 	list = needed(list, p)
-	res, err := n.cni.AddNetworkList(ctx, list, rt)
+	out, err := n.add(ctx, list, rt)
 	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -209,22 +215,40 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		}
 		return Result{}, errors.Join(err, n.cni.DelNetworkList(undo, list, rt))
 	}
+	return out, nil
+}
+
+// add calls the plug-ins of a network, and reads their result.
+func (n *Network) add(ctx context.Context, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) (Result, error) {
+	res, err := n.cni.AddNetworkList(ctx, list, rt)
+	if err != nil {
+		return Result{}, err
+	}
 	r, err := current.NewResultFromResult(res)
 	if err != nil {
-		return Result{}, fmt.Errorf("connect pod %s: read result: %w", p.ID, err)
+		return Result{}, fmt.Errorf("read result: %w", err)
 	}
 	out := Result{Conf: list.Bytes, IPs: podAddresses(r)}
+	if len(out.IPs) == 0 {
+		var types []string
+		for _, p := range list.Plugins {
+			types = append(types, p.Network.Type)
+		}
+		return Result{}, fmt.Errorf("its plug-ins (%s) have given the pod no address but those of a loopback, which a pod needs that is not on the host's network: %w",
+			strings.Join(types, ", "), errdefs.ErrFailedPrecondition)
+	}
 	if out.Raw, err = json.Marshal(r); err != nil {
-		return Result{}, fmt.Errorf("connect pod %s: encode result: %w", p.ID, err)
+		return Result{}, fmt.Errorf("encode result: %w", err)
 	}
 	return out, nil
 }
 
 // podAddresses returns the addresses that a result gives the pod. Those of interfaces on the host's side
-// are not the pod's.
+// are not the pod's, and by those of a loopback nobody else reaches it.
 func podAddresses(r *current.Result) (ips []string) {
 	for _, ip := range r.IPs {
-		if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) || r.Interfaces[*ip.Interface].Sandbox != "" {
+		inPod := ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) || r.Interfaces[*ip.Interface].Sandbox != ""
+		if inPod && !ip.Address.IP.IsLoopback() {
 			ips = append(ips, ip.Address.IP.String())
 		}
 	}

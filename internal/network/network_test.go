@@ -61,7 +61,7 @@ func build(t *testing.T, edit func(*Config)) *Network {
 			_ = netlink.LinkDel(l)
 		}
 		if cfg.Default != nil {
-			if err := cfg.Default.Unmasquerade(context.Background()); err != nil {
+			if err := cfg.Default.RemoveRules(context.Background()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -73,7 +73,6 @@ func build(t *testing.T, edit func(*Config)) *Network {
 	return n
 }
 
-// connect makes a namespace and connects it. The end of the test undoes both.
 // pinned makes a network namespace that ends with the test, and returns the path of its pin.
 func pinned(t *testing.T) string {
 	t.Helper()
@@ -92,9 +91,16 @@ func pinned(t *testing.T) string {
 	return path
 }
 
+// connect makes a namespace and connects it. The end of the test undoes both.
 func connect(t *testing.T, n *Network, id string) (Pod, Result) {
 	t.Helper()
-	p := Pod{ID: id, Name: id, Namespace: "ns", UID: "u", NetNS: pinned(t)}
+	return connectPod(t, n, Pod{ID: id})
+}
+
+// connectPod is connect for a pod that has an ID and what the test is about.
+func connectPod(t *testing.T, n *Network, p Pod) (Pod, Result) {
+	t.Helper()
+	p.Name, p.Namespace, p.UID, p.NetNS = p.ID, "ns", "u", pinned(t)
 	r, err := n.Setup(t.Context(), p)
 	t.Cleanup(func() {
 		// While others change the host's tables the kernel says that it is busy. berth's lanes try
@@ -361,4 +367,37 @@ func TestTheDirectoryIsFollowed(t *testing.T) {
 	until("")
 	write("9.conf", []byte(`{"cniVersion":"1.0.0","name":"nine","type":"fake"}`))
 	until("nine")
+}
+
+// The kubelet takes a pod without an address for one to make again, for ever. Plug-ins that give it
+// none, or one of the loopback alone, have failed, and what they have made is undone.
+func TestAPodWithoutAnAddressIsNotConnected(t *testing.T) {
+	bin, notes := fake(t)
+	n := build(t, func(c *Config) {
+		c.BinDirs, c.Default = []string{bin}, nil
+		if err := errors.Join(os.MkdirAll(c.ConfDir, 0o755), os.WriteFile(c.ConfDir+"/1.conflist", conflist("nowhere", ""), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	script, err := os.ReadFile(filepath.Join(bin, "fake"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ips := range []string{`[]`, `[{"address":"127.0.0.1/8"},{"address":"::1/128"}]`} {
+		silent := strings.ReplaceAll(string(script), `[{"address":"10.9.9.9/24"}]`, ips)
+		if err := os.WriteFile(filepath.Join(bin, "fake"), []byte(silent), 0o755); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		_, err := n.Setup(t.Context(), Pod{ID: "a", Name: "a", NetNS: pinned(t)})
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "network nowhere") || !strings.Contains(err.Error(), "(fake)") {
+			t.Errorf("%s: %v", ips, err)
+		}
+		b, err := os.ReadFile(notes)
+		if err != nil || !strings.HasPrefix(string(b), "ADD") || strings.Count(string(b), "DEL") != 1 {
+			t.Errorf("%s: %v: %s", ips, err, b)
+		}
+		if err := os.Remove(notes); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -147,6 +147,9 @@ func (n *Network) askPlugins(ctx context.Context, list *libcni.NetworkConfigList
 		if n.cfg.Default.watch() {
 			n.cfg.Logger.Warn("berth's bridge was deleted by another process: pods that were connected to it have no network until they are made again", "bridge", n.cfg.Default.Name)
 		}
+		if err := n.cfg.Default.guardAgain(ctx); err != nil && ctx.Err() == nil {
+			n.cfg.Logger.Warn("pods may reach what listens on the host's loopback, until this is tried again", "err", err)
+		}
 		// Pods are connected with the version that every bridge plug-in has; the node's own may be old.
 		newer, err := libcni.NetworkConfFromBytes(n.cfg.Default.conf(statusVersion))
 		if err != nil {

@@ -178,7 +178,7 @@ func (d *daemon) stop(name string) error {
 		errs = append(errs, netlink.LinkDel(link))
 	}
 	pods := network.Bridge{Name: bridge, Subnet: subnet} // berth keeps its rule for the next pod
-	errs = append(errs, pods.Unmasquerade(context.Background()))
+	errs = append(errs, pods.RemoveRules(context.Background()))
 	errs = append(errs, os.RemoveAll(d.dir))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s has left something below %s: %w", name, d.dir, err)

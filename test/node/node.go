@@ -381,7 +381,7 @@ func (n *Node) stop() {
 		_ = netlink.LinkDel(l)
 	}
 	bridge := bridges.Bridge{Name: n.Bridge, Subnet: n.Subnet}
-	if err := bridge.Unmasquerade(context.Background()); err != nil {
+	if err := bridge.RemoveRules(context.Background()); err != nil {
 		n.t.Error(err)
 	}
 	if err := os.RemoveAll(n.Dir); err != nil {
