@@ -9,8 +9,10 @@
 //   - The configuration directory is followed while berth runs, by polling where the kernel has no
 //     inotify instance left. The lexically first valid configuration wins; an invalid file is
 //     skipped and reported in the log. Where there is none, a bridge of berth's own is used, and
-//     the log says so. Its pods share one rule that masquerades. A runtime handler may have a
-//     directory of its own.
+//     the log says so. Its pods share one rule that masquerades, and once a port is published two
+//     that keep them from the host's loopback. A runtime handler may have a directory of its own.
+//   - A pod that is connected has an address by which others reach it. Its sysctls are set after
+//     that, since SetSysctls takes what Setup returns.
 //   - The plug-ins of a network of CNI 1.1 are asked in the background whether they are ready (STATUS), and
 //     Status has the last answer: an error of a plug-in counts at once, and silence when it lasts.
 //   - Each call of a plug-in runs in a cgroup of its own. A call finishes when the plug-in exits by

@@ -243,6 +243,21 @@ func (n *Network) add(ctx context.Context, list *libcni.NetworkConfigList, rt *l
 	return out, nil
 }
 
+// SetSysctls sets sysctls of the network of a pod, values by names, and returns once they are read
+// back. It takes what Setup has returned because it undoes the work of plug-ins: they set some of
+// the same sysctls, and make the interfaces that others belong to.
+func (n *Network) SetSysctls(p Pod, _ Result, values map[string]string) error {
+	if err := namespace.InThread(func() error {
+		if err := namespace.EnterNetwork(p.NetNS); err != nil {
+			return err
+		}
+		return namespace.SetSysctls(values)
+	}); err != nil {
+		return fmt.Errorf("network of pod %s: %w", p.ID, err)
+	}
+	return nil
+}
+
 // podAddresses returns the addresses that a result gives the pod. Those of interfaces on the host's side
 // are not the pod's, and by those of a loopback nobody else reaches it.
 func podAddresses(r *current.Result) (ips []string) {

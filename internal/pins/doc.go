@@ -13,8 +13,9 @@
 //
 //   - The paths follow from the ID, and can be recorded before anything is made.
 //   - A network namespace that exists is kept when it is made again. Its loopback is up.
-//   - The hostname and the sysctls are set before Make returns. The file made is written last:
-//     Check succeeds only where everything was made, in this boot, and is still there.
+//   - The hostname and the sysctls of these namespaces are set before Make returns. The file made
+//     is written last: Check succeeds only where everything was made, in this boot, and is still
+//     there.
 //   - Make makes everything again, whatever an attempt before it has left. Removing what is absent
 //     succeeds.
 //   - No thread that was in another namespace is used for anything else.

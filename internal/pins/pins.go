@@ -35,10 +35,8 @@ type Request struct {
 	IPC, UTS bool
 	// Hostname is set in the UTS namespace; "" leaves the host's name there.
 	Hostname string
-	// NetNS is the path of the pod's network namespace, in which sysctls that begin with net. are
-	// set; "" for the host's, which has none to set.
-	NetNS string
-	// Sysctls are set in the new namespaces and in NetNS: values by names with dots.
+	// Sysctls are set in the new namespaces: values by names. Those of the network are set after
+	// its plug-ins, by package network.
 	Sysctls map[string]string
 }
 
@@ -110,11 +108,6 @@ func (p *Pins) make(r Request) error {
 
 // inside makes the namespaces in this thread, which is used for nothing else, and pins them.
 func (p *Pins) inside(r Request, names []string) error {
-	if r.NetNS != "" {
-		if err := namespace.EnterNetwork(r.NetNS); err != nil {
-			return err
-		}
-	}
 	unshare := 0
 	for _, name := range names {
 		unshare |= flags[name]
@@ -129,7 +122,7 @@ func (p *Pins) inside(r Request, names []string) error {
 			return fmt.Errorf("set hostname %q: %w", r.Hostname, err)
 		}
 	}
-	if err := setSysctls(r.Sysctls); err != nil {
+	if err := namespace.SetSysctls(r.Sysctls); err != nil {
 		return err
 	}
 	for _, name := range names {

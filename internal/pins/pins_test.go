@@ -16,14 +16,11 @@ import (
 	"berth/internal/namespace"
 )
 
-// look runs a command in the pinned namespaces of p1, and in a network namespace unless it is "".
-func look(t *testing.T, p *Pins, netns string, command ...string) string {
+// look runs a command in the pinned namespaces of p1.
+func look(t *testing.T, p *Pins, command ...string) string {
 	t.Helper()
-	args := []string{"--ipc=" + p.IPC("p1"), "--uts=" + p.UTS("p1")}
-	if netns != "" {
-		args = append(args, "--net="+netns)
-	}
-	out, err := exec.CommandContext(t.Context(), "nsenter", append(append(args, "--"), command...)...).CombinedOutput()
+	args := []string{"--ipc=" + p.IPC("p1"), "--uts=" + p.UTS("p1"), "--"}
+	out, err := exec.CommandContext(t.Context(), "nsenter", append(args, command...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%q: %v: %s", command, err, out)
 	}
@@ -41,24 +38,6 @@ func newPins(t *testing.T) *Pins {
 	return p
 }
 
-// newNetNS makes a network namespace for the test.
-func newNetNS(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "net")
-	if err := os.WriteFile(path, nil, 0o400); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.CommandContext(t.Context(), "unshare", "--net="+path, "true").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if err := namespace.Unpin(path); err != nil {
-			t.Error(err)
-		}
-	})
-	return path
-}
-
 func sysctl(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
@@ -69,20 +48,19 @@ func sysctl(t *testing.T, name string) string {
 }
 
 func TestANamespaceIsMadeWithHostnameAndSysctlsAndTheHostKeepsItsOwn(t *testing.T) {
-	p, netns := newPins(t), newNetNS(t)
+	p := newPins(t)
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const port, shm = "net.ipv4.ip_unprivileged_port_start", "kernel.shm_rmid_forced"
-	ports, forced := sysctl(t, port), sysctl(t, shm)
+	const shm = "kernel.shm_rmid_forced"
+	forced := sysctl(t, shm)
 	if err := p.Make(Request{
 		ID:       "p1",
 		IPC:      true,
 		UTS:      true,
 		Hostname: "of-the-pod",
-		NetNS:    netns,
-		Sysctls:  map[string]string{port: "7", shm: "1", "fs.mqueue.msg_max": "11"},
+		Sysctls:  map[string]string{shm: "1", "fs.mqueue.msg_max": "11"},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -90,17 +68,16 @@ func TestANamespaceIsMadeWithHostnameAndSysctlsAndTheHostKeepsItsOwn(t *testing.
 		t.Error(err)
 	}
 	for command, want := range map[string]string{
-		"hostname": "of-the-pod",
-		"cat /proc/sys/net/ipv4/ip_unprivileged_port_start": "7",
-		"cat /proc/sys/kernel/shm_rmid_forced":              "1",
-		"cat /proc/sys/fs/mqueue/msg_max":                   "11",
+		"hostname":                             "of-the-pod",
+		"cat /proc/sys/kernel/shm_rmid_forced": "1",
+		"cat /proc/sys/fs/mqueue/msg_max":      "11",
 	} {
-		if got := look(t, p, netns, strings.Fields(command)...); got != want {
+		if got := look(t, p, strings.Fields(command)...); got != want {
 			t.Errorf("%s: %q, want %q", command, got, want)
 		}
 	}
-	if now, _ := os.Hostname(); now != host || sysctl(t, port) != ports || sysctl(t, shm) != forced {
-		t.Errorf("the host has changed: %s, %s, %s", now, sysctl(t, port), sysctl(t, shm))
+	if now, _ := os.Hostname(); now != host || sysctl(t, shm) != forced {
+		t.Errorf("the host has changed: %s, %s", now, sysctl(t, shm))
 	}
 	if ids, err := p.IDs(); err != nil || !slices.Equal(ids, []string{"p1"}) {
 		t.Errorf("IDs: %q, %v", ids, err)
@@ -134,7 +111,7 @@ func TestWhatWasCutOffIsMadeAgain(t *testing.T) {
 	if err := p.Make(Request{ID: "p1", IPC: true, UTS: true, Hostname: "second"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := look(t, p, "", "hostname"); got != "second" {
+	if got := look(t, p, "hostname"); got != "second" {
 		t.Errorf("hostname %q", got)
 	}
 }
@@ -144,7 +121,6 @@ func TestAnErrorLeavesNothingThatCheckTakesForWhole(t *testing.T) {
 	for name, r := range map[string]Request{
 		"sysctl":   {ID: "p1", IPC: true, Sysctls: map[string]string{"kernel.no_such_setting": "1"}},
 		"hostname": {ID: "p1", UTS: true, Hostname: strings.Repeat("x", 65)},
-		"network":  {ID: "p1", NetNS: filepath.Join(t.TempDir(), "absent")},
 		"no ID":    {ID: "../p1"},
 	} {
 		if err := p.Make(r); err == nil {

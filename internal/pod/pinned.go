@@ -43,7 +43,6 @@ func pinsOf(r SandboxRequest) pins.Request {
 	req := pins.Request{
 		ID:       r.ID,
 		Hostname: r.Spec.Hostname,
-		NetNS:    r.NetNS,
 		Sysctls:  r.Spec.Linux.Sysctl,
 	}
 	for _, ns := range r.Spec.Linux.Namespaces {

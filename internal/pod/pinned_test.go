@@ -256,7 +256,7 @@ func TestASandboxWhosePinsAreLostIsNotReady(t *testing.T) {
 // PROPERTIES 4: whatever step of a sandbox without a process a kill cuts off, nothing is left of
 // it.
 func TestNothingIsLeftOfASandboxWithoutAProcessThatAKillCutOff(t *testing.T) {
-	for _, step := range []string{"netns", "cni-add", "files", "create-sandbox", "pins", "start-shim"} {
+	for _, step := range []string{"netns", "cni-add", "sysctls", "files", "create-sandbox", "pins", "start-shim", "hosts"} {
 		for _, recorded := range []bool{true, false} { // false: a backup was restored
 			inBubble(t, func(t *testing.T, b *bubble) {
 				again := cutOff(t, b, step, recorded, func(ctx context.Context) {

@@ -306,7 +306,12 @@ type Cgroups interface {
 
 // Network connects sandboxes.
 type Network interface {
+	// Setup fails where the pod gets no address.
 	Setup(ctx context.Context, p network.Pod) (network.Result, error)
+	// SetSysctls sets sysctls of the pod's network, and returns once they are read back. connected
+	// is the result of Setup: before it, its plug-ins would undo what is set, and not everything is
+	// there.
+	SetSysctls(p network.Pod, connected network.Result, values map[string]string) error
 	Teardown(ctx context.Context, p network.Pod, recorded network.Result) error
 	Status() error
 }
@@ -329,8 +334,10 @@ type NetNS interface {
 
 // Files is the pods' own files on this host: package podfiles.
 type Files interface {
-	// MakeSandbox makes what the containers of a pod share.
+	// MakeSandbox makes what the containers of a pod share. It leaves /etc/hosts empty, which
+	// SetHosts writes.
 	MakeSandbox(s podfiles.Sandbox) error
+	SetHosts(id string, hosts []byte) error
 	// Shared returns the host path of each file that a pod's containers share, by its path in the
 	// container.
 	Shared(podID string, hostIPC bool) map[string]string

@@ -93,27 +93,18 @@ func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 }
 
 // makeAll makes everything outside and ends with the sandbox READY, or with its exit settled if
-// it ended meanwhile. The network's plug-ins and the pause process are made side by side.
+// it ended meanwhile. What needs the network takes its connection.
 func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 	if u.sandbox.NetNS != "" {
 		if err := m.userns.createNetNS(ctx, u); err != nil {
 			return err
 		}
 	}
-	var connected network.Result
-	g, gctx := errgroup.WithContext(ctx)
-	if u.sandbox.NetNS != "" {
-		g.Go(func() error {
-			return guard(func() (err error) {
-				connected, err = m.network.Setup(gctx, netPod(u.sandbox))
-				return err
-			})
-		})
+	net, err := m.makeParts(ctx, u)
+	if err != nil {
+		return err
 	}
-	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind
-	// what no record names.
-	g.Go(func() error { return guard(func() error { return m.makeProcess(ctx, u) }) })
-	if err := g.Wait(); err != nil {
+	if err := m.files.SetHosts(u.id, spec.Hosts(u.hostname(), net.IPs)); err != nil {
 		return err
 	}
 	started, err := u.sandboxer.Start(ctx, u.id)
@@ -127,7 +118,7 @@ func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 	made := func(st *state.Status) {
 		st.Network = nil
 		if u.sandbox.NetNS != "" {
-			st.Network = &state.Network{IPs: connected.IPs, Result: connected.Raw, Conf: connected.Conf}
+			st.Network = &state.Network{IPs: net.IPs, Result: net.Raw, Conf: net.Conf}
 		}
 		if st.StartedAt.IsZero() {
 			st.StartedAt = time.Now()
@@ -155,6 +146,52 @@ func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 	})
 }
 
+// makeParts makes the connection to the network, and what of the sandbox does not need it: side by
+// side, unless a virtual machine takes up the interfaces that are there when it is made.
+func (m *sandboxMaker) makeParts(ctx context.Context, u *unit) (connection, error) {
+	if !u.handler.HostProcess || u.sandbox.Sandboxer != "" {
+		net, err := m.connect(ctx, u)
+		if err != nil {
+			return connection{}, err
+		}
+		return net, m.makeProcess(ctx, u)
+	}
+	var net connection
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return guard(func() (err error) {
+			net, err = m.connect(gctx, u)
+			return err
+		})
+	})
+	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind
+	// what no record names.
+	g.Go(func() error { return guard(func() error { return m.makeProcess(ctx, u) }) })
+	return net, g.Wait()
+}
+
+// connection is the network that a sandbox has: its plug-ins have ended, and its sysctls are set.
+// It is zero on the host's network. Only connect makes one.
+type connection struct{ network.Result }
+
+// connect connects the sandbox to its network, and sets the sysctls of that. Those of a virtual
+// machine are the OCI runtime's to set: see spec.Sandbox.
+func (m *sandboxMaker) connect(ctx context.Context, u *unit) (connection, error) {
+	if u.sandbox.NetNS == "" {
+		return connection{}, nil
+	}
+	sysctls, err := spec.NetSysctls(m.host, u.sandbox.Config)
+	if err != nil {
+		return connection{}, err
+	}
+	p := netPod(u.sandbox)
+	connected, err := m.network.Setup(ctx, p)
+	if err == nil && u.handler.HostProcess {
+		err = m.network.SetSysctls(p, connected, sysctls)
+	}
+	return connection{connected}, err
+}
+
 // makeProcess makes the sandbox's files, its object in containerd and the sandbox itself,
 // not yet started.
 func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
@@ -177,6 +214,7 @@ func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
 		SystemdCgroup:                u.handler.SystemdCgroup,
 		Seccomp:                      loadSeccomp,
 		PodAnnotations:               u.handler.PodAnnotations,
+		Guest:                        !u.handler.HostProcess,
 	})
 	if err != nil {
 		return err
@@ -218,9 +256,9 @@ func (m *sandboxMaker) recordPID(u *unit, pid uint32) error {
 	return m.processes.record(u, p)
 }
 
-// makeFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, hosts. label is
-// that of the pod's files. The containers of a privileged pod that are not privileged themselves
-// have a label each.
+// makeFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, and hosts,
+// which is empty until the pod has its addresses. label is that of the pod's files. The containers
+// of a privileged pod that are not privileged themselves have a label each.
 func (m *sandboxMaker) makeFiles(u *unit, label string) error {
 	if m.labels != nil && u.label() == "" {
 		var err error
@@ -232,7 +270,7 @@ func (m *sandboxMaker) makeFiles(u *unit, label string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("make files of sandbox: %w", err)
 	}
-	hosts, host, conf, err := spec.EtcFiles(u.sandbox.Config, resolv, u.hostname())
+	host, conf, err := spec.EtcFiles(u.sandbox.Config, resolv, u.hostname())
 	if err != nil {
 		return err
 	}
@@ -241,7 +279,6 @@ func (m *sandboxMaker) makeFiles(u *unit, label string) error {
 		ID:         u.id,
 		UID:        int(ids.UID),
 		GID:        int(ids.GID),
-		Hosts:      hosts,
 		Hostname:   host,
 		ResolvConf: conf,
 		Label:      label,

@@ -4,10 +4,14 @@ package pod_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/test/world"
 )
 
 // A caller that removes what it has made in part knows the ID before anything is there, and nobody
@@ -48,9 +52,51 @@ func TestASandboxIsNotedBeforeItIsMade(t *testing.T) {
 	})
 }
 
+// PROPERTIES 61: what needs the network waits for its plug-ins, however slow they are: the sysctls
+// of the network, which plug-ins would undo, /etc/hosts with the pod's address, and a virtual
+// machine, which takes up the interfaces that are there, and has those sysctls set by its OCI
+// runtime.
+func TestWhatNeedsTheNetworkComesAfterItsPlugins(t *testing.T) {
+	const asked = "net.ipv6.conf.all.disable_ipv6"
+	for handler, early := range map[string]string{"": "create-task", world.Pinned: "pins", "shim": "", "vm": ""} {
+		t.Run("handler "+handler, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				release := b.Hold("cni-add", "")
+				done := make(chan string)
+				go func() {
+					cfg := config("p1")
+					cfg.Linux.Sysctls = map[string]string{asked: "1"}
+					id, err := b.RunPodSandbox(t.Context(), cfg, handler)
+					if err != nil {
+						t.Error(err)
+					}
+					done <- id
+				}()
+				time.Sleep(time.Minute)
+				for _, op := range []string{"sysctls", "hosts", "create-task", "pins"} {
+					if got := b.Calls(op, ""); got > 0 != (op == early) {
+						t.Errorf("while the plug-ins work: %s was called %d times", op, got)
+					}
+				}
+				release()
+				id := <-done
+				if set := b.Sysctls(b.ports.NetNS.PathFor(id))[asked]; (set == "1") != (handler != "vm") {
+					t.Errorf("%s is %q", asked, set)
+				}
+				if s := b.Spec(id); s != nil && (s.Linux.Sysctl[asked] == "1") != (handler == "vm") {
+					t.Errorf("the OCI runtime sets %v", s.Linux.Sysctl)
+				}
+				if !strings.Contains(b.Hosts(id), "\n10.0.0.2\th\n") {
+					t.Errorf("hosts: %q", b.Hosts(id))
+				}
+			})
+		})
+	}
+}
+
 // Whichever step fails, everything that was made is undone.
 func TestACreationThatFailsLeavesNothing(t *testing.T) {
-	for _, op := range []string{"netns", "cni-add", "create-sandbox", "create-container", "create-task", "start-task"} {
+	for _, op := range []string{"netns", "cni-add", "sysctls", "hosts", "create-sandbox", "create-container", "create-task", "start-task"} {
 		t.Run(op, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				lift := b.Refuse(op, "", errors.New("it fails"))

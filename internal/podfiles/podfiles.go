@@ -57,7 +57,6 @@ func private(dir string) error {
 // Sandbox is what the containers of one pod share.
 type Sandbox struct {
 	ID         string
-	Hosts      []byte
 	Hostname   []byte
 	ResolvConf []byte
 	// ShmSize is the size of /dev/shm in bytes; 0: 64 MiB.
@@ -70,7 +69,8 @@ type Sandbox struct {
 	HostIPC bool
 }
 
-// MakeSandbox makes the files of a pod. What an attempt before this one made is made again.
+// MakeSandbox makes the files of a pod, of which SetHosts writes /etc/hosts. What an attempt before
+// this one made is made again.
 func (f *Files) MakeSandbox(s Sandbox) error {
 	if err := private(f.sandbox(s.ID)); err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
@@ -79,7 +79,7 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 	if err := mountTmpfs(etc, 0o755, etcSize, s.Label); err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 	}
-	for name, content := range map[string][]byte{"hosts": s.Hosts, "hostname": s.Hostname, "resolv.conf": s.ResolvConf} {
+	for name, content := range map[string][]byte{"hosts": nil, "hostname": s.Hostname, "resolv.conf": s.ResolvConf} {
 		if err := os.WriteFile(filepath.Join(etc, name), content, 0o644); err != nil { //nolint:gosec // read by any user in the pod
 			return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 		}
@@ -99,6 +99,19 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 	}
 	if err := os.Lchown(filepath.Join(f.sandbox(s.ID), "shm"), s.UID, s.GID); err != nil {
 		return fmt.Errorf("make /dev/shm of sandbox %s: %w", s.ID, err)
+	}
+	return nil
+}
+
+// SetHosts writes /etc/hosts of a pod that MakeSandbox has made.
+func (f *Files) SetHosts(id string, hosts []byte) error {
+	file, err := os.OpenFile(filepath.Join(f.sandbox(id), "etc", "hosts"), os.O_WRONLY|os.O_TRUNC, 0)
+	if err == nil {
+		_, err = file.Write(hosts)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("write hosts of sandbox %s: %w", id, err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package podfiles
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +29,10 @@ func make1(t *testing.T, s Sandbox) *Files {
 }
 
 func TestWhatAPodSharesIsThereAndBounded(t *testing.T) {
-	f := make1(t, Sandbox{ID: "p1", Hosts: []byte("hosts"), Hostname: []byte("name"), ResolvConf: []byte("conf"), ShmSize: 1 << 20})
+	f := make1(t, Sandbox{ID: "p1", Hostname: []byte("name"), ResolvConf: []byte("conf"), ShmSize: 1 << 20})
+	if err := errors.Join(f.SetHosts("p1", []byte("hosts of an attempt before")), f.SetHosts("p1", []byte("hosts"))); err != nil {
+		t.Fatal(err)
+	}
 	shared := f.Shared("p1", false)
 	for path, want := range map[string]string{"/etc/hosts": "hosts", "/etc/hostname": "name", "/etc/resolv.conf": "conf"} {
 		if got, err := os.ReadFile(shared[path]); err != nil || string(got) != want {
@@ -59,7 +63,7 @@ func TestWhatAPodSharesIsThereAndBounded(t *testing.T) {
 }
 
 func TestMakingAgainDoesNotPileUpMounts(t *testing.T) {
-	s := Sandbox{ID: "p1", Hosts: []byte("again")}
+	s := Sandbox{ID: "p1"}
 	f := make1(t, s)
 	for range 3 {
 		if err := f.MakeSandbox(s); err != nil {

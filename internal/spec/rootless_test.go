@@ -31,12 +31,8 @@ func TestTheGroupsOfAUserNamespaceAreReadFromItsMap(t *testing.T) {
 func TestAPodOfAUserPingsWithTheGroupsThatThereAre(t *testing.T) {
 	h := host()
 	h.GIDs = 65537
-	s, _, err := ForSandbox(h, Sandbox{ID: "p1", Config: input().Sandbox, NetNS: "/run/netns/p1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := s.Linux.Sysctl["net.ipv4.ping_group_range"]; got != "0 65536" {
-		t.Errorf("groups that may ping: %s", got)
+	if got, err := NetSysctls(h, input().Sandbox); err != nil || got[pingGroups] != "0 65536" {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

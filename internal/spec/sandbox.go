@@ -4,6 +4,7 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -24,6 +25,10 @@ type Sandbox struct {
 	PrivilegedWithoutHostDevices bool
 	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
 	PodAnnotations               []string // patterns of annotations that are passed through
+	// Guest says that the pod has a kernel of its own, whose network no process of this host sees.
+	// Its OCI runtime sets the sysctls of the network there; else they are not in the
+	// specification, and are set on this host (see NetSysctls).
+	Guest bool
 	// Seccomp loads a Localhost profile; see ParseSeccomp.
 	Seccomp func(path string) (*specs.LinuxSeccomp, error)
 }
@@ -59,9 +64,14 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	if ns.GetNetwork() == onNode && s.Hostname != "" {
 		return nil, nil, fmt.Errorf("hostname: %q cannot be set on host networking, where the host's name is used: %w", s.Hostname, errdefs.ErrInvalidArgument)
 	}
-	if s.Linux.Sysctl, err = sysctls(h, cfg, ns); err != nil {
+	net, others, err := sysctls(h, cfg)
+	if err != nil {
 		return nil, nil, err
 	}
+	if in.Guest {
+		maps.Copy(others, net)
+	}
+	s.Linux.Sysctl = others
 	if s.Linux.CgroupsPath, err = cgroupsPath(in.SystemdCgroup, cfg.GetLinux().GetCgroupParent(), in.ID); err != nil {
 		return nil, nil, err
 	}

@@ -29,8 +29,8 @@ func TestTheSandboxGetsWhatItNeeds(t *testing.T) {
 	}
 	// Low ports and ping are free in a network of its own; what the pod asks for goes first, in
 	// either spelling.
-	if got := s.Linux.Sysctl; len(got) != 2 || got["net.ipv4.ip_unprivileged_port_start"] != "0" || got["net.ipv4.ping_group_range"] != "1 1" {
-		t.Errorf("sysctls %v", got)
+	if got, err := NetSysctls(h, cfg); err != nil || len(got) != 2 || got["net.ipv4.ip_unprivileged_port_start"] != "0" || got["net.ipv4.ping_group_range"] != "1 1" {
+		t.Errorf("sysctls %v, %v", got, err)
 	}
 	cfg.Linux.Sysctls = nil
 	cfg.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}

@@ -22,7 +22,7 @@ import (
 func TestAPodHasAddressesOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{})
-	bridged(t, n, "dual", n.Subnet, "fd00:be27::/64")
+	bridged(t, n, "dual", nil, n.Subnet, "fd00:be27::/64")
 	pod, network := serving(t, n)
 	if strings.Contains(network.GetIp(), ":") || len(network.GetAdditionalIps()) != 1 || !strings.HasPrefix(network.GetAdditionalIps()[0].GetIp(), "fd00:be27::") {
 		t.Fatalf("pod %s: %v", pod, network)
@@ -35,7 +35,7 @@ func TestAPodHasAddressesOfBothFamilies(t *testing.T) {
 func TestAPodHasAnIPv6AddressAlone(t *testing.T) {
 	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
-		bridged(t, n, "six", "fd00:be28::/64")
+		bridged(t, n, "six", nil, "fd00:be28::/64")
 		pod, network := serving(t, n)
 		if !strings.HasPrefix(network.GetIp(), "fd00:be28::") || len(network.GetAdditionalIps()) != 0 {
 			t.Fatalf("%v", network)
@@ -57,8 +57,9 @@ func TestAPodHasAnIPv6AddressAlone(t *testing.T) {
 	})
 }
 
-// bridged has the pods of a node use a bridge with these subnets, and waits until they do.
-func bridged(t *testing.T, n *node.Node, name string, subnets ...string) {
+// bridged has the pods of a node use a bridge with these subnets, and then other plug-ins, and
+// waits until they do.
+func bridged(t *testing.T, n *node.Node, name string, others []string, subnets ...string) {
 	t.Helper()
 	type subnet struct {
 		Subnet string `json:"subnet"`
@@ -71,10 +72,15 @@ func bridged(t *testing.T, n *node.Node, name string, subnets ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [{
-		"type": "bridge", "bridge": %q, "isGateway": true, "enabledad": false,
-		"ipam": {"type": "host-local", "dataDir": %q, "ranges": %s}}]}`,
-		name, n.Bridge, n.Dir+"/lib/ipam", list)
+	bridge := fmt.Sprintf(`{"type": "bridge", "bridge": %q, "isGateway": true, "enabledad": false,
+		"ipam": {"type": "host-local", "dataDir": %q, "ranges": %s}}`, n.Bridge, n.Dir+"/lib/ipam", list)
+	networked(t, n, name, append([]string{bridge}, others...)...)
+}
+
+// networked has the pods of a node use a network of these plug-ins, and waits until they do.
+func networked(t *testing.T, n *node.Node, name string, plugins ...string) {
+	t.Helper()
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [%s]}`, name, strings.Join(plugins, ","))
 	if err := os.Mkdir(filepath.Join(n.Dir, "net.d"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -138,8 +138,8 @@ func (s *Story) outage(r *rand.Rand) {
 var operations = []string{
 	"create-sandbox", "delete-sandbox", "create-container", "delete-container", "prepare-snapshot", "remove-snapshot",
 	"create-task", "start-task", "kill-task", "delete-task", "get-task", "wait-task", "list-containers",
-	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "cni-del",
-	"files", "files-remove", "files-list", "commit", "watch", "signal", "mounts",
+	"list-sandboxes", "list-tasks", "walk-snapshots", "netns", "netns-remove", "cni-add", "sysctls", "cni-del",
+	"files", "hosts", "files-remove", "files-list", "commit", "watch", "signal", "mounts",
 	"start-shim", "end-shim", "pins", "pins-check", "pins-remove", "pins-list",
 	"stdio", "stdio-open", "stdio-remove", "stdio-started", "stdio-run", "stdio-drain", "stdio-flush",
 }

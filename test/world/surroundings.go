@@ -44,7 +44,11 @@ func (n netns) CreateOwned(ctx context.Context, path string, ids pins.UserIDs) e
 func (n netns) Owner(string) (*os.File, error) { return os.Open(os.DevNull) }
 
 func (n netns) Remove(ctx context.Context, path string) error {
-	return n.w.do(ctx, n.l, "netns-remove", path, func() error { delete(n.w.netns, path); return nil })
+	return n.w.do(ctx, n.l, "netns-remove", path, func() error {
+		delete(n.w.netns, path)
+		delete(n.w.sysctls, path)
+		return nil
+	})
 }
 
 func (n netns) RemoveAdopted(ctx context.Context, path string) error { return n.Remove(ctx, path) }
@@ -68,7 +72,11 @@ type plumbing struct {
 func (n plumbing) Status() error { return nil }
 
 func (n plumbing) Setup(ctx context.Context, p network.Pod) (network.Result, error) {
-	err := n.w.do(ctx, n.l, "cni-add", p.ID, func() error { n.w.cni[p.ID] = true; return nil })
+	err := n.w.do(ctx, n.l, "cni-add", p.ID, func() error {
+		n.w.cni[p.ID] = true
+		delete(n.w.sysctls, p.NetNS) // as plug-ins do
+		return nil
+	})
 	if err != nil {
 		return network.Result{}, err
 	}
@@ -77,6 +85,20 @@ func (n plumbing) Setup(ctx context.Context, p network.Pod) (network.Result, err
 		Raw:  json.RawMessage(`{}`),
 		Conf: json.RawMessage(`{}`),
 	}, nil
+}
+
+func (n plumbing) SetSysctls(p network.Pod, _ network.Result, values map[string]string) error {
+	return n.w.do(context.Background(), n.l, "sysctls", p.ID, func() error {
+		n.w.sysctls[p.NetNS] = values
+		return nil
+	})
+}
+
+// Sysctls are those that are set in a network namespace.
+func (w *World) Sysctls(netns string) map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sysctls[netns]
 }
 
 func (n plumbing) Teardown(ctx context.Context, p network.Pod, _ network.Result) error {
@@ -152,6 +174,24 @@ func (f files) make(id string) error {
 }
 
 func (f files) MakeSandbox(s podfiles.Sandbox) error { return f.make(s.ID) }
+
+// SetHosts needs the files.
+func (f files) SetHosts(id string, hosts []byte) error {
+	return f.w.do(context.Background(), f.l, "hosts", id, func() error {
+		if !f.w.files[id] {
+			return fmt.Errorf("hosts of %s: %w", Short(id), errdefs.ErrNotFound)
+		}
+		f.w.hosts[id] = string(hosts)
+		return nil
+	})
+}
+
+// Hosts is the /etc/hosts of a pod.
+func (w *World) Hosts(id string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hosts[id]
+}
 
 func (f files) MakeVolume(id string, n int) (string, error) {
 	return fmt.Sprint("/volumes/", id, "/", n), f.make(id)

@@ -48,8 +48,11 @@ type World struct {
 	ctrd  containerdState
 	disk  diskState
 	netns map[string]pins.UserIDs // by path, with the user namespace that owns it
-	pins  map[string]bool         // IPC and UTS namespaces of pods, by ID
-	files map[string]bool         // of pods, by ID
+	// sysctls are those of the network, by the path of its namespace, and hosts the files of pods.
+	sysctls map[string]map[string]string
+	hosts   map[string]string
+	pins    map[string]bool // IPC and UTS namespaces of pods, by ID
+	files   map[string]bool // of pods, by ID
 	// adopted are the IDs that have something of the runtime before berth.
 	adopted map[string]bool
 	stdio   map[string]bool // of containers, by directory
@@ -112,6 +115,8 @@ func Free() *World {
 		inits:   map[string]*Process{},
 		pid:     1000,
 		netns:   map[string]pins.UserIDs{},
+		sysctls: map[string]map[string]string{},
+		hosts:   map[string]string{},
 		pins:    map[string]bool{},
 		files:   map[string]bool{},
 		adopted: map[string]bool{},
