@@ -113,43 +113,6 @@ func letEnd(dir string) error {
 	return errors.Join(errs...)
 }
 
-// ThawAll thaws a group and all groups below it, in each hierarchy. thawed says that one was frozen.
-// An absent group is a success.
-func ThawAll(dir string) (thawed bool, err error) {
-	errs := []error{}
-	for _, d := range everywhere(dir) {
-		t, err := thawTree(d)
-		thawed, errs = thawed || t, append(errs, err)
-	}
-	return thawed, errors.Join(errs...)
-}
-
-// thawTree thaws a group and all groups below it, in the hierarchy that dir is in. Only the unified
-// one and the one of the freezer freeze processes.
-func thawTree(dir string) (thawed bool, err error) {
-	name, normal := "freezer.state", "THAWED"
-	if V2() || strings.HasPrefix(dir, filepath.Join(mount, "unified")+"/") {
-		name, normal = "cgroup.freeze", "0"
-	}
-	dirs, err := tree(dir)
-	errs := []error{err}
-	for _, d := range dirs {
-		file := filepath.Join(d, name)
-		if now, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(now)) == normal {
-			continue // nothing is frozen there, or in this hierarchy
-		}
-		if err := os.WriteFile(file, []byte(normal), 0); err != nil && !absent(err) {
-			errs = append(errs, fmt.Errorf("thaw %s: %w", d, err))
-			continue
-		}
-		thawed = true
-	}
-	return thawed, errors.Join(errs...)
-}
-
-// freezer is where the groups of the freezer are mounted with cgroup v1.
-const freezer = mount + "/freezer"
-
 // frozenIn returns the group that freezes a process. With cgroup v2 a process that is frozen ends
 // all the same once it is killed.
 func frozenIn(pid int) (dir string, frozen bool) {

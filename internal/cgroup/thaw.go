@@ -3,26 +3,64 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 )
 
+// freezer is where the groups of the freezer are mounted with cgroup v1.
+const freezer = mount + "/freezer"
+
 // Thaw lets the processes of a group run on that were frozen, whoever froze them. dir is what [Of]
-// returns. A group that is not frozen, or that is gone, is a success.
+// returns. Groups below it stay as they are: a container may have frozen them itself. A group that
+// is not frozen, or that is gone, is a success.
 func Thaw(dir string) error {
-	file, thawed := filepath.Join(dir, "cgroup.freeze"), "0"
-	if !V2() {
-		path, ok := strings.CutPrefix(dir, mount+"/memory/")
-		if !ok {
-			return fmt.Errorf("thaw %s: it is not a group of the memory controller", dir)
-		}
-		file, thawed = filepath.Join(mount, "freezer", path, "freezer.state"), "THAWED"
+	if path, ok := within(dir); ok {
+		dir = filepath.Join(freezer, path)
 	}
-	err := os.WriteFile(file, []byte(thawed), 0)
-	if err != nil && !absent(err) {
-		return fmt.Errorf("thaw %s: %w", dir, err)
+	_, err := thaw(dir)
+	return err
+}
+
+// ThawAll thaws a group and all groups below it, in each hierarchy. thawed says that one was
+// frozen. An absent group is a success.
+func ThawAll(dir string) (thawed bool, err error) {
+	errs := []error{}
+	for _, d := range everywhere(dir) {
+		t, err := thawTree(d)
+		thawed, errs = thawed || t, append(errs, err)
 	}
-	return nil
+	return thawed, errors.Join(errs...)
+}
+
+// thawTree thaws a group and all groups below it, in the hierarchy that dir is in.
+func thawTree(dir string) (thawed bool, err error) {
+	dirs, err := tree(dir)
+	errs := []error{err}
+	for _, d := range dirs {
+		t, err := thaw(d)
+		thawed, errs = thawed || t, append(errs, err)
+	}
+	return thawed, errors.Join(errs...)
+}
+
+// thaw thaws one group in the hierarchy that dir is in. Only the unified one and the one of the
+// freezer freeze processes. thawed says that it was frozen. If the group cannot say that, it is
+// thawed as well.
+func thaw(dir string) (thawed bool, err error) {
+	name, normal := "freezer.state", "THAWED"
+	if V2() || strings.HasPrefix(dir, filepath.Join(mount, "unified")+"/") {
+		name, normal = "cgroup.freeze", "0"
+	}
+	file := filepath.Join(dir, name)
+	now, err := os.ReadFile(file)
+	if absent(err) || err == nil && strings.TrimSpace(string(now)) == normal {
+		return false, nil // nothing is frozen there, or in this hierarchy
+	}
+	if err := os.WriteFile(file, []byte(normal), 0); err != nil && !absent(err) {
+		return false, fmt.Errorf("thaw %s: %w", dir, err)
+	}
+	return true, nil
 }
