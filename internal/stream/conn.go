@@ -28,11 +28,19 @@ type conn struct {
 	// redeemed says that the client had a URL of CRI's, whose place it has now.
 	redeemed atomic.Bool
 	upgraded atomic.Bool // to WebSocket or SPDY
+
+	heard  context.Context // ends when the client has said its last word in its protocol
+	hear   context.CancelFunc
+	over   context.Context // ends when the client has closed its side, or berth has closed both
+	end    context.CancelFunc
+	parted *parting // guarded by the server's mutex; nil: its call goes on
 }
 
 func newConn(tcp *net.TCPConn, server *Server) *conn {
 	c := &conn{TCPConn: tcp, server: server, since: time.Now()}
 	c.gone, c.leave = context.WithCancel(context.Background())
+	c.heard, c.hear = context.WithCancel(context.Background())
+	c.over, c.end = context.WithCancel(context.Background())
 	return c
 }
 
@@ -124,6 +132,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if err != nil && !isTimeout(err) {
 		c.leave()
+		c.end()
 	}
 	return n, err
 }
@@ -138,15 +147,10 @@ func (c *conn) Close() error {
 	c.leave()
 	c.server.mu.Lock()
 	delete(c.server.mu.conns, c)
+	c.server.silentLocked()
 	c.server.mu.Unlock()
+	c.end()
 	return c.TCPConn.Close()
-}
-
-// closeUpgraded closes the connection if it was upgraded.
-func (c *conn) closeUpgraded() {
-	if c.upgraded.Load() {
-		_ = c.Close()
-	}
 }
 
 // isGone reports whether the client has closed the connection, or the kernel has given it up.
@@ -164,10 +168,10 @@ func (c *conn) isGone() bool {
 	return gone || err != nil
 }
 
-// look closes the connections of clients that are gone.
+// look closes the connections of clients that are gone, and of those that do not take the end.
 func (s *Server) look() {
 	for _, c := range s.connections() {
-		if c.isGone() {
+		if !c.lookParting() && c.isGone() {
 			_ = c.Close()
 		}
 	}
@@ -176,6 +180,7 @@ func (s *Server) look() {
 // hangUp closes all connections.
 func (s *Server) hangUp() {
 	for _, c := range s.connections() {
+		c.ignoreInput()
 		_ = c.Close()
 	}
 }

@@ -99,8 +99,12 @@
 //   - Input is passed on while it comes: a message or a frame of any length takes 16 KiB, and the
 //     client waits while the process does not read. Over SPDY up to 1 MiB of it waits in memory.
 //   - Nothing is left of a client that vanishes or does not keep to the protocol: no connection, no
-//     stream and no goroutine. A connection is closed when its call has ended, and when the client
-//     has not opened its streams within 30 seconds.
+//     stream and no goroutine. A call of which the client has not opened the streams within 30
+//     seconds ends.
+//   - A connection is closed once its client has the end of its stream, and has closed it;
+//     parting.go says how. One whose client takes nothing for a minute, does not close it within a
+//     minute, or takes longer than an hour, is closed all the same, and so is the slowest of more
+//     than 128. The place of the stream is given back before that.
 //   - A client of exec or attach that reads is told how its call has ended, also where berth is
 //     stopped. Only a berth, or a holder, that is killed leaves a client without a word, which kubectl
 //     takes for success.

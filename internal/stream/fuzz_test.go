@@ -79,8 +79,10 @@ func FuzzSocket(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		own := newConn(tcpPair(t), NewServer(ServerConfig{}, nil))
+		req = req.WithContext(context.WithValue(t.Context(), connKey{}, own))
 		gone := make(chan struct{})
-		go func() { // the client takes what berth sends, until berth closes the connection
+		go func() { // the client takes what berth sends, until the connection is closed
 			defer close(gone)
 			_, _ = io.Copy(io.Discard, theirs)
 		}()
@@ -104,6 +106,8 @@ func FuzzSocket(f *testing.F) {
 			t.Errorf("%d bytes came on a channel that is not read", n)
 		}
 		s.close()
+		_ = own.Close()
+		_ = ours.Close()
 		<-gone
 	})
 }

@@ -157,7 +157,7 @@ func (w *keptWorld) hold(dir string, f *os.File) error {
 			Tasks:    func(Shim) Tasks { return w },
 			Logger:   slog.New(slog.DiscardHandler),
 		})
-		h.server.interval = 20 * time.Millisecond
+		h.server.patience, h.server.interval = time.Second, 20*time.Millisecond
 		if err := h.run(w.life); err != nil {
 			w.t.Error(err)
 		}

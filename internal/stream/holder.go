@@ -73,6 +73,7 @@ type holder struct {
 		changed chan struct{} // closed when berth changes
 		retired bool
 		streams map[string]*carried
+		open    int    // connections, also those whose streams have ended
 		last    uint64 // the number of the last question
 		asked   map[uint64]chan word
 	}
@@ -279,11 +280,12 @@ func (h *holder) hear(w word, socket *os.File) {
 	}
 }
 
-// endIfIdle ends the holder when it has no stream, and no berth may give it one.
+// endIfIdle ends the holder when it has no stream, each client has the end of its own, and no berth
+// may give it one.
 func (h *holder) endIfIdle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.mu.streams) == 0 && (h.mu.retired || h.mu.berth.UnixConn == nil) && !isClosed(h.over) {
+	if len(h.mu.streams) == 0 && h.mu.open == 0 && (h.mu.retired || h.mu.berth.UnixConn == nil) && !isClosed(h.over) {
 		close(h.over)
 	}
 }
@@ -423,7 +425,9 @@ func (h *holder) take(w word, socket *os.File) error {
 	h.server.expect(w.Path, c.offer)
 	h.mu.Lock()
 	h.mu.streams[c.id] = c
+	h.mu.open++
 	h.mu.Unlock()
+	context.AfterFunc(c.conn.over, h.closed)
 	c.conn.redeemed.Store(true) // it has asked for its stream
 	h.server.add(c.conn)
 	context.AfterFunc(c.conn.gone, c.finish)
@@ -431,6 +435,14 @@ func (h *holder) take(w word, socket *os.File) error {
 		_ = c.conn.Close()
 	}
 	return nil
+}
+
+// closed takes note that the connection of a stream is closed.
+func (h *holder) closed() {
+	h.mu.Lock()
+	h.mu.open--
+	h.mu.Unlock()
+	h.endIfIdle()
 }
 
 // handed is a listener for connections that berth has accepted.

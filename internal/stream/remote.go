@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -36,7 +37,9 @@ type remote struct {
 	sizes  io.Reader // nil: no terminal
 	errors io.Writer
 	plain  bool // the client expects the message of an error, and not a status as JSON
-	close  func()
+	// startParting is called when the call has ended, and close when its end is written.
+	startParting func()
+	close        func()
 }
 
 // serve connects a client with its process, and says in the end how that has ended.
@@ -56,9 +59,7 @@ func (c remoteCall) serve(w http.ResponseWriter, req *http.Request) {
 		r.client.resize = readSizes(ctx, r.sizes)
 	}
 	err := c.run(ctx, r.client)
-	if own, ok := req.Context().Value(connKey{}).(*conn); ok { // the client perhaps does not read
-		defer time.AfterFunc(c.patience, func() { _ = own.Close() }).Stop()
-	}
+	r.startParting()
 	r.report(err)
 	r.close()
 }
@@ -93,7 +94,7 @@ func (c remoteCall) overSPDY(w http.ResponseWriter, req *http.Request) *remote {
 	if conn == nil {
 		return nil
 	}
-	r := &remote{close: conn.close}
+	r := &remote{startParting: conn.startParting, close: conn.close}
 	timeout := time.NewTimer(c.patience)
 	defer timeout.Stop()
 	for range wanted {
@@ -126,18 +127,22 @@ func (r *remote) put(s httpstream.Stream) {
 	}
 }
 
-// The protocols of a WebSocket. Clients of a version 4 get the end of a call as JSON.
+// The protocols of a WebSocket. Clients of versions 4 and 5 get the end of a call as JSON, and
+// those of version 5, the only one that kubectl and crictl ask for, can end the input.
 const (
 	binaryProtocol   = "channel.k8s.io"
 	base64Protocol   = "base64.channel.k8s.io"
 	v4BinaryProtocol = "v4." + binaryProtocol
 	v4Base64Protocol = "v4." + base64Protocol
+	v5Protocol       = remotecommand.StreamProtocolV5Name
 )
+
+var remoteProtocols = []string{v5Protocol, v4BinaryProtocol, v4Base64Protocol, binaryProtocol, base64Protocol}
 
 // overWebSocket upgrades to a WebSocket, on which the streams are channels that need not be opened.
 // It returns nil if that cannot be.
 func (c remoteCall) overWebSocket(w http.ResponseWriter, req *http.Request) *remote {
-	s := upgradeSocket(w, req, []string{binaryProtocol, base64Protocol, v4BinaryProtocol, v4Base64Protocol}, []use{
+	s := upgradeSocket(w, req, remoteProtocols, []use{
 		remotecommand.StreamStdIn:  {read: c.streams.stdin},
 		remotecommand.StreamStdOut: {write: c.streams.stdout},
 		remotecommand.StreamStdErr: {write: c.streams.stderr},
@@ -148,10 +153,11 @@ func (c remoteCall) overWebSocket(w http.ResponseWriter, req *http.Request) *rem
 		return nil
 	}
 	r := &remote{
-		sizes:  s.channels[remotecommand.StreamResize],
-		errors: s.channels[remotecommand.StreamErr],
-		plain:  s.protocol != v4BinaryProtocol && s.protocol != v4Base64Protocol,
-		close:  s.close,
+		sizes:        s.channels[remotecommand.StreamResize],
+		errors:       s.channels[remotecommand.StreamErr],
+		plain:        !strings.HasPrefix(s.protocol, "v"),
+		startParting: s.startParting,
+		close:        s.close,
 	}
 	first := r.errors
 	if c.streams.stdin {

@@ -156,13 +156,19 @@ func (s *Server) farewell() {
 	}
 }
 
-// silentLocked closes the channel of farewell when no call of exec and attach is left.
+// silentLocked closes the channel of farewell when no call of exec and attach is left, and each
+// client has the end.
 func (s *Server) silentLocked() {
 	if s.mu.silent == nil {
 		return
 	}
 	for o := range s.mu.streams {
 		if o.of == s.service.streams && !o.away {
+			return
+		}
+	}
+	for c := range s.mu.conns {
+		if c.parted != nil {
 			return
 		}
 	}

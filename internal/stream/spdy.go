@@ -23,7 +23,8 @@ import (
 // That is why berth does not serve SPDY with cri-streaming, which does neither. It does not use the
 // upgrade of k8s.io/streaming either, which lets a client open streams with headers of any size.
 type spdyConn struct {
-	conn *spdystream.Connection
+	conn  *spdystream.Connection
+	below framed
 	// accept decides, under mu, whether a stream is opened.
 	accept func(c *spdyConn, stream httpstream.Stream) error
 	// opened is called when a stream was opened. It must not wait.
@@ -58,14 +59,18 @@ func upgrade(w http.ResponseWriter, req *http.Request, protocol string,
 		opened:  opened,
 		streams: map[uint32]httpstream.Stream{},
 	}
-	c.conn, err = spdystream.NewConnectionWithOptions(framed{below, &frames{from: buffered.Reader}}, true,
+	c.below = framed{below, &frames{from: buffered.Reader}, ownOf(req)}
+	c.conn, err = spdystream.NewConnectionWithOptions(c.below, true,
 		framing.WithMaxControlFramePayloadSize(maxControl), framing.WithMaxHeaderCount(maxFields), framing.WithMaxHeaderFieldSize(maxField))
 	if err != nil {
 		_ = below.Close()
 		return nil
 	}
 	c.conn.SetIdleTimeout(idleTimeout)
-	go c.conn.Serve(c.take)
+	go func() {
+		c.conn.Serve(c.take)
+		c.below.own.drain()
+	}()
 	return c
 }
 
@@ -73,6 +78,16 @@ func upgrade(w http.ResponseWriter, req *http.Request, protocol string,
 type framed struct {
 	net.Conn
 	frames *frames
+	own    *conn
+}
+
+// Close closes the connection, unless it is parting: the library closes it as soon as it has
+// written the last frame.
+func (f framed) Close() error {
+	if f.own.isParting() {
+		return nil
+	}
+	return f.Conn.Close()
 }
 
 // Read reads a part of a frame.
@@ -110,8 +125,10 @@ func (c *spdyConn) forget(streams ...httpstream.Stream) {
 	}
 }
 
-// close ends all streams and the connection.
+// close ends all streams, and says that no other will be opened. Then the connection is parting. It
+// may be called again.
 func (c *spdyConn) close() {
+	c.startParting()
 	c.mu.Lock()
 	c.closed = true
 	streams := c.streams
@@ -122,3 +139,6 @@ func (c *spdyConn) close() {
 	}
 	_ = c.conn.Close()
 }
+
+// startParting notes that the call of the connection has ended.
+func (c *spdyConn) startParting() { c.below.own.startParting(c.below.Conn) }

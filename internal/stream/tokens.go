@@ -163,14 +163,14 @@ func (s *Server) dropLocked(o *offer) {
 
 // ServeHTTP answers a request to a URL that issue has made.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	own, ok := req.Context().Value(connKey{}).(*conn)
-	if !ok {
+	own := ownOf(req)
+	if own == nil {
 		http.Error(w, "the connection is not known", http.StatusInternalServerError)
 		return
 	}
-	// net/http does not close a connection that was upgraded, and the libraries leave some open: that
-	// of a client that has not opened its streams in time, for one.
-	defer own.closeUpgraded()
+	// net/http does not close a connection that was upgraded. The place of the stream is given back
+	// before.
+	defer own.part()
 	o := s.redeem(req.URL.Path, own)
 	if o == nil {
 		http.NotFound(w, req)

@@ -12,14 +12,11 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-const (
-	// socketPiece is how much of a message is in memory at a time, however long the message is.
-	socketPiece = 16 << 10
-	// goodbyeTimeout is how long a client may take for the frame that closes its WebSocket.
-	goodbyeTimeout = time.Second
-)
+// socketPiece is how much of a message is in memory at a time, however long the message is.
+const socketPiece = 16 << 10
 
 // use is what a channel of a WebSocket is for. What comes on one that is not read is dropped, and
 // so is what is written to one that is not written.
@@ -31,8 +28,10 @@ type use struct{ read, write bool }
 // which keeps each message whole.
 type socket struct {
 	conn     *websocket.Conn
+	own      *conn
 	protocol string // that the client and the server agreed on; "" is none
 	channels []*channel
+	pings    chan string // the last ping that was not answered yet
 
 	writing sync.Mutex // a WebSocket takes one message at a time
 }
@@ -67,14 +66,43 @@ func upgradeSocket(w http.ResponseWriter, req *http.Request, protocols []string,
 	if err != nil {
 		return nil
 	}
-	s := &socket{conn: conn, protocol: conn.Subprotocol()}
+	s := &socket{
+		conn:     conn,
+		own:      ownOf(req),
+		protocol: conn.Subprotocol(),
+		pings:    make(chan string, 1),
+	}
+	conn.SetPingHandler(s.notePing)
 	for i, u := range uses {
 		c := &channel{socket: s, number: byte(i), use: u} //nolint:gosec // there are few
 		c.r, c.w = io.Pipe()
 		s.channels = append(s.channels, c)
 	}
-	go s.receive()
+	go s.answerPings()
+	go func() {
+		s.receive()
+		s.own.drain()
+	}()
 	return s
+}
+
+// notePing notes that a ping is to be answered, and forgets the one before.
+func (s *socket) notePing(ping string) error {
+	select {
+	case <-s.pings:
+	default:
+	}
+	s.pings <- ping
+	return nil
+}
+
+// answerPings answers pings until there are no more. An answer waits for the client as output does:
+// the library's own gives the client one second, and after that nothing can be written any more, so
+// that a ping of a client that reads slowly would end its stream.
+func (s *socket) answerPings() {
+	for ping := range s.pings {
+		_ = s.conn.WriteControl(websocket.PongMessage, []byte(ping), time.Now().Add(idleTimeout))
+	}
 }
 
 // text reports whether messages are text, in base64.
@@ -84,6 +112,7 @@ func (s *socket) text() bool {
 
 // receive passes on what comes until the connection ends.
 func (s *socket) receive() {
+	defer close(s.pings)
 	defer s.end()
 	buf := make([]byte, socketPiece)
 	for {
@@ -103,10 +132,22 @@ func (s *socket) receive() {
 			number[0] -= '0'
 			message = base64.NewDecoder(base64.StdEncoding, message)
 		}
+		if s.protocol == v5Protocol && number[0] == remotecommand.StreamClose {
+			s.closeChannel(message)
+			continue
+		}
 		if int(number[0]) >= len(s.channels) || !s.channels[number[0]].use.read {
 			continue // the next call of NextReader drops the rest
 		}
 		s.pass(message, s.channels[number[0]].w, buf)
+	}
+}
+
+// closeChannel ends what is read from the channel that a message names.
+func (s *socket) closeChannel(message io.Reader) {
+	var number [1]byte
+	if _, err := io.ReadFull(message, number[:]); err == nil && int(number[0]) < len(s.channels) {
+		_ = s.channels[number[0]].Close()
 	}
 }
 
@@ -136,12 +177,15 @@ func (s *socket) end() {
 	}
 }
 
-// close closes the connection. It may be called again.
+// startParting notes that the call of the connection has ended.
+func (s *socket) startParting() { s.own.startParting(s.conn.NetConn()) }
+
+// close says that nothing more is sent. Then the connection is parting. It may be called again.
 func (s *socket) close() {
+	s.startParting()
 	s.end()
 	bye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
-	_ = s.conn.WriteControl(websocket.CloseMessage, bye, time.Now().Add(goodbyeTimeout))
-	_ = s.conn.Close()
+	_ = s.conn.WriteControl(websocket.CloseMessage, bye, time.Now().Add(idleTimeout))
 }
 
 // Read reads what the client sends on the channel.
