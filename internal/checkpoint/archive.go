@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/inroot"
 	"berth/internal/pod"
 )
 
@@ -193,16 +194,16 @@ func (f unnamed) link(dir *os.File) error {
 	return nil
 }
 
-// pack writes a tar of the directories and regular files in dir, and of a log; "" for none. It
-// follows no symbolic link in dir.
-func pack(ctx context.Context, w io.Writer, dir, log string) error {
-	root, err := os.OpenRoot(dir)
+// pack writes a tar of the directories and regular files of a dump, and of the log. It follows no
+// symbolic link in the directory of the dump.
+func (d dump) pack(ctx context.Context, w io.Writer) error {
+	root, err := os.OpenRoot(d.dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	out := tar.NewWriter(w)
-	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -210,9 +211,9 @@ func pack(ctx context.Context, w io.Writer, dir, log string) error {
 			return ctx.Err()
 		case path == ".":
 			return nil
-		case d.IsDir():
+		case e.IsDir():
 			return out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: path + "/", Mode: 0o700, ModTime: time.Now()})
-		case !d.Type().IsRegular():
+		case !e.Type().IsRegular():
 			return nil
 		}
 		f, err := root.Open(path)
@@ -222,8 +223,8 @@ func pack(ctx context.Context, w io.Writer, dir, log string) error {
 		defer f.Close()
 		return add(ctx, out, path, f)
 	})
-	if err == nil && log != "" {
-		err = addLog(ctx, out, log)
+	if err == nil {
+		err = addLog(ctx, out, d.target)
 	}
 	if err == nil {
 		err = out.Close()
@@ -234,18 +235,14 @@ func pack(ctx context.Context, w io.Writer, dir, log string) error {
 	return nil
 }
 
-// addLog adds the log as it is now. A log that is not there, because it was rotated or removed, is
-// not an error.
-func addLog(ctx context.Context, out *tar.Writer, path string) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// addLog adds the log as it is now. A log that is not there, because it was rotated or removed, or
+// the container has none, is not an error.
+func addLog(ctx context.Context, out *tar.Writer, t pod.Target) error {
+	f, err := inroot.OpenLog(t.PodConfig.GetLogDirectory(), t.Config.GetLogPath())
 	if err != nil {
 		return nil //nolint:nilerr // the log is not what the checkpoint is about
 	}
-	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil //nolint:nilerr // as above
-	}
 	return add(ctx, out, logFile, f)
 }
 

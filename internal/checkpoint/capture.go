@@ -30,9 +30,9 @@ type dump struct {
 	dir    string // has the files of the archive
 }
 
-// pack returns what writes the archive of a dump.
-func (d dump) pack(ctx context.Context) func(io.Writer) error {
-	return func(w io.Writer) error { return pack(ctx, w, d.dir, d.status.GetLogPath()) }
+// packer returns what writes the archive of a dump.
+func (d dump) packer(ctx context.Context) func(io.Writer) error {
+	return func(w io.Writer) error { return d.pack(ctx, w) }
 }
 
 // of names the container that an error is about.

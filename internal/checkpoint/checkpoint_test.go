@@ -40,7 +40,6 @@ type node struct {
 	fail    map[string]error
 	hang    map[string]bool
 	target  pod.Target
-	log     string
 	service *Service
 	dir     string
 	ended   chan struct{}
@@ -134,7 +133,6 @@ func (n *node) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeap
 		Metadata: &runtimeapi.ContainerMetadata{Name: "web"},
 		Image:    &runtimeapi.ImageSpec{Image: "img:1"},
 		ImageRef: "img@sha256:1",
-		LogPath:  n.log,
 	}}, nil
 }
 
@@ -217,8 +215,9 @@ func (n *node) expectNothingLeft(t *testing.T) {
 
 func TestACheckpointIsAnArchiveForRootAlone(t *testing.T) {
 	n := newNode(t)
-	n.log = filepath.Join(n.dir, "0.log")
-	if err := os.WriteFile(n.log, []byte("hello"), 0o600); err != nil {
+	n.target.PodConfig = &runtimeapi.PodSandboxConfig{LogDirectory: n.dir}
+	n.target.Config = &runtimeapi.ContainerConfig{LogPath: "0.log"}
+	if err := os.WriteFile(filepath.Join(n.dir, "0.log"), []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	location := filepath.Join(n.dir, "c1.tar")

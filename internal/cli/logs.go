@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/inroot"
 )
 
 func (a *app) logsCommand() *cobra.Command {
@@ -244,22 +246,18 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 	}
 }
 
-// openLog opens a log. Whoever may write into the directory of a pod's logs can put something else
-// there: a link leads to any file that root can read, and opening a FIFO waits for its writer. The
-// links that the kubelet makes lead to logs, and are not where a container's status says its log is.
+// openLog opens the log that is at a path, as a container's status says it. The kubelet and berth
+// play give each container a directory in that of its pod: no link from there on is followed. The
+// links that the kubelet makes lead to logs, and are not where a container's status says its log
+// is.
 func openLog(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	container, file := filepath.Split(filepath.Clean(path))
+	pod, name := filepath.Split(filepath.Clean(container))
+	f, err := inroot.OpenLog(filepath.Clean(pod), filepath.Join(name, file))
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("the log %s is a link and not a regular file; look at where it leads yourself", path)
 	}
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	f := os.NewFile(uintptr(fd), path)
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("the log %s is not a regular file", path), err, f.Close())
-	}
-	return f, nil
+	return f, err
 }
 
 // rotated opens the file that is at path now, and returns nil if that is f.

@@ -14,12 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
 	"berth/internal/event"
 	"berth/internal/exit"
+	"berth/internal/inroot"
 	"berth/internal/pod"
 	"berth/internal/recorder"
 	"berth/internal/state"
@@ -154,7 +154,7 @@ func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 		_ = d.core.Pods.Drained(ctx, id) // or else the end of what is there
 	}
 	if path := t.Config.GetLogPath(); path != "" && t.PodConfig.GetLogDirectory() != "" {
-		s.Log, _ = lastLines(filepath.Join(t.PodConfig.GetLogDirectory(), path))
+		s.Log, _ = lastLines(t.PodConfig.GetLogDirectory(), path)
 	}
 	return s
 }
@@ -196,20 +196,17 @@ func usedIn(dir string) (memory uint64, cpu time.Duration) {
 // logEnd is how much of the end of a log is looked at, in bytes.
 const logEnd = 16 << 10
 
-// lastLines returns the end of a log in the CRI format, without instants and streams.
-func lastLines(path string) ([]string, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// lastLines returns the end of a log in the CRI format, without instants and streams. path is below
+// dir, the directory of the pod's logs.
+func lastLines(dir, path string) ([]string, error) {
+	f, err := inroot.OpenLog(dir, path)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), path)
 	defer func() { _ = f.Close() }()
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("the log %s is not a regular file", path)
 	}
 	b := make([]byte, min(st.Size(), logEnd))
 	n, err := f.ReadAt(b, st.Size()-int64(len(b)))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -16,10 +17,12 @@ import (
 // writes nothing (O_PATH in open(2)). flags are those of openat2(2) that are to hold besides. The error is
 // that of the kernel. The caller closes the descriptor.
 func Find(dir int, path string, flags uint64) (int, error) {
-	how := unix.OpenHow{
-		Flags:   flags | unix.O_PATH | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-	}
+	return find(dir, path, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_XDEV)
+}
+
+// find is Find with another way to resolve links.
+func find(dir int, path string, flags, resolve uint64) (int, error) {
+	how := unix.OpenHow{Flags: flags | unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve}
 	for {
 		found, err := unix.Openat2(dir, path, &how)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // something was renamed or mounted, anywhere
@@ -40,6 +43,36 @@ func OpenFile(dir int, path string) (*os.File, error) {
 		return nil, fmt.Errorf("find %q: %w", path, err)
 	}
 	defer unix.Close(found)
+	return reopen(found, path)
+}
+
+// OpenLog opens the log of a container for reading, whose path is below the directory of its pod's
+// logs. What that directory lies in is the administrator's, as /var/log/pods is, which may lead
+// through links. The directory is made for one pod, and a pod that writes to /var/log/pods, as
+// collectors of logs do, could put a link, a FIFO or a device in its place, or anywhere below it:
+// no link is followed, and what is not a regular file is as good as absent. The error is then ELOOP
+// or fs.ErrNotExist. The caller closes the file.
+func OpenLog(dir, path string) (*os.File, error) {
+	parent, name := filepath.Split(filepath.Clean(dir))
+	if !filepath.IsAbs(dir) || name == "" || !filepath.IsLocal(path) {
+		return nil, fmt.Errorf("the log %q is not below %q: %w", path, dir, fs.ErrInvalid)
+	}
+	at, err := unix.Open(parent, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: parent, Err: err}
+	}
+	defer unix.Close(at)
+	path = filepath.Join(name, path)
+	found, err := find(at, path, 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(parent, path), Err: err}
+	}
+	defer unix.Close(found)
+	return reopen(found, filepath.Join(parent, path))
+}
+
+// reopen opens for reading what was found, if it is a regular file.
+func reopen(found int, path string) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(found, &st); err != nil {
 		return nil, fmt.Errorf("look at %q: %w", path, err)

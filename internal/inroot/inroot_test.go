@@ -88,3 +88,42 @@ func TestADirectoryIsFoundAsOne(t *testing.T) {
 		t.Errorf("a file: %v", err)
 	}
 }
+
+// Whoever may write below /var/log/pods, as a collector of logs may, had berth read any file of the
+// host by a link in the place of a directory, and open any device. What the directory of a pod lies
+// in may lead through links.
+func TestALogIsFoundBehindNoLinkOfAPod(t *testing.T) {
+	base := t.TempDir()
+	pod := filepath.Join(base, "pods", "pod")
+	try(t, os.MkdirAll(filepath.Join(pod, "app"), 0o755))
+	try(t, os.WriteFile(filepath.Join(pod, "app/0.log"), []byte("inside"), 0o644))
+	try(t, os.Symlink("pods", filepath.Join(base, "link")))
+	try(t, os.Symlink(pod, filepath.Join(base, "pods/other")))
+	try(t, os.Symlink("app", filepath.Join(pod, "linked")))
+	try(t, os.Symlink("0.log", filepath.Join(pod, "app/1.log")))
+	try(t, unix.Mkfifo(filepath.Join(pod, "app/fifo.log"), 0o644))
+	for _, dir := range []string{pod, filepath.Join(base, "link/pod/")} {
+		f, err := OpenLog(dir, "app/0.log")
+		try(t, err)
+		if b, err := io.ReadAll(f); string(b) != "inside" || err != nil {
+			t.Errorf("below %s: got %q %v", dir, b, err)
+		}
+		_ = f.Close()
+	}
+	for _, tt := range []struct {
+		dir, path string
+		want      error
+	}{
+		{filepath.Join(base, "pods/other"), "app/0.log", unix.ELOOP},
+		{pod, "linked/0.log", unix.ELOOP},
+		{pod, "app/1.log", unix.ELOOP},
+		{pod, "app/fifo.log", fs.ErrNotExist},
+		{pod, "app", fs.ErrNotExist},
+		{pod, "../pod/app/0.log", fs.ErrInvalid},
+		{"pods/pod", "app/0.log", fs.ErrInvalid},
+	} {
+		if f, err := OpenLog(tt.dir, tt.path); !errors.Is(err, tt.want) {
+			t.Errorf("%s below %s: got %v %v, want %v", tt.path, tt.dir, f, err, tt.want)
+		}
+	}
+}
