@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access keeps a record of who used a container: each exec, attach and port-forward, with what,
-// which client, when, the code and the bytes. It goes into the timeline, and into a file of which each
-// line is chained to the one before, if one is configured.
+// Package access keeps a record of who used a container: each exec, attach, port-forward and
+// checkpoint, with what, which client, when, the code and the bytes. It goes into the timeline, and
+// into a file of which each line is chained to the one before, if one is configured.
 //
 // # Use
 //
@@ -17,8 +17,11 @@
 //
 // # Promises
 //
-//   - A command that the kubelet asks for with ExecSync is a probe or a hook: it is counted, and neither
-//     in the timeline nor in the file. Everything else is in both, when it begins and when it ends.
+//   - A command that a client called kubelet asks for with ExecSync and a timeout is a probe. It is
+//     counted, and in the file when it runs in a container for the first time since berth has
+//     started; it never waits for the disk and is never refused. Everything else is in the timeline
+//     and in the file, when it begins and when it ends: also hooks and what somebody has the
+//     kubelet run (its /run), which have no timeout.
 //   - The first line about an access is on the disk before the access begins. Where it cannot be
 //     written within two seconds, the access is refused, unless the configuration lets it in; then
 //     the file says later how many lines are missing.

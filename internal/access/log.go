@@ -41,8 +41,9 @@ const (
 
 // Log implements stream.AccessLog. Its methods may be called from any goroutine.
 type Log struct {
-	cfg  Config
-	file *file // nil: none
+	cfg    Config
+	file   *file // nil: none
+	probes probes
 }
 
 // New makes a log. The caller runs it.
@@ -50,7 +51,7 @@ func New(cfg Config) *Log {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg}
+	l := &Log{cfg: cfg, probes: probes{of: map[string]*commands{}}}
 	if cfg.File != "" {
 		l.file = newFile(cfg.File, cfg.Log)
 	}
@@ -75,6 +76,7 @@ type visit struct {
 	began   time.Time
 	cast    *cast // nil: nothing is kept
 	resumed bool  // another berth began it, and may have put its end on record
+	probe   bool  // it is in the file alone
 }
 
 // probe is an access that is counted alone.
@@ -92,18 +94,23 @@ func (probe) End(_ int32, _ error, _, _ int64, recorded func(bool)) {
 
 // Begin implements stream.AccessLog.
 func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Visit, error) {
-	if acc.What == "exec-sync" && acc.By.IsKubelet() {
+	t := acc.Target
+	// A hook has no timeout, and neither has a command that somebody has the kubelet run.
+	isProbe := acc.What == "exec-sync" && acc.By.IsKubelet() && acc.Timeout > 0
+	if isProbe {
 		if l.cfg.Probed != nil {
 			l.cfg.Probed()
 		}
-		return probe{}, nil
+		if l.file == nil || !l.probes.isFirst(t, acc.Args) {
+			return probe{}, nil
+		}
 	}
-	t := acc.Target
 	v := &visit{
 		log:     l,
 		id:      t.ID,
 		session: rand.Text()[:12],
 		began:   time.Now(),
+		probe:   isProbe,
 	}
 	args := bounded(acc.Args)
 	v.record = Record{
@@ -129,7 +136,7 @@ func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Vi
 		first := v.record
 		first.What, first.At, first.Args, first.Port, first.Terminal = Began, v.began, args, acc.Port, acc.Terminal
 		var err error
-		if l.cfg.Open {
+		if l.cfg.Open || isProbe { // a probe does not wait for a disk
 			l.file.writeLater(wanted{record: first})
 		} else {
 			err = l.file.write(first)
@@ -139,6 +146,9 @@ func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Vi
 			l.cfg.Note(t.ID, event.AccessRefused{By: acc.By, Access: acc.What, Args: args, Err: err.Error()})
 			return nil, err
 		}
+	}
+	if isProbe {
+		return v, nil
 	}
 	l.cfg.Note(t.ID, event.AccessBegan{
 		By:       acc.By,
@@ -206,6 +216,9 @@ func (v *visit) End(code int32, err error, in, out int64, recorded func(bool)) {
 		why = err.Error()
 	}
 	note := func() {
+		if v.probe {
+			return
+		}
 		v.log.cfg.Note(v.id, event.AccessEnded{
 			Session: v.session,
 			Access:  v.record.Access,

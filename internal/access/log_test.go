@@ -120,16 +120,10 @@ func verify(head string, paths ...string) (Report, error) {
 }
 
 // PROPERTIES 43: an access is on record before it begins, with who, what and where, and when it has
-// ended, with the code and the bytes. A probe is counted alone.
+// ended, with the code and the bytes.
 func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log", "audit.log")
-	probes := 0
-	a, n, stop := start(t, Config{File: path, Probed: func() { probes++ }})
-	probe, err := a.Begin(access("exec-sync", kubelet, "true"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	probe.End(0, nil, 0, 0, nil)
+	a, n, stop := start(t, Config{File: path})
 	v, err := a.Begin(access("exec", crictl, "cat", "/etc/shadow"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -145,11 +139,82 @@ func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 	if len(got) != 3 || got[2].What != Ended || *got[2].Code != 1 || got[2].In != 5 || got[2].Out != 7 || got[2].Session != got[1].Session {
 		t.Errorf("%+v", got)
 	}
-	if kinds := n.kinds(); probes != 1 || !slices.Equal(kinds, []string{"AccessBegan", "AccessEnded"}) {
-		t.Errorf("%d probes, %v", probes, kinds)
+	if kinds := n.kinds(); !slices.Equal(kinds, []string{"AccessBegan", "AccessEnded"}) {
+		t.Errorf("%v", kinds)
 	}
 	if r, err := verify("", path); err != nil || r.Lines != 3 || r.Number != 3 || r.Torn+r.Missing != 0 || r.Before != "" {
 		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// probeOf is a probe of the kubelet's.
+func probeOf(args ...string) stream.Access {
+	acc := access("exec-sync", kubelet, args...)
+	acc.Timeout = time.Second
+	return acc
+}
+
+// PROPERTIES 43: whatever is called kubelet could run any command with ExecSync without a record,
+// and the kubelet's own /run does that for whoever may use it. A command is on record when it runs
+// in a container for the first time, and each time if it has no timeout, as no probe has. Probes
+// that come again are counted alone, and none waits for the disk.
+func TestACommandOfTheKubeletIsOnRecordWhenItIsNew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	probes := 0
+	a, n, stop := start(t, Config{File: path, Probed: func() { probes++ }})
+	for _, acc := range []stream.Access{
+		probeOf("healthy"),
+		probeOf("healthy"),
+		probeOf("healthy", "now"),
+		probeOf("healthy"),
+		access("exec-sync", kubelet, "run"),
+		access("exec-sync", kubelet, "run"),
+		access("checkpoint", kubelet, "/tmp/c1.tar"),
+	} {
+		v, err := a.Begin(acc, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.End(0, nil, 0, 0, nil)
+	}
+	stop()
+	var began []string
+	ended := 0
+	for _, r := range lines(t, path) {
+		switch r.What {
+		case Began:
+			began = append(began, r.Access+" "+strings.Join(r.Args, " "))
+		case Ended:
+			ended++
+		}
+	}
+	want := []string{"exec-sync healthy", "exec-sync healthy now", "exec-sync run", "exec-sync run", "checkpoint /tmp/c1.tar"}
+	if !slices.Equal(began, want) || ended != len(want) || probes != 4 || len(n.kinds()) != 6 {
+		t.Errorf("%q began, %d ended; %d probes; %q in the timeline", began, ended, probes, n.kinds())
+	}
+}
+
+// PROPERTIES 43: a full disk for the record makes no container unhealthy, and what is known of
+// containers that have ended is forgotten.
+func TestProbesAreNeitherRefusedNorRememberedForEver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.Mkdir(path, 0o700); err != nil { // nothing can be written into a directory
+		t.Fatal(err)
+	}
+	a, _, _ := start(t, Config{File: path})
+	ended := make(chan struct{})
+	close(ended)
+	for i := range 2 * maxCommands {
+		acc := probeOf("healthy", fmt.Sprint(i))
+		if i%2 == 0 {
+			acc.Target.ID, acc.Target.Ended = fmt.Sprint(i), ended
+		}
+		if _, err := a.Begin(acc, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(a.probes.of); n > 2 || len(a.probes.of["c1"].known) != maxCommands {
+		t.Errorf("%d containers are known, and %d commands of one", n, len(a.probes.of["c1"].known))
 	}
 }
 
@@ -535,7 +600,7 @@ func TestALongCommandIsShortened(t *testing.T) {
 // BenchmarkProbe is what a probe costs.
 func BenchmarkProbe(b *testing.B) {
 	a := New(Config{File: "/nowhere"})
-	acc := access("exec-sync", kubelet, "true")
+	acc := probeOf("true")
 	b.ReportAllocs()
 	for b.Loop() {
 		v, err := a.Begin(acc, nil)

@@ -28,7 +28,7 @@ type Record struct {
 
 	// Of an access:
 	Session   string       `json:"session,omitempty"`
-	Access    string       `json:"access,omitempty"` // exec, exec-sync, attach or port-forward
+	Access    string       `json:"access,omitempty"` // exec, exec-sync, attach, port-forward or checkpoint
 	ID        string       `json:"id,omitempty"`
 	Namespace string       `json:"namespace,omitempty"`
 	Pod       string       `json:"pod,omitempty"`

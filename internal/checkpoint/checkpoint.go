@@ -55,6 +55,9 @@ type Config struct {
 	Dir     string
 	Pods    Pods
 	Runtime Runtime
+	// Begin puts on record that a container or a pod is about to be written to a place. An error
+	// refuses that. end is called once, with why it failed, or nil. Nil: no record is kept.
+	Begin func(ctx context.Context, t pod.Target, location string) (end func(error), err error)
 	// Thaw lets the processes of a cgroup run on. Absence is a success.
 	Thaw func(cgroup string) error
 	// MaxBytes bounds the files that a container has changed, holes included; 0: DefaultMaxBytes.
@@ -73,6 +76,9 @@ type Service struct {
 func New(cfg Config) *Service {
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = DefaultMaxBytes
+	}
+	if cfg.Begin == nil {
+		cfg.Begin = func(context.Context, pod.Target, string) (func(error), error) { return func(error) {}, nil }
 	}
 	s := &Service{cfg: cfg}
 	s.paused = newUnfinished(unfinishedConfig{
@@ -108,13 +114,18 @@ func (s *Service) Checkpoint(ctx context.Context, id, location string, timeout t
 	if err := checkLocation(location); err != nil {
 		return fmt.Errorf("checkpoint container %s: %w", t.ID, err)
 	}
+	end, err := s.cfg.Begin(ctx, t, location)
+	if err != nil {
+		return fmt.Errorf("checkpoint container %s: %w", t.ID, err)
+	}
+	defer func() { end(err) }()
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err = s.capture(ctx, []pod.Target{t}, func(ctx context.Context, dumps []dump) error {
-		return publish(location, dumps[0].pack(ctx))
+		return publish(location, dumps[0].packer(ctx))
 	})
 	if err != nil {
 		return fmt.Errorf("checkpoint %w", err)

@@ -83,7 +83,7 @@ func (s *Service) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointP
 	return nil
 }
 
-func (s *Service) checkpointPod(ctx context.Context, p pod.Target, req *runtimeapi.CheckpointPodRequest) error {
+func (s *Service) checkpointPod(ctx context.Context, p pod.Target, req *runtimeapi.CheckpointPodRequest) (err error) {
 	if err := checkCall(ctx, req.GetOptions()); err != nil {
 		return err
 	}
@@ -105,6 +105,11 @@ func (s *Service) checkpointPod(ctx context.Context, p pod.Target, req *runtimea
 	if err != nil {
 		return err
 	}
+	end, err := s.cfg.Begin(ctx, p, req.GetOutputPath())
+	if err != nil {
+		return err
+	}
+	defer func() { end(err) }()
 	return s.capture(ctx, targets, func(ctx context.Context, dumps []dump) error {
 		described, err := describePod(p, dumps)
 		if err != nil {
@@ -224,7 +229,7 @@ func publishPod(ctx context.Context, dir *os.File, dumps []dump, described []byt
 		return err
 	}
 	for _, d := range dumps {
-		if err := add(d.archive(), d.pack(ctx)); err != nil {
+		if err := add(d.archive(), d.packer(ctx)); err != nil {
 			return of(d.target, err)
 		}
 	}

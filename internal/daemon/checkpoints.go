@@ -3,10 +3,14 @@
 package daemon
 
 import (
+	"context"
 	"path/filepath"
 
 	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
+	"berth/internal/event"
+	"berth/internal/pod"
+	"berth/internal/stream"
 )
 
 // openCheckpoints makes what writes checkpoints, and what makes pods from them.
@@ -15,6 +19,7 @@ func (d *daemon) openCheckpoints() error {
 		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
 		Pods:    d.core.Pods,
 		Runtime: d.ctrd,
+		Begin:   d.beginCheckpoint,
 		Thaw:    cgroup.Thaw,
 
 		MaxBytes: int64(d.cfg.Checkpoint.MaxMiB) << 20,
@@ -33,4 +38,18 @@ func (d *daemon) openCheckpoints() error {
 		Logger: d.log.Logger,
 	})
 	return nil
+}
+
+// beginCheckpoint puts a checkpoint on record, which reads all of a container's memory.
+func (d *daemon) beginCheckpoint(ctx context.Context, t pod.Target, location string) (end func(error), err error) {
+	v, err := d.access.Begin(stream.Access{
+		What:   "checkpoint",
+		Target: t,
+		By:     event.ClientOf(ctx),
+		Args:   []string{location},
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return func(err error) { v.End(0, err, 0, 0, nil) }, nil
 }

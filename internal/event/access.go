@@ -13,7 +13,7 @@ import (
 type AccessBegan struct {
 	By       Client   `json:"by,omitzero"`
 	Session  string   `json:"session"`
-	Access   string   `json:"access"` // exec, exec-sync, attach or port-forward
+	Access   string   `json:"access"` // exec, exec-sync, attach, port-forward or checkpoint
 	Args     []string `json:"args,omitempty"`
 	Port     int32    `json:"port,omitempty"`
 	Terminal bool     `json:"terminal,omitempty"`

@@ -71,7 +71,7 @@ func NewMetrics() *Metrics {
 			Name: "berth_oom_kills_survived_total",
 			Help: "Processes that the OOM killer ended in containers that went on.",
 		}),
-		accesses: counter("berth_accesses_total", "Commands and connections of clients that began, by what they are; probe for what the kubelet runs in a container and waits for.", "what"),
+		accesses: counter("berth_accesses_total", "Commands and connections of clients that began, by what they are; probe for what the kubelet runs in a container with a timeout.", "what"),
 		execs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_execs_total",
 			Help: "Processes of ExecSync by who made them, helper or oci, and why it was not the helper.",

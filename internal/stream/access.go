@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
@@ -17,12 +18,13 @@ import (
 // Access is one use of a container or a pod by a client: a command, a connection with a container's
 // own process, or a connection with a port.
 type Access struct {
-	What     string // exec, exec-sync, attach or port-forward
+	What     string // exec, exec-sync, attach, port-forward or checkpoint
 	Target   pod.Target
 	By       event.Client // who asked for it over CRI
-	Args     []string     // of exec and exec-sync
+	Args     []string     // of exec and exec-sync; of checkpoint, where it is written
 	Port     int32        // of port-forward
 	Terminal bool
+	Timeout  time.Duration // of exec-sync; 0: none
 }
 
 // AccessLog keeps a record of each access.
