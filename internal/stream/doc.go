@@ -104,7 +104,7 @@
 //   - A connection is closed once its client has the end of its stream, and has closed it;
 //     parting.go says how. One whose client takes nothing for a minute, does not close it within a
 //     minute, or takes longer than an hour, is closed all the same, and so is the slowest of more
-//     than 128. The place of the stream is given back before that.
+//     than 256. The place of the stream is given back before that.
 //   - A client of exec or attach that reads is told how its call has ended, also where berth is
 //     stopped. Only a berth, or a holder, that is killed leaves a client without a word, which kubectl
 //     takes for success.

@@ -14,7 +14,7 @@ import (
 const (
 	// maxParting is how many clients may be taking the end of their streams at a time. For one
 	// more, the one that has taken nothing for longest is hung up on.
-	maxParting = 128
+	maxParting = 256
 	// partingTime is how long a client may take altogether for what is left of its stream, if it
 	// does take some of it all the time.
 	partingTime = time.Hour
@@ -69,7 +69,8 @@ func (c *conn) startParting(over net.Conn) {
 			slowest = other
 		}
 	}
-	if n < maxParting || c.parted != nil {
+	first := c.parted == nil && s.mu.conns[c] // it may be closed already
+	if n < maxParting || !first {
 		slowest = nil
 	}
 	if c.parted == nil {
@@ -128,15 +129,14 @@ func (c *conn) closeWrite() {
 
 // lookParting reports whether a connection is parting, and closes it when its client takes nothing.
 func (c *conn) lookParting() bool {
+	if !c.isParting() {
+		return false
+	}
 	acked, left := c.progress()
 	now := time.Now()
 	s := c.server
 	s.mu.Lock()
 	p := c.parted
-	if p == nil {
-		s.mu.Unlock()
-		return false
-	}
 	if acked != p.acked {
 		p.acked, p.moved = acked, now
 	}

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/gorilla/websocket"
 	"golang.org/x/sys/unix"
@@ -215,11 +214,11 @@ func TestASlowReaderGetsEveryByteAndTheCode(t *testing.T) {
 // nothing up, and do not keep others from their ends.
 func TestClientsThatDoNotCloseMakeRoom(t *testing.T) {
 	w := newWorld(t)
-	s := serve(t, w, nil)
-	s.patience = time.Hour
+	s := NewServer(ServerConfig{}, w.service)
 	var all []*conn
 	for range maxParting + 1 {
 		own := newConn(tcpPair(t), s)
+		own.redeemed.Store(true)
 		s.add(own)
 		own.startParting(own)
 		all = append(all, own)
