@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -210,6 +211,30 @@ func (n *node) expectNothingLeft(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Join(n.dir, "checkpoints")); err == nil && len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// PROPERTIES 43: a checkpoint reads all of a container's memory, and was in no record of accesses. One
+// that cannot be put on record does not happen.
+func TestACheckpointIsOnRecordBeforeItBegins(t *testing.T) {
+	n := newNode(t)
+	full := errors.New("the disk is full")
+	refusal := full
+	var said []string
+	n.service.cfg.Begin = func(_ context.Context, t pod.Target, location string) (func(error), error) {
+		said = append(said, fmt.Sprintf("began %s %s", t.ID, filepath.Base(location)))
+		return func(err error) { said = append(said, fmt.Sprint("ended ", err)) }, refusal
+	}
+	location := filepath.Join(n.dir, "c1.tar")
+	if err := n.service.Checkpoint(t.Context(), "c1", location, 0); !errors.Is(err, full) || len(n.did) > 0 {
+		t.Errorf("got %v, and %q was done", err, n.did)
+	}
+	refusal = nil
+	if err := n.service.Checkpoint(t.Context(), "c1", location, 0); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"began c1 c1.tar", "began c1 c1.tar", "ended <nil>"}; !slices.Equal(said, want) {
+		t.Errorf("got %q", said)
 	}
 }
 
