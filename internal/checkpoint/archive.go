@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/errkind"
 	"berth/internal/inroot"
 	"berth/internal/pod"
 )
@@ -176,7 +177,7 @@ func ofDisk(err error) error {
 	switch {
 	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case errkind.Full(err):
 		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
 	}
 	return err

@@ -3,25 +3,18 @@
 package connection
 
 import (
-	"context"
-	"errors"
-
-	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/errkind"
 )
 
-// Native translates an error to the sentinels of errdefs.
+// Native translates an error of containerd to the sentinels of errdefs, and names the kind of one
+// that has arrived as text: see package errkind. An error that has not come through gRPC, as that
+// of a containerd in this process, keeps all that it wraps.
 func Native(err error) error {
-	if err == nil {
-		return nil
+	if _, remote := status.FromError(err); remote && err != nil {
+		err = errgrpc.ToNative(err)
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	for _, known := range []error{errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrInvalidArgument, errdefs.ErrFailedPrecondition, errdefs.ErrResourceExhausted, errdefs.ErrUnavailable, errdefs.ErrInternal} {
-		if errors.Is(err, known) {
-			return err // from an in-memory service
-		}
-	}
-	return errgrpc.ToNative(err)
+	return errkind.Named(err)
 }

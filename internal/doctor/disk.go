@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/errkind"
 )
 
 // upperless are the file systems on which overlayfs cannot have its upper directory.
@@ -135,7 +137,7 @@ func askLatency(_ context.Context, m *machine) ([]Finding, error) {
 		switch {
 		case errors.Is(err, syscall.EROFS):
 			f.add(Error, "mount it for writing; the kernel's log says whether an error of the disk made it so", "%s cannot be written to: its file system is read-only", dir)
-		case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		case errkind.Full(err):
 			f.add(Error, "make room", "%s cannot be written to: its disk is full", dir)
 		case errors.Is(err, syscall.EIO):
 			f.add(Error, "look into the kernel's log, and replace the disk", "writing to %s fails with an error of the disk", dir)

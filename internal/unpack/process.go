@@ -8,10 +8,10 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"berth/internal/durable"
+	"berth/internal/errkind"
 )
 
 const (
@@ -74,40 +75,10 @@ type answer struct {
 	Digest string // of the tar
 	Size   int64
 	Error  string
-	Kind   kind
+	Kinds  []errkind.Kind // of the error
 }
 
-// kind is what the caller of a process decides on, if it is an error.
-type kind string
-
-const (
-	needsParent        kind = "needs parent"
-	resourceExhausted  kind = "resource exhausted"
-	failedPrecondition kind = "failed precondition"
-	invalidArgument    kind = "invalid argument"
-	wrong              kind = "wrong"
-	noIndex            kind = "no index"
-)
-
-var kinds = map[kind]error{
-	needsParent:        ErrNeedsParent,
-	resourceExhausted:  errdefs.ErrResourceExhausted,
-	failedPrecondition: errdefs.ErrFailedPrecondition,
-	invalidArgument:    errdefs.ErrInvalidArgument,
-	wrong:              durable.ErrWrong,
-	noIndex:            durable.ErrNoIndex,
-}
-
-func (a answer) err() error { return remote{a.Error, kinds[a.Kind]} }
-
-// remote is an error that the process has reported. Its text names its kind already.
-type remote struct {
-	text string
-	kind error
-}
-
-func (e remote) Error() string { return e.text }
-func (e remote) Unwrap() error { return e.kind }
+func (a answer) err() error { return errkind.Carry(a.Error, a.Kinds...) }
 
 // init begins the process: nothing else that this program does is started.
 func init() {
@@ -224,11 +195,7 @@ func (g *guard) answer(err error, a answer) {
 	g.answered.Lock() // until the end
 	if err != nil {
 		a.Error = err.Error()
-		for k, is := range kinds {
-			if errors.Is(err, is) {
-				a.Kind = k
-			}
-		}
+		a.Kinds = errkind.Of(errkind.Named(err))
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(a); err != nil {
 		os.Exit(1)
@@ -236,13 +203,19 @@ func (g *guard) answer(err error, a answer) {
 	os.Exit(0)
 }
 
-// apply unpacks a layer.
-func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
+// apply unpacks a layer. If the disk is full, what it has written goes at once: the caller may need
+// room to remove the directory from its records.
+func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err error) {
 	dir, err := os.Open(r.Target.Dir) // before anything is written: what syncfs reports counts from here
 	if err != nil {
 		return answer{}, err
 	}
 	defer dir.Close()
+	defer func() {
+		if errkind.Full(errkind.Named(err)) {
+			removeBelow(r.Target.Dir)
+		}
+	}()
 	payloads := map[string]typeurl.Any{}
 	for id, p := range r.Payloads {
 		payloads[id] = &anypb.Any{TypeUrl: p.TypeURL, Value: p.Value}
@@ -292,6 +265,14 @@ func (r request) apply(ctx context.Context, layer io.Reader) (answer, error) {
 		}
 	}
 	return answer{Digest: digester.Digest().String(), Size: plain.n}, nil
+}
+
+// removeBelow removes what is in a directory, as far as it can: the caller removes the directory.
+func removeBelow(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+	}
 }
 
 // counted counts what is read.

@@ -26,6 +26,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/durable"
+	"berth/internal/errkind"
 )
 
 // Memory is how many bytes of memory it may take to unpack one layer.
@@ -34,7 +37,13 @@ const Memory = 512 << 20
 // ErrNeedsParent says that a layer cannot be unpacked apart from the layers below it: it has a file
 // in a directory that it does not have itself. That directory gets the owner, mode and attributes
 // of the one below.
-var ErrNeedsParent = errors.New("its directory is in a layer below")
+var ErrNeedsParent = errkind.Register("needs parent", errors.New("its directory is in a layer below"))
+
+// The caller of a process decides on these as well.
+var (
+	_ = errkind.Register("wrong", durable.ErrWrong)
+	_ = errkind.Register("no index", durable.ErrNoIndex)
+)
 
 // Target is where a layer is unpacked.
 type Target struct {
