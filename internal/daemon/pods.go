@@ -97,7 +97,7 @@ func (d *daemon) openCore() error {
 func (d *daemon) openStats() error {
 	d.stats = stats.New(stats.Config{
 		Pods:       d.core.Pods,
-		Layers:     d.ctrd,
+		Layers:     withVolumes{d.ctrd, podfiles.New(d.cfg.Root, d.cfg.State).VolumeUsage},
 		Mountpoint: d.images.Mountpoint,
 		Cgroups:    "/sys/fs/cgroup",
 		Unified:    cgroup.V2(),

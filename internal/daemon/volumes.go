@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+
+	"berth/internal/stats"
+)
+
+// withVolumes measures what a container has written: its writable layer, and the volumes of its
+// image, which are directories of berth's. A kubelet knows of both by the layer alone.
+type withVolumes struct {
+	stats.Layers
+	volumes func(ctx context.Context, id string) (bytes, inodes uint64, err error)
+}
+
+// SnapshotUsage implements stats.Layers. The key of a layer is the ID of its container.
+func (w withVolumes) SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error) {
+	bytes, inodes, err = w.Layers.SnapshotUsage(ctx, snapshotter, key)
+	if err != nil {
+		return 0, 0, err
+	}
+	b, n, err := w.volumes(ctx, key)
+	return bytes + b, inodes + n, err
+}
