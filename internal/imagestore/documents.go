@@ -8,7 +8,6 @@ import (
 	"io"
 
 	"github.com/containerd/containerd/v2/core/remotes"
-	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
@@ -33,7 +32,7 @@ func (r *configuredRegistry) documents(ctx context.Context) (documents, error) {
 		return documents{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	hosts := r.store.hosts(ctx, reference.Domain(named), image.Credentials{}, func(int) {})
-	return documents{docker.NewResolver(docker.ResolverOptions{Hosts: hosts})}, nil
+	return documents{newResolver(hosts)}, nil
 }
 
 // Manifest implements image.Registry.

@@ -118,7 +118,7 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		// by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
-	var resolver remotes.Resolver = docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(ctx, reference.Domain(named), creds, w.Bytes)})
+	resolver := newResolver(i.hosts(ctx, reference.Domain(named), creds, w.Bytes))
 	if w.Resolved != nil {
 		resolver = askingResolver{resolver, w.Resolved}
 	}
@@ -247,7 +247,7 @@ func (i *Store) hosts(ctx context.Context, registry string, creds image.Credenti
 			}
 		},
 		UpdateClient: func(c *http.Client) error {
-			c.Transport = counting{c.Transport, progress}
+			c.Transport, c.CheckRedirect = counting{c.Transport, progress}, redirect
 			return nil
 		},
 	}
@@ -333,6 +333,9 @@ func (b countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.progress(n)
+	}
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF { //nolint:errorlint // containerd compares those two so
+		err = image.Failure{Kind: "unreachable", Err: err}
 	}
 	return n, err
 }

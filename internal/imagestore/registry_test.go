@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -26,7 +29,7 @@ import (
 // resolver returns what a pull resolves and fetches with.
 func resolver(t *testing.T, registry string, creds image.Credentials) remotes.Resolver {
 	i := &Store{}
-	return docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), registry, creds, func(int) {})})
+	return newResolver(i.hosts(t.Context(), registry, creds, func(int) {}))
 }
 
 // listener is a server that notes the credentials that it is sent, in headers, bodies and queries.
@@ -100,8 +103,9 @@ func TestARegistryTokenGoesToTheRegistryAlone(t *testing.T) {
 }
 
 // CVE-2020-15157: a manifest names URLs of its layers, on any host, which then asks for
-// credentials.
-func TestCredentialsAreNotSentToHostsThatAManifestNames(t *testing.T) {
+// credentials. That host, which this node may reach and the author of the image may not, is not even
+// asked.
+func TestALayerIsNotFetchedFromHostsThatAManifestNames(t *testing.T) {
 	body := []byte("a layer")
 	for _, scheme := range []string{`Basic realm="x"`, `Bearer realm="REALM/token",service="x"`} {
 		evil := listen(t, nil)
@@ -132,41 +136,89 @@ func TestCredentialsAreNotSentToHostsThatAManifestNames(t *testing.T) {
 				_, err = r.Read(make([]byte, 1))
 				_ = r.Close()
 			}
-			if err == nil {
-				t.Error("fetched from a server that refuses")
+			if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "urls that its manifest names") {
+				t.Errorf("a layer that the registry does not have: %v", err)
 			}
 		}
-		if asked, received := evil.sent(); asked == 0 || len(received) != 0 {
+		if asked, received := evil.sent(); asked != 0 {
 			t.Errorf("the other host was asked %d times and sent %q", asked, received)
 		}
 	}
 }
 
-// A registry that sends those who pull on to another host does not send their credentials along.
+// A registry that sends those who pull on to another host does not send their credentials along. To
+// net/http two ports of an address are one host, so that whoever listens on another port got them,
+// and the headers of hosts.toml went everywhere.
 func TestCredentialsAreNotSentAlongWithARedirect(t *testing.T) {
 	img, err := testimage.Image(v1Config())
-	if err != nil {
-		t.Fatal(err)
+	try(t, err)
+	for name, as := range map[string]string{"another name": "localhost", "another port": "127.0.0.1"} {
+		t.Run(name, func(t *testing.T) {
+			elsewhere := listen(t, func(w http.ResponseWriter, r *http.Request) {
+				if len(r.Header["X-Registry-Token"])+len(r.Header["Cookie"]) > 0 {
+					t.Errorf("the other host was sent %v", r.Header)
+				}
+				w.WriteHeader(http.StatusForbidden)
+			})
+			url := strings.Replace(elsewhere.URL, "127.0.0.1", as, 1)
+			off := true
+			reg := testregistry.Start(t, testregistry.BasicAuth("me", "secret"), testregistry.Front(func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if !off && r.Header.Get("Authorization") != "" {
+						http.Redirect(w, r, url+r.URL.Path+"?X-Amz-Signature=abc", http.StatusTemporaryRedirect)
+						return
+					}
+					next.ServeHTTP(w, r)
+				})
+			}))
+			ref := reg.Push("team/app:1", img)
+			off = false
+			dir := t.TempDir()
+			try(t, os.Mkdir(filepath.Join(dir, reg.Addr), 0o700))
+			try(t, os.WriteFile(filepath.Join(dir, reg.Addr, "hosts.toml"), fmt.Appendf(nil, "[host.\"http://%s\".header]\nx-registry-token = \"secret\"\n", reg.Addr), 0o600))
+			i := &Store{cfg: Config{RegistryDir: dir}}
+			r := newResolver(i.hosts(t.Context(), reg.Addr, image.Credentials{Username: "me", Password: "secret"}, func(int) {}))
+			if _, _, err := r.Resolve(t.Context(), ref); err == nil {
+				t.Error("resolved elsewhere")
+			}
+			if asked, received := elsewhere.sent(); asked == 0 || len(received) != 0 {
+				t.Errorf("the other host was asked %d times and sent %q", asked, received)
+			}
+		})
 	}
+}
+
+// A token server gets the password in the body of a request, and net/http sends a body on to
+// wherever a server says.
+func TestATokenServerSendsThePasswordNowhere(t *testing.T) {
+	img, err := testimage.Image(v1Config())
+	try(t, err)
 	elsewhere := listen(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
-	// Another name of the same address: net/http takes what differs in the port alone for one host.
-	url := strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)
+	realm := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL+"/token", http.StatusTemporaryRedirect)
+	})
 	off := true
-	reg := testregistry.Start(t, testregistry.BasicAuth("me", "secret"), testregistry.Front(func(next http.Handler) http.Handler {
+	reg := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !off && r.Header.Get("Authorization") != "" {
-				http.Redirect(w, r, url+r.URL.Path+"?X-Amz-Signature=abc", http.StatusTemporaryRedirect)
+			if off {
+				next.ServeHTTP(w, r)
 				return
 			}
-			next.ServeHTTP(w, r)
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm.URL+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
 		})
 	}))
 	ref := reg.Push("team/app:1", img)
 	off = false
-	if _, _, err := resolver(t, reg.Addr, image.Credentials{Username: "me", Password: "secret"}).Resolve(t.Context(), ref); err == nil {
-		t.Error("resolved elsewhere")
+	for _, creds := range []image.Credentials{{Username: "me", Password: "secret"}, {IdentityToken: "secret"}} {
+		if _, _, err := resolver(t, reg.Addr, creds).Resolve(t.Context(), ref); err == nil {
+			t.Error("resolved without a token")
+		}
 	}
-	if asked, received := elsewhere.sent(); asked == 0 || len(received) != 0 {
+	if asked, received := realm.sent(); asked == 0 || len(received) == 0 {
+		t.Errorf("the token server was asked %d times and sent %q", asked, received)
+	}
+	if asked, received := elsewhere.sent(); len(received) != 0 {
 		t.Errorf("the other host was asked %d times and sent %q", asked, received)
 	}
 }

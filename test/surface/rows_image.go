@@ -11,7 +11,7 @@ func imageRows() []Row {
 		honoured("ImageStatusRequest.image", ""),
 		honoured("ImageStatusRequest.verbose", "the configuration of the image"),
 		honoured("PullImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
-		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "imagestore.TestCredentialsAreNotSentToHostsThatAManifestNames"),
+		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "imagestore.TestALayerIsNotFetchedFromHostsThatAManifestNames"),
 		below(honoured("PullImageRequest.sandbox_config", "the namespace in its metadata is what the rules of image.policy_file are for, and the metadata is what berth pulls and the timeline call the pod; nothing else in it has an effect",
 			"cri.TestThePodOfAPullIsKnownAndTheKubeletKnowsTheError", "test/e2e.TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun")),
 		honoured("RemoveImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
