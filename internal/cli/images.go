@@ -158,7 +158,8 @@ func (a *app) imagesPruneCommand() *cobra.Command {
 		Use:   "prune",
 		Short: "Remove all images that no container uses",
 		Long: "Remove all images that no container uses, in whatever state it is, that are not pinned, not being pulled, and that came\n" +
-			"to this node longer ago than --older-than: as the kubelet's garbage collection does when the disk is full.",
+			"to this node longer ago than --older-than: as the kubelet's garbage collection does when the disk is full. What pulls\n" +
+			"that were cut off have left for the next ones is removed as well.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and print what would be removed")
@@ -182,6 +183,9 @@ func (a *app) imagesPruneCommand() *cobra.Command {
 				verb := "were freed"
 				if dryRun {
 					verb = "would be freed"
+				}
+				if p.Kept > 0 {
+					fmt.Fprintf(w, "-\twhat pulls that were cut off have left\t%s\n", amount(p.Kept))
 				}
 				fmt.Fprintf(w, "%s %s; %d images are used, %d pinned, %d too young\n", amount(p.Bytes), verb, p.Used, p.Pinned, p.Young)
 			})

@@ -20,6 +20,16 @@ type Contents struct {
 	Writable map[string]Layer // layers of containers, and views of images, by name
 	Images   map[string]Parts // by ID; what could not be read is under ""
 	Unread   []string         // names of images that could not be read
+	Kept     []Kept
+	Coming   int64 // bytes that are here of blobs that are not whole
+}
+
+// Kept is what a pull that was cut off has left for the next one of the same name.
+type Kept struct {
+	Ref    string
+	Reason string
+	Bytes  int64 // without what images have as well
+	Until  time.Time
 }
 
 // Layer is a layer as files.
@@ -35,8 +45,8 @@ type Parts struct {
 	ChainID string          // of its uppermost layer
 }
 
-// chain calls f with a layer and all that it is on, as far as they are unpacked.
-func (c Contents) chain(layer string, f func(name string, l Layer)) {
+// Chain calls f with a layer and all that it is on, as far as they are unpacked.
+func (c Contents) Chain(layer string, f func(name string, l Layer)) {
 	for range len(c.Layers) {
 		l, ok := c.Layers[layer]
 		if !ok {
@@ -52,7 +62,7 @@ func (c Contents) size(id string) (n int64) {
 	for d := range c.Images[id].Blobs {
 		n += c.Blobs[d]
 	}
-	c.chain(c.Images[id].ChainID, func(_ string, l Layer) { n += l.Size })
+	c.Chain(c.Images[id].ChainID, func(_ string, l Layer) { n += l.Size })
 	return n
 }
 
@@ -64,11 +74,11 @@ func (c Contents) frees(ids ...string) (n int64) {
 	for id, p := range c.Images {
 		if !slices.Contains(ids, id) {
 			maps.Copy(blobs, p.Blobs)
-			c.chain(p.ChainID, keep)
+			c.Chain(p.ChainID, keep)
 		}
 	}
 	for _, l := range c.Writable {
-		c.chain(l.Parent, keep)
+		c.Chain(l.Parent, keep)
 	}
 	for _, id := range ids {
 		for d := range c.Images[id].Blobs {
@@ -77,7 +87,7 @@ func (c Contents) frees(ids ...string) (n int64) {
 				n += c.Blobs[d]
 			}
 		}
-		c.chain(c.Images[id].ChainID, func(name string, l Layer) {
+		c.Chain(c.Images[id].ChainID, func(name string, l Layer) {
 			if !layers[name] {
 				layers[name] = true
 				n += l.Size
@@ -204,8 +214,25 @@ func (s *Service) Shares(ctx context.Context, used Usages) ([]Share, error) {
 	for _, l := range c.Writable {
 		writable.add(l)
 	}
-	return []Share{images, layers, blobs, writable}, nil
+	return []Share{images, layers, blobs, c.coming(), writable}, nil
 }
+
+// coming returns what is here of images that are not. The blobs and layers of it that are whole
+// count as blobs and layers as well.
+func (c Contents) coming() Share {
+	s := Share{What: "pulls", Count: len(c.Kept), Bytes: c.Coming, Note: "blobs in part, and what is kept for a retry"}
+	for n, k := range c.Kept {
+		s.Reclaimable += k.Bytes
+		if n < maxNamed {
+			s.Note += fmt.Sprintf("; of %s until %s (%s)", k.Ref, k.Until.Format(time.TimeOnly), k.Reason)
+		}
+	}
+	s.Bytes = max(s.Bytes, s.Reclaimable)
+	return s
+}
+
+// maxNamed is how many references the note of a share has.
+const maxNamed = 3
 
 func (s *Share) add(l Layer) {
 	s.Bytes += l.Size
@@ -225,6 +252,8 @@ type PruneOptions struct {
 type Pruned struct {
 	Images []PrunedImage `json:"images"`
 	Bytes  int64         `json:"bytes"` // that are given back
+	// Kept is how many of the bytes pulls that were cut off had left for the next ones.
+	Kept int64 `json:"kept"`
 	// Pinned, Used and Young count the images that stay, by the first of these reasons.
 	Pinned int `json:"pinned"`
 	Used   int `json:"used"`
@@ -239,8 +268,8 @@ type PrunedImage struct {
 	Error string   `json:"error,omitempty"`
 }
 
-// Prune removes the images that nothing uses, that are not pinned, not being pulled, and older than
-// an age. It goes on when one cannot be removed.
+// Prune removes what pulls that were cut off have left, and the images that nothing uses, that are
+// not pinned, not being pulled, and older than an age. It goes on when one cannot be removed.
 func (s *Service) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	c, err := s.backend.Contents(ctx)
 	if err != nil {
@@ -248,6 +277,15 @@ func (s *Service) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	}
 	out := Pruned{Images: []PrunedImage{}}
 	users, now := o.Used(), time.Now()
+	for _, k := range c.Kept {
+		out.Kept += k.Bytes
+	}
+	if !o.DryRun && len(c.Kept) > 0 {
+		if err := s.backend.DropKept(ctx); err != nil {
+			return Pruned{}, fmt.Errorf("prune images: %w", err)
+		}
+	}
+	out.Bytes = out.Kept
 	var gone []string
 	for _, i := range s.images() {
 		switch {

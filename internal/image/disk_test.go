@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -132,6 +133,22 @@ func TestPruneAsksAgainBeforeItRemoves(t *testing.T) {
 	}
 }
 
+// PROPERTIES 59: what pulls that were cut off have left is pruned, and counts.
+func TestPruneRemovesWhatPullsHaveLeft(t *testing.T) {
+	f, s := shelf(t)
+	f.contents.Kept = []Kept{{Ref: "registry.example/cut:1", Bytes: 200}}
+	for _, dry := range []bool{true, false} {
+		without := int64(0)
+		got, err := s.Prune(t.Context(), PruneOptions{DryRun: dry, Used: unused})
+		for _, i := range got.Images {
+			without += i.Bytes
+		}
+		if err != nil || got.Kept != 200 || got.Bytes != without+200 || dry != (len(f.contents.Kept) > 0) {
+			t.Errorf("dry run %t: %+v %v, left %+v", dry, got, err, f.contents.Kept)
+		}
+	}
+}
+
 // An image that cannot be removed is named, and the others are removed.
 func TestPruneGoesOn(t *testing.T) {
 	f, s := shelf(t)
@@ -161,14 +178,16 @@ func (s stuck) Delete(ctx context.Context, name string) error {
 func TestSharesAreOfAllImages(t *testing.T) {
 	f, s := shelf(t)
 	f.contents.Layers["unmeasured"] = Layer{}
+	f.contents.Coming, f.contents.Kept = 300, []Kept{{Ref: "registry.example/cut:1", Reason: "unreachable", Bytes: 200}}
 	got, err := s.Shares(t.Context(), func() map[string][]string { return map[string][]string{"sha256:base:1": {"c"}} })
-	if err != nil || len(got) != 4 {
+	if err != nil || len(got) != 5 || !strings.Contains(got[3].Note, "registry.example/cut:1") {
 		t.Fatalf("%+v %v", got, err)
 	}
 	for n, want := range []Share{
 		{What: "images", Count: 5, Bytes: 2525, Reclaimable: 1115, Unknown: 1},
 		{What: "layers", Count: 6, Bytes: 2500, Reclaimable: 1100, Unknown: 1},
 		{What: "blobs", Count: 5, Bytes: 25, Reclaimable: 15},
+		{What: "pulls", Count: 1, Bytes: 300, Reclaimable: 200},
 		{What: "writable layers", Count: 1, Bytes: 5000},
 	} {
 		got[n].Note = ""

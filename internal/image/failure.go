@@ -5,11 +5,13 @@ package image
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/errkind"
 )
 
 // Pulled is how a pull ended.
@@ -46,19 +48,19 @@ func Kind(err error) string {
 	switch {
 	case err == nil:
 		return "succeeded"
+	case errkind.Full(err):
+		return "disk_full"
 	case errors.As(err, new(stalledError)):
 		return "stalled"
 	case errors.Is(err, errGone), errors.Is(err, context.Canceled):
 		return "canceled"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "disk_full"
 	case errors.As(err, &known):
 		return known.Kind
 	case errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
 		return "unauthorized"
 	case errdefs.IsNotFound(err):
 		return "not_found"
-	case errors.As(err, &dns), errors.As(err, &op):
+	case errors.As(err, &dns), errors.As(err, &op), errors.Is(err, io.ErrUnexpectedEOF):
 		return "unreachable"
 	case errdefs.IsInvalidArgument(err):
 		return "invalid"

@@ -66,6 +66,8 @@ type Backend interface {
 	Usage(ctx context.Context) (Usage, error)
 	// Contents reads what is on the disk, and what images consist of.
 	Contents(ctx context.Context) (Contents, error)
+	// DropKept removes what pulls that were cut off have left for the next ones.
+	DropKept(ctx context.Context) error
 	Snapshotter() string
 	// Registry returns the registry of an image, with the credentials that the configuration has for
 	// it. Nothing is asked yet.

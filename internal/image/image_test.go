@@ -157,8 +157,13 @@ func (f *fake) Usage(context.Context) (Usage, error) {
 	return Usage{Path: "/x", Images: Space{Bytes: 1}, Containers: Space{Bytes: 2}, At: time.Now()}, nil
 }
 func (f *fake) Contents(context.Context) (Contents, error) { return f.contents, nil }
-func (f *fake) Snapshotter() string                        { return "fake" }
-func (f *fake) Registry(string) Registry                   { return f.registry }
+
+func (f *fake) DropKept(context.Context) error {
+	f.contents.Kept = nil
+	return nil
+}
+func (f *fake) Snapshotter() string      { return "fake" }
+func (f *fake) Registry(string) Registry { return f.registry }
 
 // service runs one in the bubble.
 func service(t *testing.T, f *fake) *Service {

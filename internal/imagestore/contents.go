@@ -60,7 +60,8 @@ func (i *Store) Contents(ctx context.Context) (image.Contents, error) {
 		c.Images[id] = had
 	}
 	i.countOnce(&c, shared)
-	return c, nil
+	c.Kept, c.Coming, err = i.keptBytes(ctx, c)
+	return c, err
 }
 
 // countOnce takes what the layers of artifacts share with blobs that are here from their sizes.

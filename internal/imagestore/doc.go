@@ -18,8 +18,11 @@
 //   - Links in an image lead to no file outside it, and opening its files acts on no device.
 //   - A lease keeps what a call has containerd make until the call has ended. What a berth that was
 //     killed has left is removed by [Store.Sweep] and by [New].
-//   - What a pull that has failed had fetched is kept for ten minutes for the next one of the same name,
-//     unless the disk was full.
+//   - What a pull that was cut off had fetched is kept for ten minutes for the next one of the same
+//     name. It has a share of the disk, and goes when the disk has no room for it. Any other failure
+//     gives the space back at once, also if the disk was full.
+//   - Blobs come from the registry, its mirrors and peers alone, whatever other servers a manifest
+//     names, and no credentials go along when a server sends a request to another one.
 //   - Peers are asked for blobs by digest, once the registry has said what a name stands for. What they
 //     send wrong, late or not at all fails no pull: the registry sends it.
 //   - Peers are given what an image of the repository that they name consists of, and nothing that is
@@ -44,6 +47,7 @@
 // of containers, idmap.go shifts the owners of their files, unsynced.go mounts them without syncs,
 // and changes.go reads and writes what they have changed. contents.go says what is on the disk,
 // compressed.go reads archives that are compressed, discard.go drops compressed layers,
+// redirect.go bounds where requests go,
 // documents.go reads what belongs to an image in its registry, and failure.go says of which kind an
 // error is. peers.go fetches blobs from other nodes, and served.go says which ones they may have of
 // this node. early.go begins the writeback of what is fetched. durable.go says of what is made that

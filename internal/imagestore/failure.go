@@ -9,21 +9,31 @@ import (
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 
 	"berth/internal/connection"
+	"berth/internal/errkind"
 	"berth/internal/image"
 )
 
-// failure translates an error of a pull, and keeps of which kind it is: the translation knows no
-// errors of registries and of the network.
+// failure translates an error of a pull, and adds of which kind an answer of a registry is.
 func failure(err error) error {
 	native := connection.Native(err)
 	var answer remoteerrors.ErrUnexpectedStatus
-	if errors.As(err, &answer) {
+	if errors.As(err, &answer) && !errkind.Full(native) {
 		return image.Failure{Kind: kindOf(answer.StatusCode), Err: native}
 	}
-	if kind := image.Kind(err); kind != image.Kind(native) {
-		return image.Failure{Kind: kind, Err: native}
-	}
 	return native
+}
+
+// cutOff reports whether a pull has ended because the way to the registry, or that of whoever asked
+// for it to berth, was cut off, and why. The same pull may get further the next time.
+func cutOff(err error) (reason string, cut bool) {
+	var answer remoteerrors.ErrUnexpectedStatus
+	switch kind := image.Kind(err); kind {
+	case "unreachable", "stalled", "canceled", "throttled":
+		return kind, true
+	case "registry":
+		return kind, errors.As(err, &answer) && answer.StatusCode >= http.StatusInternalServerError
+	}
+	return "", false
 }
 
 // kindOf returns the kind of failure that a code of HTTP stands for.

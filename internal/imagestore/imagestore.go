@@ -272,7 +272,7 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 }
 
 // Import reads an archive and unpacks what is in it. read is called as it goes on.
-func (i *Store) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]image.Stored, error) {
+func (i *Store) Import(ctx context.Context, path, ref string, read func(done, total int64)) (_ []image.Stored, err error) {
 	defer i.making()()
 	begun := time.Now()
 	ctx, done, err := i.lease(ctx)
@@ -280,6 +280,7 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 		return nil, err
 	}
 	defer done()
+	defer func() { i.hold(ctx, "", err) }()
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)

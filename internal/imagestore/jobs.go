@@ -70,6 +70,11 @@ func (i *Store) leaseFor(ctx context.Context, ref string) (_ context.Context, do
 
 func (i *Store) unlease(ctx context.Context, key string) error { return i.unleaseWith(ctx, key) }
 
+// unleaseNow has containerd collect what the lease kept before it answers.
+func (i *Store) unleaseNow(ctx context.Context, key string) error {
+	return i.unleaseWith(ctx, key, leases.SynchronousDelete)
+}
+
 func (i *Store) unleaseWith(ctx context.Context, key string, opts ...leases.DeleteOpt) error {
 	if err := connection.Native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key}, opts...)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete lease %s: %w", key, err)

@@ -33,6 +33,12 @@ func (i *Store) Usage(ctx context.Context) (image.Usage, error) {
 	for _, size := range blobs {
 		u.Blobs += size
 	}
+	_, coming, err := i.keptBytes(ctx, image.Contents{Blobs: blobs, Images: map[string]image.Parts{}})
+	if err != nil {
+		return u, err
+	}
+	u.Blobs += coming
+	i.bound(ctx)
 	u.Images, u.Containers, err = i.usage.round(ctx, i.client.SnapshotService(i.cfg.Snapshotter))
 	return u, err
 }

@@ -171,7 +171,7 @@ func (i *Store) Sweep(ctx context.Context) error {
 	for _, l := range all {
 		used, remove := &i.views, i.unview
 		if strings.HasPrefix(l.ID, jobPrefix) {
-			used, remove = &i.jobs, i.unlease
+			used, remove = &i.jobs, i.unleaseNow
 		}
 		v, known := used.Load(l.ID)
 		_, kept := v.(heldLease)
@@ -180,7 +180,7 @@ func (i *Store) Sweep(ctx context.Context) error {
 		case known:
 			continue
 		case l.Labels[labelPull] != "": // an earlier berth was killed in a pull, or after one that failed
-			i.jobs.Store(l.ID, heldLease{l.Labels[labelPull], time.Now().Add(resumable)})
+			i.jobs.Store(l.ID, heldLease{l.Labels[labelPull], "berth ended", time.Now().Add(resumable)})
 			continue
 		}
 		if err := remove(ctx, l.ID); err != nil {
@@ -190,5 +190,6 @@ func (i *Store) Sweep(ctx context.Context) error {
 		used.Delete(l.ID)
 	}
 	i.swept.Store(true)
+	i.bound(ctx)
 	return errors.Join(errs...)
 }

@@ -301,4 +301,5 @@ func (s *imageStore) CopyOut(context.Context, string, map[string]string) error {
 func (s *imageStore) Usage(context.Context) (image.Usage, error)               { return image.Usage{}, nil }
 func (s *imageStore) Contents(context.Context) (image.Contents, error)         { return image.Contents{}, nil }
 func (s *imageStore) Snapshotter() string                                      { return "fake" }
+func (s *imageStore) DropKept(context.Context) error                           { return nil }
 func (*imageStore) Registry(string) image.Registry                             { return nil }
