@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The text of an error is for people. A decision by it changes when somebody words it otherwise, and
-// when a name in it has the words that are looked for. Where there is nothing but a text, it is
+// The text of an error is for people. A decision by it changes when somebody words it otherwise,
+// and when a name in it has the words that are looked for. Where there is nothing but a text, it is
 // looked at in one of these files, which has the list of all texts that count there.
 func TestNothingDecidesByTheTextOfAnError(t *testing.T) {
 	lists := map[string]string{

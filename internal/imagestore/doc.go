@@ -19,8 +19,8 @@
 //   - A lease keeps what a call has containerd make until the call has ended. What a berth that was
 //     killed has left is removed by [Store.Sweep] and by [New].
 //   - What a pull that was cut off had fetched is kept for ten minutes for the next one of the same
-//     name. It has a share of the disk, and goes when the disk has no room for it. Any other failure
-//     gives the space back at once, also if the disk was full.
+//     name. It has a share of the disk, and goes when the disk has no room for it. Any other
+//     failure gives the space back at once, also if the disk was full.
 //   - Blobs come from the registry, its mirrors and peers alone, whatever other servers a manifest
 //     names, and no credentials go along when a server sends a request to another one.
 //   - Peers are asked for blobs by digest, once the registry has said what a name stands for. What they

@@ -103,8 +103,8 @@ func TestARegistryTokenGoesToTheRegistryAlone(t *testing.T) {
 }
 
 // CVE-2020-15157: a manifest names URLs of its layers, on any host, which then asks for
-// credentials. That host, which this node may reach and the author of the image may not, is not even
-// asked.
+// credentials. That host, which this node may reach and the author of the image may not, is not
+// even asked.
 func TestALayerIsNotFetchedFromHostsThatAManifestNames(t *testing.T) {
 	body := []byte("a layer")
 	for _, scheme := range []string{`Basic realm="x"`, `Bearer realm="REALM/token",service="x"`} {

@@ -106,9 +106,9 @@ func (i *Store) kept() []string {
 	})
 }
 
-// bound deletes leases that nothing needs any more, and of those that are kept the oldest ones, until
-// the others have their share of the file system and leave the reserve free. If that cannot be told,
-// none is kept.
+// bound deletes leases that nothing needs any more, and of those that are kept the oldest ones,
+// until the others have their share of the file system and leave the reserve free. If that cannot
+// be told, none is kept.
 func (i *Store) bound(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
 	defer cancel()
