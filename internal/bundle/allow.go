@@ -136,6 +136,10 @@ func allowStep(e event.Event) event.Event {
 		return event.OrphansUnlisted{What: other, Err: cause(e.Err)}
 	case event.RecordDamaged:
 		return event.RecordDamaged{Err: cause(e.Err)}
+	case event.RecordsMended:
+		return event.RecordsMended{Bits: e.Bits}
+	case event.RecordsLost:
+		return event.RecordsLost{}
 	case event.StatusDeleted:
 		return e
 	case event.NameTaken:

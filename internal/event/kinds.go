@@ -58,6 +58,8 @@ var kinds = []Event{
 	OrphansUnlisted{},
 	// records.go
 	RecordDamaged{},
+	RecordsMended{},
+	RecordsLost{},
 	StatusDeleted{},
 	NameTaken{},
 	LabelNotReserved{},

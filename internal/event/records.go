@@ -2,7 +2,10 @@
 
 package event
 
-import "log/slog"
+import (
+	"log/slog"
+	"strings"
+)
 
 // RecordDamaged says that a record, and what belongs to it, is left as it is.
 type RecordDamaged struct {
@@ -11,6 +14,28 @@ type RecordDamaged struct {
 
 func (e RecordDamaged) line() Line {
 	return warn(Berth, "record cannot be read and is left alone; remove it to give back what it holds", e.Err)
+}
+
+// RecordsMended says that bits of the records were changed on their disk, and put right.
+type RecordsMended struct {
+	Bits int      `json:"bits"`
+	Kept []string `json:"kept,omitempty"` // where the damaged files are
+}
+
+func (e RecordsMended) line() Line {
+	return warn(Berth, "records were damaged on their disk and put right; look for faults of the disk and of the memory", "",
+		slog.Int("bits", e.Bits), slog.Any("kept", e.Kept))
+}
+
+// RecordsLost says that a part of the records cannot be read, and is not on record any more.
+type RecordsLost struct {
+	What []string `json:"what"`
+	Kept []string `json:"kept,omitempty"` // where the damaged files are
+}
+
+func (e RecordsLost) line() Line {
+	return warn(Berth, "records were damaged on their disk and not all could be read; pods that are not on record any more are removed",
+		strings.Join(e.What, "; "), slog.Any("kept", e.Kept))
 }
 
 // StatusDeleted says that a status was found without the rest of its record.
@@ -118,8 +143,8 @@ func (e ContainerdLost) line() Line {
 	return warn(Containerd, "the connection to containerd is lost; connecting again", e.Err)
 }
 
-// ContainerdConnected says that berth is connected to containerd and knows its images. Before that it
-// was not, or the connection was lost.
+// ContainerdConnected says that berth is connected to containerd and knows its images. Before that
+// it was not, or the connection was lost.
 type ContainerdConnected struct{}
 
 func (ContainerdConnected) line() Line { return info(Berth, "berth is connected to containerd") }

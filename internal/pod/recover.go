@@ -47,6 +47,12 @@ type recovery struct {
 // the pidfd) and publishes the ends that may not have been received. It asks neither containerd nor
 // a shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
 func (r *recovery) restore(loaded state.Loaded) {
+	if s := loaded.Salvage; s.Mended > 0 {
+		r.obs.Note("", event.RecordsMended{Bits: s.Mended, Kept: s.Kept})
+	}
+	if s := loaded.Salvage; len(s.Lost) > 0 {
+		r.obs.Note("", event.RecordsLost{What: s.Lost, Kept: s.Kept})
+	}
 	for _, d := range loaded.Damaged {
 		r.damaged.add(d)
 	}

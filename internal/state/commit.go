@@ -71,11 +71,13 @@ func (ch Change) encode() (w write, err error) {
 		if w.intentJSON, err = ch.intent(); err != nil {
 			return w, fmt.Errorf("encode the intent of %s %s: %w", ch.kind, ch.id, err)
 		}
+		w.intentJSON = seal(ch.kind, string(intentKey(ch.id)), w.intentJSON)
 	}
 	if ch.status != nil {
 		if w.statusJSON, err = json.Marshal(ch.status); err != nil {
 			return w, fmt.Errorf("encode the status of %s %s: %w", ch.kind, ch.id, err)
 		}
+		w.statusJSON = seal(ch.kind, string(statusKey(ch.id)), w.statusJSON)
 	}
 	return w, nil
 }

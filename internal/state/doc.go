@@ -24,12 +24,15 @@
 //   - A record that cannot be read does not keep the others from loading. [Store.Load] returns what
 //     is readable of it, and it can be deleted like any other.
 //   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it
-//     open ([ErrInUse]), or if its file or its journal is damaged or absent ([ErrDamaged]).
+//     open ([ErrInUse]), or if its file is one of something else, or damaged and on a disk that
+//     cannot be written ([ErrDamaged]).
+//   - One bit that was changed in a file is put right. Of what is damaged further all that can be
+//     read is loaded, no record is another one, and the rest is named: see [Salvage].
 //   - What was closed is in berth.db alone, and berths that know no journal read it.
-//   - Records on a disk that can only be read are loaded. Commits fail with errdefs.ErrUnavailable then,
-//     as they do after any error of the disk, and succeed once the disk can be written: nothing has to be
-//     opened again by the caller. [Store.NotWritten] says whether they fail, at once and from memory,
-//     and [Store.Watch] finds out, also where nobody commits.
+//   - Records on a disk that can only be read are loaded. Commits fail with errdefs.ErrUnavailable
+//     then, as they do after any error of the disk, and succeed once the disk can be written:
+//     nothing has to be opened again by the caller. [Store.NotWritten] says whether they fail, at
+//     once and from memory, and [Store.Watch] finds out, also where nobody commits.
 //
 // # Never
 //
@@ -49,6 +52,12 @@
 // JSON. CRI messages in it are protobuf, except the resources of updates, which are JSON by the
 // names of their fields.
 //
+// Each value ends with a checksum (seal.go), and the bucket meta has one of itself and the sum of
+// those of all records, so that neither a value nor a page of an earlier transaction is taken for
+// another. Before bbolt opens the file, Open reads it page by page without it (pages.go), because
+// bbolt panics at what it cannot read, and writes a damaged one anew (salvage.go). The ID of the
+// owner is in berth.owner as well.
+//
 // A transaction of bbolt's costs two fdatasyncs: one for the pages it wrote, one for the page that
 // makes them the valid ones. Neither can be left out: a crash between the two is harmless only
 // because of their order. So a commit does not wait for one. It is one synchronous write of a
@@ -60,8 +69,8 @@
 // A record has a number and a checksum, and begins at a block of its own. Open takes the records
 // whose numbers follow, one by one, the number up to which the database has them, wherever in the
 // journal they are. A record that is not whole was being written when power was cut, and was never
-// answered for. If one of a higher number is whole, a record that was committed is damaged, and Open
-// says so.
+// answered for. If one of a higher number is whole, a record that was committed is damaged, and
+// Open says so and goes on with the others, which it brings into the database at once.
 //
 // A commit that the journal does not take, since it is full or its disk fails, goes into the
 // database, together with all that only the journal has; where that fails too, the commit does.

@@ -9,12 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"time"
 
 	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // Keys of the bucket meta while there is a journal.
@@ -31,11 +33,11 @@ var (
 //
 // While it is open, a commit is a record in one half of the journal. When that half is full it is
 // sealed: the commits go on in the other half, while what the sealed one has goes into the database
-// beside them (it is folded). So a commit waits for a fold only if a whole half is filled meanwhile.
-// What the journal cannot take (both halves are full, the record is larger than a half, or its disk
-// fails) goes into the database together with all that is sealed and pending. A journal whose disk
-// failed is tried again after a while, once all that was tried is in the database: so no record
-// follows one of which nobody knows whether it is on disk.
+// beside them (it is folded). So a commit waits for a fold only if a whole half is filled
+// meanwhile. What the journal cannot take (both halves are full, the record is larger than a half,
+// or its disk fails) goes into the database together with all that is sealed and pending. A journal
+// whose disk failed is tried again after a while, once all that was tried is in the database: so no
+// record follows one of which nobody knows whether it is on disk.
 type log struct {
 	journal *journal // nil: there is none, and every commit goes into the database
 	open    bool
@@ -102,11 +104,16 @@ func (l *log) close() error {
 
 // restore opens the journal and reads what is in it and not in the database. The journal of a
 // database that was closed has nothing to add, whatever it says. Then a journal that cannot be made
-// or opened is not an error: the store works without one.
+// or opened is not an error: the store works without one. What can be read of a journal that is
+// damaged goes into the database at once, and the next commit begins it anew.
 func (s *Store) restore(openFile opener) error {
 	l := &s.log
 	l.pending = values{}
 	m, err := s.readMeta()
+	if errors.Is(err, ErrDamaged) {
+		s.salvage.Lost = append(s.salvage.Lost, fmt.Sprintf("%s: %v, and what is in its journal alone", s.path, err))
+		m, err = meta{version: versionClosed}, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -115,27 +122,31 @@ func (s *Store) restore(openFile opener) error {
 		return err
 	}
 	j, err := openJournal(path, !m.open, openFile)
-	switch {
-	case err != nil && !m.open:
+	if err != nil && !m.open {
 		return nil
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: what was committed last is in its journal %s, which is not there", ErrDamaged, path)
-	case err != nil:
+	}
+	damage := Salvage{}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrDamaged) {
+		damage.Lost = append(damage.Lost, fmt.Sprintf("%s: %v, and what was committed last", s.path, err))
+		j, err = openPart(path, openFile)
+	}
+	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}
 	l.journal, l.open, l.older, j.epoch = j, m.open, m.open && m.version < Version, m.epoch
 	if !m.open {
 		return nil
 	}
-	records, err := j.replay(m.folded)
+	records, more, err := j.replay(m.folded)
 	if err != nil {
 		return err
 	}
+	damage.Mended, damage.Lost = damage.Mended+more.Mended, append(damage.Lost, more.Lost...)
 	l.number, l.folded = m.folded, m.folded
 	for _, r := range records {
 		entries, err := decodeEntries(r.payload)
 		if err != nil {
-			return err
+			damage.Lost = append(damage.Lost, fmt.Sprintf("%s: record %d: %v", path, r.number, err))
 		}
 		if r.at/halfSize != j.half && !l.older {
 			if l.sealed == nil {
@@ -148,8 +159,48 @@ func (s *Store) restore(openFile opener) error {
 		}
 		l.number = r.number
 	}
+	if damage.Damaged() {
+		s.renew(path, openFile, damage)
+	}
 	return nil
 }
+
+// renew brings what was read of a damaged journal into the database, and keeps the journal beside
+// it. If that fails, the next commit tries again.
+func (s *Store) renew(path string, openFile opener, damage Salvage) {
+	l := &s.log
+	s.salvage.Mended += damage.Mended
+	s.salvage.Lost = append(s.salvage.Lost, damage.Lost...)
+	if err := s.fold(true); err != nil {
+		l.older = true
+		return
+	}
+	kept := path + ".damaged"
+	if err := os.Rename(path, kept); err == nil {
+		s.salvage.Kept = append(s.salvage.Kept, kept)
+	}
+	_ = l.close()
+	if j, err := openJournal(path, true, openFile); err == nil {
+		l.journal = j
+	}
+}
+
+// openPart opens a journal that is not a whole one, for reading alone, as if it were: what is
+// missing of it is zero. One that is absent is empty.
+func openPart(path string, openFile opener) (*journal, error) {
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return &journal{device: part(append(b, make([]byte, journalSize)...)), path: path, openFile: openFile, readOnly: true}, nil
+}
+
+// part is what can be read of a journal.
+type part []byte
+
+func (p part) ReadAt(b []byte, at int64) (int, error) { return copy(b, p[at:]), nil }
+func (p part) WriteAt([]byte, int64) (int, error)     { return 0, unix.EROFS }
+func (p part) Close() error                           { return nil }
 
 // journalPath returns the path of the journal. It is beside the database itself, on the same disk,
 // also where the path of the database is a link.
@@ -176,9 +227,7 @@ func (s *Store) readMeta() (m meta, err error) {
 
 func metaOf(tx *bbolt.Tx) (m meta, err error) {
 	b := tx.Bucket(bucketMeta)
-	if m.version, err = strconv.Atoi(string(b.Get(keyVersion))); err != nil {
-		return m, fmt.Errorf("%w: its version is not a number", ErrDamaged)
-	}
+	m.version = versionOf(b)
 	if m.open = m.version != versionClosed; !m.open {
 		return m, nil
 	}
@@ -232,8 +281,8 @@ func (s *Store) put(entries []entry) error {
 // errDone ends a transaction that has nothing to do.
 var errDone = errors.New("it is in the database")
 
-// foldBeside brings what is sealed into the database while nobody waits for it. If that fails, it is
-// tried again after the next commit.
+// foldBeside brings what is sealed into the database while nobody waits for it. If that fails, it
+// is tried again after the next commit.
 func (s *Store) foldBeside() {
 	defer func() {
 		if p := recover(); p != nil {
@@ -249,11 +298,14 @@ func (s *Store) foldBeside() {
 		if m, err := metaOf(tx); err != nil || !m.open || m.folded >= to {
 			return cmp.Or(err, errDone)
 		}
-		return errors.Join(sealed.apply(tx), putFolded(tx, to))
+		return errors.Join(s.apply(tx, sealed), putFolded(tx, to), putCheck(tx))
 	})
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	l.folding = false
+	if err == nil {
+		s.counted.Store(true)
+	}
 	if err == nil && l.seal == to {
 		l.sealed, l.folded = nil, max(l.folded, to)
 	}
@@ -273,29 +325,28 @@ func (s *Store) fold(closing bool, more ...entry) error {
 		_, _ = rand.Read(next[:]) // never fails
 	}
 	err := s.db.Update(func(tx *bbolt.Tx) error {
-		if err := errors.Join(l.sealed.apply(tx), l.pending.apply(tx)); err != nil {
+		latest := values{}
+		latest.add(more)
+		if err := s.apply(tx, l.sealed, l.pending, latest); err != nil {
 			return err
 		}
-		for _, e := range more {
-			if err := apply(tx, e); err != nil {
-				return err
-			}
-		}
 		meta := tx.Bucket(bucketMeta)
+		var err error
 		switch {
 		case closing:
-			return errors.Join(meta.Delete(keyEpoch), meta.Delete(keyFolded), meta.Put(keyVersion, []byte(strconv.Itoa(versionClosed))))
+			err = errors.Join(meta.Delete(keyEpoch), meta.Delete(keyFolded), meta.Put(keyVersion, []byte(strconv.Itoa(versionClosed))))
 		case begins:
-			return errors.Join(meta.Put(keyVersion, []byte(strconv.Itoa(Version))),
+			err = errors.Join(meta.Put(keyVersion, []byte(strconv.Itoa(Version))),
 				meta.Put(keyEpoch, hex.AppendEncode(nil, next[:])), putFolded(tx, 0))
 		case l.open:
-			return putFolded(tx, l.number)
+			err = putFolded(tx, l.number)
 		}
-		return nil
+		return errors.Join(err, putCheck(tx))
 	})
 	if err != nil {
 		return err
 	}
+	s.counted.Store(true)
 	clear(l.pending)
 	l.sealed = nil
 	switch {
@@ -316,25 +367,38 @@ func putFolded(tx *bbolt.Tx, number uint64) error {
 	return tx.Bucket(bucketMeta).Put(keyFolded, strconv.AppendUint(nil, number, 10))
 }
 
-func (v values) apply(tx *bbolt.Tx) error {
-	for k, value := range v {
-		if err := apply(tx, entry{k.kind, k.key, value}); err != nil {
-			return err
+// apply writes values, the later ones over the earlier ones, and what their checksums add up to.
+func (s *Store) apply(tx *bbolt.Tx, all ...values) error {
+	sum := total(tx)
+	for _, v := range all {
+		for k, value := range v {
+			changed, err := apply(tx, entry{k.kind, k.key, value})
+			if err != nil {
+				return err
+			}
+			sum += changed
 		}
 	}
-	return nil
+	if !s.counted.Load() {
+		return recount(tx)
+	}
+	return putTotal(tx, sum)
 }
 
-func apply(tx *bbolt.Tx, e entry) error {
-	b := tx.Bucket(e.kind.bucket())
-	var err error
+// apply writes one value. It returns by how much that changes the sum of all checksums.
+func apply(tx *bbolt.Tx, e entry) (changed uint32, err error) {
+	b, key := tx.Bucket(e.kind.bucket()), []byte(e.key)
+	if was := b.Get(key); was != nil {
+		changed -= sum(e.kind, e.key, was)
+	}
 	if e.value == nil {
-		err = b.Delete([]byte(e.key))
+		err = b.Delete(key)
 	} else {
-		err = b.Put([]byte(e.key), e.value)
+		changed += sum(e.kind, e.key, e.value)
+		err = b.Put(key, e.value)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s %s: %w", e.kind, e.key, err)
+		return 0, fmt.Errorf("write %s %s: %w", e.kind, e.key, err)
 	}
-	return nil
+	return changed, nil
 }

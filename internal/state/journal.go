@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,8 +22,9 @@ const (
 	// but the blocks that it writes. Half of it is written while the other half is folded.
 	journalSize = 2 * halfSize
 	halfSize    = 256 << 10
-	// blockSize is what a record's length is rounded up to. No block is written again as long as its
-	// record counts: a write that a crash cuts off cannot damage a record that was committed before.
+	// blockSize is what a record's length is rounded up to. No block is written again as long as
+	// its record counts: a write that a crash cuts off cannot damage a record that was committed
+	// before.
 	blockSize = 4096
 	// headerSize is the length of a record's header: magic, epoch, number, the length of the
 	// payload, and the checksum of all these and the payload.
@@ -62,8 +64,8 @@ type journal struct {
 	readOnly bool // its disk could only be read when it was opened
 }
 
-// openJournal opens the journal at path, for reading alone if its disk can only be read. It makes one
-// that is absent, if make is set.
+// openJournal opens the journal at path, for reading alone if its disk can only be read. It makes
+// one that is absent, if make is set.
 func openJournal(path string, create bool, openFile opener) (*journal, error) {
 	f, err := openFile(path, os.O_RDWR|unix.O_DSYNC, 0)
 	readOnly := errors.Is(err, unix.EROFS)
@@ -84,8 +86,8 @@ func openJournal(path string, create bool, openFile opener) (*journal, error) {
 	return &journal{device: f, path: path, openFile: openFile, readOnly: readOnly}, nil
 }
 
-// makeWritable opens a journal for writing that was opened for reading alone, if that is possible now.
-// Nothing in it may be needed any more.
+// makeWritable opens a journal for writing that was opened for reading alone, if that is possible
+// now. Nothing in it may be needed any more.
 func (j *journal) makeWritable() {
 	if !j.readOnly {
 		return
@@ -131,10 +133,10 @@ func (j *journal) append(number uint64, payload []byte) error {
 	b := j.buf[:n]
 	copy(b, magic)
 	copy(b[8:], j.epoch[:])
-	binary.LittleEndian.PutUint64(b[16:], number)
-	binary.LittleEndian.PutUint32(b[24:], uint32(len(payload))) //nolint:gosec // less than the journal
+	little.PutUint64(b[16:], number)
+	little.PutUint32(b[24:], uint32(len(payload))) //nolint:gosec // less than the journal
 	clear(b[headerSize+copy(b[headerSize:], payload):])
-	binary.LittleEndian.PutUint32(b[sumAt:], checksum(b, len(payload)))
+	little.PutUint32(b[sumAt:], checksum(b, len(payload)))
 	if _, err := j.WriteAt(b, j.half*halfSize+j.at); err != nil {
 		return err
 	}
@@ -165,29 +167,73 @@ func (e epoch) recordAt(b []byte, at int64) (record, bool) {
 	if len(b) < headerSize || string(b[:8]) != magic || epoch(b[8:16]) != e {
 		return record{}, false
 	}
-	n := int64(binary.LittleEndian.Uint32(b[24:]))
-	if n > int64(len(b)-headerSize) || binary.LittleEndian.Uint32(b[sumAt:]) != checksum(b, int(n)) {
+	n := int64(little.Uint32(b[24:]))
+	if n > int64(len(b)-headerSize) || little.Uint32(b[sumAt:]) != checksum(b, int(n)) {
 		return record{}, false
 	}
 	return record{
-		number:  binary.LittleEndian.Uint64(b[16:]),
+		number:  little.Uint64(b[16:]),
 		payload: b[headerSize : headerSize+n],
 		at:      at,
 		blocks:  (headerSize + n + blockSize - 1) / blockSize * blockSize,
 	}, true
 }
 
+// mendAt puts right one bit of what lies at a place in b, if that makes it a record of which each
+// value has its checksum.
+func (e epoch) mendAt(b []byte, at int64) (r record, ok bool) {
+	head := append([]byte(magic), e[:]...)
+	if distance(b[at:at+int64(len(head))], head) > 1 {
+		return record{}, false
+	}
+	whole := func() bool {
+		r, ok = e.recordAt(b, at)
+		return ok && r.isSealed()
+	}
+	if flipped(b[at:at+headerSize], whole) {
+		return r, true
+	}
+	n := int(little.Uint32(b[at+24:]))
+	if n > len(b)-int(at)-headerSize {
+		return record{}, false
+	}
+	wrong := checksum(b[at:], n) ^ little.Uint32(b[at+sumAt:])
+	if i, bit, found := flippedBy(wrong, n); found {
+		b[int(at)+headerSize+i] ^= bit
+		if whole() {
+			return r, true
+		}
+		b[int(at)+headerSize+i] ^= bit
+	}
+	return record{}, false
+}
+
+// isSealed reports whether each value of a record has its checksum.
+func (r record) isSealed() bool {
+	entries, err := decodeEntries(r.payload)
+	for _, e := range entries {
+		if e.value != nil && (!isSealed(e.value) || check(e.kind, e.key, e.value) != nil) {
+			return false
+		}
+	}
+	return err == nil
+}
+
 // replay returns the records that follow number folded, in their order, and lets the journal go on
 // after the last of them. They are found by their numbers, wherever they are. A record that a crash
-// cut off is not one. One that is damaged although a later one is there is [ErrDamaged].
-func (j *journal) replay(folded uint64) ([]record, error) {
+// cut off is not one. What is damaged is put right if it is one bit, and said otherwise.
+func (j *journal) replay(folded uint64) (found []record, s Salvage, err error) {
 	b := make([]byte, journalSize)
-	if _, err := j.ReadAt(b, 0); err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
+	if n, err := j.ReadAt(b, 0); err != nil && (!errors.Is(err, io.EOF) || n == 0) {
+		return nil, s, fmt.Errorf("read the journal: %w", err)
 	}
-	var found []record
 	for at := int64(0); at < journalSize; {
 		r, ok := j.epoch.recordAt(b, at)
+		if !ok {
+			if r, ok = j.epoch.mendAt(b, at); ok && r.number > folded {
+				s.Mended++
+			}
+		}
 		if !ok {
 			at += blockSize
 			continue
@@ -199,14 +245,19 @@ func (j *journal) replay(folded uint64) ([]record, error) {
 	}
 	slices.SortFunc(found, func(a, b record) int { return cmp.Compare(a.number, b.number) })
 	j.half, j.at = 0, 0
-	for i, r := range found {
-		if want := folded + 1 + uint64(i); r.number != want {
-			return nil, fmt.Errorf("%w: its journal has record %d, and record %d is not there or damaged", ErrDamaged, r.number, want)
+	want := folded + 1
+	for _, r := range found {
+		switch {
+		case r.number == want+1:
+			s.Lost = append(s.Lost, fmt.Sprintf("%s: record %d is damaged or not there", j.path, want))
+		case r.number > want:
+			s.Lost = append(s.Lost, fmt.Sprintf("%s: records %d to %d are damaged or not there", j.path, want, r.number-1))
 		}
+		want = r.number + 1
 		j.half = r.at / halfSize
 		j.at = r.at + r.blocks - j.half*halfSize
 	}
-	return found, nil
+	return found, s, nil
 }
 
 // entry is one key of the database with its new value; nil deletes it.

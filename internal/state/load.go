@@ -22,6 +22,8 @@ type Loaded struct {
 	Containers []ContainerRecord
 	// Damaged are the records that could not be read as a whole. They stay on disk.
 	Damaged []Damaged
+	// Salvage is what Open has done about damage.
+	Salvage Salvage
 	// Orphans are the keys of statuses that no intent belonged to. They were deleted, or will be by
 	// the next Load.
 	Orphans []string
@@ -60,7 +62,7 @@ func (d Damaged) Delete() Change { return Change{kind: d.Kind, id: d.ID, remove:
 // Load reads every record. The error is about the database. A record that cannot be read is
 // returned in Damaged, and does not keep the others from loading.
 func (s *Store) Load() (Loaded, error) {
-	var all Loaded
+	all := Loaded{Salvage: s.salvage}
 	var orphaned []Change // that delete the orphans
 	s.writing.Lock()
 	err := s.db.View(func(tx *bbolt.Tx) error {
@@ -124,6 +126,14 @@ func (all *Loaded) loadRecord(kind Kind, id string, intent, status []byte) {
 		d.Container, errs[0] = readContainer(id, intent)
 	}
 	d.Status, errs[1] = readStatus(status)
+	for i, part := range []struct {
+		key   []byte
+		value []byte
+	}{{intentKey(id), intent}, {statusKey(id), status}} {
+		if errs[i] == nil {
+			errs[i] = wrap([]string{"intent", "status"}[i], check(kind, string(part.key), part.value))
+		}
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		d.Err = fmt.Errorf("read the record of %s %s: %w", kind, id, err)
 		all.Damaged = append(all.Damaged, d)
@@ -166,6 +176,9 @@ func readStatus(b []byte) (Status, error) {
 	}
 	st := Status{Holds: holdAll} // stays if the holds cannot be read
 	err := readJSON(b, &st)
+	if err == nil {
+		err = st.complete(b)
+	}
 	return st, wrap("status", err)
 }
 

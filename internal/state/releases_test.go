@@ -309,9 +309,9 @@ func TestADowngradeKeepsWhatItDoesNotKnowOfAnIntent(t *testing.T) {
 	s := open(t, t.TempDir())
 	put(t, s, KindContainer, map[string][]byte{
 		"c1/intent": []byte(`{"id":"c1","podID":"p","createdAt":"2026-01-02T03:04:05.000000006Z","config":"","mood":"of a newer berth"}`),
-		"c1/status": []byte(`{"phase":"EXITED","holds":["task"],"mood":"of a newer berth"}`),
+		"c1/status": []byte(`{"phase":"CREATED","holds":["task"],"mood":"of a newer berth"}`),
 		"c2/intent": []byte(`{"id":"c2","podID":"p","createdAt":"2026-01-02T03:04:05.000000006Z","config":""}`),
-		"c2/status": []byte(`{"phase":"EXITED","holds":["task","wings"]}`),
+		"c2/status": []byte(`{"phase":"CREATED","holds":["task","wings"]}`),
 	})
 	all := load(t, s)
 	if len(all.Containers) != 1 || all.Containers[0].Status.Holds != HoldTask || len(all.Damaged) != 1 || all.Damaged[0].ID != "c2" {

@@ -12,11 +12,15 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+
+	"berth/internal/wholefile"
 )
 
 // Version is the newest version of the layout on disk that this berth reads: that of a database
@@ -69,10 +73,13 @@ func statusKey(id string) []byte { return []byte(id + suffixStatus) }
 
 // Store is the database and its journal. Its methods may be called from any goroutine.
 type Store struct {
-	db     *database
-	path   string
-	owner  string
-	writes writes
+	db      *database
+	path    string
+	owner   string
+	writes  writes
+	salvage Salvage
+	// counted says that the database has the sum of its records' checksums from this berth.
+	counted atomic.Bool
 
 	mu struct {
 		sync.Mutex
@@ -99,6 +106,10 @@ func openThrough(dir string, openFile opener) (*Store, error) {
 	}
 	path := filepath.Join(dir, "berth.db")
 	s := &Store{path: path}
+	var err error
+	if s.salvage, err = salvage(path); err != nil {
+		return nil, openError(path, err)
+	}
 	db, err := openDatabase(path, openFile)
 	if err != nil {
 		return nil, openError(path, err)
@@ -161,21 +172,17 @@ func guarded(do func() error) (err error) {
 }
 
 // prepare makes what is absent of the buckets, the version and the owner.
-func (s *Store) prepare() error {
+func (s *Store) prepare() (err error) {
 	complete := false
-	err := s.db.View(func(tx *bbolt.Tx) error {
+	err = s.db.View(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(bucketMeta)
 		if meta == nil {
 			return nil
 		}
-		v := meta.Get(keyVersion)
-		if v == nil {
+		if meta.Get(keyVersion) == nil {
 			return nil
 		}
-		n, err := strconv.Atoi(string(v))
-		if err != nil {
-			return fmt.Errorf("%w: its version is %q, which is not a number", ErrDamaged, v)
-		}
+		n := versionOf(meta)
 		if n > Version {
 			return fmt.Errorf("%w: it has version %d, this berth reads up to %d: upgrade berth, or move the file away", ErrNewer, n, Version)
 		}
@@ -184,8 +191,14 @@ func (s *Store) prepare() error {
 		return nil
 	})
 	if err != nil || complete {
+		s.keepOwner()
 		return err
 	}
+	defer func() {
+		if err == nil {
+			s.keepOwner()
+		}
+	}()
 	return s.db.Update(func(tx *bbolt.Tx) error {
 		for _, name := range [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -193,13 +206,55 @@ func (s *Store) prepare() error {
 			}
 		}
 		if s.owner == "" {
+			s.owner = ownerBeside(s.path)
+		}
+		if s.owner == "" {
 			var id [8]byte
 			_, _ = rand.Read(id[:]) // never fails
 			s.owner = hex.EncodeToString(id[:])
 		}
 		meta := tx.Bucket(bucketMeta)
-		return errors.Join(meta.Put(keyOwner, []byte(s.owner)), meta.Put(keyVersion, []byte(strconv.Itoa(versionClosed))))
+		err := errors.Join(meta.Put(keyOwner, []byte(s.owner)), meta.Put(keyVersion, []byte(strconv.Itoa(versionClosed))))
+		return errors.Join(err, recount(tx), putCheck(tx))
 	})
+}
+
+// versionOf returns the version of the layout. One that is no number is damaged: there is a journal
+// if the rest of the bucket meta names one.
+func versionOf(meta *bbolt.Bucket) int {
+	n, err := strconv.Atoi(string(meta.Get(keyVersion)))
+	switch {
+	case err == nil:
+		return n
+	case meta.Get(keyEpoch) != nil:
+		return Version
+	}
+	return versionClosed
+}
+
+// Salvage returns what Open has done about damage.
+func (s *Store) Salvage() Salvage { return s.salvage }
+
+// ownerPath is the file that has the owner as well: without it, all that berth has made would be
+// another's if the database is lost.
+func ownerPath(db string) string { return filepath.Join(filepath.Dir(db), "berth.owner") }
+
+// ownerBeside returns what the file beside the database says; "" if it does not say whose it is.
+func ownerBeside(db string) string {
+	b, err := os.ReadFile(ownerPath(db))
+	id := strings.TrimSpace(string(b))
+	if raw, herr := hex.DecodeString(id); err != nil || herr != nil || len(raw) != 8 {
+		return ""
+	}
+	return id
+}
+
+// keepOwner writes the owner beside the database, if it is not there. If that fails, the next Open
+// does.
+func (s *Store) keepOwner() {
+	if s.owner != "" && ownerBeside(s.path) != s.owner {
+		_ = wholefile.Write(ownerPath(s.path), []byte(s.owner+"\n"), 0o600, -1, -1)
+	}
 }
 
 // Owner returns the ID of the berth that this state belongs to. It is made with the database, and

@@ -5,9 +5,7 @@ package state
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -144,49 +142,5 @@ func TestOpeningCompleteStateWritesNothing(t *testing.T) {
 	load(t, s)
 	if !bytes.Equal(before, read(t, s.path)) {
 		t.Error("the file was written")
-	}
-}
-
-// bbolt panics at a page that it cannot read, in a goroutine of its own. Whoever starts berth is to
-// read which file it is and what to do.
-func TestADamagedFileIsRefusedInWords(t *testing.T) {
-	dir := t.TempDir()
-	s := open(t, dir)
-	for i := range 100 {
-		c, st := someContainer(fmt.Sprint("c", i))
-		if err := s.Commit(NewContainer(c, st)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_ = s.Close()
-	whole := read(t, s.path)
-	page := os.Getpagesize()
-	refused := 0
-	try := func(name string, b []byte) {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "berth.db"), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		s, err := Open(dir)
-		if err == nil { // a page that is not in use
-			if n := len(load(t, s).Containers); n != 100 {
-				t.Errorf("%s: %d containers", name, n)
-			}
-			_ = s.Close()
-			return
-		}
-		if refused++; !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for at := 2 * page; at < len(whole); at += page { // pages 0 and 1 stand in for each other
-		b := bytes.Clone(whole)
-		copy(b[at:], bytes.Repeat([]byte{0xa5}, page))
-		try(fmt.Sprintf("page %d", at/page), b)
-	}
-	try("a file that was cut off", whole[:3*page])
-	try("another file", bytes.Repeat([]byte("text\n"), 5000))
-	if refused < 5 {
-		t.Errorf("only %d were refused", refused)
 	}
 }

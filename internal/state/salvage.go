@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/wholefile"
+)
+
+// keyCheck is the checksum of what the bucket meta has, and keyTotal the sum of the checksums of
+// all records. An earlier berth writes neither, and changes one of the others whenever it writes:
+// so a check that is wrong, and cannot be made right by one bit, is one of before its time.
+var (
+	keyCheck = []byte("check")
+	keyTotal = []byte("total")
+)
+
+// metaKeys are all keys of the bucket meta but keyCheck, in the order in which they are checked.
+var metaKeys = [][]byte{keyVersion, keyOwner, keyEpoch, keyFolded, keyTotal}
+
+// buckets are the names of the buckets.
+var buckets = [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()}
+
+// checkOf returns the check of what get has.
+func checkOf(get func(key []byte) []byte) []byte {
+	var b []byte
+	for _, k := range metaKeys {
+		b = fmt.Appendf(b, "%s=%q\n", k, get(k))
+	}
+	return fmt.Appendf(nil, "%08x", sum("meta", "", b))
+}
+
+// putCheck brings the check of the bucket meta up to date.
+func putCheck(tx *bbolt.Tx) error {
+	meta := tx.Bucket(bucketMeta)
+	return meta.Put(keyCheck, checkOf(meta.Get))
+}
+
+// content is all that a database has.
+type content struct {
+	meta    map[string][]byte
+	records map[Kind]map[string][]byte
+}
+
+// total is the sum of the checksums of all records.
+func (c content) total() (n uint32) {
+	for kind, values := range c.records {
+		for k, v := range values {
+			n += sum(kind, k, v)
+		}
+	}
+	return n
+}
+
+// Salvage is what [Open] has done about damage.
+type Salvage struct {
+	// Mended is how many bits were put right. Nothing was lost by them.
+	Mended int
+	// Lost says what could not be read, and is not on record any more.
+	Lost []string
+	// Kept is where the files are that were damaged; empty where they are as they were.
+	Kept []string
+}
+
+// Damaged reports whether there was damage.
+func (s Salvage) Damaged() bool { return s.Mended > 0 || len(s.Lost) > 0 }
+
+// readContent reads a database without bbolt, and puts right what it can. The error is bbolt's for
+// a file that is no database.
+func readContent(b []byte) (content, *pages, error) {
+	c, p, err := readOnce(b)
+	if err != nil || p.adds(c) {
+		return c, p, err
+	}
+	// The number of a page may be that of an earlier version of the page.
+	for _, at := range p.links {
+		for bit := range 64 {
+			id := little.Uint64(b[at:]) ^ 1<<bit
+			if _, _, err := layout(p.at(id), id, p.size); err != nil {
+				continue
+			}
+			b[at+bit/8] ^= 1 << (bit % 8)
+			if c, p, err := readOnce(b); err == nil && p.adds(c) {
+				p.mended++
+				return c, p, nil
+			}
+			b[at+bit/8] ^= 1 << (bit % 8)
+		}
+	}
+	p.faults = append(p.faults, "its records are not those that were written last")
+	return c, p, nil
+}
+
+// adds reports whether the records add up, if it is known to what.
+func (p *pages) adds(c content) bool {
+	n := c.get(keyTotal)
+	return n == nil || !c.isChecked() || len(p.faults) > 0 || string(n) == fmt.Sprintf("%08x", c.total())
+}
+
+func readOnce(b []byte) (content, *pages, error) {
+	c := content{meta: map[string][]byte{}, records: map[Kind]map[string][]byte{KindSandbox: {}, KindContainer: {}}}
+	p, err := readPages(b)
+	if err != nil {
+		return c, nil, err
+	}
+	p.walk(p.root, func(it item) {
+		p.is(it, true)
+		switch p.nearest(it.key, buckets) {
+		case 0:
+			p.bucket(it.value, func(it item) {
+				keys := append(metaKeys, keyCheck)
+				if i := p.nearest(it.key, keys); i >= 0 {
+					p.is(it, false)
+					c.meta[string(keys[i])] = it.value
+				}
+			})
+		case 1:
+			p.records(it, KindSandbox, c.records[KindSandbox])
+		case 2:
+			p.records(it, KindContainer, c.records[KindContainer])
+		}
+	})
+	p.checkMeta(c)
+	return c, p, nil
+}
+
+func (c content) get(key []byte) []byte { return c.meta[string(key)] }
+
+func (c content) isChecked() bool {
+	return c.meta[string(keyCheck)] != nil && bytes.Equal(checkOf(c.get), c.meta[string(keyCheck)])
+}
+
+// checkMeta puts right one bit of what the bucket meta has.
+func (p *pages) checkMeta(c content) {
+	if c.meta[string(keyCheck)] == nil || c.isChecked() {
+		return
+	}
+	for _, k := range append(metaKeys, keyCheck) {
+		if flipped(c.meta[string(k)], c.isChecked) {
+			p.mended++
+			return
+		}
+	}
+}
+
+// is notes an item that says that it is a bucket and is none, or the other way round.
+func (p *pages) is(it item, bucket bool) {
+	if it.bucket != bucket {
+		p.mended++
+	}
+}
+
+// nearest returns which name is that of a key, or differs from it by one bit; -1 if none does.
+func (p *pages) nearest(key []byte, names [][]byte) int {
+	for i, name := range names {
+		if n := distance(key, name); n <= 1 {
+			p.mended += n
+			return i
+		}
+	}
+	return -1
+}
+
+// distance is the number of bits in which two keys of the same length differ, or two.
+func distance(a, b []byte) (n int) {
+	if len(a) != len(b) {
+		return 2
+	}
+	for i := range a {
+		n += bits.OnesCount8(a[i] ^ b[i])
+	}
+	return min(n, 2)
+}
+
+// records reads the records of one kind, and puts right what their checksums allow.
+func (p *pages) records(bucket item, kind Kind, into map[string][]byte) {
+	last := ""
+	p.bucket(bucket.value, func(it item) {
+		p.is(it, false)
+		sealed := isSealed(it.value)
+		if sealed && check(kind, string(it.key), it.value) != nil || !sealed && (!isKey(it.key) || !json.Valid(it.value)) {
+			if mend(kind, &it) {
+				p.mended++
+			}
+		}
+		if _, twice := into[string(it.key)]; twice || string(it.key) < last {
+			p.disorder = true
+		}
+		last = string(it.key)
+		into[last] = it.value
+	})
+}
+
+// isKey reports whether a key is that of a record.
+func isKey(k []byte) bool {
+	return bytes.HasSuffix(k, []byte(suffixIntent)) || bytes.HasSuffix(k, []byte(suffixStatus))
+}
+
+// salvage reads a database before bbolt does, which panics at what it cannot read. It writes one
+// that is damaged anew, with all that can be read and put right, and keeps the damaged one beside
+// it. A record costs the others nothing. On a disk that cannot be written, one that bbolt can read
+// stays as it is.
+func salvage(path string) (Salvage, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Salvage{}, nil
+	}
+	if err != nil {
+		return Salvage{}, err
+	}
+	defer func() { _ = f.Close() }()
+	if err := lock(f); err != nil {
+		return Salvage{}, err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) == 0 {
+		return Salvage{}, err
+	}
+	c, p, err := readContent(b)
+	if err != nil {
+		if len(b) >= 2*os.Getpagesize() {
+			return Salvage{}, err // another file
+		}
+		p = &pages{faults: []string{"it is cut off at its beginning"}}
+	}
+	s := Salvage{Mended: p.mended}
+	for _, fault := range p.faults {
+		s.Lost = append(s.Lost, fmt.Sprintf("%s: %s", path, fault))
+	}
+	if !s.Damaged() && !p.disorder {
+		return s, nil
+	}
+	kept, err := c.write(path)
+	switch {
+	case err == nil:
+		s.Kept = append(s.Kept, kept)
+	case len(p.faults) == 0 && !p.disorder && p.root != 0:
+		return Salvage{}, verify(path)
+	default:
+		err = fmt.Errorf("%w: it cannot be written anew: %w", ErrDamaged, err)
+	}
+	return s, err
+}
+
+// lock waits as long as bbolt does for another process to close the database.
+func lock(f *os.File) error {
+	for deadline := time.Now().Add(lockTimeout); ; time.Sleep(lockTimeout / 20) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) //nolint:gosec // a descriptor
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		if !time.Now().Before(deadline) {
+			return berrors.ErrTimeout
+		}
+	}
+}
+
+// write writes a database anew, and returns where the one before is.
+func (c content) write(path string) (kept string, err error) {
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", err
+	}
+	next := path + ".new"
+	_ = os.Remove(next) // of a salvage that was cut off
+	db, err := bbolt.Open(next, 0o600, &bbolt.Options{NoFreelistSync: true})
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.Remove(next) }()
+	err = db.Update(func(tx *bbolt.Tx) error {
+		meta, err := tx.CreateBucket(bucketMeta)
+		for _, k := range metaKeys {
+			if v := c.meta[string(k)]; v != nil {
+				err = errors.Join(err, meta.Put(k, v))
+			}
+		}
+		for kind, values := range c.records {
+			b, berr := tx.CreateBucket(kind.bucket())
+			if err = errors.Join(err, berr); err != nil {
+				return err
+			}
+			for k, v := range values {
+				err = errors.Join(err, b.Put([]byte(k), v))
+			}
+		}
+		return errors.Join(err, meta.Put(keyTotal, fmt.Appendf(nil, "%08x", c.total())), putCheck(tx))
+	})
+	if err := cmp.Or(err, db.Close()); err != nil {
+		return "", err
+	}
+	kept = path + ".damaged"
+	_ = os.Remove(kept)
+	if err := os.Link(path, kept); err != nil {
+		return "", err
+	}
+	if err := os.Rename(next, path); err != nil {
+		return "", err
+	}
+	return kept, wholefile.SyncDir(filepath.Dir(path))
+}
+
+// total returns the sum of the checksums of all records that the database says it has.
+func total(tx *bbolt.Tx) uint32 {
+	n, _ := strconv.ParseUint(string(tx.Bucket(bucketMeta).Get(keyTotal)), 16, 32)
+	return uint32(n)
+}
+
+// putTotal writes the sum of the checksums of all records.
+func putTotal(tx *bbolt.Tx, n uint32) error {
+	return tx.Bucket(bucketMeta).Put(keyTotal, fmt.Appendf(nil, "%08x", n))
+}
+
+// recount writes the sum of the checksums of the records that there are, whatever was said before:
+// an earlier berth may have written some.
+func recount(tx *bbolt.Tx) error {
+	n := uint32(0)
+	for _, kind := range []Kind{KindSandbox, KindContainer} {
+		err := tx.Bucket(kind.bucket()).ForEach(func(k, v []byte) error {
+			n += sum(kind, string(k), v)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return putTotal(tx, n)
+}
