@@ -458,40 +458,8 @@ func (c *Config) check(origin func(key string) string) error {
 		}
 		errs = append(errs, err)
 	}
-	for _, p := range []struct{ key, v string }{
-		{"root", c.Root},
-		{"state", c.State},
-		{"address", c.Address},
-		{"network.conf_dir", c.Network.ConfDir},
-		{"network.netns_dir", c.Network.NetNSDir},
-	} {
-		if !filepath.IsAbs(p.v) {
-			bad(p.key, "%q is not an absolute path", p.v)
-		}
-	}
-	optional := []struct{ key, v string }{
-		{"libexec", c.Libexec},
-		{"streams.socket", c.Streams.Socket},
-		{"streams.cert_file", c.Streams.CertFile},
-		{"streams.key_file", c.Streams.KeyFile},
-		{"image.registry_dir", c.Image.RegistryDir},
-		{"image.decryption_keys_dir", c.Image.DecryptionKeysDir},
-		{"image.preload_dir", c.Image.PreloadDir},
-		{"image.policy_file", c.Image.PolicyFile},
-		{"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://")},
-	}
-	for i, d := range c.Network.BinDirs {
-		optional = append(optional, struct{ key, v string }{fmt.Sprintf("network.bin_dirs[%d]", i), d})
-	}
-	for _, p := range optional {
-		if p.v != "" && !filepath.IsAbs(p.v) {
-			bad(p.key, "%q is not an absolute path", p.v)
-		}
-	}
-	for i, d := range c.CDI.SpecDirs {
-		if !filepath.IsAbs(d) {
-			bad(fmt.Sprintf("cdi.spec_dirs[%d]", i), "%q is not an absolute path", d)
-		}
+	for _, p := range c.paths() {
+		p.check(bad)
 	}
 	if s := c.Tracing.Sampling; s < 0 || s > 1 {
 		bad("tracing.sampling", "%v is not between 0 and 1", s)
@@ -547,11 +515,6 @@ func (c *Config) check(origin func(key string) string) error {
 	}
 	if how := c.Audit.OnError; how != AuditRefuse && how != AuditAllow {
 		bad("audit.on_error", "%q is neither %s nor %s", how, AuditRefuse, AuditAllow)
-	}
-	for key, path := range map[string]string{"audit.file": c.Audit.File, "audit.sessions": c.Audit.Sessions} {
-		if path != "" && !filepath.IsAbs(path) {
-			bad(key, "%q is not an absolute path", path)
-		}
 	}
 	if n := c.Checkpoint.MaxMiB; n < 1 {
 		bad("checkpoint.max_mib", "%d is less than 1", n)

@@ -4,6 +4,7 @@ package cri
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -32,7 +33,9 @@ func Dial(endpoint string, more ...grpc.DialOption) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient("unix://"+path, append(more, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	// gRPC takes the target for a URL, in which a path may have a % or # only if it is escaped.
+	target := url.URL{Scheme: "unix", Path: path}
+	conn, err := grpc.NewClient(target.String(), append(more, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -243,9 +244,12 @@ func TestDialWantsASocket(t *testing.T) {
 	}
 }
 
-// A relative path was refused.
+// A relative path was refused, and one with a % was taken for another.
 func TestDialTakesEveryFormOfASocket(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "a%41#?b")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir(dir)
 	l, err := net.Listen("unix", "s")
 	if err != nil {
