@@ -266,6 +266,9 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 		if err := json.Unmarshal(o.Config, &p.config); err != nil {
 			return parsed{}, 0, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
+		if err := checkText(o.Config); err != nil {
+			return parsed{}, 0, err
+		}
 	}
 	p.chainID = identity.ChainID(o.RootFS.DiffIDs).String()
 	return p, len(o.Config), nil

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -30,6 +31,9 @@ func LoadBase(path string) (*specs.Spec, error) {
 	}
 	if len(b) > maxBase {
 		return nil, fmt.Errorf("%s has more than %d bytes: %w", path, maxBase, errdefs.ErrInvalidArgument)
+	}
+	if !utf8.Valid(b) {
+		return nil, fmt.Errorf("%s is not UTF-8: %w", path, errdefs.ErrInvalidArgument)
 	}
 	s := &specs.Spec{}
 	if err := json.Unmarshal(b, s); err != nil {

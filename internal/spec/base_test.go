@@ -66,7 +66,11 @@ func TestABaseSpecificationIsKeptExceptWhereCRIDecides(t *testing.T) {
 
 func TestABaseSpecificationThatIsNotOneIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string][]byte{"word": []byte("x"), "large": make([]byte, maxBase+1)} {
+	for name, text := range map[string][]byte{
+		"word":   []byte("x"),
+		"large":  make([]byte, maxBase+1),
+		"binary": []byte(`{"process":{"env":["A=` + "\xff" + `"]}}`),
+	} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -126,6 +127,12 @@ func checkExec(args, env []string) error {
 			}
 			if strings.Contains(v, "\x00") {
 				return fmt.Errorf("%s: %q has a zero byte: %w", field, v, errdefs.ErrInvalidArgument)
+			}
+			if !utf8.ValidString(v) { // the OCI runtime reads it in JSON, which has no other strings
+				if name, _, ok := strings.Cut(v, "="); ok && field == "envs" {
+					v = name // its value may be a secret
+				}
+				return fmt.Errorf("%s: %q is not UTF-8, so the container would not get it as it is: %w", field, v, errdefs.ErrInvalidArgument)
 			}
 			total += len(v) + 1
 		}

@@ -63,6 +63,28 @@ func TestArgumentsThatTheKernelDoesNotTakeAreRefused(t *testing.T) {
 	refused(t, "the environment", err)
 }
 
+// The OCI runtime reads a specification in JSON, so that a container got other bytes than those of the
+// request: a value of a variable is bytes in CRI, and the home directory is what /etc/passwd has.
+func TestWhatIsNotUTF8IsRefusedByItsName(t *testing.T) {
+	for want, edit := range map[string]func(*Container){
+		`envs: "SECRET" is not UTF-8`: func(in *Container) {
+			in.Config.Envs = []*runtimeapi.KeyValue{{Key: "SECRET", Value: []byte("a\xffb")}}
+		},
+		`envs: "HOME" is not UTF-8`: func(in *Container) {
+			in.Passwd = []byte("root:x:0:0:root:/r\xf6\xf6t:/bin/sh\n")
+		},
+		`args: "a\xff" is not UTF-8`: func(in *Container) { in.Image.Entrypoint, in.Config.Command = []string{"a\xff"}, nil },
+	} {
+		in := input()
+		edit(&in)
+		_, _, err := ForContainer(host(), in)
+		refused(t, want, err)
+		if err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is not named: %v", want, err)
+		}
+	}
+}
+
 // A directory of devices counts as many as it has.
 func TestADirectoryOfDevicesIsBounded(t *testing.T) {
 	in := input()
