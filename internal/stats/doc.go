@@ -7,7 +7,9 @@
 //
 //   - CPU, memory, swap, I/O, processes and pressure (PSI) are read from the cgroup that the
 //     controller has on record, on cgroup v1 and v2 ([usage.go]). No shim is asked, and no process
-//     is started.
+//     is started. The cgroup of a container whose processes are not those of this host, as with a
+//     virtual machine or gVisor, says nothing of it, so it has no figures there; its pod has those of
+//     the pod's own cgroup, in which the machine is.
 //   - The use of a writable layer is sampled in the background ([layers.go]), because it takes a
 //     walk through the layer's files. The timestamp of the answer is that of the sample.
 //   - Network interfaces are read inside the pinned network namespace of the pod ([network.go]).

@@ -180,6 +180,7 @@ func (n *node) pod(id, parent, asked string) {
 		PodID:        id,
 		NetNS:        "/run/netns/" + id,
 		Process:      n.process(parent+"/"+id, 1e9),
+		Handler:      pod.Handler{HostProcess: true},
 		Running:      true,
 		CgroupParent: asked,
 	}
@@ -200,6 +201,7 @@ func (n *node) container(podID, id, parent string, cpu uint64) {
 		ID:          id,
 		PodID:       podID,
 		Process:     n.process(parent+"/"+id, cpu),
+		Handler:     pod.Handler{HostProcess: true},
 		Running:     true,
 		Snapshotter: "overlayfs",
 	}

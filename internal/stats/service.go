@@ -139,7 +139,9 @@ func layersOf(list []container) (running, others []layer) {
 func (s *Service) sampleCPU(ctx context.Context) {
 	groups := map[string]string{}
 	for _, c := range s.containers(running()) {
-		groups[c.item.GetId()] = c.target.Process.Cgroup
+		if c.runs() {
+			groups[c.item.GetId()] = c.target.Process.Cgroup
+		}
 	}
 	for _, p := range s.sandboxes(ready()) {
 		groups[p.item.GetId()] = p.measured()
@@ -171,8 +173,12 @@ type container struct {
 
 func (c container) layer() layer { return layer{c.target.Snapshotter, c.item.GetId()} }
 
-// runs reports whether there is a process to be measured.
-func (c container) runs() bool { return c.target.Running && c.target.Process.Cgroup != "" }
+// runs reports whether there is a cgroup whose figures are those of the container. The cgroup of a
+// container whose processes are in a virtual machine, or behind a kernel like gVisor's, is empty or that
+// of the machine: what it says is not what the container uses.
+func (c container) runs() bool {
+	return c.target.Running && c.target.Handler.HostProcess && c.target.Process.Cgroup != ""
+}
 
 func (s *Service) containers(f *runtimeapi.ContainerFilter) []container {
 	items := s.pods.ListContainers(f)
@@ -195,9 +201,10 @@ type sandbox struct {
 	group string
 }
 
-// measured returns the cgroup whose counters are those of the sandbox.
+// measured returns the cgroup whose counters are those of the sandbox. Where its processes are elsewhere
+// that is the cgroup of the whole pod alone, in which the virtual machine is.
 func (p sandbox) measured() string {
-	if p.group != "" {
+	if p.group != "" || !p.target.Handler.HostProcess {
 		return p.group
 	}
 	return p.target.Process.Cgroup
@@ -440,24 +447,16 @@ func (s *Service) containerParents() map[string]string {
 }
 
 // fillPod measures the cgroup of the pod. If the pod has none, its usage is the sum of that of its
-// sandbox and of its containers that run.
+// sandbox and of its containers that run, or not known where their processes are elsewhere, as is how
+// many of those there are.
 func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, containers []string) {
-	id := p.item.GetId()
-	dirs := []string{p.measured()}
-	if p.group == "" {
-		dirs = append(dirs, containers...)
+	id, elsewhere := p.item.GetId(), !p.target.Handler.HostProcess
+	switch {
+	case !elsewhere:
+		linux.Process = s.processes(p, containers)
+	case p.group == "":
+		return
 	}
-	var processes uint64
-	for _, dir := range dirs {
-		if dir == "" {
-			continue
-		}
-		if pids, err := s.cgroups.group(dir).processes(); err == nil {
-			processes += uint64(len(pids))
-		}
-	}
-	linux.Process = &runtimeapi.ProcessUsage{Timestamp: time.Now().UnixNano(), ProcessCount: value(processes)}
-
 	if p.measured() == "" { // neither a process nor a cgroup: what its containers use is all
 		cpu, memory := noUsage(time.Now().UnixNano())
 		linux.Cpu, linux.Memory = addCPU(cpu, linux.Containers), addMemory(memory, linux.Containers)
@@ -472,6 +471,25 @@ func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, con
 		linux.Io = nil // pressure cannot be added up
 		linux.Cpu, linux.Memory = addCPU(linux.Cpu, linux.Containers), addMemory(linux.Memory, linux.Containers)
 	}
+}
+
+// processes counts those of the cgroup of the pod. If the pod has none, they are those of its sandbox and
+// of its containers that run.
+func (s *Service) processes(p sandbox, containers []string) *runtimeapi.ProcessUsage {
+	dirs := []string{p.measured()}
+	if p.group == "" {
+		dirs = append(dirs, containers...)
+	}
+	var processes uint64
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		if pids, err := s.cgroups.group(dir).processes(); err == nil {
+			processes += uint64(len(pids))
+		}
+	}
+	return &runtimeapi.ProcessUsage{Timestamp: time.Now().UnixNano(), ProcessCount: value(processes)}
 }
 
 func namespaces(list []sandbox) []string {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/pod"
 	"berth/internal/state"
 )
 
@@ -106,6 +107,64 @@ func TestStatsOfAContainer(t *testing.T) {
 		}
 		if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
 			t.Error(d)
+		}
+	})
+}
+
+// PROPERTIES 62: the cgroup of a container whose processes are in a virtual machine, or behind gVisor's
+// kernel, is empty: it was reported to use nothing, by every way to ask. Its pod uses what the cgroup of
+// the pod says, in which the machine is, and if it has none of its own that is not known.
+func TestAContainerInAMachineHasNoUsageOfZero(t *testing.T) {
+	both(t, func(t *testing.T, n *node) {
+		n.pod("p1", "kubepods/pod1", "/kubepods/pod1")
+		n.container("p1", "c1", "kubepods/pod1", 0)
+		n.group("kubepods/pod1", 7e9)
+		n.pod("p2", "k8s.io", "")
+		n.container("p2", "c2", "k8s.io", 0)
+		for id, target := range n.targets {
+			target.Handler = pod.Handler{Name: "runsc"}
+			n.targets[id] = target
+		}
+		s := start(t, n)
+		time.Sleep(time.Minute) // the background samples as well
+		containers, err := s.ListContainerStats(t.Context(), nil)
+		if err != nil || len(containers) != 2 {
+			t.Fatal(containers, err)
+		}
+		for _, c := range containers {
+			if c.GetCpu() != nil || c.GetMemory() != nil || c.GetSwap() != nil || c.GetIo() != nil || c.GetWritableLayer() == nil {
+				t.Errorf("%s has a usage that was not measured, or lacks its layer: %v", c.GetAttributes().GetId(), c)
+			}
+		}
+		pods, err := s.ListPodSandboxStats(t.Context(), nil)
+		if err != nil || len(pods) != 2 {
+			t.Fatal(pods, err)
+		}
+		for _, p := range pods {
+			known := p.GetAttributes().GetId() == "p1"
+			l := p.GetLinux()
+			if (l.GetCpu() != nil) != known || (l.GetMemory() != nil) != known || l.GetProcess() != nil || l.GetNetwork() == nil {
+				t.Errorf("pod %s: %v", p.GetAttributes().GetId(), l)
+			}
+			if known && l.GetCpu().GetUsageCoreNanoSeconds().GetValue() != 7e9 {
+				t.Errorf("pod p1 does not have the usage of its cgroup: %v", l.GetCpu())
+			}
+		}
+		metrics, err := s.ListPodSandboxMetrics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range metrics {
+			for _, c := range p.GetContainerMetrics() {
+				if len(c.GetMetrics()) > 0 {
+					t.Errorf("container %s has metrics of a cgroup that is not where it is: %v", c.GetContainerId(), c.GetMetrics()[0])
+				}
+			}
+			for _, m := range p.GetMetrics() {
+				if p.GetPodSandboxId() == "p2" && strings.HasPrefix(m.GetName(), "container_cpu") {
+					t.Errorf("pod p2 has the metric %v", m)
+				}
+			}
 		}
 	})
 }
