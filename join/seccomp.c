@@ -5,6 +5,7 @@
 //
 //   berth-seccomp            reads a profile from the standard input, and writes the filter
 //   berth-seccomp -v         prints the version of libseccomp, which has to be that of runc
+//   berth-seccomp -u         reads names of system calls, and writes those that libseccomp does not know
 //
 // A profile has a line for each statement, and internal/join/seccomp.go writes it:
 //
@@ -22,6 +23,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <seccomp.h>
@@ -30,6 +32,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { MOST = 4096, ARCHES = 8, X32 = 1 << 30 };
@@ -221,16 +225,39 @@ static void make_stub(void) {
   prepend(LOAD, 0, 0, 4);
 }
 
+// unknown writes the names on the standard input for which runc would add no rule.
+static int unknown(void) {
+  static char name[4096];
+  while (fgets(name, sizeof name, stdin) != NULL) {
+    name[strcspn(name, "\n")] = 0;
+    if (seccomp_syscall_resolve_name(name) == __NR_SCMP_ERROR && puts(name) < 0)
+      die("cannot write", "a name");
+  }
+  return ferror(stdin) || fflush(stdout) != 0;
+}
+
 static void put(const void *p, size_t n) {
   if (fwrite(p, 1, n, stdout) != n)
     die("cannot write", "the filter");
 }
 
+// drop gives up every capability, for good: a profile is the work of strangers, and to make a filter of it
+// needs none. A failure changes nothing for the filter, and so is not an error.
+static void drop(void) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
+  (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  (void)syscall(SYS_capset, &header, none);
+}
+
 int main(int argc, char **argv) {
+  drop();
   if (argc > 1 && strcmp(argv[1], "-v") == 0) {
     const struct scmp_version *v = seccomp_version();
     return printf("%u.%u.%u\n", v->major, v->minor, v->micro) < 0;
   }
+  if (argc > 1 && strcmp(argv[1], "-u") == 0)
+    return unknown();
   parse();
   scmp_filter_ctx ctx = seccomp_init(otherwise);
   if (ctx == NULL)

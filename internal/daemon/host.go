@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cap"
 
 	"berth/internal/apparmor"
+	"berth/internal/join"
 	"berth/internal/pod"
 	"berth/internal/selinux"
 	"berth/internal/spec"
@@ -38,6 +40,9 @@ func (d *daemon) openHost() error {
 		return err
 	}
 	h.RequireHugetlb = d.cfg.Pod.RequireHugetlb
+	h.UnknownSyscalls = func(names []string) ([]string, error) {
+		return join.UnknownSyscalls(context.Background(), d.libexec, names)
+	}
 	if h.apparmor = apparmor.Open(d.log.Logger); h.apparmor != nil {
 		h.AppArmorDefault, h.LoadAppArmor = apparmor.Profile, h.apparmor.Ensure
 	}

@@ -100,6 +100,13 @@ func (f *filters) make(ctx context.Context, text string) (filter, error) {
 	return made, nil
 }
 
+// UnknownSyscalls returns those of the names that berth's libseccomp does not know, and runc's, which is the
+// same: a rule for one of them is left out of a filter. libexec is the directory of berth-seccomp.
+func UnknownSyscalls(ctx context.Context, libexec string, names []string) ([]string, error) {
+	out, err := newFilters(libexec).run(ctx, strings.Join(names, "\n"), "-u")
+	return strings.Fields(string(out)), err
+}
+
 func (f *filters) run(ctx context.Context, in string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -104,7 +104,39 @@ func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, load fun
 	if err != nil {
 		return fmt.Errorf("seccomp: load profile %s: %w", p.GetLocalhostRef(), err)
 	}
+	if err := checkDenied(h, loaded); err != nil {
+		return fmt.Errorf("seccomp: profile %s: %w", p.GetLocalhostRef(), err)
+	}
 	s.Linux.Seccomp = loaded
+	return nil
+}
+
+// checkDenied refuses a profile that lets through what it has no rule for, and has a rule for a system
+// call that the OCI runtime does not know by its name, as with a libseccomp that is older than the system
+// call: it leaves the rule out without a word, and lets through what the profile denies. It cannot be told
+// the number instead. Where a profile denies what it has no rule for, such a name changes nothing.
+func checkDenied(h Host, s *specs.LinuxSeccomp) error {
+	lets := func(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
+	if h.UnknownSyscalls == nil || !lets(s.DefaultAction) {
+		return nil
+	}
+	var denied []string
+	for _, r := range s.Syscalls {
+		if !lets(r.Action) {
+			denied = append(denied, r.Names...)
+		}
+	}
+	if len(denied) == 0 {
+		return nil
+	}
+	unknown, err := h.UnknownSyscalls(denied)
+	if err != nil {
+		return fmt.Errorf("find out whether all that it denies is known: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	if len(unknown) > 0 {
+		return fmt.Errorf("it denies %s, which the OCI runtime's libseccomp does not know and would let through; "+
+			"leave it out, or write a profile that allows by name: %w", strings.Join(unknown, ", "), errdefs.ErrFailedPrecondition)
+	}
 	return nil
 }
 

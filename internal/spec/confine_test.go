@@ -77,6 +77,43 @@ func TestSeccompIsGivenOrRefused(t *testing.T) {
 	}
 }
 
+// A rule for a system call that libseccomp does not know was left out without a word, so that the profile
+// let through what it denies.
+func TestADeniedSystemCallThatNobodyKnowsIsRefused(t *testing.T) {
+	rule := func(a specs.LinuxSeccompAction, names ...string) specs.LinuxSyscall {
+		return specs.LinuxSyscall{Action: a, Names: names}
+	}
+	knows := func(names []string) (unknown []string, err error) {
+		return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, "new") }), nil
+	}
+	for _, tt := range []struct {
+		name    string
+		profile specs.LinuxSeccomp
+		ask     func([]string) ([]string, error)
+		refused string // a part of the error; "" for none
+	}{
+		{"denied by name", specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{
+			rule(specs.ActErrno, "mount", "new1"), rule(specs.ActKillProcess, "new2"), rule(specs.ActAllow, "new3"),
+		}}, knows, "denies new1, new2, which"},
+		{"denied where the rest is logged", specs.LinuxSeccomp{DefaultAction: specs.ActLog, Syscalls: []specs.LinuxSyscall{rule(specs.ActTrap, "new")}}, knows, "denies new,"},
+		{"all are known", specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{rule(specs.ActErrno, "mount")}}, knows, ""},
+		{"allowed by name", specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{
+			rule(specs.ActAllow, "new"), rule(specs.ActKill, "new2"),
+		}}, knows, ""},
+		{"asked in vain", specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{rule(specs.ActErrno, "mount")}},
+			func([]string) ([]string, error) { return nil, errdefs.ErrNotFound }, "find out"},
+	} {
+		in, h := input(), host()
+		h.UnknownSyscalls = tt.ask
+		sec(&in).Seccomp = profileOf(localhost, "/profiles/deny.json")
+		in.Seccomp = func(string) (*specs.LinuxSeccomp, error) { return &tt.profile, nil }
+		_, _, err := ForContainer(h, in)
+		if (err != nil) != (tt.refused != "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+			t.Errorf("%s: got %v, want %q", tt.name, err, tt.refused)
+		}
+	}
+}
+
 func expectSeccomp(t *testing.T, s *specs.Spec, err error, want string) {
 	t.Helper()
 	if part, ok := strings.CutPrefix(want, "!"); ok {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/command"
@@ -250,6 +252,41 @@ func TestAppArmorsDefaultProfileConfines(t *testing.T) {
 		if got := n.Log(id); !strings.HasSuffix(got, tt.says) {
 			t.Errorf("%s: the program says %q, want %q", tt.name, got, tt.says)
 		}
+	}
+}
+
+// runc's libseccomp is older than some system calls of this kernel. A profile that denies one of them by
+// name let it through.
+func TestASeccompProfileDeniesWhatItNamesOrIsRefused(t *testing.T) {
+	t.Parallel()
+	n := node.Start(t, node.Options{})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	create := func(name, text string) (string, error) {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "profile.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := node.ContainerConfig(name, "sh", "-c", "mkdir /m && echo made || echo denied")
+		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}
+		resp, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg})
+		return resp.GetContainerId(), err
+	}
+	_, err := create("unknown", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","not_a_call"],"action":"SCMP_ACT_ERRNO"}]}`)
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "it denies not_a_call,") {
+		t.Errorf("a profile with a system call that is let through: %v", err)
+	}
+	id, err := create("known", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"},{"names":["not_a_call"],"action":"SCMP_ACT_LOG"}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	n.Ended(id)
+	if got := n.Log(id); !strings.Contains(got, "denied\n") {
+		t.Errorf("the program says %q", got)
 	}
 }
 
