@@ -289,8 +289,9 @@ $(addprefix $(CNI)/,$(PLUGINS)): $(CNI)/%: $(PINNED)
 	cd tools && go build -ldflags '$(STRIP)' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
 	@touch $@
 
-# How every C program is compiled: static, because a container has no libraries for it, and as one that
-# is hard to make do something else. test/e2e reads what comes of it from the headers of the programs.
+# How every C program is compiled: static, because a container has no libraries for it, and as one
+# that is hard to make do something else. test/e2e reads what comes of it from the headers of the
+# programs.
 HARDENED := -fPIE -static-pie -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 \
   -Wl,-z,relro,-z,now,-z,noexecstack
 COMPILE   = $(CC) -std=c11 $(HARDENED) -Os -s -Wall -Wextra -Werror

@@ -5,7 +5,8 @@
 //
 //   berth-seccomp            reads a profile from the standard input, and writes the filter
 //   berth-seccomp -v         prints the version of libseccomp, which has to be that of runc
-//   berth-seccomp -u         reads names of system calls, and writes those that libseccomp does not know
+//   berth-seccomp -u         reads names of system calls, and writes those that libseccomp does not
+//   know
 //
 // A profile has a line for each statement, and internal/join/seccomp.go writes it:
 //
@@ -241,8 +242,8 @@ static void put(const void *p, size_t n) {
     die("cannot write", "the filter");
 }
 
-// drop gives up every capability, for good: a profile is the work of strangers, and to make a filter of it
-// needs none. A failure changes nothing for the filter, and so is not an error.
+// drop gives up every capability, for good: a profile is the work of strangers, and to make a
+// filter of it needs none. A failure changes nothing for the filter, and so is not an error.
 static void drop(void) {
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};

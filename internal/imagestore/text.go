@@ -16,9 +16,10 @@ import (
 // have been taken out.
 var escaped = regexp.MustCompile(`\x{FFFD}|\\u[fF]{3}[dD]`)
 
-// checkText returns ErrInvalidArgument if something that decides how a container runs is not UTF-8 in
-// an image's configuration, or has half of a pair of surrogates. A container would get the replacement
-// character in its place: here as well as in the configuration that the OCI runtime reads, both JSON.
+// checkText returns ErrInvalidArgument if something that decides how a container runs is not UTF-8
+// in an image's configuration, or has half of a pair of surrogates. A container would get the
+// replacement character in its place: here as well as in the configuration that the OCI runtime
+// reads, both JSON.
 func checkText(config json.RawMessage) error {
 	var text struct {
 		Env, Entrypoint, Cmd         []json.RawMessage

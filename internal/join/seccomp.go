@@ -11,8 +11,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/net/bpf"
@@ -100,11 +103,20 @@ func (f *filters) make(ctx context.Context, text string) (filter, error) {
 	return made, nil
 }
 
-// UnknownSyscalls returns those of the names that berth's libseccomp does not know, and runc's, which is the
-// same: a rule for one of them is left out of a filter. libexec is the directory of berth-seccomp.
+// UnknownSyscalls returns those of the names that berth's libseccomp does not know, and runc's,
+// which is the same: a rule for one of them is left out of a filter. libexec is the directory of
+// berth-seccomp.
 func UnknownSyscalls(ctx context.Context, libexec string, names []string) ([]string, error) {
+	var unknown []string
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		odd := name == "" || strings.ContainsFunc(name, unicode.IsSpace) // it would be two to berth-seccomp
+		if odd {
+			unknown = append(unknown, strconv.Quote(name))
+		}
+		return odd
+	})
 	out, err := newFilters(libexec).run(ctx, strings.Join(names, "\n"), "-u")
-	return strings.Fields(string(out)), err
+	return append(unknown, strings.Fields(string(out))...), err
 }
 
 func (f *filters) run(ctx context.Context, in string, args ...string) ([]byte, error) {

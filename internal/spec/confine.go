@@ -111,10 +111,11 @@ func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, load fun
 	return nil
 }
 
-// checkDenied refuses a profile that lets through what it has no rule for, and has a rule for a system
-// call that the OCI runtime does not know by its name, as with a libseccomp that is older than the system
-// call: it leaves the rule out without a word, and lets through what the profile denies. It cannot be told
-// the number instead. Where a profile denies what it has no rule for, such a name changes nothing.
+// checkDenied refuses a profile that lets through what it has no rule for, and has a rule for a
+// system call that the OCI runtime does not know by its name, as with a libseccomp that is older
+// than the system call: it leaves the rule out without a word, and lets through what the profile
+// denies. It cannot be told the number instead. Where a profile denies what it has no rule for,
+// such a name changes nothing.
 func checkDenied(h Host, s *specs.LinuxSeccomp) error {
 	lets := func(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
 	if h.UnknownSyscalls == nil || !lets(s.DefaultAction) {

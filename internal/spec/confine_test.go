@@ -77,8 +77,8 @@ func TestSeccompIsGivenOrRefused(t *testing.T) {
 	}
 }
 
-// A rule for a system call that libseccomp does not know was left out without a word, so that the profile
-// let through what it denies.
+// A rule for a system call that libseccomp does not know was left out without a word, so that the
+// profile let through what it denies.
 func TestADeniedSystemCallThatNobodyKnowsIsRefused(t *testing.T) {
 	rule := func(a specs.LinuxSeccompAction, names ...string) specs.LinuxSyscall {
 		return specs.LinuxSyscall{Action: a, Names: names}

@@ -20,8 +20,8 @@ import (
 type Host struct {
 	CgroupV2 bool
 	Seccomp  bool
-	// UnknownSyscalls returns those names of system calls for which the OCI runtime makes no rule. It may
-	// be nil: it knows all.
+	// UnknownSyscalls returns those names of system calls for which the OCI runtime makes no rule.
+	// It may be nil: it knows all.
 	UnknownSyscalls func(names []string) ([]string, error)
 	// AppArmorDefault is the name of the default profile; "" where AppArmor is off.
 	AppArmorDefault string

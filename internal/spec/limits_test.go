@@ -63,8 +63,9 @@ func TestArgumentsThatTheKernelDoesNotTakeAreRefused(t *testing.T) {
 	refused(t, "the environment", err)
 }
 
-// The OCI runtime reads a specification in JSON, so that a container got other bytes than those of the
-// request: a value of a variable is bytes in CRI, and the home directory is what /etc/passwd has.
+// The OCI runtime reads a specification in JSON, so that a container got other bytes than those of
+// the request: a value of a variable is bytes in CRI, and the home directory is what /etc/passwd
+// has.
 func TestWhatIsNotUTF8IsRefusedByItsName(t *testing.T) {
 	for want, edit := range map[string]func(*Container){
 		`envs: "SECRET" is not UTF-8`: func(in *Container) {

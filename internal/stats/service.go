@@ -174,8 +174,8 @@ type container struct {
 func (c container) layer() layer { return layer{c.target.Snapshotter, c.item.GetId()} }
 
 // runs reports whether there is a cgroup whose figures are those of the container. The cgroup of a
-// container whose processes are in a virtual machine, or behind a kernel like gVisor's, is empty or that
-// of the machine: what it says is not what the container uses.
+// container whose processes are in a virtual machine, or behind a kernel like gVisor's, is empty or
+// that of the machine: what it says is not what the container uses.
 func (c container) runs() bool {
 	return c.target.Running && c.target.Handler.HostProcess && c.target.Process.Cgroup != ""
 }
@@ -201,8 +201,8 @@ type sandbox struct {
 	group string
 }
 
-// measured returns the cgroup whose counters are those of the sandbox. Where its processes are elsewhere
-// that is the cgroup of the whole pod alone, in which the virtual machine is.
+// measured returns the cgroup whose counters are those of the sandbox. Where its processes are
+// elsewhere that is the cgroup of the whole pod alone, in which the virtual machine is.
 func (p sandbox) measured() string {
 	if p.group != "" || !p.target.Handler.HostProcess {
 		return p.group
@@ -447,8 +447,8 @@ func (s *Service) containerParents() map[string]string {
 }
 
 // fillPod measures the cgroup of the pod. If the pod has none, its usage is the sum of that of its
-// sandbox and of its containers that run, or not known where their processes are elsewhere, as is how
-// many of those there are.
+// sandbox and of its containers that run, or not known where their processes are elsewhere, as is
+// how many of those there are.
 func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, containers []string) {
 	id, elsewhere := p.item.GetId(), !p.target.Handler.HostProcess
 	switch {
@@ -473,8 +473,8 @@ func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, con
 	}
 }
 
-// processes counts those of the cgroup of the pod. If the pod has none, they are those of its sandbox and
-// of its containers that run.
+// processes counts those of the cgroup of the pod. If the pod has none, they are those of its
+// sandbox and of its containers that run.
 func (s *Service) processes(p sandbox, containers []string) *runtimeapi.ProcessUsage {
 	dirs := []string{p.measured()}
 	if p.group == "" {

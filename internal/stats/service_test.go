@@ -111,9 +111,10 @@ func TestStatsOfAContainer(t *testing.T) {
 	})
 }
 
-// PROPERTIES 62: the cgroup of a container whose processes are in a virtual machine, or behind gVisor's
-// kernel, is empty: it was reported to use nothing, by every way to ask. Its pod uses what the cgroup of
-// the pod says, in which the machine is, and if it has none of its own that is not known.
+// PROPERTIES 62: the cgroup of a container whose processes are in a virtual machine, or behind
+// gVisor's kernel, is empty: it was reported to use nothing, by every way to ask. Its pod uses what
+// the cgroup of the pod says, in which the machine is, and if it has none of its own that is not
+// known.
 func TestAContainerInAMachineHasNoUsageOfZero(t *testing.T) {
 	both(t, func(t *testing.T, n *node) {
 		n.pod("p1", "kubepods/pod1", "/kubepods/pod1")

@@ -11,8 +11,8 @@ import (
 	"berth/test/node"
 )
 
-// The programs in C run as root, some of them beside a container: they were at the same addresses each
-// time, with tables of jumps that could be written to.
+// The programs in C run as root, some of them beside a container: they were at the same addresses
+// each time, with tables of jumps that could be written to.
 func TestTheHelpersAreHardened(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"pause", "berth-logger", "berth-exec", "berth-seccomp"} {

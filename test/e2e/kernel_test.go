@@ -255,8 +255,8 @@ func TestAppArmorsDefaultProfileConfines(t *testing.T) {
 	}
 }
 
-// runc's libseccomp is older than some system calls of this kernel. A profile that denies one of them by
-// name let it through.
+// runc's libseccomp is older than some system calls of this kernel. A profile that denies one of
+// them by name let it through.
 func TestASeccompProfileDeniesWhatItNamesOrIsRefused(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{})
@@ -273,8 +273,8 @@ func TestASeccompProfileDeniesWhatItNamesOrIsRefused(t *testing.T) {
 		resp, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg})
 		return resp.GetContainerId(), err
 	}
-	_, err := create("unknown", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","not_a_call"],"action":"SCMP_ACT_ERRNO"}]}`)
-	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "it denies not_a_call,") {
+	_, err := create("unknown", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","not_a_call","mkdir\\nmount"],"action":"SCMP_ACT_ERRNO"}]}`)
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "it denies \"mkdir\\nmount\", not_a_call,") {
 		t.Errorf("a profile with a system call that is let through: %v", err)
 	}
 	id, err := create("known", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"},{"names":["not_a_call"],"action":"SCMP_ACT_LOG"}]}`)

@@ -18,10 +18,10 @@ import (
 )
 
 // A path reaches containerd, the OCI runtime, mounts, logs and the records as it is, whatever its
-// characters: of volumes, of images as volumes and of paths within them, of the volumes of an image,
-// of a container's working directory, of logs, of archives that are preloaded, and of berth's own
-// directories, unless the settings refuse it (config.TestCheckFindsWhatCannotWork): a root with a
-// colon gave pods whose layers were "missing".
+// characters: of volumes, of images as volumes and of paths within them, of the volumes of an
+// image, of a container's working directory, of logs, of archives that are preloaded, and of
+// berth's own directories, unless the settings refuse it (config.TestCheckFindsWhatCannotWork): a
+// root with a colon gave pods whose layers were "missing".
 func TestAPathMayHaveEveryCharacter(t *testing.T) {
 	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
