@@ -273,7 +273,7 @@ func TestASeccompProfileDeniesWhatItNamesOrIsRefused(t *testing.T) {
 		resp, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg})
 		return resp.GetContainerId(), err
 	}
-	_, err := create("unknown", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","not_a_call","mkdir\\nmount"],"action":"SCMP_ACT_ERRNO"}]}`)
+	_, err := create("unknown", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","not_a_call","mkdir\nmount"],"action":"SCMP_ACT_ERRNO"}]}`)
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "it denies \"mkdir\\nmount\", not_a_call,") {
 		t.Errorf("a profile with a system call that is let through: %v", err)
 	}
