@@ -151,12 +151,14 @@ func (g *givenUp) markUnstarted(ctx context.Context, u *unit) error {
 }
 
 // askShim returns what the shim says about how the process of a start that was given up ended: the
-// start may have taken effect, and the program ended by itself. It does not ask if a witness has
-// reported the code.
+// start may have taken effect, and the program ended by itself. It waits for the end for some
+// seconds, and does not ask if a witness has reported the code.
 func (g *givenUp) askShim(ctx context.Context, u *unit) (ended exit.Fact, err error) {
 	if u.evidence.measured() {
 		return ended, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
 	st, err := u.workload.Wait(ctx)
 	if err == nil && st.Stopped {
 		ended = taskFact(u.id, st)

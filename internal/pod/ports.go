@@ -98,7 +98,7 @@ type TaskIO struct {
 // TaskState is what containerd knows of a task.
 type TaskState struct {
 	Pid      uint32 // 0 for a task whose process is not restored yet
-	Running  bool   // created, running or paused: its process lives
+	Running  bool   // running or paused: its program runs; false of a task that was not started
 	Stopped  bool   // ended; Code and ExitedAt are the shim's
 	Code     uint32
 	ExitedAt time.Time

@@ -225,8 +225,9 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {
-		// What was not killed is not waited for.
-		if st, serr := u.workload.State(ctx); ctx.Err() != nil || serr == nil && st.Running {
+		// What was not killed is not waited for, also if it was never started, or if nothing is known of
+		// it. Only what its shim has reaped needs no kill.
+		if st, serr := u.workload.State(ctx); ctx.Err() != nil || serr != nil || !st.Stopped {
 			return fmt.Errorf("kill what runs of %s: %w", u.id, err)
 		}
 		t.obs.Note(u.id, event.LeftoversNotKilled{Err: err.Error()}) // the deletion will show

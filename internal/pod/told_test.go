@@ -211,3 +211,22 @@ func TestAKillThatFailedIsNotWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// PROPERTIES 51: the same of a process that was made and never started, and of one of which neither the
+// kernel nor its shim says anything: the creation of a pod that failed took ten seconds more.
+func TestAKillThatFailedOfWhatNeverRanIsNotWaitedFor(t *testing.T) {
+	for handler, kill := range map[string]string{"": "signal", "vm": "kill-task"} {
+		for _, asked := range []int{0, 1} {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				b.Fail("start-task", "", 1)
+				b.Fail(kill, "", 1)
+				b.Fail("get-task", "", asked)
+				began := time.Now()
+				if _, err := b.RunPodSandbox(t.Context(), config("p1"), handler); err == nil || time.Since(began) > 2*time.Second {
+					t.Errorf("handler %q: returned after %v: %v", handler, time.Since(began), err)
+				}
+				b.expectLeft(nil)
+			})
+		}
+	}
+}
