@@ -185,7 +185,8 @@ var errNoProcess = errors.New("there is no process")
 
 // signal reaches the process of u by its pidfd, which needs neither the shim nor containerd, and
 // through containerd where the kernel does not watch it. ErrNotFound: it ended. [errNoProcess]: and
-// no witness will report that.
+// no witness will report that. Where containerd knows of no process, and the kernel cannot be asked,
+// the signal has failed: the process may live.
 func (p *processes) signal(ctx context.Context, u *unit, sig unix.Signal) error {
 	if sig == unix.SIGKILL {
 		return p.kill(u, func() error { return p.send(ctx, u, sig) })
@@ -202,10 +203,23 @@ func (p *processes) send(ctx context.Context, u *unit, sig unix.Signal) error {
 		return err // it ended
 	}
 	err = u.workload.Kill(ctx, sig)
-	if errdefs.IsNotFound(err) {
+	if !errdefs.IsNotFound(err) {
+		return err
+	}
+	switch p.observe(u) { // it can live without its shim
+	case processAlive:
+		return p.kernel.Signal(u.id, sig)
+	case processUnreachable:
+		return unreachable(u)
+	default:
 		return fmt.Errorf("%w: %w", errNoProcess, err)
 	}
-	return err
+}
+
+// unreachable returns the error of a signal that had to reach the process of u, and of a question
+// whether it lives, where the kernel cannot be asked.
+func unreachable(u *unit) error {
+	return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
 }
 
 // end kills whatever process u has, without waiting for its end. It is an error when the kernel
@@ -216,7 +230,7 @@ func (p *processes) end(ctx context.Context, u *unit) error {
 	case processAlive:
 		err = p.kill(u, func() error { return p.kernel.Signal(u.id, unix.SIGKILL) })
 	case processUnreachable:
-		return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
+		return unreachable(u)
 	case processUnknown:
 		err = p.kill(u, func() error { return u.workload.Kill(ctx, unix.SIGKILL) })
 	case processGone:

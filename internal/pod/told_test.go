@@ -230,3 +230,28 @@ func TestAKillThatFailedOfWhatNeverRanIsNotWaitedFor(t *testing.T) {
 		}
 	}
 }
+
+// PROPERTIES 51: the shim of a pod has died, and the kernel cannot be asked about its process: that no
+// shim knows of it was taken for its end, nothing was killed, and the stop waited for half a minute. It
+// was not killed when the kernel could be asked again either.
+func TestAKillThatReachedNobodyIsNotWaitedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.pod("p1", "")
+		b.KillShim(p)
+		lift := b.Refuse("watch", p, errors.New("too many open files"))
+		b = restart(t, b.World, b.kill())
+		began := time.Now()
+		err := b.StopPodSandbox(t.Context(), p)
+		if err == nil || !strings.Contains(err.Error(), "the kernel cannot say") || time.Since(began) > time.Second {
+			t.Errorf("returned after %v: %v", time.Since(began), err)
+		}
+		lift()
+		if err := b.StopPodSandbox(t.Context(), p); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("stopped after %v: %v", time.Since(began), err)
+		}
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		b.expectLeft(nil)
+	})
+}
