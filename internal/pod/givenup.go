@@ -95,6 +95,7 @@ func (g *givenUp) endRestore(ctx context.Context, u *unit) (ended exit.Fact, err
 		if found, err = g.processes.endRestored(ctx, u); !found {
 			return errNoProcess // nothing was killed that this would explain
 		}
+		u.evidence.mayHaveRun(true) // from its first instant, as below
 		return nil
 	})
 	if err != nil {

@@ -188,7 +188,9 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	}
 	stdio := u.stdio()
 	defer func() { _ = stdio.Started() }() // also when the shim was not asked, and never will be
-	if err := u.change(func(st *state.Status) bool { st.Restoring = made.Linux.CgroupsPath; return true }); err != nil {
+	// Nothing of an earlier start stays: what is taken for taken back has no exit.
+	begun := state.Start{Restoring: made.Linux.CgroupsPath}
+	if err := u.change(func(st *state.Status) bool { st.Start = begun; return true }); err != nil {
 		return state.Process{}, err
 	}
 	u.move(stageRestoring)

@@ -564,7 +564,8 @@ func TestAProcessIsFoundThatNoRecordHas(t *testing.T) {
 	}
 }
 
-// PROPERTIES 32: as before, but the shim is killed, too: nobody knows the process, and it is ended.
+// PROPERTIES 32: as before, but the shim is killed, too: nobody knows the process, and it is ended. It
+// has run, so that its end is not that of a failed start, and no witness is left that has its code.
 func TestAProcessIsEndedThatNobodyKnows(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		id, _, release := restoring(t, b)
@@ -574,7 +575,7 @@ func TestAProcessIsEndedThatNobodyKnows(t *testing.T) {
 		b.KillShim(p)
 		next := restart(t, b.World, loaded)
 		synctest.Wait()
-		next.expect(id, exited, 128, "StartError")
+		next.expect(id, exited, 255, "Unknown")
 		if proc := next.Process(id); !proc.Ended {
 			t.Errorf("%+v", proc)
 		}
