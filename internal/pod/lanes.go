@@ -73,6 +73,19 @@ func newLanes(cfg Config, attempt lane.Handler[LaneKey, Step], relist func(), ob
 	return &lanes{runner: runner, relist: relist}
 }
 
+// inTurn returns a handler that calls turn before and after each attempt; turn may be nil.
+func inTurn(turn func(what string), attempt lane.Handler[LaneKey, Step]) lane.Handler[LaneKey, Step] {
+	if turn == nil {
+		return attempt
+	}
+	return func(ctx context.Context, a lane.Attempt[LaneKey, Step]) lane.Result {
+		what := string(a.Item) + " " + a.Key.String()
+		turn(what)
+		defer turn("after " + what)
+		return attempt(ctx, a)
+	}
+}
+
 func (l *lanes) undoStart(u *unit) { l.runner.Offer(LaneKey{ID: u.id}, StepUndoStart) }
 func (l *lanes) settle(u *unit)    { l.runner.Offer(LaneKey{ID: u.id}, StepSettle) }
 func (l *lanes) correct(u *unit)   { l.runner.Offer(LaneKey{u.id, Correction}, StepSettle) }
@@ -113,18 +126,22 @@ func (l *lanes) waitUpdate(u *unit) *lane.Waiter { return l.runner.Wait(LaneKey{
 // awaited reports whether somebody waits for the life of u to go on.
 func (l *lanes) awaited(u *unit) bool { return l.runner.Awaited(LaneKey{ID: u.id}) }
 
-// releaseNow schedules the release of u, for somebody who asked for what needs it.
+// releaseNow schedules the release of u, for somebody who asked for what needs it. The poke comes
+// first: an attempt that begins because of the offer needs none, and would be made twice if it failed.
 func (l *lanes) releaseNow(u *unit) {
-	u.hurried.Happen()
-	l.release(u)
 	l.poke(u.id)
+	l.hurry(u)
 }
 
-// until waits for one of two events of u, of which the second may be nil, and returns why ctx ended
+// hurry does the same for somebody who has begun to wait, which pokes the lane.
+func (l *lanes) hurry(u *unit) {
+	u.hurried.Happen()
+	l.release(u)
+}
+
+// until waits as w for one of two events, of which the second may be nil, and returns why ctx ended
 // if that is first.
-func (l *lanes) until(ctx context.Context, u *unit, event, or *lane.Event) error {
-	w := l.wait(u)
-	defer w.End()
+func until(ctx context.Context, w *lane.Waiter, event, or *lane.Event) error {
 	var other <-chan struct{}
 	if or != nil {
 		other = or.Done(w)
@@ -139,19 +156,22 @@ func (l *lanes) until(ctx context.Context, u *unit, event, or *lane.Event) error
 	}
 }
 
-// waitSettled waits for the exit of u to be durable and visible. What is removed has ended, too: a
-// container that is removed before it ran is not settled.
-func (l *lanes) waitSettled(ctx context.Context, u *unit) error {
-	if err := l.until(ctx, u, &u.settled, &u.removed); err != nil {
+// waitSettled waits as w for the exit of u to be durable and visible. What is removed has ended, too:
+// a container that is removed before it ran is not settled.
+func waitSettled(ctx context.Context, w *lane.Waiter, u *unit) error {
+	if err := until(ctx, w, &u.settled, &u.removed); err != nil {
 		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, err)
 	}
 	return nil
 }
 
-// waitRemoved waits until the record of u is deleted. It says what it waited for when ctx ends
-// first.
+// waitRemoved hurries the release of u, and waits until its record is deleted. It says what it waited
+// for when ctx ends first.
 func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
-	err := l.until(ctx, u, &u.removed, nil)
+	w := l.wait(u)
+	defer w.End()
+	l.hurry(u)
+	err := until(ctx, w, &u.removed, nil)
 	if err == nil || u.removed.Happened() {
 		return nil
 	}
@@ -166,17 +186,20 @@ func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 // waitCompared waits until it is known whether an earlier start of u took effect, or nobody needs to
 // know any more since u is removed.
 func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
-	if err := l.until(ctx, u, &u.compared, &u.removed); err != nil {
+	w := l.wait(u)
+	defer w.End()
+	if err := until(ctx, w, &u.compared, &u.removed); err != nil {
 		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", err)
 	}
 	return nil
 }
 
-// waitDisconnected waits until the network of the sandbox u was given back, or u has nothing more
-// to release.
+// waitDisconnected hurries the release of the sandbox u, and waits until its network was given back, or
+// u has nothing more to release.
 func (l *lanes) waitDisconnected(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()
+	l.hurry(u)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	idle := make(chan error, 1)

@@ -273,8 +273,8 @@ func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) b
 
 // release schedules the rest of the release of u, at once.
 func (r *recovery) release(u *unit) {
-	r.lanes.release(u)
 	r.lanes.poke(u.id) // what it failed for may be over
+	r.lanes.release(u)
 }
 
 // undo schedules the undoing of a creation that was cut off.

@@ -51,7 +51,6 @@ func (r *remover) remove(ctx context.Context, u *unit) error {
 	if err := r.stopper.stop(ctx, u, 0); err != nil {
 		return fmt.Errorf("remove %s %s: the removal goes on by itself: %w", u.kind(), u.id, err)
 	}
-	r.lanes.releaseNow(u)
 	return r.lanes.waitRemoved(ctx, u)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/event"
 	"berth/internal/exit"
+	"berth/internal/lane"
 	"berth/internal/state"
 )
 
@@ -55,7 +56,6 @@ func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	if err := s.stop(ctx, u, 0); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
 	}
-	s.lanes.releaseNow(u)
 	wait, cancel := context.WithTimeout(ctx, s.networkWait)
 	defer cancel()
 	_ = s.lanes.waitDisconnected(wait, u) // what is not released by then is retried; the record says so
@@ -82,14 +82,15 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 		Timeout: timeout,
 	})
 	defer u.stops.begin()()
-	s.lanes.poke(u.id) // a settle that failed is tried now
+	w := s.lanes.wait(u) // a settle that failed is tried now
+	defer w.End()
 	if timeout > 0 {
 		err := s.signal(ctx, u, signalNumber(u), u.evidence.stop)
 		if absent(err) != nil {
 			s.obs.Note(u.id, event.StopSignalLost{Err: err.Error()})
 		} else {
 			wait, cancel := context.WithTimeout(ctx, timeout)
-			err := s.lanes.waitSettled(wait, u)
+			err := waitSettled(wait, w, u)
 			cancel()
 			if err == nil || ctx.Err() != nil {
 				return err
@@ -99,14 +100,14 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	if err := s.kill(ctx, u); err != nil {
 		return err
 	}
-	return s.waitKilled(ctx, u)
+	return s.waitKilled(ctx, w, u)
 }
 
-// waitKilled waits for the exit of u, which was killed, to be settled, and insists on its end
+// waitKilled waits as w for the exit of u, which was killed, to be settled, and insists on its end
 // meanwhile. If its process does not end, waitKilled returns why, within [heldPatience] and before the
 // caller goes away. The settle of an exit is waited for as long as the caller likes.
-func (s *stopper) waitKilled(ctx context.Context, u *unit) error {
-	settled := func(ctx context.Context) error { return s.lanes.waitSettled(ctx, u) }
+func (s *stopper) waitKilled(ctx context.Context, w *lane.Waiter, u *unit) error {
+	settled := func(ctx context.Context) error { return waitSettled(ctx, w, u) }
 	if u.isPinned() { // it has no process
 		return settled(ctx)
 	}
@@ -135,8 +136,10 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 		return fmt.Errorf("stop %s %s: an operation on its task is in flight: %w", u.kind(), u.id, err)
 	}
 	u.task.unlock()
+	w := s.lanes.wait(u)
+	defer w.End()
 	if u.attempt().at == stageGivenUp {
-		return s.waitKilled(ctx, u) // its start failed, and the settle ends what was made for it
+		return s.waitKilled(ctx, w, u) // its start failed, and the settle ends what was made for it
 	}
 	if u.runs() {
 		return s.stop(ctx, u, timeout)
@@ -146,7 +149,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 		u.evidence.mayHaveRun(true)
 		u.giveUp(errStopRequested)
 		s.lanes.settle(u)
-		return s.waitKilled(ctx, u)
+		return s.waitKilled(ctx, w, u)
 	}
 	return nil
 }

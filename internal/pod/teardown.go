@@ -226,8 +226,10 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	}
 	if err := t.processes.end(ctx, u); err != nil {
 		// What was not killed is not waited for, also if it was never started, or if nothing is known of
-		// it. Only what its shim has reaped needs no kill.
-		if st, serr := u.workload.State(ctx); ctx.Err() != nil || serr != nil || !st.Stopped {
+		// it. Only what its shim has reaped, or has never had, needs no kill.
+		st, serr := u.workload.State(ctx)
+		none := errdefs.IsNotFound(serr) && t.processes.observe(u) == processUnknown
+		if ctx.Err() != nil || !none && (serr != nil || !st.Stopped) {
 			return fmt.Errorf("kill what runs of %s: %w", u.id, err)
 		}
 		t.obs.Note(u.id, event.LeftoversNotKilled{Err: err.Error()}) // the deletion will show
@@ -434,7 +436,6 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 		t.lanes.settle(u)
 		return err
 	}
-	t.lanes.releaseNow(u)
 	if err := t.lanes.waitRemoved(ctx, u); err != nil {
 		return fmt.Errorf("undo: %w", err)
 	}

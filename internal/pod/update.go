@@ -85,10 +85,10 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 		return nil // everything is as the request wants it
 	}
 	x.obs.Note(u.id, event.ResourcesRecorded{Version: w.version})
-	x.lanes.update(u)
 	waiter, life := x.lanes.waitUpdate(u), x.lanes.wait(u)
 	defer waiter.End()
 	defer life.End()
+	x.lanes.update(u)
 	ended := fmt.Errorf("it ended before the change took effect: %w", errdefs.ErrFailedPrecondition)
 	select {
 	case <-w.done.Done(waiter):
@@ -187,7 +187,7 @@ func (x *updater) attempt(ctx context.Context, u *unit) error {
 		return fmt.Errorf("update container %s: %w", u.id, err)
 	}
 	if pending(u.now()) && u.now().Phase == state.Created {
-		if err := u.task.lock(ctx); err != nil { // a start reads the specification
+		if err := lockSoon(ctx, u); err != nil { // a start reads the specification
 			return fmt.Errorf("update container %s: another operation on it is in flight: %w", u.id, err)
 		}
 		err := x.beforeStart(ctx, u)

@@ -43,6 +43,9 @@ type Ports struct {
 	// Observer and LaneObserver may be nil.
 	Observer     Observer
 	LaneObserver lane.Observer[LaneKey]
+	// Turn is called by each attempt of a lane as it begins and as it ends, and may be nil. It may
+	// take any time: the simulation decides there which of several comes first.
+	Turn func(what string)
 }
 
 // New makes a controller without any unit. Call Restore, run Run, and call Relist on each
@@ -60,7 +63,7 @@ func New(cfg Config, p Ports) *Controller {
 	units := newRegistry()
 	ops := newOperations(cfg.CreateTimeout)
 	names := newInflight(ops, cfg.NewID)
-	lanes := newLanes(cfg, c.attempt, func() { c.auditor.relistAwaited() }, p.LaneObserver)
+	lanes := newLanes(cfg, inTurn(p.Turn, c.attempt), func() { c.auditor.relistAwaited() }, p.LaneObserver)
 	oomReader := &oomReader{p.Kernel, p.Cgroups, cfg.MeasureTimeout, p.Observer}
 	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
 	output := &output{p.Stdios, p.Files, p.Kernel, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}

@@ -53,12 +53,14 @@
 //     another order.
 //   - A seed fixes what the client does, what breaks, and the order of everything that passes
 //     between berth, the world and the client: a schedule that is repeated has the same effects in
-//     the same order. Two things could make it differ, and neither is seen without the race
-//     detector. Of two timers that end at the same virtual instant Go lets a random one be first,
-//     so no bound of the simulated berth is a multiple of another (unevenly). And nothing fixes what
-//     goroutines do between two turns inside berth, such as the choice of a select with several
-//     ready cases. So a schedule that fails is replayed 25 times all the same: the report says how
-//     often it failed. -seed plays its schedule up to 25 times, until it fails.
+//     the same order. Two things could make it differ. Of two timers that end at the same virtual
+//     instant Go lets a random one be first, so no bound of the simulated berth is a multiple of
+//     another (unevenly). And nothing fixes what goroutines do between two turns inside berth, such
+//     as the choice of a select with several ready cases. On a machine that is busy, Go takes the
+//     processor from a goroutine anywhere. So each attempt of a lane has a turn as it begins and as
+//     it ends, and whoever asks for one begins to wait for it first. A schedule that fails is
+//     replayed 25 times all the same: the report says how often it failed. -seed plays its schedule
+//     up to 25 times, until it fails.
 //
 // # Not here
 //

@@ -85,6 +85,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 		Store:   disk{l.w, l, store},
 
 		Checkpoints: archives{l.w, l},
+		Turn:        l.w.turns.take,
 		SandboxShim: func(_ context.Context, handler string) bool { return WithoutProcess(handler) },
 	}, adapter, nil
 }
