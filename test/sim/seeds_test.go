@@ -56,9 +56,11 @@ func TestSeeds(t *testing.T) {
 	if *seed != 0 {
 		return
 	}
-	for _, s := range fixedSeeds(t) {
-		if r := schedule(t, s); r != "" {
-			t.Fatal(failure(s, 1, 1, r))
+	defer func(v, r bool) { *vain, *restored = v, r }(*vain, *restored)
+	for _, f := range fixedSeeds(t) {
+		*vain, *restored = f.vain, f.restored
+		if r := schedule(t, f.seed); r != "" {
+			t.Fatal(failure(f.seed, 1, 1, r))
 		}
 	}
 }
@@ -187,20 +189,28 @@ func failure(seed uint64, failed, plays int, report string) string {
 	return fmt.Sprintf("seed %d failed %d times in %d: go test ./test/sim -args -seed %d%s\n%s", seed, failed, plays, seed, args, report)
 }
 
+// fixed is a schedule that is always played.
+type fixed struct {
+	seed           uint64
+	vain, restored bool
+}
+
 // fixedSeeds reads testdata/seeds.
-func fixedSeeds(t *testing.T) []uint64 {
+func fixedSeeds(t *testing.T) []fixed {
 	t.Helper()
 	b, err := os.ReadFile("testdata/seeds")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var seeds []uint64
+	var seeds []fixed
 	for line := range strings.Lines(string(b)) {
 		text, _, _ := strings.Cut(line, "#")
-		if text = strings.TrimSpace(text); text == "" {
+		words := strings.Fields(text)
+		if len(words) == 0 {
 			continue
 		}
-		from, to, isRange := strings.Cut(text, "-")
+		f := fixed{vain: slices.Contains(words, "-vain"), restored: slices.Contains(words, "-restored")}
+		from, to, isRange := strings.Cut(words[0], "-")
 		if !isRange {
 			to = from
 		}
@@ -210,7 +220,8 @@ func fixedSeeds(t *testing.T) []uint64 {
 			t.Fatalf("testdata/seeds: %q is not a seed, nor a range of seeds", text)
 		}
 		for s := first; s <= last; s += rangeStep {
-			seeds = append(seeds, s)
+			f.seed = s
+			seeds = append(seeds, f)
 		}
 	}
 	return seeds
