@@ -127,7 +127,8 @@ func (l *lanes) waitUpdate(u *unit) *lane.Waiter { return l.runner.Wait(LaneKey{
 func (l *lanes) awaited(u *unit) bool { return l.runner.Awaited(LaneKey{ID: u.id}) }
 
 // releaseNow schedules the release of u, for somebody who asked for what needs it. The poke comes
-// first: an attempt that begins because of the offer needs none, and would be made twice if it failed.
+// first: an attempt that begins because of the offer needs none, and would be made twice if it
+// failed.
 func (l *lanes) releaseNow(u *unit) {
 	l.poke(u.id)
 	l.hurry(u)
@@ -156,8 +157,8 @@ func until(ctx context.Context, w *lane.Waiter, event, or *lane.Event) error {
 	}
 }
 
-// waitSettled waits as w for the exit of u to be durable and visible. What is removed has ended, too:
-// a container that is removed before it ran is not settled.
+// waitSettled waits as w for the exit of u to be durable and visible. What is removed has ended,
+// too: a container that is removed before it ran is not settled.
 func waitSettled(ctx context.Context, w *lane.Waiter, u *unit) error {
 	if err := until(ctx, w, &u.settled, &u.removed); err != nil {
 		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, err)
@@ -165,8 +166,8 @@ func waitSettled(ctx context.Context, w *lane.Waiter, u *unit) error {
 	return nil
 }
 
-// waitRemoved hurries the release of u, and waits until its record is deleted. It says what it waited
-// for when ctx ends first.
+// waitRemoved hurries the release of u, and waits until its record is deleted. It says what it
+// waited for when ctx ends first.
 func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()
@@ -194,8 +195,8 @@ func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// waitDisconnected hurries the release of the sandbox u, and waits until its network was given back, or
-// u has nothing more to release.
+// waitDisconnected hurries the release of the sandbox u, and waits until its network was given
+// back, or u has nothing more to release.
 func (l *lanes) waitDisconnected(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()

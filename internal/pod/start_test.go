@@ -564,8 +564,9 @@ func TestAProcessIsFoundThatNoRecordHas(t *testing.T) {
 	}
 }
 
-// PROPERTIES 32: as before, but the shim is killed, too: nobody knows the process, and it is ended. It
-// has run, so that its end is not that of a failed start, and no witness is left that has its code.
+// PROPERTIES 32: as before, but the shim is killed, too: nobody knows the process, and it is ended.
+// It has run, so that its end is not that of a failed start, and no witness is left that has its
+// code.
 func TestAProcessIsEndedThatNobodyKnows(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		id, _, release := restoring(t, b)

@@ -225,8 +225,8 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {
-		// What was not killed is not waited for, also if it was never started, or if nothing is known of
-		// it. Only what its shim has reaped, or has never had, needs no kill.
+		// What was not killed is not waited for, also if it was never started, or if nothing is known
+		// of it. Only what its shim has reaped, or has never had, needs no kill.
 		st, serr := u.workload.State(ctx)
 		none := errdefs.IsNotFound(serr) && t.processes.observe(u) == processUnknown
 		if ctx.Err() != nil || !none && (serr != nil || !st.Stopped) {

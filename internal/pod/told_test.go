@@ -212,8 +212,8 @@ func TestAKillThatFailedIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// PROPERTIES 51: the same of a process that was made and never started, and of one of which neither the
-// kernel nor its shim says anything: the creation of a pod that failed took ten seconds more.
+// PROPERTIES 51: the same of a process that was made and never started, and of one of which neither
+// the kernel nor its shim says anything: the creation of a pod that failed took ten seconds more.
 func TestAKillThatFailedOfWhatNeverRanIsNotWaitedFor(t *testing.T) {
 	for handler, kill := range map[string]string{"": "signal", "vm": "kill-task"} {
 		for _, asked := range []int{0, 1} {
@@ -231,9 +231,9 @@ func TestAKillThatFailedOfWhatNeverRanIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// PROPERTIES 51: the shim of a pod has died, and the kernel cannot be asked about its process: that no
-// shim knows of it was taken for its end, nothing was killed, and the stop waited for half a minute. It
-// was not killed when the kernel could be asked again either.
+// PROPERTIES 51: the shim of a pod has died, and the kernel cannot be asked about its process: that
+// no shim knows of it was taken for its end, nothing was killed, and the stop waited for half a
+// minute. It was not killed when the kernel could be asked again either.
 func TestAKillThatReachedNobodyIsNotWaitedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")
