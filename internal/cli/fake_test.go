@@ -26,6 +26,7 @@ import (
 
 	"berth/internal/bundle"
 	"berth/internal/cri"
+	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/recorder"
 )
@@ -51,15 +52,16 @@ type fake struct {
 	streams     streaming.Server // makes the URLs of Exec, Attach and PortForward
 	asked       string           // the verbose status of containers, for attach
 	stats       []*runtimeapi.ContainerStats
-	refuseRun   error             // what RunPodSandbox returns
-	info        map[string]string // what Status tells beside the warnings
-	away        error             // what ListPodSandbox returns
-	refuseStart error             // what StartContainer returns
-	hold        chan struct{}     // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
-	lanes       []map[string]any  // what Lanes returns
-	transfers   []image.Transfer  // what Transfers returns
-	plain       bool              // the service lacks Images
-	reason      cri.Reason        // what Why returns
+	refuseRun   error                 // what RunPodSandbox returns
+	info        map[string]string     // what Status tells beside the warnings
+	away        error                 // what ListPodSandbox returns
+	refuseStart error                 // what StartContainer returns
+	hold        chan struct{}         // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
+	lanes       []map[string]any      // what Lanes returns
+	ended       map[string]event.Exit // what Ended returns
+	transfers   []image.Transfer      // what Transfers returns
+	plain       bool                  // the service lacks Images
+	reason      cri.Reason            // what Why returns
 	records     []recorder.Record
 }
 
@@ -446,6 +448,15 @@ func (f *fake) Bundle(context.Context) (bundle.Node, error) {
 		Exact:   true,
 		Records: []bundle.Record{{State: "RUNNING", Image: "registry.example/app:1"}},
 	}, nil
+}
+
+func (f *fake) Ended(context.Context) (map[string]event.Exit, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.runtime != "" { // another runtime
+		return nil, status.Error(codes.Unimplemented, "unknown service")
+	}
+	return f.ended, nil
 }
 
 func (f *fake) Lanes(context.Context) (any, error) {

@@ -16,7 +16,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
@@ -35,7 +34,7 @@ type item struct {
 	restarts  uint32
 	running   int // containers of a pod
 	memory    uint64
-	message   proto.Message // for programs
+	message   any // for programs
 	cells     func(detail string) []string
 	detail    func(ctx context.Context) string // asked of the service, for this item alone; it depends on the state
 }
@@ -45,14 +44,14 @@ type lister struct {
 	app     *app
 	header  []string
 	states  []string // that --state takes
-	usual   string   // the state of those that are listed without --all; "" for all
+	usual   []string // the states of those that are listed without --all; none for all
 	all     bool
 	sort    string
 	labels  []string
 	space   string
 	state   string
 	watch   bool
-	message func(items []item) proto.Message
+	message func(items []item) any
 	items   func(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error)
 }
 
@@ -143,7 +142,7 @@ func (l *lister) wanted(i item) bool {
 	if l.state != "" {
 		return strings.EqualFold(i.state, l.state)
 	}
-	return l.all || l.usual == "" || i.state == l.usual
+	return l.all || l.usual == nil || slices.Contains(l.usual, i.state)
 }
 
 func (l *lister) list(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
@@ -267,14 +266,16 @@ func (a *app) psCommand() *cobra.Command {
 	l := &lister{
 		app:    a,
 		header: []string{"CONTAINER", "NAME", "POD", "IMAGE", "STATE", "CREATED", "RESTARTS", "EXIT"},
-		states: []string{"created", "running", "exited", "unknown"},
-		usual:  "RUNNING",
+		states: []string{"created", "running", "ended", "exited", "unknown"},
+		usual:  []string{"RUNNING", endedState},
 	}
 	l.items = l.containers
-	l.message = func(items []item) proto.Message {
-		list := &runtimeapi.ListContainersResponse{}
+	l.message = func(items []item) any {
+		var list struct {
+			Containers []container `json:"containers,omitempty"`
+		}
 		for _, i := range items {
-			list.Containers = append(list.Containers, i.message.(*runtimeapi.Container))
+			list.Containers = append(list.Containers, i.message.(container))
 		}
 		return list
 	}
@@ -282,7 +283,8 @@ func (a *app) psCommand() *cobra.Command {
 		Use:   "ps",
 		Short: "List containers",
 		Long: "List the containers that run. RESTARTS is the number of a container's attempt, as its client counts them; EXIT says how\n" +
-			"a container ended, or which OOM kills one that runs has survived. --sort memory adds what they use.",
+			"a container ended, or which OOM kills one that runs has survived. A container that is ENDED is RUNNING for CRI until\n" +
+			"its end is on record, which takes long only where the disk cannot be written. --sort memory adds what they use.",
 		Example: "  berth ps -a --sort restarts\n  berth ps -n kube-system -l k8s-app=kube-dns\n  berth ps --watch",
 		Args:    cobra.NoArgs,
 	}
@@ -293,6 +295,10 @@ func (a *app) psCommand() *cobra.Command {
 
 // containers lists containers with these labels.
 func (l *lister) containers(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
+	ends, err := endsOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: labels}})
 	if err != nil {
 		return nil, err
@@ -311,12 +317,17 @@ func (l *lister) containers(ctx context.Context, c *cri.Client, labels map[strin
 		i := item{
 			id:       ct.GetId(),
 			name:     pod + "/" + ct.GetMetadata().GetName(),
-			state:    word(ct.GetState().String()),
+			state:    ends.state(ct.GetId(), ct.GetState()),
 			created:  ct.GetCreatedAt(),
 			restarts: ct.GetMetadata().GetAttempt(),
 			memory:   used[ct.GetId()],
-			message:  ct,
+			message:  container{Container: ct},
 			detail:   func(ctx context.Context) string { return exit(ctx, c, ct) },
+		}
+		if i.state == endedState {
+			e := ends[i.id]
+			i.message = container{Container: ct, ended: &e}
+			i.detail = func(context.Context) string { return ends.text(i.id) }
 		}
 		i.namespace, _, _ = strings.Cut(pod, "/")
 		i.cells = func(exit string) []string {
@@ -395,10 +406,10 @@ func (a *app) podsCommand() *cobra.Command {
 	l := &lister{
 		app:    a,
 		header: []string{"POD", "NAMESPACE", "NAME", "STATE", "RUNNING", "RESTARTS", "CREATED", "RUNTIME", "IP"},
-		states: []string{"ready", "notready"},
+		states: []string{"ready", "ended", "notready"},
 	}
 	l.items = l.pods
-	l.message = func(items []item) proto.Message {
+	l.message = func(items []item) any {
 		list := &runtimeapi.ListPodSandboxResponse{}
 		for _, i := range items {
 			list.Items = append(list.Items, i.message.(*runtimeapi.PodSandbox))
@@ -419,6 +430,10 @@ func (a *app) podsCommand() *cobra.Command {
 
 // pods lists pods with these labels.
 func (l *lister) pods(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
+	ends, err := endsOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels}})
 	if err != nil {
 		return nil, err
@@ -446,7 +461,7 @@ func (l *lister) pods(ctx context.Context, c *cri.Client, labels map[string]stri
 		name := ct.GetMetadata().GetName()
 		s.latest[name] = max(s.latest[name], ct.GetMetadata().GetAttempt())
 		s.memory += used[ct.GetId()]
-		if ct.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if ends.runs(ct) {
 			s.running++
 		}
 	}
@@ -460,7 +475,7 @@ func (l *lister) pods(ctx context.Context, c *cri.Client, labels map[string]stri
 			id:        p.GetId(),
 			namespace: p.GetMetadata().GetNamespace(),
 			name:      p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName(),
-			state:     word(p.GetState().String()),
+			state:     ends.state(p.GetId(), p.GetState()),
 			created:   p.GetCreatedAt(),
 			running:   s.running,
 			memory:    s.memory,

@@ -9,10 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/event"
 )
 
 // busyNode is a fake with pods in two namespaces.
@@ -83,10 +86,10 @@ func TestListsSortAndFilter(t *testing.T) {
 		t.Errorf("ps -o json: %v\n%s", err, out)
 	}
 	for args, want := range map[string]string{
-		"ps --sort size":     "age, memory, name, restarts, state",
-		"ps --label x":       "KEY=VALUE",
-		"ps --state ready":   "created, running, exited, unknown",
-		"pods --state ended": "ready, notready",
+		"ps --sort size":      "age, memory, name, restarts, state",
+		"ps --label x":        "KEY=VALUE",
+		"ps --state ready":    "created, running, ended, exited, unknown",
+		"pods --state exited": "ready, ended, notready",
 	} {
 		_, problem := berth(t, at, strings.Fields(args)...)
 		says(t, args, problem, want)
@@ -151,5 +154,33 @@ func TestAGridGrows(t *testing.T) {
 	got := g.format([][]string{{"A", "B"}, {"a", "b"}}) + g.format([][]string{{"aaa", "\x1b"}}) + g.format([][]string{{"a", ""}, {"a", "b"}})
 	if want := "A  B\na  b\naaa  \\u001b\na\na    b\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// PROPERTIES 52: a container whose end could not be written was RUNNING for a person, too.
+func TestAnEndThatIsNotOnRecordIsAState(t *testing.T) {
+	f := busyNode()
+	ago := time.Now().Add(-3*time.Second - 500*time.Millisecond)
+	f.ended = map[string]event.Exit{
+		"c1":     {Code: 42, Measured: true, Ended: ago},
+		"c2":     {Code: 1, Measured: true, Ended: ago}, // it came on record between the two questions
+		"aab222": {Code: 255, Ended: ago},
+	}
+	at := serveFake(t, f)
+	for args, want := range map[string]string{
+		"ps":                        `c1 nginx default/web busybox:1 ENDED .+ 3 42, 3s ago, not on record yet`,
+		"ps -a":                     `c2 nginx default/web busybox:1 EXITED`,
+		"ps --state ended":          `c1 nginx`,
+		"ps --state running":        `RESTARTS EXIT\nc3 `,
+		"pods":                      `aab222 kube-system dns ENDED 1/1`,
+		"pods --state ready":        `aaa111 default web READY 0/1`,
+		"status":                    `Pods 3 1 ready, 1 ended and not on record yet, 1 not ready\nContainers 4 1 running, 1 ended and not on record yet, 2 exited`,
+		"ps -o json":                `"ended": \{ "code": 42,`,
+		"ps -o json -n kube-system": `\{ "containers": \[ \{ "createdAt": "7",`,
+	} {
+		out, _ := run(at, strings.Fields(args)...)
+		if plain := regexp.MustCompile(`[ \n]* +`).ReplaceAllString(out, " "); !regexp.MustCompile(want).MatchString(plain) {
+			t.Errorf("berth %s: %q is not in\n%s", args, want, plain)
+		}
 	}
 }

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,22 +117,30 @@ func report(ctx context.Context, c *cri.Client, endpoint string, st *runtimeapi.
 			return err
 		}},
 		{"pods", func() error {
+			ends, err := endsOf(ctx, c)
+			if err != nil {
+				return err
+			}
 			list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 			if err == nil {
 				r.Pods = map[string]int{}
 			}
 			for _, p := range list.GetItems() {
-				r.Pods[strings.ToLower(word(p.GetState().String()))]++
+				r.Pods[strings.ToLower(ends.state(p.GetId(), p.GetState()))]++
 			}
 			return err
 		}},
 		{"containers", func() error {
+			ends, err := endsOf(ctx, c)
+			if err != nil {
+				return err
+			}
 			list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 			if err == nil {
 				r.Containers = map[string]int{}
 			}
 			for _, ct := range list.GetContainers() {
-				r.Containers[strings.ToLower(word(ct.GetState().String()))]++
+				r.Containers[strings.ToLower(ends.state(ct.GetId(), ct.GetState()))]++
 			}
 			return err
 		}},
@@ -241,10 +250,10 @@ func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 		line("Network", info.cni.Name, info.cni.Source)
 	}
 	if r.Pods != nil {
-		line("Pods", strconv.Itoa(total(r.Pods)), counted(r.Pods, "ready", "notready"))
+		line("Pods", strconv.Itoa(total(r.Pods)), counted(r.Pods, "ready", "ended", "notready"))
 	}
 	if r.Containers != nil {
-		line("Containers", strconv.Itoa(total(r.Containers)), counted(r.Containers, "running", "created", "exited", "unknown"))
+		line("Containers", strconv.Itoa(total(r.Containers)), counted(r.Containers, "running", "created", "ended", "exited", "unknown"))
 	}
 	if r.Images != nil {
 		line("Images", strconv.Itoa(r.Images.Count), size(r.Images.Bytes))
@@ -276,7 +285,8 @@ func counted(counts map[string]int, order ...string) string {
 	var parts []string
 	for _, state := range order {
 		if n := counts[state]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, strings.Replace(state, "notready", "not ready", 1)))
+			word := cmp.Or(map[string]string{"notready": "not ready", "ended": "ended and not on record yet"}[state], state)
+			parts = append(parts, fmt.Sprintf("%d %s", n, word))
 		}
 	}
 	return strings.Join(parts, ", ")

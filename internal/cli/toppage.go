@@ -302,9 +302,13 @@ type around struct {
 	cts       []*runtimeapi.Container
 	usage     map[string]containerUsage // by container
 	lanes     []lane.Lane
+	ends      ends
 }
 
 func lookAround(ctx context.Context, c *cri.Client) (a around, err error) {
+	if a.ends, err = endsOf(ctx, c); err != nil {
+		return a, err
+	}
 	sandboxes, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return a, err
@@ -367,7 +371,7 @@ func (a around) pods() []row {
 		for _, ct := range cts {
 			ids = append(ids, ct.GetId())
 			restarts += ct.GetMetadata().GetAttempt()
-			if ct.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			if !a.ends.runs(ct) {
 				continue
 			}
 			running++
@@ -383,7 +387,7 @@ func (a around) pods() []row {
 		}
 		r.cells = append([]string{
 			r.name,
-			word(p.GetState().String()),
+			a.ends.state(r.id, p.GetState()),
 			fmt.Sprintf("%d/%d", running, len(cts)),
 			strconv.FormatUint(uint64(restarts), 10),
 		}, used...)
@@ -404,8 +408,9 @@ func (a around) containers(pod string) []row {
 		}
 		name := p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()
 		for _, ct := range a.latest(p.GetId()) {
-			runs := ct.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
-			if pod == "" && !runs {
+			state := a.ends.state(ct.GetId(), ct.GetState())
+			runs := state == "RUNNING"
+			if pod == "" && !runs && state != endedState {
 				continue
 			}
 			r := row{id: ct.GetId(), name: name + "/" + ct.GetMetadata().GetName(), remark: a.waiting(ct.GetId())}
@@ -425,7 +430,7 @@ func (a around) containers(pod string) []row {
 			}
 			r.cells = append([]string{
 				shown,
-				word(ct.GetState().String()),
+				state,
 				strconv.FormatUint(uint64(ct.GetMetadata().GetAttempt()), 10),
 			}, used...)
 			rows = append(rows, r)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"berth/internal/bundle"
+	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/lane"
 	"berth/internal/recorder"
@@ -52,6 +53,8 @@ type AdminServer interface {
 	Why(ctx context.Context, of string) (any, error)
 	// Lanes returns the lanes that are not idle.
 	Lanes(ctx context.Context) (any, error)
+	// Ended returns what is known of the ends that are not on record yet, by the ID of what has ended.
+	Ended(ctx context.Context) (map[string]event.Exit, error)
 }
 
 const adminService = "berth.v1.Admin"
@@ -126,6 +129,9 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 	},
 	"Lanes": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
 		return srv.Lanes(ctx)
+	},
+	"Ended": func(ctx context.Context, srv AdminServer, _ map[string]any) (any, error) {
+		return srv.Ended(ctx)
 	},
 }
 
@@ -330,6 +336,13 @@ type Reason struct {
 type History struct {
 	recorder.Answer
 	Lane *lane.Lane `json:"lane,omitempty"` // nil: nothing
+}
+
+// Ended returns what is known of the ends that are not on record yet, by the ID of what has ended: CRI has
+// each of them as it was before.
+func (c *Client) Ended(ctx context.Context) (ended map[string]event.Exit, err error) {
+	err = c.admin(ctx, "Ended", nil, &ended)
+	return ended, err
 }
 
 // Lanes returns the lanes that are not idle.

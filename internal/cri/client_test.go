@@ -24,6 +24,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/bundle"
+	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/recorder"
 )
@@ -86,6 +87,10 @@ func (adminFake) Timeline(_ context.Context, q recorder.Query) (any, error) {
 
 func (adminFake) Records(_ context.Context, after uint64, since time.Time) (recorder.Batch, error) {
 	return recorder.Batch{Records: []recorder.Record{{Number: 1<<60 + after, Entry: []byte(`{"at":"` + since.Format(time.RFC3339Nano) + `"}`)}}}, nil
+}
+
+func (adminFake) Ended(context.Context) (map[string]event.Exit, error) {
+	return map[string]event.Exit{"c1": {Code: 42, Measured: true}}, nil
 }
 
 func (adminFake) Lanes(context.Context) (any, error) {
@@ -184,6 +189,9 @@ func TestAdmin(t *testing.T) {
 	}
 	if v, err := c.Lanes(ctx); err != nil || string(v) != `[{"id":"c1"}]` {
 		t.Errorf("lanes: %s %v", v, err)
+	}
+	if ended, err := c.Ended(ctx); err != nil || len(ended) != 1 || ended["c1"] != (event.Exit{Code: 42, Measured: true}) {
+		t.Errorf("ended: %v %v", ended, err)
 	}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	if b, err := c.Records(ctx, 7, since); err != nil || len(b.Records) != 1 || b.Records[0].Number != 1<<60+7 ||

@@ -17,6 +17,7 @@ import (
 	"berth/internal/bundle"
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/imagestore"
 	"berth/internal/lane"
@@ -245,12 +246,17 @@ func (a admin) Why(ctx context.Context, of string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := cri.Reason{Answer: why.Explain(found, time.Now())}
+	r := cri.Reason{Answer: why.Explain(found, a.core.Pods.Ended(), time.Now())}
 	if len(r.Wrote) == 0 {
 		r.Wrote = a.core.Recorder.See(ctx, r.ID).Log
 	}
 	r.Lane = a.laneOf(r.ID)
 	return r, nil
+}
+
+// Ended implements cri.AdminServer.
+func (a admin) Ended(context.Context) (map[string]event.Exit, error) {
+	return a.core.Pods.Ended(), nil
 }
 
 // Lanes implements cri.AdminServer.

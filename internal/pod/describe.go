@@ -86,6 +86,9 @@ func describe(u *unit) map[string]any {
 	if !st.Exit.Zero() {
 		m["exit"] = st.Exit
 	}
+	if known, _ := u.evidence.known(); !known.Zero() && !st.Phase.Ended() {
+		m["ended"] = known // which is not on record yet
+	}
 	if held := u.told.holding(); held != "" {
 		m["held"] = held
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/event"
 	"berth/internal/state"
 )
 
@@ -131,6 +132,19 @@ func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 		return p.containers()
 	}
 	return c.units.allContainers()
+}
+
+// Ended returns what is known of the end of each sandbox and container whose end is not on record yet,
+// by its ID: its process has ended, and CRI has it as it was before. That takes milliseconds, unless the
+// records cannot be written.
+func (c *Controller) Ended() map[string]event.Exit {
+	ended := map[string]event.Exit{}
+	for _, u := range c.units.all() {
+		if known, _ := u.evidence.known(); !known.Zero() && u.visible() && !u.now().Phase.Ended() {
+			ended[u.id] = event.ExitOf(known)
+		}
+	}
+	return ended
 }
 
 // ReopenContainerLog starts a new log file after the old one was moved away.

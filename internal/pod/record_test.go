@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // PROPERTIES 12, 52: on a disk that did not answer, each call left a goroutine that outlived its deadline:
@@ -70,6 +71,32 @@ func TestCallsToADiskThatDoesNotAnswerEndWithTheirDeadlines(t *testing.T) {
 		if len(b.Records().Sandboxes) != 1 {
 			t.Errorf("on record are %v", b.Records().Sandboxes)
 		}
+	})
+}
+
+// PROPERTIES 52: while a disk does not answer, an end is known and not visible: CRI has RUNNING,
+// and Ended names it with what is known.
+func TestAnEndThatIsNotOnRecordIsKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		pod := b.pod("p1", "")
+		c := b.run(pod, "c")
+		if ended := b.Ended(); len(ended) != 0 {
+			t.Errorf("before anything has ended: %v", ended)
+		}
+		release := b.Hold("commit", "")
+		b.exit(c, 42)
+		synctest.Wait()
+		if ended := b.Ended(); len(ended) != 1 || ended[c].Code != 42 || !ended[c].Measured {
+			t.Errorf("ended, and not on record, are %v", ended)
+		}
+		b.expect(c, runtimeapi.ContainerState_CONTAINER_RUNNING, 0, "") // it is not durable
+		release()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if ended := b.Ended(); len(ended) != 0 {
+			t.Errorf("after the disk answers: %v", ended)
+		}
+		b.expect(c, runtimeapi.ContainerState_CONTAINER_EXITED, 42, "Error")
 	})
 }
 

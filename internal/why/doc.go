@@ -7,7 +7,7 @@
 // # Use
 //
 //	found, err := r.Find(ctx, recorder.Query{Of: "web", Around: true}) // a recorder's
-//	answer := why.Explain(found, time.Now())
+//	answer := why.Explain(found, nil, time.Now())
 //
 // # Promises
 //

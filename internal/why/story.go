@@ -16,8 +16,9 @@ type story struct {
 	name       string             // NAMESPACE/POD
 	containers map[string][]*life // by name, in their order
 	crashes    map[string]event.ContainerCrashed
-	failures   map[string]int // creations of a container that have failed, by its name
-	reboots    []time.Time    // the first start of berth after each
+	failures   map[string]int        // creations of a container that have failed, by its name
+	reboots    []time.Time           // the first start of berth after each
+	ended      map[string]event.Exit // by ID: ends that are not on record yet
 
 	ready        time.Time // the latest sandbox was
 	notMade      *failure  // the latest sandbox that was not

@@ -85,9 +85,11 @@ const (
 )
 
 // Explain says why a container or a pod is as it is. found is what the history has of it, with that of
-// its pod, of all attempts, and of the node.
-func Explain(found recorder.Answer, now time.Time) Answer {
+// its pod, of all attempts, and of the node. ended is what is known of ends that are not on record yet, by
+// the ID of what has ended; nil where only the history is known.
+func Explain(found recorder.Answer, ended map[string]event.Exit, now time.Time) Answer {
 	s := tell(found)
+	s.ended = ended
 	var answers []Answer
 	for name, lives := range s.containers {
 		if found.Names.Container == "" || name == found.Names.Container {
@@ -129,7 +131,7 @@ func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
 	if !last.removed.IsZero() {
 		next = "nothing, it was removed " + ago(last.removed, now)
 	}
-	if a, ok := last.notOnRecord(now); ok {
+	if a, ok := s.notOnRecord(last, now); ok {
 		return append(answers, a)
 	}
 	if a, ok := s.hindrance(last, now); ok {
@@ -167,19 +169,26 @@ func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
 }
 
 // notOnRecord says that a container has ended, and what keeps that from its record.
-func (l *life) notOnRecord(now time.Time) (Answer, bool) {
-	a := Answer{Of: l.name(), ID: l.id, Cause: NotOnRecord, weight: hindered}
-	if l.exit != nil || l.reported == nil || l.unsettled == nil || !l.removed.IsZero() {
+func (s *story) notOnRecord(l *life, now time.Time) (Answer, bool) {
+	a := Answer{Of: l.name(), ID: l.id, Cause: NotOnRecord, weight: hindered, at: now}
+	e, ended := s.ended[l.id]
+	if !ended && l.reported != nil && l.unsettled != nil {
+		e, ended = *l.reported, true
+	}
+	if !ended || l.exit != nil || !l.removed.IsZero() {
 		return a, false
 	}
-	code := fmt.Sprintf("code %d", l.reported.Code)
-	if !l.reported.Measured {
+	code := fmt.Sprintf("code %d", e.Code)
+	if !e.Measured {
 		code = "a code that is not known yet"
 	}
-	a.at = cmp.Or(l.reported.Ended, l.unsettled.at)
+	a.Why = "Its record is being written."
+	if l.unsettled != nil {
+		a.at, a.Why = l.unsettled.at, quote(l.unsettled.err)
+	}
+	a.at = cmp.Or(e.Ended, a.at)
 	a.What = fmt.Sprintf("%s (attempt %d) ended %s with %s, which is not on record yet.", a.Of, l.names.Attempt, ago(a.at, now), code)
-	a.Why = quote(l.unsettled.err)
-	a.Now = "it is RUNNING for everybody until its end is on the disk, which berth tries every second"
+	a.Now = "for CRI it is RUNNING until its end is on the disk, which berth tries every second"
 	return a, true
 }
 

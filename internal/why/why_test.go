@@ -25,7 +25,8 @@ var (
 // told is the history of a pod while it is told, a second for each entry.
 type told struct {
 	recorder.Answer
-	now time.Time
+	ended map[string]event.Exit
+	now   time.Time
 }
 
 func history() *told {
@@ -35,6 +36,12 @@ func history() *told {
 		Name:  "default/web",
 		Of:    map[string]event.Names{"s1": sandbox, "c1": app, "c2": again1},
 	}}
+}
+
+// knows has the service know an end that is not on record.
+func (h *told) knows(id string, f exit.Fact) *told {
+	h.ended = map[string]event.Exit{id: event.ExitOf(f)}
+	return h
 }
 
 func (h *told) add(id string, events ...event.Event) *told {
@@ -210,7 +217,11 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			event.AttemptFailed{Step: "settle", Err: "commit state: read-only file system"}), NotOnRecord, `
 			default/web/app (attempt 0) ended 10s ago with code 42, which is not on record yet.
 			The error is: commit state: read-only file system.
-			Now: it is RUNNING for everybody until its end is on the disk, which berth tries every second`},
+			Now: for CRI it is RUNNING until its end is on the disk, which berth tries every second`},
+		{"an end on a disk that does not answer", history().runs("c1").knows("c1", code(42)), NotOnRecord, `
+			default/web/app (attempt 0) ended 10s ago with code 42, which is not on record yet.
+			Its record is being written.
+			Now: for CRI it is RUNNING until its end is on the disk, which berth tries every second`},
 		{"an end that could be recorded at last", history().runs("c1").add("c1", event.ExitReported{Exit: event.ExitOf(code(0))},
 			event.AttemptFailed{Step: "settle", Err: "commit state: read-only file system"}).ends("c1", code(0)), Completed, `
 			default/web/app (attempt 0) ended 10s ago with code 0, Completed.
@@ -234,7 +245,7 @@ func TestTheWordsOfEachCause(t *testing.T) {
 		{"nothing is known", history().add("s1", event.SandboxReady{}), Unheard, `
 			default/web: the history does not go back to its start, and has no end of it.`},
 	} {
-		a := Explain(tc.of.Answer, tc.of.now.Add(10*time.Second))
+		a := Explain(tc.of.Answer, tc.of.ended, tc.of.now.Add(10*time.Second))
 		var got strings.Builder
 		for _, line := range []string{a.What, a.Why} {
 			if line != "" {
@@ -265,16 +276,16 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 	side.Container = "side"
 	h.Of["d1"] = side
 	h.runs("c1").runs("d1").crashes("c1", code(1), 1).add("d1", event.StopRequested{By: crictl}).ends("d1", code(143))
-	if a := Explain(h.Answer, h.now); a.Cause != Failed || a.Of != "default/web/app" {
+	if a := Explain(h.Answer, nil, h.now); a.Cause != Failed || a.Of != "default/web/app" {
 		t.Errorf("%+v", a)
 	}
 	h.Names, h.Name = side, "default/web/side"
-	if a := Explain(h.Answer, h.now); a.Cause != StoppedByClient || a.Of != "default/web/side" {
+	if a := Explain(h.Answer, nil, h.now); a.Cause != StoppedByClient || a.Of != "default/web/side" {
 		t.Errorf("%+v", a)
 	}
 	h.Names, h.Name = sandbox, "default/web"
 	h.add("s1", event.ImageRefused{Container: "third", Err: "no"})
-	if a := Explain(h.Answer, h.now); a.Cause != ImageRefused || a.Of != "default/web/third" {
+	if a := Explain(h.Answer, nil, h.now); a.Cause != ImageRefused || a.Of != "default/web/third" {
 		t.Errorf("%+v", a)
 	}
 }
@@ -284,7 +295,7 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 func TestAContainerThatNobodyCouldReadIsExplained(t *testing.T) {
 	for code, want := range map[uint32]Cause{141: LoggerKilled, 1: LoggerKilled, 0: Completed} {
 		h := history().runs("c1").add("c1", event.LoggerKilled{}).ends("c1", exit.Fact{Code: code, Measured: true})
-		a := Explain(h.Answer, h.now)
+		a := Explain(h.Answer, nil, h.now)
 		if a.Cause != want || want == LoggerKilled && !strings.Contains(a.Why, "Nobody could read what it wrote") {
 			t.Errorf("code %d: %s, %s", code, a.Cause, a.Why)
 		}

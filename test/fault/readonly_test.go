@@ -89,6 +89,12 @@ func TestBerthServesWithADiskThatCanOnlyBeRead(t *testing.T) {
 	if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("visible before it was durable: %v", st)
 	}
+	for _, question := range []string{"ps", "status", "why " + id} {
+		out, _ := n.Command(strings.Fields(question)...).Output() // status ends with 3, since berth is not ready
+		if !strings.Contains(string(out), "on record yet") || n.Exact() && question != "status" && !strings.Contains(string(out), "42") {
+			t.Errorf("berth %s does not say that the container has ended:\n%s", question, out)
+		}
+	}
 
 	remount(0)
 	if n.Exact() {
