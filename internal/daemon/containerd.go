@@ -92,6 +92,7 @@ func (d *daemon) openAdapter() error {
 	}
 	node := shims.Config{
 		StateDir: filepath.Dir(strings.TrimPrefix(cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
+		Learned:  d.noteStateDir,
 		Logger:   d.log.Logger,
 	}
 	if cfg.Tricks.CleanupScript {
@@ -100,7 +101,8 @@ func (d *daemon) openAdapter() error {
 	if d.embeds() {
 		adapter.SetAside, node.StateDir = d.setAside, d.embedConfig().State
 	}
-	adapter.Shims = shims.New(node)
+	d.shims = shims.New(node)
+	adapter.Shims = d.shims
 	d.ctrd = ctrd.New(d.conn, adapter)
 	return nil
 }
@@ -198,6 +200,8 @@ func (d *daemon) reach(ctx context.Context) error {
 // with none meanwhile. Where the record is damaged, or a containerd has no UUID, that keeps berth from
 // none.
 func (d *daemon) meets(uuid string, units int) error {
+	d.noting.Lock()
+	defer d.noting.Unlock()
 	was, err := state.ReadContainerd(d.cfg.Root)
 	switch {
 	case err != nil && !errdefs.IsDataLoss(err) && units > 0:
@@ -211,7 +215,11 @@ func (d *daemon) meets(uuid string, units int) error {
 		boot = was.Boot
 	}
 	is := state.Containerd{UUID: uuid, Boot: boot}
+	if uuid == was.UUID {
+		is.StateDir = was.StateDir
+	}
 	if uuid == "" || is == was {
+		d.shims.Learn(is.StateDir)
 		return nil
 	}
 	if err := was.Meets(is, d.cfg.Root, units); err != nil {
@@ -220,7 +228,22 @@ func (d *daemon) meets(uuid string, units int) error {
 	if err := is.Note(d.cfg.Root); err != nil {
 		d.log.Warn("berth will not notice if another containerd takes the place of this one", "err", err)
 	}
+	d.shims.Learn(is.StateDir)
 	return nil
+}
+
+// noteStateDir puts the state directory of the containerd that berth works with on record, so that the
+// next berth finds what is left of a pod whose shim has ended meanwhile.
+func (d *daemon) noteStateDir(dir string) {
+	d.noting.Lock()
+	defer d.noting.Unlock()
+	is, err := state.ReadContainerd(d.cfg.Root)
+	if is.StateDir = dir; err == nil && is.UUID != "" {
+		err = is.Note(d.cfg.Root)
+	}
+	if err != nil {
+		d.log.Warn("the state directory of containerd is not on record", "dir", dir, "err", err)
+	}
 }
 
 // makeable waits as reach does, for a call that makes a pod or a container, and also for the NRI

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 
 	"berth/internal/access"
@@ -33,6 +34,7 @@ import (
 	"berth/internal/probe"
 	"berth/internal/processors"
 	"berth/internal/recorder"
+	"berth/internal/shims"
 	"berth/internal/state"
 	"berth/internal/stats"
 	"berth/internal/stream"
@@ -93,6 +95,8 @@ type daemon struct {
 	conn     *connection.Connection
 	embedded atomic.Pointer[embed.Server] // nil until it runs, and where another containerd is configured
 	ctrd     *ctrd.Containerd
+	shims    *shims.Shims
+	noting   sync.Mutex // held while the record of which containerd has the pods changes
 	stored   *imagestore.Store
 	images   *image.Service
 	preload  *image.Preload

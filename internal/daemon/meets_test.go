@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/asynclog"
 	"berth/internal/config"
+	"berth/internal/shims"
 	"berth/internal/state"
 )
 
@@ -32,6 +33,7 @@ func TestAnotherContainerdIsNotUsedWhileThereArePods(t *testing.T) {
 			t.Errorf("the error does not say what to do: %v", err)
 		}
 	}
+	d.shims = shims.New(shims.Config{Logger: d.log.Logger})
 	meets("a", 3, true) // pods of a berth that did not note it
 	meets("b", 3, false)
 	meets("", 3, true) // one without a UUID
@@ -53,12 +55,34 @@ func TestAnotherContainerdIsNotUsedWhileThereArePods(t *testing.T) {
 	meets("c", 1, true)
 }
 
+// PROPERTIES 54: where a containerd has its bundles is on record with it, and not that of another.
+func TestTheStateDirectoryOfAContainerdIsOnRecord(t *testing.T) {
+	root := t.TempDir()
+	log := &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}
+	berth := func(uuid string) *daemon {
+		d := &daemon{cfg: config.Config{Root: root}, log: log, shims: shims.New(shims.Config{Logger: log.Logger})}
+		if err := d.meets(uuid, 0); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	const dir = "/somewhere/containerd"
+	berth("a").noteStateDir(dir)
+	if berth("a").shims.Learn(dir) {
+		t.Error("the next berth does not know the state directory")
+	}
+	if !berth("b").shims.Learn(dir) {
+		t.Error("it is taken for that of another containerd")
+	}
+}
+
 // PROPERTIES 33: which containerd has the pods is on record, and cannot be read now, since no more files
 // can be opened for example. Any containerd was taken for the right one then, and was on record from then
 // on.
 func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
 	root := t.TempDir()
 	d := &daemon{cfg: config.Config{Root: root}, log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
+	d.shims = shims.New(shims.Config{Logger: d.log.Logger})
 	if err := d.meets("a", 0); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -47,13 +48,17 @@ func removeBundle(id string, dirs []string) error {
 // bundlesBelow returns the directories of bundles below a state directory of containerd's. It returns
 // none that anybody but berth's user could have made, or could change: a neighbour's directories have
 // the same names, and so may those of a user who wants berth to unmount, delete or believe something.
-// That is why the table of mounts is not asked where bundles are.
+// That is why the table of mounts is not asked where bundles are. No link is followed below a directory
+// that is returned, and no other user can put one into its path.
 func bundlesBelow(state string) (dirs []string, err error) {
 	state, err = filepath.EvalSymlinks(state)
 	if isForeign(err) {
 		return nil, nil
 	}
 	if err != nil {
+		return nil, err
+	}
+	if fixed, err := isFixed(filepath.Dir(state)); !fixed {
 		return nil, err
 	}
 	for _, below := range []string{TaskDir, SandboxDir} {
@@ -77,7 +82,26 @@ func bundlesBelow(state string) (dirs []string, err error) {
 
 // isOwn reports whether a path is a directory of berth's user in which no other user can exchange what
 // that user has made.
-func isOwn(path string) (bool, error) {
+func isOwn(path string) (bool, error) { return isOf(path, uint32(os.Geteuid())) } //nolint:gosec // it is positive
+
+// isFixed reports whether nobody but berth's user, and the one who has the root directory, can exchange
+// what that user has made in a directory, or the directory, or one above it: its path leads to the same
+// place for as long as those want. In a user namespace, the host's root is an ID without a mapping.
+func isFixed(dir string) (bool, error) {
+	var root unix.Stat_t
+	if err := unix.Lstat("/", &root); err != nil {
+		return false, &fs.PathError{Op: "lstat", Path: "/", Err: err}
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if fixed, err := isOf(dir, root.Uid, uint32(os.Geteuid())); !fixed || dir == "/" { //nolint:gosec // it is positive
+			return fixed, err
+		}
+	}
+}
+
+// isOf reports whether a path is a directory that one of these users has, and in which no other can
+// exchange what they have made.
+func isOf(path string, users ...uint32) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		if isForeign(err) {
@@ -86,7 +110,7 @@ func isOwn(path string) (bool, error) {
 		return false, &fs.PathError{Op: "lstat", Path: path, Err: err}
 	}
 	shared := st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0
-	return st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() && !shared, nil
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR && slices.Contains(users, st.Uid) && !shared, nil
 }
 
 // isForeign reports whether an error says that a directory is absent, or is one that berth may not

@@ -153,26 +153,56 @@ func TestADirectoryThatOthersCouldHaveMadeIsNotContainerds(t *testing.T) {
 		"another user's below it": func(state string) error { return os.Chown(filepath.Join(state, TaskDir), 65534, 65534) },
 		"anybody may write to it": func(state string) error { return os.Chmod(state, 0o777) },
 		"its group may":           func(state string) error { return os.Chmod(filepath.Dir(filepath.Join(state, TaskDir)), 0o775) },
+		"another user's above it": func(state string) error { return os.Chown(filepath.Dir(state), 65534, 65534) },
+		"anybody may rename it":   func(state string) error { return os.Chmod(filepath.Dir(state), 0o777) },
 		"a link in the place of it": func(state string) error {
 			dir := filepath.Dir(filepath.Join(state, TaskDir))
 			return errors.Join(os.Rename(dir, dir+".other"), os.Symlink(dir+".other", dir))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			state := t.TempDir()
+			state := filepath.Join(t.TempDir(), "run/containerd")
 			kept := another(t, state, thisID)
 			s := New(Config{StateDir: state, Logger: slog.New(slog.DiscardHandler)})
 			if !s.BundleLeft(thisID) || s.Bundle(thisID) == "" {
 				t.Fatal("a bundle of berth's is not seen")
 			}
 			try(t, spoil(state))
-			t.Cleanup(func() { _ = os.Chmod(state, 0o700) })
+			t.Cleanup(func() { _ = errors.Join(os.Chmod(filepath.Dir(state), 0o700), os.Chmod(state, 0o700)) })
 			if s.BundleLeft(thisID) || s.Bundle(thisID) != "" {
 				t.Error("it is believed")
 			}
 			try(t, s.EndLeft(t.Context(), Task{ID: thisID, Root: t.TempDir()}))
 			expectKept(t, kept)
 		})
+	}
+}
+
+// PROPERTIES 54: a containerd whose state directory is not beside its socket had no bundles for a berth that
+// was started after the shims had died.
+func TestAStateDirectoryThatAShimHasShownIsKnownToTheNextBerth(t *testing.T) {
+	state, learned := t.TempDir(), make(chan string, 2)
+	another(t, state, thisID)
+	cfg := Config{
+		StateDir: t.TempDir(),
+		Learned:  func(state string) { learned <- state },
+		Logger:   slog.New(slog.DiscardHandler),
+	}
+	s := New(cfg)
+	s.shown(filepath.Join(state, TaskDir, thisID))
+	s.shown(filepath.Join(state, SandboxDir, "another"))
+	s.shown("/somewhere/else")
+	s.Wait()
+	if got := <-learned; got != state || len(learned) > 0 {
+		t.Errorf("berth was told of %s, and %d times more", got, len(learned))
+	}
+	next := New(cfg)
+	if next.BundleLeft(thisID) {
+		t.Fatal("a bundle is known too early")
+	}
+	next.Learn(state)
+	if !next.BundleLeft(thisID) || len(learned) > 0 {
+		t.Error("the next berth does not look where a shim was")
 	}
 }
 

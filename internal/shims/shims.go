@@ -29,6 +29,9 @@ type Config struct {
 	// is. What containerd has left of a task is looked for there, and where shims of pods are at work,
 	// and nowhere else.
 	StateDir string
+	// Learned is told of a further such directory, which a shim of a pod works below: no API of
+	// containerd's names it. [Shims.Learn] takes it back after a restart. It may be nil.
+	Learned func(state string)
 	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
 	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
 	CleanupDir string
@@ -42,6 +45,7 @@ type Shims struct {
 	log       *slog.Logger
 	processes processSearch
 	cleanups  cleanups
+	learned   func(state string)
 	nowhere   bool // there is no node to look at
 
 	mu     sync.Mutex
@@ -58,8 +62,9 @@ func New(cfg Config) *Shims {
 		log:       cfg.Logger,
 		processes: processSearch{proc: procfs},
 		cleanups:  cleanups{dir: cfg.CleanupDir},
+		learned:   cfg.Learned,
 	}
-	s.learn(cfg.StateDir)
+	s.Learn(cfg.StateDir)
 	return s
 }
 
@@ -123,12 +128,18 @@ func (s *Shims) tryAdd(pod string, pid int) error {
 	if err != nil {
 		return nil //nolint:nilerr // it is the shim; that it has ended since is seen later
 	}
+	s.shown(cwd)
+	return nil
+}
+
+// shown notes containerd's state directory, below which a shim works in a bundle.
+func (s *Shims) shown(bundle string) {
 	for _, below := range []string{TaskDir, SandboxDir} {
-		if before, ok := strings.CutSuffix(filepath.Dir(cwd)+"/", below); ok {
-			s.learn(before)
+		state, ok := strings.CutSuffix(filepath.Dir(bundle)+"/", below)
+		if ok && s.Learn(state) && s.learned != nil {
+			s.processes.background.Go(func() { s.learned(state) }) // which may write to a disk
 		}
 	}
-	return nil
 }
 
 // doubt notes that nobody could look for the shim of a pod.
@@ -152,13 +163,15 @@ func (s *Shims) isDoubted(pod string) bool {
 	return !known && (s.doubted[key] || g != nil && !g.over)
 }
 
-// learn notes a state directory of containerd's.
-func (s *Shims) learn(state string) {
+// Learn notes a state directory of containerd's, and reports whether it is a new one.
+func (s *Shims) Learn(state string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if state != "" && !slices.Contains(s.states, state) {
-		s.states = append(s.states, state)
+	if state == "" || slices.Contains(s.states, state) {
+		return false
 	}
+	s.states = append(s.states, state)
+	return true
 }
 
 // bundleDirs returns the directories of bundles of the containerd that berth works with. The error
