@@ -10,6 +10,25 @@ import (
 	"testing"
 )
 
+// PROPERTIES 53: the link was removed while berth was there, and the kubelet's cAdvisor, which looks for it when
+// the kubelet starts, found no container from then on.
+func TestALinkThatIsRemovedIsMadeAgain(t *testing.T) {
+	h := newHost(t)
+	b := h.start()
+	defer b.kill()
+	leads := func() bool { to, err := os.Readlink(h.path("link")); return err == nil && to == b.socket() }
+	h.until("the link is there", leads)
+	for _, harm := range []func() error{
+		func() error { return os.Remove(h.path("link")) },
+		func() error { return os.Rename(h.path("link"), h.path("link.away")) },
+	} {
+		if err := harm(); err != nil {
+			t.Fatal(err)
+		}
+		h.until("the link is there again", leads)
+	}
+}
+
 func TestALinkReplacesNothing(t *testing.T) {
 	dir := t.TempDir()
 	file, path, target := filepath.Join(dir, "file"), filepath.Join(dir, "new", "link"), filepath.Join(dir, "run", "socket")

@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"runtime/debug"
+	"sync"
 
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
@@ -37,6 +39,16 @@ func (s *Service) serve(ctx context.Context) error {
 	tasksapi.RegisterTasksServer(server, tasks{s: s})
 	versionapi.RegisterVersionServer(server, version{s: s})
 	defer context.AfterFunc(ctx, server.Stop)()
+	if s.cfg.Keep != nil {
+		watching, unwatch := context.WithCancel(ctx)
+		var kept sync.WaitGroup
+		defer kept.Wait()
+		defer server.Stop() // also where the first listener broke
+		defer unwatch()
+		kept.Go(func() {
+			s.cfg.Keep(watching, s.lis, func(lis net.Listener) { _ = server.Serve(lis) }) // Keep makes another one
+		})
+	}
 	if err := server.Serve(s.lis); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve cAdvisor at %s: %w", s.socket(), err)
 	}

@@ -25,10 +25,16 @@ import (
 // interval is how often everything is looked at, besides what something has happened to.
 const interval = time.Minute
 
+// linkInterval is how often the link is looked at, which others can take away.
+const linkInterval = 2 * time.Second
+
 // Config says what is served. All fields are required, except where a comment says otherwise.
 type Config struct {
 	// Listen opens the socket at a path. It is not called where nothing is to be served.
 	Listen func(path string) (*net.UnixListener, error)
+	// Keep makes that socket again whenever others have taken its file away, until ctx ends, and has
+	// serve answer on it. nil: nobody looks.
+	Keep func(ctx context.Context, lis *net.UnixListener, serve func(net.Listener))
 	// Link is where cAdvisor looks for containerd; "": nothing is served.
 	Link string
 	// State is a directory for volatile state: the socket cadvisor.sock, and the records of
@@ -46,9 +52,11 @@ type Config struct {
 
 // Service serves cAdvisor, from Open to Close.
 type Service struct {
-	cfg    Config
-	lis    *net.UnixListener // nil: nothing is served
-	groups groups
+	cfg Config
+	lis *net.UnixListener // nil: nothing is served
+	// unlinked is why the link could not be made again, as far as that was logged. Run alone uses it.
+	unlinked string
+	groups   groups
 	// inNamespace reports whether a thread is in the network namespace that is pinned at a path.
 	inNamespace func(thread uint32, path string) bool
 
@@ -127,8 +135,9 @@ func (s *Service) Run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- s.serve(ctx) }()
 	s.lookAtAll(ctx)
-	tick := time.NewTicker(interval)
+	tick, link := time.NewTicker(interval), time.NewTicker(linkInterval)
 	defer tick.Stop()
+	defer link.Stop()
 	for {
 		select {
 		case err := <-served:
@@ -137,9 +146,31 @@ func (s *Service) Run(ctx context.Context) error {
 			for id := range s.takePending() {
 				s.look(ctx, id)
 			}
+		case <-link.C:
+			s.linkAgain()
 		case <-tick.C:
 			s.lookAtAll(ctx)
 		}
+	}
+}
+
+// linkAgain makes the link again if others have taken it away. What they have put into its place stays.
+func (s *Service) linkAgain() {
+	if s.lis == nil {
+		return
+	}
+	if to, err := os.Readlink(s.cfg.Link); err == nil && to == s.socket() {
+		return
+	}
+	text := "the link at which the cAdvisor in the kubelet looks for berth was removed or replaced by another process"
+	err := link(s.cfg.Link, s.socket())
+	switch {
+	case err == nil:
+		s.cfg.Log.Warn(text+"; it is made again", "link", s.cfg.Link)
+		s.unlinked = ""
+	case err.Error() != s.unlinked:
+		s.cfg.Log.Error(text+", and cannot be made again; trying again", "err", err)
+		s.unlinked = err.Error()
 	}
 }
 

@@ -3,6 +3,8 @@
 package daemon
 
 import (
+	"context"
+	"net"
 	"path/filepath"
 	"strings"
 
@@ -23,7 +25,11 @@ func (d *daemon) openCAdvisor() error {
 		link = "" // cAdvisor asks that containerd
 	}
 	d.cadvisor = cadvisor.Open(cadvisor.Config{
-		Listen:  newListener,
+		Listen: newListener,
+		Keep: func(ctx context.Context, lis *net.UnixListener, serve func(net.Listener)) {
+			path := lis.Addr().String()
+			d.keepSockets(ctx, []*socket{{of: "the socket for cAdvisor", lis: lis, path: path}}, serve)
+		},
 		Link:    link,
 		State:   d.cfg.State,
 		Cgroups: cgroups,

@@ -39,6 +39,7 @@ type health struct {
 	probe          *probe.Probe
 	preload        *image.Preload
 	policy         *policy.Guard
+	plugins        plugins
 	apparmor       *apparmor.AppArmor // nil where AppArmor is off
 	settings       *atomic.Pointer[config.Config]
 	exact          bool // the kernel says how a process ended that somebody else reaped
@@ -64,6 +65,7 @@ func (d *daemon) health() *health {
 		probe:          d.probe,
 		preload:        d.preload,
 		policy:         d.policy,
+		plugins:        d.plugins,
 		apparmor:       d.host.apparmor,
 		settings:       &d.settings,
 		exact:          d.kernel.Exact(),
@@ -89,8 +91,10 @@ func (h *health) Info() map[string]any {
 	warnings := h.probe.Warnings()
 	warnings = append(warnings, h.preload.Problems()...)
 	warnings = append(warnings, h.policy.Problems()...)
-	if text := h.apparmor.Warning(); text != "" {
-		warnings = append(warnings, text)
+	for _, text := range []string{h.apparmor.Warning(), h.plugins.problem()} {
+		if text != "" {
+			warnings = append(warnings, text)
+		}
 	}
 	info := map[string]any{
 		"process":            map[string]any{"pid": os.Getpid(), "started": h.began.Format(time.RFC3339)},

@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +13,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/nri"
 	"berth/internal/pod"
+	"berth/internal/retry"
 	"berth/internal/version"
 )
 
@@ -61,6 +63,17 @@ func (d *daemon) runPlugins(ctx context.Context) error {
 	}
 	cancel()
 	close(d.plugins.begun)
+	var watched sync.WaitGroup
+	defer watched.Wait()
+	watched.Go(func() {
+		for was := ""; retry.Sleep(ctx.Done(), socketInterval); {
+			text := d.plugins.Problem()
+			if text != was && text != "" {
+				d.log.Error(text)
+			}
+			was = text
+		}
+	})
 	persist(ctx, d.log, "serve NRI plug-ins", d.plugins.Run)
 	return nil
 }
@@ -88,6 +101,14 @@ func (p plugins) hooks() pod.Hooks {
 		return nil // a nil *nri.Service would not be a nil interface
 	}
 	return p.Service
+}
+
+// problem says what is wrong with how plug-ins are served; "" for nothing.
+func (p plugins) problem() string {
+	if p.Service == nil {
+		return ""
+	}
+	return p.Problem()
 }
 
 // removed passes on that the record of something was deleted.

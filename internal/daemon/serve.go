@@ -102,7 +102,7 @@ func (d *daemon) serve(stop context.Context, ready func()) error {
 	watching, unwatch := context.WithCancel(stop)
 	defer unwatch() // also where the server broke
 	served.Go(func() {
-		d.keepSockets(watching, func(lis net.Listener) {
+		d.keepSockets(watching, d.criSockets(), func(lis net.Listener) {
 			if err := d.cri.Serve(lis); err != nil && stop.Err() == nil {
 				d.log.Error("CRI is no longer served on a socket that was made again", "socket", lis.Addr(), "err", err)
 			}

@@ -18,13 +18,14 @@ const socketInterval = 2 * time.Second
 // socket is a listener that clients find by the path of a file, which anybody who may write to its
 // directory can remove or replace: whoever is connected stays so, and nobody else comes.
 type socket struct {
+	of   string // names it for people
 	lis  net.Listener
 	path string
 	kept string // its name in the descriptor store; "" if it is not to be kept there
 	err  string // why it cannot be made again
 }
 
-// unix returns the listener itself. Each listener of CRI is one of a Unix socket.
+// unix returns the listener itself.
 func (s *socket) unix() *net.UnixListener {
 	if u, ok := s.lis.(unlinking); ok {
 		return u.Listener.(*net.UnixListener)
@@ -32,14 +33,20 @@ func (s *socket) unix() *net.UnixListener {
 	return s.lis.(*net.UnixListener)
 }
 
-// keepSockets serves each CRI socket, and makes one again whose file has gone or is another one, until ctx
-// ends. serve is called with each listener that it makes, and returns when that was closed.
-func (d *daemon) keepSockets(ctx context.Context, serve func(net.Listener)) {
-	sockets := []*socket{{lis: d.lis, path: d.lis.Addr().String(), kept: keptListener}}
+// criSockets are the sockets on which CRI is served.
+func (d *daemon) criSockets() []*socket {
+	const of = "a socket of CRI"
+	sockets := []*socket{{of: of, lis: d.lis, path: d.lis.Addr().String(), kept: keptListener}}
 	for _, lis := range d.also {
 		path := lis.Addr().String()
-		sockets = append(sockets, &socket{lis: lis, path: path, kept: alsoName(path)})
+		sockets = append(sockets, &socket{of: of, lis: lis, path: path, kept: alsoName(path)})
 	}
+	return sockets
+}
+
+// keepSockets makes each of these sockets again whose file has gone or is another one, until ctx ends.
+// serve is called with each listener that it makes, and returns when that was closed.
+func (d *daemon) keepSockets(ctx context.Context, sockets []*socket, serve func(net.Listener)) {
 	var served sync.WaitGroup
 	var again []net.Listener
 	defer func() { // most often the server has closed them
@@ -68,20 +75,20 @@ func (d *daemon) renew(s *socket) bool {
 	lis, err := newListener(s.path)
 	if err != nil {
 		if err.Error() != s.err {
-			d.log.Error("a socket of CRI was removed or replaced by another process, and cannot be made again; trying again", "socket", s.path, "err", err)
+			d.log.Error(s.of+" was removed or replaced by another process, and cannot be made again; trying again", "socket", s.path, "err", err)
 		}
 		s.err = err.Error()
 		return false
 	}
 	s.err, s.lis = "", unlinking{lis, s.path}
-	if os.Getenv("NOTIFY_SOCKET") != "" {
+	if s.kept != "" && os.Getenv("NOTIFY_SOCKET") != "" {
 		s.lis = lis
 		d.kept.Drop(s.kept)
 		if err := keep(d.kept, s.kept, lis); err != nil {
-			d.log.Error("a socket of CRI was removed or replaced by another process, and cannot be made again; trying again", "socket", s.path, "err", err)
+			d.log.Error(s.of+" was removed or replaced by another process, and cannot be made again; trying again", "socket", s.path, "err", err)
 			return false
 		}
 	}
-	d.log.Warn("a socket of CRI was removed or replaced by another process; it is made again", "socket", s.path)
+	d.log.Warn(s.of+" was removed or replaced by another process; it is made again", "socket", s.path)
 	return true
 }

@@ -28,7 +28,7 @@ func TestASocketThatIsRemovedIsMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &daemon{log: log, kept: store}
-	s := &socket{lis: lis, path: path, kept: keptListener}
+	s := &socket{of: "a socket of CRI", lis: lis, path: path, kept: keptListener}
 	opened := []net.Listener{lis}
 	defer func() {
 		for _, lis := range opened {

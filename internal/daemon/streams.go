@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
 	"sync"
 	"time"
@@ -77,7 +78,21 @@ func (d *daemon) serveStreamSocket(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return d.server.Admit(ctx, unlinking{lis, d.cfg.Streams.Socket})
+	s := &socket{of: "streams.socket", lis: unlinking{lis, d.cfg.Streams.Socket}, path: d.cfg.Streams.Socket}
+	admit := func(lis net.Listener) error { return d.server.Admit(ctx, lis) }
+	var kept sync.WaitGroup
+	defer kept.Wait()
+	watching, unwatch := context.WithCancel(ctx)
+	defer unwatch() // also where clients can no longer be let in
+	first := s.lis
+	kept.Go(func() {
+		d.keepSockets(watching, []*socket{s}, func(lis net.Listener) {
+			if err := admit(lis); err != nil && watching.Err() == nil {
+				d.log.Error("clients of streams are no longer let in on a socket that was made again", "socket", s.path, "err", err)
+			}
+		})
+	})
+	return admit(first)
 }
 
 // streams is what CRI serves of package stream.

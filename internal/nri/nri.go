@@ -4,7 +4,9 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
@@ -92,6 +94,8 @@ type Service struct {
 	// started is closed once the plug-ins of PluginDir were started for the first time.
 	started     chan struct{}
 	startedOnce sync.Once
+	// socket is the file of the socket as it was made; nil while plug-ins are not served.
+	socket atomic.Pointer[os.FileInfo]
 }
 
 var _ pod.Hooks = (*Service)(nil)
@@ -136,6 +140,11 @@ func (s *Service) Run(ctx context.Context) error {
 	if err := os.Chmod(s.cfg.Socket, 0o600); err != nil {
 		return fmt.Errorf("serve NRI plug-ins: %w", err)
 	}
+	made, err := os.Stat(s.cfg.Socket)
+	if err != nil {
+		return fmt.Errorf("serve NRI plug-ins: %w", err)
+	}
+	s.socket.Store(&made)
 	carried := make(chan struct{})
 	go func() {
 		defer close(carried)
@@ -146,6 +155,21 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	<-carried
 	return nil
+}
+
+// Problem says that plug-ins cannot find the socket any more, since others have taken its file away; "" if they
+// can, as far as that can be told. The library has no way to make it again that keeps the plug-ins that are
+// connected.
+func (s *Service) Problem() string {
+	made := s.socket.Load()
+	if made == nil {
+		return ""
+	}
+	now, err := os.Stat(s.cfg.Socket)
+	if err == nil && os.SameFile(*made, now) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return "the socket for NRI plug-ins, " + s.cfg.Socket + ", was removed or replaced by another process: those that are connected stay so, and no other can connect until berth is restarted"
 }
 
 // PluginsStarted returns a channel that is closed once Run has started the plug-ins of PluginDir

@@ -400,6 +400,29 @@ func TestAPluginFollowsTheLifeOfAPodInOrder(t *testing.T) {
 	}
 }
 
+// PROPERTIES 53: the socket was removed while berth was there, and nothing said why no plug-in could connect.
+func TestASocketThatOthersHaveTakenAwayIsNamed(t *testing.T) {
+	s, _ := start(t, 10*time.Second)
+	p := join(t, s, &plugin{})
+	if text := s.Problem(); text != "" {
+		t.Errorf("nothing is wrong: %s", text)
+	}
+	if err := os.Remove(s.cfg.Socket); err != nil {
+		t.Fatal(err)
+	}
+	if text := s.Problem(); !strings.Contains(text, s.cfg.Socket) {
+		t.Errorf("without its socket: %q", text)
+	}
+	if err := os.WriteFile(s.cfg.Socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text := s.Problem(); !strings.Contains(text, s.cfg.Socket) {
+		t.Errorf("with another file in its place: %q", text)
+	}
+	live(t, s, "p", "c") // the plug-in that is connected stays so
+	until(t, "the pod is removed", func() bool { return p.has("remove-pod p name-p") })
+}
+
 func TestAPluginAdjustsASpecification(t *testing.T) {
 	s, pods := start(t, 10*time.Second)
 	p := &plugin{adjust: &api.ContainerAdjustment{}}

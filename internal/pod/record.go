@@ -59,7 +59,8 @@ const mostCalls = 64
 
 // changeFor makes a change as change does, for a call, which waits no longer than ctx for the changes
 // before it. With an error of ctx's nothing changed. If the disk does not answer, one call of each unit
-// waits for it, since a commit cannot be cut off. More than mostCalls do not wait for their turn: they get
+// waits for it, since a commit cannot be cut off and nobody knows before it returns what is on record. So
+// what waits is bounded by what is on record, and by mostCreations beside it. More than mostCalls do not wait for their turn: they get
 // ErrResourceExhausted at once.
 func (r *record) changeFor(ctx context.Context, edit func(*state.Status) bool) error {
 	if !r.changing.tryLock() {

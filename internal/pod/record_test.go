@@ -130,6 +130,48 @@ func TestTooManyCallsForOneUnitAreRefused(t *testing.T) {
 	})
 }
 
+// PROPERTIES 12, 52: on a disk that does not answer, one commit of each unit outlives its call, and nothing
+// else does: the call that makes it cannot be told what became of it. So what waits is bounded by what is on
+// record, to which nothing is added meanwhile but the creations that are bounded by themselves.
+func TestOneCommitOfEachUnitOutlivesItsCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		const units, callsEach = 40, 20
+		pod, containers := b.pod("p1", ""), []string{}
+		for i := range units {
+			cfg := ctr(fmt.Sprint("c", i))
+			cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: &resources{CpuPeriod: 100000, CpuQuota: 20000}}
+			containers = append(containers, b.create(pod, cfg))
+		}
+		release := b.Hold("commit", "")
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		returned := make(chan struct{}, units*callsEach)
+		for _, c := range containers {
+			for i := range callsEach {
+				go func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+					defer cancel()
+					_ = b.UpdateContainerResources(ctx, c, &resources{CpuPeriod: 100000, CpuQuota: int64(30000 + i)})
+					returned <- struct{}{}
+				}()
+			}
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(returned); n != units*(callsEach-1) {
+			t.Errorf("%d of %d calls have returned", n, units*callsEach)
+		}
+		if left := runtime.NumGoroutine() - before; left > units {
+			t.Errorf("%d goroutines are left, of %d units", left, units)
+		}
+		release()
+		synctest.Wait()
+		if n := len(returned); n != units*callsEach {
+			t.Errorf("%d of %d calls have returned, and the disk answers", n, units*callsEach)
+		}
+	})
+}
+
 // PROPERTIES 12: creations are bounded, which outlive their calls.
 func TestTooManyCreationsAreRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -196,4 +197,43 @@ func TestTheCRISocketIsTakenAway(t *testing.T) {
 		n.Berth.Kill(unix.SIGKILL)
 		n.StartBerth()
 	})
+}
+
+// PROPERTIES 53: the other sockets of berth's are removed while it is there. Those for streams and for cAdvisor, and
+// the link to that, are made again; that for NRI plug-ins is named by status.
+func TestTheOtherSocketsAreTakenAway(t *testing.T) {
+	t.Parallel()
+	dir := node.TempDir(t)
+	n, _ := start(t, node.Options{Dir: dir, Args: append([]string{
+		"--set", "streams.socket=" + dir + "/streams.sock",
+		"--set", "containerd.link=" + dir + "/link",
+		"--set", "nri.enable=true", "--set", "nri.socket=" + dir + "/nri.sock",
+	}, quick...)})
+	comesIn := func(path string) func() bool {
+		return func() bool {
+			c, err := net.Dial("unix", path)
+			return err == nil && c.Close() == nil
+		}
+	}
+	for name, at := range map[string]string{
+		"streams.sock":      "streams.sock",
+		"run/cadvisor.sock": "link",
+		"link":              "link",
+	} {
+		n.Until("somebody comes in by "+at, comesIn(dir+"/"+at))
+		if err := os.Remove(dir + "/" + name); err != nil {
+			t.Fatal(err)
+		}
+		n.Until("somebody comes in again after the removal of "+name, comesIn(dir+"/"+at))
+	}
+	n.Until("plug-ins are served", comesIn(dir+"/nri.sock"))
+	if err := os.Remove(dir + "/nri.sock"); err != nil {
+		t.Fatal(err)
+	}
+	n.Until("status says that plug-ins cannot connect", func() bool {
+		out, _ := n.Command("status").Output()
+		return strings.Contains(string(out), dir+"/nri.sock, was removed")
+	})
+	_, id := n.Sh("exit 7")
+	node.ExpectExit(t, n.Ended(id), 7, "Error")
 }
