@@ -135,6 +135,34 @@ func frozenIn(pid int) (dir string, frozen bool) {
 	return "", false
 }
 
+// FrozenBy returns the group in which a process is frozen, by that group or by one above it; "" if it is not, or
+// if that cannot be told now.
+func FrozenBy(pid int) string {
+	if dir, frozen := frozenIn(pid); frozen {
+		return dir
+	}
+	unified := mount
+	if !V2() {
+		unified = filepath.Join(mount, "unified")
+	}
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !ok {
+			continue
+		}
+		dir := filepath.Join(unified, filepath.Clean("/"+path))
+		events, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+		if err == nil && slices.Contains(strings.Split(string(events), "\n"), "frozen 1") {
+			return dir
+		}
+	}
+	return ""
+}
+
 // leaveFrozen moves a process that was killed, and that a group still freezes, to the root group of
 // the freezer, which nothing freezes: so it ends, and whoever else is in the frozen group stays
 // frozen. It goes by the pid: another process that got it just now would merely be one that nobody

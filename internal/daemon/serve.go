@@ -33,7 +33,7 @@ func (d *daemon) openCRI() error {
 	d.cri = cri.NewServer(
 		&cri.Runtime{
 			Pods:        d.pods(),
-			Streams:     streams{d.server, d.streams},
+			Streams:     streams{d.server, d.streams, d.core.Pods.Target},
 			Stats:       d.stats,
 			Checkpoints: d.checkpoints,
 			Restorer:    d.restorer,

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/access"
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/logs"
 	"berth/internal/pod"
@@ -99,11 +101,22 @@ func (d *daemon) serveStreamSocket(ctx context.Context) error {
 type streams struct {
 	*stream.Server
 	service *stream.Service
+	target  func(id string) (pod.Target, error)
 }
 
-// ExecSync runs a command in a container.
+// ExecSync runs a command in a container. If it ends at its deadline in a container that is frozen, the error
+// says so: nothing else does, since the command is frozen as well.
 func (s streams) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stream.Result, error) {
-	return s.service.ExecSync(ctx, id, cmd, timeout)
+	r, err := s.service.ExecSync(ctx, id, cmd, timeout)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return r, err
+	}
+	if t, terr := s.target(id); terr == nil && t.Process.Pid != 0 {
+		if by := cgroup.FrozenBy(int(t.Process.Pid)); by != "" {
+			err = fmt.Errorf("%w: the container is frozen by cgroup %s", err, by)
+		}
+	}
+	return r, err
 }
 
 // stdios plugs package logs into the controller, and finds the stdio of a container again for

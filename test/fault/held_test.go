@@ -4,6 +4,7 @@ package fault
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -124,6 +125,107 @@ func TestAFrozenContainerIsEnded(t *testing.T) {
 			})
 		}
 	}
+}
+
+// PROPERTIES 55: a command in a container that is frozen, in whichever group, ends at its deadline, with the
+// reason, and leaves nothing behind; once it is thawed, commands run.
+func TestACommandInAFrozenContainerEndsAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	n, _ := start(t, node.Options{})
+	places := []string{"own", "below", "above"}
+	if !cgroup.V2() {
+		places = append(places, "elsewhere")
+	}
+	for _, where := range places {
+		t.Run(where, func(t *testing.T) {
+			cfg := n.PodConfig()
+			cfg.Linux.CgroupParent += "/" + cfg.GetMetadata().GetName()
+			pod := n.Pod(cfg)
+			id := n.Run(pod, cfg, node.ContainerConfig("frozen", "sleep", "1000"))
+			at := freeze(t, n.Pid(id), where)
+			command := &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 2}
+			n.Within(10*time.Second, "a command", func() node.Span {
+				began := time.Now()
+				_, err := n.ExecSync(t.Context(), command)
+				if where == "below" || where == "elsewhere" { // the command is not in that group
+					if err != nil {
+						t.Errorf("beside a process that is frozen: %v", err)
+					}
+				} else if err == nil || !strings.Contains(err.Error(), "frozen by cgroup") && !strings.Contains(err.Error(), "paused container") {
+					t.Errorf("in a container that is frozen: %v", err)
+				}
+				return node.Span{From: began, To: time.Now()}
+			})
+			thawed, file := "THAWED", "freezer.state"
+			if cgroup.V2() {
+				thawed, file = "0", "cgroup.freeze"
+			}
+			if where == "above" {
+				at = filepath.Dir(at)
+			}
+			if err := os.WriteFile(filepath.Join(at, file), []byte(thawed), 0); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := n.ExecSync(t.Context(), command); err != nil || r.GetExitCode() != 0 {
+				t.Errorf("once it is thawed: %v %v", r, err)
+			}
+			endHeld(t, n, pod, id, "remove the pod")
+			for _, d := range node.Groups(cfg.Linux.CgroupParent) { // the kubelet would
+				node.RemoveGroup(d)
+			}
+		})
+	}
+}
+
+// PROPERTIES 55: what a container uses in a group that it has made below its own counts, also where it sees the
+// host's groups.
+func TestTheUsageOfAGroupBelowCounts(t *testing.T) {
+	t.Parallel()
+	n, _ := start(t, node.Options{})
+	const memory = 32 << 20
+	for _, privileged := range []bool{false, true} {
+		t.Run(fmt.Sprintf("privileged=%v", privileged), func(t *testing.T) {
+			cfg := n.PodConfig()
+			cfg.Linux.SecurityContext.Privileged = privileged
+			c := node.ContainerConfig("nested", "sh", "-c",
+				"echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; dd if=/dev/zero of=/dev/shm/used bs=1M count=32 2>/dev/null; echo filled; while :; do :; done")
+			c.Linux.SecurityContext.Privileged = privileged
+			id := n.Run(n.Pod(cfg), cfg, c)
+			ready(n, id)
+			pid := strconv.Itoa(n.Pid(id))
+			own, err := cgroup.Of(uint32(n.Pid(id))) //nolint:gosec // a pid
+			if err != nil {
+				t.Fatal(err)
+			}
+			groups := []string{own}
+			if !cgroup.V2() {
+				groups = append(groups, strings.Replace(own, "/memory/", "/cpuacct/", 1), strings.Replace(own, "/memory/", "/pids/", 1))
+			}
+			for _, dir := range groups {
+				below := filepath.Join(dir, "below")
+				if err := errors.Join(os.Mkdir(below, 0o755), os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte(pid), 0)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"touch", "/tmp/go"}}); err != nil {
+				t.Fatal(err)
+			}
+			n.Until("the memory is filled", func() bool { return strings.Contains(n.Log(id), "filled") })
+			cpu := func() (ns, mem uint64) {
+				r, err := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue(), r.GetStats().GetMemory().GetWorkingSetBytes().GetValue()
+			}
+			before, used := cpu()
+			if used < memory {
+				t.Errorf("%d bytes are used", used)
+			}
+			n.Until("its processor time grows", func() bool { after, _ := cpu(); return after > before })
+		})
+	}
+	n.RemoveAll(t.Context())
 }
 
 // freeze freezes a process by its own group in the hierarchy that freezes, by one below that it is

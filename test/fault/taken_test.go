@@ -237,3 +237,85 @@ func TestTheOtherSocketsAreTakenAway(t *testing.T) {
 	_, id := n.Sh("exit 7")
 	node.ExpectExit(t, n.Ended(id), 7, "Error")
 }
+
+// PROPERTIES 53: what keeps a pod together is taken away while berth is there: its descriptors in the store of
+// the service manager, the groups of a container, and the pins of a pod without a process. Codes stay right,
+// the pod is NOTREADY once its pins are gone, and everything is removed.
+func TestDescriptorsGroupsAndPinsAreTakenAway(t *testing.T) {
+	t.Parallel()
+	n, _ := start(t, node.Options{ServiceManager: true, Args: withoutPause})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	run := func(name string, code int) (id string, pid int) {
+		id = n.Run(pod, cfg, node.ContainerConfig(name, "sh", "-c", exitOnTerm(code)))
+		ready(n, id)
+		return id, n.Pid(id)
+	}
+	ends := func(id string, pid, code int) {
+		t.Helper()
+		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		node.ExpectExit(t, n.Ended(id), int32(code), "Error") //nolint:gosec // small
+	}
+	first, pid := run("first", 41)
+	second, next := run("second", 42)
+	n.Until("descriptors are kept", func() bool { return len(n.Kept()) >= 2 })
+	n.DropKept()
+	ends(first, pid, 41)
+	n.Berth.Kill(unix.SIGKILL)
+	n.StartBerth()
+	ends(second, next, 42)
+
+	third, pid := run("third", 43)
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := 0
+	for line := range strings.Lines(string(groups)) {
+		_, at, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, at, _ := strings.Cut(at, ":")
+		dir := filepath.Join("/sys/fs/cgroup", strings.TrimPrefix(controllers, "name="), at)
+		if !strings.Contains(at, third) {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(filepath.Dir(dir), "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+			continue // not a hierarchy that is mounted here, or one with controllers in the group above
+		}
+		n.Until("its other processes are moved as well", func() bool {
+			procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			for p := range strings.FieldsSeq(string(procs)) {
+				_ = os.WriteFile(filepath.Join(filepath.Dir(dir), "cgroup.procs"), []byte(p), 0)
+			}
+			return err == nil && len(procs) == 0
+		})
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("remove the group: %v", err)
+		}
+		moved++
+	}
+	if moved == 0 {
+		t.Errorf("no group was taken away:\n%s", groups)
+	}
+	if st := n.Container(third); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("without its groups: %v", st)
+	}
+	ends(third, pid, 43)
+
+	last, _ := run("last", 44)
+	for _, name := range []string{"ipc", "uts"} {
+		if err := unix.Unmount(filepath.Join(n.Dir, "run/pins", pod, name), unix.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Until("NOTREADY", func() bool {
+		r, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+		return err == nil && r.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	})
+	n.RemoveAll(t.Context())
+	if !gone(t, n, last) {
+		t.Error("a container of a pod without pins is left")
+	}
+	n.NoLeaks(t.Context())
+}

@@ -88,6 +88,19 @@ func (n *Node) Kept() []string {
 	return names
 }
 
+// DropKept has the service manager drop what it keeps, but berth's socket, as systemd does when the unit's
+// definition is changed or somebody clears its store.
+func (n *Node) DropKept() {
+	n.manager.mu.Lock()
+	defer n.manager.mu.Unlock()
+	for name, f := range n.manager.kept {
+		if name != listener {
+			_ = f.Close()
+			delete(n.manager.kept, name)
+		}
+	}
+}
+
 // heritage is what a berth gets when it starts: its environment and descriptors from 3 on, copies
 // that the caller closes: what is kept may be dropped at any time.
 func (m *serviceManager) heritage() (env []string, files []*os.File) {
