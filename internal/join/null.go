@@ -46,7 +46,9 @@ func newNull() (_ *null, err error) {
 	}
 	if label(fmt.Sprintf("/proc/self/fd/%d/dev/null", dir)) != nil {
 		// SELinux may forbid the container to use a device without the label: it gets the host's, as by
-		// the OCI runtime.
+		// the OCI runtime. A file system that is mounted with the label (its option context) does not help:
+		// the policy refuses the same label there. The null device in the container's own /dev has a label
+		// that it may use, and is not taken: the container decides what is at that path.
 		_ = root.Close()
 		return &null{}, nil
 	}
