@@ -16,14 +16,14 @@ import (
 const (
 	// askInterval is the time between two questions to a shim that did not answer.
 	askInterval = time.Second
-	// adoptAtOnce is how many shims are asked at the same time for the first time, in the background.
-	// Each that is woken takes processor time from those who call berth.
+	// adoptAtOnce is how many shims are asked at the same time for the first time, in the
+	// background. Each that is woken takes processor time from those who call berth.
 	adoptAtOnce = 16
 )
 
-// adopt asks the shims of all tasks that are set aside, again and again, until each has answered and
-// is loaded, or ctx ends. A task that cannot be loaded stays set aside, and is tried again with the
-// next question.
+// adopt asks the shims of all tasks that are set aside, again and again, until each has answered
+// and is loaded, or ctx ends. A task that cannot be loaded stays set aside, and is tried again with
+// the next question.
 func (a *Tasks) adopt(ctx context.Context) {
 	each(a.all(), adoptAtOnce, func(h *Task) {
 		a.begin(ctx, h)

@@ -84,8 +84,8 @@ func TestATaskThatIsGoneIsNotTriedForEver(t *testing.T) {
 	})
 }
 
-// PROPERTIES 17: a shim that was killed while its task was set aside will never answer. Its task was asked for and
-// refused for ever, and so never released.
+// PROPERTIES 17: a shim that was killed while its task was set aside will never answer. Its task
+// was asked for and refused for ever, and so never released.
 func TestATaskWhoseShimHasEndedIsNotSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := hiding(t, "c1")

@@ -94,7 +94,8 @@ func TestAShimThatWasBeingStartedAgainAnswers(t *testing.T) {
 }
 
 // serveOnceLogged serves a socket as a shim does: it listens at once, and answers once its log is
-// open, which waits for a reader; logged is closed then. The caller calls stop when it has answered.
+// open, which waits for a reader; logged is closed then. The caller calls stop when it has
+// answered.
 func serveOnceLogged(t *testing.T, socket, fifo string) (logged <-chan struct{}, stop func()) {
 	t.Helper()
 	l, err := net.Listen("unix", socket)

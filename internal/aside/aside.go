@@ -36,8 +36,8 @@ const (
 
 	// asidePrefix hides a bundle: containerd passes over names that begin with a dot.
 	asidePrefix = ".aside-"
-	// joinableVersion is the version of a shim's API from which on containerd needs no more than the
-	// address of a shim to take up a task in it.
+	// joinableVersion is the version of a shim's API from which on containerd needs no more than
+	// the address of a shim to take up a task in it.
 	joinableVersion = 3
 	// startTimeout is how long a shim may take to answer before the server starts.
 	startTimeout = 200 * time.Millisecond
@@ -82,8 +82,8 @@ type Task struct {
 	ID  string
 	Dir string // of the bundle
 	Pod string // the sandbox in whose shim a task is; "" where there is none
-	// Shim is the process of its shim, as the shim says when it answers; 0 where it has not. Only who
-	// tries the task uses this, one after the other.
+	// Shim is the process of its shim, as the shim says when it answers; 0 where it has not. Only
+	// who tries the task uses this, one after the other.
 	Shim int
 
 	shim   *Task         // that sandbox, if it is hidden, too
@@ -130,15 +130,15 @@ func (a *Tasks) SetAside(ctx context.Context, id string) bool {
 	return a.get(id) != nil
 }
 
-// Use sets by what containerd is given a task, and by what is cleaned up after a shim that has ended.
-// It is called before anything is asked for.
+// Use sets by what containerd is given a task, and by what is cleaned up after a shim that has
+// ended. It is called before anything is asked for.
 func (a *Tasks) Use(load, cleanUp func(ctx context.Context, t *Task) error) {
 	a.load, a.cleanUp = load, cleanUp
 }
 
-// Adopt begins to give containerd the tasks of the shims that run, side by side and in the background.
-// It is called once, when what must not wait for that is done. Until then, SetAside does so for each
-// task that it is asked about.
+// Adopt begins to give containerd the tasks of the shims that run, side by side and in the
+// background. It is called once, when what must not wait for that is done. Until then, SetAside
+// does so for each task that it is asked about.
 func (a *Tasks) Adopt() {
 	a.run(func() { a.adopt(a.life) })
 }
@@ -248,10 +248,10 @@ func (a *Tasks) take(ctx context.Context, h *Task, path string, leave bool, foun
 	return nil
 }
 
-// readLog keeps the log of a shim open, until ctx ends, whose bundle containerd will remove because it
-// does not say how the shim is reached. A shim that waits for a reader of its log would wait for ever
-// then. Its socket, which is that of its pod's shim before, is there already: the tasks of that one
-// would be taken for tasks of a shim that hangs.
+// readLog keeps the log of a shim open, until ctx ends, whose bundle containerd will remove because
+// it does not say how the shim is reached. A shim that waits for a reader of its log would wait for
+// ever then. Its socket, which is that of its pod's shim before, is there already: the tasks of
+// that one would be taken for tasks of a shim that hangs.
 func readLog(ctx context.Context, bundle string) {
 	if reader, err := openLog(bundle); err == nil {
 		context.AfterFunc(ctx, func() { _ = reader.Close() })

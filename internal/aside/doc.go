@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aside sets tasks aside: it hides from a containerd that starts the tasks whose shims run, and
-// gives each one back once its shim has answered.
+// Package aside sets tasks aside: it hides from a containerd that starts the tasks whose shims run,
+// and gives each one back once its shim has answered.
 //
 // The room holds a trick whole, but for what needs the parts of the server, which is in adopt.go of
 // package embed. It relies on what containerd does not promise: it passes over bundles whose names
-// begin with a dot, a bundle has the files bootstrap.json and sandbox, and a shim answers to Connect,
-// with its process.
-// The setting tricks.set_aside turns it off; a containerd beside berth is left as it is. Delete
-// when containerd serves while it asks shims, and does not take one that does not answer for one
-// that has ended: https://github.com/containerd/containerd/issues/13848.
+// begin with a dot, a bundle has the files bootstrap.json and sandbox, and a shim answers to
+// Connect, with its process. The setting tricks.set_aside turns it off; a containerd beside berth
+// is left as it is. Delete when containerd serves while it asks shims, and does not take one that
+// does not answer for one that has ended: https://github.com/containerd/containerd/issues/13848.
 //
 // # Promises
 //

@@ -14,9 +14,9 @@
 //
 // It answers these questions on a socket of its own: Get of containers, Get of tasks, and the
 // version. Everything else that a containerd can do is not there. The answers come from the
-// records. They have labels, an image and a process ID, and neither the environment nor the mounts of
-// a container. A symbolic link leads to the socket from where cAdvisor looks for it. Where the link
-// cannot be made, since something else is there, nothing is served and nothing made.
+// records. They have labels, an image and a process ID, and neither the environment nor the mounts
+// of a container. A symbolic link leads to the socket from where cAdvisor looks for it. Where the
+// link cannot be made, since something else is there, nothing is served and nothing made.
 //
 // A pod without a process has no cgroup of its own and no process ID. For such a pod an empty
 // cgroup is made below the pod's, with the ID of the sandbox in its name, and the process ID is

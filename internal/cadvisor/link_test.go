@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// PROPERTIES 53: the link was removed while berth was there, and the kubelet's cAdvisor, which looks for it when
-// the kubelet starts, found no container from then on.
+// PROPERTIES 53: the link was removed while berth was there, and the kubelet's cAdvisor, which
+// looks for it when the kubelet starts, found no container from then on.
 func TestALinkThatIsRemovedIsMadeAgain(t *testing.T) {
 	h := newHost(t)
 	b := h.start()

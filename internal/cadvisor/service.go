@@ -32,8 +32,8 @@ const linkInterval = 2 * time.Second
 type Config struct {
 	// Listen opens the socket at a path. It is not called where nothing is to be served.
 	Listen func(path string) (*net.UnixListener, error)
-	// Keep makes that socket again whenever others have taken its file away, until ctx ends, and has
-	// serve answer on it. nil: nobody looks.
+	// Keep makes that socket again whenever others have taken its file away, until ctx ends, and
+	// has serve answer on it. nil: nobody looks.
 	Keep func(ctx context.Context, lis *net.UnixListener, serve func(net.Listener))
 	// Link is where cAdvisor looks for containerd; "": nothing is served.
 	Link string
@@ -54,7 +54,8 @@ type Config struct {
 type Service struct {
 	cfg Config
 	lis *net.UnixListener // nil: nothing is served
-	// unlinked is why the link could not be made again, as far as that was logged. Run alone uses it.
+	// unlinked is why the link could not be made again, as far as that was logged. Run alone uses
+	// it.
 	unlinked string
 	groups   groups
 	// inNamespace reports whether a thread is in the network namespace that is pinned at a path.
@@ -154,7 +155,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// linkAgain makes the link again if others have taken it away. What they have put into its place stays.
+// linkAgain makes the link again if others have taken it away. What they have put into its place
+// stays.
 func (s *Service) linkAgain() {
 	if s.lis == nil {
 		return

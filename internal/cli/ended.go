@@ -13,13 +13,13 @@ import (
 	"berth/internal/event"
 )
 
-// endedState is the state of a container or pod whose process has ended, which is not on record yet. CRI has no
-// word for it: it says RUNNING or READY until the end is on the disk, which may take as long as the disk
-// cannot be written.
+// endedState is the state of a container or pod whose process has ended, which is not on record
+// yet. CRI has no word for it: it says RUNNING or READY until the end is on the disk, which may
+// take as long as the disk cannot be written.
 const endedState = "ENDED"
 
-// ends are what is known of ends that are not on record yet, by ID. They are asked for before a list:
-// an end that comes on record meanwhile is in the list.
+// ends are what is known of ends that are not on record yet, by ID. They are asked for before a
+// list: an end that comes on record meanwhile is in the list.
 type ends map[string]event.Exit
 
 // endsOf asks for the ends that are not on record. Another runtime does not tell of any.

@@ -371,8 +371,8 @@ func (l *lister) measured(cells []string, memory uint64) []string {
 	return append(cells, size(memory))
 }
 
-// exit describes how a container ended, or how many OOM kills one that runs has survived; "" if there
-// is nothing to say, or if its status cannot be read.
+// exit describes how a container ended, or how many OOM kills one that runs has survived; "" if
+// there is nothing to say, or if its status cannot be read.
 func exit(ctx context.Context, c *cri.Client, ct *runtimeapi.Container) string {
 	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.GetId()})
 	if err != nil {

@@ -170,8 +170,9 @@ func (p *topPage) room(screen screenSize) int {
 	return screen.height - 2
 }
 
-// draw returns what makes a terminal show the page: no line is longer than the terminal is wide, and
-// there are not more lines than it has. What comes from elsewhere is visible and acts on nothing.
+// draw returns what makes a terminal show the page: no line is longer than the terminal is wide,
+// and there are not more lines than it has. What comes from elsewhere is visible and acts on
+// nothing.
 func (p *topPage) draw(screen screenSize, now time.Time) string {
 	head := fmt.Sprintf("berth top - %s - %s", now.Format(time.TimeOnly), p.title())
 	if p.problem != nil {

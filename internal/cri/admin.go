@@ -28,9 +28,11 @@ import (
 type AdminServer interface {
 	// Import reads an image archive at a path of the host and returns the names of its images.
 	Import(ctx context.Context, path, ref string) ([]string, error)
-	// PullProgress returns how far the pulls of an image have come, or nil if it is not being pulled.
+	// PullProgress returns how far the pulls of an image have come, or nil if it is not being
+	// pulled.
 	PullProgress(ctx context.Context, ref string) (any, error)
-	// ImportProgress returns how much of an archive was imported, or nil if it is not being imported.
+	// ImportProgress returns how much of an archive was imported, or nil if it is not being
+	// imported.
 	ImportProgress(ctx context.Context, path string) (any, error)
 	// Transfers returns the pulls and imports in flight.
 	Transfers(ctx context.Context) (any, error)
@@ -53,7 +55,8 @@ type AdminServer interface {
 	Why(ctx context.Context, of string) (any, error)
 	// Lanes returns the lanes that are not idle.
 	Lanes(ctx context.Context) (any, error)
-	// Ended returns what is known of the ends that are not on record yet, by the ID of what has ended.
+	// Ended returns what is known of the ends that are not on record yet, by the ID of what has
+	// ended.
 	Ended(ctx context.Context) (map[string]event.Exit, error)
 }
 
@@ -108,8 +111,8 @@ var adminMethods = map[string]func(ctx context.Context, srv AdminServer, in map[
 		if err != nil {
 			return nil, err
 		}
-		// It is one text in the message: thousands of entries as messages of their own would take the
-		// service a second.
+		// It is one text in the message: thousands of entries as messages of their own would take
+		// the service a second.
 		doc, err := json.Marshal(b)
 		return string(doc), err
 	},
@@ -338,8 +341,8 @@ type History struct {
 	Lane *lane.Lane `json:"lane,omitempty"` // nil: nothing
 }
 
-// Ended returns what is known of the ends that are not on record yet, by the ID of what has ended: CRI has
-// each of them as it was before.
+// Ended returns what is known of the ends that are not on record yet, by the ID of what has ended:
+// CRI has each of them as it was before.
 func (c *Client) Ended(ctx context.Context) (ended map[string]event.Exit, err error) {
 	err = c.admin(ctx, "Ended", nil, &ended)
 	return ended, err

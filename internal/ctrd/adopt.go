@@ -40,25 +40,26 @@ const (
 	storeExtension     = "metadata"
 	// adoptedExtension is under what it is kept for as long as berth has the object.
 	adoptedExtension = "io.berth.adopted.metadata"
-	// labelGuard marks the sandbox object that keeps the task of a container from containerd's clean-up
-	// while the container is still the plug-in's. It is not [connection.LabelOwner], for what has that
-	// and no record, berth removes.
+	// labelGuard marks the sandbox object that keeps the task of a container from containerd's
+	// clean-up while the container is still the plug-in's. It is not [connection.LabelOwner], for
+	// what has that and no record, berth removes.
 	labelGuard = "io.berth.adopting"
 	// pluginDir is the plug-in's directory below those of containerd.
 	pluginDir = "io.containerd.grpc.v1.cri"
-	// podSandbox is the plug-in's sandbox controller of pods with a pause process. berth's sandbox objects
-	// have connection.OwnSandboxer in its place.
+	// podSandbox is the plug-in's sandbox controller of pods with a pause process. berth's sandbox
+	// objects have connection.OwnSandboxer in its place.
 	podSandbox = "podsandbox"
 )
 
-// Adoption reads what containerd's CRI plug-in has, and moves it between the plug-in and a berth. It
-// works without [Containerd.Follow].
+// Adoption reads what containerd's CRI plug-in has, and moves it between the plug-in and a berth.
+// It works without [Containerd.Follow].
 type Adoption struct {
 	client *connection.Connection
 	owner  string
 }
 
-// NewAdoption returns the adoption of a berth with an ID, through a connection that the caller closes.
+// NewAdoption returns the adoption of a berth with an ID, through a connection that the caller
+// closes.
 func NewAdoption(conn *connection.Connection, owner string) *Adoption {
 	return &Adoption{client: conn, owner: owner}
 }
@@ -67,8 +68,8 @@ func asking(ctx context.Context) context.Context {
 	return connection.Asking(connection.Namespaced(ctx))
 }
 
-// Answers returns nil if containerd answers. It is called until it does, and has each call try to connect
-// at once: nobody serves the pods meanwhile.
+// Answers returns nil if containerd answers. It is called until it does, and has each call try to
+// connect at once: nobody serves the pods meanwhile.
 func (a *Adoption) Answers(ctx context.Context) error {
 	a.client.Hurry()
 	_, err := a.client.Version(asking(ctx))
@@ -98,8 +99,8 @@ func (a *Adoption) Serves(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Dirs returns the plug-in's directories. state is containerd's directory of what does not outlive a
-// reboot.
+// Dirs returns the plug-in's directories. state is containerd's directory of what does not outlive
+// a reboot.
 func (a *Adoption) Dirs(ctx context.Context, state string) (root, volatile string, err error) {
 	content, err := a.client.ContentRoot(connection.Asking(ctx))
 	if err != nil {
@@ -226,8 +227,8 @@ func (a *Adoption) Runs(ctx context.Context, id string, pid uint32) (bool, error
 	return t.Running && t.Pid == pid, nil
 }
 
-// Ended returns when the process of a task has ended, with what its shim knows of that. A containerd that
-// is stopped meanwhile ends the call with an error.
+// Ended returns when the process of a task has ended, with what its shim knows of that. A
+// containerd that is stopped meanwhile ends the call with an error.
 func (a *Adoption) Ended(ctx context.Context, id string) (exit.Fact, error) {
 	r, err := a.client.TaskService().Wait(asking(ctx), &tasks.WaitRequest{ContainerID: id})
 	if err != nil {
@@ -236,8 +237,8 @@ func (a *Adoption) Ended(ctx context.Context, id string) (exit.Fact, error) {
 	return exit.Fact{ID: id, Code: r.GetExitStatus(), Measured: true, At: r.GetExitedAt().AsTime(), Origin: exit.Task}, nil
 }
 
-// ImageRefs returns what images are called in a status, by their IDs. The plug-in keeps an image under
-// its ID as well, and its digest reference is another name of the same target.
+// ImageRefs returns what images are called in a status, by their IDs. The plug-in keeps an image
+// under its ID as well, and its digest reference is another name of the same target.
 func (a *Adoption) ImageRefs(ctx context.Context) (map[string]string, error) {
 	all, err := a.client.ImageService().List(asking(ctx))
 	if err != nil {
@@ -258,9 +259,10 @@ func (a *Adoption) ImageRefs(ctx context.Context) (map[string]string, error) {
 	return refs, nil
 }
 
-// Guard makes a sandbox object with the ID of a container, which keeps a containerd that starts from
-// deleting the container's task with its exit code: see [Containerd.CreateSandbox]. The container is
-// still the plug-in's. What becomes of the object when the plug-in starts is said by [Adoption.Guards].
+// Guard makes a sandbox object with the ID of a container, which keeps a containerd that starts
+// from deleting the container's task with its exit code: see [Containerd.CreateSandbox]. The
+// container is still the plug-in's. What becomes of the object when the plug-in starts is said by
+// [Adoption.Guards].
 func (a *Adoption) Guard(ctx context.Context, id string) error {
 	err := a.makeSandbox(asking(ctx), id, func(s *sandbox.Sandbox) { s.Labels[labelGuard] = a.owner })
 	if err != nil {
@@ -269,7 +271,8 @@ func (a *Adoption) Guard(ctx context.Context, id string) error {
 	return nil
 }
 
-// Guards are what containerd's CRI plug-in does with what [Adoption.Guard] has made, when it starts.
+// Guards are what containerd's CRI plug-in does with what [Adoption.Guard] has made, when it
+// starts.
 type Guards string
 
 // What it does depends on the version of containerd.
@@ -279,12 +282,13 @@ const (
 	GuardsFatal   Guards = "fatal"   // it does not start beside them
 )
 
-// removesGuards is the oldest version of containerd whose plug-in was seen to remove a sandbox object
-// without metadata of its own. That of 2.0.5 does not start, and nobody has looked at those between.
+// removesGuards is the oldest version of containerd whose plug-in was seen to remove a sandbox
+// object without metadata of its own. That of 2.0.5 does not start, and nobody has looked at those
+// between.
 var removesGuards = [3]int{2, 1, 4}
 
-// Guards asks containerd for its version, and says what its plug-in does with guards. A version that
-// cannot be read is taken for one beside whose guards the plug-in does not start.
+// Guards asks containerd for its version, and says what its plug-in does with guards. A version
+// that cannot be read is taken for one beside whose guards the plug-in does not start.
 func (a *Adoption) Guards(ctx context.Context) (Guards, error) {
 	v, err := a.client.Version(asking(ctx))
 	if err != nil {
@@ -320,8 +324,8 @@ func (a *Adoption) Unguard(ctx context.Context, id string) error {
 	return nil
 }
 
-// Guarded lists the IDs of what Guard has made and nobody has removed, by this call or an earlier one that
-// was cut off. The containers themselves may be gone.
+// Guarded lists the IDs of what Guard has made and nobody has removed, by this call or an earlier
+// one that was cut off. The containers themselves may be gone.
 func (a *Adoption) Guarded(ctx context.Context) (ids []string, err error) {
 	left, err := a.client.SandboxStore().List(asking(ctx), fmt.Sprintf("labels.%q==%q", labelGuard, a.owner))
 	if err != nil {
@@ -385,8 +389,8 @@ func (a *Adoption) TakeOver(ctx context.Context, id string, isSandbox bool) erro
 	return nil
 }
 
-// HandOver makes a sandbox the plug-in's again. name is what the plug-in calls it. It can be cut off and
-// called again.
+// HandOver makes a sandbox the plug-in's again. name is what the plug-in calls it. It can be cut
+// off and called again.
 func (a *Adoption) HandOver(ctx context.Context, id, name string) error {
 	ctx = asking(ctx)
 	old, err := a.sandboxObject(ctx, id)
@@ -402,8 +406,8 @@ func (a *Adoption) HandOver(ctx context.Context, id, name string) error {
 	return a.handOver(ctx, id, true)
 }
 
-// HandOverContainer makes a container the plug-in's again. Its sandbox object, which the plug-in has
-// none of, becomes a guard of its task if guard is set. It can be cut off and called again.
+// HandOverContainer makes a container the plug-in's again. Its sandbox object, which the plug-in
+// has none of, becomes a guard of its task if guard is set. It can be cut off and called again.
 func (a *Adoption) HandOverContainer(ctx context.Context, id string, guard bool) error {
 	ctx = asking(ctx)
 	old, err := a.sandboxObject(ctx, id)
@@ -435,8 +439,8 @@ func (a *Adoption) handOver(ctx context.Context, id string, isSandbox bool) erro
 	return nil
 }
 
-// restoreSandbox makes the sandbox object of a pod as the plug-in of containerd 2 has it. That of 1.7
-// has none, and passes over it.
+// restoreSandbox makes the sandbox object of a pod as the plug-in of containerd 2 has it. That of
+// 1.7 has none, and passes over it.
 func (a *Adoption) restoreSandbox(ctx context.Context, id, name string) error {
 	c, err := a.client.ContainerService().Get(ctx, id)
 	if err != nil {
@@ -466,8 +470,8 @@ func (a *Adoption) sandboxObject(ctx context.Context, id string) (*sandbox.Sandb
 	return &s, nil
 }
 
-// makeSandbox makes a sandbox object for a container object, as complete makes it. One that is there
-// stays.
+// makeSandbox makes a sandbox object for a container object, as complete makes it. One that is
+// there stays.
 func (a *Adoption) makeSandbox(ctx context.Context, id string, complete func(*sandbox.Sandbox)) error {
 	c, err := a.client.ContainerService().Get(ctx, id)
 	if err != nil {
@@ -508,8 +512,9 @@ func (a *Adoption) changeContainer(ctx context.Context, id string, change func(*
 	return connection.Native(err)
 }
 
-// emptied is the type of what is left of an extension that was moved: containerd replaces an extension
-// and does not remove one. The plug-in does not know the type, and passes over the object.
+// emptied is the type of what is left of an extension that was moved: containerd replaces an
+// extension and does not remove one. The plug-in does not know the type, and passes over the
+// object.
 const emptied = "berth/adopted"
 
 // holds reports whether something is under a key.

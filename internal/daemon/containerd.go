@@ -26,7 +26,8 @@ import (
 )
 
 const (
-	// containerdGrace is how long CRI is not served, at most, so that containerd is there when it is.
+	// containerdGrace is how long CRI is not served, at most, so that containerd is there when it
+	// is.
 	containerdGrace = 400 * time.Millisecond
 	// containerdPatience is how long a call that makes something waits for containerd.
 	containerdPatience = 2 * time.Second
@@ -197,8 +198,8 @@ func (d *daemon) reach(ctx context.Context) error {
 // After a reboot nothing of them runs, and any is used; what the one before has of them, such as
 // layers and container objects, stays in its directory, and goes when berth works with it again.
 // Where the record cannot be read, nobody knows, and berth, which asks again within a second, works
-// with none meanwhile. Where the record is damaged, or a containerd has no UUID, that keeps berth from
-// none.
+// with none meanwhile. Where the record is damaged, or a containerd has no UUID, that keeps berth
+// from none.
 func (d *daemon) meets(uuid string, units int) error {
 	d.noting.Lock()
 	defer d.noting.Unlock()
@@ -232,8 +233,8 @@ func (d *daemon) meets(uuid string, units int) error {
 	return nil
 }
 
-// noteStateDir puts the state directory of the containerd that berth works with on record, so that the
-// next berth finds what is left of a pod whose shim has ended meanwhile.
+// noteStateDir puts the state directory of the containerd that berth works with on record, so that
+// the next berth finds what is left of a pod whose shim has ended meanwhile.
 func (d *daemon) noteStateDir(dir string) {
 	d.noting.Lock()
 	defer d.noting.Unlock()

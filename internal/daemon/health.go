@@ -73,8 +73,8 @@ func (d *daemon) health() *health {
 	}
 }
 
-// Runtime implements cri.Health. Records that cannot be written come first: without them nothing is made,
-// and no end is visible, whether containerd is there or not.
+// Runtime implements cri.Health. Records that cannot be written come first: without them nothing is
+// made, and no end is visible, whether containerd is there or not.
 func (h *health) Runtime() error {
 	if err := h.notWritten(); err != nil {
 		return err

@@ -18,9 +18,9 @@ import (
 	"berth/internal/state"
 )
 
-// PROPERTIES 33: another containerd does not know the pods, which is not an answer. It is used once they
-// are removed, after a reboot, which has ended them, and when an operator has said that the one before is
-// gone. What cannot be found out about it keeps berth from none.
+// PROPERTIES 33: another containerd does not know the pods, which is not an answer. It is used once
+// they are removed, after a reboot, which has ended them, and when an operator has said that the
+// one before is gone. What cannot be found out about it keeps berth from none.
 func TestAnotherContainerdIsNotUsedWhileThereArePods(t *testing.T) {
 	d := &daemon{cfg: config.Config{Root: t.TempDir()}, log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
 	meets := func(uuid string, units int, want bool) {
@@ -76,9 +76,9 @@ func TestTheStateDirectoryOfAContainerdIsOnRecord(t *testing.T) {
 	}
 }
 
-// PROPERTIES 33: which containerd has the pods is on record, and cannot be read now, since no more files
-// can be opened for example. Any containerd was taken for the right one then, and was on record from then
-// on.
+// PROPERTIES 33: which containerd has the pods is on record, and cannot be read now, since no more
+// files can be opened for example. Any containerd was taken for the right one then, and was on
+// record from then on.
 func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
 	root := t.TempDir()
 	d := &daemon{cfg: config.Config{Root: root}, log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}

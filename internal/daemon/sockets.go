@@ -44,8 +44,8 @@ func (d *daemon) criSockets() []*socket {
 	return sockets
 }
 
-// keepSockets makes each of these sockets again whose file has gone or is another one, until ctx ends.
-// serve is called with each listener that it makes, and returns when that was closed.
+// keepSockets makes each of these sockets again whose file has gone or is another one, until ctx
+// ends. serve is called with each listener that it makes, and returns when that was closed.
 func (d *daemon) keepSockets(ctx context.Context, sockets []*socket, serve func(net.Listener)) {
 	var served sync.WaitGroup
 	var again []net.Listener
@@ -66,8 +66,8 @@ func (d *daemon) keepSockets(ctx context.Context, sockets []*socket, serve func(
 	}
 }
 
-// renew looks whether clients find a socket by its path, and reports whether it had to be made again. The
-// listener that nobody finds any more stays open, with the clients that it has.
+// renew looks whether clients find a socket by its path, and reports whether it had to be made
+// again. The listener that nobody finds any more stays open, with the clients that it has.
 func (d *daemon) renew(s *socket) bool {
 	if same, err := leadsTo(s.path, s.unix()); same || err != nil {
 		return false // what cannot be told is asked again

@@ -14,8 +14,8 @@ import (
 	"berth/internal/fdstore"
 )
 
-// PROPERTIES 53: the file of the CRI socket was removed, and no client came any more until berth was
-// restarted.
+// PROPERTIES 53: the file of the CRI socket was removed, and no client came any more until berth
+// was restarted.
 func TestASocketThatIsRemovedIsMadeAgain(t *testing.T) {
 	log := asynclog.New(io.Discard, func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })
 	store, err := fdstore.Open(log.Logger)

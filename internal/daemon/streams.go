@@ -69,8 +69,8 @@ func (d *daemon) openStreams() (err error) {
 	return err
 }
 
-// serveStreamSocket serves streams on streams.socket as well, if there is one. The socket is for berth's own user
-// alone, as Admit asks for.
+// serveStreamSocket serves streams on streams.socket as well, if there is one. The socket is for
+// berth's own user alone, as Admit asks for.
 func (d *daemon) serveStreamSocket(ctx context.Context) error {
 	if d.cfg.Streams.Socket == "" {
 		<-ctx.Done()
@@ -104,8 +104,8 @@ type streams struct {
 	target  func(id string) (pod.Target, error)
 }
 
-// ExecSync runs a command in a container. If it ends at its deadline in a container that is frozen, the error
-// says so: nothing else does, since the command is frozen as well.
+// ExecSync runs a command in a container. If it ends at its deadline in a container that is frozen,
+// the error says so: nothing else does, since the command is frozen as well.
 func (s streams) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stream.Result, error) {
 	r, err := s.service.ExecSync(ctx, id, cmd, timeout)
 	if !errors.Is(err, context.DeadlineExceeded) {

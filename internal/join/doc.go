@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package join runs programs in containers of runc and of crun without these: the program berth-exec
-// (join/exec.c) joins the container and executes the program. An exec by way of the shim starts
-// three processes, one of which is written in Go and starts itself anew; a probe every second costs
-// more than what it asks.
+// Package join runs programs in containers of runc and of crun without these: the program
+// berth-exec (join/exec.c) joins the container and executes the program. An exec by way of the shim
+// starts three processes, one of which is written in Go and starts itself anew; a probe every
+// second costs more than what it asks.
 //
 // It is a trick, which a handler's setting exec = 'oci' turns off: it relies on what runc 1.5, crun
 // 1.21 and crun 1.28 do in an exec. Delete it when an OCI runtime joins a container in less than a
@@ -19,8 +19,8 @@
 //	Left      the maker has reaped all its children, and has ended
 //
 // The files: plan.go says what is covered, runtime.go for which OCI runtimes, and what crun does
-// otherwise than runc, seccomp.go makes filters, groups.go finds cgroups, null.go makes null devices,
-// start.go is the life of one process, and maker.go that of its parent.
+// otherwise than runc, seccomp.go makes filters, groups.go finds cgroups, null.go makes null
+// devices, start.go is the life of one process, and maker.go that of its parent.
 //
 // # Promises
 //
@@ -50,11 +50,11 @@
 //
 // # Never
 //
-// This package reads no image and no file of a container, and asks no shim. Of crun's records it reads
-// the filter, for which crun compiles a profile once, when it makes the container.
+// This package reads no image and no file of a container, and asks no shim. Of crun's records it
+// reads the filter, for which crun compiles a profile once, when it makes the container.
 //
 // # To look at it live
 //
-// berth_execs_total counts processes by the way that they went; with log.level = 'debug' the log says
-// of each why it did not go this one.
+// berth_execs_total counts processes by the way that they went; with log.level = 'debug' the log
+// says of each why it did not go this one.
 package join

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Tables of mounts and of control groups, in which names are others' choice, never make berth join a
-// group above or beside that of the container.
+// Tables of mounts and of control groups, in which names are others' choice, never make berth join
+// a group above or beside that of the container.
 func FuzzGroups(f *testing.F) {
 	mounts := "30 24 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n31 24 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 	f.Add(mounts, []byte("4:memory:/kubepods/a\n0::/kubepods/a\n"), []byte("0::/\n"), "/kubepods/a")

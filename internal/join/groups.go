@@ -149,7 +149,8 @@ func (g groups) checkRuns() error {
 	return nil
 }
 
-// open opens what is needed to join: the unified directory, nil for none, and a file of each v1 group.
+// open opens what is needed to join: the unified directory, nil for none, and a file of each v1
+// group.
 func (g groups) open() (unified *os.File, tasks []*os.File, err error) {
 	defer func() {
 		if err != nil {

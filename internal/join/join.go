@@ -91,8 +91,8 @@ func New(cfg Config) (_ *Joiner, err error) {
 	return j, err
 }
 
-// canJoin returns an error for a kernel that lacks what berth-exec calls: it joins the namespaces of a
-// pidfd, which Linux 5.8 can, and its close_range is of 5.9.
+// canJoin returns an error for a kernel that lacks what berth-exec calls: it joins the namespaces
+// of a pidfd, which Linux 5.8 can, and its close_range is of 5.9.
 func canJoin() error {
 	ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 9})
 	if err != nil {
@@ -125,8 +125,8 @@ func (j *Joiner) Program() string {
 // Container is one in which a program is to run.
 type Container struct {
 	ID string
-	// Runtime is its OCI runtime. Records is the directory that the OCI runtime has for the container,
-	// with its state.
+	// Runtime is its OCI runtime. Records is the directory that the OCI runtime has for the
+	// container, with its state.
 	Runtime Runtime
 	Records string
 	// Process is its first process, and Cgroup the path of its control group within a hierarchy.

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// null is the null device of one container, which is the standard input of its probes. A program can
-// change the mode, the owner and the times of a file by a descriptor: those of the host's null device
-// are not for root in a container to change. It is on a file system that is mounted in no place, where
-// it has the path that it has elsewhere, too.
+// null is the null device of one container, which is the standard input of its probes. A program
+// can change the mode, the owner and the times of a file by a descriptor: those of the host's null
+// device are not for root in a container to change. It is on a file system that is mounted in no
+// place, where it has the path that it has elsewhere, too.
 type null struct {
 	root *os.File // of the file system; nil for the host's device
 }
@@ -45,10 +45,11 @@ func newNull() (_ *null, err error) {
 		return nil, fmt.Errorf("make a null device: %w", err)
 	}
 	if label(fmt.Sprintf("/proc/self/fd/%d/dev/null", dir)) != nil {
-		// SELinux may forbid the container to use a device without the label: it gets the host's, as by
-		// the OCI runtime. A file system that is mounted with the label (its option context) does not help:
-		// the policy refuses the same label there. The null device in the container's own /dev has a label
-		// that it may use, and is not taken: the container decides what is at that path.
+		// SELinux may forbid the container to use a device without the label: it gets the host's,
+		// as by the OCI runtime. A file system that is mounted with the label (its option context)
+		// does not help: the policy refuses the same label there. The null device in the
+		// container's own /dev has a label that it may use, and is not taken: the container decides
+		// what is at that path.
 		_ = root.Close()
 		return &null{}, nil
 	}
@@ -72,17 +73,17 @@ func detached() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "tmpfs"), nil //nolint:gosec // a descriptor
 }
 
-// hostsIsForeign reports whether the host's null device belongs to a user that this user namespace does
-// not have, as for berth rootless: nobody in it, root of a container included, can change the device, and
-// nobody in it can make another.
+// hostsIsForeign reports whether the host's null device belongs to a user that this user namespace
+// does not have, as for berth rootless: nobody in it, root of a container included, can change the
+// device, and nobody in it can make another.
 func hostsIsForeign() bool {
 	const overflow = 65534
 	var s unix.Stat_t
 	return unix.Stat(os.DevNull, &s) == nil && s.Uid == overflow && s.Gid == overflow
 }
 
-// label gives a device the SELinux label that the host's null device has, if that has one: a container may
-// use no other.
+// label gives a device the SELinux label that the host's null device has, if that has one: a
+// container may use no other.
 func label(device string) error {
 	var b [256]byte
 	n, err := unix.Getxattr(os.DevNull, "security.selinux", b[:])

@@ -110,8 +110,8 @@ var capabilities = strings.Fields(`CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARC
 	CAP_WAKE_ALARM CAP_BLOCK_SUSPEND CAP_AUDIT_READ CAP_PERFMON CAP_BPF CAP_CHECKPOINT_RESTORE`)
 
 // planned makes a plan of a specification, without a filter, or says what is not covered. It knows
-// every field of the process: a test fails when the specification gets another one. by is the name of
-// the OCI runtime.
+// every field of the process: a test fails when the specification gets another one. by is the name
+// of the OCI runtime.
 func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 	p, l := s.Process, s.Linux
 	switch {
@@ -208,9 +208,9 @@ func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 	return out, err
 }
 
-// environment returns the variables as runc passes them, of each the last, or as crun does: there the
-// last is in the place of the first. path is PATH as they use it: runc cleans each directory, and crun
-// drops the slashes at its end.
+// environment returns the variables as runc passes them, of each the last, or as crun does: there
+// the last is in the place of the first. path is PATH as they use it: runc cleans each directory,
+// and crun drops the slashes at its end.
 func environment(vars []string, inPlace bool) (env []string, path string, err error) {
 	places := map[string]int{}
 	for _, v := range vars {

@@ -174,7 +174,8 @@ func TestOnlyAKnownOCIRuntimeIsTrusted(t *testing.T) {
 	}
 }
 
-// The configuration of a handler may name another OCI runtime than that which has made the container.
+// The configuration of a handler may name another OCI runtime than that which has made the
+// container.
 func TestAContainerOfAnotherOCIRuntimeIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/state.json", nil, 0o644); err != nil {
@@ -214,8 +215,8 @@ func TestAPlanForCrunDoesAsCrunDoes(t *testing.T) {
 	}
 }
 
-// PROPERTIES 45: what crun has kept is loaded into a process of a container: half a filter, or none,
-// would be a hole.
+// PROPERTIES 45: what crun has kept is loaded into a process of a container: half a filter, or
+// none, would be a hole.
 func TestAFilterThatCrunHasNotKeptIsRefused(t *testing.T) {
 	allow := binary.NativeEndian.AppendUint32([]byte{6, 0, 0, 0}, actAllow) // return
 	deny := binary.NativeEndian.AppendUint32([]byte{6, 0, 0, 0}, 0)
@@ -315,8 +316,8 @@ func TestAProfileThatCannotBeWrittenIsRefused(t *testing.T) {
 	}
 }
 
-// berth-seccomp was run anew for every process of a container whose filter cannot be made, and whoever
-// asked while it ran waited for it longer than it had time.
+// berth-seccomp was run anew for every process of a container whose filter cannot be made, and
+// whoever asked while it ran waited for it longer than it had time.
 func TestAFilterThatCannotBeMadeIsAskedForOnce(t *testing.T) {
 	dir := t.TempDir()
 	script := "#!/bin/sh\n[ \"$1\" = -v ] && echo 1.2.3 && exit\necho >>" + dir + "/runs\nexit 1\n"

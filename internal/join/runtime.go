@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runtime is an OCI runtime, as its command features describes it. The zero Runtime is one that has not
-// said yet what it is, or that this room does not know.
+// Runtime is an OCI runtime, as its command features describes it. The zero Runtime is one that has
+// not said yet what it is, or that this room does not know.
 type Runtime struct {
 	Name       string // "runc" or "crun"
 	Version    string
@@ -25,8 +25,8 @@ const (
 	crun = "crun"
 )
 
-// covered are the series of each OCI runtime whose exec this room knows: those that test/exec was run
-// with. It runs with runc and with crun 1.21 again and again, and did with crun 1.28, by hand.
+// covered are the series of each OCI runtime whose exec this room knows: those that test/exec was
+// run with. It runs with runc and with crun 1.21 again and again, and did with crun 1.28, by hand.
 var covered = map[string][]string{runc: {"1.5"}, crun: {"1.21", "1.28"}}
 
 // check returns a [Refusal] unless r is covered. A release candidate, or what somebody has built of
@@ -44,8 +44,8 @@ func (r Runtime) check() error {
 // records are the files that an OCI runtime has of each container, among its records.
 var records = map[string]string{runc: "state.json", crun: "status"}
 
-// made returns a [Refusal] unless r has made the container whose records are in dir. The configuration may
-// name another OCI runtime since then.
+// made returns a [Refusal] unless r has made the container whose records are in dir. The
+// configuration may name another OCI runtime since then.
 func (r Runtime) made(dir string) error {
 	if _, err := os.Lstat(filepath.Join(dir, records[r.Name])); err != nil {
 		return refuse(OCIRuntime, "look for the container among the records of %s: %v", r.Name, err)
@@ -81,8 +81,8 @@ func confined() bool {
 // mostInstructions is how long the kernel lets a filter be (BPF_MAXINSNS).
 const mostInstructions = 4096
 
-// kept returns the filter that crun has made of a profile when it made the container, which its exec
-// loads again. It is in dir.
+// kept returns the filter that crun has made of a profile when it made the container, which its
+// exec loads again. It is in dir.
 func kept(dir string, s *specs.LinuxSeccomp) (filter, error) {
 	if s == nil {
 		return filter{}, nil

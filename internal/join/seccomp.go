@@ -83,8 +83,8 @@ func (f *filters) of(ctx context.Context, s *specs.LinuxSeccomp, libseccomp stri
 	return made, made.refused
 }
 
-// make makes the filter of a profile, which may be none for a reason that stays. The error says that
-// berth-seccomp could not be asked.
+// make makes the filter of a profile, which may be none for a reason that stays. The error says
+// that berth-seccomp could not be asked.
 func (f *filters) make(ctx context.Context, text string) (filter, error) {
 	out, err := f.run(ctx, text)
 	if e := (*exec.ExitError)(nil); errors.As(err, &e) && e.Exited() {

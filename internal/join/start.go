@@ -33,7 +33,8 @@ type Process struct {
 
 // seal copies a program into memory that nobody can write to.
 func seal(in io.Reader) (*os.File, error) {
-	// By vm.memfd_noexec a copy cannot be executed unless that is asked for, which Linux 6.3 can be.
+	// By vm.memfd_noexec a copy cannot be executed unless that is asked for, which Linux 6.3 can
+	// be.
 	fd, err := unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -53,8 +54,8 @@ func seal(in io.Reader) (*os.File, error) {
 	return f, nil
 }
 
-// renew makes another copy of the program in the place of one that cannot be executed. What is still
-// in use of that one is closed once nothing refers to it.
+// renew makes another copy of the program in the place of one that cannot be executed. What is
+// still in use of that one is closed once nothing refers to it.
 func (j *Joiner) renew(old *os.File) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -177,7 +178,8 @@ func openFirst(p pidfd.Process) (*os.File, error) {
 	return f, nil
 }
 
-// sockets returns two ends. A call on ours can be given up, and theirs is for a program that blocks.
+// sockets returns two ends. A call on ours can be given up, and theirs is for a program that
+// blocks.
 func sockets() (ours, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -198,8 +200,8 @@ func newToken() string {
 	return "be:" + hex.EncodeToString(b[:])
 }
 
-// rawFD returns a descriptor and leaves its mode as it is, which Fd would not. That of a file that was
-// closed is one that is not open.
+// rawFD returns a descriptor and leaves its mode as it is, which Fd would not. That of a file that
+// was closed is one that is not open.
 func rawFD(f *os.File) (fd uintptr) {
 	fd = ^uintptr(0)
 	raw, err := f.SyscallConn()
@@ -233,7 +235,8 @@ func failure(from *os.File, err error) error {
 	return err
 }
 
-// open takes the process that a maker has made. It may be gone by now: then the maker says how it ended.
+// open takes the process that a maker has made. It may be gone by now: then the maker says how it
+// ended.
 func (m *maker) open(pid int) (*Process, error) {
 	fd, identity, err := pidfd.OpenProcess(pidfd.Process{Pid: uint32(pid)}) //nolint:gosec // a pid
 	if err != nil {
@@ -247,8 +250,8 @@ func (m *maker) open(pid int) (*Process, error) {
 }
 
 // executed returns when the program is executed. The socket closes then, and a moment later the
-// process has the program's name. Where it closes for another reason the process keeps its name. Of a
-// process that has ended its maker says which.
+// process has the program's name. Where it closes for another reason the process keeps its name. Of
+// a process that has ended its maker says which.
 func (p *Process) executed(ctx context.Context, from *os.File, token string) error {
 	b, err := io.ReadAll(io.LimitReader(from, 1024))
 	switch {
@@ -259,8 +262,9 @@ func (p *Process) executed(ctx context.Context, from *os.File, token string) err
 	}
 	// A program may give itself the name: that costs it this call, and berth next to nothing.
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		// An error says that the kernel could not be asked, as without a descriptor, or that the process was
-		// reaped: neither is an answer. Another start says that its pid is another's by now.
+		// An error says that the kernel could not be asked, as without a descriptor, or that the
+		// process was reaped: neither is an answer. Another start says that its pid is another's by
+		// now.
 		st, err := pidfd.ReadStat(p.identity.Pid)
 		if err == nil && st.StartTicks == p.identity.StartTicks && st.Program.Command != token {
 			return nil
@@ -287,7 +291,8 @@ func (p *Process) watch() {
 	if p.err == nil {
 		return
 	}
-	// Its maker was killed, and somebody else is its parent now. What runs it is ended with its maker.
+	// Its maker was killed, and somebody else is its parent now. What runs it is ended with its
+	// maker.
 	if err := p.send(); err != nil {
 		p.err = errors.Join(p.err, err)
 		return
@@ -301,8 +306,8 @@ func (p *Process) watch() {
 	}
 }
 
-// Wait returns when the process has ended, with its exit code, which is 128+N for signal N. The error
-// is that of ctx, or says that there is no code.
+// Wait returns when the process has ended, with its exit code, which is 128+N for signal N. The
+// error is that of ctx, or says that there is no code.
 func (p *Process) Wait(ctx context.Context) (uint32, error) {
 	select {
 	case <-p.ended:
@@ -312,8 +317,8 @@ func (p *Process) Wait(ctx context.Context) (uint32, error) {
 	}
 }
 
-// Left is closed when the process has ended, and all of those that it has made as children of its own
-// parent, as by clone with CLONE_PARENT. That may be long after its own end.
+// Left is closed when the process has ended, and all of those that it has made as children of its
+// own parent, as by clone with CLONE_PARENT. That may be long after its own end.
 func (p *Process) Left() <-chan struct{} { return p.maker.gone }
 
 // patience is how long after a process was killed, and has ended, its maker may take to say so. One

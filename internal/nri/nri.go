@@ -157,9 +157,9 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// Problem says that plug-ins cannot find the socket any more, since others have taken its file away; "" if they
-// can, as far as that can be told. The library has no way to make it again that keeps the plug-ins that are
-// connected.
+// Problem says that plug-ins cannot find the socket any more, since others have taken its file
+// away; "" if they can, as far as that can be told. The library has no way to make it again that
+// keeps the plug-ins that are connected.
 func (s *Service) Problem() string {
 	made := s.socket.Load()
 	if made == nil {

@@ -400,7 +400,8 @@ func TestAPluginFollowsTheLifeOfAPodInOrder(t *testing.T) {
 	}
 }
 
-// PROPERTIES 53: the socket was removed while berth was there, and nothing said why no plug-in could connect.
+// PROPERTIES 53: the socket was removed while berth was there, and nothing said why no plug-in
+// could connect.
 func TestASocketThatOthersHaveTakenAwayIsNamed(t *testing.T) {
 	s, _ := start(t, 10*time.Second)
 	p := join(t, s, &plugin{})

@@ -134,9 +134,9 @@ func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 	return c.units.allContainers()
 }
 
-// Ended returns what is known of the end of each sandbox and container whose end is not on record yet,
-// by its ID: its process has ended, and CRI has it as it was before. That takes milliseconds, unless the
-// records cannot be written.
+// Ended returns what is known of the end of each sandbox and container whose end is not on record
+// yet, by its ID: its process has ended, and CRI has it as it was before. That takes milliseconds,
+// unless the records cannot be written.
 func (c *Controller) Ended() map[string]event.Exit {
 	ended := map[string]event.Exit{}
 	for _, u := range c.units.all() {

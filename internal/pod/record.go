@@ -57,11 +57,11 @@ func (r *record) changeAfter(edit func(*state.Status) bool, wait func()) error {
 // mostCalls is how many calls may wait for the change of one record that is being written.
 const mostCalls = 64
 
-// changeFor makes a change as change does, for a call, which waits no longer than ctx for the changes
-// before it. With an error of ctx's nothing changed. If the disk does not answer, one call of each unit
-// waits for it, since a commit cannot be cut off and nobody knows before it returns what is on record. So
-// what waits is bounded by what is on record, and by mostCreations beside it. More than mostCalls do not wait for their turn: they get
-// ErrResourceExhausted at once.
+// changeFor makes a change as change does, for a call, which waits no longer than ctx for the
+// changes before it. With an error of ctx's nothing changed. If the disk does not answer, one call
+// of each unit waits for it, since a commit cannot be cut off and nobody knows before it returns
+// what is on record. So what waits is bounded by what is on record, and by mostCreations beside it.
+// More than mostCalls do not wait for their turn: they get ErrResourceExhausted at once.
 func (r *record) changeFor(ctx context.Context, edit func(*state.Status) bool) error {
 	if !r.changing.tryLock() {
 		n := r.calls.Add(1)

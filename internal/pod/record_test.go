@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// PROPERTIES 12, 52: on a disk that did not answer, each call left a goroutine that outlived its deadline:
-// 20,000 calls held 243 MB. One call of each unit and each creation wait for the disk now, and nothing that
-// was asked for is lost.
+// PROPERTIES 12, 52: on a disk that did not answer, each call left a goroutine that outlived its
+// deadline: 20,000 calls held 243 MB. One call of each unit and each creation wait for the disk
+// now, and nothing that was asked for is lost.
 func TestCallsToADiskThatDoesNotAnswerEndWithTheirDeadlines(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		pod := b.pod("p1", "")
@@ -130,9 +130,10 @@ func TestTooManyCallsForOneUnitAreRefused(t *testing.T) {
 	})
 }
 
-// PROPERTIES 12, 52: on a disk that does not answer, one commit of each unit outlives its call, and nothing
-// else does: the call that makes it cannot be told what became of it. So what waits is bounded by what is on
-// record, to which nothing is added meanwhile but the creations that are bounded by themselves.
+// PROPERTIES 12, 52: on a disk that does not answer, one commit of each unit outlives its call, and
+// nothing else does: the call that makes it cannot be told what became of it. So what waits is
+// bounded by what is on record, to which nothing is added meanwhile but the creations that are
+// bounded by themselves.
 func TestOneCommitOfEachUnitOutlivesItsCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		const units, callsEach = 40, 20

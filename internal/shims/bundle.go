@@ -2,9 +2,9 @@
 
 // This file holds a trick whole: it removes the bundles that containerd has forgotten. It relies on
 // what is not promised: their directories below containerd's state directory, the link called work,
-// the mount called rootfs, and the leading dot of those that containerd was removing. No setting turns
-// it off, since a bundle that is left is in the way of the next task of its ID. Delete when containerd
-// removes, after its next start, what it could not remove:
+// the mount called rootfs, and the leading dot of those that containerd was removing. No setting
+// turns it off, since a bundle that is left is in the way of the next task of its ID. Delete when
+// containerd removes, after its next start, what it could not remove:
 // https://github.com/containerd/containerd/issues/11376.
 
 package shims
@@ -32,8 +32,8 @@ const SandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + connection.Nam
 
 // removeBundle removes the bundle of a task that containerd does not know any more, in directories
 // that bundlesBelow has returned: containerd's clean-up after a dead shim can be cut short, and
-// containerd does not try again before its next start. A bundle that containerd could not remove to the
-// end is called .ID, and is in the way of the removal of the next one.
+// containerd does not try again before its next start. A bundle that containerd could not remove to
+// the end is called .ID, and is in the way of the removal of the next one.
 func removeBundle(id string, dirs []string) error {
 	for _, dir := range dirs {
 		for _, name := range []string{id, "." + id} {
@@ -45,11 +45,11 @@ func removeBundle(id string, dirs []string) error {
 	return nil
 }
 
-// bundlesBelow returns the directories of bundles below a state directory of containerd's. It returns
-// none that anybody but berth's user could have made, or could change: a neighbour's directories have
-// the same names, and so may those of a user who wants berth to unmount, delete or believe something.
-// That is why the table of mounts is not asked where bundles are. No link is followed below a directory
-// that is returned, and no other user can put one into its path.
+// bundlesBelow returns the directories of bundles below a state directory of containerd's. It
+// returns none that anybody but berth's user could have made, or could change: a neighbour's
+// directories have the same names, and so may those of a user who wants berth to unmount, delete or
+// believe something. That is why the table of mounts is not asked where bundles are. No link is
+// followed below a directory that is returned, and no other user can put one into its path.
 func bundlesBelow(state string) (dirs []string, err error) {
 	state, err = filepath.EvalSymlinks(state)
 	if isForeign(err) {
@@ -80,13 +80,14 @@ func bundlesBelow(state string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// isOwn reports whether a path is a directory of berth's user in which no other user can exchange what
-// that user has made.
+// isOwn reports whether a path is a directory of berth's user in which no other user can exchange
+// what that user has made.
 func isOwn(path string) (bool, error) { return isOf(path, uint32(os.Geteuid())) } //nolint:gosec // it is positive
 
-// isFixed reports whether nobody but berth's user, and the one who has the root directory, can exchange
-// what that user has made in a directory, or the directory, or one above it: its path leads to the same
-// place for as long as those want. In a user namespace, the host's root is an ID without a mapping.
+// isFixed reports whether nobody but berth's user, and the one who has the root directory, can
+// exchange what that user has made in a directory, or the directory, or one above it: its path
+// leads to the same place for as long as those want. In a user namespace, the host's root is an ID
+// without a mapping.
 func isFixed(dir string) (bool, error) {
 	var root unix.Stat_t
 	if err := unix.Lstat("/", &root); err != nil {
@@ -136,8 +137,8 @@ func (s *Shims) BundleLeft(id string) bool {
 	return false
 }
 
-// Bundle returns the directory of the bundle of a task, in one of containerd's directories; "" if none
-// is there.
+// Bundle returns the directory of the bundle of a task, in one of containerd's directories; "" if
+// none is there.
 func (s *Shims) Bundle(id string) string {
 	dirs, _ := s.bundleDirs() // of those that could be looked at
 	for _, dir := range dirs {
@@ -171,10 +172,10 @@ func removeBundleAt(bundle, id string) error {
 	return os.RemoveAll(bundle)
 }
 
-// removeMountPoint removes the directory that a root filesystem was mounted on. The content of a root
-// filesystem belongs to the container, and is not touched. The directory itself may have content, too: a
-// start that was cut off can unmount the root filesystem while the OCI runtime of the next start works in
-// it, which then makes its directories below the mount point.
+// removeMountPoint removes the directory that a root filesystem was mounted on. The content of a
+// root filesystem belongs to the container, and is not touched. The directory itself may have
+// content, too: a start that was cut off can unmount the root filesystem while the OCI runtime of
+// the next start works in it, which then makes its directories below the mount point.
 func removeMountPoint(dir string) error {
 	err := os.Remove(dir)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -191,8 +192,8 @@ func removeMountPoint(dir string) error {
 	return os.Remove(dir)
 }
 
-// openBelow opens a directory that nothing is mounted on, nor on anything in it. What is mounted there
-// afterwards is not reached through it.
+// openBelow opens a directory that nothing is mounted on, nor on anything in it. What is mounted
+// there afterwards is not reached through it.
 func openBelow(dir string) (*os.Root, error) {
 	path, err := filepath.EvalSymlinks(filepath.Dir(dir)) // as mounts are listed
 	if err != nil {

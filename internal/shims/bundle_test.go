@@ -59,9 +59,9 @@ func TestABundleThatWasLeftIsRemoved(t *testing.T) {
 	}
 }
 
-// PROPERTIES 6: what an OCI runtime had made in the bundle while the root filesystem was unmounted kept the
-// bundle from being removed, for ever: the next start of the container failed, and nothing of it was
-// released.
+// PROPERTIES 6: what an OCI runtime had made in the bundle while the root filesystem was unmounted
+// kept the bundle from being removed, for ever: the next start of the container failed, and nothing
+// of it was released.
 func TestABundleIsRemovedWhoseMountPointIsNotEmpty(t *testing.T) {
 	bundles := filepath.Join(t.TempDir(), TaskDir)
 	rootfs := filepath.Join(bundles, "left/rootfs")
@@ -108,8 +108,9 @@ func TestWhatIsMountedInABundleIsNotTouched(t *testing.T) {
 	}
 }
 
-// another has a directory of bundles that belongs to another user, with a bundle in it that is called as
-// berth's is, and a link in the bundle to a directory of that name. A file system is mounted in it.
+// another has a directory of bundles that belongs to another user, with a bundle in it that is
+// called as berth's is, and a link in the bundle to a directory of that name. A file system is
+// mounted in it.
 func another(t *testing.T, state, id string) (kept []string) {
 	t.Helper()
 	bundle, victim := filepath.Join(state, TaskDir, id), filepath.Join(t.TempDir(), id)
@@ -136,8 +137,9 @@ func expectKept(t *testing.T, kept []string) {
 }
 
 // PROPERTIES 54: every directory of bundles in the table of mounts was taken for one of berth's
-// containerd. A user of the host can have such a directory, with a link in it to what berth was to delete;
-// and where the directory was closed to a berth without root, its releases were tried for ever.
+// containerd. A user of the host can have such a directory, with a link in it to what berth was to
+// delete; and where the directory was closed to a berth without root, its releases were tried for
+// ever.
 func TestTheBundlesOfANeighbourAreLeftAlone(t *testing.T) {
 	kept := another(t, t.TempDir(), thisID)
 	s := New(Config{StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -145,8 +147,8 @@ func TestTheBundlesOfANeighbourAreLeftAlone(t *testing.T) {
 	expectKept(t, kept)
 }
 
-// PROPERTIES 54: a directory that is where containerd's probably is, and that somebody else has made or can
-// change, is not containerd's. Nothing in it is believed, and nothing is removed.
+// PROPERTIES 54: a directory that is where containerd's probably is, and that somebody else has
+// made or can change, is not containerd's. Nothing in it is believed, and nothing is removed.
 func TestADirectoryThatOthersCouldHaveMadeIsNotContainerds(t *testing.T) {
 	for name, spoil := range map[string]func(state string) error{
 		"of another user":         func(state string) error { return os.Chown(state, 65534, 65534) },
@@ -178,8 +180,8 @@ func TestADirectoryThatOthersCouldHaveMadeIsNotContainerds(t *testing.T) {
 	}
 }
 
-// PROPERTIES 54: a containerd whose state directory is not beside its socket had no bundles for a berth that
-// was started after the shims had died.
+// PROPERTIES 54: a containerd whose state directory is not beside its socket had no bundles for a
+// berth that was started after the shims had died.
 func TestAStateDirectoryThatAShimHasShownIsKnownToTheNextBerth(t *testing.T) {
 	state, learned := t.TempDir(), make(chan string, 2)
 	another(t, state, thisID)

@@ -3,10 +3,10 @@
 // This file holds a trick whole: a shell script in the place of a shim's program. It relies on what
 // containerd does not promise: it runs the program that a task or a sandbox was created with, with
 // the arguments -id ID and delete as the last one, takes what that prints for an encoded
-// DeleteResponse, and asks no more of it. It relies on runc, too, which keeps a directory ROOT/ID as
-// long as a container exists. The setting tricks.cleanup_script turns it off; it is not used where the
-// script cannot be run, nor with shims that are not for runc. Delete when containerd does not run a
-// shim's program after a deletion that has succeeded:
+// DeleteResponse, and asks no more of it. It relies on runc, too, which keeps a directory ROOT/ID
+// as long as a container exists. The setting tricks.cleanup_script turns it off; it is not used
+// where the script cannot be run, nor with shims that are not for runc. Delete when containerd does
+// not run a shim's program after a deletion that has succeeded:
 // https://github.com/containerd/containerd/pull/4804.
 
 package shims
@@ -53,9 +53,9 @@ exec %[2]s "$@"
 
 // spareScript is a cleanupScript for the containers of pods that share a shim. When the shim dies,
 // containerd would have it delete the container of each task, running or not: the death of one shim
-// would end all pods of a group. The script does nothing, so that they go on. Containerd forgets their
-// tasks, the kernel tells of their ends, and a release ends and removes what is left of a task that
-// containerd does not know: see left.go.
+// would end all pods of a group. The script does nothing, so that they go on. Containerd forgets
+// their tasks, the kernel tells of their ends, and a release ends and removes what is left of a
+// task that containerd does not know: see left.go.
 const spareScript = `#!/bin/sh
 # Written by berth: see internal/shims/cleanup.go. It can be deleted when no container is left.
 last=
@@ -75,8 +75,8 @@ type cleanups struct {
 	dir   string // where they are; "" where none is made
 	fails sync.Once
 
-	// handlers has, by handlerKey, the path of the script that stands before the shims of a handler's
-	// pods. Reading it waits for no trial run.
+	// handlers has, by handlerKey, the path of the script that stands before the shims of a
+	// handler's pods. Reading it waits for no trial run.
 	handlers sync.Map
 
 	mu    sync.Mutex
@@ -87,9 +87,9 @@ type cleanups struct {
 func (s *Shims) MakesCleanups() bool { return s.cleanups.dir != "" }
 
 // CleanupFor returns the program by which containerd is to clean up after the containers of a pod,
-// and after its shim, whose OCI runtime keeps its records in root; "" for the shim's own. Only shims
-// for runc have one, and only if they run in this mount namespace. For a pod that shares its shim, the
-// program leaves containers alone that run.
+// and after its shim, whose OCI runtime keeps its records in root; "" for the shim's own. Only
+// shims for runc have one, and only if they run in this mount namespace. For a pod that shares its
+// shim, the program leaves containers alone that run.
 func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	if !s.MakesCleanups() {
 		return ""
@@ -116,15 +116,15 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	return path
 }
 
-// RecordsIn is where an OCI runtime whose root is configured so keeps its records: a directory for each
-// container, which has its ID.
+// RecordsIn is where an OCI runtime whose root is configured so keeps its records: a directory for
+// each container, which has its ID.
 func RecordsIn(root string) string {
 	return filepath.Join(cmp.Or(root, shimRuncRoot), connection.Namespace)
 }
 
 // CanSpare reports whether a program can be made and run here that leaves containers alone when
-// their shim has died. Without one, no shim may be shared: its death would end the containers of all
-// its pods.
+// their shim has died. Without one, no shim may be shared: its death would end the containers of
+// all its pods.
 func (s *Shims) CanSpare(ctx context.Context, root string) bool {
 	if !s.MakesCleanups() {
 		return false
@@ -136,7 +136,8 @@ func (s *Shims) CanSpare(ctx context.Context, root string) bool {
 	return err == nil
 }
 
-// anyProgram stands for a shim's program in a script that is made to try whether scripts can be run.
+// anyProgram stands for a shim's program in a script that is made to try whether scripts can be
+// run.
 const anyProgram = "/bin/false"
 
 // handlerKey is what the scripts of a handler's pods depend on.
@@ -145,10 +146,10 @@ type handlerKey struct {
 	shared     bool // the pod shares its shim
 }
 
-// HandlerProgram returns the program with which containerd is to start the shim of a pod that has no
-// process, so that it also cleans up by it; "" for the handler's own, and where that is not known.
-// kind and root are those of the handler. The first shim of a handler that is seen says where its
-// program is: see [Shims.LearnHandler].
+// HandlerProgram returns the program with which containerd is to start the shim of a pod that has
+// no process, so that it also cleans up by it; "" for the handler's own, and where that is not
+// known. kind and root are those of the handler. The first shim of a handler that is seen says
+// where its program is: see [Shims.LearnHandler].
 func (s *Shims) HandlerProgram(pod, kind, root string) string {
 	program, _ := s.cleanups.handlers.Load(handlerKey{kind, root, s.Key(pod) != pod})
 	path, _ := program.(string)

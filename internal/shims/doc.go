@@ -35,6 +35,6 @@
 //
 // # Files
 //
-// shims.go has the shim of each pod, groups.go which pods share one, processes.go the search of /proc,
-// left.go and bundle.go what is left of a task, and cleanup.go makes deletions faster.
+// shims.go has the shim of each pod, groups.go which pods share one, processes.go the search of
+// /proc, left.go and bundle.go what is left of a task, and cleanup.go makes deletions faster.
 package shims

@@ -29,8 +29,8 @@ type group struct {
 	// closed says that no pod joins: the shim has not answered or has ended, or its program was
 	// replaced.
 	closed bool
-	// over says that the last pod has left and the shim has ended. The rest of the pods have objects
-	// to be deleted, and no shim.
+	// over says that the last pod has left and the shim has ended. The rest of the pods have
+	// objects to be deleted, and no shim.
 	over bool
 }
 
@@ -70,9 +70,9 @@ func (s *Shims) Key(pod string) string {
 // records the group with the pod before anything is made of the pod, and calls Leave if that fails.
 // other is a pod whose place in the shim shows whether the shim answers; "" where the group is new.
 //
-// A group whose shim has ended, or whose program was replaced by a newer one, takes no pod any more;
-// neither does one whose shim is not known, nor one that nobody stays in, since that shim is about to
-// end.
+// A group whose shim has ended, or whose program was replaced by a newer one, takes no pod any
+// more; neither does one whose shim is not known, nor one that nobody stays in, since that shim is
+// about to end.
 func (s *Shims) Join(pod, kind string, most int) (id, other string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,9 +133,9 @@ func (s *Shims) Leave(pod string) {
 	}
 }
 
-// Stay takes Leave back: the pod is about to have a place in the shim of its group again, in the one
-// that is there or in the next. It is called before anything may give the pod that place, so that no
-// other pod of the group takes itself for the last one.
+// Stay takes Leave back: the pod is about to have a place in the shim of its group again, in the
+// one that is there or in the next. It is called before anything may give the pod that place, so
+// that no other pod of the group takes itself for the last one.
 func (s *Shims) Stay(pod string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

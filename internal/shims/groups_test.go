@@ -27,8 +27,8 @@ func join(t *testing.T, s *Shims, pod string, most int) (group, other string) {
 	return group, other
 }
 
-// A group is filled up before another one begins, and the place of a pod that has left is given to the
-// next, unless nobody stays: that shim is about to end.
+// A group is filled up before another one begins, and the place of a pod that has left is given to
+// the next, unless nobody stays: that shim is about to end.
 func TestPodsFillAGroup(t *testing.T) {
 	s := node()
 	first, other := join(t, s, "a", 2)
@@ -61,8 +61,8 @@ func TestPodsFillAGroup(t *testing.T) {
 	}
 }
 
-// PROPERTIES 6: the shim of a group is left alone as long as one of its pods stays, and is ended with
-// the last, in whatever order they go.
+// PROPERTIES 6: the shim of a group is left alone as long as one of its pods stays, and is ended
+// with the last, in whatever order they go.
 func TestASharedShimIsEndedWithItsLastPod(t *testing.T) {
 	s := node()
 	defer s.Wait()
@@ -97,9 +97,9 @@ func TestASharedShimIsEndedWithItsLastPod(t *testing.T) {
 	_ = unix.Kill(int(child), unix.SIGKILL)
 }
 
-// A pod whose shim had died, and could not be started again at once, was taken for one that leaves for
-// good. Its mate was then the last one that stayed, and the shim was killed under the pod's containers
-// when the mate went.
+// A pod whose shim had died, and could not be started again at once, was taken for one that leaves
+// for good. Its mate was then the last one that stayed, and the shim was killed under the pod's
+// containers when the mate went.
 func TestAPodThatHasAShimAgainKeepsIt(t *testing.T) {
 	s := node()
 	defer s.Wait()
@@ -173,8 +173,8 @@ func TestAGroupIsNotOverWhileAPodStays(t *testing.T) {
 	}
 }
 
-// Two pods that left a group at the same time both waited for its shim, and were both cut off. One of
-// the two descriptors of the shim stayed open for good.
+// Two pods that left a group at the same time both waited for its shim, and were both cut off. One
+// of the two descriptors of the shim stayed open for good.
 func TestTwoPodsThatLeaveAtOnceLeaveNoDescriptor(t *testing.T) {
 	s := node()
 	defer s.Wait()
@@ -243,7 +243,8 @@ func TestAShimThatNobodyKnowsIsEndedWithItsGroup(t *testing.T) {
 	}
 }
 
-// No pod joins a group whose shim has died, was closed because it does not answer, or is not known yet.
+// No pod joins a group whose shim has died, was closed because it does not answer, or is not known
+// yet.
 func TestAGroupWithoutAGoodShimTakesNoPod(t *testing.T) {
 	s := node()
 	defer s.Wait()
@@ -273,7 +274,8 @@ func TestAGroupWithoutAGoodShimTakesNoPod(t *testing.T) {
 	_ = shim.Wait()
 }
 
-// A shim that another pod of the group has started again is not forgotten by the next pod that does.
+// A shim that another pod of the group has started again is not forgotten by the next pod that
+// does.
 func TestTheNextShimOfAGroupIsRemembered(t *testing.T) {
 	s := node()
 	defer s.Wait()
@@ -298,8 +300,8 @@ func TestTheNextShimOfAGroupIsRemembered(t *testing.T) {
 	}
 }
 
-// The death of a shim that pods share ends no container: the program that cleans up does nothing, also
-// where the OCI runtime has a record.
+// The death of a shim that pods share ends no container: the program that cleans up does nothing,
+// also where the OCI runtime has a record.
 func TestACleanupOfASharedShimSparesWhatRuns(t *testing.T) {
 	dir := t.TempDir()
 	records, shim := filepath.Join(dir, "records"), filepath.Join(dir, "shim-runc")

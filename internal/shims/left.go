@@ -2,9 +2,9 @@
 
 // This file holds a trick whole: it ends what containerd has forgotten. It relies on what is not
 // promised: the names and arguments of shims and OCI runtimes, and where runc keeps records. No
-// setting turns it off, since what is left would stay for good. Delete when containerd records how to
-// reach a shim before it starts the shim, and finishes after its next start each clean-up that was
-// cut off: https://github.com/containerd/containerd/issues/5015.
+// setting turns it off, since what is left would stay for good. Delete when containerd records how
+// to reach a shim before it starts the shim, and finishes after its next start each clean-up that
+// was cut off: https://github.com/containerd/containerd/issues/5015.
 
 package shims
 
@@ -37,7 +37,8 @@ type Task struct {
 	ID string
 	// Runtime is the program of its OCI runtime; "" for runc.
 	Runtime string
-	// Root is the directory in which its OCI runtime keeps records; "" for that of containerd's shim.
+	// Root is the directory in which its OCI runtime keeps records; "" for that of containerd's
+	// shim.
 	Root string
 	// CgroupsPath names its control group as the OCI specification does; "" for none.
 	CgroupsPath string

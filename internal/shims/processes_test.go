@@ -89,8 +89,9 @@ func TestAPodsProcessCannotBlockTheSearchForShims(t *testing.T) {
 	}
 }
 
-// PROPERTIES 54: a user of the host starts a program called as a shim's, with the arguments of one that
-// cleans up after a pod, which anybody can read. The release of the pod waited for its end, for ever.
+// PROPERTIES 54: a user of the host starts a program called as a shim's, with the arguments of one
+// that cleans up after a pod, which anybody can read. The release of the pod waited for its end,
+// for ever.
 func TestAProcessOfAnotherUserIsNotAShim(t *testing.T) {
 	s := node()
 	defer s.Wait()

@@ -26,8 +26,8 @@ const shimTimeout = time.Second
 // Config is what the room needs to know.
 type Config struct {
 	// StateDir is containerd's directory of what does not outlive a reboot, or where that probably
-	// is. What containerd has left of a task is looked for there, and where shims of pods are at work,
-	// and nowhere else.
+	// is. What containerd has left of a task is looked for there, and where shims of pods are at
+	// work, and nowhere else.
 	StateDir string
 	// Learned is told of a further such directory, which a shim of a pod works below: no API of
 	// containerd's names it. [Shims.Learn] takes it back after a restart. It may be nil.
@@ -38,9 +38,9 @@ type Config struct {
 	Logger     *slog.Logger
 }
 
-// Shims knows the shim process of each pod by a pidfd, from when the pod's first task is known until
-// the pod's sandbox object is deleted, and which pods share one. Its methods may be called from any
-// goroutine.
+// Shims knows the shim process of each pod by a pidfd, from when the pod's first task is known
+// until the pod's sandbox object is deleted, and which pods share one. Its methods may be called
+// from any goroutine.
 type Shims struct {
 	log       *slog.Logger
 	processes processSearch
@@ -215,8 +215,8 @@ func (s *Shims) put(key string, p shim) bool {
 	return true
 }
 
-// putBack remembers a shim again whose end was not waited for. Another pod that leaves the group may
-// have found it meanwhile, by a descriptor of its own.
+// putBack remembers a shim again whose end was not waited for. Another pod that leaves the group
+// may have found it meanwhile, by a descriptor of its own.
 func (s *Shims) putBack(key string, p shim) {
 	if !s.put(key, p) {
 		_ = unix.Close(p.fd)
@@ -271,8 +271,8 @@ func (s *Shims) take(pod string) (key string, p shim, ok bool) {
 	return key, p, ok
 }
 
-// Forget forgets the shim of a pod, whose shim is another process from now on, unless it is that one,
-// which another pod of its group has started.
+// Forget forgets the shim of a pod, whose shim is another process from now on, unless it is that
+// one, which another pod of its group has started.
 func (s *Shims) Forget(pod string, now int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

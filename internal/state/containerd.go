@@ -15,20 +15,21 @@ import (
 	"berth/internal/wholefile"
 )
 
-// Containerd says which containerd has what the records name. It is in a file of its own, so that an
-// operator can remove it.
+// Containerd says which containerd has what the records name. It is in a file of its own, so that
+// an operator can remove it.
 type Containerd struct {
 	UUID string `json:"uuid"`
 	Boot string `json:"boot"` // during which berth has worked with it last
-	// StateDir is where a shim has shown that its state directory is; "" where it is beside its socket.
+	// StateDir is where a shim has shown that its state directory is; "" where it is beside its
+	// socket.
 	StateDir string `json:"stateDir,omitempty"`
 }
 
 // ContainerdFile returns the path of the file in the directory of the records.
 func ContainerdFile(root string) string { return filepath.Join(root, "containerd.json") }
 
-// ReadContainerd returns what is on record; zero if nothing is. errdefs.ErrDataLoss says that the file was
-// read, and is damaged. After any other error nobody knows what it says.
+// ReadContainerd returns what is on record; zero if nothing is. errdefs.ErrDataLoss says that the
+// file was read, and is damaged. After any other error nobody knows what it says.
 func ReadContainerd(root string) (c Containerd, err error) {
 	b, err := os.ReadFile(ContainerdFile(root))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,9 +46,9 @@ func ReadContainerd(root string) (c Containerd, err error) {
 	return c, nil
 }
 
-// Meets returns an error, which says what to do, if pods and containers are on record that c has, and is
-// is another containerd: it knows none of them. After a reboot nothing of them runs, and any containerd is
-// met. So is one that is not known, as c or as is.
+// Meets returns an error, which says what to do, if pods and containers are on record that c has,
+// and is is another containerd: it knows none of them. After a reboot nothing of them runs, and any
+// containerd is met. So is one that is not known, as c or as is.
 func (c Containerd) Meets(is Containerd, root string, units int) error {
 	if c.UUID == "" || is.UUID == "" || c.UUID == is.UUID || c.Boot != is.Boot || units == 0 {
 		return nil

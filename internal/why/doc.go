@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package why says in a few sentences what became of a container or a pod, and why: what ended, with
-// which code, who asked for it or what the kernel said, what it wrote last, how often that has
+// Package why says in a few sentences what became of a container or a pod, and why: what ended,
+// with which code, who asked for it or what the kernel said, what it wrote last, how often that has
 // happened before, and what comes next.
 //
 // # Use

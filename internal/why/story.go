@@ -201,8 +201,8 @@ func (l *life) lastStop() (stopAsked, bool) {
 	return stopAsked{}, false
 }
 
-// rebootedAfter reports whether the node was rebooted between the start of a container and its end, as
-// far as anybody knows that.
+// rebootedAfter reports whether the node was rebooted between the start of a container and its end,
+// as far as anybody knows that.
 func (l *life) rebootedAfter(reboots []time.Time) bool {
 	began := cmp.Or(l.running, l.created, l.first)
 	return slices.ContainsFunc(reboots, began.Before)

@@ -84,9 +84,9 @@ const (
 	hindered               // it cannot run now
 )
 
-// Explain says why a container or a pod is as it is. found is what the history has of it, with that of
-// its pod, of all attempts, and of the node. ended is what is known of ends that are not on record yet, by
-// the ID of what has ended; nil where only the history is known.
+// Explain says why a container or a pod is as it is. found is what the history has of it, with that
+// of its pod, of all attempts, and of the node. ended is what is known of ends that are not on
+// record yet, by the ID of what has ended; nil where only the history is known.
 func Explain(found recorder.Answer, ended map[string]event.Exit, now time.Time) Answer {
 	s := tell(found)
 	s.ended = ended
@@ -221,8 +221,8 @@ func (s *story) failedBefore(n event.Names) string {
 	return ""
 }
 
-// ofPod explains what keeps the sandbox of a pod from being made, and its images from being pulled. Of
-// a container only what is about it.
+// ofPod explains what keeps the sandbox of a pod from being made, and its images from being pulled.
+// Of a container only what is about it.
 func (s *story) ofPod(container string, now time.Time) (answers []Answer) {
 	if f := s.notMade; f != nil && !s.ready.After(f.at) {
 		answers = append(answers, Answer{

@@ -268,8 +268,8 @@ func TestTheWordsOfEachCause(t *testing.T) {
 	}
 }
 
-// Of a pod, what keeps a container from running goes before a crash, and that before an end that was
-// asked for. Of a container, only what is about it.
+// Of a pod, what keeps a container from running goes before a crash, and that before an end that
+// was asked for. Of a container, only what is about it.
 func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 	h := history()
 	side := app
@@ -290,8 +290,8 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 	}
 }
 
-// PROPERTIES 53: berth-logger was killed while berth was away, and the container ended of that. The answer
-// was that it ended by itself.
+// PROPERTIES 53: berth-logger was killed while berth was away, and the container ended of that. The
+// answer was that it ended by itself.
 func TestAContainerThatNobodyCouldReadIsExplained(t *testing.T) {
 	for code, want := range map[uint32]Cause{141: LoggerKilled, 1: LoggerKilled, 0: Completed} {
 		h := history().runs("c1").add("c1", event.LoggerKilled{}).ends("c1", exit.Fact{Code: code, Measured: true})

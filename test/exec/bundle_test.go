@@ -41,7 +41,8 @@ func libexec() string {
 	return dir
 }
 
-// ociRuntime is the program that makes containers: runc, or another one that BERTH_OCI_RUNTIME names.
+// ociRuntime is the program that makes containers: runc, or another one that BERTH_OCI_RUNTIME
+// names.
 func ociRuntime() string {
 	return cmp.Or(os.Getenv("BERTH_OCI_RUNTIME"), filepath.Join(libexec(), "runc"))
 }
@@ -93,8 +94,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// handleSignals has no signal ignored that nohup, or the & of a shell, has ignored: runc leaves them
-// ignored for its program now and then, and would not say the same twice.
+// handleSignals has no signal ignored that nohup, or the & of a shell, has ignored: runc leaves
+// them ignored for its program now and then, and would not say the same twice.
 func handleSignals() {
 	for _, s := range []os.Signal{unix.SIGHUP, unix.SIGINT} {
 		if signal.Ignored(s) {
@@ -462,13 +463,14 @@ func errOf(err error) error {
 	return err
 }
 
-// ofCaller is what a process that crun makes has from whoever calls crun. One that berth-exec makes has
-// a session keyring of its own and the OOM score of its container instead. FDSize is how many
+// ofCaller is what a process that crun makes has from whoever calls crun. One that berth-exec makes
+// has a session keyring of its own and the OOM score of its container instead. FDSize is how many
 // descriptors a process has room for, which grows with those that it ever had.
 var ofCaller = regexp.MustCompile(`^(keyring|oom_score_adj|/proc/self/oom_score_adj|/proc/self/status: FDSize):`)
 
-// givenNull is the line of a null device as standard input. crun gives the one that it gets, which is the
-// host's here, to the user of the program. That of berth-exec is root's, and no file of the host's.
+// givenNull is the line of a null device as standard input. crun gives the one that it gets, which
+// is the host's here, to the user of the program. That of berth-exec is root's, and no file of the
+// host's.
 var givenNull = regexp.MustCompile(`^(fd 0: mode 20666 owner )\d+:\d+( rdev 103 )`)
 
 // asByCrun leaves out of a list of lines what crun does otherwise than berth-exec, and than runc.
@@ -479,7 +481,8 @@ func asByCrun(lines []string) (out []string) {
 	return out
 }
 
-// differences says what two lists of lines do not have in common that a program has to find the same.
+// differences says what two lists of lines do not have in common that a program has to find the
+// same.
 func (c *container) differences(a, b []string) string {
 	if c.by.Name == "crun" {
 		a, b = asByCrun(a), asByCrun(b)

@@ -25,7 +25,8 @@ import (
 )
 
 // filterOf has the kernel asked for the seccomp filter of a process. The process is a child of this
-// one, where somebody waits for its end and would take its stop for that: another process traces it.
+// one, where somebody waits for its end and would take its stop for that: another process traces
+// it.
 func filterOf(t *testing.T, pid int) (code []bpf.RawInstruction) {
 	t.Helper()
 	cmd := command.New(t, "/proc/self/exe")
@@ -100,7 +101,8 @@ func changed(s *specs.LinuxSeccomp, change func(s *specs.LinuxSeccomp)) *specs.L
 	return s
 }
 
-// PROPERTIES 45: a filter may differ from the OCI runtime's in its order, and not in what it decides.
+// PROPERTIES 45: a filter may differ from the OCI runtime's in its order, and not in what it
+// decides.
 func TestAFilterDecidesAsThatOfTheOCIRuntime(t *testing.T) {
 	profiles := map[string]*specs.LinuxSeccomp{
 		"the default":                    seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: some}}}),

@@ -81,9 +81,9 @@ var configurations = []struct {
 		s.Linux.Seccomp = denyList()
 		s.Linux.Seccomp.Flags = []specs.LinuxSeccompFlag{}
 	}},
-	// The OCI runtime has these limits, too, until it executes the program. A Go program reserves about
-	// a GiB of addresses, and starts threads as it needs them: the limits leave room for both, and the
-	// user has no other processes on this host that count.
+	// The OCI runtime has these limits, too, until it executes the program. A Go program reserves
+	// about a GiB of addresses, and starts threads as it needs them: the limits leave room for
+	// both, and the user has no other processes on this host that count.
 	{name: "limits", change: func(s *specs.Spec, _ string) {
 		s.Process.Rlimits = []specs.POSIXRlimit{
 			{Type: "RLIMIT_NOFILE", Soft: 100, Hard: 200}, {Type: "RLIMIT_CORE"}, {Type: "RLIMIT_NPROC", Soft: 500, Hard: 600},
@@ -209,8 +209,8 @@ func userns(s *specs.Spec, rootfs string) {
 	_ = filepath.Walk(rootfs, func(p string, _ os.FileInfo, _ error) error { return os.Lchown(p, 200000, 300000) })
 }
 
-// laboratory are the directories that make what the gate compares. As long as they stand as they are,
-// a commit compares one of so many parts of the configurations.
+// laboratory are the directories that make what the gate compares. As long as they stand as they
+// are, a commit compares one of so many parts of the configurations.
 var laboratory = []string{"join", "internal/join", "test/exec", "tools/go.mod"}
 
 const parts = 4

@@ -149,8 +149,8 @@ func TestAContainerCannotHaveTheHelperToItself(t *testing.T) {
 	}
 }
 
-// Go's fork moves descriptors above the highest that it gives to a process. The one of berth-exec was
-// among them, on a node where about two hundred were open.
+// Go's fork moves descriptors above the highest that it gives to a process. The one of berth-exec
+// was among them, on a node where about two hundred were open.
 func TestAnyDescriptorsMayBeOpen(t *testing.T) {
 	ct := start(t, func(*specs.Spec, string) {})
 	plan, err := ct.joiner.Prepare(t.Context(), ct.target(), []string{"/probe", "exit"})

@@ -69,8 +69,8 @@ func (c *container) end() {
 	}
 }
 
-// adopt reaps those of the container's processes that this process inherits, as init does, until there
-// is none left.
+// adopt reaps those of the container's processes that this process inherits, as init does, until
+// there is none left.
 func (c *container) adopt() {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
 		left := false
@@ -88,9 +88,9 @@ func (c *container) adopt() {
 	}
 }
 
-// PROPERTIES 56: a program that has made a child of its own parent, by clone with CLONE_PARENT, made it
-// berth's, which did not know of it. Its PID namespace did not end before it was reaped, and so the
-// container did not.
+// PROPERTIES 56: a program that has made a child of its own parent, by clone with CLONE_PARENT,
+// made it berth's, which did not know of it. Its PID namespace did not end before it was reaped,
+// and so the container did not.
 func TestAProgramLeavesNobodyBehind(t *testing.T) {
 	for name, change := range map[string]func(s *specs.Spec, _ string){
 		"a PID namespace of its own": func(*specs.Spec, string) {},
@@ -151,9 +151,10 @@ func begin(c *container, args []string) (*join.Process, error) {
 	return plan.Start(ctx, devNull(c.t), devNull(c.t), func(pidfd.Process) error { return nil })
 }
 
-// PROPERTIES 56: the OOM killer, or cgroup.kill, ends all that is in a group: what has just made the
-// process that executes the program, and that process, of which berth was not told. The container itself
-// would not end before it is reaped: its PID namespace waits for each process in it.
+// PROPERTIES 56: the OOM killer, or cgroup.kill, ends all that is in a group: what has just made
+// the process that executes the program, and that process, of which berth was not told. The
+// container itself would not end before it is reaped: its PID namespace waits for each process in
+// it.
 func TestAProcessThatBerthWasNotToldOfIsReaped(t *testing.T) {
 	ct := start(t, func(*specs.Spec, string) {})
 	stop := make(chan struct{})
@@ -206,8 +207,8 @@ func null(t *testing.T) string {
 	return strings.Join([]string{itoa(int(s.Mode)), itoa(int(s.Uid)), itoa(int(s.Gid)), itoa(int(s.Mtim.Sec))}, " ")
 }
 
-// PROPERTIES 56: root in a container changed the mode of the host's null device, which was the standard
-// input of its probe.
+// PROPERTIES 56: root in a container changed the mode of the host's null device, which was the
+// standard input of its probe.
 func TestAProgramGetsNoFileOfTheHost(t *testing.T) {
 	for name, change := range map[string]func(s *specs.Spec, rootfs string){
 		"as berth makes them": func(*specs.Spec, string) {},
@@ -232,7 +233,8 @@ func TestAProgramGetsNoFileOfTheHost(t *testing.T) {
 			if after := null(t); after != before {
 				t.Errorf("the host's null device was %s and is %s: %q", before, after, out)
 			}
-			// It has changed its own: that is as it was for others, and for the next one as it has left it.
+			// It has changed its own: that is as it was for others, and for the next one as it has
+			// left it.
 			other := start(t, change)
 			got, _, err := other.inside(byHelper, "/probe", "report")
 			if err != nil || !strings.HasPrefix(got[len([]string{"arg", "arg", "env", "env", "env"})], "fd 0: mode 20666 owner 0:0 rdev 103") {

@@ -68,8 +68,8 @@ func expectHeld(t *testing.T, n *node.Node, id, by string) {
 	t.Errorf("the timeline does not say what kept %s from its end", id)
 }
 
-// PROPERTIES 51: a child traces init and holds it at its exit, which a pod of the restricted standard
-// may do. No stop and no removal ever returned, also after a restart of berth.
+// PROPERTIES 51: a child traces init and holds it at its exit, which a pod of the restricted
+// standard may do. No stop and no removal ever returned, also after a restart of berth.
 func TestAnInitThatItsChildHoldsIsEnded(t *testing.T) {
 	t.Parallel()
 	n, _ := start(t, node.Options{})
@@ -93,9 +93,9 @@ func TestAnInitThatItsChildHoldsIsEnded(t *testing.T) {
 	n.RemoveAll(t.Context())
 }
 
-// PROPERTIES 55: the group of a container is frozen, or one below it, its pod's, or with cgroup v1 one
-// that has nothing to do with it: the container is stopped, removed, and so is its pod. With cgroup v1
-// that never ended, and nothing said why.
+// PROPERTIES 55: the group of a container is frozen, or one below it, its pod's, or with cgroup v1
+// one that has nothing to do with it: the container is stopped, removed, and so is its pod. With
+// cgroup v1 that never ended, and nothing said why.
 func TestAFrozenContainerIsEnded(t *testing.T) {
 	t.Parallel()
 	n, _ := start(t, node.Options{})
@@ -127,8 +127,8 @@ func TestAFrozenContainerIsEnded(t *testing.T) {
 	}
 }
 
-// PROPERTIES 55: a command in a container that is frozen, in whichever group, ends at its deadline, with the
-// reason, and leaves nothing behind; once it is thawed, commands run.
+// PROPERTIES 55: a command in a container that is frozen, in whichever group, ends at its deadline,
+// with the reason, and leaves nothing behind; once it is thawed, commands run.
 func TestACommandInAFrozenContainerEndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	n, _ := start(t, node.Options{})
@@ -177,8 +177,8 @@ func TestACommandInAFrozenContainerEndsAtItsDeadline(t *testing.T) {
 	}
 }
 
-// PROPERTIES 55: what a container uses in a group that it has made below its own counts, also where it sees the
-// host's groups.
+// PROPERTIES 55: what a container uses in a group that it has made below its own counts, also where
+// it sees the host's groups.
 func TestTheUsageOfAGroupBelowCounts(t *testing.T) {
 	t.Parallel()
 	n, _ := start(t, node.Options{})

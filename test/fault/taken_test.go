@@ -55,8 +55,8 @@ func noted(n *node.Node, id string, e event.Event) (count int) {
 	return count
 }
 
-// counting starts a container that writes a number whenever the file that is returned grows by a byte, and
-// waits until it runs.
+// counting starts a container that writes a number whenever the file that is returned grows by a
+// byte, and waits until it runs.
 func counting(t *testing.T, n *node.Node) (id string, write func(to int)) {
 	t.Helper()
 	dir := n.Dir + "/gate"
@@ -108,9 +108,9 @@ func logged(t *testing.T, n *node.Node, id, want string) {
 	t.Errorf("the log has %d bytes, and %d were written; it ends with %q", len(got), len(want), got[max(0, len(got)-40):])
 }
 
-// PROPERTIES 53 and 23: what berth holds and relies on for the output of a container is taken away while
-// berth is there. It is noticed, named and replaced; no byte is lost but what was in a log that somebody
-// deleted, and the container notices nothing, also through a restart of berth.
+// PROPERTIES 53 and 23: what berth holds and relies on for the output of a container is taken away
+// while berth is there. It is noticed, named and replaced; no byte is lost but what was in a log
+// that somebody deleted, and the container notices nothing, also through a restart of berth.
 func TestWhatTheOutputReliesOnIsTakenAway(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		id, write := counting(t, n)
@@ -166,8 +166,8 @@ func TestWhatTheOutputReliesOnIsTakenAway(t *testing.T) {
 	})
 }
 
-// PROPERTIES 53: the file of the CRI socket is removed while berth is there. A client comes in again within
-// four seconds, and those that were connected stay so.
+// PROPERTIES 53: the file of the CRI socket is removed while berth is there. A client comes in
+// again within four seconds, and those that were connected stay so.
 func TestTheCRISocketIsTakenAway(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
 		path := n.Dir + "/berth.sock"
@@ -199,8 +199,8 @@ func TestTheCRISocketIsTakenAway(t *testing.T) {
 	})
 }
 
-// PROPERTIES 53: the other sockets of berth's are removed while it is there. Those for streams and for cAdvisor, and
-// the link to that, are made again; that for NRI plug-ins is named by status.
+// PROPERTIES 53: the other sockets of berth's are removed while it is there. Those for streams and
+// for cAdvisor, and the link to that, are made again; that for NRI plug-ins is named by status.
 func TestTheOtherSocketsAreTakenAway(t *testing.T) {
 	t.Parallel()
 	dir := node.TempDir(t)
@@ -238,9 +238,9 @@ func TestTheOtherSocketsAreTakenAway(t *testing.T) {
 	node.ExpectExit(t, n.Ended(id), 7, "Error")
 }
 
-// PROPERTIES 53: what keeps a pod together is taken away while berth is there: its descriptors in the store of
-// the service manager, the groups of a container, and the pins of a pod without a process. Codes stay right,
-// the pod is NOTREADY once its pins are gone, and everything is removed.
+// PROPERTIES 53: what keeps a pod together is taken away while berth is there: its descriptors in
+// the store of the service manager, the groups of a container, and the pins of a pod without a
+// process. Codes stay right, the pod is NOTREADY once its pins are gone, and everything is removed.
 func TestDescriptorsGroupsAndPinsAreTakenAway(t *testing.T) {
 	t.Parallel()
 	n, _ := start(t, node.Options{ServiceManager: true, Args: withoutPause})

@@ -88,8 +88,8 @@ func (n *Node) Kept() []string {
 	return names
 }
 
-// DropKept has the service manager drop what it keeps, but berth's socket, as systemd does when the unit's
-// definition is changed or somebody clears its store.
+// DropKept has the service manager drop what it keeps, but berth's socket, as systemd does when the
+// unit's definition is changed or somebody clears its store.
 func (n *Node) DropKept() {
 	n.manager.mu.Lock()
 	defer n.manager.mu.Unlock()

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nulls starts the OCI runtime as containerd's shim does, and gives it a null device of its own wherever it
-// would have the host's. The program of an exec gets that as its standard input, and root in a container
-// could change the mode, the owner and the times of the host's device by it. Delete when the OCI runtime's
-// exec opens the container's own null device, as the start of a container does.
+// nulls starts the OCI runtime as containerd's shim does, and gives it a null device of its own
+// wherever it would have the host's. The program of an exec gets that as its standard input, and
+// root in a container could change the mode, the owner and the times of the host's device by it.
+// Delete when the OCI runtime's exec opens the container's own null device, as the start of a
+// container does.
 type nulls struct{ runc.ProcessMonitor }
 
 // Start starts a command.
@@ -30,8 +31,8 @@ func (n nulls) StartLocked(c *exec.Cmd) (chan runc.Exit, error) {
 	return n.ProcessMonitor.StartLocked(c)
 }
 
-// replace gives a command that makes a process of a container a null device of its own. done is to be
-// called once the command was started.
+// replace gives a command that makes a process of a container a null device of its own. done is to
+// be called once the command was started.
 func replace(c *exec.Cmd) (done func()) {
 	if !slices.ContainsFunc(c.Args, func(a string) bool { return a == "exec" || a == "create" || a == "restore" }) {
 		return func() {}
@@ -61,9 +62,10 @@ func give(c *exec.Cmd, own *os.File) {
 	}
 }
 
-// newNull opens a null device that nobody else has, on a file system that is mounted in no place. berth makes
-// those of its probes in the same way, in a module of its own (internal/join): with that module as a dependency
-// of this one, the versions that berth needs would decide those of the programs that are pinned and built here.
+// newNull opens a null device that nobody else has, on a file system that is mounted in no place.
+// berth makes those of its probes in the same way, in a module of its own (internal/join): with
+// that module as a dependency of this one, the versions that berth needs would decide those of the
+// programs that are pinned and built here.
 func newNull() (*os.File, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {

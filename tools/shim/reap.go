@@ -21,7 +21,8 @@ import (
 
 func init() {
 	registry.Register(&plugin.Registration{
-		// Only a shim that serves comes here, and after its service of tasks, which has another monitor.
+		// Only a shim that serves comes here, and after its service of tasks, which has another
+		// monitor.
 		Type: "io.berth.shim", ID: "commands", Requires: []plugin.Type{plugins.TTRPCPlugin},
 		InitFn: func(*plugin.InitContext) (any, error) {
 			c := newCommands()
@@ -32,17 +33,18 @@ func init() {
 	})
 }
 
-// commands are the commands that the shim has started and waits for, which are those of the OCI runtime.
+// commands are the commands that the shim has started and waits for, which are those of the OCI
+// runtime.
 //
-// Containerd's shim hands the ends of all its children on in one queue, those of such commands as well. It
-// hands on one end after another, and waits for up to a second with each that is not taken. They are
-// taken by a goroutine that starts such a command itself, to kill what the first process of a
-// container has left (KillAll), and waits for it: until the ends of all that it has killed are handed on.
-// With 150 processes the shim stood still for two minutes.
+// Containerd's shim hands the ends of all its children on in one queue, those of such commands as
+// well. It hands on one end after another, and waits for up to a second with each that is not
+// taken. They are taken by a goroutine that starts such a command itself, to kill what the first
+// process of a container has left (KillAll), and waits for it: until the ends of all that it has
+// killed are handed on. With 150 processes the shim stood still for two minutes.
 //
-// So commands are waited for beside the queue. Each signal of the kernel about children begins a round of
-// its own, except while such a kill is under way: nobody would take what is handed on. The order in which
-// ends are handed on says nothing in either way: they are told apart by their PIDs.
+// So commands are waited for beside the queue. Each signal of the kernel about children begins a
+// round of its own, except while such a kill is under way: nobody would take what is handed on. The
+// order in which ends are handed on says nothing in either way: they are told apart by their PIDs.
 type commands struct {
 	children chan os.Signal // has one for all children that have ended by now
 
@@ -81,8 +83,8 @@ func (c *commands) reap() {
 	}()
 }
 
-// first reaps the commands that have ended, and reports whether a kill is under way. One that has ended
-// since is handed on with all others.
+// first reaps the commands that have ended, and reports whether a kill is under way. One that has
+// ended since is handed on with all others.
 func (c *commands) first() (kills bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,8 +113,8 @@ func (c *commands) again() {
 	}
 }
 
-// kill notes that a command is about to be started, if it kills all processes of a container. over is to
-// be called when it has ended.
+// kill notes that a command is about to be started, if it kills all processes of a container. over
+// is to be called when it has ended.
 func (c *commands) kill(cmd *exec.Cmd) (over func()) {
 	if !slices.Contains(cmd.Args, "kill") || !slices.Contains(cmd.Args, "--all") {
 		return func() {}

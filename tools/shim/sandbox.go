@@ -54,8 +54,8 @@ func init() {
 	})
 }
 
-// The descriptors of the sockets that a shim serves, which whoever starts it has opened: that of its
-// services, and one for debugging.
+// The descriptors of the sockets that a shim serves, which whoever starts it has opened: that of
+// its services, and one for debugging.
 const firstInherited, lastInherited = 3, 4
 
 // socket is a socket of a file system's. The same path may have another one later.
@@ -64,8 +64,8 @@ type socket struct {
 	file os.FileInfo
 }
 
-// inheritedSockets are the sockets that the shim serves. They are looked at when it starts, since their
-// descriptors are closed later.
+// inheritedSockets are the sockets that the shim serves. They are looked at when it starts, since
+// their descriptors are closed later.
 func inheritedSockets() (found []socket) {
 	for fd := firstInherited; fd <= lastInherited; fd++ {
 		sa, err := unix.Getsockname(fd)
@@ -83,9 +83,9 @@ func inheritedSockets() (found []socket) {
 	return found
 }
 
-// removeSockets removes the sockets of the shim. Containerd's shim removes them, too, but looks for them
-// by its working directory, which is gone with the pod that it was started for, and by its ID. A
-// socket of another shim stays, which may have the path by now.
+// removeSockets removes the sockets of the shim. Containerd's shim removes them, too, but looks for
+// them by its working directory, which is gone with the pod that it was started for, and by its ID.
+// A socket of another shim stays, which may have the path by now.
 func (s *sandboxes) removeSockets() {
 	for _, so := range s.sockets {
 		if now, err := os.Lstat(so.path); err == nil && os.SameFile(now, so.file) {
@@ -95,8 +95,8 @@ func (s *sandboxes) removeSockets() {
 }
 
 // sandboxes are the sandboxes of a shim, by ID. Each runs from its creation until it is shut down.
-// The shim ends with the last of them, or, where tasks are left without a sandbox, with the last task
-// as containerd's shim does.
+// The shim ends with the last of them, or, where tasks are left without a sandbox, with the last
+// task as containerd's shim does.
 type sandboxes struct {
 	down    shutdown.Service
 	sockets []socket
@@ -114,8 +114,8 @@ type sandbox struct {
 	ended chan struct{} // closed when the sandbox is shut down
 }
 
-// RegisterTTRPC registers the sandbox service with the shim's server. By then every plug-in is there: the
-// one for tasks has said what starts the OCI runtime.
+// RegisterTTRPC registers the sandbox service with the shim's server. By then every plug-in is
+// there: the one for tasks has said what starts the OCI runtime.
 func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
 	runc.Monitor = nulls{runc.Monitor}
 	sandboxapi.RegisterTTRPCSandboxService(server, s)
@@ -123,8 +123,8 @@ func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
 }
 
 // UnaryServerInterceptor keeps the shim from ending with its last container while there is a
-// sandbox. Containerd asks for that whenever it has deleted a task. It also keeps a start from being
-// cut off: see lasting. And it notes which tasks there are.
+// sandbox. Containerd asks for that whenever it has deleted a task. It also keeps a start from
+// being cut off: see lasting. And it notes which tasks there are.
 func (s *sandboxes) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		_, name, _ := strings.Cut(info.FullMethod, ".Task/")
@@ -179,10 +179,10 @@ func (s *sandboxes) note(request any) {
 	}
 }
 
-// lasting is a context with the deadline of a call, which does not end when the caller hangs up. The
-// end of the caller would kill runc while it starts the program: the shim would go on to say that the
-// task was not started, whether the program runs or not, and whoever starts the task anew would run
-// the program twice. While a start goes on, the shim does not answer for its task.
+// lasting is a context with the deadline of a call, which does not end when the caller hangs up.
+// The end of the caller would kill runc while it starts the program: the shim would go on to say
+// that the task was not started, whether the program runs or not, and whoever starts the task anew
+// would run the program twice. While a start goes on, the shim does not answer for its task.
 func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	detached := context.WithoutCancel(ctx)
 	if deadline, ok := ctx.Deadline(); ok {
@@ -191,8 +191,8 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(detached)
 }
 
-// find returns a sandbox; nil: there is none of that ID, which is so of a pod whose earlier shim has
-// died.
+// find returns a sandbox; nil: there is none of that ID, which is so of a pod whose earlier shim
+// has died.
 func (s *sandboxes) find(id string) *sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,8 +207,8 @@ func (sb *sandbox) createdAt() *timestamppb.Timestamp {
 	return timestamppb.New(sb.began)
 }
 
-// CreateSandbox makes a sandbox. It does without a thread in its network namespace if there cannot be
-// one. ErrUnavailable: the shim is about to end, and whoever asks has to start another one.
+// CreateSandbox makes a sandbox. It does without a thread in its network namespace if there cannot
+// be one. ErrUnavailable: the shim is about to end, and whoever asks has to start another one.
 func (s *sandboxes) CreateSandbox(ctx context.Context, r *sandboxapi.CreateSandboxRequest) (*sandboxapi.CreateSandboxResponse, error) {
 	id := r.GetSandboxID()
 	sb := &sandbox{began: time.Now(), ended: make(chan struct{})}

@@ -22,8 +22,8 @@ type entered struct {
 	err    error
 }
 
-// stayIn has a thread wait in the network namespace at path until end is called or the shim ends. The
-// Go runtime runs nothing else on that thread, and starts no other thread from it.
+// stayIn has a thread wait in the network namespace at path until end is called or the shim ends.
+// The Go runtime runs nothing else on that thread, and starts no other thread from it.
 func stayIn(path string) (*stay, error) {
 	in, over := make(chan entered), make(chan struct{})
 	go waitIn(path, in, over)
