@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 )
 
-// A profile that was loaded may be removed by somebody else, and is loaded again with the next
-// container. Whoever asks at the same time shares the work.
+// PROPERTIES 53: a profile that was loaded may be removed by somebody else, and is loaded again
+// with the next container. Whoever asks at the same time shares the work.
 func TestTheDefaultAppArmorProfileIsLoadedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
