@@ -140,9 +140,14 @@ func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 func (c *Controller) Ended() map[string]event.Exit {
 	ended := map[string]event.Exit{}
 	for _, u := range c.units.all() {
-		if known, _ := u.evidence.known(); !known.Zero() && u.visible() && !u.now().Phase.Ended() {
-			ended[u.id] = event.ExitOf(known)
+		known, _ := u.evidence.known()
+		if known.Zero() || !u.visible() || u.now().Phase.Ended() {
+			continue
 		}
+		if known.At.IsZero() {
+			known.At = u.evidence.noticedAt()
+		}
+		ended[u.id] = event.ExitOf(known)
 	}
 	return ended
 }

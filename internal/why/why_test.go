@@ -40,6 +40,7 @@ func history() *told {
 
 // knows has the service know an end that is not on record.
 func (h *told) knows(id string, f exit.Fact) *told {
+	f.At = h.now
 	h.ended = map[string]event.Exit{id: event.ExitOf(f)}
 	return h
 }
