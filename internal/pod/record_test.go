@@ -162,7 +162,7 @@ func TestOneCommitOfEachUnitOutlivesItsCall(t *testing.T) {
 		if n := len(returned); n != units*(callsEach-1) {
 			t.Errorf("%d of %d calls have returned", n, units*callsEach)
 		}
-		if left := runtime.NumGoroutine() - before; left > units {
+		if left := runtime.NumGoroutine() - before; left > units+10 { // the audit is at work beside them
 			t.Errorf("%d goroutines are left, of %d units", left, units)
 		}
 		release()
